@@ -1,0 +1,1 @@
+"""From loops to machine code, and PyTorch's own operators."""

@@ -1,0 +1,1 @@
+"""Regions run by PyTorch's own operators."""

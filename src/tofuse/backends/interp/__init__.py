@@ -1,0 +1,1 @@
+"""The judge: a kernel run plainly, for comparison."""

@@ -1,0 +1,1 @@
+"""CPU code through LLVM, in this process."""

@@ -1,0 +1,93 @@
+"""LLVM IR text -> callables in this process: parse, optimise for the host, link, resolve."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+
+import llvmlite.binding as llvm
+
+from tofuse.errors import CompileError
+from tofuse.ir.schedule import Target
+
+Entry = Callable[[int], int]  # takes the address of the context
+
+
+@functools.cache
+def host_machine() -> llvm.TargetMachine:
+    """Code generation for this processor, full-width vectors included."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features()
+    features["prefer-256-bit"] = False
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3, jit=True
+    )
+
+
+@functools.cache
+def host_lanes() -> int:
+    """How many float32 lanes a vector register of this processor has; 1 for none."""
+    llvm.initialize_native_target()
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16
+    if features.get("avx2"):
+        return 8
+    if features.get("sse2") or features.get("neon") or "arm64" in llvm.get_default_triple():
+        return 4
+    return 4 if "aarch64" in llvm.get_default_triple() else 1
+
+
+def host_target(threads: int) -> Target:
+    return Target(host_lanes(), threads)
+
+
+_engines: list[llvm.ExecutionEngine] = []  # keeps machine code alive as long as the process
+
+
+def load(text: str, names: Sequence[str]) -> list[Entry]:
+    """Compile a module and give its entries; raises CompileError with LLVM's message."""
+    machine = host_machine()
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        module.verify()
+    except RuntimeError as e:
+        raise CompileError(f"LLVM rejects the kernel: {e}") from e
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_unrolling = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    engine = llvm.create_mcjit_compiler(module, _new_machine())
+    engine.finalize_object()
+    _engines.append(engine)
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    return [prototype(engine.get_function_address(n)) for n in names]
+
+
+def _new_machine() -> llvm.TargetMachine:
+    """MCJIT takes its machine over, so each engine needs one of its own."""
+    return host_machine.__wrapped__()
+
+
+def assembly(text: str) -> str:
+    """The machine code of a module as text, for people."""
+    module = llvm.parse_assembly(text)
+    machine = host_machine()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
+    builder.getModulePassManager().run(module, builder)
+    return str(machine.emit_assembly(module))
+
+
+def bind_threads(library: ctypes.CDLL | None) -> None:
+    """Resolve the OpenMP entry points from the runtime torch loaded, or run on one thread."""
+    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    for name in names:
+        if library is not None:
+            address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            assert address is not None
+            llvm.add_symbol(name, address)

@@ -1,0 +1,90 @@
+"""Philox-4x32-10 on registers (Salmon et al., 2011): the numbers of `ops/philox.py`, in vectors."""
+
+from __future__ import annotations
+
+from tofuse.backends.llvm.text import Function, literal, vector
+from tofuse.ir.types import DType
+
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+ROUNDS = 10
+
+
+def philox_symbol(lanes: int) -> str:
+    return f"@tofuse.philox.{lanes}"
+
+
+def philox_definition(lanes: int) -> str:
+    """A function of the counter's four words and the key's two; returns four words a lane."""
+    f, kind = Function(), vector("i32", lanes)
+    c = [f"%c{k}" for k in range(4)]
+    key = ["%k0", "%k1"]
+    for _ in range(ROUNDS):
+        hi0, lo0 = _multiply(f, c[0], MULTIPLIERS[0], lanes)
+        hi1, lo1 = _multiply(f, c[2], MULTIPLIERS[1], lanes)
+        a = f.let(f"xor {kind} {hi1}, {c[1]}")
+        b = f.let(f"xor {kind} {hi0}, {c[3]}")
+        c = [
+            f.let(f"xor {kind} {a}, {_splat(f, key[0], lanes)}"),
+            lo1,
+            f.let(f"xor {kind} {b}, {_splat(f, key[1], lanes)}"),
+            lo0,
+        ]
+        key = [f.let(f"add i32 {k}, {w - (1 << 32)}") for k, w in zip(key, WEYL, strict=True)]
+    result = f"{{ {', '.join([kind] * 4)} }}"
+    packed = "poison"
+    for k, word in enumerate(c):
+        packed = f.let(f"insertvalue {result} {packed}, {kind} {word}, {k}")
+    words = ", ".join(f"{kind} %c{k}" for k in range(4))
+    head = f"define internal {result} {philox_symbol(lanes)}({words}, i32 %k0, i32 %k1)"
+    return f.text(f"{head} alwaysinline nounwind", f"ret {result} {packed}")
+
+
+def uniform_from_bits(f: Function, bits: str, lanes: int) -> str:
+    """The upper 24 bits as a float32 in [0, 1)."""
+    kind, real = vector("i32", lanes), vector("float", lanes)
+    upper = f.let(f"lshr {kind} {bits}, {literal(8, DType.I32, lanes)}")
+    whole = f.let(f"sitofp {kind} {upper} to {real}")
+    return f.let(f"fmul {real} {whole}, {literal(2.0**-24, DType.F32, lanes)}")
+
+
+def _splat(f: Function, scalar: str, lanes: int) -> str:
+    return splat(f, scalar, "i32", lanes)
+
+
+def splat(f: Function, scalar: str, element: str, lanes: int) -> str:
+    """A scalar in every lane."""
+    if lanes == 1:
+        return scalar
+    kind = vector(element, lanes)
+    one = f.let(f"insertelement {kind} poison, {element} {scalar}, i64 0")
+    zeros = f"<{lanes} x i32> zeroinitializer"
+    return f.let(f"shufflevector {kind} {one}, {kind} poison, {zeros}")
+
+
+def _multiply(f: Function, x: str, m: int, lanes: int) -> tuple[str, str]:
+    """The upper and lower words of 32 by 32 bit products, by even and odd lanes."""
+    kind = vector("i32", lanes)
+    if lanes == 1:
+        wide = f.let(f"zext i32 {x} to i64")
+        whole = f.let(f"mul i64 {wide}, {m}")
+        upper = f.let(f"lshr i64 {whole}, 32")
+        return f.let(f"trunc i64 {upper} to i32"), f.let(f"trunc i64 {whole} to i32")
+    pairs = vector("i64", lanes // 2)
+    low_mask = literal(0xFFFFFFFF, DType.I64, lanes // 2)
+    high_mask = literal(-(1 << 32), DType.I64, lanes // 2)
+    half = literal(32, DType.I64, lanes // 2)
+    factor = literal(m, DType.I64, lanes // 2)
+    wide = f.let(f"bitcast {kind} {x} to {pairs}")
+    even = f.let(f"mul {pairs} {f.let(f'and {pairs} {wide}, {low_mask}')}, {factor}")
+    odd = f.let(f"mul {pairs} {f.let(f'lshr {pairs} {wide}, {half}')}, {factor}")
+    even_hi = f.let(f"lshr {pairs} {even}, {half}")
+    odd_hi = f.let(f"and {pairs} {odd}, {high_mask}")
+    even_lo = f.let(f"and {pairs} {even}, {low_mask}")
+    odd_lo = f.let(f"shl {pairs} {odd}, {half}")
+    hi = f.let(f"or {pairs} {even_hi}, {odd_hi}")
+    lo = f.let(f"or {pairs} {even_lo}, {odd_lo}")
+    return (
+        f.let(f"bitcast {pairs} {hi} to {kind}"),
+        f.let(f"bitcast {pairs} {lo} to {kind}"),
+    )

@@ -1,0 +1,277 @@
+"""Accumulators: identities, updates, folding vectors to a scalar, combining threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tofuse.backends.llvm.elementwise import Shape, emit_elementwise
+from tofuse.backends.llvm.registers import Frame
+from tofuse.backends.llvm.text import REGISTER, literal, vector
+from tofuse.ir.kernel import Reduce
+from tofuse.ir.loops import Accumulate, Scratch
+from tofuse.ir.types import DType
+
+COMBINE = {
+    "sum": "add",
+    "prod": "mul",
+    "amax": "maximum",
+    "amin": "minimum",
+    "any": "logical_or",
+    "all": "logical_and",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """An accumulator in registers: `unroll` slots of `lanes` lanes (and of positions)."""
+
+    reduce: Reduce
+    dtype: DType
+    lanes: int
+    slots: tuple[str, ...]
+    positions: tuple[str, ...] = ()
+
+
+def identity(op: str, dtype: DType) -> float | int | bool:
+    """What an accumulator starts from."""
+    if op in ("sum", "any"):
+        return 0
+    if op in ("prod", "all"):
+        return 1
+    if dtype.is_float:
+        return float("-inf") if op in ("amax", "argmax") else float("inf")
+    bits = dtype.itemsize * 8
+    lowest, highest = (
+        (0, 2**bits - 1) if dtype is DType.U8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
+    if dtype is DType.BOOL:
+        lowest, highest = 0, 1
+    return lowest if op in ("amax", "argmax") else highest
+
+
+def new_cell(frame: Frame, r: Reduce, dtype: DType, lanes: int, unroll: int) -> Cell:
+    """Reserve registers and set them to the identity."""
+    kind, f = vector(REGISTER[dtype], lanes), frame.f
+    slots = tuple(f.alloca(kind) for _ in range(unroll))
+    positions: tuple[str, ...] = ()
+    if r.position is not None:
+        positions = tuple(f.alloca(vector("i64", lanes)) for _ in range(unroll))
+    cell = Cell(r, dtype, lanes, slots, positions)
+    reset(frame, cell)
+    return cell
+
+
+def reset(frame: Frame, cell: Cell) -> None:
+    kind, start = vector(REGISTER[cell.dtype], cell.lanes), identity(cell.reduce.op, cell.dtype)
+    for slot in cell.slots:
+        frame.f.put(f"store {kind} {literal(start, cell.dtype, cell.lanes)}, ptr {slot}")
+    for slot in cell.positions:
+        # past every real position, so that the first element wins even at the identity
+        last = literal(2**62, DType.I64, cell.lanes)
+        frame.f.put(f"store {vector('i64', cell.lanes)} {last}, ptr {slot}")
+
+
+def update(frame: Frame, cell: Cell) -> None:
+    """Take in the current values of the reduction's argument."""
+    f, r, kind = frame.f, cell.reduce, vector(REGISTER[cell.dtype], cell.lanes)
+    for u, x in enumerate(frame.get(r.arg, cell.dtype)):
+        slot = cell.slots[u]
+        old = f.let(f"load {kind}, ptr {slot}")
+        mask = frame.mask(u)
+        if r.position is not None:
+            at = frame.lane_index(r.position, u)
+            _update_arg(frame, cell, u, x, at, mask)
+            continue
+        new = combine(frame, r.op, old, x, cell.dtype, cell.lanes)
+        if mask is not None:
+            new = f.let(f"select {vector('i1', cell.lanes)} {mask}, {kind} {new}, {kind} {old}")
+        f.put(f"store {kind} {new}, ptr {slot}")
+
+
+def _update_arg(frame: Frame, cell: Cell, u: int, x: str, at: str, mask: str | None) -> None:
+    f, ints = frame.f, vector("i64", cell.lanes)
+    kind, bits = vector(REGISTER[cell.dtype], cell.lanes), vector("i1", cell.lanes)
+    old, where = (
+        f.let(f"load {kind}, ptr {cell.slots[u]}"),
+        f.let(f"load {ints}, ptr {cell.positions[u]}"),
+    )
+    better = _better(frame, cell, x, at, old, where, cell.lanes)
+    if mask is not None:
+        better = f.let(f"and {bits} {better}, {mask}")
+    best = f.let(f"select {bits} {better}, {kind} {x}, {kind} {old}")
+    place = f.let(f"select {bits} {better}, {ints} {at}, {ints} {where}")
+    f.put(f"store {kind} {best}, ptr {cell.slots[u]}")
+    f.put(f"store {ints} {place}, ptr {cell.positions[u]}")
+
+
+def _better(frame: Frame, cell: Cell, x: str, at: str, old: str, where: str, lanes: int) -> str:
+    """Whether (x, at) beats (old, where): larger or smaller, nan first, then the lower position."""
+    f, s = frame.f, Shape(cell.dtype, DType.BOOL, lanes)
+    op = "gt" if cell.reduce.op == "argmax" else "lt"
+    beats = emit_elementwise(f, op, (x, old), s)
+    equal = emit_elementwise(f, "eq", (x, old), s)
+    if cell.dtype.is_float:
+        new_nan = emit_elementwise(f, "isnan", (x,), s)
+        old_nan = emit_elementwise(f, "isnan", (old,), s)
+        both = f.let(f"and {s.mask} {new_nan}, {old_nan}")
+        first = f.let(f"xor {s.mask} {both}, {new_nan}")  # new is nan, old is not
+        beats = f.let(f"or {s.mask} {beats}, {first}")
+        equal = f.let(f"or {s.mask} {equal}, {both}")
+    lower = f.let(f"icmp slt {vector('i64', lanes)} {at}, {where}")
+    tie = f.let(f"and {s.mask} {equal}, {lower}")
+    return f.let(f"or {s.mask} {beats}, {tie}")
+
+
+def combine(frame: Frame, op: str, a: str, b: str, dtype: DType, lanes: int) -> str:
+    return emit_elementwise(frame.f, COMBINE[op], (a, b), Shape(dtype, dtype, lanes))
+
+
+def fold_into(frame: Frame, inner: Cell, outer: Cell) -> None:
+    """Add what an inner loop gathered to the accumulator of the loop around it."""
+    kind = vector(REGISTER[inner.dtype], inner.lanes)
+    for a, b in zip(inner.slots, outer.slots, strict=True):
+        x, y = frame.f.let(f"load {kind}, ptr {a}"), frame.f.let(f"load {kind}, ptr {b}")
+        total = combine(frame, inner.reduce.op, y, x, inner.dtype, inner.lanes)
+        frame.f.put(f"store {kind} {total}, ptr {b}")
+
+
+def finish(frame: Frame, cell: Cell) -> tuple[str, str]:
+    """Fold all lanes: the scalar result, and the value it was found at for argmax (else '')."""
+    f, r, kind = frame.f, cell.reduce, vector(REGISTER[cell.dtype], cell.lanes)
+    parts = [f.let(f"load {kind}, ptr {s}") for s in cell.slots]
+    if r.position is not None:
+        return _finish_arg(frame, cell, parts)
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [combine(frame, r.op, a, b, cell.dtype, cell.lanes) for a, b in pairs]
+    lanes, whole = cell.lanes, parts[0]
+    while lanes > 1:  # halves, pairwise: a tree, so the error grows with its depth
+        half = lanes // 2
+        sides = []
+        for start in (0, half):
+            at = ", ".join(f"i32 {start + k}" for k in range(half))
+            sides.append(
+                f.let(
+                    f"shufflevector {vector(REGISTER[cell.dtype], lanes)} {whole}, "
+                    f"{vector(REGISTER[cell.dtype], lanes)} poison, <{half} x i32> <{at}>"
+                )
+            )
+        if half == 1:
+            one = f"<1 x {REGISTER[cell.dtype]}>"
+            sides = [f.let(f"extractelement {one} {x}, i64 0") for x in sides]
+        whole, lanes = combine(frame, r.op, sides[0], sides[1], cell.dtype, half), half
+    return whole, ""
+
+
+def _finish_arg(frame: Frame, cell: Cell, parts: list[str]) -> tuple[str, str]:
+    f, kind = frame.f, vector(REGISTER[cell.dtype], cell.lanes)
+    ints = vector("i64", cell.lanes)
+    found = []
+    for value, slot in zip(parts, cell.positions, strict=True):
+        place = f.let(f"load {ints}, ptr {slot}")
+        if cell.lanes == 1:
+            found.append((value, place))
+            continue
+        for k in range(cell.lanes):
+            x = f.let(f"extractelement {kind} {value}, i64 {k}")
+            found.append((x, f.let(f"extractelement {ints} {place}, i64 {k}")))
+    best, where = found[0]
+    scalar = REGISTER[cell.dtype]
+    for x, at in found[1:]:
+        better = _better(frame, cell, x, at, best, where, 1)
+        best = f.let(f"select i1 {better}, {scalar} {x}, {scalar} {best}")
+        where = f.let(f"select i1 {better}, i64 {at}, i64 {where}")
+    return where, best
+
+
+# -- arrays of accumulators ----------------------------------------------------------------------
+
+
+def clear_array(frame: Frame, a: Accumulate) -> None:
+    """Set an array in scratch to the identity."""
+    assert a.array is not None
+    op, f = a.reduce.op, frame.f
+    arrays: list[tuple[Scratch, float | int | bool]] = [(a.array, 2**62)]
+    if a.best is not None:
+        arrays.append((a.best, identity(op, a.best.dtype)))
+    else:
+        arrays = [(a.array, identity(op, a.array.dtype))]
+    for scratch, start in arrays:
+        pointer = frame.scratch_pointer(scratch)
+        with f.loop("0", frame.size(scratch.elements), "1") as i:
+            slot = frame.element(pointer, scratch.dtype, i)
+            frame.store(slot, scratch.dtype, literal(start, scratch.dtype), 1, None)
+
+
+def update_array(frame: Frame, a: Accumulate) -> None:
+    """Take the current values into the array elements of their kept axes."""
+    assert a.array is not None
+    r, lanes, dtype = a.reduce, frame.lanes, (a.best or a.array).dtype
+    for u, x in enumerate(frame.get(r.arg, dtype)):
+        mask = frame.mask(u)
+        slot = frame.scratch_element(a.array, u)
+        if a.best is None:
+            old = frame.load(slot, dtype, lanes, mask)
+            new = combine(frame, r.op, old, x, dtype, lanes)
+            frame.store(slot, dtype, new, lanes, mask)
+            continue
+        assert r.position is not None
+        f, ints, kind = frame.f, vector("i64", lanes), vector(REGISTER[dtype], lanes)
+        best_slot = frame.scratch_element(a.best, u)
+        old, where = (
+            frame.load(best_slot, dtype, lanes, mask),
+            frame.load(slot, DType.I64, lanes, mask),
+        )
+        at = frame.lane_index(r.position, u)
+        better = _better(frame, Cell(r, dtype, lanes, ()), x, at, old, where, lanes)
+        bits = vector("i1", lanes)
+        best = f.let(f"select {bits} {better}, {kind} {x}, {kind} {old}")
+        place = f.let(f"select {bits} {better}, {ints} {at}, {ints} {where}")
+        frame.store(best_slot, dtype, best, lanes, mask)
+        frame.store(slot, DType.I64, place, lanes, mask)
+
+
+def store_partial(frame: Frame, a: Accumulate, cell: Cell) -> None:
+    """Put a thread's scalar where the combination will look for it."""
+    assert a.array is not None
+    result, best = finish(frame, cell)
+    frame.store(frame.scratch_pointer(a.array), a.array.dtype, result, 1, None)
+    if a.best is not None:
+        frame.store(frame.scratch_pointer(a.best), a.best.dtype, best, 1, None)
+
+
+def combine_threads(frame: Frame, a: Accumulate, threads: str, stride: str) -> None:
+    """Fold every thread's array into the first thread's, in thread order."""
+    assert a.array is not None
+    f, r, array = frame.f, a.reduce, a.array
+    with f.loop("1", threads, "1") as t:
+        shift = f.let(f"mul i64 {t}, {stride}")
+        other = f.let(f"getelementptr i8, ptr {frame.base}, i64 {shift}")
+        with f.loop("0", frame.size(array.elements), "1") as i:
+            slots = [_slot(frame, b, array, i) for b in (frame.base, other)]
+            old, new = (frame.load(s, array.dtype, 1, None) for s in slots)
+            if a.best is None:
+                total = combine(frame, r.op, old, new, array.dtype, 1)
+                frame.store(slots[0], array.dtype, total, 1, None)
+            else:
+                _combine_best(frame, a, slots[0], (old, new), other, i)
+
+
+def _combine_best(
+    frame: Frame, a: Accumulate, slot: str, places: tuple[str, str], other: str, i: str
+) -> None:
+    assert a.best is not None
+    f, (old, new) = frame.f, places
+    tops = [_slot(frame, b, a.best, i) for b in (frame.base, other)]
+    best, x = (frame.load(s, a.best.dtype, 1, None) for s in tops)
+    better = _better(frame, Cell(a.reduce, a.best.dtype, 1, ()), x, new, best, old, 1)
+    kind = REGISTER[a.best.dtype]
+    best = f.let(f"select i1 {better}, {kind} {x}, {kind} {best}")
+    place = f.let(f"select i1 {better}, i64 {new}, i64 {old}")
+    frame.store(tops[0], a.best.dtype, best, 1, None)
+    frame.store(slot, DType.I64, place, 1, None)
+
+
+def _slot(frame: Frame, block: str, scratch: Scratch, i: str) -> str:
+    at = frame.f.let(f"getelementptr i8, ptr {block}, i64 {frame.size(scratch.offset)}")
+    return frame.element(at, scratch.dtype, i)

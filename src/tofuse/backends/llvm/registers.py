@@ -1,0 +1,257 @@
+"""Where a kernel's values stand while its text is written: registers, indices, masks, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tofuse.backends.llvm.elementwise import bf16_bits
+from tofuse.backends.llvm.random import splat
+from tofuse.backends.llvm.text import MEMORY, REGISTER, Function, literal, vector
+from tofuse.ir.dims import Dim, SymDim
+from tofuse.ir.graph import Scalar
+from tofuse.ir.kernel import Affine, Arg
+from tofuse.ir.loops import Nest, Scratch
+from tofuse.ir.types import DType
+
+
+@dataclass(frozen=True)
+class Register:
+    """A value: one scalar, or `unroll` vectors."""
+
+    names: tuple[str, ...]
+    dtype: DType
+    lanes: int
+
+
+@dataclass(eq=False)
+class Frame:
+    """The state of one function: its text, its loop variables, its values.
+
+    `vector` is the axis being run in vectors, None outside that loop; `masks` has one mask per
+    vector in the loop's tail, and is None where all lanes are active.
+    """
+
+    f: Function
+    nest: Nest
+    pointers: dict[str, str]
+    sizes: dict[str, str]
+    block: str
+    base: str
+    status: str
+    shared: frozenset[str] = frozenset()
+    env: dict[str, Register] = field(default_factory=dict)
+    index: dict[str, str] = field(default_factory=dict)
+    tiles: dict[str, str] = field(default_factory=dict)
+    vector: str | None = None
+    masks: tuple[str, ...] | None = None
+    splats: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def lanes(self) -> int:
+        return self.nest.schedule.vector if self.vector is not None else 1
+
+    @property
+    def unroll(self) -> int:
+        return self.nest.schedule.unroll if self.vector is not None else 1
+
+    # -- scalars ---------------------------------------------------------------------------------
+
+    def size(self, dim: Dim) -> str:
+        """A size as an i64 operand."""
+        if isinstance(dim, int):
+            return str(dim)
+        total = ""
+        for monomial, c in dim.terms:
+            term = str(c)
+            for s in monomial:
+                term = self.f.let(f"mul i64 {term}, {self.sizes[s]}")
+            total = self.f.let(f"add i64 {total}, {term}") if total else term
+        return total
+
+    def affine(self, index: Affine, tiled: tuple[str, ...] = ()) -> str:
+        """An affine index at the first lane, as an i64 operand."""
+        total = self.size(index.const)
+        for axis, c in index.terms:
+            at = self.index[axis]
+            if axis in tiled:
+                at = self.f.let(f"sub i64 {at}, {self.tiles[axis]}")
+            if c != 1:
+                at = self.f.let(f"mul i64 {at}, {self.size(c)}")
+            total = at if total == "0" else self.f.let(f"add i64 {total}, {at}")
+        return total
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def get(self, arg: Arg, dtype: DType) -> tuple[str, ...]:
+        """An argument as `unroll` operands of `lanes` lanes."""
+        lanes, unroll = self.lanes, self.unroll
+        if isinstance(arg, Scalar):
+            if isinstance(arg.value, SymDim):
+                return (self._splat(self._from_size(arg.value, dtype), dtype),) * unroll
+            return (literal(arg.value, dtype, lanes),) * unroll
+        register = self.env[arg]
+        if register.lanes == lanes and len(register.names) == unroll:
+            return register.names
+        return (self._splat(register.names[0], register.dtype),) * unroll
+
+    def _splat(self, name: str, dtype: DType) -> str:
+        if self.lanes == 1:
+            return name
+        if name not in self.splats:
+            self.splats[name] = splat(self.f, name, REGISTER[dtype], self.lanes)
+        return self.splats[name]
+
+    def _from_size(self, dim: Dim, dtype: DType) -> str:
+        name = self.size(dim)
+        if dtype.is_float:
+            return self.f.let(f"sitofp i64 {name} to {REGISTER[dtype]}")
+        if REGISTER[dtype] == "i64":
+            return name
+        return self.f.let(f"trunc i64 {name} to {REGISTER[dtype]}")
+
+    def put(self, name: str, parts: list[str], dtype: DType) -> None:
+        self.env[name] = Register(tuple(parts), dtype, self.lanes)
+
+    def lane_index(self, index: Affine, u: int) -> str:
+        """An affine index in every lane of vector `u`, as i64 lanes."""
+        start = self.affine(index)
+        if self.vector is None:
+            return start
+        step = index.coefficient(self.vector)
+        lanes = self.lanes
+        kind = vector("i64", lanes)
+        first = splat(self.f, start, "i64", lanes)
+        ramp = ", ".join(f"i64 {k + u * lanes}" for k in range(lanes))
+        ramp = f"<{ramp}>" if lanes > 1 else str(u)
+        if step != 1:
+            ramp = self.f.let(f"mul {kind} {ramp}, {splat(self.f, self.size(step), 'i64', lanes)}")
+        return self.f.let(f"add {kind} {first}, {ramp}")
+
+    def mask(self, u: int, guard: str | None = None) -> str | None:
+        """The lanes of vector `u` that are active and pass the guard; None for all."""
+        mask = None if self.masks is None else self.masks[u]
+        if guard is None:
+            return mask
+        passed = self.get(guard, DType.BOOL)[u]
+        if mask is None:
+            return passed
+        return self.f.let(f"and {vector('i1', self.lanes)} {mask}, {passed}")
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def element(self, pointer: str, dtype: DType, at: str) -> str:
+        return self.f.let(f"getelementptr {MEMORY[dtype]}, ptr {pointer}, i64 {at}")
+
+    def load(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
+        """Read `lanes` elements next to each other, into a register."""
+        kind = vector(MEMORY[dtype], lanes)
+        align = _alignment(dtype)
+        if mask is None:
+            raw = self.f.let(f"load {kind}, ptr {pointer}, align {align}")
+        elif lanes == 1:
+            wide, bit = vector(MEMORY[dtype], 1), self.f.let(f"bitcast i1 {mask} to <1 x i1>")
+            wide = f"<1 x {MEMORY[dtype]}>"
+            one = self._masked_load(pointer, dtype, wide, "<1 x i1>", bit, 1)
+            raw = self.f.let(f"extractelement {wide} {one}, i64 0")
+        else:
+            raw = self._masked_load(pointer, dtype, kind, vector("i1", lanes), mask, lanes)
+        return self.widen(raw, dtype, lanes)
+
+    def _masked_load(
+        self, pointer: str, dtype: DType, kind: str, bits: str, mask: str, lanes: int
+    ) -> str:
+        symbol = f"@llvm.masked.load.v{lanes}{_short(dtype)}.p0"
+        self.f.declared[symbol] = f"declare {kind} {symbol}(ptr, {bits}, {kind})"
+        pointer = f"ptr align {_alignment(dtype)} {pointer}"
+        return self.f.let(f"call {kind} {symbol}({pointer}, {bits} {mask}, {kind} zeroinitializer)")
+
+    def gather(self, pointer: str, dtype: DType, at: str, lanes: int, mask: str | None) -> str:
+        """Read one element per lane, at i64 indices `at`."""
+        kind, bits = vector(MEMORY[dtype], lanes), vector("i1", lanes)
+        mask = mask or literal(True, DType.BOOL, lanes)
+        pointers = self.f.let(
+            f"getelementptr {MEMORY[dtype]}, ptr {pointer}, {vector('i64', lanes)} {at}"
+        )
+        symbol = f"@llvm.masked.gather.v{lanes}{_short(dtype)}.v{lanes}p0"
+        ptrs = vector("ptr", lanes)
+        self.f.declared[symbol] = f"declare {kind} {symbol}({ptrs}, {bits}, {kind})"
+        raw = self.f.let(
+            f"call {kind} {symbol}({ptrs} align {_alignment(dtype)} {pointers}, "
+            f"{bits} {mask}, {kind} zeroinitializer)"
+        )
+        return self.widen(raw, dtype, lanes)
+
+    def store(self, pointer: str, dtype: DType, value: str, lanes: int, mask: str | None) -> None:
+        """Write `lanes` elements next to each other."""
+        raw, kind, align = self.narrow(value, dtype, lanes), vector(MEMORY[dtype], lanes), 0
+        align = _alignment(dtype)
+        if mask is None or lanes == 1:
+            self.f.put(f"store {kind} {raw}, ptr {pointer}, align {align}")
+            return
+        symbol, bits = f"@llvm.masked.store.v{lanes}{_short(dtype)}.p0", vector("i1", lanes)
+        self.f.declared[symbol] = f"declare void {symbol}({kind}, ptr, {bits})"
+        self.f.put(f"call void {symbol}({kind} {raw}, ptr align {align} {pointer}, {bits} {mask})")
+
+    def scatter(
+        self, pointer: str, dtype: DType, at: str, value: str, lanes: int, mask: str | None
+    ) -> None:
+        """Write one element per lane, at i64 indices `at`."""
+        kind, bits = vector(MEMORY[dtype], lanes), vector("i1", lanes)
+        mask, ptrs = mask or literal(True, DType.BOOL, lanes), vector("ptr", lanes)
+        raw = self.narrow(value, dtype, lanes)
+        pointers = self.f.let(
+            f"getelementptr {MEMORY[dtype]}, ptr {pointer}, {vector('i64', lanes)} {at}"
+        )
+        symbol = f"@llvm.masked.scatter.v{lanes}{_short(dtype)}.v{lanes}p0"
+        self.f.declared[symbol] = f"declare void {symbol}({kind}, {ptrs}, {bits})"
+        self.f.put(
+            f"call void {symbol}({kind} {raw}, {ptrs} align {_alignment(dtype)} {pointers}, "
+            f"{bits} {mask})"
+        )
+
+    def widen(self, raw: str, dtype: DType, lanes: int) -> str:
+        """From the form in memory to the form in a register."""
+        kind = vector(MEMORY[dtype], lanes)
+        if dtype is DType.BOOL:
+            return self.f.let(f"icmp ne {kind} {raw}, {literal(0, DType.U8, lanes)}")
+        if dtype is DType.F16:
+            return self.f.let(f"fpext {kind} {raw} to {vector('float', lanes)}")
+        if dtype is DType.BF16:
+            ints = vector("i32", lanes)
+            wide = self.f.let(f"zext {kind} {raw} to {ints}")
+            moved = self.f.let(f"shl {ints} {wide}, {literal(16, DType.I32, lanes)}")
+            return self.f.let(f"bitcast {ints} {moved} to {vector('float', lanes)}")
+        return raw
+
+    def narrow(self, value: str, dtype: DType, lanes: int) -> str:
+        """From the form in a register to the form in memory."""
+        kind = vector(MEMORY[dtype], lanes)
+        if dtype is DType.BOOL:
+            return self.f.let(f"zext {vector('i1', lanes)} {value} to {kind}")
+        if dtype is DType.F16:
+            return self.f.let(f"fptrunc {vector('float', lanes)} {value} to {kind}")
+        if dtype is DType.BF16:
+            ints = vector("i32", lanes)
+            bits = bf16_bits(self.f, value, lanes)
+            upper = self.f.let(f"lshr {ints} {bits}, {literal(16, DType.I32, lanes)}")
+            return self.f.let(f"trunc {ints} {upper} to {kind}")
+        return value
+
+    def scratch_pointer(self, scratch: Scratch) -> str:
+        """The start of a scratch array: of this thread's block, or the combined one."""
+        block = self.base if scratch.name in self.shared else self.block
+        return self.f.let(f"getelementptr i8, ptr {block}, i64 {self.size(scratch.offset)}")
+
+    def scratch_element(self, scratch: Scratch, u: int) -> str:
+        at = self.affine(scratch.index, scratch.tiled)
+        if u:
+            at = self.f.let(f"add i64 {at}, {u * self.lanes}")
+        return self.element(self.scratch_pointer(scratch), scratch.dtype, at)
+
+
+def _alignment(dtype: DType) -> int:
+    return dtype.itemsize
+
+
+def _short(dtype: DType) -> str:
+    return {"float": "f32", "double": "f64", "half": "f16"}.get(MEMORY[dtype], MEMORY[dtype])

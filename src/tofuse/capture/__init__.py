@@ -1,0 +1,1 @@
+"""From a torch program to a Graph."""

@@ -1,0 +1,77 @@
+"""The Dynamo backend: AOTAutograd with our decompositions and our partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+
+from tofuse.capture.decompose import decompositions
+from tofuse.capture.partition import partition
+from tofuse.capture.rng import merge_seeds
+
+Compiled = Callable[[list[object]], object]
+CompileGraph = Callable[[GraphModule, str], Compiled]
+Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
+
+
+class Boxed(Protocol):
+    """A callable that takes its arguments in one list, which it may empty."""
+
+    _boxed_call: bool
+
+    def __call__(self, args: list[object], /) -> object: ...
+
+
+def aot_backend(compile_graph: CompileGraph, *, own_random: bool = True) -> Backend:
+    """A backend for `torch.compile` that hands every ATen graph to `compile_graph`.
+
+    `compile_graph(gm, phase)` with phase "forward", "backward" or "inference" returns a callable
+    that takes one list of flat arguments, which it may empty, and returns the flat outputs.
+    Backward graphs are compiled when first needed, or at once where sizes are symbolic.
+    """
+
+    def compiler(phase: str) -> Callable[[GraphModule, Sequence[object]], Boxed]:
+        def compile_phase(gm: GraphModule, example_inputs: Sequence[object]) -> Boxed:
+            if phase == "inference":
+                gm = merge_seeds(gm)
+            return boxed(compile_graph(gm, phase))
+
+        return compile_phase
+
+    backend: Backend = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=_partition,
+        decompositions=decompositions(own_random=own_random),
+    )
+    return backend
+
+
+def boxed(run: Compiled) -> Boxed:
+    """Tell AOTAutograd that this callable takes one list."""
+
+    def call(args: list[object], /) -> object:
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]  # functorch's convention
+    return call  # type: ignore[return-value]  # now it has the attribute
+
+
+def _partition(
+    joint: torch.fx.GraphModule,
+    joint_inputs: Sequence[object],
+    *,
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: list[int] | None = None,
+) -> tuple[GraphModule, GraphModule]:
+    return partition(
+        merge_seeds(joint),
+        joint_inputs,
+        num_fwd_outputs=num_fwd_outputs,
+        static_lifetime_input_indices=static_lifetime_input_indices,
+    )

@@ -1,0 +1,243 @@
+"""An FX graph of ATen calls as a Graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Union
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import Argument as FxArgument
+
+from tofuse.capture.builder import Builder, Refused
+from tofuse.capture.call import Argument, Call, Rule, Text
+from tofuse.capture.dtypes import dtype_of
+from tofuse.capture.location import locate
+from tofuse.capture.opaque import opaque
+from tofuse.capture.rules_create import CREATION
+from tofuse.capture.rules_pointwise import POINTWISE
+from tofuse.capture.rules_reduce import REDUCTIONS
+from tofuse.capture.rules_views import VIEWS
+from tofuse.capture.sizes import Sizes, Source
+from tofuse.errors import CaptureError
+from tofuse.ir.dims import Dim, SymDim
+from tofuse.ir.graph import Graph, Scalar, Value
+from tofuse.ir.types import DType, TensorType
+
+DEVICES = ("cpu",)  # where the rules match ATen's results exactly
+Result = Union[Value, Dim, Text, list[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A Graph and how the flat arguments and outputs of the FX graph map to it."""
+
+    graph: Graph
+    arguments: tuple[Value | Dim | None, ...]
+    results: tuple[Value | Dim | None, ...]
+    constants: tuple[tuple[Value, torch.Tensor], ...]
+    symbols: dict[str, Source]
+
+
+def convert(gm: GraphModule, name: str) -> Captured:
+    """Bring an ATen graph into a Graph; CaptureError where that is impossible.
+
+    Calls without a rule, and calls that their rule refuses, become `opaque` ops.
+    """
+    return _Converter(gm).run(name)
+
+
+def rule_of(target: object) -> Rule | None:
+    """The rule of an ATen overload, by its full name or by the name of all its overloads."""
+    full = str(target)
+    return RULES.get(full) or RULES.get(full.rpartition(".")[0])
+
+
+@dataclass
+class _Converter:
+    gm: GraphModule
+    build: Builder = field(default_factory=lambda: Builder(Sizes()))
+    env: dict[Node, Result] = field(default_factory=dict)
+    constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
+
+    def run(self, name: str) -> Captured:
+        nodes = list(self.gm.graph.nodes)
+        arguments = self._arguments([n for n in nodes if n.op == "placeholder"])
+        outputs: tuple[Value | Dim | None, ...] = ()
+        for node in nodes:
+            self.build.loc = locate(node)
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "get_attr":
+                self.env[node] = self._constant(node)
+            elif node.op == "output":
+                outputs = self._outputs(node)
+            elif node.op != "placeholder":
+                raise CaptureError(f"{node.op} is not supported{self._where()}")
+        inputs = [a for a in arguments if isinstance(a, Value)]
+        inputs += [v for v, _ in self.constants]
+        results = tuple(r if isinstance(r, Value) else None for r in outputs)
+        graph = Graph(tuple(inputs), tuple(self.build.ops), results, name)
+        symbols = self.build.sizes.sources
+        return Captured(graph, arguments, outputs, tuple(self.constants), symbols)
+
+    def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:
+        """Learn every symbol before any size is read, integers first."""
+        sizes = self.build.sizes
+        values = [n.meta.get("val") for n in nodes]
+        for k, value in enumerate(values):
+            if isinstance(value, torch.SymInt):
+                sizes.learn_argument(k, value)
+        for k, value in enumerate(values):
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                sizes.learn_tensor(k, value)
+        sizes.solve()
+        found: list[Value | Dim | None] = []
+        for node, value in zip(nodes, values, strict=True):
+            argument = self._argument(node, value)
+            found.append(argument)
+            self.env[node] = argument
+        return tuple(found)
+
+    def _argument(self, node: Node, value: object) -> Value | Dim | None:
+        if isinstance(value, torch.Tensor):
+            return self._value(value, node.name)
+        if isinstance(value, (int, torch.SymInt)):
+            return self.build.sizes.dim(value)
+        if node.users:
+            raise CaptureError(f"an argument of type {type(value).__name__} is not supported")
+        return None
+
+    def _value(self, tensor: torch.Tensor, name: str) -> Value:
+        plain = tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg()
+        dtype = dtype_of(tensor.dtype) if plain else DType.OTHER
+        type_ = TensorType(self.build.sizes.shape(tensor.shape), dtype, str(tensor.device))
+        return Value(type_, name, self.build.sizes.layout(tensor) if plain else None)
+
+    def _constant(self, node: Node) -> Result:
+        """A tensor the FX graph holds: one number becomes `full`, others become inputs."""
+        held: object = self.gm
+        for part in str(node.target).split("."):
+            held = getattr(held, part)
+        if not isinstance(held, torch.Tensor):
+            raise CaptureError(
+                f"a {type(held).__name__} inside the graph is not supported{self._where()}"
+            )
+        value = self._value(held, node.name)
+        if held.numel() == 1 and value.dtype != DType.OTHER and held.device.type == "cpu":
+            return self.build.full(value.shape, Scalar(held.item()), value.dtype)
+        self.constants.append((value, held))
+        return value
+
+    def _call(self, node: Node) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)):
+            self.env[node] = self._number(value)
+        elif node.target is operator.getitem:
+            held, place = self.env[node.args[0]], node.args[1]  # type: ignore[index]  # a Node
+            assert isinstance(held, list) and isinstance(place, int)
+            self.env[node] = held[place]
+        elif str(node.target).rpartition(".")[0] in DROPPED:
+            return
+        elif not isinstance(node.target, torch._ops.OpOverload):
+            raise CaptureError(f"{node.target} is not supported{self._where()}")
+        else:
+            try:
+                self.env[node] = self._aten(node, node.target)
+            except CaptureError as error:
+                raise CaptureError(f"{error}{self._where()}") from error
+
+    def _number(self, value: object) -> Result:
+        if isinstance(value, torch.SymInt):
+            return self.build.sizes.dim(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            return Text(self.build.sizes.text(value))
+        return value if isinstance(value, int) else Text(repr(value))
+
+    def _aten(self, node: Node, target: torch._ops.OpOverload) -> Result:
+        args = [self._resolve(a) for a in node.args]
+        kwargs = {k: self._resolve(a) for k, a in node.kwargs.items()}
+        schema = target._schema.arguments
+        named: dict[str, Argument] = {
+            a.name: a.default_value for a in schema if a.has_default_value()
+        }
+        named |= dict(zip((a.name for a in schema), args, strict=False))
+        call = Call(self.build, node, named | kwargs)
+        rule, mark = rule_of(target), len(self.build.ops)
+        if rule is not None and fusible(node, target):
+            try:
+                return self._finals(call, rule(call), mark)
+            except Refused:
+                del self.build.ops[mark:]
+        return opaque(call, args, kwargs)
+
+    def _finals(self, call: Call, found: Value | tuple[Value, ...], mark: int) -> Result:
+        """Check a rule's results against torch's, and give them torch's strides."""
+        single = isinstance(found, Value)
+        results = [found] if isinstance(found, Value) else list(found)
+        tensors = [call.node.meta["val"]] if single else list(call.node.meta["val"])
+        fresh = {r for op in self.build.ops[mark:] for r in op.results}
+        finals: dict[Value, Value] = {}
+        for k, (result, tensor) in enumerate(zip(results, tensors, strict=True)):
+            if result.type != call.type_of(tensor):
+                raise Refused(f"{result.type} is not what torch gives: {call.type_of(tensor)}")
+            if result in fresh and result not in finals:
+                name = call.node.name if single else f"{call.node.name}_r{k}"
+                strides = self.build.sizes.layout(tensor)
+                finals[result] = replace(result, name=name, strides=strides)
+        self.build.rename(mark, finals)
+        final = [finals.get(r, r) for r in results]
+        return final[0] if single else list(final)
+
+    def _resolve(self, argument: FxArgument) -> Argument:
+        if isinstance(argument, Node):
+            held = self.env.get(argument)
+            return list(held) if isinstance(held, list) else held
+        if isinstance(argument, (list, tuple)):
+            return [self._resolve(a) for a in argument]
+        return argument  # type: ignore[return-value]  # a constant; rendering checks its type
+
+    def _outputs(self, node: Node) -> tuple[Value | Dim | None, ...]:
+        found: list[Value | Dim | None] = []
+        outputs = node.args[0]
+        assert isinstance(outputs, (list, tuple))
+        for output in outputs:
+            value = self.env[output] if isinstance(output, Node) else output
+            if not isinstance(value, (Value, int, SymDim, type(None))):
+                raise CaptureError(f"an output of type {type(value).__name__} is not supported")
+            found.append(value)
+        return tuple(found)
+
+    def _where(self) -> str:
+        loc = self.build.loc
+        return f" ({loc.file}:{loc.line}: {loc.code})" if loc else ""
+
+
+def fusible(node: Node, target: torch._ops.OpOverload) -> bool:
+    """Whether every tensor of the call has a dtype, layout and device that the rules know."""
+    if target._schema.is_mutable or target._schema.overload_name.endswith("out"):
+        return False
+    values = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta.get("val")]
+    tensors: list[torch.Tensor] = []
+    for value in values:
+        group = value if isinstance(value, (list, tuple)) else [value]
+        tensors += [v for v in group if isinstance(v, torch.Tensor)]
+    return all(
+        t.layout is torch.strided
+        and dtype_of(t.dtype) != DType.OTHER
+        and t.device.type in DEVICES
+        and not t.is_conj()
+        and not t.is_neg()
+        for t in tensors
+    )
+
+
+# Checks of sizes, which guards and torch's own shape rules have already made.
+DROPPED = frozenset(
+    "aten._assert_scalar aten.sym_constrain_range aten.sym_constrain_range_for_size "
+    "aten._assert_tensor_metadata aten._functional_assert_scalar".split()
+)
+
+RULES: Mapping[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **CREATION}

@@ -1,0 +1,154 @@
+"""Which ATen composites AOTAutograd takes apart, so that their pieces can be fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Union
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table as torch_table
+from torch._ops import OpOverload
+
+from tofuse.capture.rng import RANDOM_DECOMPOSITIONS
+
+Decomposition = Callable[..., Union[Tensor, Sequence[Tensor]]]  # noqa: UP007  (run time)
+aten = torch.ops.aten
+
+
+def decompositions(*, own_random: bool = True) -> dict[OpOverload, Decomposition]:
+    """The table for AOTAutograd; without `own_random`, ATen draws its own random numbers."""
+    names = frozenset(" ".join(FROM_TORCH).split())
+    table: dict[OpOverload, Decomposition] = {
+        op: rule
+        for op, rule in torch_table.items()
+        if isinstance(op, OpOverload) and op.namespace == "aten" and _name(op) in names
+    }
+    table.update(_foreach())
+    table.update(OWN)
+    if own_random:
+        table.update(RANDOM_DECOMPOSITIONS)
+    return table
+
+
+def _name(op: OpOverload) -> str:
+    return op.name().removeprefix("aten::").split(".")[0]
+
+
+def _foreach() -> dict[OpOverload, Decomposition]:
+    """One op over a list of tensors is the same op on each of them."""
+    table: dict[OpOverload, Decomposition] = {}
+    for name in FOREACH.split():
+        single = getattr(aten, name)
+        packet = getattr(aten, f"_foreach_{name}")
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if not op._schema.is_mutable and overload != "Tensor":
+                table[op] = _each(single)
+    return table
+
+
+def _each(single: torch._ops.OpOverloadPacket) -> Decomposition:
+    def apply(*lists: Sequence[Tensor] | float, **options: float) -> list[Tensor]:
+        first = lists[0]
+        assert isinstance(first, (list, tuple))
+        return [
+            single(*(a[k] if isinstance(a, (list, tuple)) else a for a in lists), **options)
+            for k in range(len(first))
+        ]
+
+    return apply
+
+
+def _foreach_norm(
+    tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None
+) -> list[Tensor]:
+    return [aten.linalg_vector_norm(t, order, None, False, dtype=dtype) for t in tensors]
+
+
+def _linalg_vector_norm(
+    x: Tensor,
+    order: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The orders that are sums and maxima, accumulated in float32 for the halves."""
+    result_dtype = dtype or x.dtype
+    if order not in (1, 2, float("inf"), float("-inf")) or not result_dtype.is_floating_point:
+        return NotImplemented
+    if not x.dtype.is_floating_point or x.numel() == 0:
+        return NotImplemented
+    halves = (torch.float16, torch.bfloat16)
+    wide = x.to(torch.float32 if result_dtype in halves else result_dtype)
+    dims = list(dim) if dim else list(range(x.dim()))
+    if order == 2:
+        norm = torch.sqrt(torch.sum(wide * wide, dims, keepdim))
+    elif order == 1:
+        norm = torch.sum(torch.abs(wide), dims, keepdim)
+    else:
+        norm = (torch.amax if order > 0 else torch.amin)(torch.abs(wide), dims, keepdim)
+    return norm.to(result_dtype)
+
+
+def _fmax(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(a, b)))
+
+
+def _fmin(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(a, b)))
+
+
+OWN: dict[OpOverload, Decomposition] = {
+    aten.linalg_vector_norm.default: _linalg_vector_norm,
+    aten._foreach_norm.Scalar: _foreach_norm,
+    aten.fmax.default: _fmax,
+    aten.fmin.default: _fmin,
+}
+
+FOREACH = (
+    "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp "
+    "expm1 floor frac lerp lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal "
+    "round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc"
+)
+
+# Names in torch's own registry of decompositions. What could not be fused anyhow (scatters,
+# pooling, interpolation) or has a better library routine (products, attention) is not here.
+FROM_TORCH = (
+    # norms
+    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward",
+    "native_batch_norm native_batch_norm_backward _native_batch_norm_legit",
+    "_native_batch_norm_legit_functional _native_batch_norm_legit_no_training",
+    "_batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update",
+    "batch_norm_backward _fused_rms_norm _fused_rms_norm_backward _weight_norm_interface",
+    # softmax
+    "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax",
+    "logsumexp",
+    # activations
+    "celu elu elu_backward gelu gelu_backward glu glu_backward hardshrink hardsigmoid",
+    "hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward leaky_relu",
+    "leaky_relu_backward log_sigmoid_forward log_sigmoid_backward mish mish_backward",
+    "_prelu_kernel _prelu_kernel_backward selu sigmoid_backward silu silu_backward softplus",
+    "softplus_backward softshrink tanh_backward threshold threshold_backward relu6",
+    # losses
+    "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits",
+    "huber_loss huber_loss_backward mse_loss mse_loss_backward nll_loss_forward",
+    "nll_loss_backward nll_loss2d_forward nll_loss2d_backward smooth_l1_loss",
+    "smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward l1_loss",
+    # arithmetic of several ops
+    "addcdiv addcmul deg2rad rad2deg frac heaviside isneginf isposinf lerp logaddexp logaddexp2",
+    "logit logit_backward nan_to_num rsub sgn sinc special_entr special_log_ndtr special_ndtr",
+    "special_xlog1py square xlogy addr",
+    # reductions of several ops
+    "aminmax count_nonzero nansum norm dist trace",
+    # views and rearrangements
+    "affine_grid_generator block_diag channel_shuffle diag_embed pixel_shuffle pixel_unshuffle",
+    "rot90 select_scatter tril triu tril_indices triu_indices meshgrid unsafe_split",
+    "unsafe_split_with_sizes _reshape_alias expand_copy permute_copy squeeze_copy t_copy",
+    "transpose_copy unsqueeze_copy unbind_copy split_with_sizes_copy view_copy",
+    # creation
+    "eye linspace zeros_like ones_like new_ones new_zeros",
+    # in-place names that functionalisation may leave behind
+    "masked_fill isin",
+)

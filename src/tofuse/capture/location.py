@@ -1,0 +1,28 @@
+"""The user's line behind an FX node."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch.fx import Node
+
+from tofuse.ir.graph import Loc
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n(?P<code>[^\n]*)', re.M)
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def locate(node: Node) -> Loc | None:
+    """The innermost frame of the stack trace that is neither torch nor an installed package."""
+    trace = node.meta.get("stack_trace")
+    return _parse(trace) if isinstance(trace, str) else None
+
+
+def _parse(trace: str) -> Loc | None:
+    frames = [Loc(m["file"], int(m["line"]), m["code"].strip()) for m in _FRAME.finditer(trace)]
+    outside = [f for f in frames if not f.file.startswith(_TORCH)]
+    own = [f for f in outside if "site-packages" not in f.file]
+    chosen = own or outside or frames
+    return chosen[-1] if chosen else None

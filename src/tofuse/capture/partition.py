@@ -1,0 +1,226 @@
+"""Splitting a joint graph: what the forward saves, and what the backward computes again.
+
+A minimum cut, as in torch's own partitioner, but of bytes alone and with our own rules:
+
+- Whatever we fuse is computed again rather than saved; library calls, reductions and random
+  seeds never are.
+- The arguments of the forward cost nothing: they live anyway. Those that the program changes
+  afterwards are not saved where any other choice is left.
+- What the forward writes out anyhow and a library call of the backward reads (the operand of
+  a matrix product) is saved: computing it again would cost a pass over memory.
+- Saving what the forward would otherwise not write costs half as much again.
+- A value more than CHAIN operations from the last saved one is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch._functorch.partitioners import (
+    _extract_fwd_bwd_modules,
+    cleanup_recompute_tags,
+    has_recomputable_ops,
+    must_recompute,
+)
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from tofuse.capture.convert import fusible, rule_of
+from tofuse.capture.mincut import INFINITE, cut_vertices
+from tofuse.capture.rules_reduce import REDUCTIONS
+from tofuse.ops.table import TRANSCENDENTAL
+
+CHAIN = 30.0  # transcendental operations computed again per value, at most
+CHEAP = 0.05  # what any other operation counts in this
+LAST_RESORT = 1 << 50  # the price of saving what will be changed
+UNKNOWN_SIZE = 4096  # stands for a size without a hint
+
+
+def partition(
+    joint: GraphModule,
+    joint_inputs: Sequence[object],
+    *,
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: list[int] | None = None,
+) -> tuple[GraphModule, GraphModule]:
+    """The partition function of AOTAutograd: the forward and the backward graph."""
+    if has_recomputable_ops(joint):
+        joint = cleanup_recompute_tags(joint, is_default_partition=False)
+    plan = _Plan(list(joint.graph.nodes), num_fwd_outputs)
+    saved = plan.saved()
+    tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
+    numbers = [n for n in plan.order if n in plan.forward and _is_number(n)]
+    forward, backward = _extract_fwd_bwd_modules(
+        joint, tensors, saved_sym_nodes=numbers, num_fwd_outputs=num_fwd_outputs
+    )
+    for module in (forward, backward):
+        module.graph.eliminate_dead_code(is_impure_node=_must_stay)
+        module.recompile()
+    return forward, backward
+
+
+@dataclass
+class _Plan:
+    """Roles of the nodes of one joint graph."""
+
+    order: list[Node]
+    num_fwd_outputs: int
+    forward: set[Node] = field(default_factory=set)  # independent of tangents
+    backward: set[Node] = field(default_factory=set)  # dependent on tangents and read
+    held: set[Node] = field(default_factory=set)  # never computed again
+
+    def saved(self) -> list[Node]:
+        """The nodes whose values the backward receives, in program order."""
+        outputs = tree_leaves(next(n for n in self.order if n.op == "output").args)
+        first = [n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node)]
+        second = [n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node)]
+        self._split(second)
+        self.held = {n for n in self.forward if not _recomputable(n)}
+        written = {n for n in self.forward if n in self.held or _read_by_library(n, self.forward)}
+        written |= {_base(n) for n in first}
+        self.held |= {
+            _base(n)
+            for n in self.forward
+            if _read_by_library(n, self.backward) and _base(n) in written
+            if not must_recompute(_base(n))
+        }
+        self._limit_chains(first)
+        return self._cut(second, written)
+
+    def _split(self, outputs: list[Node]) -> None:
+        tangents: set[Node] = set()
+        for n in self.order:
+            if n.op == "placeholder" and "tangents" in str(n.target):
+                tangents.add(n)
+            elif n.op != "output" and any(i in tangents for i in n.all_input_nodes):
+                tangents.add(n)
+        self.forward = {n for n in self.order if n not in tangents and n.op != "output"}
+        read = set(outputs)
+        for n in reversed(self.order):
+            if n in read or (n in tangents and _must_stay(n) and n.op == "call_function"):
+                read |= set(n.all_input_nodes)
+                if n in tangents:
+                    self.backward.add(n)
+
+    def _limit_chains(self, outputs: list[Node]) -> None:
+        """Hold every value of the forward at which a chain of recomputation gets too long."""
+        wanted = set(outputs)
+        for n in reversed(self.order):
+            if n in wanted:
+                wanted |= set(n.all_input_nodes)
+        cost: dict[Node, float] = {}
+        for n in self.order:
+            if n not in self.forward or n in self.held:
+                continue
+            longest = max((cost.get(i, 0.0) for i in n.all_input_nodes), default=0.0)
+            cost[n] = longest + (1.0 if _is_transcendental(n) else CHEAP)
+            is_tensor = isinstance(n.meta.get("val"), torch.Tensor)
+            if cost[n] > CHAIN and n in wanted and is_tensor and not must_recompute(n):
+                self.held.add(n)
+                cost[n] = 0.0
+
+    def _cut(self, outputs: list[Node], written: set[Node]) -> list[Node]:
+        read_later = {i for n in self.backward for i in n.all_input_nodes} | set(outputs)
+        sinks = [n for n in self.order if n in self.forward and n in read_later]
+        sinks = [n for n in sinks if not _is_number(n)]
+        place = {n: k for k, n in enumerate(sinks)}
+        reached, edges, sources = list(sinks), [], []
+        for n in reached:  # grows while it is walked
+            if n in self.held or n.op == "placeholder":
+                sources.append(place[n])
+                continue
+            for i in n.all_input_nodes:
+                if _is_number(i):
+                    continue
+                if i not in place:
+                    place[i] = len(reached)
+                    reached.append(i)
+                edges.append((place[i], place[n]))
+        changed = _changed(self.order)
+        capacities = [LAST_RESORT if n in changed else _cost(n, n in written) for n in reached]
+        cut = cut_vertices(capacities, edges, sources, range(len(sinks)))
+        return [n for n in self.order if n in place and place[n] in cut]
+
+
+def _recomputable(node: Node) -> bool:
+    if node.op == "get_attr":
+        return True
+    if node.op != "call_function" or _must_stay(node) or _is_random(node):
+        return False
+    if must_recompute(node) or _is_number(node):
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True  # an element of a tuple
+    rule = rule_of(node.target)
+    return rule is not None and rule not in REDUCTIONS.values() and fusible(node, node.target)
+
+
+def _must_stay(node: Node) -> bool:
+    """Whether a node has an effect beside its results; drawing random numbers is none."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.op in ("placeholder", "output") or node.is_impure()
+    schema = node.target._schema
+    return schema.is_mutable or not schema.returns
+
+
+def _is_random(node: Node) -> bool:
+    target = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and torch.Tag.nondeterministic_seeded in target.tags
+    )
+
+
+def _is_number(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
+
+
+def _is_transcendental(node: Node) -> bool:
+    return any(part in TRANSCENDENTAL for part in str(node.target).split(".")[1:2])
+
+
+def _read_by_library(node: Node, readers: set[Node]) -> bool:
+    """Whether one of the readers runs in a library, so that the value must lie in memory."""
+    for user in node.users:
+        if user not in readers or not isinstance(user.target, torch._ops.OpOverload):
+            continue
+        if not (rule_of(user.target) and fusible(user, user.target)):
+            return True
+    return False
+
+
+def _base(node: Node) -> Node:
+    """What a chain of pure views looks at."""
+    while node.op == "call_function" and str(node.target).rpartition(".")[0] in PLAIN_VIEWS:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _changed(order: list[Node]) -> set[Node]:
+    """The arguments that AOTAutograd overwrites when the forward has run."""
+    output = next(n for n in order if n.op == "output")
+    descriptions = tree_leaves(output.meta.get("desc", ()))
+    changed = {d.mutated_input for d in descriptions if isinstance(d, InputMutationAOTOutput)}
+    return {n for n in order if n.op == "placeholder" and n.meta.get("desc") in changed}
+
+
+def _cost(node: Node, written: bool) -> int:
+    value = node.meta.get("val")
+    if node.op == "placeholder":
+        return 0
+    if not isinstance(value, torch.Tensor):
+        return INFINITE
+    numel = 1
+    for extent in value.shape:
+        hint = extent if isinstance(extent, int) else extent.node.hint
+        numel *= UNKNOWN_SIZE if hint is None else int(hint)
+    return (2 if written else 3) * numel * value.dtype.itemsize + 1
+
+
+PLAIN_VIEWS = frozenset(
+    "aten.view aten._unsafe_view aten.permute aten.transpose aten.t aten.unsqueeze aten.squeeze "
+    "aten.alias aten.detach".split()
+)

@@ -1,0 +1,280 @@
+"""Random numbers as pure functions of one seed, so that the backward regenerates every mask.
+
+`tofuse::seed` is the one impure op: two 64-bit words from torch's default CPU generator, hence
+reproducible under `torch.manual_seed`. `tofuse::uniform` is pure; see `tofuse.ops.philox`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tofuse.ops.philox import uniform as philox_uniform
+
+_LIBRARY = torch.library.Library("tofuse", "DEF")
+_LIBRARY.define("seed() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+_LIBRARY.define("uniform(Tensor seed, SymInt[] size, int stream) -> Tensor")
+
+
+def _draw_seed() -> Tensor:
+    return torch.empty(2, dtype=torch.int64).random_()
+
+
+def _draw_uniform(seed: Tensor, size: Sequence[int], stream: int) -> Tensor:
+    first, second = seed.tolist()
+    return torch.from_numpy(philox_uniform((first, second), tuple(size), stream))
+
+
+def _fake_seed() -> Tensor:
+    return torch.empty(2, dtype=torch.int64)
+
+
+def _fake_uniform(seed: Tensor, size: Sequence[int], stream: int) -> Tensor:
+    return seed.new_empty(size, dtype=torch.float32)
+
+
+_LIBRARY.impl("seed", _draw_seed, "CompositeExplicitAutograd")
+_LIBRARY.impl("uniform", _draw_uniform, "CPU")
+torch.library.register_fake("tofuse::seed", _fake_seed, lib=_LIBRARY)
+torch.library.register_fake("tofuse::uniform", _fake_uniform, lib=_LIBRARY)
+
+SEED = torch.ops.tofuse.seed.default
+UNIFORM = torch.ops.tofuse.uniform.default
+aten = torch.ops.aten
+
+
+def merge_seeds(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Draw one seed for the whole graph; number the uniforms, so that no two share a stream.
+
+    Run on a joint graph before it is partitioned: then one int64[2] tensor is all that the
+    forward saves for its random numbers.
+    """
+    seeds = [n for n in gm.graph.nodes if n.target is SEED]
+    if not seeds:
+        return gm
+    first = seeds[0]
+    for other in seeds[1:]:
+        other.replace_all_uses_with(first)
+        gm.graph.erase_node(other)
+    uniforms = [n for n in gm.graph.nodes if n.target is UNIFORM]
+    for stream, node in enumerate(uniforms):
+        node.update_arg(2, stream)
+    gm.recompile()
+    return gm
+
+
+def _fresh(size: Sequence[int]) -> Tensor:
+    return UNIFORM(SEED(), list(size), 0)
+
+
+def _bits_48(size: Sequence[int]) -> Tensor:
+    """Uniform in [0, 1) as float64 with 48 random bits, from two streams."""
+    low, high = _fresh(size), _fresh(size)
+    return high.to(torch.float64) + low.to(torch.float64) * 2.0**-24
+
+
+def _standard_normal(size: Sequence[int]) -> Tensor:
+    """Box and Muller, 1958. One minus a uniform lies in (0, 1], so its logarithm is finite."""
+    radius = torch.sqrt(-2.0 * torch.log(1.0 - _fresh(size)))
+    return radius * torch.cos((2.0 * math.pi) * _fresh(size))
+
+
+def _ours(generator: torch.Generator | None, device: torch.device | str | None) -> bool:
+    return generator is None and (device is None or torch.device(device).type == "cpu")
+
+
+def _sampler(
+    draw: Callable[..., Tensor],
+) -> Callable[..., Tensor]:
+    """A decomposition `f(self, *parameters)` that draws in float32 and converts to self's dtype."""
+
+    def sample(
+        like: Tensor, *parameters: float, generator: torch.Generator | None = None
+    ) -> Tensor:
+        if not _ours(generator, like.device) or not like.dtype.is_floating_point:
+            return NotImplemented
+        return draw(like.shape, *parameters).to(like.dtype)
+
+    return sample
+
+
+def _factory(draw: Callable[[Sequence[int]], Tensor]) -> Callable[..., Tensor]:
+    """A decomposition of `rand(size, dtype=...)` and its kind."""
+
+    def create(
+        size: Sequence[int],
+        *,
+        dtype: torch.dtype | None = None,
+        layout: torch.layout | None = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+    ) -> Tensor:
+        dtype = dtype or torch.get_default_dtype()
+        if not _ours(None, device) or pin_memory or not dtype.is_floating_point:
+            return NotImplemented
+        return draw(size).to(dtype)
+
+    return create
+
+
+def _factory_like(draw: Callable[[Sequence[int]], Tensor]) -> Callable[..., Tensor]:
+    """A decomposition of `rand_like(x, dtype=...)` and its kind."""
+
+    def create(
+        like: Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        layout: torch.layout | None = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+        memory_format: torch.memory_format | None = None,
+    ) -> Tensor:
+        dtype = dtype or like.dtype
+        if not _ours(None, device or like.device) or not dtype.is_floating_point:
+            return NotImplemented
+        return draw(like.shape).to(dtype)
+
+    return create
+
+
+def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    if not _ours(None, x.device) or not x.dtype.is_floating_point:
+        return NotImplemented
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:  # eager multiplies by zero: infinities become nan
+        return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
+    keep = _fresh(x.shape) < 1.0 - p
+    return x * torch.where(keep, 1.0 / (1.0 - p), 0.0).to(x.dtype), keep
+
+
+def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return grad * torch.where(mask, scale, 0.0).to(grad.dtype)
+
+
+def _bernoulli(x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    if not _ours(generator, x.device):
+        return NotImplemented
+    return (_fresh(x.shape) < x).to(x.dtype)
+
+
+def _bernoulli_p(
+    x: Tensor, p: float | Tensor = 0.5, *, generator: torch.Generator | None = None
+) -> Tensor:
+    if not _ours(generator, x.device):
+        return NotImplemented
+    return (_fresh(x.shape) < p).to(x.dtype)
+
+
+def _integers(low: int, high: int, size: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Uniform integers in [low, high); NotImplemented where 48 bits would show a bias."""
+    if not isinstance(low, int) or not isinstance(high, int) or not 0 < high - low < 2**31:
+        return NotImplemented
+    unit = _fresh(size) if high - low <= 4096 else _bits_48(size)
+    return (torch.floor(unit * (high - low)).to(torch.int64) + low).to(dtype)
+
+
+def _randint_low(
+    low: int,
+    high: int,
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = torch.int64,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    if not _ours(None, device) or pin_memory:
+        return NotImplemented
+    return _integers(low, high, size, dtype or torch.int64)
+
+
+def _randint(high: int, size: Sequence[int], **options: torch.dtype) -> Tensor:
+    return _randint_low(0, high, size, **options)  # type: ignore[arg-type]  # passed on as given
+
+
+def _randint_like_low(
+    like: Tensor,
+    low: int,
+    high: int,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    if not _ours(None, device or like.device):
+        return NotImplemented
+    return _integers(low, high, like.shape, dtype or like.dtype)
+
+
+def _randint_like(like: Tensor, high: int, **options: torch.dtype) -> Tensor:
+    return _randint_like_low(like, 0, high, **options)  # type: ignore[arg-type]  # as given
+
+
+def _normal_of(
+    mean: Tensor | float, std: Tensor | float, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """`normal` with a tensor as mean, as deviation or as both."""
+    tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
+    if not _ours(generator, tensors[0].device):
+        return NotImplemented
+    shape = torch.broadcast_shapes(*(t.shape for t in tensors))
+    result = _standard_normal(shape) * std + mean
+    return result.to(mean.dtype if isinstance(mean, Tensor) else tensors[0].dtype)
+
+
+def _uniform(size: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:
+    return _fresh(size) * (high - low) + low
+
+
+def _normal(size: Sequence[int], mean: float = 0.0, std: float = 1.0) -> Tensor:
+    return _standard_normal(size) * std + mean
+
+
+def _log_normal(size: Sequence[int], mean: float = 1.0, std: float = 2.0) -> Tensor:
+    return torch.exp(_normal(size, mean, std))
+
+
+def _exponential(size: Sequence[int], rate: float = 1.0) -> Tensor:
+    # the smallest draw stands for half a step, because an exponential is never zero
+    return -torch.log1p(-torch.clamp(_fresh(size), min=2.0**-25)) / rate
+
+
+def _cauchy(size: Sequence[int], median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    return median + sigma * torch.tan(math.pi * (_fresh(size) - 0.5))
+
+
+def _geometric(size: Sequence[int], p: float) -> Tensor:
+    trials = torch.ceil(torch.log(1.0 - _fresh(size)) / math.log1p(-p))
+    return torch.clamp(trials, min=1.0)
+
+
+RANDOM_DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Tensor | tuple[Tensor, ...]]] = {
+    aten.native_dropout.default: _native_dropout,
+    aten.native_dropout_backward.default: _native_dropout_backward,
+    aten.bernoulli.default: _bernoulli,
+    aten.bernoulli.p: _bernoulli_p,
+    aten.bernoulli.Tensor: _bernoulli_p,
+    aten.rand.default: _factory(_fresh),
+    aten.randn.default: _factory(_standard_normal),
+    aten.rand_like.default: _factory_like(_fresh),
+    aten.randn_like.default: _factory_like(_standard_normal),
+    aten.randint.default: _randint,
+    aten.randint.low: _randint_low,
+    aten.randint_like.default: _randint_like,
+    aten.randint_like.low_dtype: _randint_like_low,
+    aten.uniform.default: _sampler(_uniform),
+    aten.normal_functional.default: _sampler(_normal),
+    aten.normal.Tensor_float: _normal_of,
+    aten.normal.float_Tensor: _normal_of,
+    aten.normal.Tensor_Tensor: _normal_of,
+    aten.exponential.default: _sampler(_exponential),
+    aten.log_normal.default: _sampler(_log_normal),
+    aten.cauchy.default: _sampler(_cauchy),
+    aten.geometric.default: _sampler(_geometric),
+}

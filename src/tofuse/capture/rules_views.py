@@ -1,0 +1,346 @@
+"""Rules for ATen ops that only rearrange, join or pick elements."""
+
+from __future__ import annotations
+
+from tofuse.capture.builder import Refused
+from tofuse.capture.call import Call, Rule, wrap
+from tofuse.ir.dims import Dim, product
+from tofuse.ir.graph import Scalar, Value
+from tofuse.ir.types import DType
+
+
+def itself(call: Call) -> Value:
+    return call.tensor("self")
+
+
+def reshape(call: Call) -> Value:
+    """Any view of the same elements in row-major order; torch has checked its shape."""
+    return call.build.reshape(call.tensor("self"), call.out.shape)
+
+
+def expand(call: Call) -> Value:
+    return call.build.expand(call.tensor("self"), call.out.shape)
+
+
+def permute(call: Call) -> Value:
+    x = call.tensor("self")
+    return call.build.permute(x, tuple(wrap(d, len(x.shape)) for d in call.integers("dims")))
+
+
+def transpose(call: Call) -> Value:
+    x = call.tensor("self")
+    rank = len(x.shape)
+    if rank < 2:
+        return x
+    a, b = (call.dim("dim0", rank), call.dim("dim1", rank)) if call.given("dim0") else (0, 1)
+    dims = list(range(rank))
+    dims[a], dims[b] = b, a
+    return call.build.permute(x, tuple(dims))
+
+
+def select(call: Call) -> Value:
+    x = call.tensor("self")
+    dim = call.dim("dim", len(x.shape))
+    start = _position(call.integer("index"), x.shape[dim])
+    return call.build.reshape(call.build.slice(x, dim, start, 1), call.out.shape)
+
+
+def slice_(call: Call) -> Value:
+    x, out = call.tensor("self"), call.out.shape
+    dim = call.dim("dim", len(x.shape))
+    start = call.integer("start") if call.given("start") else 0
+    if start < 0:
+        start = max(0, _position(start, x.shape[dim]))
+    if out[dim] == 0:
+        start = 0
+    return call.build.slice(x, dim, start, out[dim], call.integer("step"))
+
+
+def split(call: Call) -> tuple[Value, ...]:
+    """`split`, `split_with_sizes`, `chunk`, `unbind`: consecutive pieces along one dimension."""
+    x, start, pieces = call.tensor("self"), 0, []
+    dim = call.dim("dim", len(x.shape))
+    for result in call.node.meta["val"]:
+        shape = call.build.sizes.shape(result.shape)
+        extent = shape[dim] if len(shape) == len(x.shape) else 1
+        piece = call.build.slice(x, dim, start, extent)
+        pieces.append(call.build.reshape(piece, shape))
+        if isinstance(extent, int):
+            start += extent
+        elif len(pieces) < len(call.node.meta["val"]):
+            raise Refused("a split at a place that is not fixed")
+    return tuple(pieces)
+
+
+def flip(call: Call) -> Value:
+    x = call.tensor("self")
+    for dim in call.dims("dims", len(x.shape)) if call.integers("dims") else ():
+        extent = x.shape[dim]
+        if not isinstance(extent, int):
+            raise Refused("a flip of an extent that is not fixed")
+        if extent > 1:
+            x = call.build.slice(x, dim, extent - 1, extent, -1)
+    return call.build.copy(x) if x is call.tensor("self") else x
+
+
+def roll(call: Call) -> Value:
+    x = flat = call.tensor("self")
+    shifts, dims = call.integers("shifts"), call.integers("dims")
+    if not dims:
+        flat = call.build.reshape(x, (x.type.numel,))
+        dims = (0,)
+    for shift, d in zip(shifts, dims, strict=True):
+        dim = wrap(d, len(flat.shape))
+        extent = flat.shape[dim]
+        if not isinstance(extent, int):
+            raise Refused("a roll of an extent that is not fixed")
+        at = (-shift) % extent if extent else 0
+        if at:
+            tail = call.build.slice(flat, dim, at, extent - at)
+            flat = call.build.cat([tail, call.build.slice(flat, dim, 0, at)], dim)
+    result = call.build.reshape(flat, x.shape)
+    return call.build.copy(result) if result is x else result
+
+
+def repeat(call: Call) -> Value:
+    """Each dimension (e) becomes (times, e), stretched and merged."""
+    x, times = call.tensor("self"), call.sizes("repeats")
+    extents = (1,) * (len(times) - len(x.shape)) + x.shape
+    paired: list[Dim] = []
+    for t, e in zip(times, extents, strict=True):
+        paired += [t, e]
+    apart = tuple(1 if k % 2 == 0 else e for k, e in enumerate(paired))
+    wide = call.build.expand(call.build.reshape(x, apart), tuple(paired))
+    result = call.build.reshape(wide, call.out.shape)
+    return call.build.copy(result) if result is x else result
+
+
+def pad(call: Call) -> Value:
+    """Positive amounts pad, negative ones cut off."""
+    x, amounts, rank = call.tensor("self"), call.integers("pad"), len(call.out.shape)
+    low, high = [0] * rank, [0] * rank
+    for k in range(len(amounts) // 2):
+        low[rank - 1 - k], high[rank - 1 - k] = amounts[2 * k], amounts[2 * k + 1]
+    y = x
+    for d in range(rank):
+        cut = max(0, -low[d])
+        rest = y.shape[d] - cut - max(0, -high[d])
+        y = call.build.slice(y, d, cut, rest)
+    fill = call.number("value") if call.given("value") else 0
+    constant = Scalar(float(fill) if x.dtype.is_float else fill)  # type: ignore[arg-type]
+    y = call.build.pad(y, _positive(low), _positive(high), constant)
+    return call.build.copy(y) if y is x else y
+
+
+def cat(call: Call) -> Value:
+    """Parts meet in the result's dtype; legacy empty 1-d parts count for nothing."""
+    out = call.out
+    parts = [t for t in call.tensors("tensors") if t.shape != (0,) or len(out.shape) == 1]
+    if not parts:
+        raise Refused("nothing to concatenate")
+    dim = call.dim("dim", len(out.shape))
+    joined = call.build.cat([call.build.convert(p, out.dtype) for p in parts], dim)
+    return call.build.copy(joined) if joined is parts[0] else joined
+
+
+def stack(call: Call) -> Value:
+    out = call.out
+    dim = call.dim("dim", len(out.shape))
+    shape = (*out.shape[:dim], 1, *out.shape[dim + 1 :])
+    parts = [
+        call.build.reshape(call.build.convert(t, out.dtype), shape) for t in call.tensors("tensors")
+    ]
+    joined = call.build.cat(parts, dim)
+    return call.build.copy(joined) if len(parts) == 1 else joined
+
+
+def select_backward(call: Call) -> Value:
+    grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
+    dim = call.dim("dim", len(sizes))
+    start = _position(call.integer("index"), sizes[dim])
+    one = call.build.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
+    return _place(call, one, dim, start, sizes[dim])
+
+
+def slice_backward(call: Call) -> Value:
+    grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
+    dim, start = call.dim("dim", len(sizes)), call.integer("start")
+    if call.integer("step") != 1:
+        raise Refused("the gradient of a slice with gaps")
+    start = min(_position(start, sizes[dim]) if start < 0 else start, _fixed(sizes[dim]))
+    placed = _place(call, grad, dim, start, sizes[dim])
+    return call.build.copy(placed) if placed is grad else placed
+
+
+def slice_scatter(call: Call) -> Value:
+    x, source = call.tensor("self"), call.tensor("src")
+    dim = call.dim("dim", len(x.shape))
+    extent = _fixed(x.shape[dim])
+    start = call.integer("start") if call.given("start") else 0
+    start = min(max(0, _position(start, extent) if start < 0 else start), extent)
+    width = _fixed(source.shape[dim])
+    if call.integer("step") != 1 or source.dtype != x.dtype:
+        raise Refused("a scatter with gaps")
+    parts = (
+        call.build.slice(x, dim, 0, start),
+        source,
+        call.build.slice(x, dim, start + width, extent - start - width),
+    )
+    joined = call.build.cat([p for p in parts if p.shape[dim] != 0], dim)
+    return call.build.copy(joined) if joined in (x, source) else joined
+
+
+def embedding(call: Call) -> Value:
+    index, shape = call.tensor("indices"), call.out.shape
+    _require_index(index)
+    last = len(shape) - 1
+    wide = call.build.broadcast(index, shape, tuple(range(last)))
+    return _take(call, call.tensor("weight"), wide, (-1, last), wrapping=False)
+
+
+def index_select(call: Call) -> Value:
+    x, index = call.tensor("self"), call.tensor("index")
+    _require_index(index)
+    if len(x.shape) == 0 or len(index.shape) != 1:
+        raise Refused("a 0-d selection")
+    dim = call.dim("dim", len(x.shape))
+    wide = call.build.broadcast(index, call.out.shape, (dim,))
+    dims = tuple(-1 if k == dim else k for k in range(len(x.shape)))
+    return _take(call, x, wide, dims, wrapping=False)
+
+
+def index(call: Call) -> Value:
+    """`x[:, i]` with one tensor of integers; several, or a mask, go to ATen."""
+    x, picked = call.tensor("self"), call.arguments["indices"]
+    if not isinstance(picked, (list, tuple)):
+        raise Refused("no list of indices")
+    places = [k for k, p in enumerate(picked) if p is not None]
+    if len(places) != 1:
+        raise Refused("several index tensors")
+    dim, chosen = places[0], picked[places[0]]
+    if not isinstance(chosen, Value):
+        raise Refused("an index that is no tensor")
+    _require_index(chosen)
+    width = len(chosen.shape)
+    wide = call.build.broadcast(chosen, call.out.shape, tuple(range(dim, dim + width)))
+    dims = (
+        *range(dim),
+        -1,
+        *(k - 1 + width for k in range(dim + 1, len(x.shape))),
+    )
+    return _take(call, x, wide, dims, wrapping=True)
+
+
+def unsafe_index(call: Call) -> Value:
+    """`x[i, j]` without bounds: adjacent indices become one into the flattened dimensions."""
+    x, picked, out = call.tensor("self"), call.arguments["indices"], call.out.shape
+    assert isinstance(picked, (list, tuple))
+    places = [k for k, p in enumerate(picked) if p is not None]
+    if len(places) == 1:
+        return index(call)
+    first, last = places[0], places[-1]
+    indices = [p for p in picked if isinstance(p, Value)]
+    if len(indices) != last - first + 1:
+        raise Refused("indices that are not adjacent")
+    width = len(out) - (len(x.shape) - len(indices))
+    shape, build, flat = out[first : first + width], call.build, None
+    for i, extent in zip(indices, x.shape[first:], strict=False):
+        _require_index(i)
+        wide = build.expand(build.convert(i, DType.I64), shape)
+        below = build.emit("lt", (wide, Scalar(0)), {})
+        shifted = build.emit("add", (wide, Scalar(extent)), {})
+        here = build.emit("where", (below, shifted, wide), {})
+        if flat is not None:
+            here = build.emit("add", (build.emit("mul", (flat, Scalar(extent)), {}), here), {})
+        flat = here
+    assert flat is not None
+    merged = product(x.shape[first : last + 1])
+    rows = build.reshape(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
+    spread = build.broadcast(flat, out, tuple(range(first, first + width)))
+    after = range(first + width, len(out))
+    return _take(call, rows, spread, (*range(first), -1, *after), wrapping=False)
+
+
+def gather(call: Call) -> Value:
+    x, index = call.tensor("self"), call.tensor("index")
+    _require_index(index)
+    if len(x.shape) == 0 or len(index.shape) != len(x.shape):
+        raise Refused("a 0-d gather")
+    dim = call.dim("dim", len(x.shape))
+    for d in range(len(x.shape)):
+        if d != dim:
+            x = call.build.slice(x, d, 0, index.shape[d])
+    dims = tuple(-1 if k == dim else k for k in range(len(x.shape)))
+    return _take(call, x, index, dims, wrapping=False)
+
+
+def _take(call: Call, x: Value, index: Value, dims: tuple[int, ...], wrapping: bool) -> Value:
+    if 0 in x.shape:
+        raise Refused("nothing to pick from")
+    return call.build.emit("take", (x, index), {"dims": dims, "wrap": wrapping})
+
+
+def _place(call: Call, x: Value, dim: int, start: int, extent: Dim) -> Value:
+    """Zeros of this extent, with `x` at `start` of dimension `dim`."""
+    after = extent - x.shape[dim] - start
+    if not isinstance(after, int):
+        raise Refused("a place that is not fixed")
+    rank = len(x.shape)
+    low = tuple(start if k == dim else 0 for k in range(rank))
+    high = tuple(after if k == dim else 0 for k in range(rank))
+    return call.build.pad(x, low, high, Scalar(0.0 if x.dtype.is_float else 0))
+
+
+def _position(index: int, extent: Dim) -> int:
+    return index if index >= 0 else index + _fixed(extent)
+
+
+def _fixed(extent: Dim) -> int:
+    if not isinstance(extent, int):
+        raise Refused("a place that is not fixed")
+    return extent
+
+
+def _positive(amounts: list[int]) -> tuple[int, ...]:
+    return tuple(max(0, a) for a in amounts)
+
+
+def _require_index(index: Value) -> None:
+    if index.dtype not in (DType.I64, DType.I32):
+        raise Refused("an index that is no integer tensor")
+
+
+RESHAPES = "view _unsafe_view reshape unsqueeze squeeze _reshape_alias flatten unflatten view_as"
+
+VIEWS: dict[str, Rule] = {
+    **{f"aten.{name}": reshape for name in RESHAPES.split()},
+    "aten.alias": itself,
+    "aten.detach": itself,
+    "aten.lift": itself,
+    "aten.lift_fresh": itself,
+    "aten.contiguous": itself,
+    "aten.expand": expand,
+    "aten.permute": permute,
+    "aten.transpose": transpose,
+    "aten.t": transpose,
+    "aten.select.int": select,
+    "aten.slice.Tensor": slice_,
+    "aten.split": split,
+    "aten.split_with_sizes": split,
+    "aten.chunk": split,
+    "aten.unbind": split,
+    "aten.flip": flip,
+    "aten.roll": roll,
+    "aten.repeat": repeat,
+    "aten.constant_pad_nd": pad,
+    "aten.cat": cat,
+    "aten.stack": stack,
+    "aten.select_backward": select_backward,
+    "aten.slice_backward": slice_backward,
+    "aten.slice_scatter": slice_scatter,
+    "aten.embedding": embedding,
+    "aten.index_select": index_select,
+    "aten.index.Tensor": index,
+    "aten._unsafe_index": unsafe_index,
+    "aten.gather": gather,
+}

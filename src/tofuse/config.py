@@ -1,0 +1,52 @@
+"""Options: one line each; the only reader of the environment."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from tofuse.errors import OptionError
+
+STAGES = ("graph", "regions", "loops", "source", "plan")
+
+
+@dataclass(frozen=True)
+class Config:
+    """How to compile. Every field is an option of `tofuse.compile`."""
+
+    dynamic: bool | None = None  # sizes as symbols: True all, False none, None as torch decides
+    fullgraph: bool = False  # a graph break is an error
+    precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
+    strict: bool = False  # a kernel that does not compile is an error, not a warning
+    show: tuple[str, ...] = ()  # stages to print while compiling: graph regions loops source plan
+    dump: Path | None = None  # folder to write every stage's text to
+
+
+def make_config(options: dict[str, bool | str | None]) -> Config:
+    """Options over the environment over defaults; raises OptionError for what is not an option."""
+    known = [f.name for f in fields(Config)]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; options are {', '.join(known)}"
+            raise OptionError(f"tofuse has no option {name!r}{hint}")
+    precision = options.get("precision", "fast")
+    if precision not in ("fast", "eager"):
+        raise OptionError(f"precision is 'fast' or 'eager', not {precision!r}")
+    show = options.get("show", os.environ.get("TOFUSE_SHOW", ""))
+    stages = tuple(s.strip() for s in str(show or "").split(",") if s.strip())
+    for s in stages:
+        if s not in STAGES:
+            raise OptionError(f"there is no stage {s!r} to show; stages are {', '.join(STAGES)}")
+    dump = options.get("dump", os.environ.get("TOFUSE_DUMP"))
+    dynamic = options.get("dynamic")
+    return Config(
+        dynamic=None if dynamic is None else bool(dynamic),
+        fullgraph=bool(options.get("fullgraph", False)),
+        precision=str(precision),
+        strict=bool(options.get("strict", False)),
+        show=stages,
+        dump=Path(str(dump)) if dump else None,
+    )

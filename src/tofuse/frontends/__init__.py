@@ -1,0 +1,1 @@
+"""Direct ways in, beside torch programs."""

@@ -1,0 +1,182 @@
+"""Bring the dimensions of a region's values onto common atomic axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tofuse.fusion.axes import Atom, Atoms, Misaligned
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Op, Value
+from tofuse.ops.table import Pattern, opdef
+
+Dims = list[list[Atom]]  # per dimension, the axes it consists of, outermost first
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """`inner`: axes of values made in the region; `outer`: of each use of a value from outside."""
+
+    atoms: Atoms
+    inner: dict[Value, Dims]
+    outer: dict[tuple[Op, int], Dims]
+
+    def operand(self, op: Op, k: int) -> Dims:
+        value = op.operands[k]
+        assert isinstance(value, Value)
+        return self.inner[value] if value in self.inner else self.outer[op, k]
+
+    def leaves(self, dims: Sequence[Sequence[Atom]]) -> list[Atom]:
+        return [a for d in dims for a in self.atoms.leaves(d)]
+
+
+def align(ops: Sequence[Op]) -> Alignment:
+    """Axes for every value of a region; raises Misaligned, whose message is a verdict's reason."""
+    state = Alignment(Atoms(), {}, {})
+    for op in ops:
+        for k, x in enumerate(op.operands):
+            if isinstance(x, Value) and x not in state.inner:
+                state.outer[op, k] = fresh_dims(state.atoms, x.shape)
+        state.inner[op.result] = _RULES[opdef(op.kind).pattern](state, op)
+    _share_reads(state)
+    diagonal = _diagonal(state)
+    if diagonal is not None:
+        raise Misaligned(f"{diagonal.name} would be read along its diagonal")
+    return state
+
+
+def _share_reads(state: Alignment) -> None:
+    """Let the uses of one outside value run over the same axes, so that it is read once.
+
+    Not where that would tie two dimensions of a value together, as in `x + x.T`.
+    """
+    first: dict[Value, Dims] = {}
+    for (op, k), dims in state.outer.items():
+        value = op.operands[k]
+        assert isinstance(value, Value)
+        other = first.setdefault(value, dims)
+        if state.leaves(other) == state.leaves(dims) or not value.shape:
+            continue
+        before = state.atoms.snapshot()
+        try:
+            for a, b in zip(other, dims, strict=True):
+                state.atoms.unify(a, b)
+        except Misaligned:
+            state.atoms.restore(before)
+            continue
+        if _diagonal(state) is not None:
+            state.atoms.restore(before)
+
+
+def _diagonal(state: Alignment) -> Value | None:
+    """A value two of whose dimensions have become one axis."""
+    for value, dims in state.inner.items():
+        leaves = state.leaves(dims)
+        if len(set(leaves)) != len(leaves):
+            return value
+    return None
+
+
+def fresh_dims(atoms: Atoms, shape: Sequence[Dim]) -> Dims:
+    return [atoms.fresh(e) for e in shape]
+
+
+def _elementwise(state: Alignment, op: Op) -> Dims:
+    tensors = [k for k, x in enumerate(op.operands) if isinstance(x, Value)]
+    first = state.operand(op, tensors[0])
+    for k in tensors[1:]:
+        for a, b in zip(first, state.operand(op, k), strict=True):
+            state.atoms.unify(a, b)
+    return first
+
+
+def _broadcast(state: Alignment, op: Op) -> Dims:
+    out: Dims = [[] for _ in op.result.shape]
+    kept = op.ints("dims")
+    for d, source in zip(kept, state.operand(op, 0), strict=True):
+        out[d] = source
+    for d, extent in enumerate(op.result.shape):
+        if d not in kept:
+            out[d] = state.atoms.fresh(extent)
+    return out
+
+
+def _view(state: Alignment, op: Op) -> Dims:
+    source = state.operand(op, 0)
+    if op.kind == "permute":
+        return [source[d] for d in op.ints("dims")]
+    if op.kind == "reshape":
+        out = fresh_dims(state.atoms, op.result.shape)
+        state.atoms.unify([a for d in source for a in d], [a for d in out for a in d])
+        return out
+    return [
+        source[k] if whole else state.atoms.fresh(op.result.shape[k])
+        for k, whole in enumerate(_whole_dims(state, op, source))
+    ]
+
+
+def _whole_dims(state: Alignment, op: Op, source: Dims) -> list[bool]:
+    whole = [
+        start == 0 and step == 1 and a == b
+        for start, step, a, b in zip(
+            op.dims("start"), op.ints("step"), op.inputs[0].shape, op.result.shape, strict=True
+        )
+    ]
+    for k, is_whole in enumerate(whole):
+        if not is_whole:
+            state.atoms.pin(source[k])
+    return whole
+
+
+def _join(state: Alignment, op: Op) -> Dims:
+    out = fresh_dims(state.atoms, op.result.shape)
+    for k, x in enumerate(op.operands):
+        if not isinstance(x, Value):
+            continue
+        if (op, k) not in state.outer:
+            raise Misaligned(f"{op.kind} of a value computed in the same kernel")
+        for d, axes in enumerate(state.operand(op, k)):
+            if x.shape[d] == op.result.shape[d]:
+                state.atoms.unify(axes, out[d])
+            else:
+                state.atoms.pin(axes)
+                state.atoms.pin(out[d])
+    return out
+
+
+def _take(state: Alignment, op: Op) -> Dims:
+    if (op, 0) not in state.outer:
+        raise Misaligned("a gather from a value computed in the same kernel")
+    return state.operand(op, 1)
+
+
+def _reduce(state: Alignment, op: Op) -> Dims:
+    reduced = op.ints("dims")
+    return [axes for k, axes in enumerate(state.operand(op, 0)) if k not in reduced]
+
+
+def _random(state: Alignment, op: Op) -> Dims:
+    if (op, 0) not in state.outer:
+        raise Misaligned("a seed computed in the same kernel")
+    return fresh_dims(state.atoms, op.result.shape)
+
+
+def _source(state: Alignment, op: Op) -> Dims:
+    return fresh_dims(state.atoms, op.result.shape)
+
+
+def _opaque(state: Alignment, op: Op) -> Dims:
+    raise Misaligned("an operator that only PyTorch runs")
+
+
+_RULES: dict[Pattern, Callable[[Alignment, Op], Dims]] = {
+    Pattern.ELEMENTWISE: _elementwise,
+    Pattern.BROADCAST: _broadcast,
+    Pattern.VIEW: _view,
+    Pattern.JOIN: _join,
+    Pattern.TAKE: _take,
+    Pattern.REDUCE: _reduce,
+    Pattern.RANDOM: _random,
+    Pattern.SOURCE: _source,
+    Pattern.OPAQUE: _opaque,
+}

@@ -1,0 +1,104 @@
+"""Groups of ops that grow into regions, and the paths between them that forbid a merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tofuse.ir.graph import Op, Value
+
+
+@dataclass(eq=False)
+class Group:
+    """Ops that will be one kernel (or one library call), in program order."""
+
+    ops: list[Op]
+    library: bool
+    before: set[Group] = field(default_factory=set)  # groups it reads from
+    after: set[Group] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Groups:
+    """A partition of the computing ops of a graph, acyclic at all times."""
+
+    order: dict[Op, int]
+    of: dict[Op, Group] = field(default_factory=dict)
+
+    def add(self, op: Op, library: bool, producers: Iterable[Op]) -> Group:
+        group = Group([op], library)
+        self.of[op] = group
+        for p in producers:
+            group.before.add(self.of[p])
+            self.of[p].after.add(group)
+        return group
+
+    def merged_ops(self, a: Group, b: Group) -> list[Op]:
+        return sorted(a.ops + b.ops, key=self.order.__getitem__)
+
+    def merge(self, a: Group, b: Group) -> Group:
+        """One group out of two; the caller has checked `separable`."""
+        group = Group(self.merged_ops(a, b), False)
+        group.before = (a.before | b.before) - {a, b}
+        group.after = (a.after | b.after) - {a, b}
+        for g in group.before:
+            g.after -= {a, b}
+            g.after.add(group)
+        for g in group.after:
+            g.before -= {a, b}
+            g.before.add(group)
+        for op in group.ops:
+            self.of[op] = group
+        return group
+
+    def separable(self, a: Group, b: Group) -> bool:
+        """Whether no third group lies on a path between the two, so that they may be merged."""
+        return not (self._reaches(a, b) or self._reaches(b, a))
+
+    def _reaches(self, source: Group, goal: Group) -> bool:
+        """Whether a path of two steps or more leads from `source` to `goal`."""
+        last = self.order[goal.ops[-1]]
+        work = [g for g in source.after if g is not goal]
+        seen = set(work)
+        while work:
+            g = work.pop()
+            if goal in g.after:
+                return True
+            for n in g.after:
+                if n not in seen and self.order[n.ops[0]] <= last:
+                    seen.add(n)
+                    work.append(n)
+        return False
+
+    def sorted(self) -> list[Group]:
+        """All groups, producers first, otherwise by program order."""
+        groups = list(dict.fromkeys(self.of[op] for op in self.order if op in self.of))
+        done: set[Group] = set()
+        result: list[Group] = []
+        for g in groups:
+            stack = [g]
+            while stack:
+                top = stack[-1]
+                waiting = [b for b in top.before if b not in done]
+                if top in done:
+                    stack.pop()
+                elif waiting:
+                    stack += sorted(waiting, key=lambda b: -self.order[b.ops[0]])
+                else:
+                    done.add(top)
+                    result.append(stack.pop())
+        return result
+
+
+def roots(graph_ops: Iterable[Op], is_view: dict[Op, bool]) -> dict[Value, Op]:
+    """For every value, the op that computes its elements: views are looked through."""
+    found: dict[Value, Op] = {}
+    for op in graph_ops:
+        for r in op.results:
+            if is_view[op]:
+                source = op.inputs[0]
+                if source in found:
+                    found[r] = found[source]
+            else:
+                found[r] = op
+    return found

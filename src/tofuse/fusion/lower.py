@@ -1,0 +1,363 @@
+"""Region -> Kernel: index every value by atomic axes, so that views inside a region vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tofuse.fusion.align import Alignment, align
+from tofuse.fusion.axes import Atom, Misaligned, radix
+from tofuse.fusion.convert import converted, operand_type, register, rounded
+from tofuse.ir.dims import Dim, SymDim, symbols_of
+from tofuse.ir.graph import Op, Scalar, Value
+from tofuse.ir.kernel import (
+    Affine,
+    Arg,
+    Axis,
+    Buffer,
+    Compute,
+    Definition,
+    Inside,
+    Iota,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Take,
+    Uniform,
+    affine,
+    iteration_axes,
+    uses,
+)
+from tofuse.ir.region import Region, Strided
+from tofuse.ir.types import DType
+from tofuse.ops.table import Pattern, opdef
+
+Substitution = tuple[tuple[Atom, Affine], ...]  # atoms read elsewhere than at their own loop
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A kernel and the values whose memory its buffers are, in the order of its buffers."""
+
+    kernel: Kernel
+    arguments: tuple[Value, ...]
+
+
+def lower(region: Region, storage: dict[Value, Strided], *, exact: bool = False) -> Lowered:
+    """The kernel of a region; raises Misaligned where its values have no common axes.
+
+    `exact` rounds half-precision values after every op, as eager does.
+    """
+    return _Lowering(region, storage, align(region.ops), exact).run()
+
+
+@dataclass(eq=False)
+class _Lowering:
+    region: Region
+    storage: dict[Value, Strided]
+    alignment: Alignment
+    exact: bool
+    body: list[Stmt] = field(default_factory=list)
+    types: dict[str, DType] = field(default_factory=dict)
+    memo: dict[tuple[object, ...], Arg] = field(default_factory=dict)
+    buffers: dict[tuple[Value, str], Buffer] = field(default_factory=dict)
+    axes: dict[Atom, Axis] = field(default_factory=dict)
+    producers: dict[Value, Op] = field(default_factory=dict)
+
+    def run(self) -> Lowered:
+        self.producers = {op.result: op for op in self.region.ops}
+        self._name_axes()
+        for op in self.region.ops:
+            if all(a in self.axes for a in self.alignment.leaves(self.alignment.inner[op.result])):
+                self.value(op.result, (), None)
+        for v in self.region.outputs:
+            place = self.storage[v]
+            index = self.address(place, self.alignment.inner[v], ())
+            out = self.buffer(place.root, "out")
+            self.body.append(Store(out, index, self.value(v, (), None), v.dtype))
+        body = _live(self.body)
+        used = {b for s in body for b in _buffers_of(s)}
+        kept = {k: b for k, b in self.buffers.items() if b.name in used}
+        kernel = Kernel(
+            self.region.name, tuple(self.axes.values()), tuple(kept.values()), (), tuple(body)
+        )
+        return Lowered(_with_symbols(kernel), tuple(v for v, _ in kept))
+
+    def _name_axes(self) -> None:
+        """Loops exist for the axes of what is stored and of what is reduced."""
+        roots = [self.alignment.inner[v] for v in self.region.outputs]
+        for op in self.region.ops:
+            if opdef(op.kind).pattern is Pattern.REDUCE:
+                roots.append(self.alignment.operand(op, 0))
+        for dims in roots:
+            for atom in self.alignment.leaves(dims):
+                if atom not in self.axes:
+                    name = f"i{len(self.axes)}"
+                    self.axes[atom] = Axis(name, self.alignment.atoms.extent(atom))
+
+    # -- indices ---------------------------------------------------------------------------------
+
+    def dim_index(self, axes: list[Atom], sub: Substitution) -> Affine:
+        """The position along a dimension made of `axes`."""
+        total, moved = Affine(), dict(sub)
+        atoms = self.alignment.atoms
+        for atom, weight in radix(atoms, atoms.leaves(axes)):
+            if atom in moved:
+                total += moved[atom] * weight
+            elif atom in self.axes:
+                total += affine([(self.axes[atom].name, weight)])
+            else:
+                raise Misaligned("a dimension that no loop runs over")
+        return total
+
+    def address(self, place: Strided, dims: list[list[Atom]], sub: Substitution) -> Affine:
+        total = Affine((), place.offset)
+        for axes, stride in zip(dims, place.strides, strict=True):
+            total += self.dim_index(axes, sub) * stride
+        return total
+
+    def flat_index(self, dims: list[list[Atom]], sub: Substitution) -> Affine:
+        return self.dim_index([a for d in dims for a in d], sub)
+
+    def buffer(self, root: Value, role: str) -> str:
+        key = (root, role)
+        if key not in self.buffers:
+            name = f"{'x' if role == 'in' else 'y'}{len(self.buffers)}"
+            self.buffers[key] = Buffer(name, root.dtype, role)
+        return self.buffers[key].name
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def add(self, stmt: Definition) -> str:
+        self.body.append(stmt)
+        self.types[stmt.name] = stmt.dtype
+        return stmt.name
+
+    def fresh(self) -> str:
+        return f"v{len(self.types)}"
+
+    def compute(self, op: str, args: tuple[Arg, ...], dtype: DType, of: DType) -> Arg:
+        return self.add(Compute(self.fresh(), op, args, dtype, of))
+
+    def operand(self, op: Op, k: int, sub: Substitution, guard: str | None) -> Arg:
+        x = op.operands[k]
+        if isinstance(x, Scalar):
+            return x
+        if x in self.alignment.inner:
+            return self.value(x, sub, guard)
+        return self.load(x, self.alignment.outer[op, k], sub, guard)
+
+    def load(self, x: Value, dims: list[list[Atom]], sub: Substitution, guard: str | None) -> Arg:
+        if x not in self.storage:
+            raise Misaligned(f"{x.name} is a view that no strides express")
+        place = self.storage[x]
+        index = self.address(place, dims, sub)
+        key = ("load", place.root, index, guard)
+        if key not in self.memo:
+            buffer = self.buffer(place.root, "in")
+            load = Load(self.fresh(), buffer, index, register(x.dtype), guard)
+            self.memo[key] = self.add(load)
+        return self.memo[key]
+
+    def value(self, v: Value, sub: Substitution, guard: str | None) -> Arg:
+        """The value at its own axes, or where `sub` moves them; nothing is computed twice."""
+        relevant = set(self.alignment.leaves(self.alignment.inner[v]))
+        sub = tuple(s for s in sub if s[0] in relevant)
+        key = (v, sub, guard)
+        if key not in self.memo:
+            if len(sub) > 8:
+                raise Misaligned("a deep chain of slices")
+            op = self.producers[v]
+            made = _EMIT[opdef(op.kind).pattern](self, op, sub, guard)
+            if self.exact and v.dtype.is_half and isinstance(made, str):
+                made = rounded(self.compute, made, v.dtype)
+            self.memo[key] = made
+        return self.memo[key]
+
+
+def _elementwise(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    args = tuple(self.operand(op, k, sub, guard) for k in range(len(op.operands)))
+    of = operand_type(op)
+    if op.kind == "convert":
+        return converted(self.compute, args[0], of, op.result.dtype)
+    return self.compute(op.kind, args, register(op.result.dtype), register(of))
+
+
+def _view(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    if op.kind != "slice":
+        return self.operand(op, 0, sub, guard)
+    moved = dict(sub)
+    source, out = self.alignment.operand(op, 0), self.alignment.inner[op.result]
+    for k, (start, step) in enumerate(zip(op.dims("start"), op.ints("step"), strict=True)):
+        if source[k] == out[k] or not source[k]:
+            continue
+        (atom,) = self.alignment.atoms.leaves(source[k])
+        moved[atom] = self.dim_index(out[k], sub) * step + Affine((), start)
+    return self.operand(op, 0, tuple(sorted(moved.items(), key=lambda s: s[0])), guard)
+
+
+def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    out = self.alignment.inner[op.result]
+    low = op.ints("low") if op.kind == "pad" else None
+    result: Arg | None = op.operands[1] if low is not None else None  # type: ignore[assignment]
+    at: Dim = 0
+    for k, x in reversed(list(enumerate(op.operands))):
+        if not isinstance(x, Value):
+            continue
+        moved, mask, dims = dict(sub), guard, self.alignment.operand(op, k)
+        if low is None:
+            d = op.int("dim")
+            at = sum((y.shape[d] for y in op.inputs[:k]), 0)
+        for d, extent in enumerate(x.shape):
+            if extent == op.result.shape[d]:
+                continue
+            start = low[d] if low is not None else at
+            index = self.dim_index(out[d], sub)
+            mask = self.add(Inside(self.fresh(), index, start, start + extent, mask))
+            for atom in self.alignment.atoms.leaves(dims[d]):
+                moved[atom] = index + Affine((), -1 * start)
+        piece = self.load(x, dims, tuple(sorted(moved.items(), key=lambda s: s[0])), mask)
+        if mask == guard or result is None:
+            result = piece
+        else:
+            dtype = register(op.result.dtype)
+            assert mask is not None
+            result = self.compute("where", (mask, piece, result), dtype, dtype)
+    assert result is not None
+    return result
+
+
+def _take(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    x, index = op.inputs
+    by = self.operand(op, 1, sub, guard)
+    place, out = self.storage[x], self.alignment.inner[op.result]
+    total, stride, extent = Affine((), place.offset), 0, 0
+    for d, followed in enumerate(op.ints("dims")):
+        if followed < 0:
+            stride, extent = place.strides[d], x.shape[d]
+        else:
+            total += self.dim_index(out[followed], sub) * place.strides[d]
+    by = converted(self.compute, by, index.dtype, DType.I64)
+    assert isinstance(by, str)
+    wrap = bool(op.attr("wrap"))
+    buffer, dtype = self.buffer(place.root, "in"), register(x.dtype)
+    name = self.fresh()
+    return self.add(Take(name, buffer, total, by, stride, extent, wrap, dtype, guard))
+
+
+def _reduce(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    source, reduced = self.alignment.operand(op, 0), op.ints("dims")
+    if set(self.alignment.leaves(source)) & {a for a, _ in sub}:
+        raise Misaligned("a slice of a reduction's result")
+    (x,) = op.inputs
+    arg, dtype = self.operand(op, 0, (), None), register(op.result.dtype)
+    if op.kind in ("any", "all"):
+        arg = converted(self.compute, arg, x.dtype, DType.BOOL)
+    elif op.kind in ("sum", "prod"):
+        arg = converted(self.compute, arg, x.dtype, dtype)
+    atoms = [a for d in reduced for a in self.alignment.atoms.leaves(source[d])]
+    position = self.dim_index(atoms, ()) if op.kind.startswith("arg") else None
+    if not atoms:
+        return Scalar(0) if position is not None else arg
+    if not isinstance(arg, str):
+        arg = self.compute("where", (Scalar(True), arg, arg), register(x.dtype), register(x.dtype))
+        assert isinstance(arg, str)
+    over = tuple(self.axes[a].name for a in atoms)
+    return self.add(Reduce(self.fresh(), op.kind, arg, over, dtype, position))
+
+
+def _random(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    out = self.alignment.inner[op.result]
+    seed = self.buffer(self.storage[op.inputs[0]].root, "in")
+    row, col = self.flat_index(out[:-1], sub), self.flat_index(out[-1:], sub)
+    extent = op.result.shape[-1] if op.result.shape else 1
+    return self.add(Uniform(self.fresh(), seed, row, col, extent, op.int("stream")))
+
+
+def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    if op.kind == "full":
+        value = op.attr("value")
+        assert isinstance(value, (bool, int, float, SymDim))
+        return Scalar(value)
+    start, step = op.dims("start")[0], op.dims("step")[0]
+    index = self.flat_index(self.alignment.inner[op.result], sub) * step + Affine((), start)
+    return self.add(Iota(self.fresh(), index, register(op.result.dtype)))
+
+
+def _opaque(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    raise Misaligned("an operator that only PyTorch runs")
+
+
+def _live(body: list[Stmt]) -> list[Stmt]:
+    """The statements that a store needs."""
+    needed: set[str] = set()
+    kept: list[Stmt] = []
+    for stmt in reversed(body):
+        if isinstance(stmt, Store) or stmt.name in needed:
+            needed.update(uses(stmt))
+            kept.append(stmt)
+    return kept[::-1]
+
+
+def _buffers_of(stmt: Stmt) -> tuple[str, ...]:
+    match stmt:
+        case Load() | Take() | Store():
+            return (stmt.buffer,)
+        case Uniform():
+            return (stmt.seed,)
+        case _:
+            return ()
+
+
+def _with_symbols(kernel: Kernel) -> Kernel:
+    """Say which size symbols the kernel needs, and drop axes that nothing runs over."""
+    _, runs = iteration_axes(kernel)
+    used = set().union(*runs.values()) if runs else set()
+    axes = tuple(a for a in kernel.axes if a.name in used)
+    found: dict[str, None] = {}
+    for dim in [a.extent for a in axes] + [d for s in kernel.body for d in stmt_dims(s)]:
+        found |= dict.fromkeys(symbols_of(dim))
+    return Kernel(kernel.name, axes, kernel.buffers, tuple(sorted(found)), kernel.body)
+
+
+def stmt_dims(stmt: Stmt) -> list[Dim]:
+    """Every size that occurs in a statement."""
+    found: list[Dim] = []
+    match stmt:
+        case Uniform():
+            indices = [stmt.row, stmt.col]
+            found.append(stmt.extent)
+        case Compute():
+            return [
+                a.value for a in stmt.args if isinstance(a, Scalar) and isinstance(a.value, SymDim)
+            ]
+        case Reduce():
+            indices = [] if stmt.position is None else [stmt.position]
+        case Take():
+            indices = [stmt.index]
+            found += [stmt.stride, stmt.extent]
+        case Inside():
+            indices = [stmt.index]
+            found += [stmt.lo, stmt.hi]
+        case Store():
+            indices = [stmt.index]
+            if isinstance(stmt.value, Scalar) and isinstance(stmt.value.value, SymDim):
+                found.append(stmt.value.value)
+        case _:
+            indices = [stmt.index]
+    return found + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
+
+
+_EMIT: dict[Pattern, Callable[[_Lowering, Op, Substitution, str | None], Arg]] = {
+    Pattern.ELEMENTWISE: _elementwise,
+    Pattern.BROADCAST: _view,
+    Pattern.VIEW: _view,
+    Pattern.JOIN: _join,
+    Pattern.TAKE: _take,
+    Pattern.REDUCE: _reduce,
+    Pattern.RANDOM: _random,
+    Pattern.SOURCE: _source,
+    Pattern.OPAQUE: _opaque,
+}

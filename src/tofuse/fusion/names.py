@@ -1,0 +1,30 @@
+"""Readable names for kernels, from what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tofuse.ir.graph import Op
+
+
+def region_name(ops: Sequence[Op], number: int) -> str:
+    """`softmax_mul_3`: up to four words for what the ops amount to, and the region's number."""
+    kinds = [op.kind for op in ops]
+    present, words = set(kinds), []
+    for word, needed in _IDIOMS:
+        if needed <= present:
+            words.append(word)
+            present -= needed
+    for kind in kinds:
+        if kind in present and kind not in words and kind not in _DULL:
+            words.append(kind)
+    return "_".join([*(words or kinds[:1])[:4], str(number)])
+
+
+_IDIOMS = (
+    ("softmax", {"amax", "exp", "sum"}),
+    ("norm", {"rsqrt", "sum"}),
+    ("dropout", {"uniform", "where"}),
+    ("dropout", {"uniform"}),
+)
+_DULL = {"convert", "sub", "where", "full", "div", "ge", "lt", "le", "gt"}

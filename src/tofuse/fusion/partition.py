@@ -1,0 +1,219 @@
+"""Graph -> regions: merge along edges while it is legal and gains, with a verdict for each edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tofuse.fusion.axes import Misaligned
+from tofuse.fusion.coalesce import coalesce
+from tofuse.fusion.cost import Machine, predicted_us
+from tofuse.fusion.groups import Group, Groups, roots
+from tofuse.fusion.lower import lower
+from tofuse.fusion.materialise import materialise
+from tofuse.fusion.names import region_name
+from tofuse.fusion.storage import is_view, storages
+from tofuse.ir.dims import hint, product
+from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.region import Partition, Region, Strided, Verdict
+from tofuse.ops.table import Pattern, opdef
+
+MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows faster than the kernel
+MAX_BUFFERS = 64
+Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
+
+
+def partition(graph: Graph, fits: Fits, machine: Machine) -> Partition:
+    """Regions in an order that runs. Deterministic: depends on the program alone."""
+    return _Partitioner(materialise(graph), fits, machine).run()
+
+
+@dataclass(eq=False)
+class _Partitioner:
+    graph: Graph
+    fits: Fits
+    machine: Machine
+    storage: dict[Value, Strided] = field(default_factory=dict)
+    view: dict[Op, bool] = field(default_factory=dict)
+    makers: dict[Value, Op] = field(default_factory=dict)
+    producers: dict[Value, Op] = field(default_factory=dict)
+    users: dict[Value, list[Op]] = field(default_factory=dict)
+    reasons: dict[tuple[Op, Op], str] = field(default_factory=dict)
+    flat: dict[Group, bool] = field(default_factory=dict)
+
+    def run(self) -> Partition:
+        graph = self.graph
+        self.storage = storages(graph)
+        self.view = {op: is_view(op) for op in graph.ops}
+        self.makers = roots(graph.ops, self.view)
+        self.producers, self.users = graph.producers(), graph.users()
+        self.groups = Groups({op: k for k, op in enumerate(graph.ops)})
+        for op in graph.ops:
+            if not self.view[op]:
+                self._place(op)
+        self._share_inputs()
+        regions = [self._region(g, k) for k, g in enumerate(self.groups.sorted())]
+        return Partition(graph, tuple(regions), self.storage, self._verdicts())
+
+    # -- merging ---------------------------------------------------------------------------------
+
+    def _place(self, op: Op) -> None:
+        """Put an op into the kernel of its producers, the largest saving first."""
+        sources = self._sources(op)
+        library = op.kind == "opaque"
+        group = self.groups.add(op, library, sources)
+        self.flat[group] = opdef(op.kind).pattern is Pattern.ELEMENTWISE
+        if library:
+            for s in sources:
+                self.reasons[s, op] = "library call"
+            return
+        for s in sorted(sources, key=lambda s: -hint(s.result.type.nbytes)):
+            group = self._try_merge(self.groups.of[s], self.groups.of[op], s, op)
+
+    def _sources(self, op: Op) -> list[Op]:
+        found = [self.makers[v] for v in op.inputs if v in self.makers]
+        return list(dict.fromkeys(found))
+
+    def _try_merge(self, a: Group, b: Group, producer: Op, consumer: Op) -> Group:
+        """Merge two groups if that is legal; otherwise note why not."""
+        if a is b:
+            return a
+        reason = self._obstacle(a, b, consumer)
+        if reason is not None:
+            self.reasons[producer, consumer] = reason
+            return b
+        flat = self.flat[a] and self.flat[b]
+        merged = self.groups.merge(a, b)
+        self.flat[merged] = flat
+        return merged
+
+    def _obstacle(self, a: Group, b: Group, consumer: Op) -> str | None:
+        if a.library or b.library:
+            return "library call"
+        if len(a.ops) + len(b.ops) > MAX_OPS:
+            return f"a kernel holds at most {MAX_OPS} ops"
+        if any(v.type.device != "cpu" for op in (*a.ops, *b.ops) for v in op.results):
+            return "another device"
+        if not self.groups.separable(a, b):
+            return "a value in between is computed elsewhere"
+        if self._plain(a, b, consumer):
+            return None
+        return self._misfit(self.groups.merged_ops(a, b))
+
+    def _plain(self, a: Group, b: Group, consumer: Op) -> bool:
+        """Elementwise ops of one shape, no views: nothing to check."""
+        if not (self.flat[a] and self.flat[b]) or len(a.ops) + len(b.ops) > MAX_BUFFERS // 2:
+            return False
+        shape = consumer.result.shape
+        return all(
+            v.shape == shape and v not in self.producers or not self.view[self.producers[v]]
+            for op in (*a.ops, *b.ops)
+            for v in (*op.inputs, op.result)
+            if v.shape == shape or v in self.storage
+        ) and all(v.shape == shape for op in (*a.ops, *b.ops) for v in (*op.inputs, op.result))
+
+    def _misfit(self, ops: list[Op]) -> str | None:
+        """Why these ops are not one kernel, found by lowering and scheduling them."""
+        try:
+            region = self._build(ops, "attempt")
+            kernel = coalesce(lower(region, self.storage).kernel)
+        except Misaligned as e:
+            return str(e)
+        if len(kernel.buffers) > MAX_BUFFERS:
+            return f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
+        return self.fits(kernel)
+
+    def _share_inputs(self) -> None:
+        """Merge kernels that read the same large tensor: it is then read once."""
+        for v in (*self.graph.inputs, *(r for op in self.graph.ops for r in op.results)):
+            readers = list(dict.fromkeys(self.groups.of[u] for u in self._reading(v)))
+            readers = [g for g in readers if not g.library]
+            if len(readers) < 2 or hint(v.type.nbytes) < self.machine.cache_bytes:
+                continue
+            first = readers[0]
+            for g in readers[1:8]:
+                shared = next(u for u in g.ops if v in self._roots_of(u))
+                first_op = next(u for u in first.ops if v in self._roots_of(u))
+                if self._obstacle(first, g, shared) is None:
+                    flat = self.flat[first] and self.flat[g]
+                    first = self.groups.merge(first, g)
+                    self.flat[first] = flat
+                else:
+                    self.reasons.setdefault((first_op, shared), "loops do not match")
+
+    def _roots_of(self, op: Op) -> list[Value]:
+        return [self.storage[x].root for x in op.inputs if x in self.storage]
+
+    def _reading(self, v: Value) -> list[Op]:
+        """Computing ops that read a value, through views too."""
+        found: list[Op] = []
+        work = [v]
+        while work:
+            for op in self.users.get(work.pop(), ()):
+                if self.view[op]:
+                    work.append(op.result)
+                else:
+                    found.append(op)
+        return sorted(dict.fromkeys(found), key=self.groups.order.__getitem__)
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def _region(self, group: Group, number: int) -> Region:
+        if group.library:
+            (op,) = group.ops
+            name = str(op.attr("target")).split(".")[1]
+            return Region(f"{name}_{number}", (op,), op.results, library=True)
+        return self._build(group.ops, region_name(group.ops, number))
+
+    def _build(self, ops: Sequence[Op], name: str) -> Region:
+        """A region of computing ops: with the views between them, and the values others need."""
+        inside, made = set(ops), {op.result for op in ops}
+        needed: dict[Op, None] = {}
+        for op in ops:
+            work = [v for v in op.inputs if v not in made]
+            while work:
+                v = work.pop()
+                if v not in self.producers or not self.view[self.producers[v]]:
+                    continue
+                if self.makers.get(v) in inside or v not in self.storage:
+                    needed[self.producers[v]] = None
+                    work += self.producers[v].inputs
+        everything = sorted([*ops, *needed], key=self.groups.order.__getitem__)
+        returned = {self.storage[v].root for v in self.graph.outputs if v in self.storage}
+        outputs = [
+            op.result
+            for op in ops
+            if op.result in returned or any(u not in inside for u in self._reading(op.result))
+        ]
+        return Region(name, tuple(everything), tuple(outputs))
+
+    def _verdicts(self) -> tuple[Verdict, ...]:
+        """One for every edge between computing ops, in program order."""
+        found = []
+        for op in self.graph.ops:
+            if self.view[op]:
+                continue
+            for s in self._sources(op):
+                found.append(self._verdict(s, op))
+        return tuple(found)
+
+    def _verdict(self, s: Op, op: Op) -> Verdict:
+        fused = self.groups.of[s] is self.groups.of[op]
+        names = (s.results[0].name, op.results[0].name if op.results else op.kind)
+        if not fused:
+            rule = self.reasons.get((s, op), "merged elsewhere first")
+            return Verdict(*names, False, rule, loc=op.loc)
+        stored = any(self.groups.of[u] is not self.groups.of[s] for u in self._reading(s.result))
+        nbytes = hint(product((s.result.type.nbytes, 1 if stored else 2)))
+        rule = _RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
+        gain = predicted_us(self.machine, nbytes, 1)
+        return Verdict(*names, True, rule, nbytes, 1, 0.0, gain, op.loc)
+
+
+_RULE_NAMES = {
+    Pattern.ELEMENTWISE: "elementwise over common axes",
+    Pattern.REDUCE: "reduction over the producer's axes",
+    Pattern.TAKE: "index computed in place",
+    Pattern.JOIN: "pieces read in place",
+}

@@ -1,0 +1,101 @@
+"""Where values lie: views that only relabel memory become an offset and strides, never a kernel."""
+
+from __future__ import annotations
+
+from tofuse.ir.dims import Dim, contiguous_strides, exact_div, hint, product
+from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.region import Strided
+from tofuse.ops.table import Pattern, opdef
+
+
+def storages(graph: Graph) -> dict[Value, Strided]:
+    """Every value's place, for values that own memory or are a strided view of one that does.
+
+    A view that merges dimensions which do not follow each other in memory is not in the answer.
+    """
+    found = {v: Strided(v, 0, v.layout) for v in graph.inputs}
+    for op in graph.ops:
+        if not is_view(op):
+            for r in op.results:
+                strides = r.layout if op.kind == "opaque" else dense_strides(r)
+                found[r] = Strided(r, 0, strides)
+        elif (source := found.get(op.inputs[0])) is not None:
+            place = view_storage(op, source)
+            if place is not None:
+                found[op.result] = place
+    return found
+
+
+def is_view(op: Op) -> bool:
+    """Whether the op only relabels elements."""
+    return opdef(op.kind).pattern in (Pattern.VIEW, Pattern.BROADCAST)
+
+
+def dense_strides(value: Value) -> tuple[Dim, ...]:
+    """The strides capture saw if they leave no gaps, else dense ones in the same order."""
+    shape = value.shape
+    if value.strides is None:
+        return contiguous_strides(shape)
+    order = sorted(range(len(shape)), key=lambda k: (-hint(value.layout[k]), k))
+    strides: list[Dim] = [0] * len(shape)
+    step: Dim = 1
+    for k in reversed(order):
+        strides[k] = step
+        step = product((step, 1 if shape[k] == 0 else shape[k]))
+    return tuple(strides)
+
+
+def view_storage(op: Op, source: Strided) -> Strided | None:
+    """The strides of a view of `source`; None where no strides express it."""
+    shape = op.inputs[0].shape
+    match op.kind:
+        case "permute":
+            strides: tuple[Dim, ...] | None = tuple(source.strides[d] for d in op.ints("dims"))
+            offset = source.offset
+        case "broadcast":
+            dims = op.ints("dims")
+            strides = tuple(
+                source.strides[dims.index(k)] if k in dims else 0
+                for k in range(len(op.result.shape))
+            )
+            offset = source.offset
+        case "slice":
+            starts, steps = op.dims("start"), op.ints("step")
+            strides = tuple(product((s, t)) for s, t in zip(source.strides, steps, strict=True))
+            moves = [product((a, s)) for a, s in zip(starts, source.strides, strict=True)]
+            offset = sum(moves, source.offset)
+        case _:
+            strides, offset = reshape_strides(shape, source.strides, op.result.shape), source.offset
+    return None if strides is None else Strided(source.root, offset, strides)
+
+
+def reshape_strides(
+    shape: tuple[Dim, ...], strides: tuple[Dim, ...], new: tuple[Dim, ...]
+) -> tuple[Dim, ...] | None:
+    """Strides of a reshape that moves nothing, as torch's `view` finds them; None if there are none."""
+    if any(d == 0 for d in shape):
+        return contiguous_strides(new)
+    chunks: list[tuple[Dim, Dim]] = []  # (elements, stride of the innermost), outermost first
+    for extent, stride in zip(shape, strides, strict=True):
+        if extent == 1:
+            continue
+        if chunks and chunks[-1][1] == product((extent, stride)):
+            chunks[-1] = (product((chunks[-1][0], extent)), stride)
+        else:
+            chunks.append((extent, stride))
+    result: list[Dim] = []
+    rest, step = chunks.pop() if chunks else (1, 1)
+    for extent in reversed(new):
+        if extent == 1:
+            result.append(step)
+            continue
+        if rest == 1 and chunks:
+            rest, step = chunks.pop()
+        quotient = exact_div(rest, extent)
+        if quotient is None:
+            return None
+        result.append(step)
+        rest, step = quotient, product((step, extent))
+    if rest != 1 or chunks:
+        return None
+    return tuple(reversed(result))

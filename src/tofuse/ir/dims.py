@@ -1,0 +1,161 @@
+"""Sizes that may be symbolic: exact integer polynomials over named symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Union
+
+Monomial = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SymDim:
+    """A sum of products of symbols, e.g. `2*s0*s1 + 3`; every symbol is a size, at least 2.
+
+    `terms` is sorted and holds no zero coefficient, so equal polynomials are equal objects.
+    """
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __add__(self, other: Dim) -> Dim:
+        return _normal(_terms(self) + _terms(other))
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Dim) -> Dim:
+        return _normal(
+            [(tuple(sorted(a + b)), x * y) for a, x in _terms(self) for b, y in _terms(other)]
+        )
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + (-1 * other if isinstance(other, SymDim) else -other)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return (-self) + other
+
+    def __repr__(self) -> str:
+        return show_dim(self)
+
+
+Dim = Union[int, SymDim]  # noqa: UP007  (an alias evaluated at run time on Python 3.10)
+
+
+def symbol(name: str) -> SymDim:
+    """The dimension that is the symbol `name`."""
+    return SymDim((((name,), 1),))
+
+
+def exact_div(a: Dim, b: Dim) -> Dim | None:
+    """`a / b` where it is known to leave no remainder for every value of the symbols, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b and a % b == 0 else None
+    if a == b:
+        return 1
+    divisor = _terms(b)
+    if len(divisor) != 1:
+        return None
+    (symbols, coefficient), quotient = divisor[0], []
+    for monomial, c in _terms(a):
+        rest = list(monomial)
+        for s in symbols:
+            if s not in rest:
+                return None
+            rest.remove(s)
+        if c % coefficient:
+            return None
+        quotient.append((tuple(rest), c // coefficient))
+    return _normal(quotient)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of `dims`; 1 for none."""
+    total: Dim = 1
+    for d in dims:
+        total = d * total if isinstance(d, SymDim) else total * d
+    return total
+
+
+def evaluate(dim: Dim, env: Mapping[str, int]) -> int:
+    """The value of `dim` under a binding of its symbols."""
+    if isinstance(dim, int):
+        return dim
+    total = 0
+    for monomial, c in dim.terms:
+        for s in monomial:
+            c *= env[s]
+        total += c
+    return total
+
+
+def hint(dim: Dim, default: int = 64) -> int:
+    """A guess at a size for heuristics: every unknown symbol counts as `default`."""
+    return dim if isinstance(dim, int) else evaluate(dim, dict.fromkeys(symbols_of(dim), default))
+
+
+def symbols_of(dim: Dim) -> tuple[str, ...]:
+    """The symbols in `dim`, sorted."""
+    if isinstance(dim, int):
+        return ()
+    return tuple(sorted({s for monomial, _ in dim.terms for s in monomial}))
+
+
+def known_multiple(dim: Dim, factor: int) -> bool:
+    """Whether `dim` is a multiple of `factor` whatever the symbols are."""
+    return all(c % factor == 0 for _, c in _terms(dim))
+
+
+def show_dim(dim: Dim) -> str:
+    """Text of a dimension; `parse_dim` reads it back."""
+    if isinstance(dim, int):
+        return str(dim)
+    parts = []
+    for monomial, c in dim.terms:
+        factors = ([] if c == 1 and monomial else [str(c)]) + list(monomial)
+        parts.append("*".join(factors))
+    return "+".join(parts)
+
+
+def parse_dim(text: str) -> Dim:
+    """Read what `show_dim` wrote."""
+    total: Dim = 0
+    for term in text.split("+"):
+        factors: list[Dim] = []
+        for f in term.split("*"):
+            f = f.strip()
+            factors.append(int(f) if f.lstrip("-").isdigit() else symbol(f))
+        total = product(factors) + total
+    return total
+
+
+def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Row-major strides in elements, as torch counts them (an extent of 0 counts as 1)."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step = product((step, 1 if extent == 0 else extent))
+    return tuple(reversed(strides))
+
+
+def _terms(dim: Dim) -> list[tuple[Monomial, int]]:
+    if isinstance(dim, SymDim):
+        return list(dim.terms)
+    return [((), dim)] if dim else []
+
+
+def _normal(terms: Iterable[tuple[Monomial, int]]) -> Dim:
+    total: dict[Monomial, int] = {}
+    for monomial, c in terms:
+        total[monomial] = total.get(monomial, 0) + c
+    kept = tuple(sorted((m, c) for m, c in total.items() if c))
+    if not kept:
+        return 0
+    if kept[-1][0] == () and len(kept) == 1:
+        return kept[0][1]
+    return SymDim(kept)

@@ -1,0 +1,157 @@
+"""Graph: a straight-line, functional program over tensors, in SSA form and topological order."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from tofuse.ir.dims import Dim, SymDim, contiguous_strides
+from tofuse.ir.types import DType, TensorType
+
+Attr = Union[  # noqa: UP007
+    int, float, bool, str, None, SymDim, DType, tuple["Attr", ...]
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """One tensor of a graph. Identity, not content, makes two values the same.
+
+    `strides` (in elements) is where capture saw the value lie; None means row-major.
+    """
+
+    type: TensorType
+    name: str
+    strides: tuple[Dim, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[Dim, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def layout(self) -> tuple[Dim, ...]:
+        """The strides, row-major where none were given."""
+        return contiguous_strides(self.shape) if self.strides is None else self.strides
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.type!r}"
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    """A constant operand. Compare `key`: 0.0 is not -0.0, and 1 is not True."""
+
+    value: bool | int | float | SymDim
+
+    @property
+    def key(self) -> tuple[str, str]:
+        v = self.value
+        if isinstance(v, float):
+            return ("float", struct.pack("<d", v).hex())
+        return (type(v).__name__, repr(v))
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+Operand = Union[Value, Scalar]  # noqa: UP007
+
+
+@dataclass(frozen=True)
+class Loc:
+    """The user's line an op came from."""
+
+    file: str
+    line: int
+    code: str = ""
+
+    def __repr__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operation; `kind` names a row of `tofuse.ops.table`."""
+
+    kind: str
+    operands: tuple[Operand, ...]
+    results: tuple[Value, ...]
+    attrs: tuple[tuple[str, Attr], ...] = ()
+    loc: Loc | None = None
+
+    @property
+    def result(self) -> Value:
+        return self.results[0]
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The operands that are tensors, in order, with repeats."""
+        return tuple(x for x in self.operands if isinstance(x, Value))
+
+    def attr(self, name: str) -> Attr:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(f"{self.kind} has no attribute {name!r}")
+
+    def ints(self, name: str) -> tuple[int, ...]:
+        """An attribute that is a tuple of plain integers."""
+        value = self.attr(name)
+        assert isinstance(value, tuple)
+        return tuple(v for v in value if isinstance(v, int))
+
+    def dims(self, name: str) -> tuple[Dim, ...]:
+        """An attribute that is a tuple of sizes."""
+        value = self.attr(name)
+        assert isinstance(value, tuple)
+        return tuple(v for v in value if isinstance(v, (int, SymDim)))
+
+    def int(self, name: str) -> int:
+        """An attribute that is one integer."""
+        value = self.attr(name)
+        assert isinstance(value, int)
+        return value
+
+    def __repr__(self) -> str:
+        return f"{', '.join(r.name for r in self.results)} = {self.kind}(...)"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Inputs, ops in topological order, outputs.
+
+    An output may be an input, and may stand several times. None among the outputs
+    keeps the place of something that is not a tensor.
+    """
+
+    inputs: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[Value | None, ...]
+    name: str = "graph"
+
+    def producers(self) -> dict[Value, Op]:
+        return {r: op for op in self.ops for r in op.results}
+
+    def users(self) -> dict[Value, list[Op]]:
+        """The ops that read each value, in program order, each once."""
+        users: dict[Value, list[Op]] = {}
+        for op in self.ops:
+            for v in dict.fromkeys(op.inputs):
+                users.setdefault(v, []).append(op)
+        return users
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {len(self.ops)} ops>"
+
+
+def substitute(
+    operands: Iterable[Operand], mapping: Mapping[Value, Operand]
+) -> tuple[Operand, ...]:
+    """The operands with values replaced as `mapping` says."""
+    return tuple(mapping.get(x, x) if isinstance(x, Value) else x for x in operands)

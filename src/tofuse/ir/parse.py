@@ -1,0 +1,213 @@
+"""Reads the text that `ir.show` writes of a graph."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from tofuse.errors import ParseError
+from tofuse.ir.dims import Dim, parse_dim
+from tofuse.ir.graph import Attr, Graph, Loc, Op, Operand, Scalar, Value
+from tofuse.ir.types import DType, TensorType, parse_type
+
+
+def parse_graph(text: str) -> Graph:
+    """Read what `show_graph` wrote; blank lines and comment lines are skipped."""
+    return _Parser(text).graph()
+
+
+class _Parser:
+    """Reads a graph line by line; `values` are those defined so far."""
+
+    def __init__(self, text: str) -> None:
+        rows = ((n, row.strip()) for n, row in enumerate(text.splitlines(), 1))
+        self.rows = [(n, row) for n, row in rows if row and not row.startswith("#")]
+        self.values: dict[str, Value] = {}
+
+    def graph(self) -> Graph:
+        if len(self.rows) < 3 or self.rows[-1][1] != "}":
+            raise ParseError("a graph is a head 'graph(x: f32[4]) {', ops, a return and '}'")
+        name, inputs = self.head(_Line(*self.rows[0]))
+        ops = tuple(self.op(_Line(*row)) for row in self.rows[1:-2])
+        return Graph(inputs, ops, self.returned(_Line(*self.rows[-2])), name)
+
+    def head(self, line: _Line) -> tuple[str, tuple[Value, ...]]:
+        name = line.take(_ATOM)
+        line.expect("(")
+        inputs: list[Value] = []
+        while not line.skip(")"):
+            value_name = line.take(_ATOM)
+            line.expect(":")
+            inputs.append(self.define(line, value_name))
+            line.skip(",")
+        line.expect("{")
+        line.end()
+        return name, tuple(inputs)
+
+    def op(self, line: _Line) -> Op:
+        names = [line.take(_ATOM)]
+        while line.skip(","):
+            names.append(line.take(_ATOM))
+        if line.skip("="):
+            kind = line.take(_ATOM)
+        else:  # an op for its effect, without a result
+            kind = names.pop()
+        operands, attrs = self.arguments(line)
+        results: list[Value] = []
+        for k, name in enumerate(names):
+            line.expect("," if k else ":")
+            results.append(self.define(line, name))
+        return Op(kind, tuple(operands), tuple(results), tuple(attrs), line.loc())
+
+    def arguments(self, line: _Line) -> tuple[list[Operand], list[tuple[str, Attr]]]:
+        operands: list[Operand] = []
+        attrs: list[tuple[str, Attr]] = []
+        line.expect("(")
+        while not line.skip(")"):
+            start = line.at
+            word = line.match(_ATOM)
+            if word is not None and line.skip("="):
+                attrs.append((word, self.attr(line)))
+            elif word in self.values:
+                operands.append(self.values[word])
+            else:
+                line.at = start
+                operands.append(self.scalar(line))
+            line.skip(",")
+        return operands, attrs
+
+    def scalar(self, line: _Line) -> Scalar:
+        value = self.attr(line)
+        if value is None or isinstance(value, (str, DType, tuple)):
+            raise line.error(f"{value!r} is neither a value defined above nor a number")
+        return Scalar(value)
+
+    def attr(self, line: _Line) -> Attr:
+        if line.skip("("):
+            items: list[Attr] = []
+            while not line.skip(")"):
+                items.append(self.attr(line))
+                line.skip(",")
+            return tuple(items)
+        quoted = line.match(_STRING)
+        if quoted is not None:
+            return str(ast.literal_eval(quoted))
+        return _atom(line, line.take(_ATOM))
+
+    def define(self, line: _Line, name: str) -> Value:
+        if name in self.values:
+            raise line.error(f"{name} is defined twice")
+        type_ = _type(line)
+        strides: list[Dim] | None = None
+        if line.skip("{"):
+            strides = []
+            while not line.skip("}"):
+                strides.append(_dim(line, line.take(_ATOM)))
+                line.skip(",")
+        value = Value(type_, name, None if strides is None else tuple(strides))
+        self.values[name] = value
+        return value
+
+    def returned(self, line: _Line) -> tuple[Value | None, ...]:
+        if line.match(_ATOM) != "return":
+            raise line.error("the last line before '}' returns the outputs")
+        outputs: list[Value | None] = []
+        while (name := line.match(_ATOM)) is not None:
+            if name != "None" and name not in self.values:
+                raise line.error(f"{name} is not defined")
+            outputs.append(self.values.get(name))
+            line.skip(",")
+        line.end()
+        return tuple(outputs)
+
+
+class _Line:
+    """A place in one line of text."""
+
+    def __init__(self, number: int, text: str) -> None:
+        self.number, self.text, self.at = number, text, 0
+
+    def match(self, pattern: re.Pattern[str]) -> str | None:
+        """The text of `pattern` if it stands here, and step over it."""
+        while self.text[self.at : self.at + 1] == " ":
+            self.at += 1
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            return None
+        self.at = found.end()
+        return found.group()
+
+    def take(self, pattern: re.Pattern[str]) -> str:
+        found = self.match(pattern)
+        if found is None:
+            raise self.error(f"{_NAMES[pattern]} expected")
+        return found
+
+    def skip(self, sign: str) -> bool:
+        self.match(_NOTHING)
+        if not self.text.startswith(sign, self.at):
+            return False
+        self.at += len(sign)
+        return True
+
+    def expect(self, sign: str) -> None:
+        if not self.skip(sign):
+            raise self.error(f"{sign!r} expected")
+
+    def loc(self) -> Loc | None:
+        """The user's line behind the op, if one is given."""
+        self.match(_NOTHING)
+        found = _LOC.fullmatch(self.text, self.at)
+        if found is not None:
+            return Loc(found[1], int(found[2]))
+        self.end()
+        return None
+
+    def end(self) -> None:
+        self.match(_NOTHING)
+        if self.at != len(self.text):
+            raise self.error("nothing more expected")
+
+    def error(self, message: str) -> ParseError:
+        return ParseError(f"line {self.number}: {message} at {self.text[self.at :]!r}")
+
+
+def _type(line: _Line) -> TensorType:
+    text = line.take(_TYPE)
+    try:
+        return parse_type(text)
+    except ValueError as error:
+        raise line.error(f"{text!r} is no type: {error}") from error
+
+
+def _atom(line: _Line, word: str) -> int | float | bool | DType | Dim | None:
+    if word in _WORDS:
+        return _WORDS[word]
+    if _INT.fullmatch(word):
+        return int(word)
+    if _FLOAT.fullmatch(word):
+        return float(word)
+    return _dim(line, word)
+
+
+def _dim(line: _Line, word: str) -> Dim:
+    if not _DIM.fullmatch(word):
+        raise line.error(f"{word!r} is no number and no size")
+    return parse_dim(word)
+
+
+_NOTHING = re.compile("")
+_ATOM = re.compile(r"[^\s,(){}\[\]=:'\"]+")
+_STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_TYPE = re.compile(r"\w+\[[^\]]*\](?:@[\w:.]+)?")
+_LOC = re.compile(r"# at (.*):(-?\d+)")
+_INT = re.compile(r"-?\d+")
+_FLOAT = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
+_DIM = re.compile(r"(?:-?\d+|[A-Za-z_]\w*)(?:[*+](?:-?\d+|[A-Za-z_]\w*))*")
+_NAMES = {_ATOM: "a name or a number", _TYPE: "a type"}
+_WORDS: dict[str, bool | DType | None] = {
+    "True": True,
+    "False": False,
+    "None": None,
+    **{d.value: d for d in DType},
+}

@@ -1,0 +1,77 @@
+"""The text of a graph, which `ir.parse` reads back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tofuse.ir.dims import show_dim
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
+from tofuse.ir.types import DType, show_type
+
+
+def show_graph(graph: Graph) -> str:
+    """Text of a graph: its inputs, one op a line, its outputs."""
+    inputs = ", ".join(f"{v.name}: {show_value_type(v)}" for v in graph.inputs)
+    outputs = ", ".join("None" if v is None else v.name for v in graph.outputs)
+    lines = [f"{graph.name}({inputs}) {{"]
+    lines += [f"  {show_op(op)}" for op in graph.ops]
+    lines += [f"  return {outputs}".rstrip(), "}"]
+    return "\n".join(lines)
+
+
+def show_op(op: Op) -> str:
+    """One line: `v1 = sum(v0, dims=(1,), dtype=f32) : f32[4]  # at model.py:12`."""
+    args = [show_operand(x) for x in op.operands]
+    args += [f"{name}={show_attr(value)}" for name, value in op.attrs]
+    text = f"{op.kind}({', '.join(args)})"
+    if op.results:
+        left = ", ".join(r.name for r in op.results)
+        text = f"{left} = {text} : {', '.join(map(show_value_type, op.results))}"
+    return text if op.loc is None else f"{text}  # at {op.loc.file}:{op.loc.line}"
+
+
+def show_operand(x: Operand) -> str:
+    """A value's name, or a constant as `show_attr` writes it."""
+    return show_attr(x.value) if isinstance(x, Scalar) else x.name
+
+
+def show_value_type(value: Value) -> str:
+    """`f32[4,s0]`, and its strides in braces where capture gave some: `f32[4,s0]{1,4}`."""
+    if value.strides is None:
+        return show_type(value.type)
+    return f"{show_type(value.type)}{{{','.join(map(show_dim, value.strides))}}}"
+
+
+def show_attr(value: Attr) -> str:
+    """An attribute: Python's own text, except for dtypes and sizes, which go by their names."""
+    if isinstance(value, DType):
+        return value.value
+    if isinstance(value, tuple):
+        return f"({', '.join(map(show_attr, value))}{',' if len(value) == 1 else ''})"
+    return repr(value)
+
+
+def rename(graph: Graph, inputs: bool = True) -> Graph:
+    """The same graph with values named by position: inputs a0, a1, ..., results v0, v1, ...
+
+    With `inputs` false the inputs keep their names.
+    """
+    new: dict[Value, Value] = {}
+    for k, v in enumerate(graph.inputs):
+        new[v] = replace(v, name=f"a{k}") if inputs else v
+    taken = {v.name for v in new.values()}
+    count = 0
+    ops: list[Op] = []
+    for op in graph.ops:
+        for r in op.results:
+            while f"v{count}" in taken:
+                count += 1
+            new[r] = replace(r, name=f"v{count}")
+            count += 1
+        operands = tuple(new[x] if isinstance(x, Value) else x for x in op.operands)
+        results = tuple(new[r] for r in op.results)
+        ops.append(replace(op, operands=operands, results=results))
+    outputs = tuple(None if v is None else new[v] for v in graph.outputs)
+    return replace(
+        graph, inputs=tuple(new[v] for v in graph.inputs), ops=tuple(ops), outputs=outputs
+    )

@@ -1,0 +1,90 @@
+"""Element types and tensor types: what a value is, never where it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tofuse.ir.dims import Dim, parse_dim, product, show_dim
+
+
+class DType(Enum):
+    """An element type; the value is its short name in every printed form."""
+
+    F64 = "f64"
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    I64 = "i64"
+    I32 = "i32"
+    I16 = "i16"
+    I8 = "i8"
+    U8 = "u8"
+    BOOL = "b1"
+    OTHER = "opaque"  # complex, quantised, ...: only PyTorch's own operators handle these
+
+    @property
+    def is_float(self) -> bool:
+        return self in (DType.F64, DType.F32, DType.F16, DType.BF16)
+
+    @property
+    def is_half(self) -> bool:
+        return self in (DType.F16, DType.BF16)
+
+    @property
+    def is_int(self) -> bool:
+        return self in (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element in memory."""
+        return _ITEMSIZE[self]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape, element type and device of a value."""
+
+    shape: tuple[Dim, ...]
+    dtype: DType
+    device: str = "cpu"
+
+    @property
+    def numel(self) -> Dim:
+        return product(self.shape)
+
+    @property
+    def nbytes(self) -> Dim:
+        return product((self.numel, self.dtype.itemsize))
+
+    def __repr__(self) -> str:
+        return show_type(self)
+
+
+def show_type(t: TensorType) -> str:
+    """`f32[4,s0]`, and `f32[4]@cuda:0` for another device than the CPU."""
+    at = "" if t.device == "cpu" else f"@{t.device}"
+    return f"{t.dtype.value}[{','.join(map(show_dim, t.shape))}]{at}"
+
+
+def parse_type(text: str) -> TensorType:
+    """Read what `show_type` wrote."""
+    head, _, device = text.partition("@")
+    name, _, dims = head.partition("[")
+    shape = tuple(parse_dim(d) for d in dims.rstrip("]").split(",") if d.strip())
+    return TensorType(shape, DType(name.strip()), device.strip() or "cpu")
+
+
+_ITEMSIZE = {
+    DType.F64: 8,
+    DType.F32: 4,
+    DType.F16: 2,
+    DType.BF16: 2,
+    DType.I64: 8,
+    DType.I32: 4,
+    DType.I16: 2,
+    DType.I8: 1,
+    DType.U8: 1,
+    DType.BOOL: 1,
+    DType.OTHER: 8,
+}

@@ -1,0 +1,1 @@
+"""The closed set of ops: rows, shape rules, reference meanings."""

@@ -1,0 +1,64 @@
+"""Philox-4x32-10: which random number stands at which element of a `uniform`.
+
+J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+A number depends on seed, stream and the element's logical place alone, so masks are the same
+for every schedule, vector width and device, and the backward regenerates them.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import numpy as np
+import numpy.typing as npt
+
+Words = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Word = Union[int, npt.NDArray[np.uint32]]  # noqa: UP007  (evaluated at run time)
+
+GROUP = 64  # columns that share sixteen counters: one 512-bit vector of each of the four words
+LANES = 16
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+def uniform(seed: tuple[int, int], shape: tuple[int, ...], stream: int) -> npt.NDArray[np.float32]:
+    """Float32 in [0, 1), multiples of 2**-24.
+
+    Element (row, col), with `row` over the flattened leading dimensions and `col` along the last,
+    lies in group `row * ceil(D / 64) + col // 64`; it is word `(col // 16) % 4` of the counter
+    `group * 16 + col % 16`.
+    """
+    columns = shape[-1] if shape else 1
+    rows = int(np.prod(shape[:-1], dtype=np.int64))
+    groups = -(-columns // GROUP)
+    counter = np.arange(rows * groups * LANES, dtype=np.uint64)
+    words = philox4x32(
+        (_low(counter), _high(counter), seed[1] & 0xFFFFFFFF, stream & 0xFFFFFFFF),
+        (seed[0] & 0xFFFFFFFF, (seed[0] >> 32) & 0xFFFFFFFF),
+    )
+    # (row, group, lane, word) -> (row, group, word, lane): words follow one another by 16 columns
+    bits = np.stack(words, axis=-1).reshape(rows, groups, LANES, 4).swapaxes(2, 3)
+    chosen = bits.reshape(rows, groups * GROUP)[:, :columns] >> np.uint32(8)
+    return (chosen.astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
+
+
+def philox4x32(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> Words:
+    """Ten rounds of Philox on four 32-bit counter words (numbers or arrays) and two key words."""
+    c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(c, np.uint32) for c in counter))
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        a = c0.astype(np.uint64) * np.uint64(MULTIPLIERS[0])
+        b = c2.astype(np.uint64) * np.uint64(MULTIPLIERS[1])
+        c0, c2 = _high(b) ^ c1 ^ np.uint32(k0), _high(a) ^ c3 ^ np.uint32(k1)
+        c1, c3 = _low(b), _low(a)
+        k0, k1 = (k0 + WEYL[0]) & 0xFFFFFFFF, (k1 + WEYL[1]) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def _low(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+    return x.astype(np.uint32)
+
+
+def _high(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+    return (x >> np.uint64(32)).astype(np.uint32)

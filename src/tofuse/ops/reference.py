@@ -1,0 +1,249 @@
+"""What every op means: a slow evaluator of graphs on torch tensors, to hold others against."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Union
+
+import torch
+from torch import Tensor
+
+from tofuse.ir.dims import evaluate
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
+from tofuse.ir.types import DType
+from tofuse.ops.philox import uniform
+from tofuse.ops.table import OPS, Pattern
+
+Sizes = Mapping[str, int]
+Number = Union[bool, int, float]  # noqa: UP007  (evaluated at run time)
+
+
+def run_graph(graph: Graph, inputs: Mapping[Value, Tensor], sizes: Sizes) -> dict[Value, Tensor]:
+    """The value of every result, rounded to its dtype at each op and laid out as its strides say.
+
+    `sizes` binds every symbol. Inputs that an op changes in place are changed.
+    """
+    env = dict(inputs)
+    for op in graph.ops:
+        for value, tensor in zip(op.results, _run(op, env, sizes), strict=True):
+            env[value] = tensor if op.kind == "opaque" else _lay_out(tensor, value, sizes)
+    return env
+
+
+def bind_symbols(
+    symbols: Mapping[str, tuple[str, int, int]], arguments: Sequence[object]
+) -> dict[str, int]:
+    """The value of every symbol, read from the flat arguments of a call.
+
+    Expressions stand after the symbols they read.
+    """
+    sizes: dict[str, int] = {}
+    for name, (source, index, dim) in symbols.items():
+        argument = arguments[index] if source in ("argument", "size", "stride") else None
+        if source == "argument":
+            assert isinstance(argument, int)
+            sizes[name] = argument
+        elif isinstance(argument, Tensor):
+            sizes[name] = argument.shape[dim] if source == "size" else argument.stride(dim)
+        else:
+            sizes[name] = int(eval(source.removeprefix("expr:"), {"torch": torch}, dict(sizes)))
+    return sizes
+
+
+def _run(op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> list[Tensor]:
+    operands = [_operand(x, op, env, sizes) for x in op.operands]
+    pattern = OPS[op.kind].pattern
+    if pattern == Pattern.OPAQUE:
+        return _opaque(op, operands, sizes)
+    attrs = {key: _concrete(value, sizes) for key, value in op.attrs}
+    if pattern == Pattern.ELEMENTWISE and op.kind != "convert":
+        wide = [_widen(x) for x in operands]
+        return [REFERENCE[op.kind](*wide).to(TO_TORCH[op.result.dtype])]
+    return [REFERENCE[op.kind](*operands, **attrs)]
+
+
+def _operand(x: Operand, op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> Tensor:
+    """A tensor; a scalar becomes a 0-d one of the dtype the op computes in."""
+    if isinstance(x, Value):
+        return env[x]
+    tensors = [t.dtype for t in op.inputs]
+    dtype = tensors[-1] if op.kind != "where" or len(tensors) > 1 else op.result.dtype
+    value = x.value if isinstance(x.value, (bool, int, float)) else evaluate(x.value, sizes)
+    return torch.tensor(value, dtype=_wide(TO_TORCH[dtype]))
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x.to(_wide(x.dtype))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _concrete(value: Attr, sizes: Sizes) -> object:
+    """An attribute with numbers for sizes and torch's names for dtypes."""
+    match value:
+        case tuple():
+            return tuple(_concrete(v, sizes) for v in value)
+        case DType():
+            return TO_TORCH[value]
+        case bool() | int() | float() | str() | None:
+            return value
+        case _:
+            return evaluate(value, sizes)
+
+
+def _lay_out(tensor: Tensor, value: Value, sizes: Sizes) -> Tensor:
+    strides = tuple(evaluate(s, sizes) for s in value.layout)
+    if tensor.stride() == strides or tensor.numel() == 0:
+        return tensor
+    if value.strides is None:
+        return tensor.contiguous()
+    laid = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+    if 0 in strides:  # a broadcast view: every element is written more than once, alike
+        return laid.copy_(tensor) if tensor.numel() == 1 else tensor
+    return laid.copy_(tensor)
+
+
+def call_target(target: str) -> Callable[..., object]:
+    """The PyTorch operator of a name such as 'aten.mm.default'."""
+    namespace, name, overload = target.split(".")
+    found: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    return found
+
+
+def _opaque(op: Op, operands: list[Tensor], sizes: Sizes) -> list[Tensor]:
+    attrs = dict(op.attrs)
+    text = re.sub(r"\$(\d+)", r"_operands[\1]", str(attrs["args"]))
+    names = {"torch": torch, "inf": math.inf, "nan": math.nan, "_operands": operands, **sizes}
+    args, kwargs = eval(f"(lambda *a, **k: (a, k))({text})", names)
+    returned = call_target(str(attrs["target"]))(*args, **kwargs)
+    if "picks" not in attrs:
+        assert isinstance(returned, Tensor)
+        return [returned]
+    if not op.results:
+        return []
+    assert isinstance(returned, (list, tuple))
+    return [returned[k] for k in op.ints("picks")]
+
+
+def _convert(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype)
+
+
+def _broadcast(x: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
+    spread = [1] * len(shape)
+    for k, d in enumerate(dims):
+        spread[d] = x.shape[k]
+    return x.reshape(spread).expand(shape)
+
+
+def _slice(
+    x: Tensor,
+    start: tuple[int, ...],
+    step: tuple[int, ...],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> Tensor:
+    for dim, (first, jump, extent) in enumerate(zip(start, step, shape, strict=True)):
+        x = x.index_select(dim, first + jump * torch.arange(extent))
+    return x
+
+
+def _pad(x: Tensor, fill: Tensor, low: tuple[int, ...], high: tuple[int, ...]) -> Tensor:
+    amounts = [a for pair in zip(reversed(low), reversed(high), strict=True) for a in pair]
+    return torch.nn.functional.pad(x, amounts, value=fill.item())
+
+
+def _take(x: Tensor, index: Tensor, dims: tuple[int, ...], wrap: bool) -> Tensor:
+    extent = x.shape[dims.index(-1)]
+    low = -extent if wrap else 0
+    if index.numel() and not (low <= int(index.min()) and int(index.max()) < extent):
+        raise IndexError(f"index out of range for an extent of {extent}")
+    picks = []
+    for k, d in enumerate(dims):
+        if d == -1:
+            picks.append(torch.where(index < 0, index + extent, index).to(torch.int64))
+        else:
+            line = torch.arange(x.shape[k])
+            picks.append(line.reshape([-1 if i == d else 1 for i in range(index.dim())]))
+    return x[tuple(picks)]
+
+
+def _reduction(kind: str) -> Callable[..., Tensor]:
+    def reduce(x: Tensor, dims: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        kept = [d for d in range(x.dim()) if d not in dims]
+        count = math.prod(x.shape[d] for d in dims)
+        rows = x.permute(*kept, *dims).reshape([x.shape[d] for d in kept] + [count])
+        return REDUCE[kind](rows, dtype)
+
+    return reduce
+
+
+def _full(value: Number, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.full(shape, value, dtype=dtype)
+
+
+def _iota(start: int, step: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return (start + step * torch.arange(shape[0])).to(dtype)
+
+
+def _uniform(seed: Tensor, stream: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    first, second = seed.tolist()
+    return torch.from_numpy(uniform((first, second), shape, stream))
+
+
+TO_TORCH = {
+    DType.F64: torch.float64,
+    DType.F32: torch.float32,
+    DType.F16: torch.float16,
+    DType.BF16: torch.bfloat16,
+    DType.I64: torch.int64,
+    DType.I32: torch.int32,
+    DType.I16: torch.int16,
+    DType.I8: torch.int8,
+    DType.U8: torch.uint8,
+    DType.BOOL: torch.bool,
+}
+
+REDUCE: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
+    "sum": lambda rows, dtype: torch.sum(rows, -1, dtype=dtype),
+    "prod": lambda rows, dtype: torch.prod(rows, -1, dtype=dtype),
+    "amax": lambda rows, dtype: torch.amax(rows, -1).to(dtype),
+    "amin": lambda rows, dtype: torch.amin(rows, -1).to(dtype),
+    "any": lambda rows, dtype: torch.any(rows, -1).to(dtype),
+    "all": lambda rows, dtype: torch.all(rows, -1).to(dtype),
+    "argmax": lambda rows, dtype: torch.argmax(rows, -1).to(dtype),
+    "argmin": lambda rows, dtype: torch.argmin(rows, -1).to(dtype),
+}
+
+SAME_NAME = (
+    "neg abs sign floor ceil round trunc logical_not bitwise_not isnan isinf sqrt rsqrt reciprocal "
+    "exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan sinh cosh tanh asinh "
+    "acosh atanh erf erfc add sub mul div maximum minimum eq ne lt le gt ge copysign logical_and "
+    "logical_or logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod pow atan2 where"
+)
+
+REFERENCE: dict[str, Callable[..., Tensor]] = {
+    **{name: getattr(torch, name) for name in SAME_NAME.split()},
+    **{name: _reduction(name) for name in REDUCE},
+    # ATen has kernels of its own for constant exponents: x * x for 2, a root for 0.5
+    "pow": lambda a, b: torch.pow(a, b.item() if b.dim() == 0 else b),
+    "shift_left": torch.bitwise_left_shift,
+    "shift_right": torch.bitwise_right_shift,
+    "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "convert": _convert,
+    "broadcast": _broadcast,
+    "reshape": lambda x, shape: x.reshape(shape),
+    "permute": lambda x, dims: x.permute(dims),
+    "slice": _slice,
+    "cat": lambda *parts, dim: torch.cat(parts, dim),
+    "pad": _pad,
+    "take": _take,
+    "full": _full,
+    "iota": _iota,
+    "uniform": _uniform,
+}

@@ -1,0 +1,140 @@
+"""The type of an op's result, from its operands and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tofuse.errors import VerifyError
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Attr, Op, Operand, Scalar, Value
+from tofuse.ir.types import DType, TensorType
+from tofuse.ops.table import COMPARISONS, OPS, Pattern
+
+
+def infer(kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr]) -> TensorType:
+    """The result's type; raises VerifyError where operands and attributes do not fit.
+
+    `slice`, `uniform`, `full`, `iota` and `opaque` carry their result's shape and dtype as the
+    attributes `shape` and `dtype`; `reshape` and `broadcast` carry `shape`; `convert` and the
+    reductions carry `dtype`.
+    """
+    op = Op(kind, operands, (), tuple(attrs.items()))
+    row = OPS[kind]
+    if row.arity >= 0 and len(operands) != row.arity:
+        raise VerifyError(f"{kind} takes {row.arity} operands, not {len(operands)}")
+    return _RULES[row.pattern](op)
+
+
+def make_op(
+    kind: str,
+    operands: tuple[Operand, ...],
+    attrs: dict[str, Attr] | None = None,
+    *,
+    name: str,
+    like: Op | None = None,
+) -> Op:
+    """A one-result op with its inferred type, at the user line of `like`."""
+    attrs = attrs or {}
+    result = Value(infer(kind, operands, attrs), name)
+    return Op(kind, operands, (result,), tuple(attrs.items()), like.loc if like else None)
+
+
+def _elementwise(op: Op) -> TensorType:
+    tensors = op.inputs
+    if not tensors:
+        raise VerifyError(f"{op.kind} needs a tensor operand")
+    if any(t.shape != tensors[0].shape for t in tensors):
+        raise VerifyError(f"{op.kind}: shapes differ: {[t.shape for t in tensors]}")
+    first = tensors[0].type
+    if op.kind == "convert":
+        return TensorType(first.shape, _dtype(op), first.device)
+    if op.kind in COMPARISONS:
+        return TensorType(first.shape, DType.BOOL, first.device)
+    data = [t for t in (op.operands[1:] if op.kind == "where" else op.operands)]
+    dtypes = {t.dtype for t in data if isinstance(t, Value)}
+    if op.kind == "where" and not dtypes:
+        return TensorType(first.shape, _dtype(op), first.device)
+    if len(dtypes) != 1:
+        raise VerifyError(f"{op.kind}: dtypes differ: {sorted(d.value for d in dtypes)}")
+    return TensorType(first.shape, dtypes.pop(), first.device)
+
+
+def _broadcast(op: Op) -> TensorType:
+    x, shape, dims = _tensor(op), op.dims("shape"), op.ints("dims")
+    if len(dims) != len(x.shape) or list(dims) != sorted(set(dims)):
+        raise VerifyError(f"broadcast: dims {dims} do not fit rank {len(x.shape)}")
+    if any(x.shape[k] != shape[d] for k, d in enumerate(dims)):
+        raise VerifyError(f"broadcast: {x.shape} does not fit {shape} at {dims}")
+    return TensorType(shape, x.dtype, x.type.device)
+
+
+def _view(op: Op) -> TensorType:
+    x = _tensor(op)
+    if op.kind == "permute":
+        dims = op.ints("dims")
+        if sorted(dims) != list(range(len(x.shape))):
+            raise VerifyError(f"permute: {dims} is not a permutation of rank {len(x.shape)}")
+        return TensorType(tuple(x.shape[d] for d in dims), x.dtype, x.type.device)
+    result = TensorType(op.dims("shape"), x.dtype, x.type.device)
+    if op.kind == "reshape" and result.numel != x.type.numel:
+        raise VerifyError(f"reshape: {x.shape} and {result.shape} differ in size")
+    return result
+
+
+def _join(op: Op) -> TensorType:
+    if op.kind == "pad":
+        x = _tensor(op)
+        padded = zip(x.shape, op.ints("low"), op.ints("high"), strict=True)
+        return TensorType(tuple(e + lo + hi for e, lo, hi in padded), x.dtype, x.type.device)
+    dim, first = op.int("dim"), _tensor(op)
+    extent: Dim = 0
+    for t in op.inputs:
+        extent = t.shape[dim] + extent
+        if t.shape[:dim] + t.shape[dim + 1 :] != first.shape[:dim] + first.shape[dim + 1 :]:
+            raise VerifyError(f"cat: {t.shape} does not fit {first.shape}")
+    shape = (*first.shape[:dim], extent, *first.shape[dim + 1 :])
+    return TensorType(shape, first.dtype, first.type.device)
+
+
+def _take(op: Op) -> TensorType:
+    x, index = op.inputs
+    if len(op.ints("dims")) != len(x.shape) or op.ints("dims").count(-1) != 1:
+        raise VerifyError(f"take: dims {op.ints('dims')} do not fit rank {len(x.shape)}")
+    return TensorType(index.shape, x.dtype, x.type.device)
+
+
+def _reduce(op: Op) -> TensorType:
+    x, dims = _tensor(op), op.ints("dims")
+    if not dims or any(not 0 <= d < len(x.shape) for d in dims):
+        raise VerifyError(f"{op.kind}: dims {dims} do not fit rank {len(x.shape)}")
+    shape = tuple(e for k, e in enumerate(x.shape) if k not in dims)
+    return TensorType(shape, _dtype(op), x.type.device)
+
+
+def _given(op: Op) -> TensorType:
+    return TensorType(op.dims("shape"), _dtype(op))
+
+
+def _tensor(op: Op) -> Value:
+    if not op.operands or isinstance(op.operands[0], Scalar):
+        raise VerifyError(f"{op.kind} needs a tensor as its first operand")
+    return op.inputs[0]
+
+
+def _dtype(op: Op) -> DType:
+    dtype = op.attr("dtype")
+    assert isinstance(dtype, DType)
+    return dtype
+
+
+_RULES: dict[Pattern, Callable[[Op], TensorType]] = {
+    Pattern.ELEMENTWISE: _elementwise,
+    Pattern.BROADCAST: _broadcast,
+    Pattern.VIEW: _view,
+    Pattern.JOIN: _join,
+    Pattern.TAKE: _take,
+    Pattern.REDUCE: _reduce,
+    Pattern.RANDOM: _given,
+    Pattern.SOURCE: _given,
+    Pattern.OPAQUE: _given,
+}

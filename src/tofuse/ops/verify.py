@@ -1,0 +1,77 @@
+"""Checks every op of a graph against its row of the table and its shape rule."""
+
+from __future__ import annotations
+
+from tofuse.errors import VerifyError
+from tofuse.ir.graph import Graph, Op
+from tofuse.ir.types import TensorType
+from tofuse.ir.verify import op_error, verify_graph
+from tofuse.ops.shapes import infer
+from tofuse.ops.table import OPS, Pattern
+
+
+def verify(graph: Graph) -> None:
+    """Raise VerifyError, naming the op and its line, unless the graph and all its ops are sound."""
+    verify_graph(graph)
+    for op in graph.ops:
+        verify_op(op)
+
+
+def verify_op(op: Op) -> None:
+    """Raise VerifyError unless the op has a row, its operands fit, and its results are inferred."""
+    row = OPS.get(op.kind)
+    if row is None:
+        raise op_error(op, f"there is no op {op.kind!r}")
+    if row.pattern is Pattern.OPAQUE:
+        _verify_opaque(op)
+        return
+    if len(op.results) != 1:
+        raise op_error(op, f"{op.kind} has one result, not {len(op.results)}")
+    if op.kind == "slice":
+        _verify_slice(op)
+    try:
+        inferred = infer(op.kind, op.operands, dict(op.attrs))
+    except VerifyError as error:
+        raise op_error(op, str(error)) from error
+    except (KeyError, IndexError, ValueError, AssertionError) as error:
+        raise op_error(op, f"{op.kind}: operands or attributes do not fit: {error!r}") from error
+    result = op.result.type
+    if not op.inputs:  # a source lies where its result does
+        inferred = TensorType(inferred.shape, inferred.dtype, result.device)
+    if inferred != result:
+        raise op_error(op, f"the result is {result!r} but should be {inferred!r}")
+
+
+def _verify_opaque(op: Op) -> None:
+    attrs = dict(op.attrs)
+    for name in ("target", "args"):
+        if not isinstance(attrs.get(name), str):
+            raise op_error(op, f"opaque needs the text attribute {name!r}")
+    if "picks" in attrs:
+        picks = attrs["picks"]
+        if not isinstance(picks, tuple) or len(picks) != len(op.results):
+            raise op_error(op, f"picks {picks!r} do not fit {len(op.results)} results")
+    elif len(op.results) > 1:
+        raise op_error(op, "several results need the attribute 'picks'")
+    elif not op.results and attrs.get("effect") is not True:
+        raise op_error(op, "without a result it needs an effect")
+    for r in op.results:
+        if attrs.get("dtype", r.dtype) is not r.dtype or attrs.get("shape", r.shape) != r.shape:
+            raise op_error(op, f"the result {r!r} is not what shape and dtype say")
+
+
+def _verify_slice(op: Op) -> None:
+    """Every index that is known must lie inside."""
+    if len(op.inputs) != 1:
+        return
+    start, step = op.ints("start"), op.ints("step")
+    from_shape, to_shape = op.inputs[0].shape, op.result.shape
+    if not len(start) == len(step) == len(to_shape) == len(from_shape):
+        raise op_error(op, f"slice: start {start} and step {step} do not fit the ranks")
+    for first, by, extent, size in zip(start, step, from_shape, to_shape, strict=True):
+        if by == 0 or first < 0:
+            raise op_error(op, "slice: a step of 0, or a start below 0")
+        if isinstance(extent, int) and isinstance(size, int) and size > 0:
+            last = first + by * (size - 1)
+            if first >= extent or not 0 <= last < extent:
+                raise op_error(op, f"slice: elements {first} to {last} of {extent}")

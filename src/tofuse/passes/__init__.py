@@ -1,0 +1,41 @@
+"""Graph to Graph, one file a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tofuse.ir.graph import Graph
+from tofuse.passes.batch_branches import batch_branches
+from tofuse.passes.cse import cse
+from tofuse.passes.dead_code import dead_code
+from tofuse.passes.fold_constants import fold_constants
+from tofuse.passes.simplify import simplify
+from tofuse.passes.thin_matmul import thin_matmul
+from tofuse.passes.views import views
+
+__all__ = ["GRAPH_PASSES", "MAX_ROUNDS", "run_passes"]
+
+Pass = Callable[[Graph], Graph]
+
+GRAPH_PASSES: tuple[Pass, ...] = (
+    dead_code,
+    fold_constants,
+    simplify,
+    views,
+    cse,
+    batch_branches,
+    thin_matmul,
+)
+
+MAX_ROUNDS = 3
+
+
+def run_passes(graph: Graph) -> Graph:
+    """Run all passes, again and again until they change nothing, but at most three times."""
+    for _ in range(MAX_ROUNDS):
+        before = graph
+        for pass_ in GRAPH_PASSES:
+            graph = pass_(graph)
+        if graph is before:
+            break
+    return dead_code(graph)

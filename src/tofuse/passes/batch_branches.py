@@ -1,0 +1,171 @@
+"""Does what several branches do to pieces of a tensor in one go, over one more dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
+from tofuse.ops.table import OPS, Pattern
+from tofuse.passes.branches import Branches, Bundle, Packed, Shared, Split, Step, candidates
+from tofuse.passes.rewrite import Sweep
+
+Attrs = dict[str, Attr]
+
+
+def batch_branches(graph: Graph) -> Graph:
+    """cat(f(x[0:m]), f(x[m:2m]), ...) = f over the pieces of x, with a leading dimension of pieces
+
+    It is left alone where the branches differ in anything but their pieces, where somebody else
+    reads what they compute on the way, or where they read large values of their own.
+    """
+    branches, cats = candidates(graph)
+    if not cats:
+        return graph
+    batch, chosen = _Batch(graph, branches), set(cats)
+    for op in graph.ops:
+        if op in chosen:
+            batch.join(op)
+        else:
+            batch.sweep.emit(op)
+    return batch.sweep.result()
+
+
+class _Batch:
+    """The graph with branches batched; `done` holds each bundle's value, pieces outermost."""
+
+    def __init__(self, graph: Graph, branches: Branches) -> None:
+        self.sweep = Sweep(graph)
+        self.nodes = branches.nodes
+        self.below = branches.below
+        self.order = {bundle: k for k, bundle in enumerate(branches.nodes)}
+        self.done: dict[Bundle, Value] = {}
+
+    def join(self, cat: Op) -> None:
+        """Batch the branches of a cat, and put their pieces side by side."""
+        needed = [bundle for bundle, _ in self.below(cat.inputs) if bundle not in self.done]
+        for bundle in sorted(needed, key=self.order.__getitem__):
+            self.done[bundle] = self.value(bundle, cat)
+        whole, dim, rank = self.done[cat.inputs], cat.int("dim"), len(cat.result.shape)
+        if dim:
+            dims = (*range(1, dim + 1), 0, *range(dim + 1, rank + 1))
+            whole = self.add(cat, "permute", whole, dims=dims)
+        shape = (("shape", cat.result.shape),)
+        self.sweep.emit(Op("reshape", (whole,), cat.results, shape, cat.loc))
+        self.sweep.changed = True
+
+    def value(self, bundle: Bundle, cat: Op) -> Value:
+        """All pieces of a bundle as one value; a shared one is left as it is."""
+        match self.nodes[bundle]:
+            case Shared(value=value):
+                return value
+            case Split(first=first, dim=dim):
+                return self.pieces(first, dim, len(bundle))
+            case Packed(values=values):
+                ones = [self.add(cat, "reshape", v, shape=(1, *v.shape)) for v in values]
+                return self.add(cat, "cat", *ones, dim=0)
+            case Step() as step:
+                return self.step(step, len(bundle))
+            case None:
+                raise AssertionError("a bundle that does not match")
+
+    def pieces(self, first: Op, dim: int, n: int) -> Value:
+        """The slices that continue `first`, as a leading dimension of the value they cut."""
+        x, shape = first.inputs[0], first.result.shape
+        size = shape[dim]
+        cut = (*shape[:dim], n * size, *shape[dim + 1 :])
+        start, step = first.ints("start"), first.ints("step")
+        if x.shape != cut or any(start) or any(s != 1 for s in step):
+            x = self.add(first, "slice", x, start=start, step=step, shape=cut, dtype=x.dtype)
+        x = self.add(first, "reshape", x, shape=(*shape[:dim], n, size, *shape[dim + 1 :]))
+        if dim == 0:
+            return x
+        rest = (d for d in range(len(shape) + 1) if d != dim)
+        return self.add(first, "permute", x, dims=(dim, *rest))
+
+    def step(self, step: Step, n: int) -> Value:
+        """The op of one step over one more dimension."""
+        op = step.ops[0]
+        attrs = BATCHED[_form(op)](op, n)
+        operands: list[Operand] = []
+        for k, x in enumerate(step.operands):
+            if isinstance(x, Scalar):
+                operands.append(x)
+            elif not isinstance(self.nodes[x], Shared):
+                operands.append(self.done[x])
+            elif op.kind == "take" and k == 0:  # a table that every piece reads
+                operands.append(self.done[x])
+                attrs["dims"] = _shifted(op)
+            else:
+                operands.append(self.spread(op, self.done[x], n))
+        return self.add(op, op.kind, *operands, **attrs)
+
+    def spread(self, op: Op, x: Value, n: int) -> Value:
+        """A shared value, the same for each piece."""
+        dims = tuple(range(1, len(x.shape) + 1))
+        return self.add(op, "broadcast", x, shape=(n, *x.shape), dims=dims)
+
+    def add(self, like: Op, kind: str, *operands: Operand, **attrs: Attr) -> Value:
+        op = self.sweep.make(kind, operands, like=like, **attrs)
+        self.sweep.emit(op)
+        return op.result
+
+
+def _form(op: Op) -> str:
+    """The row of BATCHED for an op."""
+    pattern = OPS[op.kind].pattern
+    return pattern.value if pattern in (Pattern.ELEMENTWISE, Pattern.REDUCE) else op.kind
+
+
+def _elementwise(op: Op, n: int) -> Attrs:
+    return dict(op.attrs)
+
+
+def _broadcast(op: Op, n: int) -> Attrs:
+    return {"shape": (n, *op.dims("shape")), "dims": (0, *_shifted(op))}
+
+
+def _reshape(op: Op, n: int) -> Attrs:
+    return {"shape": (n, *op.dims("shape"))}
+
+
+def _permute(op: Op, n: int) -> Attrs:
+    return {"dims": (0, *_shifted(op))}
+
+
+def _slice(op: Op, n: int) -> Attrs:
+    start, step, shape = (0, *op.ints("start")), (1, *op.ints("step")), (n, *op.dims("shape"))
+    return {"start": start, "step": step, "shape": shape, "dtype": op.result.dtype}
+
+
+def _cat(op: Op, n: int) -> Attrs:
+    return {"dim": op.int("dim") + 1}
+
+
+def _pad(op: Op, n: int) -> Attrs:
+    return {"low": (0, *op.ints("low")), "high": (0, *op.ints("high"))}
+
+
+def _take(op: Op, n: int) -> Attrs:
+    return {**dict(op.attrs), "dims": (0, *_shifted(op))}
+
+
+def _reduce(op: Op, n: int) -> Attrs:
+    return {**dict(op.attrs), "dims": _shifted(op)}
+
+
+def _shifted(op: Op) -> tuple[int, ...]:
+    """The attribute dims with a dimension in front; -1 stays, for it names none."""
+    return tuple(d + 1 if d >= 0 else d for d in op.ints("dims"))
+
+
+BATCHED: dict[str, Callable[[Op, int], Attrs]] = {
+    "elementwise": _elementwise,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "reshape": _reshape,
+    "permute": _permute,
+    "slice": _slice,
+    "cat": _cat,
+    "pad": _pad,
+    "take": _take,
+}

@@ -1,0 +1,172 @@
+"""Applies local rewrite rules in one sweep over a graph, operands before users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Union
+
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute
+from tofuse.ops.shapes import infer
+
+Rewrite = Union[Value, tuple[Op, ...]]  # noqa: UP007
+
+VIEWS = frozenset({"reshape", "permute", "slice", "broadcast"})
+
+# PyTorch's own operators whose result may share memory with an operand.
+ALIASING = ("alias", "as_strided", "detach", "diagonal", "expand", "select", "split", "unbind")
+ALIASING_TARGETS = frozenset(f"aten.{name}" for name in (*ALIASING, "unfold", "view", "view_as"))
+
+
+class Sweep:
+    """The program as rewritten so far; what rules ask about it, and how they build ops."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.ops: list[Op] = []
+        self.producer: dict[Value, Op] = {}
+        self.mapping: dict[Value, Value] = {}
+        self.changed = False
+        self._next_name = 0
+
+    def define(self, x: Operand, kind: str) -> Op | None:
+        """The op that defines `x`, if it is of that kind."""
+        op = self.producer.get(x) if isinstance(x, Value) else None
+        return op if op is not None and op.kind == kind else None
+
+    def make(self, kind: str, operands: tuple[Operand, ...], *, like: Op, **attrs: Attr) -> Op:
+        """A new op with a new result of the inferred type, at the user's line of `like`."""
+        device = like.result.type.device
+        type_ = replace(infer(kind, operands, attrs), device=device)
+        return Op(kind, operands, (Value(type_, self.fresh()),), tuple(attrs.items()), like.loc)
+
+    def fresh(self) -> str:
+        """A name that no value of the graph has."""
+        while (name := f"t{self._next_name}") in self._names:
+            self._next_name += 1
+        self._next_name += 1
+        return name
+
+    def instead(self, op: Op, value: Operand, *, copied: bool | None = None) -> Value | None:
+        """`value`, if it can take the place of the result of `op` for every reader.
+
+        It cannot where a caller or PyTorch's own operator would see other strides, nor where the
+        caller would get one tensor's memory twice, or an input's, and eager makes a copy.
+        `copied` says whether eager does; without it, whether `op` is a view.
+        """
+        if copied is None:
+            copied = op.kind not in VIEWS
+        old = op.result
+        if not isinstance(value, Value) or value.type != old.type:
+            return None
+        if old in self._rigid and old.layout != value.layout:
+            return None
+        if old in self._exposed:
+            root = self._root(value)
+            if copied and (root in self._inputs or root in self._exposed):
+                return None
+            self._exposed |= {root, value}
+        return value
+
+    def is_private(self, value: Value) -> bool:
+        """Whether nobody outside the rewritten ops sees the value's strides or its memory."""
+        return value not in self._rigid and value not in self._exposed
+
+    def emit(self, op: Op) -> None:
+        """Append an op to the rewritten program."""
+        self.ops.append(op)
+        for r in op.results:
+            self.producer[r] = op
+
+    def drop(self, op: Op, value: Value) -> None:
+        """Leave out `op`, and let `value` stand for its result."""
+        self.mapping[op.result] = value
+        self.changed = True
+
+    def current(self, op: Op) -> Op:
+        """The op with its operands as they are called by now."""
+        if self.mapping and any(x in self.mapping for x in op.inputs):
+            return replace(op, operands=substitute(op.operands, self.mapping))
+        return op
+
+    def result(self) -> Graph:
+        """The rewritten graph; the same object if nothing was rewritten."""
+        if not self.changed:
+            return self.graph
+        outputs = tuple(None if v is None else self.mapping.get(v, v) for v in self.graph.outputs)
+        return replace(self.graph, ops=tuple(self.ops), outputs=outputs)
+
+    def _root(self, value: Value) -> Value:
+        while (op := self.producer.get(value)) is not None and may_alias(op):
+            value = op.inputs[0]
+        return value
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        values = (r.name for op in self.graph.ops for r in op.results)
+        return frozenset((*values, *(v.name for v in self.graph.inputs)))
+
+    @cached_property
+    def _inputs(self) -> frozenset[Value]:
+        return frozenset(self.graph.inputs)
+
+    @cached_property
+    def _rigid(self) -> set[Value]:
+        """The values whose strides somebody outside sees."""
+        rigid = {v for v in self.graph.outputs if v is not None}
+        rigid.update(v for op in self.graph.ops if op.kind == "opaque" for v in op.inputs)
+        return rigid
+
+    @cached_property
+    def _exposed(self) -> set[Value]:
+        return exposed(self.graph)
+
+
+def exposed(graph: Graph) -> set[Value]:
+    """The values whose memory a caller may see: outputs, and what outputs are views of."""
+    seen = {v for v in graph.outputs if v is not None}
+    for op in reversed(graph.ops):
+        if may_alias(op) and not seen.isdisjoint(op.results):
+            seen.update(op.inputs)
+    return seen
+
+
+def may_alias(op: Op) -> bool:
+    """Whether an op's result may share memory with its operand."""
+    if op.kind != "opaque":
+        return op.kind in VIEWS
+    return bool(op.inputs) and str(op.attr("target")).rpartition(".")[0] in ALIASING_TARGETS
+
+
+Rule = Callable[[Op, Sweep], Rewrite | None]
+
+
+def rewrite(graph: Graph, rules: Mapping[str, tuple[Rule, ...]]) -> Graph:
+    """The graph with the rules of each op's kind applied until none applies.
+
+    A rule gives None, or a value that stands for the op's result, or ops in its place, the last
+    of which defines the op's result. The same object comes back if no rule applied.
+    """
+    sweep = Sweep(graph)
+    for op in graph.ops:
+        pending = [op]
+        while pending:
+            current = sweep.current(pending.pop())
+            found = _first(current, sweep, rules.get(current.kind, ()))
+            if found is None:
+                sweep.emit(current)
+            elif isinstance(found, Value):
+                sweep.drop(current, found)
+            else:
+                sweep.changed = True
+                pending.extend(reversed(found))
+    return sweep.result()
+
+
+def _first(op: Op, sweep: Sweep, rules: tuple[Rule, ...]) -> Rewrite | None:
+    for rule in rules:
+        found = rule(op, sweep)
+        if found is not None:
+            return found
+    return None

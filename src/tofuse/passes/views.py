@@ -1,0 +1,159 @@
+"""Brings chains of views to one view, and drops those that change nothing."""
+
+from __future__ import annotations
+
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Attr, Graph, Op, Value
+from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
+
+
+def views(graph: Graph) -> Graph:
+    """Compose reshapes, permutes, slices and broadcasts with those they read."""
+    return rewrite(graph, RULES)
+
+
+def same_shape(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A reshape to the shape there is already is nothing."""
+    return sweep.instead(op, op.operands[0])
+
+
+def reshape_twice(op: Op, sweep: Sweep) -> Rewrite | None:
+    """reshape(reshape(x, s), t) = reshape(x, t)"""
+    inner = sweep.define(op.operands[0], "reshape")
+    return _become(op, "reshape", inner.inputs[0], shape=op.result.shape) if inner else None
+
+
+def permute_nothing(op: Op, sweep: Sweep) -> Rewrite | None:
+    """permute(x, (0, 1, ...)) = x"""
+    dims = op.ints("dims")
+    return sweep.instead(op, op.operands[0]) if dims == tuple(range(len(dims))) else None
+
+
+def permute_twice(op: Op, sweep: Sweep) -> Rewrite | None:
+    """permute(permute(x, p), q) = permute(x, p[q])"""
+    inner = sweep.define(op.operands[0], "permute")
+    if inner is None:
+        return None
+    first = inner.ints("dims")
+    return _become(op, "permute", inner.inputs[0], dims=tuple(first[d] for d in op.ints("dims")))
+
+
+def permute_of_ones(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A permute that keeps the order of all dimensions larger than 1 is a reshape."""
+    x = op.inputs[0]
+    moved = [d for d in op.ints("dims") if x.shape[d] != 1]
+    if moved != sorted(moved):
+        return None
+    return _become(op, "reshape", x, shape=op.result.shape)
+
+
+def slice_whole(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A slice of everything, forwards, is nothing."""
+    if any(op.ints("start")) or any(s != 1 for s in op.ints("step")):
+        return None
+    return sweep.instead(op, op.operands[0])
+
+
+def slice_twice(op: Op, sweep: Sweep) -> Rewrite | None:
+    """slice(slice(x, s1, t1), s2, t2) = slice(x, s1 + s2 * t1, t1 * t2)"""
+    inner = sweep.define(op.operands[0], "slice")
+    if inner is None:
+        return None
+    outer = tuple(zip(op.ints("start"), op.ints("step"), strict=True))
+    first = tuple(zip(inner.ints("start"), inner.ints("step"), strict=True))
+    start = tuple(s1 + s2 * t1 for (s1, t1), (s2, _) in zip(first, outer, strict=True))
+    step = tuple(t1 * t2 for (_, t1), (_, t2) in zip(first, outer, strict=True))
+    return _slice(op, inner.inputs[0], start, step)
+
+
+def slice_of_cat(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A slice that is one whole operand of a cat is that operand."""
+    cat = sweep.define(op.operands[0], "cat")
+    if cat is None or any(s != 1 for s in op.ints("step")):
+        return None
+    dim, start = cat.int("dim"), op.ints("start")
+    at: Dim = 0
+    for piece in cat.inputs:
+        if at == start[dim]:
+            whole = not any(s for k, s in enumerate(start) if k != dim)
+            return sweep.instead(op, piece, copied=True) if whole else None
+        at = piece.shape[dim] + at
+    return None
+
+
+def broadcast_nothing(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A broadcast that adds no dimension is nothing."""
+    return sweep.instead(op, op.operands[0])
+
+
+def broadcast_twice(op: Op, sweep: Sweep) -> Rewrite | None:
+    """broadcast(broadcast(x, p), q) = broadcast(x, q[p])"""
+    inner = sweep.define(op.operands[0], "broadcast")
+    if inner is None:
+        return None
+    outer = op.ints("dims")
+    dims = tuple(outer[d] for d in inner.ints("dims"))
+    return _become(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
+
+
+def permute_of_broadcast(op: Op, sweep: Sweep) -> Rewrite | None:
+    """permute(broadcast(x, dims), p) = broadcast(x, p^-1[dims]), where those are still in order"""
+    inner = sweep.define(op.operands[0], "broadcast")
+    if inner is None:
+        return None
+    place = {d: k for k, d in enumerate(op.ints("dims"))}
+    dims = tuple(place[d] for d in inner.ints("dims"))
+    if list(dims) != sorted(dims):
+        return None
+    return _become(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
+
+
+def cat_of_one(op: Op, sweep: Sweep) -> Rewrite | None:
+    """cat([x]) = x"""
+    return sweep.instead(op, op.operands[0]) if len(op.operands) == 1 else None
+
+
+def cat_of_slices(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A cat of slices that follow one another in one value is one slice, if nobody sees the copy"""
+    first, dim = sweep.define(op.operands[0], "slice"), op.int("dim")
+    if first is None or not sweep.is_private(op.result):
+        return None
+    end: Dim = first.ints("start")[dim]
+    start, step = first.ints("start"), first.ints("step")
+    for x in op.operands:
+        piece = sweep.define(x, "slice")
+        if piece is None or piece.inputs[0] is not first.inputs[0] or step[dim] != 1:
+            return None
+        here = piece.ints("start")
+        if here[dim] != end or piece.ints("step") != step or not _same_but(dim, here, start):
+            return None
+        end = piece.result.shape[dim] + end
+    return _slice(op, first.inputs[0], start, step)
+
+
+def pad_nothing(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A pad by nothing is nothing."""
+    return sweep.instead(op, op.operands[0])
+
+
+def _become(op: Op, kind: str, x: Value, **attrs: Attr) -> tuple[Op, ...]:
+    return (Op(kind, (x,), op.results, tuple(attrs.items()), op.loc),)
+
+
+def _slice(op: Op, x: Value, start: tuple[int, ...], step: tuple[int, ...]) -> tuple[Op, ...]:
+    shape, dtype = op.result.shape, op.result.dtype
+    return _become(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
+
+
+def _same_but(dim: int, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return a[:dim] + a[dim + 1 :] == b[:dim] + b[dim + 1 :]
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "reshape": (same_shape, reshape_twice),
+    "permute": (permute_nothing, permute_twice, permute_of_ones, permute_of_broadcast),
+    "slice": (slice_whole, slice_twice, slice_of_cat),
+    "broadcast": (broadcast_nothing, broadcast_twice),
+    "cat": (cat_of_one, cat_of_slices),
+    "pad": (pad_nothing,),
+}

@@ -1,0 +1,204 @@
+"""The compiler, top to bottom: from a captured graph to a callable and a report."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tofuse.backends.aten.region import region_runner
+from tofuse.backends.llvm.emit import emit
+from tofuse.backends.llvm.load import bind_threads, host_target, load
+from tofuse.capture.convert import Captured, convert
+from tofuse.config import Config
+from tofuse.errors import CaptureError, CompileError
+from tofuse.fusion.coalesce import coalesce
+from tofuse.fusion.cost import Machine
+from tofuse.fusion.lower import lower
+from tofuse.fusion.partition import partition
+from tofuse.fusion.storage import is_view
+from tofuse.ir.graph import Graph, Value
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.loops import Nest
+from tofuse.ir.region import Partition, Region
+from tofuse.ir.schedule import Target
+from tofuse.ir.show import show_graph
+from tofuse.passes import run_passes
+from tofuse.report.model import (
+    GraphReport,
+    KernelReport,
+    LibraryCall,
+    RegionReport,
+    bytes_before,
+    region_bytes,
+)
+from tofuse.report.stages import Stages
+from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.execute import Run, load_plan
+from tofuse.runtime.launch import Launcher, find_openmp
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import Unschedulable, build_nest
+
+Keep = Callable[[GraphReport], None]
+
+
+def compile_graph(gm: torch.fx.GraphModule, phase: str, config: Config, keep: Keep) -> Run:
+    """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured."""
+    start = time.perf_counter()
+    try:
+        captured = convert(gm, phase)
+    except CaptureError as e:
+        keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
+        return _eagerly(gm)
+    stages = Stages(phase, config.show, config.dump)
+    graph = run_passes(captured.graph)
+    stages.text("graph", lambda: show_graph(graph))
+    target = host_target(torch.get_num_threads())
+    part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
+    built = [_build(r, part, target, config) for r in part.regions if not r.library]
+    launchers, calls, broken = _load(built, config)
+    stages.text("regions", lambda: _show_regions(part))
+    stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
+    stages.text("source", lambda: "\n".join(b.source for b in built))
+    plan = build_plan(part, _signature(captured, part.graph), calls)
+    stages.text("plan", lambda: repr(plan))
+    fallbacks = {
+        f"region{k}": region_runner(r)
+        for k, r in enumerate(part.regions)
+        if not r.library and r not in calls
+    }
+    run = load_plan(plan, launchers, [t for _, t in captured.constants], fallbacks)
+    elapsed = 1e3 * (time.perf_counter() - start)
+    keep(_report(phase, captured.graph, part, built, elapsed, repr(plan), broken))
+    return run
+
+
+def misfit(kernel: Kernel, target: Target) -> str | None:
+    """Why a kernel has no loop nest; None where it has."""
+    try:
+        build_nest(kernel, choose_schedule(kernel, target))
+    except Unschedulable as e:
+        return str(e)
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A region on its way to machine code."""
+
+    region: Region
+    nest: Nest
+    arguments: tuple[Value, ...]
+    source: str
+
+
+def _build(region: Region, part: Partition, target: Target, config: Config) -> Built:
+    exact = config.precision == "eager"
+    lowered = lower(region, part.storage, exact=exact)
+    kernel = coalesce(lowered.kernel)
+    nest = build_nest(kernel, choose_schedule(kernel, target))
+    try:
+        source = emit(nest, contract=not exact)
+    except CompileError as e:
+        source = f"; {e}"
+    return Built(region, nest, lowered.arguments, source)
+
+
+def _load(
+    built: Sequence[Built], config: Config
+) -> tuple[list[Launcher], dict[Region, KernelCall], list[str]]:
+    """Machine code for every distinct kernel; regions that do not compile are left out."""
+    bind_threads(find_openmp())
+    launchers: list[Launcher] = []
+    calls: dict[Region, KernelCall] = {}
+    numbers: dict[str, int] = {}
+    broken: list[str] = []
+    for b in built:
+        name = b.nest.kernel.name
+        text = b.source.replace(f"@{name}", "@kernel")
+        if text not in numbers:
+            try:
+                (entry,) = load(text, ["kernel"])
+            except CompileError as e:
+                if config.strict:
+                    raise
+                broken.append(f"{name}: {e}")
+                warnings.warn(f"tofuse runs {name} through PyTorch: {e}", stacklevel=2)
+                continue
+            numbers[text] = len(launchers)
+            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
+        calls[b.region] = KernelCall(numbers[text], b.arguments, b.nest.kernel.symbols)
+    return launchers, calls, broken
+
+
+def _signature(captured: Captured, graph: Graph) -> Signature:
+    """How a call's arguments and results map to the graph after passes, outputs by position."""
+    constants = tuple(v for v, _ in captured.constants)
+    now = dict(zip(captured.graph.outputs, graph.outputs, strict=True))
+    results = tuple(now[r] if isinstance(r, Value) else r for r in captured.results)
+    return Signature((*captured.arguments, *constants), results, captured.symbols)
+
+
+def _eagerly(gm: torch.fx.GraphModule) -> Run:
+    def run(args: list[object]) -> list[object]:
+        taken = list(args)
+        args.clear()
+        return list(torch.fx.Interpreter(gm).boxed_run(taken))
+
+    return run
+
+
+def _report(
+    phase: str,
+    graph: Graph,
+    part: Partition,
+    built: Sequence[Built],
+    elapsed: float,
+    plan: str,
+    broken: Sequence[str],
+) -> GraphReport:
+    views = frozenset(op for op in graph.ops if is_view(op))
+    regions = [
+        RegionReport(
+            r.name,
+            phase,
+            tuple(op.kind if op.kind != "opaque" else str(op.attr("target")) for op in r.ops),
+            tuple(dict.fromkeys(op.loc for op in r.ops if op.loc is not None)),
+            region_bytes(r, part.storage),
+            None if r.library else r.name,
+        )
+        for r in part.regions
+    ]
+    calls = [
+        LibraryCall(str(r.ops[0].attr("target")), phase, "library call", r.ops[0].loc)
+        for r in part.regions
+        if r.library
+    ]
+    kernels = [
+        KernelReport(b.region.name, phase, b.source, f"{b.nest.kernel!r}\n{b.nest!r}")
+        for b in built
+    ]
+    return GraphReport(
+        phase,
+        tuple(regions),
+        tuple(kernels),
+        tuple(calls),
+        part.verdicts,
+        bytes_before(graph, views),
+        sum(r.nbytes for r in regions),
+        elapsed,
+        show_graph(part.graph),
+        plan,
+        tuple(broken),
+    )
+
+
+def _show_regions(part: Partition) -> str:
+    lines = []
+    for r in part.regions:
+        kinds = " ".join(op.kind for op in r.ops)
+        lines.append(f"{'call' if r.library else 'kernel'} {r.name}: {kinds}")
+    return "\n".join([*lines, *map(repr, part.verdicts)])

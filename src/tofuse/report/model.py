@@ -1,0 +1,137 @@
+"""What a compilation decided, as data: regions, kernels, library calls, verdicts, bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tofuse.ir.dims import hint
+from tofuse.ir.graph import Graph, Loc, Op, Value
+from tofuse.ir.region import Partition, Region, Strided, Verdict
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """A generated kernel: `source` is what the backend compiled, `loops` its loop nest."""
+
+    name: str
+    phase: str
+    source: str
+    loops: str
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A call of one of PyTorch's own operators, and why it is one."""
+
+    name: str
+    phase: str
+    reason: str
+    loc: Loc | None
+
+
+@dataclass(frozen=True)
+class RegionReport:
+    """Ops that run as one kernel or one call; `nbytes` is the memory they read and write."""
+
+    name: str
+    phase: str
+    ops: tuple[str, ...]
+    locs: tuple[Loc, ...]
+    nbytes: int
+    kernel: str | None
+
+
+@dataclass(frozen=True)
+class GraphReport:
+    """One compiled graph: the forward, the backward, or an inference program."""
+
+    phase: str
+    regions: tuple[RegionReport, ...] = ()
+    kernels: tuple[KernelReport, ...] = ()
+    library_calls: tuple[LibraryCall, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    bytes_before: int = 0
+    bytes_after: int = 0
+    compile_ms: float = 0.0
+    graph: str = ""
+    plan: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class Report:
+    """Everything compiled for one function, in the order it was compiled."""
+
+    graphs: list[GraphReport] = field(default_factory=list)
+
+    @property
+    def regions(self) -> list[RegionReport]:
+        return [r for g in self.graphs for r in g.regions]
+
+    @property
+    def kernels(self) -> list[KernelReport]:
+        return [k for g in self.graphs for k in g.kernels]
+
+    @property
+    def library_calls(self) -> list[LibraryCall]:
+        return [c for g in self.graphs for c in g.library_calls]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [v for g in self.graphs for v in g.verdicts]
+
+    @property
+    def notes(self) -> list[str]:
+        return [n for g in self.graphs for n in g.notes]
+
+    @property
+    def bytes_before(self) -> int:
+        """Bytes that running every op by itself reads and writes."""
+        return sum(g.bytes_before for g in self.graphs)
+
+    @property
+    def bytes_after(self) -> int:
+        """Bytes that the regions read and write."""
+        return sum(g.bytes_after for g in self.graphs)
+
+    @property
+    def compile_ms(self) -> float:
+        """Milliseconds from captured graphs to loaded kernels."""
+        return sum(g.compile_ms for g in self.graphs)
+
+    def phase(self, phase: str) -> Report:
+        """The part about one phase: "forward", "backward" or "inference"."""
+        return Report([g for g in self.graphs if g.phase == phase])
+
+    @property
+    def forward(self) -> Report:
+        return Report([g for g in self.graphs if g.phase != "backward"])
+
+    @property
+    def backward(self) -> Report:
+        return self.phase("backward")
+
+
+def traffic(ops_or_regions: list[tuple[tuple[Value, ...], tuple[Value, ...]]]) -> int:
+    """Bytes of distinct inputs plus outputs, summed."""
+    return sum(
+        hint(v.type.nbytes) for ins, outs in ops_or_regions for v in (*dict.fromkeys(ins), *outs)
+    )
+
+
+def bytes_before(graph: Graph, views: frozenset[Op]) -> int:
+    """Every op that computes reads its operands and writes its results."""
+    return traffic([(op.inputs, op.results) for op in graph.ops if op not in views])
+
+
+def region_bytes(region: Region, storage: dict[Value, Strided]) -> int:
+    """What the region reads from outside, each tensor once, and writes.
+
+    A view counts with its own elements, but never with more than its tensor has.
+    """
+    seen: dict[Value, int] = {}
+    for v in region.inputs:
+        root = storage[v].root if v in storage else v
+        size = min(hint(v.type.nbytes), hint(root.type.nbytes))
+        seen[root] = max(seen.get(root, 0), size)
+    return sum(seen.values()) + sum(hint(v.type.nbytes) for v in region.outputs)

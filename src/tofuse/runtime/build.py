@@ -1,0 +1,159 @@
+"""Partition -> Plan: what to allocate, launch, call, view and release, in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tofuse.ir.dims import Dim, show_dim
+from tofuse.ir.graph import Op, Value
+from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
+from tofuse.ir.region import Partition, Region
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """How a region's kernel is called: its number, and the values behind its buffers."""
+
+    kernel: int
+    arguments: tuple[Value, ...]
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A call's flat arguments and results: tensors, sizes, or None; where sizes come from."""
+
+    arguments: tuple[Value | Dim | None, ...]
+    results: tuple[Value | Dim | None, ...]
+    symbols: Mapping[str, tuple[str, int, int]]
+
+
+def build_plan(part: Partition, signature: Signature, calls: Mapping[Region, KernelCall]) -> Plan:
+    """The plan of a partition; a region without a kernel runs op by op through PyTorch."""
+    return _Builder(part, signature, calls).run()
+
+
+@dataclass(eq=False)
+class _Builder:
+    part: Partition
+    signature: Signature
+    calls: Mapping[Region, KernelCall]
+    steps: list[Step] = field(default_factory=list)
+    views: dict[Value, str] = field(default_factory=dict)
+
+    def run(self) -> Plan:
+        for k, region in enumerate(self.part.regions):
+            if region.library:
+                self._library(region.ops[0])
+            elif region in self.calls:
+                self._launch(region, self.calls[region])
+            else:
+                self._fallback(region, k)
+        results = tuple(self._result(r) for r in self.signature.results)
+        parameters = tuple(self._parameter(k, a) for k, a in enumerate(self.signature.arguments))
+        symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
+        steps = _with_releases(self.steps, results, [p.name for p in parameters])
+        return Plan(self.part.graph.name, parameters, symbols, steps, results)
+
+    # -- the border ------------------------------------------------------------------------------
+
+    def _parameter(self, k: int, argument: Value | Dim | None) -> Parameter:
+        if isinstance(argument, Value):
+            return Parameter(variable(argument), argument.layout)
+        return Parameter(f"n{k}", None)
+
+    def _source(self, kind: str, k: int, dim: int) -> str:
+        if kind.startswith("expr:"):
+            return kind[len("expr:") :]
+        argument = self.signature.arguments[k]
+        name = variable(argument) if isinstance(argument, Value) else f"n{k}"
+        return {"argument": name, "size": f"{name}.size({dim})", "stride": f"{name}.stride({dim})"}[
+            kind
+        ]
+
+    def _result(self, result: Value | Dim | None) -> str:
+        if isinstance(result, Value):
+            return self._tensor(result)
+        return "None" if result is None else show_dim(result)
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _tensor(self, v: Value) -> str:
+        """The name of a tensor that is the value, made as a view where it shares memory."""
+        place = self.part.storage[v]
+        if place.root is v:
+            return variable(v)
+        if v not in self.views:
+            name = self.views[v] = variable(v)
+            source = variable(place.root)
+            self.steps.append(View(name, source, v.shape, place.strides, place.offset))
+        return self.views[v]
+
+    def _allocate(self, v: Value) -> None:
+        strides = self.part.storage[v].strides
+        self.steps.append(Allocate(variable(v), v.shape, strides, v.dtype))
+
+    def _launch(self, region: Region, call: KernelCall) -> None:
+        for v in region.outputs:
+            self._allocate(v)
+        names = tuple(variable(v) for v in call.arguments)
+        self.steps.append(Launch(call.kernel, region.name, names, call.symbols))
+
+    def _library(self, op: Op) -> None:
+        tensors = [self._tensor(v) for v in op.inputs]
+        args = re.sub(r"\$(\d+)", lambda m: tensors[int(m[1])], str(op.attr("args")))
+        picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
+        names = tuple(variable(r) for r in op.results)
+        strides = tuple(r.layout for r in op.results)
+        self.steps.append(Call(str(op.attr("target")), args, names, picks, strides))
+
+    def _fallback(self, region: Region, number: int) -> None:
+        tensors = ", ".join(self._tensor(v) for v in region.inputs)
+        names = tuple(variable(v) for v in region.outputs)
+        strides = tuple(self.part.storage[v].strides for v in region.outputs)
+        picks = tuple(range(len(names)))
+        symbols = "".join(f", {s}={s}" for s in self.signature.symbols)
+        call = Call(f"region{number}", f"[{tensors}]{symbols}", names, picks, strides)
+        self.steps.append(call)
+
+
+def variable(v: Value) -> str:
+    """A Python name for a value."""
+    return "t_" + re.sub(r"\W", "_", v.name)
+
+
+def _with_releases(
+    steps: Sequence[Step], results: Sequence[str], parameters: Sequence[str]
+) -> tuple[Step, ...]:
+    """Drop every tensor after the step that reads it last."""
+    last: dict[str, int] = dict.fromkeys(parameters, -1)
+    for k, step in enumerate(steps):
+        for name in _mentions(step):
+            last[name] = k
+    kept = set(results)
+    after: dict[int, list[str]] = {}
+    for name, k in last.items():
+        if name not in kept:
+            after.setdefault(k, []).append(name)
+    out: list[Step] = [Release(tuple(after[-1]))] if -1 in after else []
+    for k, step in enumerate(steps):
+        out.append(step)
+        if k in after and k < len(steps) - 1:
+            out.append(Release(tuple(after[k])))
+    return tuple(out)
+
+
+def _mentions(step: Step) -> tuple[str, ...]:
+    match step:
+        case Allocate():
+            return (step.name,)
+        case Launch():
+            return step.tensors
+        case Call():
+            return (*re.findall(r"\bt_\w+", step.args), *step.results)
+        case View():
+            return (step.name, step.source)
+        case Release():
+            return ()

@@ -1,0 +1,152 @@
+"""Plan -> callable: write the plan as straight Python, so that a call costs little beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.autograd import profiler
+
+from tofuse.ir.dims import Dim, show_dim
+from tofuse.ir.plan import Allocate, Call, Launch, Plan, Release, Step, View
+from tofuse.ir.types import DType
+from tofuse.runtime.launch import Launcher
+
+Run = Callable[[list[object]], list[object]]
+
+
+def load_plan(
+    plan: Plan,
+    kernels: Sequence[Launcher],
+    constants: Sequence[torch.Tensor],
+    fallbacks: Mapping[str, Callable[..., object]],
+) -> Run:
+    """A callable that takes the flat arguments in one list, which it empties."""
+    namespace: dict[str, object] = {
+        "torch": torch,
+        "empty": torch.empty_strided,
+        "as_strided": torch.as_strided,
+        "relay": _relay,
+        "traced": _traced,
+        "profiling": profiler._is_profiler_enabled,
+        "inf": float("inf"),
+        "nan": float("nan"),
+        "constants": tuple(constants),
+        **fallbacks,
+    }
+    for k, kernel in enumerate(kernels):
+        namespace[f"k{k}"] = kernel
+    for step in plan.steps:
+        if isinstance(step, Call) and step.target not in fallbacks:
+            namespace[_function(step.target)] = _operator(step.target)
+    namespace["is_profiling"] = profiler
+    exec(compile(plan_source(plan), f"<tofuse {plan.name}>", "exec"), namespace)  # noqa: S102
+    run = namespace["run"]
+    assert callable(run)
+    return run  # type: ignore[return-value]  # the text above defines it with this type
+
+
+def plan_source(plan: Plan) -> str:
+    """The plan as the Python text that is executed."""
+    names = [p.name for p in plan.parameters]
+    lines = ["def run(args):"]
+    if names:
+        lines.append(f"{', '.join(names)}, = *args, *constants")
+    lines.append("args.clear()")
+    lines += [f"{name} = {text}" for name, text in plan.symbols]
+    for p in plan.parameters:
+        if p.strides:
+            check = f"if {p.name}.stride() != {_dims(p.strides)}: "
+            lines.append(f"{check}{p.name} = relay({p.name}, {_dims(p.strides)})")
+    for step in plan.steps:
+        lines += _step_source(step)
+    lines.append(f"return [{', '.join(plan.results)}]")
+    return "\n    ".join(lines)
+
+
+def _step_source(step: Step) -> list[str]:
+    match step:
+        case Allocate():
+            shape, strides = _dims(step.shape), _dims(step.strides)
+            return [f"{step.name} = empty({shape}, {strides}, dtype={_TORCH[step.dtype]})"]
+        case Launch():
+            words = [*(f"{t}.data_ptr()" for t in step.tensors), *step.symbols]
+            call = f"k{step.kernel}"
+            return [
+                f"if is_profiling._is_profiler_enabled: traced({step.name!r}, {call}, "
+                f"{', '.join(words)})",
+                f"else: {call}({', '.join(words)})",
+            ]
+        case Call():
+            return _call_source(step)
+        case View():
+            offset = f"{step.source}.storage_offset() + {show_dim(step.offset)}"
+            return [
+                f"{step.name} = as_strided({step.source}, {_dims(step.shape)}, "
+                f"{_dims(step.strides)}, {offset})"
+            ]
+        case Release():
+            return [f"del {', '.join(step.names)}"]
+
+
+def _call_source(step: Call) -> list[str]:
+    call = f"{_function(step.target)}({step.args})"
+    if not step.results:
+        return [call]
+    if step.picks:
+        lines = [f"r = {call}"]
+        lines += [f"{n} = r[{k}]" for n, k in zip(step.results, step.picks, strict=True)]
+        lines.append("del r")
+    else:
+        lines = [f"{step.results[0]} = {call}"]
+    for name, strides in zip(step.results, step.strides, strict=True):
+        if strides:
+            check = f"if {name}.stride() != {_dims(strides)}: "
+            lines.append(f"{check}{name} = relay({name}, {_dims(strides)})")
+    return lines
+
+
+def _dims(dims: tuple[Dim, ...]) -> str:
+    return f"({''.join(f'{show_dim(d)}, ' for d in dims)})"
+
+
+def _function(target: str) -> str:
+    return target.replace(".", "_").replace("::", "_")
+
+
+def _operator(target: str) -> object:
+    """`aten.mm.default` -> the operator."""
+    found: object = torch.ops
+    for part in target.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _relay(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor laid out as the kernels were compiled for; itself where only empty or size-1
+    dimensions differ."""
+    same = all(a == b or n == 1 for a, b, n in zip(t.stride(), strides, t.shape, strict=True))
+    if same or t.numel() == 0:
+        return t
+    laid = torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device)
+    return laid.copy_(t)
+
+
+def _traced(name: str, kernel: Launcher, *words: int) -> None:
+    """A launch that the profiler sees."""
+    with torch.profiler.record_function(f"tofuse::{name}"):
+        kernel(*words)
+
+
+_TORCH = {
+    DType.F64: "torch.float64",
+    DType.F32: "torch.float32",
+    DType.F16: "torch.float16",
+    DType.BF16: "torch.bfloat16",
+    DType.I64: "torch.int64",
+    DType.I32: "torch.int32",
+    DType.I16: "torch.int16",
+    DType.I8: "torch.int8",
+    DType.U8: "torch.uint8",
+    DType.BOOL: "torch.bool",
+}

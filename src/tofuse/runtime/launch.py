@@ -1,0 +1,86 @@
+"""Call machine code: pack addresses and sizes, choose threads, hand out workspace."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from tofuse.ir.dims import Dim, evaluate, hint, product, symbols_of
+from tofuse.ir.kernel import Compute, Kernel, Load, Uniform
+
+Entry = Callable[[object], int]
+WORK_PER_THREAD = 20_000.0  # additions or loads, about 5 us: less does not pay for waking a thread
+
+
+class Launcher:
+    """A kernel ready to be called with the addresses of its buffers, then its size symbols."""
+
+    def __init__(self, entry: Entry, kernel: Kernel, block_bytes: Dim) -> None:
+        self.entry, self.name = entry, kernel.name
+        self.buffers, self.symbols = len(kernel.buffers), kernel.symbols
+        self.block_bytes = block_bytes
+        self.elements = product(a.extent for a in kernel.axes)
+        self.cost = _cost(kernel)
+        self.context = ctypes.c_int64 * (self.buffers + len(self.symbols) + 3)
+        self.static = not symbols_of(self.elements) and not symbols_of(block_bytes)
+        self.limit = self._threads(hint(self.elements))
+        self.block = hint(block_bytes)
+
+    def __call__(self, *words: int) -> None:
+        """Run; raises IndexError where a gather met an index out of range."""
+        limit, block = self.limit, self.block
+        if not self.static:
+            env = dict(zip(self.symbols, words[self.buffers :], strict=True))
+            limit = self._threads(evaluate(self.elements, env))
+            block = evaluate(self.block_bytes, env)
+        threads = 1 if limit <= 1 else min(limit, torch.get_num_threads())
+        if block:
+            space = _workspace(block * threads)
+            status = self.entry(self.context(*words, space, threads, 0))
+        else:
+            status = self.entry(self.context(*words, 0, threads, 0))
+        if status:
+            raise IndexError(f"index out of range in self (in the fused kernel {self.name})")
+
+    def _threads(self, elements: int) -> int:
+        """How many threads the work is worth."""
+        return max(1, int(elements * self.cost / WORK_PER_THREAD))
+
+
+def _cost(kernel: Kernel) -> float:
+    """Rough additions per point of the iteration space."""
+    total = 0.0
+    for s in kernel.body:
+        total += 0.5 if isinstance(s, Compute) else 4.0 if isinstance(s, (Uniform, Load)) else 0.5
+    return max(total, 0.5)
+
+
+_local = threading.local()
+
+
+def _workspace(nbytes: int) -> int:
+    """The address of this Python thread's scratch memory, 64-byte aligned, grown as needed."""
+    space = getattr(_local, "space", None)
+    if space is None or space.numel() < nbytes + 64:
+        space = _local.space = torch.empty(nbytes + 64, dtype=torch.uint8)
+    return -(-int(space.data_ptr()) // 64) * 64
+
+
+def find_openmp() -> ctypes.CDLL | None:
+    """The OpenMP runtime that torch runs its own threads with; None where there is none."""
+    names = [str(p) for p in (Path(torch.__file__).parent / "lib").glob("lib*omp*")]
+    for name in [*names, None]:
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        try:
+            library.GOMP_parallel  # noqa: B018  (looked up when touched)
+        except AttributeError:
+            continue
+        return library
+    return None

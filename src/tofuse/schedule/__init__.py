@@ -1,0 +1,1 @@
+"""Loop order, tiles, threads and vectors for a kernel."""

@@ -1,0 +1,180 @@
+"""Kernel -> Schedule: loop order by memory stride, rows where reductions need them, vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tofuse.ir.dims import hint, known_multiple
+from tofuse.ir.kernel import (
+    Affine,
+    Compute,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Take,
+    Uniform,
+    iteration_axes,
+    uses,
+)
+from tofuse.ir.schedule import Loop, Schedule, Target
+from tofuse.ir.types import DType
+
+STRIP = 4096  # elements a task of a flat loop; a few microseconds of work
+COLUMN_STRIP = 512  # columns reduced at a time: rows of 2 KB keep the prefetcher running
+RANDOM_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
+
+
+def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
+    """A legal, good order for the loops of a kernel."""
+    facts = _facts(kernel)
+    if not kernel.axes:
+        return Schedule((), 0, 1, 1)
+    vector = max(facts.order, key=lambda a: (_vector_score(kernel, facts, a), -ord(a[-1])))
+    rest = [a for a in facts.order if a != vector]
+    outer = [a for a in rest if a not in facts.row]
+    inner = [a for a in rest if a in facts.row]
+    lanes, unroll = _vectors(kernel, facts, vector, target)
+    strip = _strip(kernel, facts, vector, outer, inner, target)
+    if strip and (vector not in facts.row):
+        loops = [Loop(vector, strip), *map(Loop, outer), *map(Loop, inner), Loop(vector)]
+        if not facts.reduced & set(rest) and outer:
+            loops = [*map(Loop, outer), *map(Loop, inner), Loop(vector, strip), Loop(vector)]
+    else:
+        tiles = [Loop(vector, strip)] if strip else []
+        loops = [*map(Loop, outer), *map(Loop, inner), *tiles, Loop(vector)]
+    return Schedule(tuple(loops), _band(kernel, facts, loops, target), lanes, unroll)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """`row`: axes reduced and then walked again; `reduced`: all that are; `order`: by stride."""
+
+    runs: dict[Stmt, frozenset[str]]
+    row: frozenset[str]
+    reduced: frozenset[str]
+    order: tuple[str, ...]
+    accesses: tuple[tuple[Affine, int], ...] = field(default=())
+
+
+def _facts(kernel: Kernel) -> _Facts:
+    values, runs = iteration_axes(kernel)
+    makers = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    pending: dict[str, frozenset[str]] = {}  # axes already reduced in a value's history
+    row: set[str] = set()
+    reduced: set[str] = set()
+    for s in kernel.body:
+        history = frozenset().union(*(pending[u] for u in uses(s)))
+        row |= history & runs[s]
+        if isinstance(s, Reduce):
+            reduced |= set(s.over)
+            history |= frozenset(s.over)
+        if not isinstance(s, Store):
+            pending[s.name] = history
+    del makers, values
+    accesses = tuple(
+        (s.index, 2 if isinstance(s, Store) else 1)
+        for s in kernel.body
+        if isinstance(s, (Load, Store, Take))
+    )
+    return _Facts(runs, frozenset(row), frozenset(reduced), _by_stride(kernel, accesses), accesses)
+
+
+def _by_stride(kernel: Kernel, accesses: tuple[tuple[Affine, int], ...]) -> tuple[str, ...]:
+    """Axes, the ones that step furthest in memory first."""
+
+    def stride(axis: str) -> float:
+        steps = [(abs(hint(i.coefficient(axis))), w) for i, w in accesses]
+        known = [(s, w) for s, w in steps if s]
+        return sum(s * w for s, w in known) / max(1, sum(w for _, w in known))
+
+    return tuple(sorted((a.name for a in kernel.axes), key=lambda a: (-stride(a), a)))
+
+
+def _vector_score(kernel: Kernel, facts: _Facts, axis: str) -> float:
+    """Contiguous accesses along the axis, less strided ones; long axes over short ones."""
+    score = 0.0
+    for index, weight in facts.accesses:
+        step = index.coefficient(axis)
+        if step == 1:
+            score += weight
+        elif step != 0:
+            score -= weight
+    extent = hint(kernel.extent(axis))
+    return score * 4 + min(extent, 64) / 16 + facts.order.index(axis) / 64
+
+
+def _vectors(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> tuple[int, int]:
+    """Lanes, and how many vectors are worked on at once."""
+    wide = any(
+        s.dtype in (DType.F64, DType.I64) and vector in facts.runs[s]
+        for s in kernel.body
+        if isinstance(s, (Load, Store, Compute))
+    )
+    narrow = any(
+        s.dtype not in (DType.F64, DType.I64, DType.BOOL) and vector in facts.runs[s]
+        for s in kernel.body
+        if isinstance(s, (Load, Store))
+    )
+    lanes = max(1, target.lanes // 2) if wide and not narrow else target.lanes
+    body = sum(1 for s in kernel.body if vector in facts.runs[s])
+    unroll = 4 if body <= 16 else 2 if body <= 48 else 1
+    if any(_whole_blocks(kernel, s, vector) for s in kernel.body if isinstance(s, Uniform)):
+        unroll = max(1, RANDOM_BLOCK // lanes)
+    extent = kernel.extent(vector)
+    if isinstance(extent, int):
+        while unroll > 1 and extent <= lanes * (unroll // 2):
+            unroll //= 2
+    return lanes, unroll
+
+
+def _whole_blocks(kernel: Kernel, u: Uniform, vector: str) -> bool:
+    """Whether blocks of 64 along the vector axis are blocks of the generator."""
+    others = [c for a, c in u.col.terms if a != vector] + [u.col.const]
+    return u.col.coefficient(vector) == 1 and all(known_multiple(c, RANDOM_BLOCK) for c in others)
+
+
+def _strip(
+    kernel: Kernel, facts: _Facts, vector: str, outer: list[str], inner: list[str], target: Target
+) -> int:
+    """The tile of the vector axis; 0 where it is run whole."""
+    extent = hint(kernel.extent(vector), 1 << 20)
+    if not outer and not inner:
+        return STRIP
+    if vector in facts.row:
+        return 0
+    others = [a for a in (*outer, *inner) if a in facts.reduced]
+    if others and vector not in facts.reduced:
+        if not _columns_alone(kernel, facts, vector):
+            return 0
+        per_thread = -(-extent // target.threads)
+        if per_thread < 64 and not inner:
+            return 0
+        return min(COLUMN_STRIP, -(-per_thread // 64) * 64)
+    if vector in facts.reduced and extent > 2 * STRIP:
+        return STRIP
+    rows = 1
+    for a in outer:
+        rows *= hint(kernel.extent(a))
+    return STRIP if rows < 4 * target.threads and extent > STRIP else 0
+
+
+def _columns_alone(kernel: Kernel, facts: _Facts, vector: str) -> bool:
+    """Whether everything that must run once runs along the vector axis."""
+    return all(vector in facts.runs[s] for s in kernel.body if isinstance(s, (Store, Reduce)))
+
+
+def _band(kernel: Kernel, facts: _Facts, loops: list[Loop], target: Target) -> int:
+    """How many of the outermost loops are shared out among threads."""
+    rows, band = 1, 0
+    for k, loop in enumerate(loops):
+        last = k == len(loops) - 1
+        if last or (loop.axis in facts.row and band) or rows >= 4 * target.threads:
+            break
+        if band and loop.axis in facts.reduced:
+            break
+        extent = hint(kernel.extent(loop.axis))
+        rows *= -(-extent // loop.strip) if loop.strip else extent
+        band += 1
+    return band

@@ -1,0 +1,273 @@
+"""Kernel and Schedule -> Nest: place statements in loops, in passes that follow the reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Union
+
+from tofuse.ir.dims import Dim, hint, product
+from tofuse.ir.kernel import (
+    Compute,
+    Definition,
+    Inside,
+    Iota,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    affine,
+    iteration_axes,
+    uses,
+)
+from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore, Scratch
+from tofuse.ir.schedule import Loop, Schedule
+from tofuse.ir.types import DType
+from tofuse.ops.table import opdef
+
+Item = Union[Stmt, Restore]  # noqa: UP007
+
+RECOMPUTE_COST = 3.0  # additions a value may cost and still be computed again, not kept
+LARGE_RECOMPUTE_COST = 40.0  # the same where its row would not stay in the L2 cache
+ROW_BYTES = 256 * 1024  # of scratch a thread, about a quarter of an L2 cache
+
+
+class Unschedulable(Exception):
+    """The loop order does not fit the kernel; the message is a verdict's reason."""
+
+
+def build_nest(kernel: Kernel, schedule: Schedule) -> Nest:
+    """The loops of a kernel; raises Unschedulable where its statements do not nest that way."""
+    return _Builder(kernel, schedule).run()
+
+
+@dataclass(eq=False)
+class _Builder:
+    kernel: Kernel
+    schedule: Schedule
+    values: dict[str, frozenset[str]] = field(default_factory=dict)
+    runs: dict[Stmt, frozenset[str]] = field(default_factory=dict)
+    makers: dict[str, Definition] = field(default_factory=dict)
+    scratch: dict[str, Scratch] = field(default_factory=dict)
+    block: Dim = 0
+
+    def run(self) -> Nest:
+        self.values, self.runs = iteration_axes(self.kernel)
+        self.makers = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
+        phases, body = [], list(self.kernel.body)
+        stages = self._stages(body, range(self.schedule.parallel))
+        for k in range(max(stages.values(), default=0) + 1):
+            items = self._closure([s for s in body if stages[s] == k], body, stages, k, 0)
+            phases.append(self._phase(items))
+        saved = {n: a for n, a in self.scratch.items() if not isinstance(self.makers[n], Reduce)}
+        return Nest(self.kernel, self.schedule, tuple(phases), saved, self.block)
+
+    # -- where things stand ----------------------------------------------------------------------
+
+    def position(self, axis: str) -> int:
+        return max(k for k, lp in enumerate(self.schedule.loops) if lp.axis == axis)
+
+    def first(self, axis: str) -> int:
+        return min(k for k, lp in enumerate(self.schedule.loops) if lp.axis == axis)
+
+    def depth(self, item: Item) -> int:
+        """How many loops enclose a statement."""
+        axes = self.values[item.name] if isinstance(item, Restore) else self.runs[item]
+        return max((self.position(a) + 1 for a in axes), default=0)
+
+    def opens(self, r: Reduce) -> int:
+        """The outermost loop a reduction runs over."""
+        return min(self.first(a) for a in r.over)
+
+    def _stages(self, items: Sequence[Item], levels: range) -> dict[Item, int]:
+        """The pass of each statement: one later than every reduction over `levels` it needs."""
+        stage: dict[Item, int] = {}
+        by_name = {s.name: s for s in items if not isinstance(s, Store)}
+        for s in items:
+            latest = 0
+            for name in () if isinstance(s, Restore) else uses(s):
+                if name not in by_name:
+                    continue
+                d = by_name[name]
+                waits = isinstance(d, Reduce) and self.opens(d) in levels
+                latest = max(latest, stage[d] + waits)
+            stage[s] = latest
+        return stage
+
+    # -- values that cross passes ----------------------------------------------------------------
+
+    def _closure(
+        self,
+        wanted: list[Item],
+        items: Sequence[Item],
+        stages: dict[Item, int],
+        k: int,
+        level: int,
+    ) -> list[Item]:
+        """The statements of pass k, with what it needs of earlier passes computed or read again."""
+        by_name = {s.name: s for s in items if not isinstance(s, Store)}
+        chosen: dict[Item, Item] = {s: s for s in wanted}
+        work = list(wanted)
+        while work:
+            s = work.pop()
+            for name in () if isinstance(s, Restore) else uses(s):
+                maker = by_name.get(name)
+                if maker is None or maker in chosen or stages[maker] == k:
+                    continue
+                again = self._again(maker, level, {n for n, d in by_name.items() if stages[d] < k})
+                if again is None:
+                    continue
+                chosen[maker] = again
+                if not isinstance(again, Restore):
+                    work.append(again)
+        return [chosen[s] for s in items if s in chosen]
+
+    def _again(self, maker: Item, level: int, earlier: set[str]) -> Item | None:
+        """How an earlier pass's value comes into this one; None if it is still in a register."""
+        if isinstance(maker, Restore):
+            return maker
+        assert not isinstance(maker, Store)
+        name = maker.name
+        if isinstance(maker, Reduce):
+            if level == 0:
+                return Restore(name, self._array(maker, 0))
+            kept = self._inner_axes(name, self.opens(maker))
+            return Restore(name, self._array(maker, self.opens(maker))) if kept else None
+        if level and not self._inner_axes(name, level):
+            return None
+        if name in self.scratch:
+            return Restore(name, self.scratch[name])
+        large = level == 0 or self._row_bytes(name, level) > ROW_BYTES
+        limit = LARGE_RECOMPUTE_COST if large else RECOMPUTE_COST
+        if level == 0 or self._cost(name, earlier) <= limit:
+            return maker
+        self.scratch[name] = self._allocate(name, maker.dtype, self._inner_axes(name, level), level)
+        return Restore(name, self.scratch[name])
+
+    def _cost(self, name: str, earlier: set[str]) -> float:
+        total, work, seen = 0.0, [name], set()
+        while work:
+            n = work.pop()
+            if n in seen or n not in earlier or n in self.scratch:
+                continue
+            seen.add(n)
+            stmt = self.makers[n]
+            if isinstance(stmt, Reduce):
+                continue
+            total += _stmt_cost(stmt)
+            work += uses(stmt)
+        return total
+
+    def _inner_axes(self, name: str, level: int) -> tuple[str, ...]:
+        """The axes of a value whose loops are at or inside `level`, outermost first."""
+        inner = [a for a in self.values[name] if self.position(a) >= level]
+        return tuple(sorted(inner, key=self.position))
+
+    def _extents(self, axes: Sequence[str], tiled: Sequence[str]) -> list[Dim]:
+        strips = {lp.axis: lp.strip for lp in self.schedule.loops if lp.strip}
+        return [strips[a] if a in tiled else self.kernel.extent(a) for a in axes]
+
+    def _row_bytes(self, name: str, level: int) -> int:
+        axes = self._inner_axes(name, level)
+        return hint(product(self._extents(axes, self._tiled(axes, level)))) * 4
+
+    def _tiled(self, axes: Sequence[str], level: int) -> tuple[str, ...]:
+        """Axes whose tile loop stands outside `level`, so that an array holds one tile only."""
+        return tuple(a for a in axes if self.first(a) < self.position(a) and self.first(a) < level)
+
+    def _accumulate(self, r: Reduce, level: int) -> Accumulate:
+        if level and not self._inner_axes(r.name, level):
+            return Accumulate(r)
+        array = self._array(r, level)
+        if r.position is None:
+            return Accumulate(r, array)
+        dtype = self.makers[r.arg].dtype
+        axes = self._inner_axes(r.name, level)
+        best = self._allocate(f"{r.name}.best", dtype, axes, level)
+        return Accumulate(r, array, best)
+
+    def _array(self, r: Reduce, level: int) -> Scratch:
+        if r.name not in self.scratch:
+            axes = self._inner_axes(r.name, level)
+            self.scratch[r.name] = self._allocate(r.name, r.dtype, axes, level)
+        return self.scratch[r.name]
+
+    def _allocate(self, name: str, dtype: DType, axes: tuple[str, ...], level: int) -> Scratch:
+        tiled = self._tiled(axes, level)
+        extents = self._extents(axes, tiled)
+        steps = [product(extents[k + 1 :]) for k in range(len(axes))]
+        elements = product(extents)
+        offset = self.block
+        size = product((elements, dtype.itemsize))
+        padded = (size + 127) // 64 * 64 if isinstance(size, int) else size + 128
+        self.block = padded + self.block
+        index = affine(zip(axes, steps, strict=True))
+        return Scratch(f"{name}.keep", dtype, index, elements, offset, tiled)
+
+    # -- loops -----------------------------------------------------------------------------------
+
+    def _phase(self, items: list[Item]) -> Phase:
+        axes = {lp.axis for lp in self.schedule.loops if any(self._runs_over(s, lp) for s in items)}
+        loops = self.schedule.loops
+        band = tuple(lp for lp in loops[: self.schedule.parallel] if lp.axis in axes)
+        partials = tuple(
+            self._accumulate(s, 0)
+            for s in items
+            if isinstance(s, Reduce) and self.opens(s) < self.schedule.parallel
+        )
+        head = [s for s in items if self.depth(s) == 0]
+        deep = [s for s in items if self.depth(s) > 0]
+        around = frozenset(lp.axis for lp in band)
+        body = self._nodes(self.schedule.parallel, deep, around)
+        return Phase(band, self._straight(head, frozenset()), body, partials)
+
+    def _runs_over(self, item: Item, loop: Loop) -> bool:
+        axes = self.values[item.name] if isinstance(item, Restore) else self.runs[item]
+        return loop.axis in axes
+
+    def _nodes(self, level: int, items: list[Item], around: frozenset[str]) -> tuple[Node, ...]:
+        """Passes at one level: straight statements, then one loop around the deeper ones.
+
+        `around` are the axes of the loops that enclose them.
+        """
+        nodes: list[Node] = []
+        stages = self._stages(items, range(level, level + 1))
+        for k in range(max(stages.values(), default=0) + 1):
+            part = [s for s in items if stages[s] == k]
+            part = self._closure(part, items, stages, k, level)
+            deep = [s for s in part if self.depth(s) > level]
+            nodes += self._straight([s for s in part if self.depth(s) <= level], around)
+            if not deep:
+                continue
+            loop = self.schedule.loops[level]
+            if not any(self._runs_over(s, loop) for s in deep):
+                nodes += self._nodes(level + 1, deep, around)
+                continue
+            accumulators = tuple(
+                self._accumulate(s, level)
+                for s in deep
+                if isinstance(s, Reduce) and self.opens(s) == level
+            )
+            body = self._nodes(level + 1, deep, around | {loop.axis})
+            nodes.append(For(loop, body, accumulators))
+        return tuple(nodes)
+
+    def _straight(self, items: Sequence[Item], around: frozenset[str]) -> tuple[Node, ...]:
+        """Statements in place; stores and reductions must run once per point of their own axes."""
+        for s in items:
+            if isinstance(s, (Store, Reduce)) and not around <= self.runs[s]:
+                raise Unschedulable("iteration spaces differ")
+        return tuple(s if isinstance(s, Restore) else Do(s) for s in items)
+
+
+def _stmt_cost(stmt: Stmt) -> float:
+    match stmt:
+        case Load() | Iota() | Inside() | Store():
+            return 0.5
+        case Compute() if stmt.op.startswith("round"):
+            return 2.0
+        case Compute():
+            return opdef(stmt.op).cost
+        case _:
+            return 20.0

@@ -1,0 +1,88 @@
+"""Runs programs through capture and the reference evaluator, in place of a compiler."""
+
+import torch
+
+from tofuse.capture.aot import aot_backend
+from tofuse.capture.convert import convert
+from tofuse.ops.reference import bind_symbols, run_graph
+
+
+class Recorder:
+    """A `torch.compile` backend that evaluates captured graphs and keeps them."""
+
+    def __init__(self, **options):
+        self.captured = []
+        self.phases = []
+        self.backend = aot_backend(self.compile_graph, **options)
+
+    def compile_graph(self, gm, phase):
+        captured = convert(gm, phase)
+        self.captured.append(captured)
+        self.phases.append(phase)
+        return lambda args: evaluate(captured, args)
+
+    def ops(self, phase):
+        """The op kinds of all graphs of one phase; an opaque op goes by its target."""
+        return [
+            str(op.attr("target")) if op.kind == "opaque" else op.kind
+            for captured, p in zip(self.captured, self.phases, strict=True)
+            for op in captured.graph.ops
+            if p == phase
+        ]
+
+
+def evaluate(captured, args):
+    """The flat outputs of a captured graph for flat arguments."""
+    sizes = bind_symbols(captured.symbols, args)
+    inputs = {v: t for v, t in zip(captured.arguments, args, strict=True) if is_value(v)}
+    inputs |= dict(captured.constants)
+    env = run_graph(captured.graph, inputs, sizes)
+    return [result_of(r, env, sizes) for r in captured.results]
+
+
+def is_value(x):
+    return hasattr(x, "type")
+
+
+def result_of(result, env, sizes):
+    from tofuse.ir.dims import evaluate as size_of
+
+    if is_value(result):
+        return env[result]
+    return None if result is None else size_of(result, sizes)
+
+
+def compiled(f, *, dynamic=False, **options):
+    """`f` through capture, and the recorder that saw its graphs."""
+    torch._dynamo.reset()
+    recorder = Recorder(**options)
+    return torch.compile(f, backend=recorder.backend, dynamic=dynamic, fullgraph=True), recorder
+
+
+def gradients(f, args):
+    """Results and gradients of every float argument, for fresh copies of the arguments."""
+    fresh = [fresh_copy(a) for a in args]
+    results = f(*fresh)
+    flat = [results] if isinstance(results, torch.Tensor) else list(results)
+    torch.manual_seed(1)
+    wanted = [r for r in flat if r.requires_grad]
+    if wanted:
+        torch.autograd.backward(wanted, [torch.randn_like(r) for r in wanted])
+    grads = [a.grad for a in fresh if isinstance(a, torch.Tensor) and a.requires_grad]
+    return [r.detach() for r in flat], grads
+
+
+def fresh_copy(x):
+    if not isinstance(x, torch.Tensor):
+        return x
+    return x.detach().clone().requires_grad_(x.requires_grad)
+
+
+def check(f, *args, dynamic=False, rtol=None, atol=None):
+    """Captured and evaluated, `f` and its gradients agree with eager."""
+    run, recorder = compiled(f, dynamic=dynamic)
+    got, expected = gradients(run, args), gradients(f, args)
+    torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
+    for result, wanted in zip(got[0], expected[0], strict=True):
+        assert result.stride() == wanted.stride()
+    return recorder

@@ -1,0 +1,114 @@
+"""Every case of every pass: text, verifier, a second run, and the numbers."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from tests.support.cases import Case, accept, read_cases
+from tests.support.numbers import (
+    assert_same_bits,
+    plain_inputs,
+    sizes_of,
+    special_inputs,
+)
+from tofuse.ir.graph import Graph, Value
+from tofuse.ir.parse import parse_graph
+from tofuse.ir.show import rename, show_graph
+from tofuse.ops.reference import run_graph
+from tofuse.ops.verify import verify
+from tofuse.passes import GRAPH_PASSES, run_passes
+from tofuse.passes.rewrite import Rewrite, Rule, Sweep
+
+FILES = sorted(Path(__file__).parent.glob("*.txt"))
+CASES = [case for file in FILES for case in read_cases(file)]
+PASSES = {p.__name__: p for p in (*GRAPH_PASSES, run_passes)}
+
+# These add in another order than PyTorch's own operators, or than the ops do before.
+ROUNDING = ("thin_matmul", "batch_branches", "run_passes")
+
+DRAWS = 24
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case, request: pytest.FixtureRequest):
+    pass_ = PASSES[case.file.stem]
+    graph = parse_graph(case.before)
+    assert show_graph(graph) == case.before
+    verify(graph)
+
+    result = pass_(graph)
+    verify(result)
+    text = show_graph(rename(result, inputs=False))
+    if request.config.getoption("--accept"):
+        accept(case, text)
+    else:
+        assert text == case.after
+    assert show_graph(parse_graph(text)) == text
+    assert pass_(result) is result, "a second run changes the graph again"
+    if case.before == case.after:
+        assert result is graph, "nothing changed, but it is another object"
+    same_numbers(case, graph, result)
+
+
+def same_numbers(case: Case, graph: Graph, result: Graph) -> None:
+    generator = torch.Generator().manual_seed(7)
+    exact = case.file.stem not in ROUNDING
+    draw: Callable[[Graph, torch.Generator], dict[Value, torch.Tensor]]
+    draw = special_inputs if exact else plain_inputs
+    for _ in range(DRAWS if exact else 2):
+        inputs = draw(graph, generator)
+        expected = outputs(graph, inputs)
+        for want, got in zip(expected, outputs(result, inputs), strict=True):
+            if exact:
+                assert_same_bits(want, got)
+            else:
+                torch.testing.assert_close(got, want, equal_nan=True)
+
+
+def outputs(graph: Graph, inputs: dict[Value, torch.Tensor]) -> list[torch.Tensor]:
+    values = run_graph(graph, inputs, sizes_of(graph)) | inputs
+    return [values[v] for v in graph.outputs if v is not None]
+
+
+@pytest.mark.parametrize("name", [p.__name__ for p in GRAPH_PASSES])
+def test_every_pass_has_cases_and_refusals(name: str):
+    cases = [case for case in CASES if case.file.stem == name]
+    assert any(case.before != case.after for case in cases)
+    assert any(case.before == case.after for case in cases)
+
+
+@pytest.mark.parametrize("name", [p.__name__ for p in GRAPH_PASSES])
+def test_every_rule_fires(name: str, monkeypatch: pytest.MonkeyPatch):
+    module = sys.modules[f"tofuse.passes.{name}"]
+    table = rules_of(module)
+    fired: set[tuple[str, str]] = set()
+    counted = {
+        kind: tuple(counting(rule, (kind, rule.__name__), fired) for rule in rules)
+        for kind, rules in table.items()
+    }
+    monkeypatch.setattr(module, "RULES", counted, raising=False)
+    for case in CASES:
+        if case.file.stem == name:
+            PASSES[name](parse_graph(case.before))
+    rules = {rule.__name__ for rules in table.values() for rule in rules}
+    assert rules - {rule for _, rule in fired} == set()
+
+
+def rules_of(module: ModuleType) -> dict[str, tuple[Rule, ...]]:
+    table = vars(module).get("RULES", {})
+    assert isinstance(table, dict)
+    return table
+
+
+def counting(rule: Rule, key: tuple[str, str], fired: set[tuple[str, str]]) -> Rule:
+    def counted(op, sweep: Sweep) -> Rewrite | None:
+        found = rule(op, sweep)
+        if found is not None:
+            fired.add(key)
+        return found
+
+    return counted
