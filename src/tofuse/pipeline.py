@@ -175,7 +175,7 @@ def _report(
     calls = [
         LibraryCall(str(r.ops[0].attr("target")), phase, "library call", r.ops[0].loc)
         for r in part.regions
-        if r.library
+        if r.library and not str(r.ops[0].attr("target")).startswith("tofuse.")
     ]
     kernels = [
         KernelReport(b.region.name, phase, b.source, f"{b.nest.kernel!r}\n{b.nest!r}")

@@ -70,7 +70,7 @@ def same_numbers(case: Case, graph: Graph, result: Graph) -> None:
 
 
 def outputs(graph: Graph, inputs: dict[Value, torch.Tensor]) -> list[torch.Tensor]:
-    values = run_graph(graph, inputs, sizes_of(graph)) | inputs
+    values = run_graph(graph, {v: x.clone() for v, x in inputs.items()}, sizes_of(graph))
     return [values[v] for v in graph.outputs if v is not None]
 
 

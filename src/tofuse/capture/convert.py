@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Union
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
 
@@ -27,7 +29,7 @@ from tofuse.ir.graph import Graph, Scalar, Value
 from tofuse.ir.types import DType, TensorType
 
 DEVICES = ("cpu",)  # where the rules match ATen's results exactly
-Result = Union[Value, Dim, Text, list[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
+Result = Union[Value, Dim, Text, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def convert(gm: GraphModule, name: str) -> Captured:
     return _Converter(gm).run(name)
 
 
+@lru_cache(maxsize=4096)
 def rule_of(target: object) -> Rule | None:
     """The rule of an ATen overload, by its full name or by the name of all its overloads."""
     full = str(target)
@@ -127,7 +130,8 @@ class _Converter:
             )
         value = self._value(held, node.name)
         if held.numel() == 1 and value.dtype != DType.OTHER and held.device.type == "cpu":
-            return self.build.full(value.shape, Scalar(held.item()), value.dtype)
+            with unset_fake_temporarily():
+                return self.build.full(value.shape, Scalar(held.item()), value.dtype)
         self.constants.append((value, held))
         return value
 
@@ -236,8 +240,13 @@ def fusible(node: Node, target: torch._ops.OpOverload) -> bool:
 
 # Checks of sizes, which guards and torch's own shape rules have already made.
 DROPPED = frozenset(
-    "aten._assert_scalar aten.sym_constrain_range aten.sym_constrain_range_for_size "
-    "aten._assert_tensor_metadata aten._functional_assert_scalar".split()
+    (
+        "aten._assert_scalar",
+        "aten._functional_assert_scalar",
+        "aten._assert_tensor_metadata",
+        "aten.sym_constrain_range",
+        "aten.sym_constrain_range_for_size",
+    )
 )
 
 RULES: Mapping[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **CREATION}

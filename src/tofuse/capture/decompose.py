@@ -43,7 +43,8 @@ def _foreach() -> dict[OpOverload, Decomposition]:
         packet = getattr(aten, f"_foreach_{name}")
         for overload in packet.overloads():
             op = getattr(packet, overload)
-            if not op._schema.is_mutable and overload != "Tensor":
+            packed = overload == "Tensor" and name.startswith("addc")  # scalars in one tensor
+            if not op._schema.is_mutable and not packed:
                 table[op] = _each(single)
     return table
 
@@ -52,10 +53,12 @@ def _each(single: torch._ops.OpOverloadPacket) -> Decomposition:
     def apply(*lists: Sequence[Tensor] | float, **options: float) -> list[Tensor]:
         first = lists[0]
         assert isinstance(first, (list, tuple))
-        return [
-            single(*(a[k] if isinstance(a, (list, tuple)) else a for a in lists), **options)
-            for k in range(len(first))
-        ]
+        results = []
+        for k in range(len(first)):
+            row = [a[k] if isinstance(a, (list, tuple)) else a for a in lists]
+            named = {"value": row[3]} if len(row) > 3 else options  # addcmul and addcdiv
+            results.append(single(*row[:3], **named))
+        return results
 
     return apply
 
@@ -100,9 +103,33 @@ def _fmin(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(a, b)))
 
 
+def _nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """Nonzero where the class is the target: a comparison that fuses, in place of a scatter."""
+    channel = 0 if x.dim() < 2 else 1
+    if reduction == 1:
+        grad = grad / total_weight
+    along = [-1 if d == channel else 1 for d in range(x.dim())]
+    classes = torch.arange(x.shape[channel], device=x.device).view(along)
+    wanted = target.unsqueeze(channel)
+    spread = grad.unsqueeze(channel) if grad.dim() == target.dim() > 0 else grad
+    value = -spread if weight is None else -spread * weight.view(along)
+    hit = (classes == wanted) & (wanted != ignore_index)
+    return torch.where(hit, value, 0.0)
+
+
 OWN: dict[OpOverload, Decomposition] = {
     aten.linalg_vector_norm.default: _linalg_vector_norm,
     aten._foreach_norm.Scalar: _foreach_norm,
+    aten.nll_loss_backward.default: _nll_loss_backward,
+    aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.fmax.default: _fmax,
     aten.fmin.default: _fmin,
 }
@@ -134,8 +161,8 @@ FROM_TORCH = (
     # losses
     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits",
     "huber_loss huber_loss_backward mse_loss mse_loss_backward nll_loss_forward",
-    "nll_loss_backward nll_loss2d_forward nll_loss2d_backward smooth_l1_loss",
-    "smooth_l1_loss_backward soft_margin_loss soft_margin_loss_backward l1_loss",
+    "nll_loss2d_forward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss",
+    "soft_margin_loss_backward l1_loss",
     # arithmetic of several ops
     "addcdiv addcmul deg2rad rad2deg frac heaviside isneginf isposinf lerp logaddexp logaddexp2",
     "logit logit_backward nan_to_num rsub sgn sinc special_entr special_log_ndtr special_ndtr",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ def locate(node: Node) -> Loc | None:
     return _parse(trace) if isinstance(trace, str) else None
 
 
+@lru_cache(maxsize=4096)  # the ops of one line share their trace
 def _parse(trace: str) -> Loc | None:
     frames = [Loc(m["file"], int(m["line"]), m["code"].strip()) for m in _FRAME.finditer(trace)]
     outside = [f for f in frames if not f.file.startswith(_TORCH)]

@@ -52,7 +52,10 @@ def partition(
     plan = _Plan(list(joint.graph.nodes), num_fwd_outputs)
     saved = plan.saved()
     tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
-    numbers = [n for n in plan.order if n in plan.forward and _is_number(n)]
+    # floats of sizes are computed again from the integers
+    numbers = [
+        n for n in plan.order if n in plan.forward and isinstance(n.meta.get("val"), torch.SymInt)
+    ]
     forward, backward = _extract_fwd_bwd_modules(
         joint, tensors, saved_sym_nodes=numbers, num_fwd_outputs=num_fwd_outputs
     )
@@ -79,8 +82,8 @@ class _Plan:
         second = [n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node)]
         self._split(second)
         self.held = {n for n in self.forward if not _recomputable(n)}
-        written = {n for n in self.forward if n in self.held or _read_by_library(n, self.forward)}
-        written |= {_base(n) for n in first}
+        written = set(self.held) | {_base(n) for n in first}
+        written |= {_base(n) for n in self.forward if _read_by_library(n, self.forward)}
         self.held |= {
             _base(n)
             for n in self.forward
@@ -93,9 +96,8 @@ class _Plan:
     def _split(self, outputs: list[Node]) -> None:
         tangents: set[Node] = set()
         for n in self.order:
-            if n.op == "placeholder" and "tangents" in str(n.target):
-                tangents.add(n)
-            elif n.op != "output" and any(i in tangents for i in n.all_input_nodes):
+            is_tangent = n.op == "placeholder" and "tangents" in str(n.target)
+            if is_tangent or (n.op != "output" and not tangents.isdisjoint(n.all_input_nodes)):
                 tangents.add(n)
         self.forward = {n for n in self.order if n not in tangents and n.op != "output"}
         read = set(outputs)
@@ -195,7 +197,10 @@ def _read_by_library(node: Node, readers: set[Node]) -> bool:
 def _base(node: Node) -> Node:
     """What a chain of pure views looks at."""
     while node.op == "call_function" and str(node.target).rpartition(".")[0] in PLAIN_VIEWS:
-        node = node.all_input_nodes[0]
+        looked_at = node.all_input_nodes[0]
+        if _numel(looked_at) != _numel(node):  # an expand that repeats elements
+            return node
+        node = looked_at
     return node
 
 
@@ -213,14 +218,27 @@ def _cost(node: Node, written: bool) -> int:
         return 0
     if not isinstance(value, torch.Tensor):
         return INFINITE
+    return (2 if written else 3) * _numel(node) * value.dtype.itemsize + 1
+
+
+def _numel(node: Node) -> int:
+    """Elements of a tensor, as far as its sizes are known."""
     numel = 1
-    for extent in value.shape:
+    for extent in node.meta["val"].shape:
         hint = extent if isinstance(extent, int) else extent.node.hint
         numel *= UNKNOWN_SIZE if hint is None else int(hint)
-    return (2 if written else 3) * numel * value.dtype.itemsize + 1
+    return numel
 
 
 PLAIN_VIEWS = frozenset(
-    "aten.view aten._unsafe_view aten.permute aten.transpose aten.t aten.unsqueeze aten.squeeze "
-    "aten.alias aten.detach".split()
+    {
+        "aten._unsafe_view",
+        "aten.expand",
+        "aten.permute",
+        "aten.squeeze",
+        "aten.t",
+        "aten.transpose",
+        "aten.unsqueeze",
+        "aten.view",
+    }
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.capture.builder import Refused
 from tofuse.capture.call import Call, Rule
-from tofuse.ir.graph import Scalar, Value
+from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType
 
 
@@ -51,8 +51,9 @@ def arange(call: Call) -> Value:
 
 
 def uniform(call: Call) -> Value:
-    attrs = {"stream": call.integer("stream"), "shape": call.out.shape, "dtype": DType.F32}
-    return call.build.emit("uniform", (call.tensor("seed"),), {**attrs})
+    stream, seed = call.integer("stream"), call.tensor("seed")
+    attrs: dict[str, Attr] = {"stream": stream, "shape": call.out.shape, "dtype": DType.F32}
+    return call.build.emit("uniform", (seed,), attrs)
 
 
 CREATION: dict[str, Rule] = {

@@ -8,6 +8,7 @@ from torch.fx import Node
 from tofuse.capture.builder import Refused
 from tofuse.capture.call import Call, Rule
 from tofuse.capture.dtypes import dtype_of
+from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
 
@@ -96,16 +97,15 @@ def scaled_sum(kind: str) -> Rule:
 
     def rule(call: Call) -> Value:
         out, other, alpha = call.out, call.operand("other"), call.number("alpha")
-        if out.dtype == DType.BOOL:
-            kind_here = "logical_or" if kind == "add" and alpha == 1 else None
-            if kind_here is None:
-                raise Refused("bools")
-        else:
-            kind_here = kind
+        if isinstance(alpha, SymDim):
+            raise Refused("a multiple that is not fixed")
+        if out.dtype == DType.BOOL and (kind, alpha) != ("add", 1):
+            raise Refused("bools")
         if alpha != 1:
             other = _times(call, other, alpha)
+        final = "logical_or" if out.dtype == DType.BOOL else kind
         operands = (call.operand("self"), other)
-        return call.build.elementwise(kind_here, *operands, shape=out.shape, dtype=out.dtype)
+        return call.build.elementwise(final, *operands, shape=out.shape, dtype=out.dtype)
 
     return rule
 
@@ -116,12 +116,9 @@ def integral(kind: str) -> Rule:
     def rule(call: Call) -> Value | tuple[Value, ...]:
         dtype = call.out.dtype
         if not dtype.is_float:
-            divisor = call.operand("other")
-            fixed = isinstance(divisor, Scalar) and isinstance(divisor.value, int)
-            if not dtype.is_int or not fixed or divisor.value in (0, -1):  # type: ignore[union-attr]
+            divisor = call.integer("other")
+            if not dtype.is_int or divisor in (0, -1) or not _holds(dtype, Scalar(divisor)):
                 raise Refused("an integer division that may fail")
-            if not _holds(dtype, divisor):
-                raise Refused("a constant that the dtype does not hold")
         return same(kind, "self", "other")(call)
 
     return rule
@@ -230,6 +227,8 @@ def common_dtype(call: Call, *names: str) -> DType:
 
 def _times(call: Call, x: Operand, factor: float) -> Operand:
     if isinstance(x, Scalar):
+        if isinstance(x.value, SymDim):
+            raise Refused("a multiple of a size")
         return Scalar(x.value * factor)
     dtype = call.out.dtype
     return call.build.elementwise("mul", x, Scalar(factor), shape=x.shape, dtype=dtype)
@@ -282,6 +281,7 @@ POINTWISE: dict[str, Rule] = {
     "aten.max.other": on_bools("maximum", "logical_or", "self", "other"),
     "aten.min.other": on_bools("minimum", "logical_and", "self", "other"),
     "aten.div": divide,
+    "aten.true_divide": divide,
     "aten.floor_divide": integral("floordiv"),
     "aten.remainder": integral("remainder"),
     "aten.fmod": integral("fmod"),

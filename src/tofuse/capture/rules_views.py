@@ -167,7 +167,10 @@ def slice_backward(call: Call) -> Value:
     dim, start = call.dim("dim", len(sizes)), call.integer("start")
     if call.integer("step") != 1:
         raise Refused("the gradient of a slice with gaps")
-    start = min(_position(start, sizes[dim]) if start < 0 else start, _fixed(sizes[dim]))
+    if start < 0:
+        start = max(0, _position(start, sizes[dim]))
+    if start > 0:
+        start = min(start, _fixed(sizes[dim]))
     placed = _place(call, grad, dim, start, sizes[dim])
     return call.build.copy(placed) if placed is grad else placed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Union
 
-import sympy
+import sympy  # type: ignore[import-untyped]  # it ships no types
 import torch
 from torch.utils._sympy.printers import PythonPrinter
 

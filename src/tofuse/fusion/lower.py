@@ -281,7 +281,8 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
         value = op.attr("value")
         assert isinstance(value, (bool, int, float, SymDim))
         return Scalar(value)
-    start, step = op.dims("start")[0], op.dims("step")[0]
+    start, step = op.attr("start"), op.attr("step")
+    assert isinstance(start, (int, SymDim)) and isinstance(step, (int, SymDim))
     index = self.flat_index(self.alignment.inner[op.result], sub) * step + Affine((), start)
     return self.add(Iota(self.fresh(), index, register(op.result.dtype)))
 

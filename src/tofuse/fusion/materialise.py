@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tofuse.fusion.storage import storages
+from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Op, Value, substitute
+from tofuse.ir.region import Strided
 from tofuse.ops.shapes import make_op
 
 
@@ -17,7 +19,7 @@ def materialise(graph: Graph) -> Graph:
     taken = {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
 
     def real(v: Value | None) -> Value | None:
-        if v is None or v in storage:
+        if v is None or _expressible(v, storage):
             return v
         if v not in copies:
             name = f"{v.name}_copy"
@@ -36,3 +38,8 @@ def materialise(graph: Graph) -> Graph:
         ops.append(op)
     outputs = tuple(real(v) for v in graph.outputs)
     return replace(graph, ops=tuple(ops), outputs=outputs) if copies else graph
+
+
+def _expressible(v: Value, storage: dict[Value, Strided]) -> bool:
+    """Whether torch has a view for it: there are no negative strides in torch."""
+    return v in storage and all(hint(s) >= 0 for s in storage[v].strides)

@@ -21,6 +21,7 @@ from tofuse.ops.table import Pattern, opdef
 
 MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows faster than the kernel
 MAX_BUFFERS = 64
+SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
@@ -105,13 +106,17 @@ class _Partitioner:
         """Elementwise ops of one shape, no views: nothing to check."""
         if not (self.flat[a] and self.flat[b]) or len(a.ops) + len(b.ops) > MAX_BUFFERS // 2:
             return False
-        shape = consumer.result.shape
+        shape, inside = consumer.result.shape, {*a.ops, *b.ops}
         return all(
-            v.shape == shape and v not in self.producers or not self.view[self.producers[v]]
-            for op in (*a.ops, *b.ops)
+            v.shape == shape and v in self.storage and not self._viewed(v, inside)
+            for op in inside
             for v in (*op.inputs, op.result)
-            if v.shape == shape or v in self.storage
-        ) and all(v.shape == shape for op in (*a.ops, *b.ops) for v in (*op.inputs, op.result))
+        )
+
+    def _viewed(self, v: Value, inside: set[Op]) -> bool:
+        """Whether a value is a view of something computed in these ops."""
+        maker = self.producers.get(v)
+        return maker is not None and self.view[maker] and self.makers.get(v) in inside
 
     def _misfit(self, ops: list[Op]) -> str | None:
         """Why these ops are not one kernel, found by lowering and scheduling them."""
@@ -127,23 +132,13 @@ class _Partitioner:
     def _share_inputs(self) -> None:
         """Merge kernels that read the same large tensor: it is then read once."""
         for v in (*self.graph.inputs, *(r for op in self.graph.ops for r in op.results)):
-            readers = list(dict.fromkeys(self.groups.of[u] for u in self._reading(v)))
-            readers = [g for g in readers if not g.library]
-            if len(readers) < 2 or hint(v.type.nbytes) < self.machine.cache_bytes:
+            if hint(v.type.numel) < SHARED_ELEMENTS:
                 continue
-            first = readers[0]
-            for g in readers[1:8]:
-                shared = next(u for u in g.ops if v in self._roots_of(u))
-                first_op = next(u for u in first.ops if v in self._roots_of(u))
-                if self._obstacle(first, g, shared) is None:
-                    flat = self.flat[first] and self.flat[g]
-                    first = self.groups.merge(first, g)
-                    self.flat[first] = flat
-                else:
-                    self.reasons.setdefault((first_op, shared), "loops do not match")
-
-    def _roots_of(self, op: Op) -> list[Value]:
-        return [self.storage[x].root for x in op.inputs if x in self.storage]
+            readers = [u for u in self._reading(v) if not self.groups.of[u].library]
+            for u in readers[1:9]:
+                a, b = self.groups.of[readers[0]], self.groups.of[u]
+                if a is not b:
+                    self._try_merge(a, b, readers[0], u)
 
     def _reading(self, v: Value) -> list[Op]:
         """Computing ops that read a value, through views too."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tofuse.ir.dims import evaluate
-from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.types import DType
 from tofuse.ops.philox import uniform
 from tofuse.ops.table import OPS, Pattern
@@ -130,7 +130,7 @@ def _opaque(op: Op, operands: list[Tensor], sizes: Sizes) -> list[Tensor]:
 
 
 def _convert(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x.to(dtype)
+    return x.to(dtype, copy=True)
 
 
 def _broadcast(x: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:

@@ -1,7 +1,5 @@
 """Graph to Graph, one file a pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tofuse.ir.graph import Graph
@@ -13,7 +11,7 @@ from tofuse.passes.simplify import simplify
 from tofuse.passes.thin_matmul import thin_matmul
 from tofuse.passes.views import views
 
-__all__ = ["GRAPH_PASSES", "MAX_ROUNDS", "run_passes"]
+__all__ = ["GRAPH_PASSES", "MAX_ROUNDS", "Pass", "run_passes"]
 
 Pass = Callable[[Graph], Graph]
 
@@ -31,7 +29,7 @@ MAX_ROUNDS = 3
 
 
 def run_passes(graph: Graph) -> Graph:
-    """Run all passes, again and again until they change nothing, but at most three times."""
+    """Run all passes, again and again until they change nothing, but at most MAX_ROUNDS times."""
     for _ in range(MAX_ROUNDS):
         before = graph
         for pass_ in GRAPH_PASSES:

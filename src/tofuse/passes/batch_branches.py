@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from tofuse.ir.dims import contiguous_strides
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ops.table import OPS, Pattern
-from tofuse.passes.branches import Branches, Bundle, Packed, Shared, Split, Step, candidates
-from tofuse.passes.rewrite import Sweep
+from tofuse.passes.branches import (
+    Branches,
+    Bundle,
+    Packed,
+    Shared,
+    Split,
+    Step,
+    candidates,
+    closed,
+)
+from tofuse.passes.order import in_order
+from tofuse.passes.rewrite import Sweep, exposed
 
 Attrs = dict[str, Attr]
 
@@ -15,43 +27,96 @@ Attrs = dict[str, Attr]
 def batch_branches(graph: Graph) -> Graph:
     """cat(f(x[0:m]), f(x[m:2m]), ...) = f over the pieces of x, with a leading dimension of pieces
 
-    It is left alone where the branches differ in anything but their pieces, where somebody else
-    reads what they compute on the way, or where they read large values of their own.
+    What others read of a single branch becomes a slice of that. The branches are left alone where
+    they differ in anything but their pieces, or read large values of their own.
     """
     branches, cats = candidates(graph)
-    if not cats:
-        return graph
-    batch, chosen = _Batch(graph, branches), set(cats)
-    for op in graph.ops:
-        if op in chosen:
-            batch.join(op)
-        else:
-            batch.sweep.emit(op)
-    return batch.sweep.result()
+    for chosen in (cats, closed(cats, branches)) if cats else ():
+        batched = _Batch(graph, branches, chosen).graph() if chosen else None
+        if batched is not None:
+            return batched
+    return graph
 
 
 class _Batch:
     """The graph with branches batched; `done` holds each bundle's value, pieces outermost."""
 
-    def __init__(self, graph: Graph, branches: Branches) -> None:
+    def __init__(self, graph: Graph, branches: Branches, cats: list[Op]) -> None:
         self.sweep = Sweep(graph)
-        self.nodes = branches.nodes
-        self.below = branches.below
+        self.branches, self.nodes = branches, branches.nodes
         self.order = {bundle: k for k, bundle in enumerate(branches.nodes)}
+        self.cats = set(cats)
+        self.dropped = {op for cat in cats for op in branches.steps(cat)}
         self.done: dict[Bundle, Value] = {}
+        self.released: set[Value] = set()
+        self.given: set[Value] = set()  # batched values whose memory the caller gets
+        self.users = graph.users()
+        self.outputs = set(graph.outputs)
+        self.exposed = exposed(graph)
+
+    def graph(self) -> Graph | None:
+        """The new graph; None if somebody else's use of one branch is in the way.
+
+        That is, the other branches wait for it, or it wants strides that no slice has.
+        """
+        if any(self.is_needed(op.result) and _is_strided(op.result) for op in self.dropped):
+            return None
+        for op in self.sweep.graph.ops:
+            if op in self.cats:
+                self.join(op)
+            elif op not in self.dropped:
+                self.sweep.emit(op)
+        ops = in_order(self.sweep.ops)
+        return None if ops is None else replace(self.sweep.graph, ops=ops)
 
     def join(self, cat: Op) -> None:
         """Batch the branches of a cat, and put their pieces side by side."""
-        needed = [bundle for bundle, _ in self.below(cat.inputs) if bundle not in self.done]
+        needed = [b for b, _ in self.branches.below(cat.inputs) if b not in self.done]
         for bundle in sorted(needed, key=self.order.__getitem__):
             self.done[bundle] = self.value(bundle, cat)
+            self.release(bundle)
         whole, dim, rank = self.done[cat.inputs], cat.int("dim"), len(cat.result.shape)
         if dim:
             dims = (*range(1, dim + 1), 0, *range(dim + 1, rank + 1))
             whole = self.add(cat, "permute", whole, dims=dims)
-        shape = (("shape", cat.result.shape),)
-        self.sweep.emit(Op("reshape", (whole,), cat.results, shape, cat.loc))
-        self.sweep.changed = True
+        fresh = cat.result not in self.exposed or self.give(whole)
+        if not fresh or _is_strided(cat.result):
+            whole = self.add(cat, "reshape", whole, shape=cat.result.shape)
+            self.define(cat, "convert", whole, cat.result, dtype=whole.dtype)
+        else:
+            self.define(cat, "reshape", whole, cat.result, shape=cat.result.shape)
+
+    def release(self, bundle: Bundle) -> None:
+        """Cut the batched value for those who read one branch alone."""
+        node = self.nodes[bundle]
+        if not isinstance(node, Step) or self.branches.is_view(bundle):
+            return
+        whole = self.done[bundle]
+        shape, rank = (1, *whole.shape[1:]), len(whole.shape)
+        for k, (v, op) in enumerate(zip(bundle, node.ops, strict=True)):
+            if v in self.released or not self.is_needed(v):
+                continue
+            self.released.add(v)
+            if v in self.exposed:
+                self.give(whole)
+            start = (k, *[0] * (rank - 1))
+            attrs: Attrs = {"start": start, "step": (1,) * rank, "shape": shape, "dtype": v.dtype}
+            self.define(op, "reshape", self.add(op, "slice", whole, **attrs), v, shape=v.shape)
+
+    def is_needed(self, v: Value) -> bool:
+        """Whether anybody reads the value who is not batched."""
+        if v in self.outputs:
+            return True
+        users = self.users.get(v, ())
+        return any(op not in self.dropped and op not in self.cats for op in users)
+
+    def give(self, value: Value) -> bool:
+        """Let the caller have the memory of a value; false if he has it already."""
+        root = self.sweep.root(value)
+        if root in self.given:
+            return False
+        self.given.add(root)
+        return True
 
     def value(self, bundle: Bundle, cat: Op) -> Value:
         """All pieces of a bundle as one value; a shared one is left as it is."""
@@ -104,10 +169,19 @@ class _Batch:
         dims = tuple(range(1, len(x.shape) + 1))
         return self.add(op, "broadcast", x, shape=(n, *x.shape), dims=dims)
 
+    def define(self, like: Op, kind: str, x: Value, result: Value, **attrs: Attr) -> None:
+        """One more op for a value that the graph has already."""
+        self.sweep.emit(Op(kind, (x,), (result,), tuple(attrs.items()), like.loc))
+
     def add(self, like: Op, kind: str, *operands: Operand, **attrs: Attr) -> Value:
         op = self.sweep.make(kind, operands, like=like, **attrs)
         self.sweep.emit(op)
         return op.result
+
+
+def _is_strided(v: Value) -> bool:
+    """Whether the value lies otherwise than row by row."""
+    return v.strides is not None and v.strides != contiguous_strides(v.shape)
 
 
 def _form(op: Op) -> str:

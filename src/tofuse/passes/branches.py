@@ -9,6 +9,7 @@ from typing import Union
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ops.table import OPS, Pattern
+from tofuse.passes.dead_code import has_effect
 from tofuse.passes.rewrite import VIEWS, exposed
 
 Bundle = tuple[Value, ...]
@@ -49,7 +50,7 @@ Node = Union[Shared, Split, Packed, Step]  # noqa: UP007
 
 
 class Branches:
-    """The bundles of a graph known so far, operands before users; None for what does not match."""
+    """The bundles of a graph, operands before users; None for those that do not match."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -107,58 +108,93 @@ class Branches:
             return split
         return _step(ops)
 
+    def is_view(self, bundle: Bundle) -> bool:
+        """Whether the values are leaves, or views of leaves."""
+        node = self.nodes[bundle]
+        while isinstance(node, Step):
+            below = node.operands[0]
+            if node.ops[0].kind not in VIEWS or isinstance(below, Scalar):
+                return False
+            node = self.nodes[below]
+        return True
+
+    def steps(self, cat: Op) -> list[Op]:
+        """The ops of all branches that compute something."""
+        return [
+            op
+            for bundle, node in self.below(cat.inputs)
+            if isinstance(node, Step) and not self.is_view(bundle)
+            for op in node.ops
+        ]
+
+    def reads(self, cat: Op) -> list[Op]:
+        """The ops that batching moves behind the last of them, down to what cuts the pieces."""
+        nodes = [node for _, node in self.below(cat.inputs)]
+        ops = [op for node in nodes if isinstance(node, Step) for op in node.ops]
+        return ops + [node.first for node in nodes if isinstance(node, Split)]
+
 
 def candidates(graph: Graph) -> tuple[Branches, list[Op]]:
-    """The cats whose operands are matching branches that nobody else needs."""
+    """The cats whose operands are matching branches, where batching them is safe and cheap."""
     branches, found = Branches(graph), list[Op]()
-    seen = exposed(graph) if any(op.kind == "cat" for op in graph.ops) else set[Value]()
-    for op in graph.ops:
-        if op.kind != "cat" or len(op.inputs) < 2 or len({v.type for v in op.inputs}) > 1:
-            continue
-        if branches.match(op.inputs) and _is_worth_it(op, branches, op.result in seen):
-            found.append(op)
-    return branches, _independent(found, branches)
-
-
-def _is_worth_it(cat: Op, branches: Branches, is_seen: bool) -> bool:
-    """Whether packing costs little, and whether a caller still gets a copy where eager copies."""
-    node = branches.nodes[cat.inputs]
-    work = max(hint(v.type.numel) for v in cat.inputs)
-    for bundle, n in branches.below(cat.inputs):
-        if isinstance(n, Step):
-            work = max(work, hint(bundle[0].type.numel))
-    packed = [n.values[0] for _, n in branches.below(cat.inputs) if isinstance(n, Packed)]
-    if sum(hint(v.type.numel) for v in packed) * PACKING > work:
-        return False
-    while isinstance(node, Step) and node.ops[0].kind in VIEWS:
-        operand = node.operands[0]
-        assert not isinstance(operand, Scalar)
-        node = branches.nodes[operand]
-    return isinstance(node, Step) or (isinstance(node, Split) and not is_seen)
-
-
-def _independent(cats: list[Op], branches: Branches) -> list[Op]:
-    """The cats that may go together: what their branches compute, only these branches read."""
+    cats = [op for op in graph.ops if op.kind == "cat" and len({v.type for v in op.inputs}) == 1]
     if not cats:
-        return cats
-    users, outputs = branches.graph.users(), set(branches.graph.outputs)
-    steps: dict[Op, list[Op]] = {}
+        return branches, found
+    seen, outputs, effects = exposed(graph), set(graph.outputs), _effects_before(graph)
     for cat in cats:
-        nodes = (node for _, node in branches.below(cat.inputs))
-        steps[cat] = [op for n in nodes if isinstance(n, Step) for op in n.ops]
+        if len(cat.inputs) < 2 or not branches.match(cat.inputs):
+            continue
+        root = branches.nodes[cat.inputs]
+        if isinstance(root, (Shared, Packed)):
+            continue
+        if cat.result in seen and branches.is_view(cat.inputs):
+            continue  # eager makes a copy
+        reads = (effects[op] for op in branches.reads(cat))
+        if all(n == effects[cat] for n in reads) and _is_cheap(cat, branches, outputs):
+            found.append(cat)
+    return branches, found
+
+
+def _effects_before(graph: Graph) -> dict[Op, int]:
+    """Per op how many ops before it may have written into a tensor that they read."""
+    count, before = 0, {}
+    for op in graph.ops:
+        before[op] = count
+        count += has_effect(op) and bool(op.inputs)
+    return before
+
+
+def closed(cats: list[Op], branches: Branches) -> list[Op]:
+    """Those cats of which nobody else reads what the branches compute."""
+    users, outputs = branches.graph.users(), set(branches.graph.outputs)
+    steps = {cat: branches.steps(cat) for cat in cats}
     while True:
         inside = {op for cat in cats for op in (cat, *steps[cat])}
         kept = [
             cat
             for cat in cats
             if all(
-                op.result not in outputs and inside.issuperset(users[op.result])
+                op.result not in outputs and inside.issuperset(users.get(op.result, ()))
                 for op in steps[cat]
             )
         ]
         if len(kept) == len(cats):
             return kept
         cats = kept
+
+
+def _is_cheap(cat: Op, branches: Branches, outputs: set[Value | None]) -> bool:
+    """Whether little is packed, and no output would keep the memory of all branches for one."""
+    work, packed = 0, 0
+    for bundle, node in branches.below(cat.inputs):
+        size = hint(bundle[0].type.numel)
+        if isinstance(node, Packed):
+            packed += size
+        else:
+            work = max(work, size)
+        if isinstance(node, Step) and len({v in outputs for v in bundle}) > 1:
+            return False
+    return packed * PACKING <= work
 
 
 def _split(ops: tuple[Op, ...]) -> Split | None:

@@ -63,7 +63,7 @@ class Sweep:
         if old in self._rigid and old.layout != value.layout:
             return None
         if old in self._exposed:
-            root = self._root(value)
+            root = self.root(value)
             if copied and (root in self._inputs or root in self._exposed):
                 return None
             self._exposed |= {root, value}
@@ -97,7 +97,8 @@ class Sweep:
         outputs = tuple(None if v is None else self.mapping.get(v, v) for v in self.graph.outputs)
         return replace(self.graph, ops=tuple(self.ops), outputs=outputs)
 
-    def _root(self, value: Value) -> Value:
+    def root(self, value: Value) -> Value:
+        """The value whose memory this one is a view of."""
         while (op := self.producer.get(value)) is not None and may_alias(op):
             value = op.inputs[0]
         return value

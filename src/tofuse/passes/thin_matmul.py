@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tofuse.ir.dims import Dim
+from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.types import DType
 from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
@@ -17,8 +17,8 @@ def thin_matmul(graph: Graph) -> Graph:
 
 
 def thin_product(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x[M,K] @ w[K,1] = sum over k of x * w; x[M,1] @ w[1,N] = x * w. Also batched, also with an
-    addend, also a matrix with a vector, and two vectors."""
+    """x[M,K] @ w[K,1] = sum over k of x * w; x[1,K] @ w[K,N] too where it is long; and over one
+    element x[M,1] @ w[1,N] = x * w. Also batched, also with an addend, also with a vector."""
     operands = _arguments(op)
     form = FORMS.get(str(op.attr("target")))
     if form is None or operands is None or not _floats(op, operands):
@@ -34,6 +34,9 @@ def thin_product(op: Op, sweep: Sweep) -> Rewrite | None:
     elif w.shape[-1] == 1:
         column = work.widen(work.add("reshape", w, shape=w.shape[:-1]))
         total = work.reduce(work.widen(x), column)
+    elif x.shape[-2] == 1 and _is_long(w):
+        row = work.widen(work.add("reshape", x, shape=(*x.shape[:-2], x.shape[-1])))
+        total = work.reduce_rows(row, work.widen(w))
     else:
         return None
     if total.shape != op.result.shape:
@@ -70,6 +73,13 @@ class _Work:
             w = self.add("broadcast", w, shape=x.shape, dims=dims)
         product = self.add("mul", x, w)
         return self.add("sum", product, dims=(len(x.shape) - 1,), dtype=self.dtype)
+
+    def reduce_rows(self, x: Value, w: Value) -> Value:
+        """sum over k of x[..., K] * w[..., K, N]"""
+        rank = len(w.shape)
+        x = self.add("broadcast", x, shape=w.shape, dims=tuple(range(rank - 1)))
+        product = self.add("mul", x, w)
+        return self.add("sum", product, dims=(rank - 2,), dtype=self.dtype)
 
     def outer(self, x: Value, w: Value) -> Value:
         """x[..., M, 1] * w[..., 1, N]"""
@@ -111,6 +121,16 @@ def _floats(op: Op, operands: tuple[Value, ...]) -> bool:
     dtypes = {v.dtype for v in operands}
     return len(op.results) == 1 and op.result.dtype.is_float and dtypes == {op.result.dtype}
 
+
+def _is_long(w: Value) -> bool:
+    """Whether the sum over rows is a weight's gradient rather than a layer applied to one row."""
+    k, n = w.shape[-2:]
+    return not isinstance(k, int) or k >= LONG * hint(n)
+
+
+# Where rows outnumber columns this much, they come from a batch, and what makes them fuses with the
+# sum; in layers, features come and go in like numbers, and the library's product is as good.
+LONG = 8
 
 _OPERAND = re.compile(r"\$(\d+)")
 

@@ -18,8 +18,8 @@ from tofuse.backends.llvm.reduce import (
     combine_threads,
     finish,
     fold_into,
+    fold_into_array,
     new_cell,
-    reset,
     store_partial,
     update,
     update_array,
@@ -50,6 +50,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore
 from tofuse.ir.schedule import Loop
+from tofuse.ir.types import DType
 
 
 def emit(nest: Nest, *, contract: bool = True) -> str:
@@ -293,8 +294,12 @@ class _Emitter:
                 left = f.let(f"sub i64 {hi}, {whole_end}")
                 self._vector_body(frame, node, whole_end, left)
         for name, outer in inner:
-            fold_into(frame, self.cells[name], outer)
-            self.cells[name] = outer
+            cell = self.cells.pop(name)
+            if isinstance(outer, Cell):
+                fold_into(frame, cell, outer)
+                self.cells[name] = outer
+            else:
+                fold_into_array(frame, cell, outer)
 
     def _vector_body(self, frame: Frame, node: For, at: str, left: str | None) -> None:
         f, lanes = frame.f, self.nest.schedule.vector
@@ -313,21 +318,33 @@ class _Emitter:
         self._nodes(frame, node.body)
         frame.vector, frame.masks = None, None
 
-    def _inner_cells(self, frame: Frame, node: For) -> list[tuple[str, Cell]]:
-        """Fresh accumulators for sums that began outside this loop, so that errors stay small."""
-        fresh = []
+    def _inner_cells(self, frame: Frame, node: For) -> list[tuple[str, Cell | Accumulate]]:
+        """Fresh vector accumulators for reductions that began outside this loop.
+
+        Sums in registers get them so that errors stay small; arrays that do not keep the vector
+        axis, so that lanes are folded once and not at every step.
+        """
+        fresh: list[tuple[str, Cell | Accumulate]] = []
+        own = {a.reduce for a in node.reductions}
         for stmt in (n.stmt for n in node.body if isinstance(n, Do)):
-            if not isinstance(stmt, Reduce) or stmt.op not in ("sum", "prod"):
+            if not isinstance(stmt, Reduce) or stmt in own:
                 continue
-            outer = self.cells.get(stmt.name)
-            own = any(a.reduce is stmt for a in node.reductions)
-            if outer is not None and not own:
-                self.cells[stmt.name] = new_cell(
-                    frame, stmt, outer.dtype, outer.lanes, len(outer.slots)
-                )
-                reset(frame, self.cells[stmt.name])
+            array, outer = self.arrays.get(stmt.name), self.cells.get(stmt.name)
+            if array is not None and node.loop.axis in stmt.over:
+                dtype = self._accumulator_dtype(stmt)
+                schedule = self.nest.schedule
+                cell = new_cell(frame, stmt, dtype, schedule.vector, schedule.unroll)
+                fresh.append((stmt.name, array))
+            elif outer is not None and stmt.op in ("sum", "prod"):
+                cell = new_cell(frame, stmt, outer.dtype, outer.lanes, len(outer.slots))
                 fresh.append((stmt.name, outer))
+            else:
+                continue
+            self.cells[stmt.name] = cell
         return fresh
+
+    def _accumulator_dtype(self, r: Reduce) -> DType:
+        return self.dtypes[r.arg] if r.position is not None else r.dtype
 
     @contextmanager
     def _scope(self, frame: Frame) -> Iterator[None]:
@@ -342,7 +359,7 @@ class _Emitter:
     def _begin(self, frame: Frame, a: Accumulate) -> Cell | None:
         """Start a reduction; the cell where it lives in registers, None where in an array."""
         r = a.reduce
-        dtype = self.dtypes[r.arg] if r.position is not None else r.dtype
+        dtype = self._accumulator_dtype(r)
         in_vectors = self.nest.schedule.vector > 1 and self._runs_in_vectors(r)
         if a.array is not None and a.array.index.terms:
             clear_array(frame, a)

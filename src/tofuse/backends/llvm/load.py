@@ -56,12 +56,7 @@ def load(text: str, names: Sequence[str]) -> list[Entry]:
         module.verify()
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the kernel: {e}") from e
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = False
-    options.slp_vectorization = False
-    options.loop_unrolling = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    _optimise(module, machine)
     engine = llvm.create_mcjit_compiler(module, _new_machine())
     engine.finalize_object()
     _engines.append(engine)
@@ -74,12 +69,28 @@ def _new_machine() -> llvm.TargetMachine:
     return host_machine.__wrapped__()
 
 
+def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
+    """The few passes that our text needs: it is already vectorised, unrolled and hoisted.
+
+    A fifth of the time of LLVM's O2 for the same machine code; see docs/measurements.md.
+    """
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_sroa_pass()
+    passes.add_new_gvn_pass()
+    passes.add_instruction_combine_pass()
+    passes.add_simplify_cfg_pass()
+    passes.add_loop_rotate_pass()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+
+
 def assembly(text: str) -> str:
     """The machine code of a module as text, for people."""
     module = llvm.parse_assembly(text)
     machine = host_machine()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-    builder.getModulePassManager().run(module, builder)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    _optimise(module, machine)
     return str(machine.emit_assembly(module))
 
 

@@ -231,6 +231,26 @@ def update_array(frame: Frame, a: Accumulate) -> None:
         frame.store(slot, DType.I64, place, lanes, mask)
 
 
+def fold_into_array(frame: Frame, cell: Cell, a: Accumulate) -> None:
+    """Fold all lanes of an inner loop's accumulator into the array element it belongs to."""
+    assert a.array is not None
+    f, dtype = frame.f, cell.dtype
+    result, best = finish(frame, cell)
+    slot = frame.scratch_element(a.array, 0)
+    if a.best is None:
+        old = frame.load(slot, dtype, 1, None)
+        total = combine(frame, a.reduce.op, old, result, dtype, 1)
+        frame.store(slot, dtype, total, 1, None)
+        return
+    best_slot = frame.scratch_element(a.best, 0)
+    old, where = frame.load(best_slot, dtype, 1, None), frame.load(slot, DType.I64, 1, None)
+    better = _better(frame, cell, best, result, old, where, 1)
+    kind = REGISTER[dtype]
+    value = f.let(f"select i1 {better}, {kind} {best}, {kind} {old}")
+    frame.store(best_slot, dtype, value, 1, None)
+    frame.store(slot, DType.I64, f.let(f"select i1 {better}, i64 {result}, i64 {where}"), 1, None)
+
+
 def store_partial(frame: Frame, a: Accumulate, cell: Cell) -> None:
     """Put a thread's scalar where the combination will look for it."""
     assert a.array is not None
