@@ -1,6 +1,6 @@
 """tofuse: a fusing just-in-time compiler for PyTorch that says why it fused or not."""
 
-from tofuse.api import compile, explain
+from tofuse.api import compile, empty_cache, explain, memory_stats
 from tofuse.errors import (
     CaptureError,
     CompileError,
@@ -20,5 +20,7 @@ __all__ = [
     "UnsupportedError",
     "VerifyError",
     "compile",
+    "empty_cache",
     "explain",
+    "memory_stats",
 ]

@@ -15,6 +15,7 @@ from tofuse.errors import UnsupportedError
 from tofuse.pipeline import compile_graph
 from tofuse.report.model import GraphReport, Report
 from tofuse.report.text import ReportText
+from tofuse.runtime.pool import POOL
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,9 +24,9 @@ OLDEST, NEWEST = (2, 11), (2, 13)
 
 
 @overload
-def compile(target: M, **options: bool | str | None) -> M: ...
+def compile(target: M, **options: bool | str | int | None) -> M: ...
 @overload
-def compile(target: Callable[P, R], **options: bool | str | None) -> Callable[P, R]: ...
+def compile(target: Callable[P, R], **options: bool | str | int | None) -> Callable[P, R]: ...
 def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
     """Compile a function or a module, forward and backward.
 
@@ -40,7 +41,9 @@ def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads
     return _compile(target, make_config(options), lambda report: None)
 
 
-def explain(target: Callable[P, object], **options: bool | str | None) -> Callable[P, ReportText]:
+def explain(
+    target: Callable[P, object], **options: bool | str | int | None
+) -> Callable[P, ReportText]:
     """What `compile` makes of a function: `explain(fn)(*args)` gives a report.
 
     The function is called once with the arguments; the backward is compiled too where an output
@@ -64,6 +67,16 @@ def explain(target: Callable[P, object], **options: bool | str | None) -> Callab
         return ReportText(report)
 
     return run
+
+
+def memory_stats() -> dict[str, int]:
+    """The memory pool in numbers: held_bytes, used_bytes, limit_bytes, blocks, hits, misses."""
+    return POOL.stats()
+
+
+def empty_cache() -> int:
+    """Give the pool's unused memory back to the system; returns how many bytes that was."""
+    return POOL.trim()
 
 
 def dynamo_backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:

@@ -21,10 +21,11 @@ class Config:
     precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
     strict: bool = False  # a kernel that does not compile is an error, not a warning
     show: tuple[str, ...] = ()  # stages to print while compiling: graph regions loops source plan
+    pool_bytes: int | None = None  # most memory kept warm for results; None: a quarter of RAM
     dump: Path | None = None  # folder to write every stage's text to
 
 
-def make_config(options: dict[str, bool | str | None]) -> Config:
+def make_config(options: dict[str, bool | str | int | None]) -> Config:
     """Options over the environment over defaults; raises OptionError for what is not an option."""
     known = [f.name for f in fields(Config)]
     for name in options:
@@ -48,5 +49,19 @@ def make_config(options: dict[str, bool | str | None]) -> Config:
         precision=str(precision),
         strict=bool(options.get("strict", False)),
         show=stages,
+        pool_bytes=_pool_bytes(options),
         dump=Path(str(dump)) if dump else None,
     )
+
+
+def _pool_bytes(options: dict[str, bool | str | int | None]) -> int:
+    value = options.get("pool_bytes", os.environ.get("TOFUSE_POOL_BYTES"))
+    if value is None:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    try:
+        size = int(value)
+    except ValueError:
+        size = -1
+    if size < 0:
+        raise OptionError(f"pool_bytes is a number of bytes, 0 for no pool, not {value!r}")
+    return size

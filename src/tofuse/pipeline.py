@@ -39,6 +39,7 @@ from tofuse.report.stages import Stages
 from tofuse.runtime.build import KernelCall, Signature, build_plan
 from tofuse.runtime.execute import Run, load_plan
 from tofuse.runtime.launch import Launcher, find_openmp
+from tofuse.runtime.pool import POOL
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 
@@ -47,12 +48,17 @@ Keep = Callable[[GraphReport], None]
 
 def compile_graph(gm: torch.fx.GraphModule, phase: str, config: Config, keep: Keep) -> Run:
     """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured."""
-    start = time.perf_counter()
     try:
         captured = convert(gm, phase)
     except CaptureError as e:
         keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
         return _eagerly(gm)
+    return compile_captured(captured, phase, config, keep)
+
+
+def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep) -> Run:
+    """A callable for a captured program: flat arguments in one list to a list of results."""
+    start = time.perf_counter()
     stages = Stages(phase, config.show, config.dump)
     graph = run_passes(captured.graph)
     stages.text("graph", lambda: show_graph(graph))
@@ -112,6 +118,7 @@ def _load(
 ) -> tuple[list[Launcher], dict[Region, KernelCall], list[str]]:
     """Machine code for every distinct kernel; regions that do not compile are left out."""
     bind_threads(find_openmp())
+    POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
     launchers: list[Launcher] = []
     calls: dict[Region, KernelCall] = {}
     numbers: dict[str, int] = {}

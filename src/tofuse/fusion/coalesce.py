@@ -43,9 +43,7 @@ def _mergeable(kernel: Kernel, p: Axis, q: Axis) -> bool:
         if isinstance(stmt, Uniform):
             if not _uniform_mergeable(stmt, p, q):
                 return False
-        elif isinstance(stmt, Reduce) and (p.name in stmt.over) != (q.name in stmt.over):
-            return False
-        elif not all(_follows(i, p, q) for i in _indices(stmt)):
+        elif (isinstance(stmt, Reduce) and (p.name in stmt.over) != (q.name in stmt.over)) or not all(_follows(i, p, q) for i in _indices(stmt)):
             return False
     return True
 

@@ -51,7 +51,10 @@ class _Batch:
         self.released: set[Value] = set()
         self.given: set[Value] = set()  # batched values whose memory the caller gets
         self.users = graph.users()
-        self.outputs = set(graph.outputs)
+        self.kept = {v for v in graph.outputs if v is not None}
+        for cat in cats:
+            nodes = (node for _, node in branches.below(cat.inputs))
+            self.kept.update(node.value for node in nodes if isinstance(node, Shared))
         self.exposed = exposed(graph)
 
     def graph(self) -> Graph | None:
@@ -104,8 +107,8 @@ class _Batch:
             self.define(op, "reshape", self.add(op, "slice", whole, **attrs), v, shape=v.shape)
 
     def is_needed(self, v: Value) -> bool:
-        """Whether anybody reads the value who is not batched."""
-        if v in self.outputs:
+        """Whether anybody reads the value who is not batched, or all branches of others do."""
+        if v in self.kept:
             return True
         users = self.users.get(v, ())
         return any(op not in self.dropped and op not in self.cats for op in users)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
-from tofuse.ir.region import Partition, Region, Strided, Verdict
+from tofuse.ir.region import Region, Strided, Verdict
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch.autograd import profiler
 
-from tofuse.ir.dims import Dim, show_dim
+from tofuse.ir.dims import Dim, product, show_dim
 from tofuse.ir.plan import Allocate, Call, Launch, Plan, Release, Step, View
 from tofuse.ir.types import DType
 from tofuse.runtime.launch import Launcher
+from tofuse.runtime.pool import POOL, SMALLEST
 
 Run = Callable[[list[object]], list[object]]
 
@@ -25,6 +26,7 @@ def load_plan(
     namespace: dict[str, object] = {
         "torch": torch,
         "empty": torch.empty_strided,
+        "pooled": POOL.empty,
         "as_strided": torch.as_strided,
         "relay": _relay,
         "traced": _traced,
@@ -40,7 +42,7 @@ def load_plan(
         if isinstance(step, Call) and step.target not in fallbacks:
             namespace[_function(step.target)] = _operator(step.target)
     namespace["is_profiling"] = profiler
-    exec(compile(plan_source(plan), f"<tofuse {plan.name}>", "exec"), namespace)  # noqa: S102
+    exec(compile(plan_source(plan), f"<tofuse {plan.name}>", "exec"), namespace)
     run = namespace["run"]
     assert callable(run)
     return run  # type: ignore[return-value]  # the text above defines it with this type
@@ -68,7 +70,11 @@ def _step_source(step: Step) -> list[str]:
     match step:
         case Allocate():
             shape, strides = _dims(step.shape), _dims(step.strides)
-            return [f"{step.name} = empty({shape}, {strides}, dtype={_TORCH[step.dtype]})"]
+            dtype = _TORCH[step.dtype]
+            nbytes = product((*step.shape, step.dtype.itemsize))
+            if isinstance(nbytes, int) and nbytes < SMALLEST:
+                return [f"{step.name} = empty({shape}, {strides}, dtype={dtype})"]
+            return [f"{step.name} = pooled({show_dim(nbytes)}, {shape}, {strides}, {dtype})"]
         case Launch():
             words = [*(f"{t}.data_ptr()" for t in step.tensors), *step.symbols]
             call = f"k{step.kernel}"

@@ -7,9 +7,9 @@ an index out of range.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
+
 from typing_extensions import assert_never
 
 from tofuse.backends.llvm.reduce import (

@@ -1,0 +1,162 @@
+"""Memory pool: large tensors on warm memory, from blocks that nobody else can see any more.
+
+On a stock allocator the first touch of fresh pages costs more than most kernels. A block is a
+torch storage; it is free when its use count says that only the pool's own handles hold it, which
+counts views, numpy arrays, DLPack capsules and tensors saved for backward alike.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from dataclasses import dataclass, field
+from sys import getrefcount
+
+import torch
+from torch._C import _storage_Use_Count as use_count
+from torch._C._dynamo.guards import _reinterpret_tensor
+
+SMALLEST = 256 * 1024  # bytes; below, malloc recycles its own memory without new pages
+HUGE_PAGE = 2 * 1024 * 1024
+MADV_HUGEPAGE = 14
+
+
+class Block:
+    """One storage, and for each dtype a handle tensor on it.
+
+    Two counts tell whether anybody else holds it: C++ owners (tensors, views, saved tensors), and
+    Python references to the storage object, which `tensor.untyped_storage()` gives away.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        raw = torch.empty(nbytes, dtype=torch.uint8)
+        self.nbytes = nbytes
+        self.storage = raw.untyped_storage()
+        self.cdata = self.storage._cdata
+        self.address = self.storage.data_ptr()
+        self.handles = {torch.uint8: raw}
+        _advise_huge_pages(self.address, nbytes)
+        self.owners = use_count(self.cdata)
+        self.references = getrefcount(self.storage)
+
+    def free(self) -> bool:
+        return use_count(self.cdata) == self.owners and getrefcount(self.storage) == self.references
+
+    def handle(self, dtype: torch.dtype) -> torch.Tensor:
+        found = self.handles.get(dtype)
+        if found is None:
+            found = torch.empty(0, dtype=dtype).set_(self.storage, 0, (1,), (1,))
+            self.handles[dtype] = found
+            self.owners += 1
+        return found
+
+    def moved(self) -> bool:
+        """Whether the storage was resized or put into shared memory: it is no longer ours."""
+        return self.storage.data_ptr() != self.address
+
+
+@dataclass(eq=False)
+class Pool:
+    """Blocks by size class. `limit` bounds the bytes it holds, in use or free."""
+
+    limit: int
+    blocks: dict[int, list[Block]] = field(default_factory=dict)
+    held: int = 0
+    hits: int = 0
+    misses: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def empty(
+        self, nbytes: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """An uninitialised tensor of `nbytes`, dense in the given strides (in elements)."""
+        if nbytes < SMALLEST or nbytes > self.limit:
+            return torch.empty_strided(shape, strides, dtype=dtype)
+        size = size_class(nbytes)
+        with self.lock:
+            block = self._take(size)
+            if block is None:
+                return torch.empty_strided(shape, strides, dtype=dtype)
+            result: torch.Tensor = _reinterpret_tensor(block.handle(dtype), shape, strides, 0)
+            return result
+
+    def _take(self, size: int) -> Block | None:
+        bucket = self.blocks.setdefault(size, [])
+        for block in bucket:
+            if block.free():
+                if block.moved():
+                    bucket.remove(block)
+                    self.held -= size
+                    break
+                self.hits += 1
+                return block
+        self.misses += 1
+        if self.held + size > self.limit:
+            self._trim(self.held + size - self.limit)
+        if self.held + size > self.limit:
+            return None
+        bucket.append(Block(size))
+        self.held += size
+        return bucket[-1]
+
+    def _trim(self, wanted: int) -> int:
+        """Give back free blocks, the largest first, until that many bytes are gone."""
+        gone = 0
+        for size in sorted(self.blocks, reverse=True):
+            kept = []
+            for block in self.blocks[size]:
+                if gone < wanted and block.free():
+                    gone += size
+                else:
+                    kept.append(block)
+            self.blocks[size] = kept
+        self.held -= gone
+        return gone
+
+    def trim(self) -> int:
+        """Give all free blocks back to the system; returns their bytes."""
+        with self.lock:
+            return self._trim(self.held)
+
+    def stats(self) -> dict[str, int]:
+        """Bytes held, bytes in use by tensors, blocks, hits and misses since the start."""
+        with self.lock:
+            blocks = [b for bucket in self.blocks.values() for b in bucket]
+            used = sum(b.nbytes for b in blocks if not b.free())
+            return {
+                "held_bytes": self.held,
+                "used_bytes": used,
+                "limit_bytes": self.limit,
+                "blocks": len(blocks),
+                "hits": self.hits,
+                "misses": self.misses,
+            }
+
+
+def size_class(nbytes: int) -> int:
+    """Eight classes to a power of two: at most an eighth is wasted."""
+    step = max(4096, 1 << max(0, nbytes.bit_length() - 4))
+    return -(-nbytes // step) * step
+
+
+def _advise_huge_pages(address: int, size: int) -> None:
+    """Ask for 2 MB pages where the block covers any; a refusal costs only speed."""
+    start = -(-address // HUGE_PAGE) * HUGE_PAGE
+    length = (address + size - start) // HUGE_PAGE * HUGE_PAGE
+    if length <= 0 or _libc is None:
+        return
+    _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), ctypes.c_int(MADV_HUGEPAGE))
+
+
+def _find_libc() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL(None)
+        library.madvise  # noqa: B018  (looked up when touched)
+    except (OSError, AttributeError, TypeError):
+        return None
+    return library if "MADV_HUGEPAGE" in vars(mmap) else None
+
+
+_libc = _find_libc()
+POOL = Pool(limit=0)
