@@ -6,10 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: run test clean
+.PHONY: run test bench clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
+
+# Against eager and Inductor, the latter with a C++ compiler if there is one. Some of it:
+#   make bench BENCH="--only softmax,rope --peers eager"
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks $(BENCH)
 
 test: $(STAMP)
 	$(BIN)/ruff check .

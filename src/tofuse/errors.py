@@ -27,3 +27,7 @@ class ParseError(TofuseError, ValueError):
 
 class CompileError(TofuseError):
     """A kernel that a backend could not compile."""
+
+
+class DefinitionError(TofuseError, RuntimeError):
+    """A FusionDefinition that is not well formed, or inputs that it does not take."""

@@ -20,6 +20,7 @@ from tofuse.fusion.cost import Machine
 from tofuse.fusion.lower import lower
 from tofuse.fusion.partition import partition
 from tofuse.fusion.storage import is_view
+from tofuse.fusion.streams import streamed, with_streams
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
@@ -64,7 +65,8 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(torch.get_num_threads())
     part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
-    built = [_build(r, part, target, config) for r in part.regions if not r.library]
+    streams = streamed(part)
+    built = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
     launchers, calls, broken = _load(built, config)
     stages.text("regions", lambda: _show_regions(part))
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
@@ -101,10 +103,12 @@ class Built:
     source: str
 
 
-def _build(region: Region, part: Partition, target: Target, config: Config) -> Built:
+def _build(
+    region: Region, part: Partition, streams: frozenset[Value], target: Target, config: Config
+) -> Built:
     exact = config.precision == "eager"
     lowered = lower(region, part.storage, exact=exact)
-    kernel = coalesce(lowered.kernel)
+    kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
     nest = build_nest(kernel, choose_schedule(kernel, target))
     try:
         source = emit(nest, contract=not exact)

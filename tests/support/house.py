@@ -171,6 +171,7 @@ LAYER: dict[str, int] = {
     "pipeline": 4,
     "api": 5,
     "frontends": 5,
+    "nvfuser": 6,
     "__init__": 6,
 }
 
@@ -183,6 +184,7 @@ FENCES: dict[str, tuple[str, ...]] = {
         "backends/aten.py",
         "backends/interp/",
         "backends/interp.py",
+        "frontends/",
         "ops/reference",
     ),
     "llvmlite": ("backends/llvm/", "backends/llvm.py"),

@@ -39,13 +39,15 @@ def _mergeable(kernel: Kernel, p: Axis, q: Axis) -> bool:
     for axes in (*values.values(), *runs.values()):
         if (p.name in axes) != (q.name in axes):
             return False
-    for stmt in kernel.body:
-        if isinstance(stmt, Uniform):
-            if not _uniform_mergeable(stmt, p, q):
-                return False
-        elif (isinstance(stmt, Reduce) and (p.name in stmt.over) != (q.name in stmt.over)) or not all(_follows(i, p, q) for i in _indices(stmt)):
-            return False
-    return True
+    return all(_stmt_mergeable(stmt, p, q) for stmt in kernel.body)
+
+
+def _stmt_mergeable(stmt: Stmt, p: Axis, q: Axis) -> bool:
+    if isinstance(stmt, Uniform):
+        return _uniform_mergeable(stmt, p, q)
+    if isinstance(stmt, Reduce) and (p.name in stmt.over) != (q.name in stmt.over):
+        return False
+    return all(_follows(i, p, q) for i in _indices(stmt))
 
 
 def _follows(index: Affine, p: Axis, q: Axis) -> bool:

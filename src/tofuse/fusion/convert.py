@@ -1,4 +1,4 @@
-"""Element types inside a kernel: halves live in float32 registers and are rounded when it counts."""
+"""Element types inside a kernel: halves live in float32 registers, rounded when it counts."""
 
 from __future__ import annotations
 

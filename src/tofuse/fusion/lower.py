@@ -233,13 +233,17 @@ def _take(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     x, index = op.inputs
     by = self.operand(op, 1, sub, guard)
     place, out = self.storage[x], self.alignment.inner[op.result]
-    total, stride, extent = Affine((), place.offset), 0, 0
+    total = Affine((), place.offset)
+    stride: Dim = 0
+    extent: Dim = 0
     for d, followed in enumerate(op.ints("dims")):
         if followed < 0:
             stride, extent = place.strides[d], x.shape[d]
         else:
             total += self.dim_index(out[followed], sub) * place.strides[d]
     by = converted(self.compute, by, index.dtype, DType.I64)
+    if not isinstance(by, str):
+        by = self.compute("where", (Scalar(True), by, by), DType.I64, DType.I64)
     assert isinstance(by, str)
     wrap = bool(op.attr("wrap"))
     buffer, dtype = self.buffer(place.root, "in"), register(x.dtype)

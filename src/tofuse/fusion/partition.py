@@ -42,6 +42,8 @@ class _Partitioner:
     users: dict[Value, list[Op]] = field(default_factory=dict)
     reasons: dict[tuple[Op, Op], str] = field(default_factory=dict)
     flat: dict[Group, bool] = field(default_factory=dict)
+    trusting: bool = False
+    trusted: dict[Op, int] = field(default_factory=dict)
 
     def run(self) -> Partition:
         graph = self.graph
@@ -49,15 +51,34 @@ class _Partitioner:
         self.view = {op: is_view(op) for op in graph.ops}
         self.makers = roots(graph.ops, self.view)
         self.producers, self.users = graph.producers(), graph.users()
-        self.groups = Groups({op: k for k, op in enumerate(graph.ops)})
-        for op in graph.ops:
-            if not self.view[op]:
-                self._place(op)
+        if not self._grow_on_trust():
+            self._grow()
         self._share_inputs()
         regions = [self._region(g, k) for k, g in enumerate(self.groups.sorted())]
         return Partition(graph, tuple(regions), self.storage, self._verdicts())
 
     # -- merging ---------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        self.groups = Groups({op: k for k, op in enumerate(self.graph.ops)})
+        self.reasons, self.flat = {}, {}
+        for op in self.graph.ops:
+            if not self.view[op]:
+                self._place(op)
+
+    def _grow_on_trust(self) -> bool:
+        """Merge all that nothing forbids at sight, then check each result once.
+
+        True if every kernel fits. Ops of those that do are trusted to fit together when the
+        others are grown step by step.
+        """
+        self.trusting = True
+        self._grow()
+        self.trusting = False
+        groups = [g for g in self.groups.sorted() if not g.library]
+        good = [g for g in groups if len(g.ops) == 1 or self._misfit(g.ops) is None]
+        self.trusted = {op: k for k, g in enumerate(good) for op in g.ops}
+        return len(good) == len(groups)
 
     def _place(self, op: Op) -> None:
         """Put an op into the kernel of its producers, the largest saving first."""
@@ -98,7 +119,10 @@ class _Partitioner:
             return "another device"
         if not self.groups.separable(a, b):
             return "a value in between is computed elsewhere"
-        if self._plain(a, b, consumer):
+        if self.trusting or self._plain(a, b, consumer):
+            return None
+        known = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
+        if len(known) == 1 and None not in known:
             return None
         return self._misfit(self.groups.merged_ops(a, b))
 

@@ -72,7 +72,7 @@ def view_storage(op: Op, source: Strided) -> Strided | None:
 def reshape_strides(
     shape: tuple[Dim, ...], strides: tuple[Dim, ...], new: tuple[Dim, ...]
 ) -> tuple[Dim, ...] | None:
-    """Strides of a reshape that moves nothing, as torch's `view` finds them; None if there are none."""
+    """Strides of a reshape that moves nothing, as torch's `view` finds them, or None."""
     if any(d == 0 for d in shape):
         return contiguous_strides(new)
     chunks: list[tuple[Dim, Dim]] = []  # (elements, stride of the innermost), outermost first

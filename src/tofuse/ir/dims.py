@@ -93,6 +93,16 @@ def evaluate(dim: Dim, env: Mapping[str, int]) -> int:
     return total
 
 
+def substitute_dim(dim: Dim, name: str, by: Dim) -> Dim:
+    """`dim` with `by` in the place of the symbol `name`."""
+    if name not in symbols_of(dim):
+        return dim
+    total: Dim = 0
+    for monomial, c in _terms(dim):
+        total = product([c, *(by if s == name else symbol(s) for s in monomial)]) + total
+    return total
+
+
 def hint(dim: Dim, default: int = 64) -> int:
     """A guess at a size for heuristics: every unknown symbol counts as `default`."""
     return dim if isinstance(dim, int) else evaluate(dim, dict.fromkeys(symbols_of(dim), default))

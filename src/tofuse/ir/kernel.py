@@ -61,7 +61,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that the kernel reads ("in") or writes ("out")."""
+    """Memory that the kernel reads ("in") or writes ("out", or "stream": past the caches)."""
 
     name: str
     dtype: DType

@@ -21,7 +21,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run kernel number `kernel` on tensors and size symbols; `work` elements decide on threads."""
+    """Run kernel number `kernel` on tensors and size symbols."""
 
     kernel: int
     name: str
@@ -87,29 +87,35 @@ class Plan:
 
 
 def show_plan(plan: Plan) -> str:
-    """Text of a plan, a line a step."""
-    lines = [f"plan {plan.name}({', '.join(p.name for p in plan.parameters)}) {{"]
-    lines += [f"  {name} = {text}" for name, text in plan.symbols]
-    lines += [f"  {_show(step)}" for step in plan.steps]
-    return "\n".join([*lines, f"  return {', '.join(plan.results)}", "}"])
+    """Text of a plan, a line a step; `parse_plan` reads it back."""
+    parameters = ", ".join(_laid(p.name, p.strides) for p in plan.parameters)
+    lines = [f"plan {plan.name}({parameters}) {{"]
+    lines += [f"  size {name} = {text}" for name, text in plan.symbols]
+    lines += [f"  {show_step(step)}" for step in plan.steps]
+    return "\n".join([*lines, f"  return {', '.join(plan.results)}".rstrip(), "}"])
 
 
-def _show(step: Step) -> str:
+def show_step(step: Step) -> str:
+    """One line of a plan."""
     match step:
         case Allocate():
-            return (
-                f"{step.name} = allocate {step.dtype.value}{_dims(step.shape)}{_dims(step.strides)}"
-            )
+            shape = f"[{','.join(map(show_dim, step.shape))}]"
+            return f"{step.name} = allocate {_laid(step.dtype.value + shape, step.strides)}"
         case Launch():
-            return f"launch {step.name}({', '.join((*step.tensors, *step.symbols))})"
+            sizes = f"; {', '.join(step.symbols)}" if step.symbols else ""
+            return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes})"
         case Call():
-            return f"{', '.join(step.results) or '_'} = {step.target}({step.args})"
+            results = map(_laid, step.results, step.strides)
+            picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""
+            return f"{', '.join(results) or '_'} = call {step.target}{picks}({step.args})"
         case View():
-            place = f"{_dims(step.shape)}{_dims(step.strides)} + {show_dim(step.offset)}"
+            shape = f"[{','.join(map(show_dim, step.shape))}]"
+            place = f"{_laid(shape, step.strides)} + {show_dim(step.offset)}"
             return f"{step.name} = view {step.source} {place}"
         case Release():
             return f"release {', '.join(step.names)}"
 
 
-def _dims(dims: tuple[Dim, ...]) -> str:
-    return f"[{','.join(map(show_dim, dims))}]"
+def _laid(what: str, strides: tuple[Dim, ...] | None) -> str:
+    """`t_x{4,1}`: something and the strides it lies at, where they are known."""
+    return what if strides is None else f"{what}{{{','.join(map(show_dim, strides))}}}"

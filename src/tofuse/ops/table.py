@@ -91,7 +91,7 @@ OPS: dict[str, OpDef] = {
     # full: attrs value. iota: attrs start, step, along the only dim of the result.
     **_rows(Pattern.SOURCE, 0, 0, "full iota"),
     # attrs target: 'aten.mm.default'; args: Python text of the call's arguments in which $0, $1 ...
-    # are the operands and size symbols stand by name, e.g. '$0, $1, None, [1, s0], dtype=torch.int64'.
+    # are the operands and size symbols stand by name, e.g. '$0, None, [1, s0], dtype=torch.int64'.
     # Several results: attrs picks, the positions of the results in the returned tuple.
     **_rows(Pattern.OPAQUE, -1, 0, "opaque"),
 }

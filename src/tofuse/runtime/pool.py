@@ -15,7 +15,7 @@ from sys import getrefcount
 
 import torch
 from torch._C import _storage_Use_Count as use_count
-from torch._C._dynamo.guards import _reinterpret_tensor
+from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]  # no stub
 
 SMALLEST = 256 * 1024  # bytes; below, malloc recycles its own memory without new pages
 HUGE_PAGE = 2 * 1024 * 1024

@@ -1,1 +1,1 @@
-"""The judge: a kernel run plainly, for comparison."""
+"""The judge: kernels run slowly and plainly, to hold the other backends against."""

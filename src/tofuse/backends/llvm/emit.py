@@ -72,6 +72,7 @@ class _Emitter:
         self.shared = frozenset(
             a.array.name for p in nest.phases for a in p.partials if a.array is not None
         )
+        self.streams = frozenset(b.name for b in nest.kernel.buffers if b.role == "stream")
         self.declared: dict[str, str] = {}
         self.math: dict[tuple[str, str, int], None] = {}
         self.cells: dict[str, Cell] = {}  # reductions under way in registers
@@ -91,7 +92,7 @@ class _Emitter:
             by_width.setdefault(lanes, []).append((op, elem))
         for lanes, wanted in sorted(by_width.items()):
             self.declared |= math_definitions(sorted(wanted), lanes)
-        return "\n".join([*self.declared.values(), "", *texts])
+        return "\n".join([*self.declared.values(), "", *texts, "!0 = !{i32 1}"])
 
     # -- functions -------------------------------------------------------------------------------
 
@@ -108,7 +109,9 @@ class _Emitter:
         slot = f.let(f"getelementptr i64, ptr %context, i64 {words - 3}")
         base = f.let(f"load ptr, ptr {slot}")
         status = f.alloca("i1")
-        frame = Frame(f, self.nest, pointers, sizes, base, base, status, self.shared)
+        frame = Frame(
+            f, self.nest, pointers, sizes, base, base, status, self.shared, self.streams
+        )
         f.put(f"store i1 false, ptr {status}")
         if threads_block is not None:
             shift = f.let(f"mul i64 {threads_block}, {frame.size(self.nest.block_bytes)}")
@@ -137,6 +140,8 @@ class _Emitter:
             if cell is not None:
                 store_partial(frame, a, cell)
             self._end(a)
+        if self.streams:  # streamed stores are not ordered before the barrier by themselves
+            f.put("fence seq_cst")
         flag = f.let(f"load i1, ptr {frame.status}")
         with f.when(flag):
             words = context_words(self.nest)
@@ -181,7 +186,7 @@ class _Emitter:
             frame.index[loop.axis] = at
 
     def _worker(self, k: int) -> str:
-        """What each thread of the pool runs: its shares, however many threads there turn out to be."""
+        """What each thread of the pool runs: its shares, however many threads there are."""
         f, name = Function(), self.nest.kernel.name
         shares = self._threads(f)
         me = f.let(f"sext i32 {f.call('@omp_get_thread_num', 'i32')} to i64")

@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from tofuse.errors import CompileError
 from tofuse.ir.schedule import Target
 
-Entry = Callable[[int], int]  # takes the address of the context
+Entry = Callable[[object], int]  # takes a ctypes array of the context's words
 
 
 @functools.cache

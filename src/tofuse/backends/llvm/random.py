@@ -72,19 +72,18 @@ def _multiply(f: Function, x: str, m: int, lanes: int) -> tuple[str, str]:
         return f.let(f"trunc i64 {upper} to i32"), f.let(f"trunc i64 {whole} to i32")
     pairs = vector("i64", lanes // 2)
     low_mask = literal(0xFFFFFFFF, DType.I64, lanes // 2)
-    high_mask = literal(-(1 << 32), DType.I64, lanes // 2)
     half = literal(32, DType.I64, lanes // 2)
     factor = literal(m, DType.I64, lanes // 2)
     wide = f.let(f"bitcast {kind} {x} to {pairs}")
     even = f.let(f"mul {pairs} {f.let(f'and {pairs} {wide}, {low_mask}')}, {factor}")
     odd = f.let(f"mul {pairs} {f.let(f'lshr {pairs} {wide}, {half}')}, {factor}")
-    even_hi = f.let(f"lshr {pairs} {even}, {half}")
-    odd_hi = f.let(f"and {pairs} {odd}, {high_mask}")
-    even_lo = f.let(f"and {pairs} {even}, {low_mask}")
-    odd_lo = f.let(f"shl {pairs} {odd}, {half}")
-    hi = f.let(f"or {pairs} {even_hi}, {odd_hi}")
-    lo = f.let(f"or {pairs} {even_lo}, {odd_lo}")
-    return (
-        f.let(f"bitcast {pairs} {hi} to {kind}"),
-        f.let(f"bitcast {pairs} {lo} to {kind}"),
-    )
+    words = [f.let(f"bitcast {pairs} {x} to {kind}") for x in (even, odd)]
+    return _interleave(f, words, 1, lanes), _interleave(f, words, 0, lanes)
+
+
+def _interleave(f: Function, words: list[str], offset: int, lanes: int) -> str:
+    """Every second word of the even products, with those of the odd products in between."""
+    kind = vector("i32", lanes)
+    order = [(lanes if k % 2 else 0) + k - k % 2 + offset for k in range(lanes)]
+    picks = ", ".join(f"i32 {k}" for k in order)
+    return f.let(f"shufflevector {kind} {words[0]}, {kind} {words[1]}, <{lanes} x i32> <{picks}>")

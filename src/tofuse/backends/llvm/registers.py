@@ -39,6 +39,7 @@ class Frame:
     base: str
     status: str
     shared: frozenset[str] = frozenset()
+    streams: frozenset[str] = frozenset()
     env: dict[str, Register] = field(default_factory=dict)
     index: dict[str, str] = field(default_factory=dict)
     tiles: dict[str, str] = field(default_factory=dict)
@@ -181,9 +182,15 @@ class Frame:
         )
         return self.widen(raw, dtype, lanes)
 
+    def stream(self, pointer: str, dtype: DType, value: str, lanes: int) -> None:
+        """Write `lanes` elements past the caches; the pointer is aligned to all of them."""
+        raw, kind = self.narrow(value, dtype, lanes), vector(MEMORY[dtype], lanes)
+        align = lanes * dtype.itemsize
+        self.f.put(f"store {kind} {raw}, ptr {pointer}, align {align}, !nontemporal !0")
+
     def store(self, pointer: str, dtype: DType, value: str, lanes: int, mask: str | None) -> None:
         """Write `lanes` elements next to each other."""
-        raw, kind, align = self.narrow(value, dtype, lanes), vector(MEMORY[dtype], lanes), 0
+        raw, kind = self.narrow(value, dtype, lanes), vector(MEMORY[dtype], lanes)
         align = _alignment(dtype)
         if mask is None or lanes == 1:
             self.f.put(f"store {kind} {raw}, ptr {pointer}, align {align}")

@@ -7,7 +7,7 @@ from tofuse.backends.llvm.random import philox_definition, philox_symbol, splat,
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import literal, vector
 from tofuse.ir.dims import known_multiple
-from tofuse.ir.kernel import Compute, Inside, Iota, Load, Store, Take, Uniform
+from tofuse.ir.kernel import Affine, Compute, Inside, Iota, Load, Store, Take, Uniform
 from tofuse.ir.types import DType
 
 BLOCK = 64  # elements that share 16 counters
@@ -140,10 +140,21 @@ def emit_store(frame: Frame, s: Store, memory: DType) -> None:
         mask = frame.mask(u)
         if frame.vector is None or step == 1:
             slot = frame.element(pointer, memory, _plus(frame, at, u * frame.lanes))
-            frame.store(slot, memory, values[u], frame.lanes, mask)
+            if mask is None and s.buffer in frame.streams and _aligned(frame, s.index):
+                frame.stream(slot, memory, values[u], frame.lanes)
+            else:
+                frame.store(slot, memory, values[u], frame.lanes, mask)
         else:
             lanes = frame.lane_index(s.index, u)
             frame.scatter(pointer, memory, lanes, values[u], frame.lanes, mask)
+
+
+def _aligned(frame: Frame, index: Affine) -> bool:
+    """Whether every whole vector along the axis starts at a multiple of its own size."""
+    if frame.vector is None:
+        return False
+    others = [c for a, c in index.terms if a != frame.vector]
+    return all(known_multiple(c, frame.lanes) for c in (*others, index.const))
 
 
 def _plus(frame: Frame, at: str, more: int) -> str:

@@ -1,0 +1,1 @@
+"""How it is measured: peers in processes of their own, taking turns."""

@@ -1,0 +1,123 @@
+"""What came of a workload: each peer's numbers, what follows from them, and the bar."""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from benchmarks.bench.peers import PEERS, US
+from benchmarks.workloads.bars import Bar, bar_of
+from benchmarks.workloads.base import Group
+from benchmarks.workloads.catalogue import pick
+
+FAR = 0.05  # a mean magnitude this far from eager's, in proportion, is wrong in any precision
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One peer's: seconds of each round and of the first call, and memory that steps needed."""
+
+    rounds_s: tuple[float, ...]
+    compile_s: float
+    memory_bytes: int
+    magnitudes: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.rounds_s)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One workload's: figures or the reason of failure by peer, and bytes a second of the copy."""
+
+    workload: str
+    group: Group
+    judged: bool
+    figures: dict[str, Figures]
+    failures: dict[str, str]
+    least_bytes: int | None
+    copy_rate: float | None
+
+    def ratio(self, peer: str) -> float | None:
+        """The peer's time over ours: above one, we are faster."""
+        if peer not in self.figures or US not in self.figures:
+            return None
+        return self.figures[peer].median_s / self.figures[US].median_s
+
+    @property
+    def share(self) -> float | None:
+        """Least bytes a second of our time, over bytes a second of a copy."""
+        if US not in self.figures or not self.least_bytes or not self.copy_rate:
+            return None
+        return self.least_bytes / self.figures[US].median_s / self.copy_rate
+
+    @property
+    def bar(self) -> Bar:
+        return bar_of(pick(self.workload))
+
+    @property
+    def wrong(self) -> str | None:
+        """How our results are far from eager's, if they are."""
+        if US not in self.figures or "eager" not in self.figures or pick(self.workload).drawn:
+            return None
+        got, expected = self.figures[US].magnitudes, self.figures["eager"].magnitudes
+        if len(got) != len(expected):
+            return f"{len(got)} results, eager has {len(expected)}"
+        for i, (g, e) in enumerate(zip(got, expected, strict=True)):
+            if not (math.isclose(g, e, rel_tol=FAR, abs_tol=1e-6) or (g != g and e != e)):
+                return f"result {i} has mean magnitude {g:.4g}, eager's {e:.4g}"
+        return None
+
+    @property
+    def sound(self) -> bool:
+        """Whether we ran, and computed what eager does as far as one can tell."""
+        return US in self.figures and self.wrong is None
+
+    def misses(self) -> tuple[str, ...]:
+        """Each bar that is not held, with what was reached; what was not measured is no miss."""
+        if not self.judged:
+            return ()
+        bar = self.bar
+        ratios = {"inductor": bar.inductor, "inductor-warm": bar.inductor_warm, "eager": bar.eager}
+        wanted = [(name, self.ratio(name), least) for name, least in ratios.items()]
+        wanted.append(("bandwidth", self.share, bar.share))
+        return tuple(
+            f"{what} {reached:.2f} < {least:g}"
+            for what, reached, least in wanted
+            if reached is not None and least is not None and round(reached, 2) < least
+        )
+
+    def verdict(self) -> str:
+        """`held`, or what is missed; empty where there is nothing to judge."""
+        if US in self.failures:
+            return "failed"
+        if self.wrong is not None:
+            return "wrong: " + self.wrong
+        if not self.judged or not set(self.figures) - {US}:
+            return ""
+        return "; ".join(self.misses()) or "held"
+
+
+def as_json(outcome: Outcome) -> dict[str, object]:
+    """The outcome with everything that follows from it, times in seconds, memory in bytes."""
+    return {
+        "workload": outcome.workload,
+        "group": outcome.group,
+        "least_bytes": outcome.least_bytes,
+        "copy_bytes_per_s": outcome.copy_rate,
+        "share_of_copy": outcome.share,
+        "ratios": {peer: outcome.ratio(peer) for peer in PEERS if peer != US},
+        "bar": outcome.bar.__dict__ if outcome.judged else None,
+        "misses": outcome.misses(),
+        "wrong": outcome.wrong,
+        "failures": outcome.failures,
+        "peers": {
+            name: {
+                "median_s": figures.median_s,
+                "rounds_s": figures.rounds_s,
+                "compile_s": figures.compile_s,
+                "memory_bytes": figures.memory_bytes,
+            }
+            for name, figures in outcome.figures.items()
+        },
+    }

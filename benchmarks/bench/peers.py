@@ -1,0 +1,71 @@
+"""Who is measured: what each peer makes of a program, and the environment its process runs in."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import tofuse
+from benchmarks.seeds import Program
+
+US = "tofuse"
+
+# glibc then keeps every block it is given back, instead of mapping fresh pages on each call.
+KEEP_WARM = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "8000000000",
+    "MALLOC_TOP_PAD_": "2000000000",
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A way to run a program, in a process with its own allocator settings and caches.
+
+    `modules` are imported before the first call is timed: importing is not compiling.
+    """
+
+    name: str
+    title: str
+    compile: Callable[[Program], Program]
+    modules: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def environment(self, caches: Path) -> dict[str, str]:
+        """The caller's environment with this peer's allocator, and with empty caches."""
+        stock = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
+        return {
+            **stock,
+            **self.settings,
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "XDG_CACHE_HOME": str(caches),
+            "HF_HUB_OFFLINE": "1",
+        }
+
+
+def as_it_is(program: Program) -> Program:
+    return program
+
+
+def inductor(program: Program) -> Program:
+    return torch.compile(program)
+
+
+def ours(program: Program) -> Program:
+    return tofuse.compile(program)
+
+
+CAPTURE = ("torch._dynamo", "torch._functorch.aot_autograd")
+INDUCTOR = (*CAPTURE, "torch._inductor.compile_fx")
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer(US, "tofuse", ours, CAPTURE),
+        Peer("eager", "eager", as_it_is),
+        Peer("inductor", "Inductor as installed", inductor, INDUCTOR),
+        Peer("inductor-warm", "Inductor, allocator warm", inductor, INDUCTOR, KEEP_WARM),
+    )
+}

@@ -1,0 +1,1 @@
+"""What is measured: programs, their inputs, and the bars they are held against."""

@@ -1,0 +1,181 @@
+"""Checks that a kernel is in SSA form over its own axes, buffers and sizes; `ops.kernel_verify`
+checks its ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tofuse.errors import VerifyError
+from tofuse.ir.dims import Dim, SymDim, symbols_of
+from tofuse.ir.graph import Scalar
+from tofuse.ir.kernel import (
+    Affine,
+    Buffer,
+    Compute,
+    Inside,
+    Iota,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Take,
+    Uniform,
+    show_stmt,
+    uses,
+)
+from tofuse.ir.types import DType
+
+ROLES = ("in", "out")
+
+
+def verify_kernel(kernel: Kernel) -> None:
+    """Raise VerifyError unless every name is defined once, before its use, and fits there."""
+    _verify_head(kernel)
+    buffers = {b.name: b for b in kernel.buffers}
+    axes, symbols = {a.name for a in kernel.axes}, set(kernel.symbols)
+    values: dict[str, DType] = {}
+    for stmt in kernel.body:
+        for name in uses(stmt):
+            if name not in values:
+                raise stmt_error(stmt, f"{name} is not defined before")
+        _verify_indices(stmt, axes, symbols)
+        _verify_memory(stmt, buffers)
+        _verify_types(stmt, values)
+        if isinstance(stmt, Reduce):
+            _verify_reduce(stmt, axes)
+        if isinstance(stmt, Store):
+            continue
+        if stmt.name in values or stmt.name in buffers or stmt.name in axes | symbols:
+            raise stmt_error(stmt, f"{stmt.name} is defined twice")
+        values[stmt.name] = stmt.dtype
+
+
+def stmt_error(stmt: Stmt, message: str) -> VerifyError:
+    """The error that a statement breaks a rule: what, and which."""
+    return VerifyError(f"{message}, in '{show_stmt(stmt)}'")
+
+
+def indices(stmt: Stmt) -> tuple[Affine, ...]:
+    """Every affine function in a statement."""
+    match stmt:
+        case Compute():
+            return ()
+        case Reduce():
+            return () if stmt.position is None else (stmt.position,)
+        case Uniform():
+            return (stmt.row, stmt.col)
+        case _:
+            return (stmt.index,)
+
+
+def _verify_head(kernel: Kernel) -> None:
+    names = [*(a.name for a in kernel.axes), *(b.name for b in kernel.buffers), *kernel.symbols]
+    for k, name in enumerate(names):
+        if name in names[:k]:
+            raise VerifyError(f"kernel {kernel.name} has two things named {name}")
+    for b in kernel.buffers:
+        if b.role not in ROLES:
+            raise VerifyError(f"buffer {b.name} is {b.role!r}, neither in nor out")
+        if b.dtype is DType.OTHER:
+            raise VerifyError(f"buffer {b.name} has elements that no kernel handles")
+    for a in kernel.axes:
+        _verify_dims((a.extent,), set(kernel.symbols), f"axis {a.name}")
+        if isinstance(a.extent, int) and a.extent < 0:
+            raise VerifyError(f"axis {a.name} has the extent {a.extent}")
+
+
+def _verify_dims(dims: Iterable[Dim], symbols: set[str], where: str) -> None:
+    for d in dims:
+        for s in symbols_of(d):
+            if s not in symbols:
+                raise VerifyError(f"{s} is not among the kernel's sizes, in {where}")
+
+
+def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
+    where = f"'{show_stmt(stmt)}'"
+    for index in indices(stmt):
+        for axis, c in index.terms:
+            if axis not in axes:
+                raise stmt_error(stmt, f"{axis} is not an axis of the kernel")
+            if c == 0:
+                raise stmt_error(stmt, f"the coefficient of {axis} is 0")
+            _verify_dims((c,), symbols, where)
+        if list(index.terms) != sorted(index.terms, key=lambda t: t[0]):
+            raise stmt_error(stmt, f"the terms of {index!r} are not in order")
+        _verify_dims((index.const,), symbols, where)
+    match stmt:
+        case Take():
+            _verify_dims((stmt.stride, stmt.extent), symbols, where)
+        case Inside():
+            _verify_dims((stmt.lo, stmt.hi), symbols, where)
+        case Uniform():
+            _verify_dims((stmt.extent,), symbols, where)
+        case Compute() | Store():
+            args = stmt.args if isinstance(stmt, Compute) else (stmt.value,)
+            scalars = [a.value for a in args if isinstance(a, Scalar)]
+            _verify_dims((v for v in scalars if isinstance(v, SymDim)), symbols, where)
+
+
+def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
+    match stmt:
+        case Load() | Take():
+            name, role = stmt.buffer, "in"
+        case Store():
+            name, role = stmt.buffer, "out"
+        case Uniform():
+            name, role = stmt.seed, "in"
+        case _:
+            return
+    if name not in buffers:
+        raise stmt_error(stmt, f"there is no buffer {name}")
+    if buffers[name].role != role:
+        raise stmt_error(stmt, f"{name} is not an {role}put of the kernel")
+    held = DType.I64 if isinstance(stmt, Uniform) else stmt.dtype
+    dtype = buffers[name].dtype
+    if isinstance(stmt, (Load, Take)) and dtype.is_half:
+        dtype = DType.F32
+    if held is not dtype:
+        raise stmt_error(stmt, f"{name} holds {buffers[name].dtype.value}")
+
+
+def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
+    """Halves are memory only; guards are booleans, indices i64, and a store takes its dtype."""
+    if not isinstance(stmt, Store) and (stmt.dtype.is_half or stmt.dtype is DType.OTHER):
+        raise stmt_error(stmt, f"no register holds {stmt.dtype.value}")
+    match stmt:
+        case Load() | Take() | Inside():
+            if stmt.guard is not None and values[stmt.guard] is not DType.BOOL:
+                raise stmt_error(stmt, f"the guard {stmt.guard} is no boolean")
+            if isinstance(stmt, Take) and values[stmt.by] is not DType.I64:
+                raise stmt_error(stmt, f"{stmt.by} is no i64")
+        case Store():
+            of = DType.F32 if stmt.dtype.is_half else stmt.dtype
+            if isinstance(stmt.value, str) and values[stmt.value] is not of:
+                raise stmt_error(stmt, f"{stmt.value} is {values[stmt.value].value}")
+        case Compute():
+            data = stmt.args[1:] if stmt.op == "where" else stmt.args
+            if stmt.operand_dtype.is_half:
+                raise stmt_error(stmt, f"no register holds {stmt.operand_dtype.value}")
+            for a in data:
+                if isinstance(a, str) and values[a] is not stmt.operand_dtype:
+                    raise stmt_error(stmt, f"{a} is {values[a].value}")
+            test = stmt.args[0] if stmt.op == "where" else None
+            if isinstance(test, str) and values[test] is not DType.BOOL:
+                raise stmt_error(stmt, f"{test} is {values[test].value}, not b1")
+        case Reduce():
+            same = stmt.dtype if stmt.position is None else values[stmt.arg]
+            if values[stmt.arg] is not same:
+                raise stmt_error(stmt, f"{stmt.arg} is {values[stmt.arg].value}")
+        case Iota() | Uniform():
+            return
+
+
+def _verify_reduce(stmt: Reduce, axes: set[str]) -> None:
+    if not stmt.over or len(set(stmt.over)) != len(stmt.over):
+        raise stmt_error(stmt, "a reduction needs axes, each once")
+    for a in stmt.over:
+        if a not in axes:
+            raise stmt_error(stmt, f"{a} is not an axis of the kernel")
+    if stmt.position is not None and not set(stmt.position.axes) <= set(stmt.over):
+        raise stmt_error(stmt, "the position depends on axes that are not reduced")

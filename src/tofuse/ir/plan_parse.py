@@ -1,0 +1,92 @@
+"""Reads the text that `ir.plan` writes of a plan."""
+
+from __future__ import annotations
+
+import re
+
+from tofuse.errors import ParseError
+from tofuse.ir.dims import Dim, parse_dim
+from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
+from tofuse.ir.types import DType
+
+Strides = tuple[Dim, ...]
+
+
+def parse_plan(text: str) -> Plan:
+    """Read what `show_plan` wrote."""
+    rows = [(n, row.strip()) for n, row in enumerate(text.splitlines(), 1) if row.strip()]
+    if len(rows) < 3 or rows[-1][1] != "}" or rows[-2][1].partition(" ")[0] != "return":
+        raise ParseError("a plan is a head 'plan p(t_x{1}) {', steps, a return and '}'")
+    number, head = rows[0]
+    try:
+        found = _match(_HEAD, head, "the head of a plan")
+        parameters = tuple(Parameter(*_laid(p)) for p in _split(found["parameters"]))
+        symbols: list[tuple[str, str]] = []
+        steps: list[Step] = []
+        for n, row in rows[1:-2]:
+            number = n
+            size = _SIZE.fullmatch(row)
+            if size is None:
+                steps.append(_step(row))
+            else:
+                symbols.append((size["name"], size["text"]))
+    except ValueError as e:
+        raise ParseError(f"line {number}: {e}") from e
+    results = tuple(_split(rows[-2][1].removeprefix("return")))
+    return Plan(found["name"], parameters, tuple(symbols), tuple(steps), results)
+
+
+def _step(row: str) -> Step:
+    if found := _ALLOCATE.fullmatch(row):
+        shape, strides = _dims(found["shape"]), _dims(found["strides"])
+        return Allocate(found["name"], shape, strides, DType(found["dtype"]))
+    if found := _LAUNCH.fullmatch(row):
+        tensors, symbols = _split(found["tensors"]), _split(found["symbols"] or "")
+        return Launch(int(found["kernel"]), found["name"], tuple(tensors), tuple(symbols))
+    if found := _VIEW.fullmatch(row):
+        shape, strides = _dims(found["shape"]), _dims(found["strides"])
+        return View(found["name"], found["source"], shape, strides, parse_dim(found["offset"]))
+    if found := _RELEASE.fullmatch(row):
+        return Release(tuple(_split(found["names"])))
+    found = _match(_CALL, row, "a step of a plan")
+    results = [] if found["results"] == "_" else [_laid(r) for r in _split(found["results"])]
+    names, strides_of = tuple(n for n, _ in results), tuple(s for _, s in results)
+    picks = tuple(int(k) for k in (found["picks"] or "").split(",") if k)
+    return Call(found["target"], found["args"], names, picks, strides_of)
+
+
+def _laid(text: str) -> tuple[str, Strides | None]:
+    """`t_x{4,1}` -> its name and strides."""
+    found = _match(_LAID, text, "a name, such as t_x{4,1}")
+    return found["name"], None if found["strides"] is None else _dims(found["strides"])
+
+
+def _dims(text: str) -> Strides:
+    return tuple(parse_dim(d) for d in text.split(",") if d)
+
+
+def _split(text: str) -> list[str]:
+    """Parts between commas that have a space after them; those in braces have none."""
+    return [part.strip() for part in text.split(", ") if part.strip()]
+
+
+def _match(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise ParseError(f"{text!r} is not {what}")
+    return found
+
+
+_HEAD = re.compile(r"plan (?P<name>[^\s(]+)\((?P<parameters>[^)]*)\) \{")
+_LAID = re.compile(r"(?P<name>\w+)(?:\{(?P<strides>[^}]*)\})?")
+_SIZE = re.compile(r"size (?P<name>\w+) = (?P<text>.*)")
+_PLACE = r"\[(?P<shape>[^\]]*)\]\{(?P<strides>[^}]*)\}"
+_ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_PLACE}")
+_VIEW = re.compile(rf"(?P<name>\w+) = view (?P<source>\w+) {_PLACE} \+ (?P<offset>\S+)")
+_LAUNCH = re.compile(
+    r"launch (?P<kernel>\d+) (?P<name>[^\s(]+)\((?P<tensors>[^);]*)(?:; (?P<symbols>[^)]*))?\)"
+)
+_RELEASE = re.compile(r"release (?P<names>.*)")
+_CALL = re.compile(
+    r"(?P<results>\S.*?) = call (?P<target>[\w.:]+)(?:\[(?P<picks>[\d,]*)\])?\((?P<args>.*)\)"
+)

@@ -1,0 +1,133 @@
+"""The text of a partition, its graph, regions, places and verdicts; and the way back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tofuse.errors import ParseError
+from tofuse.ir.dims import Dim, parse_dim, show_dim
+from tofuse.ir.graph import Graph, Loc, Op, Value
+from tofuse.ir.parse import parse_graph
+from tofuse.ir.region import Partition, Region, Strided, Verdict
+from tofuse.ir.show import show_graph
+
+
+def show_partition(part: Partition) -> str:
+    """The graph, then a line a region, a place other than a value's own, and a verdict.
+
+    `parse_partition` reads it back.
+    """
+    lines = [show_graph(part.graph)]
+    lines += [_show_region(r, part.graph) for r in part.regions]
+    values = (*part.graph.inputs, *(r for op in part.graph.ops for r in op.results))
+    for v in values:
+        place = part.storage.get(v)
+        if place is None:
+            lines.append(f"nowhere {v.name}")
+        elif place != Strided(v, 0, v.layout):
+            strides = ",".join(map(show_dim, place.strides))
+            offset = show_dim(place.offset)
+            lines.append(f"place {v.name} = {place.root.name} + {offset} {{{strides}}}")
+    return "\n".join([*lines, *map(show_verdict, part.verdicts)])
+
+
+def parse_partition(text: str) -> Partition:
+    """Read what `show_partition` wrote."""
+    graph_text, brace, rest = text.partition("\n}")
+    return _Parser(parse_graph(graph_text + brace)).run(rest.splitlines())
+
+
+def show_verdict(v: Verdict) -> str:
+    """`edge v0 -> v1 fused: same loops; bytes 64; launches 1; recompute 0.0; us 5.0 # at m.py:3`"""
+    word = "fused" if v.fused else "not fused"
+    counts = f"bytes {v.bytes_saved}; launches {v.launches_saved}; recompute {v.recompute!r}"
+    at = f" # at {v.loc.file}:{v.loc.line}" if v.loc else ""
+    return (
+        f"edge {v.producer} -> {v.consumer} {word}: {v.rule}; {counts}; us {v.predicted_us!r}{at}"
+    )
+
+
+def _show_region(region: Region, graph: Graph) -> str:
+    order = {op: k for k, op in enumerate(graph.ops)}
+    # an op goes by its result; one without, by its number
+    ops = " ".join(op.results[0].name if op.results else f"#{order[op]}" for op in region.ops)
+    outputs = " ".join(v.name for v in region.outputs)
+    return f"{'call' if region.library else 'kernel'} {region.name}: {ops} -> {outputs}".rstrip()
+
+
+@dataclass(eq=False)
+class _Parser:
+    graph: Graph
+    values: dict[str, Value] = field(default_factory=dict)
+    ops: dict[str, Op] = field(default_factory=dict)
+
+    def run(self, rows: list[str]) -> Partition:
+        self.values = {v.name: v for v in self.graph.inputs}
+        for k, op in enumerate(self.graph.ops):
+            self.values |= {r.name: r for r in op.results}
+            self.ops[op.results[0].name if op.results else f"#{k}"] = op
+        storage = {v: Strided(v, 0, v.layout) for v in self.values.values()}
+        regions: list[Region] = []
+        verdicts: list[Verdict] = []
+        for row in filter(None, map(str.strip, rows)):
+            if found := _REGION.fullmatch(row):
+                regions.append(self.region(found))
+            elif found := _PLACE.fullmatch(row):
+                root, strides = self.value(found["root"]), _dims(found["strides"])
+                storage[self.value(found["name"])] = Strided(
+                    root, parse_dim(found["offset"]), strides
+                )
+            elif found := _NOWHERE.fullmatch(row):
+                del storage[self.value(found["name"])]
+            elif found := _EDGE.fullmatch(row):
+                verdicts.append(_verdict(found))
+            else:
+                raise ParseError(f"{row!r} is neither a region nor a place nor a verdict")
+        return Partition(self.graph, tuple(regions), storage, tuple(verdicts))
+
+    def region(self, found: re.Match[str]) -> Region:
+        for name in found["ops"].split():
+            if name not in self.ops:
+                raise ParseError(f"region {found['name']}: there is no op {name}")
+        ops = tuple(self.ops[name] for name in found["ops"].split())
+        outputs = tuple(self.value(name) for name in found["outputs"].split())
+        return Region(found["name"], ops, outputs, library=found["kind"] == "call")
+
+    def value(self, name: str) -> Value:
+        if name not in self.values:
+            raise ParseError(f"{name} is not defined")
+        return self.values[name]
+
+
+def _verdict(found: re.Match[str]) -> Verdict:
+    loc = None if found["file"] is None else Loc(found["file"], int(found["line"]))
+    return Verdict(
+        found["producer"],
+        found["consumer"],
+        found["not"] is None,
+        found["rule"],
+        int(found["bytes"]),
+        int(found["launches"]),
+        float(found["recompute"]),
+        float(found["us"]),
+        loc,
+    )
+
+
+def _dims(text: str) -> tuple[Dim, ...]:
+    return tuple(parse_dim(d) for d in text.split(",") if d)
+
+
+_REGION = re.compile(
+    r"(?P<kind>kernel|call) (?P<name>[^\s:]+): (?P<ops>[^>]*?) ->(?P<outputs>[^>]*)"
+)
+_PLACE = re.compile(
+    r"place (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+) \{(?P<strides>[^}]*)\}"
+)
+_NOWHERE = re.compile(r"nowhere (?P<name>\w+)")
+_EDGE = re.compile(
+    r"edge (?P<producer>\S+) -> (?P<consumer>\S+) (?P<not>not )?fused: (?P<rule>.*); "
+    r"bytes (?P<bytes>-?\d+); launches (?P<launches>-?\d+); recompute (?P<recompute>\S+); "
+    r"us (?P<us>\S+?)(?: # at (?P<file>.*):(?P<line>-?\d+))?"
+)

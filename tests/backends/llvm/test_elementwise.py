@@ -1,0 +1,238 @@
+"""Every elementwise op on every dtype and vector width, held against the interpreter."""
+
+import itertools
+
+import pytest
+import torch
+
+from tests.support.kernels import Buffers, judge, kernel, run_llvm
+from tests.support.numbers import TORCH_DTYPES, assert_same_bits
+from tofuse.ir.schedule import Loop, Schedule
+from tofuse.ir.types import DType
+from tofuse.ops.table import COMPARISONS, OPS, TRANSCENDENTAL, Pattern
+
+ELEMENTWISE = [n for n, row in OPS.items() if row.pattern is Pattern.ELEMENTWISE]
+BITS = {n for n in ELEMENTWISE if n.startswith(("bitwise", "shift"))}
+DIVISIONS = {"truncdiv", "floordiv", "remainder", "fmod"}
+QUOTIENTS = {"fmod", "remainder"}
+FLOAT_ONLY = TRANSCENDENTAL | {
+    "div",
+    "copysign",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "isnan",
+    "isinf",
+}
+NOT_BOOL = FLOAT_ONLY | DIVISIONS | {"shift_left", "shift_right", "add", "sub", "mul", "neg", "abs"}
+LANES = (1, 4, 8, 16)
+FLOATS, INTS = (DType.F32, DType.F64), (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
+ALL = (*FLOATS, DType.F16, DType.BF16, *INTS, DType.BOOL)
+
+
+def ops_of(dtype: DType) -> list[str]:
+    skipped = BITS if dtype.is_float else FLOAT_ONLY if dtype.is_int else NOT_BOOL
+    return [n for n in ELEMENTWISE if n not in skipped and n != "convert"]
+
+
+def special(dtype: DType) -> torch.Tensor:
+    kind = TORCH_DTYPES[dtype]
+    if dtype is DType.BOOL:
+        return torch.tensor([True, False])
+    if dtype.is_int:
+        info = torch.iinfo(kind)
+        near = {0, 1, 2, 3, 7, 31, 63, 100, -1, -2, -7, info.max, info.max - 1, info.min}
+        return torch.tensor(sorted(n for n in near if info.min <= n <= info.max), dtype=kind)
+    f = torch.finfo(kind)
+    sizes = [0.0, f.smallest_normal / 8, f.tiny, 1e-3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.25, 1e4]
+    sizes += [f.max, float("inf")]
+    numbers = [*sizes, *(-x for x in sizes), float("nan")]
+    return torch.tensor(numbers, dtype=torch.float64).to(kind)
+
+
+def pairs(dtype: DType) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every special value with every other, and one more, so that the size is odd."""
+    values = special(dtype)
+    x, y = (t.flatten() for t in torch.meshgrid(values, values, indexing="ij"))
+    more = 1 - len(x) % 2
+    return torch.cat([x, x[:more]]), torch.cat([y, y[:more]])
+
+
+def second(op: str, dtype: DType) -> str:
+    """Integers are divided by constants only, and never by 0 or -1."""
+    if op in DIVISIONS and dtype.is_int:
+        return "7" if dtype is DType.U8 else "-7"
+    return "y"
+
+
+def loops(lanes: int, unroll: int) -> Schedule:
+    return Schedule((Loop("i0"),), 1, lanes, unroll)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.BOOL], ids=lambda d: d.value)
+def test_ops(dtype: DType, lanes: int):
+    ops, (x, y) = ops_of(dtype), pairs(dtype)
+    c = torch.arange(len(x)) % 3 != 0
+    lines = [
+        f"kernel k(bx: in {dtype.value}, by: in {dtype.value}, bc: in b1, "
+        + ", ".join(f"out{k}: out {result(op, dtype).value}" for k, op in enumerate(ops))
+        + f") over i0:{len(x)} {{",
+        f"x = load bx[i0] : {dtype.value}",
+        f"y = load by[i0] : {dtype.value}",
+        "c = load bc[i0] : b1",
+    ]
+    for k, op in enumerate(ops):
+        args = {1: "x", 2: f"x {second(op, dtype)}", 3: "c x y"}[OPS[op].arity]
+        lines.append(f"v{k} = {op} {args} of {dtype.value} : {result(op, dtype).value}")
+        lines.append(f"store out{k}[i0] v{k} : {result(op, dtype).value}")
+    k1 = kernel("\n".join([*lines, "}"]))
+    buffers = {"bx": x, "by": y, "bc": c} | {
+        f"out{k}": torch.empty(len(x), dtype=TORCH_DTYPES[result(op, dtype)])
+        for k, op in enumerate(ops)
+    }
+    want = judge(k1, buffers, {})
+    got = run_llvm(k1, loops(lanes, 2), buffers, {}, threads=2)
+    for k, op in enumerate(ops):
+        # torch's own fmod is nan where the quotient overflows, and C's is not
+        fair = (x / y).isfinite() | ~x.isfinite() | (y == 0) if op in QUOTIENTS else slice(None)
+        if dtype.is_int:
+            fair = slice(None)
+        compare(op, got[f"out{k}"][fair], want[f"out{k}"][fair])
+
+
+def result(op: str, dtype: DType) -> DType:
+    return DType.BOOL if op in COMPARISONS else dtype
+
+
+def compare(op: str, got: torch.Tensor, want: torch.Tensor) -> None:
+    try:
+        if op in TRANSCENDENTAL - {"sqrt", "reciprocal"}:  # their errors are bounded elsewhere
+            torch.testing.assert_close(got, want, equal_nan=True)
+        elif op in ("maximum", "minimum") and got.is_floating_point():
+            torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)
+        else:
+            assert_same_bits(got, want)
+    except AssertionError as e:
+        raise AssertionError(f"{op}: {e}") from e
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("source", ALL, ids=lambda d: d.value)
+def test_conversions(source: DType, lanes: int):
+    """From memory to registers, to every other dtype and back to memory."""
+    x = special(source)
+    if source.is_float:  # what is out of an integer's range has no meaning there
+        plain = x[(x.abs() <= 100) & ((x >= 0) | (x.abs() < 1))]
+    else:
+        plain = x
+    targets = [d for d in ALL if d is not source]
+    of = DType.F32 if source.is_half else source
+    lines = [
+        f"kernel k(bx: in {source.value}, bp: in {source.value}, "
+        + ", ".join(f"out{k}: out {d.value}" for k, d in enumerate(targets))
+        + f") over i0:{len(x)} i1:{len(plain)} {{",
+        f"x = load bx[i0] : {of.value}",
+        f"p = load bp[i1] : {of.value}",
+    ]
+    buffers: Buffers = {"bx": x, "bp": plain}
+    parts: dict[str, list[str]] = {"x": [], "p": []}
+    for k, d in enumerate(targets):
+        name, length = ("p", len(plain)) if source.is_float and d.is_int else ("x", len(x))
+        to = DType.F32 if d.is_half else d
+        step = f"v{k} = convert {name} of {of.value} : {to.value}"
+        if d is DType.BOOL:
+            step = f"v{k} = ne {name} 0 of {of.value} : b1"
+        elif to is of:
+            step = f"v{k} = mul {name} 1.0 of {of.value} : {to.value}"
+        axis = "i1" if name == "p" else "i0"
+        parts[name] += [step, f"store out{k}[{axis}] v{k} : {d.value}"]
+        buffers[f"out{k}"] = torch.empty(length, dtype=TORCH_DTYPES[d])
+    for name, axis in (("x", "i0"), ("p", "i1")):
+        if not parts[name]:
+            continue
+        outs = {line.split("[")[0].removeprefix("store ") for line in parts[name][1::2]}
+        head = f"kernel k(b{name}: in {source.value}, " + ", ".join(
+            f"out{k}: out {d.value}" for k, d in enumerate(targets) if f"out{k}" in outs
+        )
+        own = kernel(
+            "\n".join(
+                [
+                    f"{head}) over {axis}:{len(buffers['b' + name])} {{",
+                    f"{name} = load b{name}[{axis}] : {of.value}",
+                    *parts[name],
+                    "}",
+                ]
+            )
+        )
+        mine = {b.name: buffers[b.name] for b in own.buffers}
+        want = judge(own, mine, {})
+        got = run_llvm(own, Schedule((Loop(axis),), 1, lanes, 2), mine, {})
+        for key, t in want.items():
+            try:
+                assert_same_bits(got[key], t)
+            except AssertionError as e:
+                target = targets[int(key.removeprefix("out"))]
+                raise AssertionError(f"{source.value} -> {target.value}: {e}") from e
+
+
+@pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=lambda d: d.value)
+def test_every_half_there_and_back(dtype: DType):
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(TORCH_DTYPES[dtype])
+    k = kernel(
+        f"kernel k(x: in {dtype.value}, y: out {dtype.value}) over i0:65536 {{\n"
+        f"v = load x[i0] : f32\nstore y[i0] v : {dtype.value}\n}}"
+    )
+    got = run_llvm(k, loops(16, 4), {"x": every, "y": torch.empty_like(every)}, {})
+    assert_same_bits(got["y"], every)
+
+
+@pytest.mark.parametrize("op", ["round_bf16", "round_f16"])
+def test_rounding_floats_to_halves(op: str):
+    """Ties to even, overflow to infinity, subnormals: around every boundary of every half."""
+    half = torch.bfloat16 if op == "round_bf16" else torch.float16
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(half).float()
+    bits = every.view(torch.int32)
+    ties = bits + (1 << (15 if half is torch.bfloat16 else 12))
+    x = torch.cat([t.view(torch.float32) for t in (ties - 1, ties, ties + 1)])
+    k = kernel(
+        f"kernel k(x: in f32, y: out f32) over i0:{len(x)} {{\n"
+        f"v = load x[i0] : f32\nw = {op} v of f32 : f32\nstore y[i0] w : f32\n}}"
+    )
+    buffers = {"x": x, "y": torch.empty_like(x)}
+    assert_same_bits(run_llvm(k, loops(16, 2), buffers, {})["y"], judge(k, buffers, {})["y"])
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_constants_in_every_place(lanes: int):
+    """A constant may be any operand; nan, -0.0 and sizes among them."""
+    ops = ("add", "sub", "maximum", "minimum", "lt", "ne", "copysign", "pow")
+    numbers = ("-0.0", "inf", "nan", "2", "s0", "-3.5")
+    lines, k, outs = [], 0, []
+    for op, number in itertools.product(ops, numbers):
+        for args in (f"x {number}", f"{number} x"):
+            dtype = "b1" if op in COMPARISONS else "f32"
+            lines += [f"v{k} = {op} {args} of f32 : {dtype}", f"store out{k}[i0] v{k} : {dtype}"]
+            outs.append((f"out{k}", f"{op} {args}", dtype))
+            k += 1
+    x = special(DType.F32)
+    head = ", ".join(f"{name}: out {dtype}" for name, _, dtype in outs)
+    kern = kernel(
+        "\n".join(
+            [
+                f"kernel k(bx: in f32, {head}) over i0:{len(x)} sizes s0 {{",
+                "x = load bx[i0] : f32",
+                *lines,
+                "}",
+            ]
+        )
+    )
+    buffers = {"bx": x} | {
+        name: torch.empty(len(x), dtype=torch.bool if dtype == "b1" else torch.float32)
+        for name, _, dtype in outs
+    }
+    want = judge(kern, buffers, {"s0": 5})
+    got = run_llvm(kern, loops(lanes, 1), buffers, {"s0": 5})
+    for name, what, _ in outs:
+        compare(what.split()[0], got[name], want[name])
