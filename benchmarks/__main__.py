@@ -119,7 +119,7 @@ def work(workloads: Sequence[Workload], options: Options, console: Console) -> l
     outcomes: list[Outcome] = []
     with progress, ExitStack() as stack:
         task = progress.add_task("starting", total=len(workloads))
-        copier = start_copier(stack)
+        copier = start_copier(stack, options.size)
         for workload in workloads:
 
             def say(what: str, name: str = workload.name) -> None:

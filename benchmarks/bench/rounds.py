@@ -149,9 +149,9 @@ class Copier:
         return [self.least_bytes / took.seconds]
 
 
-def start_copier(stack: ExitStack) -> Copier:
+def start_copier(stack: ExitStack, size: Size) -> Copier:
     """A copier that lasts as long as the stack."""
-    return Copier(stack.enter_context(started(PEERS["eager"], COPY.name, "full")))
+    return Copier(stack.enter_context(started(PEERS["eager"], COPY.name, size)))
 
 
 def void(_: object) -> None:

@@ -44,7 +44,7 @@ def copy(target: Tensor, source: Tensor) -> Tensor:
 
 
 def copy_inputs(size: Size, dtype: torch.dtype) -> Inputs:
-    elements = COPY_BYTES // dtype.itemsize
+    elements = (COPY_BYTES if size == "full" else COPY_BYTES // 100) // dtype.itemsize
     return torch.ones(elements, dtype=dtype), torch.ones(elements, dtype=dtype)
 
 

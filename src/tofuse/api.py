@@ -94,7 +94,7 @@ def _compile(target, config: Config, keep: Callable[[GraphReport], None]):  # ty
             target, backend=backend, dynamic=config.dynamic, fullgraph=config.fullgraph
         )
     module = copy.copy(target)  # shares parameters, buffers, submodules and hooks
-    module._compiled_call_impl = torch.compile(  # type: ignore[assignment]
+    module._compiled_call_impl = torch.compile(
         module._call_impl, backend=backend, dynamic=config.dynamic, fullgraph=config.fullgraph
     )
     return module

@@ -55,7 +55,7 @@ def schedules(kernel: Kernel, *texts: str, lanes: Sequence[int] = (1, 4, 16)) ->
 def fresh_outputs(kernel: Kernel, like: Mapping[str, torch.Tensor]) -> Buffers:
     """The buffers, outputs filled with a pattern anew."""
     roles = {b.name: b.role for b in kernel.buffers}
-    return {n: _padded(t) if roles[n] == "out" else t for n, t in like.items()}
+    return {n: _padded(t) if roles[n] != "in" else t for n, t in like.items()}
 
 
 def judge(
@@ -64,7 +64,7 @@ def judge(
     """The outputs the interpreter gives."""
     own = fresh_outputs(kernel, buffers)
     run_kernel(kernel, own, sizes, precise=precise)
-    return {b.name: own[b.name] for b in kernel.buffers if b.role == "out"}
+    return {b.name: own[b.name] for b in kernel.buffers if b.role != "in"}
 
 
 def run_llvm(
@@ -98,7 +98,7 @@ def run_nest(
     if entry(context):
         raise IndexError("index out of range")
     assert bool((space[base - space.data_ptr() + block * threads :] == PATTERN).all()), "workspace"
-    outputs = {b.name: own[b.name] for b in kernel.buffers if b.role == "out"}
+    outputs = {b.name: own[b.name] for b in kernel.buffers if b.role != "in"}
     for name, t in outputs.items():
         assert _untouched(t), f"{name} is written beside its elements"
     return outputs

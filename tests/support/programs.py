@@ -53,7 +53,7 @@ def run_lowered(
     roots = dict(zip((b.name for b in lowered.kernel.buffers), lowered.arguments, strict=True))
     for b in lowered.kernel.buffers:
         root = roots[b.name]
-        if b.role == "out":
+        if b.role != "in":
             buffers[b.name] = memory_of(root, part.storage[root], sizes)
         else:
             buffers[b.name] = memory[root]

@@ -27,6 +27,7 @@ from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Graph, Scalar, Value
 from tofuse.ir.types import DType, TensorType
+from tofuse.ops.table import Pattern, opdef
 
 DEVICES = ("cpu",)  # where the rules match ATen's results exactly
 Result = Union[Value, Dim, Text, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
@@ -180,7 +181,7 @@ class _Converter:
     def _finals(self, call: Call, found: Value | tuple[Value, ...], mark: int) -> Result:
         """Check a rule's results against torch's, and give them torch's strides."""
         single = isinstance(found, Value)
-        results = [found] if isinstance(found, Value) else list(found)
+        results = self._owned(call, [found] if isinstance(found, Value) else list(found), mark)
         tensors = [call.node.meta["val"]] if single else list(call.node.meta["val"])
         fresh = {r for op in self.build.ops[mark:] for r in op.results}
         finals: dict[Value, Value] = {}
@@ -194,6 +195,16 @@ class _Converter:
         self.build.rename(mark, finals)
         final = [finals.get(r, r) for r in results]
         return final[0] if single else list(final)
+
+    def _owned(self, call: Call, results: list[Value], mark: int) -> list[Value]:
+        """Copies of results that are mere views, where ATen's operator returns no view."""
+        target = call.node.target
+        assert isinstance(target, torch._ops.OpOverload)
+        if any(r.alias_info for r in target._schema.returns) or str(target) in GIVEN_AWAY:
+            return results
+        made = {r: op for op in self.build.ops[mark:] for r in op.results}
+        views = {r for r, op in made.items() if opdef(op.kind).pattern in RELABELLING}
+        return [self.build.copy(r) if r in views or r not in made else r for r in results]
 
     def _resolve(self, argument: FxArgument) -> Argument:
         if isinstance(argument, Node):
@@ -248,5 +259,10 @@ DROPPED = frozenset(
         "aten.sym_constrain_range_for_size",
     )
 )
+
+RELABELLING = (Pattern.VIEW, Pattern.BROADCAST)
+
+# Views by their schema no views: nobody else holds what they are given.
+GIVEN_AWAY = frozenset(("aten._unsafe_view.default", "aten.lift.default"))
 
 RULES: Mapping[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **CREATION}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Union
 
@@ -54,7 +54,16 @@ class Number:
 
 Item = Union[Node, Number]  # noqa: UP007  (evaluated at run time)
 Lowered = Union[Node, Number, tuple[Item, ...]]  # noqa: UP007
+Rule = Callable[..., Union[Lowered, list[Node]]]  # noqa: UP007  (a list: several results)
 Given = Union[Node, Number, bool, int, float, complex]  # noqa: UP007
+
+
+@dataclass
+class Draw:
+    """Two seed words, and how many streams of random numbers were taken from them."""
+
+    seed: Node
+    streams: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,8 +108,7 @@ class Lowering:
     guards: list[Guard] = field(default_factory=list)
     pinned: dict[str, None] = field(default_factory=dict)
     replaced: list[Substitution] = field(default_factory=list)
-    streams: int = 0
-    seed: Node | None = None
+    drawn: Draw | None = None
     op: str = ""
 
     def __post_init__(self) -> None:
@@ -189,6 +197,13 @@ class Lowering:
             return self.build.convert(value, target.ir)
         text = f"$0, dtype={target.torch}"
         return self.opaque("aten._to_copy.default", text, (value,), value.shape, target)
+
+    def copy(self, x: Node) -> Node:
+        """A tensor of its own, equal to `x`."""
+        if x.dtype.ir is DType.OTHER:
+            value = self.opaque("aten.clone.default", "$0", (x.value,), x.shape, x.dtype)
+            return self.node(value, x.dtype)
+        return self.node(self.build.copy(x.value), x.dtype)
 
     # -- ops that PyTorch runs -------------------------------------------------------------------
 

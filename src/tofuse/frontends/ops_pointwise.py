@@ -61,15 +61,16 @@ class Row:
     aten: str  # PyTorch's operator for types the graph does not know, "" where there is none
     to_float: bool = False
     to_bool: bool = False
-    takes: str = "bif"  # bools, integers, floats; complex numbers where `aten` has them
-    arity: int = 1
+    takes: str = "bif"  # categories: bools, integers, floats, complex numbers
+    extra: str = ""  # text of further arguments of `aten`
 
 
 def apply(low: Lowering, name: str, row: Row, *given: Given) -> Item:
     """One elementwise op on tensors and numbers that broadcast to one shape."""
     items = [low.operand(x) for x in given]
     dtype = low.promoted(items, to_float=row.to_float)
-    if "bifc"[dtype.category] not in row.takes + ("c" if row.aten else ""):
+    known = dtype.ir is not DType.OTHER
+    if "bifc"[dtype.category] not in row.takes or not (known or row.aten):
         raise low.fail(f"it does not take {dtype.value} operands")
     out = DataType.Bool if row.to_bool else dtype
     if (folded := fold(low, name, items, out)) is not None:
@@ -121,18 +122,19 @@ def _emit(
 ) -> Value:
     mark, count = len(low.build.ops), low.build.count
     if dtype.ir is not DType.OTHER:
-        operands = [operand_of(low, x, shape, dtype) for x in items]
+        prepared = [operand_of(low, x, shape, dtype) for x in items]
         try:
-            made = row.emit(Emitter(low.build, shape, dtype.ir), *operands)
-            return made if made not in operands else low.build.copy(made)
+            made = row.emit(Emitter(low.build, shape, dtype.ir), *prepared)
+            return low.build.copy(made) if made in prepared else made
         except Refused as e:
             if not row.aten:
                 raise low.fail(str(e)) from None
             del low.build.ops[mark:]
             low.build.count = count
     values = tuple(spread_any(low, low.value_of(x, dtype), shape, dtype) for x in items)
-    text = ", ".join(f"${values.index(v)}" for v in values)
-    return low.opaque(row.aten, text, tuple(dict.fromkeys(values)), shape, out)
+    operands = tuple(dict.fromkeys(values))
+    text = ", ".join([f"${operands.index(v)}" for v in values])
+    return low.opaque(row.aten, text + row.extra, operands, shape, out)
 
 
 def spread_any(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
@@ -289,53 +291,59 @@ MATH = (
 ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
 
 UNARY: dict[str, Row] = {
-    **{k: Row(ir(k), f"aten.{k}.default", to_float=True) for k in MATH.split()},
+    **{k: Row(ir(k), f"aten.{k}.default", True, takes="bifc") for k in MATH.split()},
     **{k: Row(floats_only(k), "") for k in ("ceil", "floor", "round", "trunc")},
     "abs": Row(lambda e, x: e.value(x) if e.dtype is DType.BOOL else e("abs", x), ""),
-    "neg": Row(ir("neg"), "aten.neg.default", takes="if"),
+    "neg": Row(ir("neg"), "aten.neg.default", takes="ifc"),
     "sign": Row(lambda e, x: e.value(x) if e.dtype is DType.BOOL else e("sign", x), ""),
     "frac": Row(lambda e, x: e("sub", x, e("trunc", x)), "", to_float=True),
     "relu": Row(lambda e, x: e("maximum", x, e.number(0)), "", takes="if"),
-    "silu": Row(lambda e, x: e("mul", x, e("sigmoid", x)), "aten.silu.default", to_float=True),
+    "silu": Row(lambda e, x: e("mul", x, e("sigmoid", x)), "aten.silu.default", True, takes="bifc"),
     "erfinv": Row(refuse, "aten.erfinv.default", to_float=True),
     "lgamma": Row(refuse, "aten.lgamma.default", to_float=True),
-    "logical_not": Row(logical("logical_not"), "aten.logical_not.default", to_bool=True),
+    "logical_not": Row(logical("logical_not"), "aten.logical_not.default", to_bool=True, takes="bifc"),
     "bitwise_not": Row(on_bools("bitwise_not", "logical_not"), "", takes="bi"),
     "signbit": Row(signbit, "", to_bool=True),
-    "isfinite": Row(finite, "aten.isfinite.default", to_bool=True),
-    "isinf": Row(test("isinf"), "aten.isinf.default", to_bool=True),
-    "isnan": Row(test("isnan"), "aten.isnan.default", to_bool=True),
+    "isfinite": Row(finite, "aten.isfinite.default", to_bool=True, takes="bifc"),
+    "isinf": Row(test("isinf"), "aten.isinf.default", to_bool=True, takes="bifc"),
+    "isnan": Row(test("isnan"), "aten.isnan.default", to_bool=True, takes="bifc"),
     "isneginf": Row(infinite(-1.0), "", to_bool=True),
     "isposinf": Row(infinite(1.0), "", to_bool=True),
     "isreal": Row(
         lambda e, x: e.build.full(e.shape, Scalar(True), DType.BOOL),
         "aten.isreal.default",
         to_bool=True,
+        takes="bifc",
     ),
 }
 
 COMPARE = {k: Row(comparison(k), f"aten.{k}.Tensor", to_bool=True) for k in "lt le gt ge".split()}
 
 BINARY: dict[str, Row] = {
-    "add": Row(on_bools("add", "logical_or"), "aten.add.Tensor"),
-    "sub": Row(ir("sub"), "aten.sub.Tensor", takes="if"),
-    "mul": Row(on_bools("mul", "logical_and"), "aten.mul.Tensor"),
-    "div": Row(division("truncdiv", "div"), "tofuse.divide.default", takes="if"),
-    "truediv": Row(ir("div"), "aten.div.Tensor", to_float=True),
+    "add": Row(on_bools("add", "logical_or"), "aten.add.Tensor", takes="bifc"),
+    "sub": Row(ir("sub"), "aten.sub.Tensor", takes="ifc"),
+    "mul": Row(on_bools("mul", "logical_and"), "aten.mul.Tensor", takes="bifc"),
+    "div": Row(
+        division("truncdiv", "div"),
+        "aten.div.Tensor_mode",
+        takes="if",
+        extra=", rounding_mode='trunc'",
+    ),
+    "truediv": Row(ir("div"), "aten.div.Tensor", True, takes="bifc"),
     "fmod": Row(division("fmod", "fmod"), "aten.fmod.Tensor", takes="if"),
     "mod": Row(division("fmod", "fmod"), "aten.fmod.Tensor", takes="if"),
     "remainder": Row(division("remainder", "remainder"), "aten.remainder.Tensor", takes="if"),
-    "pow": Row(power, "aten.pow.Tensor_Tensor"),
+    "pow": Row(power, "aten.pow.Tensor_Tensor", takes="bifc"),
     "atan2": Row(ir("atan2"), "", to_float=True),
     "nextafter": Row(refuse, "aten.nextafter.default", takes="f"),
     "gcd": Row(refuse, "aten.gcd.default", takes="i"),
     "maximum": Row(on_bools("maximum", "logical_or"), ""),
     "minimum": Row(on_bools("minimum", "logical_and"), ""),
-    "eq": Row(comparison("eq"), "aten.eq.Tensor", to_bool=True),
-    "ne": Row(comparison("ne"), "aten.ne.Tensor", to_bool=True),
+    "eq": Row(comparison("eq"), "aten.eq.Tensor", to_bool=True, takes="bifc"),
+    "ne": Row(comparison("ne"), "aten.ne.Tensor", to_bool=True, takes="bifc"),
     **COMPARE,
-    "logical_and": Row(logical("logical_and"), "aten.logical_and.default", to_bool=True),
-    "logical_or": Row(logical("logical_or"), "aten.logical_or.default", to_bool=True),
+    "logical_and": Row(logical("logical_and"), "aten.logical_and.default", to_bool=True, takes="bifc"),
+    "logical_or": Row(logical("logical_or"), "aten.logical_or.default", to_bool=True, takes="bifc"),
     **{
         f"bitwise_{k}": Row(on_bools(f"bitwise_{k}", f"logical_{k}"), "", takes="bi")
         for k in ("and", "or", "xor")

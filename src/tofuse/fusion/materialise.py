@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tofuse.fusion.storage import storages
@@ -9,17 +10,23 @@ from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Op, Value, substitute
 from tofuse.ir.region import Strided
 from tofuse.ops.shapes import make_op
+from tofuse.ops.table import Pattern, opdef
+
+Fine = Callable[[Value, dict[Value, Strided]], bool]
 
 
 def materialise(graph: Graph) -> Graph:
-    """Operands of library calls and outputs of the graph are real tensors after this."""
+    """Operands of library calls and outputs of the graph are real tensors after this.
+
+    Outputs have the strides they were captured with; pieces of a cat lie in memory.
+    """
     storage = storages(graph)
     ops: list[Op] = []
     copies: dict[Value, Value] = {}
     taken = {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
 
-    def real(v: Value | None) -> Value | None:
-        if v is None or _expressible(v, storage):
+    def real(v: Value | None, fine: Fine) -> Value | None:
+        if v is None or fine(v, storage):
             return v
         if v not in copies:
             name = f"{v.name}_copy"
@@ -32,14 +39,36 @@ def materialise(graph: Graph) -> Graph:
         return copies[v]
 
     for op in graph.ops:
-        if op.kind in ("opaque", "take", "uniform"):
-            moved = {v: r for v in op.inputs if (r := real(v)) is not None and r is not v}
+        fine = NEEDS.get(opdef(op.kind).pattern)
+        if fine is not None:
+            moved = {v: r for v in op.inputs if (r := real(v, fine)) is not None and r is not v}
             op = replace(op, operands=substitute(op.operands, moved)) if moved else op
         ops.append(op)
-    outputs = tuple(real(v) for v in graph.outputs)
+    outputs = tuple(real(v, _returnable) for v in graph.outputs)
     return replace(graph, ops=tuple(ops), outputs=outputs) if copies else graph
+
+
+def _strided(v: Value, storage: dict[Value, Strided]) -> bool:
+    """Whether strides express it."""
+    return v in storage
 
 
 def _expressible(v: Value, storage: dict[Value, Strided]) -> bool:
     """Whether torch has a view for it: there are no negative strides in torch."""
     return v in storage and all(hint(s) >= 0 for s in storage[v].strides)
+
+
+def _returnable(v: Value, storage: dict[Value, Strided]) -> bool:
+    """Whether it may go to the caller: no elements repeat (stride 0) that eager has apart."""
+    if not _expressible(v, storage):
+        return False
+    places = zip(v.shape, v.layout, storage[v].strides, strict=True)
+    return not any(extent != 1 and there == 0 != seen for extent, seen, there in places)
+
+
+NEEDS: dict[Pattern, Fine] = {
+    Pattern.OPAQUE: _expressible,
+    Pattern.TAKE: _expressible,
+    Pattern.RANDOM: _expressible,
+    Pattern.JOIN: _strided,
+}

@@ -26,7 +26,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.types import DType
 
-ROLES = ("in", "out")
+READ, WRITTEN = ("in",), ("out", "stream")
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -75,8 +75,8 @@ def _verify_head(kernel: Kernel) -> None:
         if name in names[:k]:
             raise VerifyError(f"kernel {kernel.name} has two things named {name}")
     for b in kernel.buffers:
-        if b.role not in ROLES:
-            raise VerifyError(f"buffer {b.name} is {b.role!r}, neither in nor out")
+        if b.role not in READ + WRITTEN:
+            raise VerifyError(f"buffer {b.name} is {b.role!r}, neither in nor out nor stream")
         if b.dtype is DType.OTHER:
             raise VerifyError(f"buffer {b.name} has elements that no kernel handles")
     for a in kernel.axes:
@@ -120,17 +120,17 @@ def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
 def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
     match stmt:
         case Load() | Take():
-            name, role = stmt.buffer, "in"
+            name, roles = stmt.buffer, READ
         case Store():
-            name, role = stmt.buffer, "out"
+            name, roles = stmt.buffer, WRITTEN
         case Uniform():
-            name, role = stmt.seed, "in"
+            name, roles = stmt.seed, READ
         case _:
             return
     if name not in buffers:
         raise stmt_error(stmt, f"there is no buffer {name}")
-    if buffers[name].role != role:
-        raise stmt_error(stmt, f"{name} is not an {role}put of the kernel")
+    if buffers[name].role not in roles:
+        raise stmt_error(stmt, f"{name} is {buffers[name].role}, not {' or '.join(roles)}")
     held = DType.I64 if isinstance(stmt, Uniform) else stmt.dtype
     dtype = buffers[name].dtype
     if isinstance(stmt, (Load, Take)) and dtype.is_half:

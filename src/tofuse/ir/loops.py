@@ -81,13 +81,14 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Nest:
-    """A scheduled kernel; `saved` are the values kept for a later pass over the same row, and
-    `block_bytes` is the workspace of one thread."""
+    """A scheduled kernel; `saved` are the values kept for a later pass over the same row,
+    `keys` the round keys of each seed, and `block_bytes` is the workspace of one thread."""
 
     kernel: Kernel
     schedule: Schedule
     phases: tuple[Phase, ...]
     saved: dict[str, Scratch]
+    keys: dict[str, Scratch]
     block_bytes: Dim
 
     def __repr__(self) -> str:

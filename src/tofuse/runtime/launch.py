@@ -13,7 +13,7 @@ from tofuse.ir.dims import Dim, evaluate, hint, product, symbols_of
 from tofuse.ir.kernel import Compute, Kernel, Load, Uniform
 
 Entry = Callable[[object], int]
-WORK_PER_THREAD = 20_000.0  # additions or loads, about 5 us: less does not pay for waking a thread
+WORK_PER_THREAD = 300_000.0  # units of _cost, about 10 us: less does not pay for waking a thread
 
 
 class Launcher:

@@ -17,6 +17,7 @@ from tofuse.ir.kernel import (
     Reduce,
     Stmt,
     Store,
+    Uniform,
     affine,
     iteration_axes,
     uses,
@@ -30,6 +31,8 @@ Item = Union[Stmt, Restore]  # noqa: UP007
 
 RECOMPUTE_COST = 3.0  # additions a value may cost and still be computed again, not kept
 LARGE_RECOMPUTE_COST = 40.0  # the same where its row would not stay in the L2 cache
+KEY_WORDS = 32  # room for the round keys of a random generator
+PHASES = -1  # the level outside all loops, where one phase follows another
 ROW_BYTES = 256 * 1024  # of scratch a thread, about a quarter of an L2 cache
 
 
@@ -58,10 +61,12 @@ class _Builder:
         phases, body = [], list(self.kernel.body)
         stages = self._stages(body, range(self.schedule.parallel))
         for k in range(max(stages.values(), default=0) + 1):
-            items = self._closure([s for s in body if stages[s] == k], body, stages, k, 0)
+            items = self._closure([s for s in body if stages[s] == k], body, stages, k, PHASES)
             phases.append(self._phase(items))
         saved = {n: a for n, a in self.scratch.items() if not isinstance(self.makers[n], Reduce)}
-        return Nest(self.kernel, self.schedule, tuple(phases), saved, self.block)
+        seeds = dict.fromkeys(s.seed for s in body if isinstance(s, Uniform))
+        keys = {seed: self._words(f"{seed}.keys", KEY_WORDS) for seed in seeds}
+        return Nest(self.kernel, self.schedule, tuple(phases), saved, keys, self.block)
 
     # -- where things stand ----------------------------------------------------------------------
 
@@ -130,17 +135,17 @@ class _Builder:
         assert not isinstance(maker, Store)
         name = maker.name
         if isinstance(maker, Reduce):
-            if level == 0:
-                return Restore(name, self._array(maker, 0))
+            if level == PHASES:
+                return Restore(name, self._array(maker, PHASES))
             kept = self._inner_axes(name, self.opens(maker))
             return Restore(name, self._array(maker, self.opens(maker))) if kept else None
-        if level and not self._inner_axes(name, level):
+        if level != PHASES and not self._inner_axes(name, level):
             return None
         if name in self.scratch:
             return Restore(name, self.scratch[name])
-        large = level == 0 or self._row_bytes(name, level) > ROW_BYTES
+        large = level == PHASES or self._row_bytes(name, level) > ROW_BYTES
         limit = LARGE_RECOMPUTE_COST if large else RECOMPUTE_COST
-        if level == 0 or self._cost(name, earlier) <= limit:
+        if level == PHASES or self._cost(name, earlier) <= limit:
             return maker
         self.scratch[name] = self._allocate(name, maker.dtype, self._inner_axes(name, level), level)
         return Restore(name, self.scratch[name])
@@ -177,7 +182,7 @@ class _Builder:
         return tuple(a for a in axes if self.first(a) < self.position(a) and self.first(a) < level)
 
     def _accumulate(self, r: Reduce, level: int) -> Accumulate:
-        if level and not self._inner_axes(r.name, level):
+        if level != PHASES and not self._inner_axes(r.name, level):
             return Accumulate(r)
         array = self._array(r, level)
         if r.position is None:
@@ -205,6 +210,12 @@ class _Builder:
         index = affine(zip(axes, steps, strict=True))
         return Scratch(f"{name}.keep", dtype, index, elements, offset, tiled)
 
+    def _words(self, name: str, count: int) -> Scratch:
+        """Room for 32-bit words that all of a thread's loops read."""
+        offset = self.block
+        self.block = -(-4 * count // 64) * 64 + self.block
+        return Scratch(name, DType.I32, affine([]), count, offset)
+
     # -- loops -----------------------------------------------------------------------------------
 
     def _phase(self, items: list[Item]) -> Phase:
@@ -212,10 +223,13 @@ class _Builder:
         loops = self.schedule.loops
         band = tuple(lp for lp in loops[: self.schedule.parallel] if lp.axis in axes)
         partials = tuple(
-            self._accumulate(s, 0)
+            self._accumulate(s, PHASES)
             for s in items
             if isinstance(s, Reduce) and self.opens(s) < self.schedule.parallel
         )
+        if not band:  # one thread runs it all, in passes as within any loop
+            body = self._nodes(self.schedule.parallel, items, frozenset())
+            return Phase((), (), body, partials)
         head = [s for s in items if self.depth(s) == 0]
         deep = [s for s in items if self.depth(s) > 0]
         around = frozenset(lp.axis for lp in band)

@@ -1,12 +1,14 @@
 """Every elementwise op on every dtype and vector width, held against the interpreter."""
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from tests.support.kernels import Buffers, judge, kernel, run_llvm
+from tests.support.kernels import judge, kernel, run_llvm
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
+from tofuse.fusion.convert import register
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 from tofuse.ops.table import COMPARISONS, OPS, TRANSCENDENTAL, Pattern
@@ -123,58 +125,38 @@ def compare(op: str, got: torch.Tensor, want: torch.Tensor) -> None:
 def test_conversions(source: DType, lanes: int):
     """From memory to registers, to every other dtype and back to memory."""
     x = special(source)
+    convert_all(source, [d for d in ALL if not (source.is_float and d.is_int)], x, lanes)
     if source.is_float:  # what is out of an integer's range has no meaning there
-        plain = x[(x.abs() <= 100) & ((x >= 0) | (x.abs() < 1))]
-    else:
-        plain = x
-    targets = [d for d in ALL if d is not source]
-    of = DType.F32 if source.is_half else source
+        small = x[(x.abs() <= 100) & ((x >= 0) | (x.abs() < 1))]
+        convert_all(source, INTS, small, lanes)
+
+
+def convert_all(source: DType, targets: Sequence[DType], x: torch.Tensor, lanes: int) -> None:
+    of = register(source)
+    outs = [(f"out{k}", d) for k, d in enumerate(targets)]
+    head = ", ".join(f"{name}: out {d.value}" for name, d in outs)
     lines = [
-        f"kernel k(bx: in {source.value}, bp: in {source.value}, "
-        + ", ".join(f"out{k}: out {d.value}" for k, d in enumerate(targets))
-        + f") over i0:{len(x)} i1:{len(plain)} {{",
+        f"kernel k(bx: in {source.value}, {head}) over i0:{len(x)} {{",
         f"x = load bx[i0] : {of.value}",
-        f"p = load bp[i1] : {of.value}",
     ]
-    buffers: Buffers = {"bx": x, "bp": plain}
-    parts: dict[str, list[str]] = {"x": [], "p": []}
-    for k, d in enumerate(targets):
-        name, length = ("p", len(plain)) if source.is_float and d.is_int else ("x", len(x))
-        to = DType.F32 if d.is_half else d
-        step = f"v{k} = convert {name} of {of.value} : {to.value}"
+    for k, (name, d) in enumerate(outs):
+        to, value = register(d), f"v{k}"
         if d is DType.BOOL:
-            step = f"v{k} = ne {name} 0 of {of.value} : b1"
+            lines.append(f"{value} = ne x 0 of {of.value} : b1")
         elif to is of:
-            step = f"v{k} = mul {name} 1.0 of {of.value} : {to.value}"
-        axis = "i1" if name == "p" else "i0"
-        parts[name] += [step, f"store out{k}[{axis}] v{k} : {d.value}"]
-        buffers[f"out{k}"] = torch.empty(length, dtype=TORCH_DTYPES[d])
-    for name, axis in (("x", "i0"), ("p", "i1")):
-        if not parts[name]:
-            continue
-        outs = {line.split("[")[0].removeprefix("store ") for line in parts[name][1::2]}
-        head = f"kernel k(b{name}: in {source.value}, " + ", ".join(
-            f"out{k}: out {d.value}" for k, d in enumerate(targets) if f"out{k}" in outs
-        )
-        own = kernel(
-            "\n".join(
-                [
-                    f"{head}) over {axis}:{len(buffers['b' + name])} {{",
-                    f"{name} = load b{name}[{axis}] : {of.value}",
-                    *parts[name],
-                    "}",
-                ]
-            )
-        )
-        mine = {b.name: buffers[b.name] for b in own.buffers}
-        want = judge(own, mine, {})
-        got = run_llvm(own, Schedule((Loop(axis),), 1, lanes, 2), mine, {})
-        for key, t in want.items():
-            try:
-                assert_same_bits(got[key], t)
-            except AssertionError as e:
-                target = targets[int(key.removeprefix("out"))]
-                raise AssertionError(f"{source.value} -> {target.value}: {e}") from e
+            value = "x"
+        else:
+            lines.append(f"{value} = convert x of {of.value} : {to.value}")
+        lines.append(f"store {name}[i0] {value} : {d.value}")
+    k1 = kernel("\n".join([*lines, "}"]))
+    buffers = {"bx": x} | {n: torch.empty(len(x), dtype=TORCH_DTYPES[d]) for n, d in outs}
+    want = judge(k1, buffers, {})
+    got = run_llvm(k1, loops(lanes, 2), buffers, {})
+    for name, d in outs:
+        try:
+            assert_same_bits(got[name], want[name])
+        except AssertionError as e:
+            raise AssertionError(f"{source.value} -> {d.value}: {e}") from e
 
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=lambda d: d.value)

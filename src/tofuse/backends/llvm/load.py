@@ -45,10 +45,17 @@ def host_target(threads: int) -> Target:
 
 
 _engines: list[llvm.ExecutionEngine] = []  # keeps machine code alive as long as the process
+_loaded: dict[str, list[Entry]] = {}  # the same text is compiled once in a process
 
 
 def load(text: str, names: Sequence[str]) -> list[Entry]:
     """Compile a module and give its entries; raises CompileError with LLVM's message."""
+    if text not in _loaded:
+        _loaded[text] = _compile(text, names)
+    return _loaded[text]
+
+
+def _compile(text: str, names: Sequence[str]) -> list[Entry]:
     machine = host_machine()
     try:
         module = llvm.parse_assembly(text)

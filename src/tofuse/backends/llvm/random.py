@@ -8,6 +8,7 @@ from tofuse.ir.types import DType
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
+KEY_WORDS = 2 * ROUNDS + 1
 
 
 def philox_symbol(lanes: int) -> str:
@@ -15,29 +16,50 @@ def philox_symbol(lanes: int) -> str:
 
 
 def philox_definition(lanes: int) -> str:
-    """A function of the counter's four words and the key's two; returns four words a lane."""
+    """A function of the counter's four words and the round keys; returns four words a lane."""
     f, kind = Function(), vector("i32", lanes)
     c = [f"%c{k}" for k in range(4)]
-    key = ["%k0", "%k1"]
-    for _ in range(ROUNDS):
+    for r in range(ROUNDS):
         hi0, lo0 = _multiply(f, c[0], MULTIPLIERS[0], lanes)
         hi1, lo1 = _multiply(f, c[2], MULTIPLIERS[1], lanes)
         a = f.let(f"xor {kind} {hi1}, {c[1]}")
         b = f.let(f"xor {kind} {hi0}, {c[3]}")
-        c = [
-            f.let(f"xor {kind} {a}, {_splat(f, key[0], lanes)}"),
-            lo1,
-            f.let(f"xor {kind} {b}, {_splat(f, key[1], lanes)}"),
-            lo0,
-        ]
-        key = [f.let(f"add i32 {k}, {w - (1 << 32)}") for k, w in zip(key, WEYL, strict=True)]
+        keys = [splat(f, load_word(f, "%keys", 2 * r + k), "i32", lanes) for k in range(2)]
+        c = [f.let(f"xor {kind} {a}, {keys[0]}"), lo1, f.let(f"xor {kind} {b}, {keys[1]}"), lo0]
     result = f"{{ {', '.join([kind] * 4)} }}"
     packed = "poison"
     for k, word in enumerate(c):
         packed = f.let(f"insertvalue {result} {packed}, {kind} {word}, {k}")
     words = ", ".join(f"{kind} %c{k}" for k in range(4))
-    head = f"define internal {result} {philox_symbol(lanes)}({words}, i32 %k0, i32 %k1)"
+    head = f"define internal {result} {philox_symbol(lanes)}({words}, ptr %keys)"
     return f.text(f"{head} alwaysinline nounwind", f"ret {result} {packed}")
+
+
+def store_keys(f: Function, seed: str, keys: str) -> None:
+    """Write the round keys of a seed (two i64 words), then the low word of its offset.
+
+    In memory, because a vector instruction reads and repeats a word there for nothing, where
+    twenty registers would not do.
+    """
+    words = [
+        f.let(f"load i64, ptr {f.let(f'getelementptr i64, ptr {seed}, i64 {k}')}") for k in (0, 1)
+    ]
+    key = [f.let(f"trunc i64 {words[0]} to i32")]
+    key.append(f.let(f"trunc i64 {f.let(f'lshr i64 {words[0]}, 32')} to i32"))
+    for r in range(ROUNDS):
+        for k in range(2):
+            _store_word(f, keys, 2 * r + k, key[k])
+        key = [f.let(f"add i32 {k}, {w - (1 << 32)}") for k, w in zip(key, WEYL, strict=True)]
+    _store_word(f, keys, 2 * ROUNDS, f.let(f"trunc i64 {words[1]} to i32"))
+
+
+def load_word(f: Function, pointer: str, k: int) -> str:
+    return f.let(f"load i32, ptr {f.let(f'getelementptr i32, ptr {pointer}, i64 {k}')}")
+
+
+def _store_word(f: Function, pointer: str, k: int, word: str) -> None:
+    slot = f.let(f"getelementptr i32, ptr {pointer}, i64 {k}")
+    f.put(f"store i32 {word}, ptr {slot}")
 
 
 def uniform_from_bits(f: Function, bits: str, lanes: int) -> str:
@@ -46,10 +68,6 @@ def uniform_from_bits(f: Function, bits: str, lanes: int) -> str:
     upper = f.let(f"lshr {kind} {bits}, {literal(8, DType.I32, lanes)}")
     whole = f.let(f"sitofp {kind} {upper} to {real}")
     return f.let(f"fmul {real} {whole}, {literal(2.0**-24, DType.F32, lanes)}")
-
-
-def _splat(f: Function, scalar: str, lanes: int) -> str:
-    return splat(f, scalar, "i32", lanes)
 
 
 def splat(f: Function, scalar: str, element: str, lanes: int) -> str:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from tofuse.backends.llvm.elementwise import Shape, emit_elementwise
-from tofuse.backends.llvm.random import philox_definition, philox_symbol, splat, uniform_from_bits
+from tofuse.backends.llvm.random import (
+    KEY_WORDS,
+    load_word,
+    philox_definition,
+    philox_symbol,
+    splat,
+    uniform_from_bits,
+)
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import literal, vector
 from tofuse.ir.dims import known_multiple
@@ -166,16 +173,10 @@ def _plus(frame: Frame, at: str, more: int) -> str:
 
 def emit_uniform(frame: Frame, s: Uniform) -> None:
     f = frame.f
-    words = [
-        f.let(f"load i64, ptr {frame.element(frame.pointers[s.seed], DType.I64, str(k))}")
-        for k in range(2)
-    ]
-    key = [f.let(f"trunc i64 {words[0]} to i32")]
-    key.append(f.let(f"trunc i64 {f.let(f'lshr i64 {words[0]}, 32')} to i32"))
-    tail = [f.let(f"trunc i64 {words[1]} to i32"), str(s.stream)]
+    keys = frame.scratch_pointer(frame.nest.keys[s.seed])
     per_row = f.let(f"add i64 {frame.size(s.extent)}, {BLOCK - 1}")
     per_row = f.let(f"sdiv i64 {per_row}, {BLOCK}")
-    rows = _Rows(frame, s, key, tail, per_row)
+    rows = _Rows(frame, s, keys, per_row)
     parts = rows.blocks() if _in_blocks(frame, s) else rows.each()
     frame.put(s.name, [uniform_from_bits(f, p, frame.lanes) for p in parts], DType.F32)
 
@@ -191,10 +192,8 @@ def _in_blocks(frame: Frame, s: Uniform) -> bool:
 class _Rows:
     """The Philox words of one statement."""
 
-    def __init__(
-        self, frame: Frame, s: Uniform, key: list[str], tail: list[str], per_row: str
-    ) -> None:
-        self.frame, self.s, self.key, self.tail, self.per_row = frame, s, key, tail, per_row
+    def __init__(self, frame: Frame, s: Uniform, keys: str, per_row: str) -> None:
+        self.frame, self.s, self.keys, self.per_row = frame, s, keys, per_row
 
     def words(self, counter: str, lanes: int) -> list[str]:
         """The four words of 64-bit counters."""
@@ -202,13 +201,14 @@ class _Rows:
         low = f.let(f"trunc {wide} {counter} to {kind}")
         high = f.let(f"lshr {wide} {counter}, {literal(32, DType.I64, lanes)}")
         high = f.let(f"trunc {wide} {high} to {kind}")
-        c2, c3 = splat(f, self.tail[0], "i32", lanes), literal(int(self.tail[1]), DType.I32, lanes)
+        c2 = splat(f, load_word(f, self.keys, KEY_WORDS - 1), "i32", lanes)
+        c3 = literal(self.s.stream, DType.I32, lanes)
         symbol = philox_symbol(lanes)
         f.declared[symbol] = philox_definition(lanes)
         result = f"{{ {', '.join([kind] * 4)} }}"
         all_four = f.let(
             f"call {result} {symbol}({kind} {low}, {kind} {high}, {kind} {c2}, {kind} {c3}, "
-            f"i32 {self.key[0]}, i32 {self.key[1]})"
+            f"ptr {self.keys})"
         )
         return [f.let(f"extractvalue {result} {all_four}, {k}") for k in range(4)]
 

@@ -1,0 +1,273 @@
+"""The loops of a phase and the statements in them, as LLVM IR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from typing_extensions import assert_never
+
+from tofuse.backends.llvm.reduce import (
+    Cell,
+    clear_array,
+    finish,
+    fold_into,
+    fold_into_array,
+    new_cell,
+    update,
+    update_array,
+)
+from tofuse.backends.llvm.registers import Frame, Register
+from tofuse.backends.llvm.statements import (
+    emit_compute,
+    emit_inside,
+    emit_iota,
+    emit_load,
+    emit_store,
+    emit_take,
+    emit_uniform,
+)
+from tofuse.backends.llvm.text import vector
+from tofuse.ir.dims import Dim
+from tofuse.ir.kernel import (
+    Compute,
+    Inside,
+    Iota,
+    Load,
+    Reduce,
+    Store,
+    Take,
+    Uniform,
+    iteration_axes,
+)
+from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Restore
+from tofuse.ir.schedule import Loop
+from tofuse.ir.types import DType
+
+
+class Body:
+    """Writes loop nests into frames; keeps track of the reductions that are under way."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.memory = {b.name: b.dtype for b in nest.kernel.buffers}
+        _, self.runs = iteration_axes(nest.kernel)
+        self.dtypes = {s.name: s.dtype for s in nest.kernel.body if not isinstance(s, Store)}
+        self.cells: dict[str, Cell] = {}  # reductions under way in registers
+        self.arrays: dict[str, Accumulate] = {}  # and in scratch
+
+    def trips(self, frame: Frame, loop: Loop) -> str:
+        extent = self.nest.kernel.extent(loop.axis)
+        if not loop.strip:
+            return frame.size(extent)
+        if isinstance(extent, int):
+            return str(-(-extent // loop.strip))
+        more = frame.f.let(f"add i64 {frame.size(extent)}, {loop.strip - 1}")
+        return frame.f.let(f"sdiv i64 {more}, {loop.strip}")
+
+    def set_axis(self, frame: Frame, loop: Loop, at: str) -> None:
+        if loop.strip:
+            frame.tiles[loop.axis] = frame.f.let(f"mul i64 {at}, {loop.strip}")
+            frame.index[loop.axis] = frame.tiles[loop.axis]
+        else:
+            frame.index[loop.axis] = at
+
+    # -- loops -----------------------------------------------------------------------------------
+
+    def nodes(self, frame: Frame, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            match node:
+                case Do():
+                    self._do(frame, node)
+                case Restore():
+                    self._restore(frame, node)
+                case For():
+                    self._for(frame, node)
+                case _:
+                    assert_never(node)
+
+    def _for(self, frame: Frame, node: For) -> None:
+        begun = [(a, self.begin(frame, a)) for a in node.reductions]
+        loop, loops = node.loop, self.nest.schedule.loops
+        extent: Dim = self.nest.kernel.extent(loop.axis)
+        lo, hi = "0", frame.size(extent)
+        if not loop.strip and loop.axis in frame.tiles:
+            lo = frame.tiles[loop.axis]
+            strip = next(lp.strip for lp in loops if lp.axis == loop.axis and lp.strip)
+            end = frame.f.let(f"add i64 {lo}, {strip}")
+            less = frame.f.let(f"icmp slt i64 {end}, {hi}")
+            hi = frame.f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
+            extent = strip if isinstance(extent, int) and extent % strip == 0 else 0
+        innermost = loop is loops[-1]
+        if loop.strip:
+            with self.scope(frame), frame.f.loop("0", self.trips(frame, loop), "1") as at:
+                self.set_axis(frame, loop, at)
+                self.nodes(frame, node.body)
+        elif innermost and self.nest.schedule.vector > 1:
+            self._vector_loop(frame, node, lo, hi, extent if extent != 0 else None)
+        else:
+            with self.scope(frame), frame.f.loop(lo, hi, "1") as at:
+                frame.index[loop.axis] = at
+                self.nodes(frame, node.body)
+        for a, cell in begun:
+            if cell is not None:
+                result, _ = finish(frame, cell)
+                frame.env[a.reduce.name] = Register((result,), a.reduce.dtype, 1)
+            self.end(a)
+
+    def _vector_loop(self, frame: Frame, node: For, lo: str, hi: str, extent: Dim | None) -> None:
+        """Whole groups of vectors first, then one masked group for what is left.
+
+        `extent` is the number of iterations where it is known, to leave out what never runs.
+        """
+        f, schedule = frame.f, self.nest.schedule
+        step = schedule.vector * schedule.unroll
+        inner = self._inner_cells(frame, node)
+        known = extent if isinstance(extent, int) else None
+        whole_end = hi
+        if known is None or known % step:
+            span = f.let(f"sub i64 {hi}, {lo}")
+            left = f.let(f"srem i64 {span}, {step}")
+            whole_end = f.let(f"sub i64 {hi}, {left}")
+        if known is None or known >= step:
+            with self.scope(frame), f.loop(lo, whole_end, str(step)) as at:
+                self._vector_body(frame, node, at, None)
+        if known is None or known % step:
+            rest = f.let(f"icmp slt i64 {whole_end}, {hi}")
+            with self.scope(frame), f.when(rest):
+                left = f.let(f"sub i64 {hi}, {whole_end}")
+                self._vector_body(frame, node, whole_end, left)
+        for name, outer in inner:
+            cell = self.cells.pop(name)
+            if isinstance(outer, Cell):
+                fold_into(frame, cell, outer)
+                self.cells[name] = outer
+            else:
+                fold_into_array(frame, cell, outer)
+
+    def _vector_body(self, frame: Frame, node: For, at: str, left: str | None) -> None:
+        f, lanes = frame.f, self.nest.schedule.vector
+        frame.vector, frame.index[node.loop.axis] = node.loop.axis, at
+        if left is not None:
+            masks = []
+            for u in range(self.nest.schedule.unroll):
+                kind = vector("i32", lanes)
+                ramp = ", ".join(f"i32 {u * lanes + k}" for k in range(lanes))
+                few = f.let(f"trunc i64 {left} to i32")
+                one = f.let(f"insertelement {kind} poison, i32 {few}, i64 0")
+                zeros = f"<{lanes} x i32> zeroinitializer"
+                limit = f.let(f"shufflevector {kind} {one}, {kind} poison, {zeros}")
+                masks.append(f.let(f"icmp slt {kind} <{ramp}>, {limit}"))
+            frame.masks = tuple(masks)
+        self.nodes(frame, node.body)
+        frame.vector, frame.masks = None, None
+
+    def _inner_cells(self, frame: Frame, node: For) -> list[tuple[str, Cell | Accumulate]]:
+        """Fresh vector accumulators for reductions that began outside this loop.
+
+        Sums in registers get them so that errors stay small; arrays that do not keep the vector
+        axis, so that lanes are folded once and not at every step.
+        """
+        fresh: list[tuple[str, Cell | Accumulate]] = []
+        own = {a.reduce for a in node.reductions}
+        for stmt in (n.stmt for n in node.body if isinstance(n, Do)):
+            if not isinstance(stmt, Reduce) or stmt in own:
+                continue
+            array, outer = self.arrays.get(stmt.name), self.cells.get(stmt.name)
+            if array is not None and node.loop.axis in stmt.over:
+                dtype = self._accumulator_dtype(stmt)
+                schedule = self.nest.schedule
+                cell = new_cell(frame, stmt, dtype, schedule.vector, schedule.unroll)
+                fresh.append((stmt.name, array))
+            elif outer is not None and stmt.op in ("sum", "prod"):
+                cell = new_cell(frame, stmt, outer.dtype, outer.lanes, len(outer.slots))
+                fresh.append((stmt.name, outer))
+            else:
+                continue
+            self.cells[stmt.name] = cell
+        return fresh
+
+    def _accumulator_dtype(self, r: Reduce) -> DType:
+        return self.dtypes[r.arg] if r.position is not None else r.dtype
+
+    @contextmanager
+    def scope(self, frame: Frame) -> Iterator[None]:
+        """Values and loop variables of a loop body are unknown outside it."""
+        env, index, tiles = dict(frame.env), dict(frame.index), dict(frame.tiles)
+        splats = dict(frame.splats)
+        yield
+        frame.env, frame.index, frame.tiles, frame.splats = env, index, tiles, splats
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def begin(self, frame: Frame, a: Accumulate) -> Cell | None:
+        """Start a reduction; the cell where it lives in registers, None where in an array."""
+        r = a.reduce
+        dtype = self._accumulator_dtype(r)
+        in_vectors = self.nest.schedule.vector > 1 and self._runs_in_vectors(r)
+        if a.array is not None and a.array.index.terms:
+            clear_array(frame, a)
+            self.arrays[r.name] = a
+            return None
+        lanes = self.nest.schedule.vector if in_vectors else 1
+        unroll = self.nest.schedule.unroll if in_vectors else 1
+        self.cells[r.name] = new_cell(frame, r, dtype, lanes, unroll)
+        return self.cells[r.name]
+
+    def _runs_in_vectors(self, r: Reduce) -> bool:
+        return self.nest.schedule.loops[-1].axis in self.runs[r]
+
+    def end(self, a: Accumulate) -> None:
+        self.cells.pop(a.reduce.name, None)
+        self.arrays.pop(a.reduce.name, None)
+
+    def _do(self, frame: Frame, node: Do) -> None:
+        s = node.stmt
+        match s:
+            case Load():
+                emit_load(frame, s, self.memory[s.buffer])
+            case Take():
+                emit_take(frame, s, self.memory[s.buffer])
+            case Compute():
+                emit_compute(frame, s)
+            case Iota():
+                emit_iota(frame, s)
+            case Inside():
+                emit_inside(frame, s)
+            case Uniform():
+                emit_uniform(frame, s)
+            case Reduce():
+                if s.name in self.cells:
+                    update(frame, self.cells[s.name])
+                else:
+                    update_array(frame, self.arrays[s.name])
+                return
+            case Store():
+                emit_store(frame, s, self.memory[s.buffer])
+                return
+            case _:
+                assert_never(s)
+        if s.name in self.nest.saved:
+            self._save(frame, s.name)
+
+    def _save(self, frame: Frame, name: str) -> None:
+        scratch, parts = self.nest.saved[name], frame.env[name]
+        if scratch.index.axes and frame.vector is None and parts.lanes != frame.lanes:
+            return
+        for u in range(frame.unroll):
+            slot = frame.scratch_element(scratch, u)
+            frame.store(slot, scratch.dtype, parts.names[u], frame.lanes, frame.mask(u))
+
+    def _restore(self, frame: Frame, node: Restore) -> None:
+        scratch = node.scratch
+        if frame.vector is not None and frame.vector not in scratch.index.axes:
+            slot = frame.scratch_element(scratch, 0)
+            frame.env[node.name] = Register(
+                (frame.load(slot, scratch.dtype, 1, None),), scratch.dtype, 1
+            )
+            return
+        parts = [
+            frame.load(frame.scratch_element(scratch, u), scratch.dtype, frame.lanes, frame.mask(u))
+            for u in range(frame.unroll)
+        ]
+        frame.put(node.name, parts, scratch.dtype)
