@@ -108,6 +108,7 @@ class Lowering:
     guards: list[Guard] = field(default_factory=list)
     pinned: dict[str, None] = field(default_factory=dict)
     replaced: list[Substitution] = field(default_factory=list)
+    outputs: list[tuple[Lowered, int | None]] = field(default_factory=list)  # input written
     drawn: Draw | None = None
     op: str = ""
 

@@ -317,7 +317,7 @@ UNARY: dict[str, Row] = {
     ),
 }
 
-COMPARE = {k: Row(comparison(k), f"aten.{k}.Tensor", to_bool=True) for k in "lt le gt ge".split()}
+COMPARE = {k: Row(comparison(k), f"aten.{k}.Tensor", to_bool=True) for k in ["lt", "le", "gt", "ge"]}
 
 BINARY: dict[str, Row] = {
     "add": Row(on_bools("add", "logical_or"), "aten.add.Tensor", takes="bifc"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
-from tofuse.frontends.lowering import Given, Item, Lowering, Node, Rule
+from tofuse.frontends.lowering import Given, Lowering, Node, Rule
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType

@@ -61,7 +61,15 @@ class Release:
     names: tuple[str, ...]
 
 
-Step = Union[Allocate, Launch, Call, View, Release]  # noqa: UP007
+@dataclass(frozen=True)
+class Arena:
+    """One block of bytes for all results that only kernels see; a launch's tensor `arena+64`
+    stands at that byte of it."""
+
+    nbytes: int
+
+
+Step = Union[Arena, Allocate, Launch, Call, View, Release]  # noqa: UP007
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,8 @@ def show_plan(plan: Plan) -> str:
 def show_step(step: Step) -> str:
     """One line of a plan."""
     match step:
+        case Arena():
+            return f"arena {step.nbytes}"
         case Allocate():
             shape = f"[{','.join(map(show_dim, step.shape))}]"
             return f"{step.name} = allocate {_laid(step.dtype.value + shape, step.strides)}"

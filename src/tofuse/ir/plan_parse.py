@@ -6,7 +6,17 @@ import re
 
 from tofuse.errors import ParseError
 from tofuse.ir.dims import Dim, parse_dim
-from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
+from tofuse.ir.plan import (
+    Allocate,
+    Arena,
+    Call,
+    Launch,
+    Parameter,
+    Plan,
+    Release,
+    Step,
+    View,
+)
 from tofuse.ir.types import DType
 
 Strides = tuple[Dim, ...]
@@ -37,6 +47,8 @@ def parse_plan(text: str) -> Plan:
 
 
 def _step(row: str) -> Step:
+    if found := _ARENA.fullmatch(row):
+        return Arena(int(found["nbytes"]))
     if found := _ALLOCATE.fullmatch(row):
         shape, strides = _dims(found["shape"]), _dims(found["strides"])
         return Allocate(found["name"], shape, strides, DType(found["dtype"]))
@@ -80,6 +92,7 @@ def _match(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
 _HEAD = re.compile(r"plan (?P<name>[^\s(]+)\((?P<parameters>[^)]*)\) \{")
 _LAID = re.compile(r"(?P<name>\w+)(?:\{(?P<strides>[^}]*)\})?")
 _SIZE = re.compile(r"size (?P<name>\w+) = (?P<text>.*)")
+_ARENA = re.compile(r"arena (?P<nbytes>\d+)")
 _PLACE = r"\[(?P<shape>[^\]]*)\]\{(?P<strides>[^}]*)\}"
 _ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_PLACE}")
 _VIEW = re.compile(rf"(?P<name>\w+) = view (?P<source>\w+) {_PLACE} \+ (?P<offset>\S+)")

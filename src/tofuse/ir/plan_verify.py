@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, parse_dim, symbols_of
-from tofuse.ir.plan import Allocate, Call, Launch, Plan, Release, Step, View, show_step
+from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View, show_step
 
 
 def verify_plan(plan: Plan) -> None:
@@ -43,14 +43,14 @@ def reads(step: Step) -> tuple[str, ...]:
     """The tensors a step needs; a library call's stand in its text as t_..."""
     match step:
         case Launch():
-            return step.tensors
+            return tuple(t for t in step.tensors if not t.startswith("arena+"))
         case Call():
             return tuple(re.findall(r"\bt_\w+", step.args))
         case View():
             return (step.source,)
         case Release():
             return step.names
-        case Allocate():
+        case Allocate() | Arena():
             return ()
 
 

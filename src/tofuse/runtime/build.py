@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from tofuse.ir.dims import Dim, show_dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
+from tofuse.ir.plan_verify import makes, reads
 from tofuse.ir.region import Partition, Region
+from tofuse.runtime.arena import with_arena
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class _Builder:
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(self.signature.arguments))
         symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
         steps = _with_releases(self.steps, results, [p.name for p in parameters])
-        return Plan(self.part.graph.name, parameters, symbols, steps, results)
+        return with_arena(Plan(self.part.graph.name, parameters, symbols, steps, results))
 
     # -- the border ------------------------------------------------------------------------------
 
@@ -130,7 +132,7 @@ def _with_releases(
     """Drop every tensor after the step that reads it last."""
     last: dict[str, int] = dict.fromkeys(parameters, -1)
     for k, step in enumerate(steps):
-        for name in _mentions(step):
+        for name in (*reads(step), *makes(step)):
             last[name] = k
     kept = set(results)
     after: dict[int, list[str]] = {}
@@ -143,17 +145,3 @@ def _with_releases(
         if k in after and k < len(steps) - 1:
             out.append(Release(tuple(after[k])))
     return tuple(out)
-
-
-def _mentions(step: Step) -> tuple[str, ...]:
-    match step:
-        case Allocate():
-            return (step.name,)
-        case Launch():
-            return step.tensors
-        case Call():
-            return (*re.findall(r"\bt_\w+", step.args), *step.results)
-        case View():
-            return (step.name, step.source)
-        case Release():
-            return ()

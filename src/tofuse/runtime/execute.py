@@ -8,7 +8,7 @@ import torch
 from torch.autograd import profiler
 
 from tofuse.ir.dims import Dim, product, show_dim
-from tofuse.ir.plan import Allocate, Call, Launch, Plan, Release, Step, View
+from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View
 from tofuse.ir.types import DType
 from tofuse.runtime.launch import Launcher
 from tofuse.runtime.pool import POOL, SMALLEST
@@ -67,6 +67,11 @@ def plan_source(plan: Plan) -> str:
 
 def _step_source(step: Step) -> list[str]:
     match step:
+        case Arena():
+            return [
+                f"arena = pooled({step.nbytes}, ({step.nbytes},), (1,), torch.uint8)",
+                "base = arena.data_ptr()",
+            ]
         case Allocate():
             shape, strides = _dims(step.shape), _dims(step.strides)
             dtype = _TORCH[step.dtype]
@@ -75,7 +80,7 @@ def _step_source(step: Step) -> list[str]:
                 return [f"{step.name} = empty({shape}, {strides}, dtype={dtype})"]
             return [f"{step.name} = pooled({show_dim(nbytes)}, {shape}, {strides}, {dtype})"]
         case Launch():
-            words = [*(f"{t}.data_ptr()" for t in step.tensors), *step.symbols]
+            words = [*map(_address, step.tensors), *step.symbols]
             call = f"k{step.kernel}"
             return [
                 f"if is_profiling._is_profiler_enabled: traced({step.name!r}, {call}, "
@@ -92,6 +97,12 @@ def _step_source(step: Step) -> list[str]:
             ]
         case Release():
             return [f"del {', '.join(step.names)}"]
+
+
+def _address(tensor: str) -> str:
+    if tensor.startswith("arena+"):
+        return f"base + {tensor.removeprefix('arena+')}"
+    return f"{tensor}.data_ptr()"
 
 
 def _call_source(step: Call) -> list[str]:

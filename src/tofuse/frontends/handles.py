@@ -1,0 +1,137 @@
+"""What a definition's user holds: tensors, scalars and vectors that stand for results to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, Union
+
+from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.lowering import Lowered, Node, Number
+from tofuse.frontends.program import Ref
+
+Operand = Union["Handle", bool, int, float, complex]  # noqa: UP007  (evaluated at run time)
+
+
+class Owner(Protocol):
+    """The definition that handles belong to."""
+
+    def record(self, name: str, *args: object, **kwargs: object) -> Handle | tuple[Handle, ...]: ...
+
+    def lowered(self, ref: Ref) -> Lowered: ...
+
+
+class Handle:
+    """A result of the definition `fd`, by number."""
+
+    def __init__(self, fd: Owner, ref: Ref) -> None:
+        self.fd, self.ref = fd, ref
+
+    @property
+    def index(self) -> int:
+        return self.ref.index
+
+    def _op(self, name: str, *args: object) -> Handle:
+        made = self.fd.record(name, *args)
+        assert isinstance(made, Handle)
+        return made
+
+    def __repr__(self) -> str:
+        return repr(self.ref)
+
+
+def _binary(name: str) -> Callable[[Handle, Operand], Handle]:
+    return lambda self, other: self._op(name, self, other)
+
+
+def _reflected(name: str) -> Callable[[Handle, Operand], Handle]:
+    return lambda self, other: self._op(name, other, self)
+
+
+class Arithmetic(Handle):
+    """Operators as ops. `==` compares elements, so handles are kept by identity of `ref`."""
+
+    __hash__ = Handle.__hash__
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
+    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _binary("div"), _reflected("div")
+    __mod__, __rmod__ = _binary("mod"), _reflected("mod")
+    __pow__, __rpow__ = _binary("pow"), _reflected("pow")
+    __and__, __rand__ = _binary("bitwise_and"), _reflected("bitwise_and")
+    __or__, __ror__ = _binary("bitwise_or"), _reflected("bitwise_or")
+    __xor__, __rxor__ = _binary("bitwise_xor"), _reflected("bitwise_xor")
+    __lshift__, __rlshift__ = _binary("bitwise_left_shift"), _reflected("bitwise_left_shift")
+    __rshift__, __rrshift__ = _binary("bitwise_right_shift"), _reflected("bitwise_right_shift")
+    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
+    __eq__ = _binary("eq")  # type: ignore[assignment]  # elementwise, as in nvFuser
+    __ne__ = _binary("ne")  # type: ignore[assignment]
+
+    def __neg__(self) -> Handle:
+        return self._op("neg", self)
+
+    def __abs__(self) -> Handle:
+        return self._op("abs", self)
+
+    def __invert__(self) -> Handle:
+        return self._op("bitwise_not", self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} has no truth value before the fusion runs")
+
+    @property
+    def dtype(self) -> DataType:
+        """The element type."""
+        item = self.fd.lowered(self.ref)
+        assert isinstance(item, (Node, Number))
+        return item.dtype
+
+
+class Tensor(Arithmetic):
+    """A tensor of the definition."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        item = self.fd.lowered(self.ref)
+        assert isinstance(item, Node)
+        return item.rank
+
+    def size(self, dim: int) -> Handle:
+        """One extent, as a Scalar."""
+        return self._op("size", self, dim)
+
+    def shape(self) -> Handle:
+        """All extents, as a Vector."""
+        return self._op("shape", self)
+
+    def __getitem__(self, index: Operand) -> Handle:
+        return self._op("select", self, index, 0)
+
+    def __iter__(self) -> Iterator[Handle]:
+        raise TypeError(f"{self!r} is a tensor of the definition, which has no items yet")
+
+
+class Scalar(Arithmetic):
+    """A number of the definition."""
+
+
+class Vector(Handle):
+    """A list of integers of the definition."""
+
+    @property
+    def size(self) -> int:
+        """How many entries it has."""
+        item = self.fd.lowered(self.ref)
+        assert isinstance(item, tuple)
+        return len(item)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Handle:
+        if not -self.size <= index < self.size:
+            raise IndexError(f"entry {index} of a vector of {self.size}")
+        return self._op("at", self, index)
+
+
+HANDLES: dict[str, type[Handle]] = {"T": Tensor, "S": Scalar, "V": Vector}

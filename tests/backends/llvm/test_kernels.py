@@ -1,0 +1,372 @@
+"""Whole kernels under many schedules and thread counts, held against the interpreter."""
+
+import re
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from tests.support.kernels import filled, judge, kernel, plain, run_llvm, schedules
+from tests.support.numbers import assert_same_bits
+from tofuse.backends.llvm.emit import emit
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.schedule import Loop, Schedule, Target
+from tofuse.ops.philox import uniform
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import Unschedulable, build_nest
+
+GENERATOR = torch.Generator().manual_seed(11)
+
+
+def odd_schedules(k: Kernel) -> list[Schedule]:
+    """Loop orders, strips, bands, lanes and unrolls that no heuristic would choose."""
+    names = [a.name for a in k.axes]
+    found = []
+    for turn in range(len(names)):
+        order = [Loop(a) for a in names[turn:] + names[:turn]]
+        for strip in (0, 8, 16):
+            loops = [Loop(order[-1].axis, strip), *order] if strip else order
+            middle = [*order[:-1], Loop(order[-1].axis, strip), order[-1]] if strip else order
+            found.append(Schedule(tuple(loops), min(1, len(loops)), 4, 1))
+            found.append(Schedule(tuple(middle), min(2, len(middle) - 1), 16, 2))
+            found.append(Schedule(tuple(middle), 0, 8, 4))
+            found.append(Schedule(tuple(loops), min(2, len(loops)), 1, 1))
+    return list(dict.fromkeys(found))
+
+
+def agree(k: Kernel, lengths: Mapping[str, int], sizes: Mapping[str, int], **given) -> None:
+    """Every schedule and thread count gives what the interpreter gives."""
+    buffers = filled(k, lengths, GENERATOR) | given
+    want = judge(k, buffers, sizes)
+    accepted = 0
+    for schedule in [*schedules(k), *odd_schedules(k)]:
+        try:
+            build_nest(k, schedule)
+        except Unschedulable:
+            continue
+        accepted += 1
+        for threads in (1, 3):
+            got = run_llvm(k, schedule, buffers, sizes, threads)
+            for name, t in want.items():
+                torch.testing.assert_close(
+                    got[name],
+                    t,
+                    equal_nan=True,
+                    msg=lambda m, s=schedule, n=name: f"{n} by {s}: {m}",
+                )
+    assert accepted >= (4 if k.axes else 1)
+
+
+CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
+    "transpose": (
+        """kernel k(x: in f32, y: out f32) over i0:37 i1:29 {
+          v0 = load x[i0 + (37)*i1] : f32
+          v1 = mul v0 2.0 of f32 : f32
+          store y[(29)*i0 + i1] v1 : f32
+        }""",
+        {"x": 37 * 29, "y": 37 * 29},
+        {},
+    ),
+    "a sum with its own transpose": (
+        """kernel k(x: in bf16, y: out bf16) over i0:33 i1:33 {
+          v0 = load x[(33)*i0 + i1] : f32
+          v1 = load x[i0 + (33)*i1] : f32
+          v2 = add v0 v1 of f32 : f32
+          store y[(33)*i0 + i1] v2 : bf16
+        }""",
+        {"x": 33 * 33, "y": 33 * 33},
+        {},
+    ),
+    "backwards": (
+        """kernel k(x: in f64, y: out f64) over i0:5 i1:23 {
+          v0 = load x[(23)*i0 + (-1)*i1 + 22] : f64
+          v1 = load x[(-23)*i0 + (-1)*i1 + 114] : f64
+          v2 = sub v0 v1 of f64 : f64
+          store y[(-23)*i0 + (-1)*i1 + 114] v2 : f64
+        }""",
+        {"x": 115, "y": 115},
+        {},
+    ),
+    "steps of three": (
+        """kernel k(x: in i32, y: out i32) over i0:4 i1:21 {
+          v0 = load x[(70)*i0 + (3)*i1 + 2] : i32
+          v1 = add v0 1 of i32 : i32
+          store y[(42)*i0 + (2)*i1 + 1] v1 : i32
+        }""",
+        {"x": 300, "y": 168},
+        {},
+    ),
+    "the first axis of a softmax": (
+        """kernel k(x: in f32, y: out f32) over i0:19 i1:45 {
+          v0 = load x[(45)*i0 + i1] : f32
+          v1 = reduce amax<i0> v0 : f32
+          v2 = sub v0 v1 of f32 : f32
+          v3 = exp v2 of f32 : f32
+          v4 = reduce sum<i0> v3 : f32
+          v5 = div v3 v4 of f32 : f32
+          store y[(45)*i0 + i1] v5 : f32
+        }""",
+        {"x": 855, "y": 855},
+        {},
+    ),
+    "row and column at once": (
+        """kernel k(x: in f32, w: in f32, y: out f32, z: out f32, u: out f32) over i0:s0 i1:s1 sizes s0 s1 {
+          v0 = load x[(s1)*i0 + i1] : f32
+          v1 = reduce sum<i1> v0 : f32
+          v2 = div v1 s1 of f32 : f32
+          v3 = sub v0 v2 of f32 : f32
+          v4 = load w[i1] : f32
+          v5 = mul v3 v4 of f32 : f32
+          v6 = reduce sum<i0> v5 : f32
+          v7 = reduce amax<i0,i1> v5 : f32
+          store y[(s1)*i0 + i1] v5 : f32
+          store z[i1] v6 : f32
+          store u[0] v7 : f32
+        }""",
+        {"x": 31 * 70, "w": 70, "y": 31 * 70, "z": 70, "u": 1},
+        {"s0": 31, "s1": 70},
+    ),
+    "the middle axis": (
+        """kernel k(x: in f32, y: out f32, z: out i64) over i0:6 i1:11 i2:18 {
+          v0 = load x[(198)*i0 + (18)*i1 + i2] : f32
+          v1 = reduce sum<i1> v0 : f32
+          v2 = reduce argmax<i1> v0 at [i1] : i64
+          store y[(18)*i0 + i2] v1 : f32
+          store z[(18)*i0 + i2] v2 : i64
+        }""",
+        {"x": 1188, "y": 108, "z": 108},
+        {},
+    ),
+    "pieces behind guards": (
+        """kernel k(x: in f32, e: in f32, y: out f32) over i0:5 i1:41 {
+          v0 = inside [i1] 3 20 : b1
+          v1 = load x[(17)*i0 + i1 + -3] if v0 : f32
+          v2 = inside [i0] 1 4 if v0 : b1
+          v3 = load e[i0 + -1] if v2 : f32
+          v4 = where v0 v1 -0.0 of f32 : f32
+          v5 = add v4 v3 of f32 : f32
+          store y[(41)*i0 + i1] v5 : f32
+        }""",
+        {"x": 85, "e": 3, "y": 205},
+        {},
+    ),
+    "a guard on the row alone": (
+        """kernel k(x: in f16, y: out f16) over i0:9 i1:33 {
+          v0 = inside [i0] 2 7 : b1
+          v1 = load x[(33)*i0 + i1 + -66] if v0 : f32
+          store y[(33)*i0 + i1] v1 : f16
+        }""",
+        {"x": 165, "y": 297},
+        {},
+    ),
+    "nothing to do": (
+        """kernel k(x: in f32, y: out f32, z: out f32) over i0:0 i1:5 {
+          v0 = load x[(5)*i0 + i1] : f32
+          v1 = reduce sum<i0> v0 : f32
+          store y[(5)*i0 + i1] v0 : f32
+          store z[i1] v1 : f32
+        }""",
+        {"x": 0, "y": 0, "z": 5},
+        {},
+    ),
+    "counting and sizes": (
+        """kernel k(y: out i64, z: out f32, u: out b1) over i0:s0 i1:13 sizes s0 {
+          v0 = iota [(2*s0)*i0 + (-3)*i1 + s0+1] : i64
+          v1 = iota [(-1)*i1] : f32
+          v2 = mul v1 s0 of f32 : f32
+          v3 = inside [(13)*i0 + i1] s0 2*s0 : b1
+          store y[(13)*i0 + i1] v0 : i64
+          store z[(13)*i0 + i1] v2 : f32
+          store u[(13)*i0 + i1] v3 : b1
+        }""",
+        {"y": 52, "z": 52, "u": 52},
+        {"s0": 4},
+    ),
+    "constants alone": (
+        """kernel k(y: out f32, z: out b1, u: out i64) over i0:35 sizes s0 {
+          store y[i0] nan : f32
+          store z[i0] True : b1
+          store u[0] 7*s0 : i64
+        }""",
+        {"y": 35, "z": 35, "u": 1},
+        {"s0": 4},
+    ),
+    "no loops at all": (
+        """kernel k(x: in f32, y: out f32) over 1 {
+          v0 = load x[3] : f32
+          v1 = exp v0 of f32 : f32
+          store y[0] v1 : f32
+        }""",
+        {"x": 4, "y": 1},
+        {},
+    ),
+    "past the caches": (
+        """kernel k(x: in f32, y: stream f32, z: stream bf16, u: stream f32) over i0:6 i1:80 {
+          v0 = load x[(80)*i0 + i1] : f32
+          v1 = neg v0 of f32 : f32
+          store y[(80)*i0 + i1] v1 : f32
+          store z[(80)*i0 + i1] v1 : bf16
+          store u[(81)*i0 + i1] v1 : f32
+        }""",
+        {"x": 480, "y": 480, "z": 480, "u": 486},
+        {},
+    ),
+    "a row read three times": (
+        """kernel k(x: in f32, y: out f32) over i0:4 i1:5 i2:21 {
+          v0 = load x[(105)*i0 + (21)*i1 + i2] : f32
+          v1 = reduce sum<i1,i2> v0 : f32
+          v2 = mul v0 v1 of f32 : f32
+          v3 = exp v2 of f32 : f32
+          v4 = reduce amax<i2> v3 : f32
+          v5 = div v3 v4 of f32 : f32
+          v6 = reduce sum<i1> v5 : f32
+          v7 = sub v5 v6 of f32 : f32
+          store y[(105)*i0 + (21)*i1 + i2] v7 : f32
+        }""",
+        {"x": 420, "y": 420},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernel(name: str):
+    text, lengths, sizes = CASES[name]
+    agree(kernel(text), lengths, sizes)
+
+
+TAKE = """kernel k(w: in f32, i: in i64, y: out f32) over i0:9 i1:37 {{
+  v0 = load i[{by}] : i64
+  v1 = take {wrap}w[{at}] by v0 * {stride} below 11 : f32
+  v2 = mul v1 2.0 of f32 : f32
+  store y[(37)*i0 + i1] v2 : f32
+}}"""
+TAKES = {
+    "rows": {"by": "i0", "wrap": "", "at": "i1", "stride": 37},
+    "rows, wrapped": {"by": "i0", "wrap": "wrap ", "at": "i1", "stride": 37},
+    "elements": {"by": "(37)*i0 + i1", "wrap": "", "at": "(11)*i0", "stride": 1},
+    "columns, wrapped": {"by": "i1", "wrap": "wrap ", "at": "(11)*i0", "stride": 1},
+}
+
+
+@pytest.mark.parametrize("name", TAKES)
+def test_take(name: str):
+    k = kernel(TAKE.format(**TAKES[name]))
+    low = -11 if TAKES[name]["wrap"] else 0
+    index = torch.randint(low, 11, (9 * 37,), generator=GENERATOR)
+    agree(k, {"w": 11 * 37, "i": 9 * 37, "y": 333}, {}, i=index)
+
+
+@pytest.mark.parametrize("bad", [11, -1, -12, 2**62, -(2**63)])
+@pytest.mark.parametrize("name", TAKES)
+def test_take_out_of_range(name: str, bad: int):
+    """One bad index among good ones is an IndexError, wherever it stands; none is read there."""
+    k = kernel(TAKE.format(**TAKES[name]))
+    if bad == -1 and TAKES[name]["wrap"]:
+        pytest.skip("-1 is the last")
+    buffers = filled(k, {"w": 11 * 37, "i": 9 * 37, "y": 333}, GENERATOR)
+    used = {"i0": 9, "i1": 37}.get(str(TAKES[name]["by"]), 333)
+    for place in (0, used - 1):
+        buffers["i"] = torch.randint(0, 11, (333,), generator=GENERATOR)
+        buffers["i"][place] = bad
+        with pytest.raises(IndexError):
+            judge(k, buffers, {})
+        for schedule in schedules(k, lanes=(1, 16)):
+            for threads in (1, 3):
+                with pytest.raises(IndexError):
+                    run_llvm(k, schedule, buffers, {}, threads)
+    buffers["i"][-1:] = 0
+    buffers["i"] = buffers["i"].clamp(0, 10)
+    for schedule in schedules(k, lanes=(1, 16)):  # the flag does not stay up
+        run_llvm(k, schedule, buffers, {}, 1)
+
+
+def test_a_guarded_take_reads_no_index_behind_its_guard():
+    k = kernel(
+        """kernel k(w: in f32, i: in i64, y: out f32) over i0:50 {
+          v0 = inside [i0] 0 30 : b1
+          v1 = load i[i0] : i64
+          v2 = take w[0] by v1 * 1 below 5 if v0 : f32
+          store y[i0] v2 : f32
+        }"""
+    )
+    index = torch.cat([torch.arange(30) % 5, torch.full((20,), 99)])
+    agree(k, {"w": 5, "i": 50, "y": 50}, {}, i=index)
+
+
+UNIFORM = """kernel k(s: in i64, y: out f32) over i0:{rows} i1:{cols} {{
+  v0 = uniform s[i0][i1] of {cols} stream {stream} : f32
+  store y[({cols})*i0 + i1] v0 : f32
+}}"""
+
+
+@pytest.mark.parametrize("cols", [1, 16, 63, 64, 65, 192, 200])
+def test_uniform(cols: int):
+    """The bits are those of the definition, for every schedule, width and thread count."""
+    rows, stream, seed = 5, 7, (-123456789012345, (1 << 33) + 5)
+    k = kernel(UNIFORM.format(rows=rows, cols=cols, stream=stream))
+    want = torch.from_numpy(uniform(seed, (rows, cols), stream)).flatten()
+    buffers = {"s": torch.tensor(seed), "y": torch.empty(rows * cols)}
+    assert_same_bits(judge(k, buffers, {})["y"], want)
+    chosen = [*schedules(k, lanes=(1, 4, 8, 16)), *odd_schedules(k)]
+    for schedule in chosen:
+        for threads in (1, 2, 3):
+            assert_same_bits(run_llvm(k, schedule, buffers, {}, threads)["y"], want)
+
+
+def test_uniform_of_transposed_places():
+    """The numbers go by logical place, not by where they are stored or used."""
+    k = kernel(
+        """kernel k(s: in i64, y: out f32) over i0:6 i1:128 {
+          v0 = uniform s[i0][i1] of 128 stream 0 : f32
+          v1 = uniform s[i0][(-1)*i1 + 127] of 128 stream 0 : f32
+          v2 = uniform s[0][(128)*i0 + i1] of 768 stream 1 : f32
+          v3 = mul v1 v2 of f32 : f32
+          v4 = sub v0 v3 of f32 : f32
+          store y[i0 + (6)*i1] v4 : f32
+        }"""
+    )
+    agree(k, {"s": 2, "y": 768}, {}, s=torch.tensor([5, 9]))
+
+
+def test_indices_are_64_bits():
+    """Buffers beyond 2**31 elements: every address is computed in i64, none in i32."""
+    k = kernel(
+        """kernel k(x: in f32, y: out f32) over i0:3000000 i1:s0 sizes s0 {
+          v0 = load x[(s0)*i0 + i1] : f32
+          v1 = load x[i0 + (3000000)*i1] : f32
+          v2 = add v0 v1 of f32 : f32
+          v3 = reduce sum<i1> v2 : f32
+          store y[(3000000000)*i0] v3 : f32
+        }"""
+    )
+    for lanes in (1, 16):
+        text = emit(build_nest(k, choose_schedule(k, Target(lanes, 2))))
+        addresses = re.findall(r"getelementptr [^,]+, (?:ptr|<\d+ x ptr>) %\S+, (.*)", text)
+        assert addresses
+        for index in addresses:
+            assert re.match(r"(i64|<\d+ x i64>) ", index), index
+        for a in re.findall(r"= (?:mul|sdiv|srem) (\S+|<[^>]*>) ", text):
+            assert "i64" in a or "float" in a
+
+
+def test_empty_sizes_known_at_run_time():
+    """A symbolic extent may be small: nothing is read or written beyond it."""
+    k = kernel(
+        """kernel k(x: in f32, y: out f32, z: out f32) over i0:s0 i1:s1 sizes s0 s1 {
+          v0 = load x[(s1)*i0 + i1] : f32
+          v1 = reduce sum<i1> v0 : f32
+          v2 = sub v0 v1 of f32 : f32
+          store y[(s1)*i0 + i1] v2 : f32
+          store z[i0] v1 : f32
+        }"""
+    )
+    for s0, s1 in ((0, 3), (3, 0), (1, 1), (2, 17)):
+        sizes, n = {"s0": s0, "s1": s1}, s0 * s1
+        buffers = {"x": plain(n, torch.float32, GENERATOR), "y": torch.empty(n)}
+        buffers["z"] = torch.empty(s0)
+        want = judge(k, buffers, sizes)
+        for schedule in schedules(k):
+            got = run_llvm(k, schedule, buffers, sizes, 3)
+            for name, t in want.items():
+                torch.testing.assert_close(got[name], t)
