@@ -9,6 +9,7 @@ from benchmarks.workloads.bars import Bar, bar_of
 from benchmarks.workloads.base import Group
 from benchmarks.workloads.catalogue import pick
 
+HELD = "held"
 FAR = 0.05  # a mean magnitude this far from eager's, in proportion, is wrong in any precision
 
 
@@ -73,29 +74,36 @@ class Outcome:
         """Whether we ran, and computed what eager does as far as one can tell."""
         return US in self.figures and self.wrong is None
 
-    def misses(self) -> tuple[str, ...]:
-        """Each bar that is not held, with what was reached; what was not measured is no miss."""
-        if not self.judged:
-            return ()
+    def standings(self) -> tuple[tuple[str, float | None, float], ...]:
+        """Each bar there is: its name, what was reached (None if unknown), and what is wanted."""
         bar = self.bar
-        ratios = {"inductor": bar.inductor, "inductor-warm": bar.inductor_warm, "eager": bar.eager}
-        wanted = [(name, self.ratio(name), least) for name, least in ratios.items()]
-        wanted.append(("bandwidth", self.share, bar.share))
+        wanted = (
+            ("inductor", self.ratio("inductor"), bar.inductor),
+            ("inductor-warm", self.ratio("inductor-warm"), bar.inductor_warm),
+            ("eager", self.ratio("eager"), bar.eager),
+            ("bandwidth", self.share, bar.share),
+        )
+        return tuple((what, reached, least) for what, reached, least in wanted if least is not None)
+
+    def misses(self) -> tuple[str, ...]:
+        """Each bar that is not held, with what was reached, as rounded as it is printed."""
         return tuple(
             f"{what} {reached:.2f} < {least:g}"
-            for what, reached, least in wanted
-            if reached is not None and least is not None and round(reached, 2) < least
+            for what, reached, least in self.standings()
+            if self.judged and reached is not None and round(reached, 2) < least
         )
 
     def verdict(self) -> str:
-        """`held`, or what is missed; empty where there is nothing to judge."""
+        """`held`, or what is missed or unknown; empty where there is nothing to judge."""
         if US in self.failures:
             return "failed"
         if self.wrong is not None:
             return "wrong: " + self.wrong
-        if not self.judged or not set(self.figures) - {US}:
+        unknown = [what for what, reached, _ in self.standings() if reached is None]
+        if not self.judged or len(unknown) == len(self.standings()):
             return ""
-        return "; ".join(self.misses()) or "held"
+        held = f"{HELD}, {' and '.join(unknown)} not measured" if unknown else HELD
+        return "; ".join(self.misses()) or held
 
 
 def as_json(outcome: Outcome) -> dict[str, object]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.bench.outcome import Outcome
 from benchmarks.bench.peers import PEERS
-from benchmarks.bench.table import cells, complaints, headings, summary
+from benchmarks.bench.table import cells, complaints, headings, legend, summary
 from benchmarks.page import machine
 
 ROW_INCHES = 0.3
@@ -27,6 +27,7 @@ def write_page(outcomes: Sequence[Outcome], peers: Sequence[str], title: str, pa
         title=title,
         machine=machine(),
         headings=headings(peers),
+        legend=legend(peers),
         rows=[(outcome, [cell.plain for cell in cells(outcome, peers)]) for outcome in outcomes],
         plots=[(group, plot([o for o in outcomes if o.group == group], peers)) for group in groups],
         complaints=complaints(outcomes),

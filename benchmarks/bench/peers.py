@@ -22,8 +22,10 @@ KEEP_WARM = {
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to run a program, in a process with its own allocator settings and caches.
+    """A way to run a program, in a process with its own allocator settings.
 
+    Caches start empty for each workload. A peer with `caches_of` compiles after that other peer and
+    finds what it cached: its code is the same, so that only the other's compile time is cold.
     `modules` are imported before the first call is timed: importing is not compiling.
     """
 
@@ -32,9 +34,10 @@ class Peer:
     compile: Callable[[Program], Program]
     modules: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    caches_of: str | None = None
 
     def environment(self, caches: Path) -> dict[str, str]:
-        """The caller's environment with this peer's allocator, and with empty caches."""
+        """The caller's environment with this peer's allocator, and with caches in that folder."""
         stock = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
         return {
             **stock,
@@ -66,6 +69,8 @@ PEERS = {
         Peer(US, "tofuse", ours, CAPTURE),
         Peer("eager", "eager", as_it_is),
         Peer("inductor", "Inductor as installed", inductor, INDUCTOR),
-        Peer("inductor-warm", "Inductor, allocator warm", inductor, INDUCTOR, KEEP_WARM),
+        Peer(
+            "inductor-warm", "Inductor, allocator warm", inductor, INDUCTOR, KEEP_WARM, "inductor"
+        ),
     )
 }

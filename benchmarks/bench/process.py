@@ -64,20 +64,23 @@ class Worker:
 
 
 @contextmanager
-def started(peer: Peer, workload: str, size: Size) -> Iterator[Worker]:
-    """A worker for as long as the context lasts, with caches that start empty."""
+def scratch() -> Iterator[Path]:
+    """A folder for as long as the context lasts; files that a dying worker still makes may stay."""
+    with tempfile.TemporaryDirectory(prefix="tofuse-bench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def started(peer: Peer, workload: str, size: Size, caches: Path) -> Iterator[Worker]:
+    """A worker for as long as the context lasts; its caches lie in the folder."""
     here, there = Pipe()
-    with (
-        tempfile.TemporaryDirectory(prefix="tofuse-bench-", ignore_cleanup_errors=True) as caches,
-        tempfile.TemporaryFile() as errors,
-        here,
-    ):
+    with tempfile.TemporaryFile() as errors, here:
         with there:
             descriptor = there.fileno()
             command = (sys.executable, "-m", "benchmarks.bench.worker", str(descriptor))
             process = subprocess.Popen(
                 [*command, peer.name, workload, size],
-                env=peer.environment(Path(caches)),
+                env=peer.environment(caches),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=errors,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from benchmarks.bench.messages import Compiled, First, Ready, Settle, Settled, Took, Turn
 from benchmarks.bench.outcome import Figures, Outcome
 from benchmarks.bench.peers import PEERS, Peer
-from benchmarks.bench.process import Worker, WorkerFailed, started
+from benchmarks.bench.process import Worker, WorkerFailed, scratch, started
 from benchmarks.seeds import Size
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import COPY
@@ -92,8 +92,10 @@ def measure(
     """At most `repeat` rounds; the copy is timed in each. Who fails is out, the others go on."""
     race = Race(say)
     with ExitStack() as stack:
+        folder = stack.enter_context(scratch())
         for name in peers:
-            worker = stack.enter_context(started(PEERS[name], workload.name, size))
+            caches = folder / (PEERS[name].caches_of or name)
+            worker = stack.enter_context(started(PEERS[name], workload.name, size, caches))
             race.entrants.append(Entrant(PEERS[name], worker))
         race.each("starting", lambda e: void(e.worker.hear(Ready, START_LIMIT_S)))
         race.each("compiling", Entrant.compile)
@@ -151,7 +153,8 @@ class Copier:
 
 def start_copier(stack: ExitStack, size: Size) -> Copier:
     """A copier that lasts as long as the stack."""
-    return Copier(stack.enter_context(started(PEERS["eager"], COPY.name, size)))
+    caches = stack.enter_context(scratch())
+    return Copier(stack.enter_context(started(PEERS["eager"], COPY.name, size, caches)))
 
 
 def void(_: object) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks.bench.outcome import Outcome
+from benchmarks.bench.outcome import HELD, Outcome
 from benchmarks.bench.peers import PEERS, US
 from benchmarks.table import milliseconds
 
@@ -23,10 +23,11 @@ def tables(outcomes: Sequence[Outcome], peers: Sequence[str]) -> list[Table]:
 
 def table(title: str, outcomes: Sequence[Outcome], peers: Sequence[str]) -> Table:
     """One row for each outcome; the peers are those beside us."""
-    drawn = Table(title=title, title_justify="left")
+    caption = legend(peers)
+    drawn = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     drawn.add_column("workload", no_wrap=True)
     for heading in headings(peers):
-        drawn.add_column(heading, justify="right")
+        drawn.add_column(heading, justify="right", overflow="fold")
     drawn.add_column("bar", overflow="fold")
     for outcome in outcomes:
         drawn.add_row(outcome.workload, *cells(outcome, peers), verdict(outcome))
@@ -37,11 +38,21 @@ def headings(peers: Sequence[str]) -> list[str]:
     everyone = (US, *peers)
     return [
         *(f"{SHORT[name]} ms" for name in everyone),
-        *(f"{SHORT[name]} / ours" for name in peers),
-        "share of copy",
-        "compile s " + ", ".join(SHORT[name] for name in everyone if name in COMPILERS),
-        "memory MB " + ", ".join(SHORT[name] for name in everyone),
+        *(f"{SHORT[name]}/ours" for name in peers),
+        "share",
+        "compile s",
+        "memory MB",
     ]
+
+
+def legend(peers: Sequence[str]) -> str:
+    """What the columns with several numbers hold."""
+    everyone = [SHORT[name] for name in (US, *peers)]
+    compiling = [SHORT[name] for name in (US, *peers) if name in COMPILERS]
+    return (
+        f"compile s: {', '.join(compiling)}; memory MB: {', '.join(everyone)}; "
+        "share: of the copy's bandwidth"
+    )
 
 
 def cells(outcome: Outcome, peers: Sequence[str]) -> list[Text]:
@@ -76,7 +87,7 @@ def verdict(outcome: Outcome) -> Text:
     words = outcome.verdict()
     if not outcome.sound:
         return Text(words, style="bold red")
-    return Text(words, style="green" if words == "held" else "yellow")
+    return Text(words, style="green" if words == HELD else "yellow")
 
 
 def line(outcome: Outcome, peers: Sequence[str]) -> Text:
@@ -87,7 +98,7 @@ def line(outcome: Outcome, peers: Sequence[str]) -> Text:
             parts.append(Text(f"{SHORT[name]} failed", style="red"))
         else:
             parts += [Text(f"{SHORT[name]} "), time(outcome, name), Text(" ms")]
-        if name != US:
+        if outcome.ratio(name) is not None and name != US:
             parts += [Text(" ("), ratio(outcome.ratio(name)), Text(")")]
         parts.append(Text("  "))
     if outcome.share is not None:
@@ -105,12 +116,14 @@ def complaints(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many bars are held, of those that could be judged."""
+    """How many workloads hold their bars, of those that could be judged."""
     verdicts = [outcome.verdict() for outcome in outcomes if outcome.judged]
     judged = [words for words in verdicts if words]
     if not judged:
         return "no bar judged"
-    return f"{judged.count('held')} of {len(judged)} bars held"
+    text = f"{judged.count(HELD)} of {len(judged)} held every bar"
+    partly = sum(words.startswith(HELD + ",") for words in judged)
+    return text + (f", and {partly} every bar that was measured" if partly else "")
 
 
 SHORT = {US: "ours", "eager": "eager", "inductor": "inductor", "inductor-warm": "warm"}

@@ -94,7 +94,10 @@ def timed(step: Step) -> float:
 
 
 def reason(error: Exception) -> str:
-    """The error in one line, cut."""
+    """The error in one line, cut; of an error that a compiler wrapped, the inner one."""
+    inner = getattr(error, "inner_exception", None)  # what Dynamo and Inductor call it
+    if isinstance(inner, Exception):
+        return reason(inner)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines)}"[:REASON_CHARACTERS]
 

@@ -4,16 +4,23 @@ from tofuse.api import compile, empty_cache, explain, memory_stats
 from tofuse.errors import (
     CaptureError,
     CompileError,
+    DefinitionError,
     OptionError,
     ParseError,
     TofuseError,
     UnsupportedError,
     VerifyError,
 )
+from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
 
 __all__ = [
     "CaptureError",
     "CompileError",
+    "DataType",
+    "DefinitionError",
+    "Fusion",
+    "FusionDefinition",
     "OptionError",
     "ParseError",
     "TofuseError",

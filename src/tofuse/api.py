@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+import inspect
+import types
+import warnings
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import ParamSpec, TypeVar, overload
 
 import torch
 from torch.fx import GraphModule
 
-from tofuse.capture.aot import aot_backend
+from tofuse.backends.aten.region import graph_runner
+from tofuse.capture.aot import Backend, aot_backend
 from tofuse.config import Config, make_config
 from tofuse.errors import UnsupportedError
-from tofuse.pipeline import compile_graph
+from tofuse.pipeline import Keep, compile_graph
 from tofuse.report.model import GraphReport, Report
 from tofuse.report.text import ReportText
+from tofuse.runtime.execute import Run
 from tofuse.runtime.pool import POOL
 
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
 OLDEST, NEWEST = (2, 11), (2, 13)
+RECOMPILATIONS = 256  # of one function; Dynamo's own limit on all of them together
 
 
 @overload
@@ -30,10 +35,10 @@ def compile(target: Callable[P, R], **options: bool | str | int | None) -> Calla
 def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
     """Compile a function or a module, forward and backward.
 
-    A module comes back as a module of the same class that shares parameters, buffers,
-    submodules and hooks with the original; a function as a function. Options are the fields of
-    `tofuse.config.Config`. Compilation happens at the first call, and again for new dtypes,
-    devices or (unless `dynamic`) shapes.
+    A module comes back as a module, an instance of its class, that shares everything with the
+    original: parameters, buffers, submodules, hooks, mode; a function as a function. Options are
+    the fields of `tofuse.config.Config`. Compilation happens at the first call, and again for
+    new dtypes, devices or (unless `dynamic`) shapes.
 
     Raises TypeError for what is not callable, OptionError for an unknown option and
     UnsupportedError for a torch release outside 2.11 to 2.13.
@@ -55,7 +60,8 @@ def explain(
 
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
         report = Report()
-        compiled = _compile(target, config, report.graphs.append)
+        whole = target if isinstance(target, torch.nn.Module) else _frame(target)
+        compiled = _compile(whole, config, report.graphs.append)
         outputs = [t for t in _tensors(compiled(*args, **kwargs)) if t.grad_fn is not None]
         if outputs:
             wanted = [t for t in _tensors((args, kwargs)) if t.requires_grad]
@@ -84,26 +90,87 @@ def dynamo_backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callabl
     return _backend(make_config({}), lambda report: None)(gm, example_inputs)
 
 
-def _compile(target, config: Config, keep: Callable[[GraphReport], None]):  # type: ignore[no-untyped-def]
+def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
     _check_torch()
     if not callable(target):
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
     backend = _backend(config, keep)
     if not isinstance(target, torch.nn.Module):
-        return torch.compile(
-            target, backend=backend, dynamic=config.dynamic, fullgraph=config.fullgraph
-        )
-    module = copy.copy(target)  # shares parameters, buffers, submodules and hooks
-    module._compiled_call_impl = torch.compile(
-        module._call_impl, backend=backend, dynamic=config.dynamic, fullgraph=config.fullgraph
+        return _jit(target, backend, config)
+    return _twin(target, _jit(_frame(target._call_impl), backend, config))
+
+
+def _jit(function: Callable[..., object], backend: Backend, config: Config) -> Callable[..., R]:
+    return torch.compile(  # type: ignore[return-value]  # R is what the caller's overload says
+        function,
+        backend=backend,
+        dynamic=config.dynamic,
+        fullgraph=config.fullgraph,
+        **_recompile_limit(),
     )
-    return module
 
 
-def _backend(
-    config: Config, keep: Callable[[GraphReport], None]
-) -> Callable[[GraphModule, Sequence[object]], Callable[..., object]]:
-    return aot_backend(lambda gm, phase: compile_graph(gm, phase, config, keep))
+def _recompile_limit() -> dict[str, int]:
+    """How to tell torch.compile that it shall not stop compiling after eight shapes."""
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        return {"recompile_limit": RECOMPILATIONS}
+    dynamo = torch._dynamo.config
+    dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILATIONS)
+    return {}
+
+
+def _frame(function: Callable[P, R]) -> Callable[P, R]:
+    """The function inside a Python frame of its own.
+
+    Dynamo skips the frames of torch's own modules, such as a Sequential's; and what it compiled
+    it keeps with a frame's code, of which every caller of this gets another.
+    """
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+
+    call.__code__ = call.__code__.replace(co_name=call.__name__)
+    return call
+
+
+def _twin(module: M, call: Callable[..., object]) -> M:
+    """A module that is the given one in everything, but calls `call`.
+
+    The two share one `__dict__`: parameters, mode, hooks, whatever is set later. Copying or
+    pickling the twin copies the original.
+    """
+    kind = type(module)
+
+    def fill(body: MutableMapping[str, object]) -> None:
+        body["__module__"], body["__qualname__"] = kind.__module__, kind.__qualname__
+        body["__doc__"] = kind.__doc__
+        body["_compiled_call_impl"] = staticmethod(call)
+        body["__reduce_ex__"] = lambda self, protocol: module.__reduce_ex__(protocol)
+
+    twin: M = object.__new__(types.new_class(kind.__name__, (kind,), {}, fill))
+    twin.__dict__ = module.__dict__
+    return twin
+
+
+def _backend(config: Config, keep: Keep) -> Backend:
+    def compile_aten(gm: GraphModule, phase: str) -> Run:
+        try:
+            return compile_graph(gm, phase, config, keep)
+        except Exception as error:
+            failed(error)
+            return graph_runner(gm)
+
+    def refused(reason: str) -> None:
+        keep(GraphReport("inference", notes=(f"PyTorch runs the whole program: {reason}",)))
+
+    def failed(error: Exception) -> None:
+        if config.strict:
+            raise error
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        warnings.warn(f"tofuse leaves a program to PyTorch: {first}", stacklevel=2)
+        refused(first)
+
+    return aot_backend(compile_aten, refused=refused, failed=failed)
 
 
 def _check_torch() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tofuse.errors import OptionError
 
-STAGES = ("graph", "regions", "loops", "source", "plan")
+STAGES = ("definition", "graph", "regions", "loops", "source", "plan")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Config:
     fullgraph: bool = False  # a graph break is an error
     precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
     strict: bool = False  # a kernel that does not compile is an error, not a warning
-    show: tuple[str, ...] = ()  # stages to print while compiling: graph regions loops source plan
+    show: tuple[str, ...] = ()  # stages to print while compiling; STAGES names them
     pool_bytes: int | None = None  # most memory kept warm for results; None: a quarter of RAM
     dump: Path | None = None  # folder to write every stage's text to
 

@@ -7,12 +7,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from tofuse.backends.aten.region import region_runner
+from tofuse.backends.aten.region import graph_runner, region_runner
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.load import bind_threads, host_target, load
-from tofuse.capture.convert import Captured, convert
+from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.config import Config
 from tofuse.errors import CaptureError, CompileError
 from tofuse.fusion.coalesce import coalesce
@@ -39,7 +37,7 @@ from tofuse.report.model import (
 from tofuse.report.stages import Stages
 from tofuse.runtime.build import KernelCall, Signature, build_plan
 from tofuse.runtime.execute import Run, load_plan
-from tofuse.runtime.launch import Launcher, find_openmp
+from tofuse.runtime.launch import Launcher, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
@@ -47,13 +45,13 @@ from tofuse.schedule.nest import Unschedulable, build_nest
 Keep = Callable[[GraphReport], None]
 
 
-def compile_graph(gm: torch.fx.GraphModule, phase: str, config: Config, keep: Keep) -> Run:
+def compile_graph(gm: AtenGraph, phase: str, config: Config, keep: Keep) -> Run:
     """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured."""
     try:
         captured = convert(gm, phase)
     except CaptureError as e:
         keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
-        return _eagerly(gm)
+        return graph_runner(gm)
     return compile_captured(captured, phase, config, keep)
 
 
@@ -63,7 +61,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages = Stages(phase, config.show, config.dump)
     graph = run_passes(captured.graph)
     stages.text("graph", lambda: show_graph(graph))
-    target = host_target(torch.get_num_threads())
+    target = host_target(thread_count())
     part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
     streams = streamed(part)
     built = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
@@ -153,15 +151,6 @@ def _signature(captured: Captured, graph: Graph) -> Signature:
     return Signature((*captured.arguments, *constants), results, captured.symbols)
 
 
-def _eagerly(gm: torch.fx.GraphModule) -> Run:
-    def run(args: list[object]) -> list[object]:
-        taken = list(args)
-        args.clear()
-        return list(torch.fx.Interpreter(gm).boxed_run(taken))
-
-    return run
-
-
 def _report(
     phase: str,
     graph: Graph,
@@ -180,6 +169,7 @@ def _report(
             tuple(dict.fromkeys(op.loc for op in r.ops if op.loc is not None)),
             region_bytes(r, part.storage),
             None if r.library else r.name,
+            tuple(v.name for op in r.ops for v in op.results),
         )
         for r in part.regions
     ]

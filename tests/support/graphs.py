@@ -1,5 +1,6 @@
 """Random well-typed graphs, for properties that hold for every graph."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -20,12 +21,16 @@ UNARY = ("neg", "abs", "sqrt", "logical_not", "isnan", "floor")
 
 @dataclass
 class Growing:
-    """A graph under construction, steered by `draw`; `strides` puts some values in odd order."""
+    """A graph under construction, steered by `draw`; `strides` puts some values in odd order.
+
+    `more` are kinds of steps beside the usual ones.
+    """
 
     draw: st.DrawFn
     strides: bool
     values: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
+    more: "tuple[Step, ...]" = ()
 
     def pick(self) -> Value:
         """Late values more often, so that chains grow."""
@@ -44,7 +49,7 @@ class Growing:
             return self.draw(st.booleans())
         return self.draw(st.sampled_from(NUMBERS if dtype.is_float else (0, 1, -1, 2, 5)))
 
-    def emit(self, kind: str, *operands: Operand, **attrs: Attr) -> None:
+    def emit(self, kind: str, *operands: Operand, **attrs: Attr) -> Value:
         type_ = infer(kind, operands, attrs)
         odd = self.strides and self.draw(st.integers(0, 19)) == 19
         strides = column_major(type_.shape) if odd else None
@@ -52,11 +57,12 @@ class Growing:
         value = Value(type_, f"v{len(self.ops)}", strides)
         self.values.append(value)
         self.ops.append(Op(kind, operands, (value,), tuple(attrs.items()), loc))
+        return value
 
     def step(self) -> None:
         """One more op of a random kind."""
         x = self.pick()
-        grow = self.draw(st.sampled_from(STEPS))
+        grow = self.draw(st.sampled_from((*STEPS, *self.more)))
         grow(self, x)
 
 
@@ -179,9 +185,11 @@ STEPS = (
 
 
 @st.composite
-def graphs(draw: st.DrawFn, max_ops: int = 14, strides: bool = True) -> Graph:
+def graphs(
+    draw: st.DrawFn, max_ops: int = 14, strides: bool = True, more: "tuple[Step, ...]" = ()
+) -> Graph:
     """A graph that the verifier accepts; every op may be read by any later one."""
-    g = Growing(draw, strides)
+    g = Growing(draw, strides, more=more)
     for k in range(draw(st.integers(1, 3))):
         shape = tuple(draw(st.lists(st.sampled_from(EXTENTS), max_size=3)))
         g.values.append(Value(TensorType(shape, draw(st.sampled_from(DTYPES))), f"x{k}"))
@@ -192,4 +200,5 @@ def graphs(draw: st.DrawFn, max_ops: int = 14, strides: bool = True) -> Graph:
     return Graph(inputs, tuple(g.ops), (*outputs, g.values[-1]), draw(st.sampled_from(NAMES)))
 
 
+Step = Callable[[Growing, Value], None]
 NAMES = ("graph", "forward", "model.layer_1")

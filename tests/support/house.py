@@ -164,7 +164,7 @@ def imports_of(node: ast.AST, source: Source) -> Iterator[tuple[int, str]]:
 
 LAYER: dict[str, int] = {
     "config": 0,
-    "errors": 0,
+    "errors": -1,
     "ir": 1,
     "ops": 2,
     **{stage: 3 for stage in sorted(STAGES)},

@@ -7,10 +7,12 @@ from typing import Protocol
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TorchDynamoException
 from torch.fx import GraphModule
 
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.partition import partition
+from tofuse.capture.programs import pass_through_dropout, refusal
 from tofuse.capture.rng import merge_seeds
 
 Compiled = Callable[[list[object]], object]
@@ -26,12 +28,21 @@ class Boxed(Protocol):
     def __call__(self, args: list[object], /) -> object: ...
 
 
-def aot_backend(compile_graph: CompileGraph, *, own_random: bool = True) -> Backend:
+def aot_backend(
+    compile_graph: CompileGraph,
+    *,
+    own_random: bool = True,
+    refused: Callable[[str], None] = lambda reason: None,
+    failed: Callable[[Exception], None] | None = None,
+) -> Backend:
     """A backend for `torch.compile` that hands every ATen graph to `compile_graph`.
 
     `compile_graph(gm, phase)` with phase "forward", "backward" or "inference" returns a callable
     that takes one list of flat arguments, which it may empty, and returns the flat outputs.
     Backward graphs are compiled when first needed, or at once where sizes are symbolic.
+
+    PyTorch runs the program itself where it may not be compiled, and `refused` is told why; or
+    where AOTAutograd fails and `failed`, which is told of the error, does not raise.
     """
 
     def compiler(phase: str) -> Callable[[GraphModule, Sequence[object]], Boxed]:
@@ -42,13 +53,30 @@ def aot_backend(compile_graph: CompileGraph, *, own_random: bool = True) -> Back
 
         return compile_phase
 
-    backend: Backend = aot_autograd(
+    compile_program: Backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         partition_fn=_partition,
         decompositions=decompositions(own_random=own_random),
     )
+
+    def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
+        reason = refusal(gm, example_inputs)
+        if reason is not None:
+            refused(reason)
+            return gm.forward
+        pass_through_dropout(gm)
+        try:
+            return compile_program(gm, example_inputs)
+        except TorchDynamoException:
+            raise  # to Dynamo
+        except Exception as error:
+            if failed is None:
+                raise
+            failed(error)
+            return gm.forward
+
     return backend
 
 

@@ -33,6 +33,9 @@ DEVICES = ("cpu",)  # where the rules match ATen's results exactly
 Result = Union[Value, Dim, Text, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
 
 
+AtenGraph = GraphModule  # an FX graph of ATen operators
+
+
 @dataclass(frozen=True)
 class Captured:
     """A Graph and how the flat arguments and outputs of the FX graph map to it."""

@@ -12,11 +12,11 @@ from torch.fx import Node
 from tofuse.ir.graph import Loc
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n(?P<code>[^\n]*)', re.M)
-_TORCH = str(Path(torch.__file__).parent)
+_NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def locate(node: Node) -> Loc | None:
-    """The innermost frame of the stack trace that is neither torch nor an installed package."""
+    """The innermost frame of the stack trace that is the user's own: no package's, torch's or ours."""
     trace = node.meta.get("stack_trace")
     return _parse(trace) if isinstance(trace, str) else None
 
@@ -24,7 +24,7 @@ def locate(node: Node) -> Loc | None:
 @lru_cache(maxsize=4096)  # the ops of one line share their trace
 def _parse(trace: str) -> Loc | None:
     frames = [Loc(m["file"], int(m["line"]), m["code"].strip()) for m in _FRAME.finditer(trace)]
-    outside = [f for f in frames if not f.file.startswith(_TORCH)]
+    outside = [f for f in frames if not f.file.startswith(_NOT_THEIRS)]
     own = [f for f in outside if "site-packages" not in f.file]
     chosen = own or outside or frames
     return chosen[-1] if chosen else None

@@ -9,7 +9,7 @@ from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.lowering import Lowered, Node, Number
 from tofuse.frontends.program import Ref
 
-Operand = Union["Handle", bool, int, float, complex]  # noqa: UP007  (evaluated at run time)
+Operand = Union["Handle", bool, int, float, complex]
 
 
 class Owner(Protocol):

@@ -60,7 +60,9 @@ def gather(low: Lowering, arg: Given, index: Given, dim: Given) -> Node:
             value = low.build.slice(value, d, 0, where.shape[d])
         return _take(low, x, value, where.value, at)
     text = f"$0, {at}, $1"
-    return _opaque(low, "aten.gather.default", text, (x.value, _wide(low, where)), where.shape, x.dtype)
+    return _opaque(
+        low, "aten.gather.default", text, (x.value, _wide(low, where)), where.shape, x.dtype
+    )
 
 
 def take_along_axis(low: Lowering, arg: Given, index: Given, dim: Given) -> Node:
@@ -97,10 +99,9 @@ def scatter(low: Lowering, arg1: Given, index: Given, src: Given, dim: Given) ->
     if isinstance(source, Node) and source.rank:
         if source.rank != x.rank:
             raise low.fail(f"src has rank {source.rank} for a tensor of rank {x.rank}")
-        operands = (x.value, places, low.convert(source.value, source.dtype, x.dtype))
-        text = f"$0, {at}, $1, $2"
-        if operands[0] is operands[2]:
-            operands, text = operands[:2], f"$0, {at}, $1, $0"
+        written = low.convert(source.value, source.dtype, x.dtype)
+        operands = tuple(dict.fromkeys((x.value, places, written)))
+        text = f"$0, {at}, $1, ${operands.index(written)}"
         return _opaque(low, "aten.scatter.src", text, operands, x.shape, x.dtype)
     if isinstance(source, Node):
         raise low.fail("src must be a tensor or a constant")

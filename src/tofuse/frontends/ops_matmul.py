@@ -7,7 +7,7 @@ from tofuse.frontends.lowering import Given, Lowering, Node, Rule, show
 from tofuse.frontends.ops_pointwise import BINARY, UNARY, apply
 from tofuse.frontends.ops_reduce import reduction
 from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Value
+from tofuse.ir.graph import Attr, Value
 from tofuse.ir.types import DType
 
 
@@ -154,11 +154,13 @@ def embedding_fwd(
         raise low.fail("it takes integers and a weight of rank 2")
     shape: tuple[Dim, ...] = (*index.shape, table.shape[1])
     if table.dtype.ir is DType.OTHER or 0 in table.shape:
-        raise low.fail(f"it does not take a {table.dtype.value} weight of shape {show(table.shape)}")
+        raise low.fail(
+            f"it does not take a {table.dtype.value} weight of shape {show(table.shape)}"
+        )
     last = index.rank
     wide = low.build.broadcast(index.value, shape, tuple(range(last)))
-    attrs = {"dims": (-1, last), "wrap": False}
-    rows = low.node(low.build.emit("take", (table.value, wide), dict(attrs)), table.dtype)
+    attrs: dict[str, Attr] = {"dims": (-1, last), "wrap": False}
+    rows = low.node(low.build.emit("take", (table.value, wide), attrs), table.dtype)
     limit = _constant(low, max_norm)
     if limit is None:
         return rows

@@ -69,9 +69,7 @@ def copy(low: Lowering, arg: Given) -> Item:
 def segment(low: Lowering, arg: Given) -> Node:
     """The same value, with a border: what stands before and after is not one kernel."""
     x = low.tensor(arg)
-    return low.node(
-        low.opaque("aten.alias.default", "$0", (x.value,), x.shape, x.dtype), x.dtype
-    )
+    return low.node(low.opaque("aten.alias.default", "$0", (x.value,), x.shape, x.dtype), x.dtype)
 
 
 def where(low: Lowering, arg1: Given, arg2: Given, arg3: Given) -> Item:

@@ -99,9 +99,7 @@ def common_shape(low: Lowering, items: Sequence[Item]) -> tuple[Dim, ...]:
             if x.shape[d] != 1 and wide[0].shape[d] != 1:
                 shapes = " and ".join(show(t.shape) for t in tensors)
                 low.equal(wide[0].shape[d], x.shape[d], f"shapes {shapes} at dimension {d}")
-    return tuple(
-        next((x.shape[d] for x in tensors if x.shape[d] != 1), 1) for d in range(rank)
-    )
+    return tuple(next((x.shape[d] for x in tensors if x.shape[d] != 1), 1) for d in range(rank))
 
 
 def spread(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
@@ -301,7 +299,9 @@ UNARY: dict[str, Row] = {
     "silu": Row(lambda e, x: e("mul", x, e("sigmoid", x)), "aten.silu.default", True, takes="bifc"),
     "erfinv": Row(refuse, "aten.erfinv.default", to_float=True),
     "lgamma": Row(refuse, "aten.lgamma.default", to_float=True),
-    "logical_not": Row(logical("logical_not"), "aten.logical_not.default", to_bool=True, takes="bifc"),
+    "logical_not": Row(
+        logical("logical_not"), "aten.logical_not.default", to_bool=True, takes="bifc"
+    ),
     "bitwise_not": Row(on_bools("bitwise_not", "logical_not"), "", takes="bi"),
     "signbit": Row(signbit, "", to_bool=True),
     "isfinite": Row(finite, "aten.isfinite.default", to_bool=True, takes="bifc"),
@@ -317,7 +317,9 @@ UNARY: dict[str, Row] = {
     ),
 }
 
-COMPARE = {k: Row(comparison(k), f"aten.{k}.Tensor", to_bool=True) for k in ["lt", "le", "gt", "ge"]}
+COMPARE = {
+    k: Row(comparison(k), f"aten.{k}.Tensor", to_bool=True) for k in ["lt", "le", "gt", "ge"]
+}
 
 BINARY: dict[str, Row] = {
     "add": Row(on_bools("add", "logical_or"), "aten.add.Tensor", takes="bifc"),
@@ -342,18 +344,16 @@ BINARY: dict[str, Row] = {
     "eq": Row(comparison("eq"), "aten.eq.Tensor", to_bool=True, takes="bifc"),
     "ne": Row(comparison("ne"), "aten.ne.Tensor", to_bool=True, takes="bifc"),
     **COMPARE,
-    "logical_and": Row(logical("logical_and"), "aten.logical_and.default", to_bool=True, takes="bifc"),
+    "logical_and": Row(
+        logical("logical_and"), "aten.logical_and.default", to_bool=True, takes="bifc"
+    ),
     "logical_or": Row(logical("logical_or"), "aten.logical_or.default", to_bool=True, takes="bifc"),
     **{
         f"bitwise_{k}": Row(on_bools(f"bitwise_{k}", f"logical_{k}"), "", takes="bi")
         for k in ("and", "or", "xor")
     },
-    "bitwise_left_shift": Row(
-        shift("shift_left"), "aten.bitwise_left_shift.Tensor", takes="i"
-    ),
-    "bitwise_right_shift": Row(
-        shift("shift_right"), "aten.bitwise_right_shift.Tensor", takes="i"
-    ),
+    "bitwise_left_shift": Row(shift("shift_left"), "aten.bitwise_left_shift.Tensor", takes="i"),
+    "bitwise_right_shift": Row(shift("shift_right"), "aten.bitwise_right_shift.Tensor", takes="i"),
 }
 
 OTHERS: dict[str, Row] = {

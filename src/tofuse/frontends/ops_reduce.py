@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
-from tofuse.frontends.lowering import Given, Lowering, Node, Rule
+from tofuse.frontends.lowering import Given, Lowering, Node, Number, Rule
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
-Dims = int | Sequence[int] | None
+Dims = int | Sequence[Given] | None
 
 
 def reduction(name: str) -> Rule:
@@ -33,7 +33,9 @@ def reduction(name: str) -> Rule:
             return _by_pytorch(low, name, value, over, keepdim, target)
         if name in ("max", "min") and any(x.shape[d] == 0 for d in over):
             raise low.fail("there is no largest or smallest of no elements")
-        return _finish(low, x, low.build.reduce(kind, value, over, target.ir), over, keepdim, target)
+        return _finish(
+            low, x, low.build.reduce(kind, value, over, target.ir), over, keepdim, target
+        )
 
     return rule
 
@@ -55,7 +57,9 @@ def _computed(low: Lowering, name: str, x: Node, dtype: DataType) -> tuple[str, 
 def _by_pytorch(
     low: Lowering, name: str, value: Value, over: tuple[int, ...], keepdim: bool, dtype: DataType
 ) -> Node:
-    shape = tuple(1 if d in over else e for d, e in enumerate(value.shape) if keepdim or d not in over)
+    shape = tuple(
+        1 if d in over else e for d, e in enumerate(value.shape) if keepdim or d not in over
+    )
     if name == "prod" or dtype is DataType.UInt64:
         raise low.fail(f"it does not take {dtype.value} operands")
     made = low.opaque(
@@ -68,7 +72,7 @@ def axes(low: Lowering, x: Node, dims: Dims) -> tuple[int, ...]:
     """The dimensions to reduce, sorted; None means all."""
     if dims is None:
         return tuple(range(x.rank))
-    given = dims if isinstance(dims, (list, tuple)) else [dims]
+    given = [dims] if isinstance(dims, (int, Number)) else list(dims)
     found = [low.axis(d, x.rank, "an entry of dims") for d in given]
     if len(set(found)) != len(found):
         raise low.fail(f"dims {list(given)} name a dimension twice")
@@ -102,9 +106,7 @@ def var_mean(
     return moments(low, arg, dims, correction, keepdim)
 
 
-def moments(
-    low: Lowering, arg: Given, dims: Dims, correction: Given, keepdim: bool
-) -> list[Node]:
+def moments(low: Lowering, arg: Given, dims: Dims, correction: Given, keepdim: bool) -> list[Node]:
     """Variance and mean, in two passes."""
     x = low.tensor(arg)
     over, dtype = axes(low, x, dims), _real_type(low, x)

@@ -105,9 +105,7 @@ def broadcast_in_dim(low: Lowering, arg: Given, shape: Shape, broadcast_dims: Sh
     return low.node(_spread_at(low, item, wide, places), item.dtype)
 
 
-def _spread_at(
-    low: Lowering, x: Node, shape: tuple[Dim, ...], places: tuple[int, ...]
-) -> Value:
+def _spread_at(low: Lowering, x: Node, shape: tuple[Dim, ...], places: tuple[int, ...]) -> Value:
     kept = [k for k in range(x.rank) if x.shape[k] != 1 or shape[places[k]] == 1]
     narrow = low.claim(x.value, tuple(shape[places[k]] for k in kept), x.dtype)
     return low.build.broadcast(narrow, shape, tuple(places[k] for k in kept))
@@ -119,9 +117,7 @@ def expand(low: Lowering, arg: Given, shape: Shape) -> Node:
     ahead = len(target) - x.rank
     if ahead < 0:
         raise low.fail(f"a tensor of rank {x.rank} cannot expand to {len(target)} dimensions")
-    wide = tuple(
-        x.shape[d - ahead] if e == -1 and d >= ahead else e for d, e in enumerate(target)
-    )
+    wide = tuple(x.shape[d - ahead] if e == -1 and d >= ahead else e for d, e in enumerate(target))
     if -1 in wide:
         raise low.fail("-1 stands at a dimension that the operand does not have")
     for d in range(x.rank):

@@ -165,9 +165,7 @@ def resolve(argument: Argument, env: Environment) -> object:
     return argument
 
 
-def _bind(
-    env: Environment, results: Sequence[Ref], made: Sequence[Lowered]
-) -> tuple[Lowered, ...]:
+def _bind(env: Environment, results: Sequence[Ref], made: Sequence[Lowered]) -> tuple[Lowered, ...]:
     for ref, item in zip(results, made, strict=False):
         env[ref.index] = item
     return tuple(made)

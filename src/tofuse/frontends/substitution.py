@@ -46,5 +46,3 @@ class Substitution:
         if isinstance(a, SymDim):
             return self.dim(a)
         return tuple(map(self._attr, a)) if isinstance(a, tuple) else a
-
-

@@ -35,6 +35,7 @@ class _Partitioner:
     graph: Graph
     fits: Fits
     machine: Machine
+    order: dict[Op, int] = field(default_factory=dict)
     storage: dict[Value, Strided] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
@@ -42,15 +43,21 @@ class _Partitioner:
     users: dict[Value, list[Op]] = field(default_factory=dict)
     reasons: dict[tuple[Op, Op], str] = field(default_factory=dict)
     flat: dict[Group, bool] = field(default_factory=dict)
+    returned: set[Value] = field(default_factory=set)  # roots of the graph's outputs
+    readers: dict[Value, list[Op]] = field(default_factory=dict)  # through views too
     trusting: bool = False
     trusted: dict[Op, int] = field(default_factory=dict)
 
     def run(self) -> Partition:
         graph = self.graph
+        self.order = {op: k for k, op in enumerate(graph.ops)}
         self.storage = storages(graph)
         self.view = {op: is_view(op) for op in graph.ops}
         self.makers = roots(graph.ops, self.view)
         self.producers, self.users = graph.producers(), graph.users()
+        self.returned = {self.storage[v].root for v in graph.outputs if v in self.storage}
+        values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
+        self.readers = {v: self._reading(v) for v in values}
         if not self._grow_on_trust():
             self._grow()
         self._share_inputs()
@@ -60,7 +67,7 @@ class _Partitioner:
     # -- merging ---------------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        self.groups = Groups({op: k for k, op in enumerate(self.graph.ops)})
+        self.groups = Groups(self.order)
         self.reasons, self.flat = {}, {}
         for op in self.graph.ops:
             if not self.view[op]:
@@ -128,14 +135,22 @@ class _Partitioner:
 
     def _plain(self, a: Group, b: Group, consumer: Op) -> bool:
         """Elementwise ops of one shape, no views: nothing to check."""
-        if not (self.flat[a] and self.flat[b]) or len(a.ops) + len(b.ops) > MAX_BUFFERS // 2:
+        if not (self.flat[a] and self.flat[b]):
             return False
         shape, inside = consumer.result.shape, {*a.ops, *b.ops}
-        return all(
+        alike = all(
             v.shape == shape and v in self.storage and not self._viewed(v, inside)
             for op in inside
             for v in (*op.inputs, op.result)
         )
+        return alike and (len(inside) <= MAX_BUFFERS // 2 or self._buffers(inside) <= MAX_BUFFERS)
+
+    def _buffers(self, inside: set[Op]) -> int:
+        """How many tensors a kernel of these ops reads and writes."""
+        read = {self.storage[v].root for op in inside for v in op.inputs}
+        made = {op.result for op in inside}
+        written = [v for v in made if v in self.returned or not inside.issuperset(self.readers[v])]
+        return len(read - made) + len(written)
 
     def _viewed(self, v: Value, inside: set[Op]) -> bool:
         """Whether a value is a view of something computed in these ops."""
@@ -158,7 +173,7 @@ class _Partitioner:
         for v in (*self.graph.inputs, *(r for op in self.graph.ops for r in op.results)):
             if hint(v.type.numel) < SHARED_ELEMENTS:
                 continue
-            readers = [u for u in self._reading(v) if not self.groups.of[u].library]
+            readers = [u for u in self.readers[v] if not self.groups.of[u].library]
             for u in readers[1:9]:
                 a, b = self.groups.of[readers[0]], self.groups.of[u]
                 if a is not b:
@@ -174,7 +189,7 @@ class _Partitioner:
                     work.append(op.result)
                 else:
                     found.append(op)
-        return sorted(dict.fromkeys(found), key=self.groups.order.__getitem__)
+        return sorted(dict.fromkeys(found), key=self.order.__getitem__)
 
     # -- results ---------------------------------------------------------------------------------
 
@@ -198,12 +213,11 @@ class _Partitioner:
                 if self.makers.get(v) in inside or v not in self.storage:
                     needed[self.producers[v]] = None
                     work += self.producers[v].inputs
-        everything = sorted([*ops, *needed], key=self.groups.order.__getitem__)
-        returned = {self.storage[v].root for v in self.graph.outputs if v in self.storage}
+        everything = sorted([*ops, *needed], key=self.order.__getitem__)
         outputs = [
             op.result
             for op in ops
-            if op.result in returned or any(u not in inside for u in self._reading(op.result))
+            if op.result in self.returned or not inside.issuperset(self.readers[op.result])
         ]
         return Region(name, tuple(everything), tuple(outputs))
 
@@ -223,7 +237,7 @@ class _Partitioner:
         if not fused:
             rule = self.reasons.get((s, op), "merged elsewhere first")
             return Verdict(*names, False, rule, loc=op.loc)
-        stored = any(self.groups.of[u] is not self.groups.of[s] for u in self._reading(s.result))
+        stored = any(self.groups.of[u] is not self.groups.of[s] for u in self.readers[s.result])
         nbytes = hint(product((s.result.type.nbytes, 1 if stored else 2)))
         rule = _RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
         gain = predicted_us(self.machine, nbytes, 1)

@@ -31,7 +31,10 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class RegionReport:
-    """Ops that run as one kernel or one call; `nbytes` is the memory they read and write."""
+    """Ops that run as one kernel or one call; `nbytes` is the memory they read and write.
+
+    `values` are the names of what the ops compute, as verdicts call them.
+    """
 
     name: str
     phase: str
@@ -39,6 +42,7 @@ class RegionReport:
     locs: tuple[Loc, ...]
     nbytes: int
     kernel: str | None
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,18 +23,18 @@ def load_plan(
     fallbacks: Mapping[str, Callable[..., object]],
 ) -> Run:
     """A callable that takes the flat arguments in one list, which it empties."""
-    namespace: dict[str, object] = {
-        "torch": torch,
-        "empty": torch.empty_strided,
-        "pooled": POOL.empty,
-        "as_strided": torch.as_strided,
-        "relay": _relay,
-        "traced": _traced,
-        "inf": float("inf"),
-        "nan": float("nan"),
-        "constants": tuple(constants),
-        **fallbacks,
-    }
+    namespace = dict(
+        fallbacks,
+        torch=torch,
+        empty=torch.empty_strided,
+        pooled=POOL.empty,
+        as_strided=torch.as_strided,
+        relay=_relay,
+        traced=_traced,
+        inf=float("inf"),
+        nan=float("nan"),
+        constants=tuple(constants),
+    )
     for k, kernel in enumerate(kernels):
         namespace[f"k{k}"] = kernel
     for step in plan.steps:

@@ -70,6 +70,11 @@ def _workspace(nbytes: int) -> int:
     return -(-int(space.data_ptr()) // 64) * 64
 
 
+def thread_count() -> int:
+    """How many threads torch uses now."""
+    return torch.get_num_threads()
+
+
 def find_openmp() -> ctypes.CDLL | None:
     """The OpenMP runtime that torch runs its own threads with; None where there is none."""
     names = [str(p) for p in (Path(torch.__file__).parent / "lib").glob("lib*omp*")]

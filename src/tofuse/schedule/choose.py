@@ -22,6 +22,7 @@ from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
 
 STRIP = 4096  # elements a task of a flat loop; a few microseconds of work
+TILE = 16  # floats in a cache line, by as many rows
 COLUMN_STRIP = 512  # columns reduced at a time: rows of 2 KB keep the prefetcher running
 RANDOM_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
 
@@ -36,6 +37,11 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     outer = [a for a in rest if a not in facts.row]
     inner = [a for a in rest if a in facts.row]
     lanes, unroll = _vectors(kernel, facts, vector, target)
+    across = _transposed(kernel, facts, vector, target)
+    if across is not None:
+        around = [Loop(a) for a in rest if a != across]
+        tiles = [Loop(across, TILE), Loop(vector, TILE), Loop(across), Loop(vector)]
+        return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
     strip = _strip(kernel, facts, vector, outer, inner, target)
     if strip and (vector not in facts.row):
         loops = [Loop(vector, strip), *map(Loop, outer), *map(Loop, inner), Loop(vector)]
@@ -133,6 +139,23 @@ def _whole_blocks(kernel: Kernel, u: Uniform, vector: str) -> bool:
     """Whether blocks of 64 along the vector axis are blocks of the generator."""
     others = [c for a, c in u.col.terms if a != vector] + [u.col.const]
     return u.col.coefficient(vector) == 1 and all(known_multiple(c, RANDOM_BLOCK) for c in others)
+
+
+def _transposed(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> str | None:
+    """The axis along which some buffer is contiguous, where that is not the vector axis.
+
+    Square tiles of the two then use each cache line whole while it is near.
+    """
+    if facts.reduced or target.lanes == 1:
+        return None
+    for index, _ in facts.accesses:
+        if index.coefficient(vector) in (0, 1):
+            continue
+        for axis in index.axes:
+            long = hint(kernel.extent(axis)) >= TILE and hint(kernel.extent(vector)) >= TILE
+            if axis != vector and index.coefficient(axis) == 1 and long:
+                return axis
+    return None
 
 
 def _strip(

@@ -42,7 +42,26 @@ class Unschedulable(Exception):
 
 def build_nest(kernel: Kernel, schedule: Schedule) -> Nest:
     """The loops of a kernel; raises Unschedulable where its statements do not nest that way."""
+    _check_loops(kernel, schedule)
     return _Builder(kernel, schedule).run()
+
+
+def _check_loops(kernel: Kernel, schedule: Schedule) -> None:
+    """Every axis has a loop, and before it maybe one over its tiles; no axis is shared out twice."""
+    loops, parallel = schedule.loops, schedule.parallel
+    strips: dict[str, list[int]] = {a.name: [] for a in kernel.axes}
+    for lp in loops:
+        if lp.axis not in strips:
+            raise Unschedulable(f"there is no axis {lp.axis}")
+        strips[lp.axis].append(lp.strip)
+    for axis, found in strips.items():
+        if not found or found[-1] != 0 or 0 in found[:-1] or len(found) > 2:
+            raise Unschedulable(f"{axis} needs one loop, and one over tiles before it or none")
+    shared = [lp.axis for lp in loops[:parallel]]
+    if len(set(shared)) != len(shared):
+        raise Unschedulable("an axis and its tiles are shared out among threads")
+    if schedule.vector > 1 and parallel == len(loops) and loops:
+        raise Unschedulable("the loop that runs in vectors is shared out among threads")
 
 
 @dataclass(eq=False)
@@ -53,6 +72,7 @@ class _Builder:
     runs: dict[Stmt, frozenset[str]] = field(default_factory=dict)
     makers: dict[str, Definition] = field(default_factory=dict)
     scratch: dict[str, Scratch] = field(default_factory=dict)
+    kept: dict[str, int] = field(default_factory=dict)  # the level that a scratch array spans
     block: Dim = 0
 
     def run(self) -> Nest:
@@ -135,19 +155,24 @@ class _Builder:
         assert not isinstance(maker, Store)
         name = maker.name
         if isinstance(maker, Reduce):
-            if level == PHASES:
+            if level == PHASES and self.opens(maker) < self.schedule.parallel:
                 return Restore(name, self._array(maker, PHASES))
+            if level == PHASES:
+                return maker
+            if self._loops_between(name, level, self.opens(maker)):
+                return maker  # it is gone: only the last of those loops' results is still there
             kept = self._inner_axes(name, self.opens(maker))
             return Restore(name, self._array(maker, self.opens(maker))) if kept else None
         if level != PHASES and not self._inner_axes(name, level):
             return None
-        if name in self.scratch:
-            return Restore(name, self.scratch[name])
+        if name in self.scratch:  # an array of an inner loop holds that loop's last row only
+            return Restore(name, self.scratch[name]) if self.kept[name] <= level else maker
         large = level == PHASES or self._row_bytes(name, level) > ROW_BYTES
         limit = LARGE_RECOMPUTE_COST if large else RECOMPUTE_COST
         if level == PHASES or self._cost(name, earlier) <= limit:
             return maker
         self.scratch[name] = self._allocate(name, maker.dtype, self._inner_axes(name, level), level)
+        self.kept[name] = level
         return Restore(name, self.scratch[name])
 
     def _cost(self, name: str, earlier: set[str]) -> float:
@@ -168,6 +193,10 @@ class _Builder:
         """The axes of a value whose loops are at or inside `level`, outermost first."""
         inner = [a for a in self.values[name] if self.position(a) >= level]
         return tuple(sorted(inner, key=self.position))
+
+    def _loops_between(self, name: str, level: int, end: int) -> bool:
+        """Whether a value's own loops stand from `level` on, but outside `end`."""
+        return any(lp.axis in self.values[name] for lp in self.schedule.loops[level:end])
 
     def _extents(self, axes: Sequence[str], tiled: Sequence[str]) -> list[Dim]:
         strips = {lp.axis: lp.strip for lp in self.schedule.loops if lp.strip}

@@ -69,7 +69,7 @@ def second(op: str, dtype: DType) -> str:
 
 
 def loops(lanes: int, unroll: int) -> Schedule:
-    return Schedule((Loop("i0"),), 1, lanes, unroll)
+    return Schedule((Loop("i0", 128), Loop("i0")), 1, lanes, unroll)
 
 
 @pytest.mark.parametrize("lanes", LANES)

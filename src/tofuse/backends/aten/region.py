@@ -1,4 +1,4 @@
-"""Run a region op by op through PyTorch, where no kernel of ours can."""
+"""Run a region or a graph op by op through PyTorch, where no kernel of ours can."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ import torch
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Region
 from tofuse.ops.reference import run_graph
+
+
+def graph_runner(gm: torch.fx.GraphModule) -> Callable[[list[object]], list[object]]:
+    """A callable that runs a whole ATen graph op by op; it takes its arguments in one list."""
+
+    def run(args: list[object]) -> list[object]:
+        taken = list(args)
+        args.clear()
+        return list(torch.fx.Interpreter(gm).boxed_run(taken))
+
+    return run
 
 
 def region_runner(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:

@@ -167,7 +167,7 @@ class _Run:
         words = philox4x32((low, high, offset & 0xFFFFFFFF, stmt.stream & 0xFFFFFFFF), key)
         which = (col // LANES % 4).numpy()
         bits = np.choose(which, words) >> np.uint32(8)
-        return torch.from_numpy(bits.astype(np.float32) * np.float32(2.0**-24))
+        return torch.as_tensor(bits.astype(np.float32)) * 2.0**-24
 
     def reduce(self, stmt: Reduce) -> Tensor:
         over = [k for k, a in enumerate(self.kernel.axes) if a.name in stmt.over]

@@ -146,42 +146,54 @@ def finish(frame: Frame, cell: Cell) -> tuple[str, str]:
         parts = [combine(frame, r.op, a, b, cell.dtype, cell.lanes) for a, b in pairs]
     lanes, whole = cell.lanes, parts[0]
     while lanes > 1:  # halves, pairwise: a tree, so the error grows with its depth
-        half = lanes // 2
-        sides = []
-        for start in (0, half):
-            at = ", ".join(f"i32 {start + k}" for k in range(half))
-            sides.append(
-                f.let(
-                    f"shufflevector {vector(REGISTER[cell.dtype], lanes)} {whole}, "
-                    f"{vector(REGISTER[cell.dtype], lanes)} poison, <{half} x i32> <{at}>"
-                )
-            )
-        if half == 1:
-            one = f"<1 x {REGISTER[cell.dtype]}>"
-            sides = [f.let(f"extractelement {one} {x}, i64 0") for x in sides]
-        whole, lanes = combine(frame, r.op, sides[0], sides[1], cell.dtype, half), half
+        sides = [_half(frame, whole, REGISTER[cell.dtype], lanes, k) for k in (0, 1)]
+        lanes //= 2
+        whole = combine(frame, r.op, sides[0], sides[1], cell.dtype, lanes)
     return whole, ""
 
 
 def _finish_arg(frame: Frame, cell: Cell, parts: list[str]) -> tuple[str, str]:
-    f, kind = frame.f, vector(REGISTER[cell.dtype], cell.lanes)
-    ints = vector("i64", cell.lanes)
-    found = []
-    for value, slot in zip(parts, cell.positions, strict=True):
-        place = f.let(f"load {ints}, ptr {slot}")
-        if cell.lanes == 1:
-            found.append((value, place))
-            continue
-        for k in range(cell.lanes):
-            x = f.let(f"extractelement {kind} {value}, i64 {k}")
-            found.append((x, f.let(f"extractelement {ints} {place}, i64 {k}")))
+    f, lanes = frame.f, cell.lanes
+    ints = vector("i64", lanes)
+    found = [
+        (x, f.let(f"load {ints}, ptr {p}")) for x, p in zip(parts, cell.positions, strict=True)
+    ]
+    while len(found) > 1:
+        pairs = zip(found[::2], found[1::2], strict=True)
+        found = [_best(frame, cell, a, b, lanes) for a, b in pairs]
     best, where = found[0]
-    scalar = REGISTER[cell.dtype]
-    for x, at in found[1:]:
-        better = _better(frame, cell, x, at, best, where, 1)
-        best = f.let(f"select i1 {better}, {scalar} {x}, {scalar} {best}")
-        where = f.let(f"select i1 {better}, i64 {at}, i64 {where}")
+    while lanes > 1:
+        low, high = (
+            (
+                _half(frame, best, REGISTER[cell.dtype], lanes, k),
+                _half(frame, where, "i64", lanes, k),
+            )
+            for k in (0, 1)
+        )
+        lanes //= 2
+        best, where = _best(frame, cell, low, high, lanes)
     return where, best
+
+
+def _best(
+    frame: Frame, cell: Cell, a: tuple[str, str], b: tuple[str, str], lanes: int
+) -> tuple[str, str]:
+    """Lane by lane the better of two (value, position) pairs."""
+    f, kind, bits = frame.f, vector(REGISTER[cell.dtype], lanes), vector("i1", lanes)
+    better = _better(frame, cell, b[0], b[1], a[0], a[1], lanes)
+    value = f.let(f"select {bits} {better}, {kind} {b[0]}, {kind} {a[0]}")
+    ints = vector("i64", lanes)
+    return value, f.let(f"select {bits} {better}, {ints} {b[1]}, {ints} {a[1]}")
+
+
+def _half(frame: Frame, x: str, element: str, lanes: int, side: int) -> str:
+    """The lower or upper half of a vector; a scalar where one lane is left."""
+    kind, half = vector(element, lanes), lanes // 2
+    if half == 1:
+        return frame.f.let(f"extractelement {kind} {x}, i64 {side}")
+    at = ", ".join(f"i32 {side * half + k}" for k in range(half))
+    mask = f"<{half} x i32> <{at}>"
+    return frame.f.let(f"shufflevector {kind} {x}, {kind} poison, {mask}")
 
 
 # -- arrays of accumulators ----------------------------------------------------------------------

@@ -161,7 +161,8 @@ def _aligned(frame: Frame, index: Affine) -> bool:
     if frame.vector is None:
         return False
     others = [c for a, c in index.terms if a != frame.vector]
-    return all(known_multiple(c, frame.lanes) for c in (*others, index.const))
+    strips = [lp.strip for lp in frame.nest.schedule.loops if lp.axis == frame.vector]
+    return all(known_multiple(c, frame.lanes) for c in (*others, index.const, *strips))
 
 
 def _plus(frame: Frame, at: str, more: int) -> str:

@@ -1,0 +1,95 @@
+"""Looking into a compiled definition: its segments, and its results against a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tofuse.errors import VerifyError
+from tofuse.frontends.execute import Executor, Output
+from tofuse.frontends.inputs import Input
+from tofuse.ir.dims import Dim, evaluate
+from tofuse.ir.graph import Value
+from tofuse.ops.reference import bind_symbols, run_graph
+from tofuse.report.model import GraphReport
+
+TOLERANCES = {
+    torch.float64: 1e-9,
+    torch.float32: 2e-5,
+    torch.float16: 2e-3,
+    torch.bfloat16: 2e-2,
+    torch.complex64: 2e-5,
+    torch.complex128: 1e-9,
+}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Ops that run as one kernel, or one call of PyTorch's own operator.
+
+    `cuts` says of each edge from an earlier segment why the two are not one.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    kernel: bool
+    cuts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kind = "kernel" if self.kernel else "call"
+        return "\n    ".join([f"{kind} {self.name}: {' '.join(self.ops)}", *self.cuts])
+
+
+def segments_of(report: GraphReport) -> list[Segment]:
+    """The regions of a compiled definition, in the order they run."""
+    cuts: dict[str, list[str]] = {}
+    for verdict in report.verdicts:
+        if not verdict.fused:
+            cuts.setdefault(verdict.consumer, []).append(f"{verdict.producer}: {verdict.rule}")
+    found = []
+    for region in report.regions:
+        reasons = [c for value in region.values for c in cuts.get(value, ())]
+        kernel = region.kernel is not None
+        found.append(Segment(region.name, region.ops, kernel, tuple(dict.fromkeys(reasons))))
+    return found
+
+
+def reference(executor: Executor, inputs: Sequence[Input]) -> list[Output]:
+    """The outputs with every op evaluated by itself."""
+    flat = [x.clone() if isinstance(x, torch.Tensor) else x for x in executor.flatten(inputs)]
+    variant = executor.variant(flat)
+    captured = variant.captured
+    sizes = bind_symbols(captured.symbols, flat)
+    paired = zip(captured.arguments, flat, strict=True)
+    given = {v: t for v, t in paired if isinstance(v, Value) and isinstance(t, torch.Tensor)}
+    with torch.no_grad():
+        env = run_graph(captured.graph, given | dict(captured.constants), sizes)
+
+    def result(r: Value | Dim | None) -> torch.Tensor | int:
+        return env[r] if isinstance(r, Value) else evaluate(r or 0, sizes)
+
+    return executor.returned(variant, flat, [result(r) for r in captured.results])
+
+
+def compare(name: str, outputs: Sequence[Output], expected: Sequence[object]) -> None:
+    """VerifyError where an output is not what is expected."""
+    if len(outputs) != len(expected):
+        raise VerifyError(f"{name} has {len(outputs)} outputs, the reference {len(expected)}")
+    for k, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        if not isinstance(output, torch.Tensor) or not isinstance(wanted, torch.Tensor):
+            if output != wanted:
+                raise VerifyError(f"{name}: output {k} is {output}, the reference {wanted}")
+            continue
+        if output.shape != wanted.shape:
+            raise VerifyError(
+                f"{name}: output {k} has shape {tuple(output.shape)}, "
+                f"the reference {tuple(wanted.shape)}"
+            )
+        tolerance = TOLERANCES.get(output.dtype, 0.0)
+        wide = torch.complex128 if output.is_complex() else torch.float64
+        a, b = output.to(wide), wanted.to(wide)
+        if not torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
+            worst = float((a - b).abs().max())
+            raise VerifyError(f"{name}: output {k} differs from the reference by up to {worst:.3g}")

@@ -1,0 +1,24 @@
+"""A drop-in for nvFuser's Python module: `import tofuse.nvfuser as nvfuser`."""
+
+from __future__ import annotations
+
+import torch
+
+from tofuse.frontends.datatypes import DataType, datatype
+from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
+from tofuse.frontends.handles import Scalar, Tensor, Vector
+
+__all__ = [
+    "DataType",
+    "Fusion",
+    "FusionDefinition",
+    "Scalar",
+    "Tensor",
+    "Vector",
+    "torch_dtype_to_nvfuser_dtype",
+]
+
+
+def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype) -> DataType:
+    """The DataType of a torch dtype."""
+    return datatype(dtype)
