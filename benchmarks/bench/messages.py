@@ -15,9 +15,10 @@ class Settle:
 
 @dataclass(frozen=True)
 class Turn:
-    """Ask for so many timed steps."""
+    """Ask for so many timed steps, after an untimed one if `warm`."""
 
     steps: int
+    warm: bool = True
 
 
 Request = First | Settle | Turn

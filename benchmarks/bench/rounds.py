@@ -21,6 +21,7 @@ STEP_LIMIT_S = 300.0
 
 TURN_S = 0.15  # timed steps of a turn take about so long together
 TURN_STEPS = 300  # and are at most so many
+LONG_S = 0.3  # a step this long needs no untimed one before it
 BUDGET_S = 30.0  # no new round after this, once there have been the fewest
 FEWEST_ROUNDS = 5
 COPY_STEPS = 5
@@ -46,8 +47,9 @@ class Entrant:
 
     def take_turn(self) -> None:
         assert self.settled is not None
-        steps = math.ceil(TURN_S / max(self.settled.seconds, 1e-7))
-        request = Turn(min(steps, TURN_STEPS))
+        seconds = max(self.settled.seconds, 1e-7)
+        steps = min(math.ceil(TURN_S / seconds), TURN_STEPS)
+        request = Turn(steps, warm=seconds < LONG_S)
         self.rounds_s.append(self.worker.ask(request, Took, STEP_LIMIT_S).seconds)
 
     def figures(self) -> Figures:

@@ -101,7 +101,7 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
 
 
 def _jit(function: Callable[..., object], backend: Backend, config: Config) -> Callable[..., R]:
-    return torch.compile(  # type: ignore[return-value]  # R is what the caller's overload says
+    return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
         backend=backend,
         dynamic=config.dynamic,

@@ -19,12 +19,17 @@ from tofuse.fusion.lower import lower
 from tofuse.fusion.partition import partition
 from tofuse.fusion.storage import is_view
 from tofuse.fusion.streams import streamed, with_streams
+from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
+from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Partition, Region
+from tofuse.ir.region_text import show_partition
 from tofuse.ir.schedule import Target
 from tofuse.ir.show import show_graph
+from tofuse.ops.kernel_verify import verify
+from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.report.model import (
     GraphReport,
@@ -34,6 +39,7 @@ from tofuse.report.model import (
     bytes_before,
     region_bytes,
 )
+from tofuse.report.repro import write_repro
 from tofuse.report.stages import Stages
 from tofuse.runtime.build import KernelCall, Signature, build_plan
 from tofuse.runtime.execute import Run, load_plan
@@ -65,8 +71,8 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
     streams = streamed(part)
     built = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
-    launchers, calls, broken = _load(built, config)
-    stages.text("regions", lambda: _show_regions(part))
+    launchers, calls, broken = _load(built, part, config)
+    stages.text("regions", lambda: show_partition(part))
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
     stages.text("source", lambda: "\n".join(b.source for b in built))
     plan = build_plan(part, _signature(captured, part.graph), calls)
@@ -82,6 +88,18 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     return run
 
 
+def compile_text(text: str, config: Config) -> Run:
+    """A callable for the text of a graph: its inputs, then its sizes by name, in one list."""
+    graph = parse_graph(text)
+    verify_graph(graph)
+    values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
+    names = sorted({s for v in values for d in (*v.shape, *v.layout) for s in symbols_of(d)})
+    arguments: tuple[Value | Dim, ...] = (*graph.inputs, *(symbol(s) for s in names))
+    places = {s: ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
+    captured = Captured(graph, arguments, graph.outputs, (), places)
+    return compile_captured(captured, graph.name, config, lambda report: None)
+
+
 def misfit(kernel: Kernel, target: Target) -> str | None:
     """Why a kernel has no loop nest; None where it has."""
     try:
@@ -93,12 +111,13 @@ def misfit(kernel: Kernel, target: Target) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """A region on its way to machine code."""
+    """A region on its way to machine code; `broken` says why there will be none."""
 
     region: Region
     nest: Nest
     arguments: tuple[Value, ...]
     source: str
+    broken: str | None = None
 
 
 def _build(
@@ -107,16 +126,17 @@ def _build(
     exact = config.precision == "eager"
     lowered = lower(region, part.storage, exact=exact)
     kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
+    verify(kernel)  # 8 us a statement, where compiling one takes 1000
     nest = build_nest(kernel, choose_schedule(kernel, target))
     try:
         source = emit(nest, contract=not exact)
     except CompileError as e:
-        source = f"; {e}"
+        return Built(region, nest, lowered.arguments, f"; {e}", str(e))
     return Built(region, nest, lowered.arguments, source)
 
 
 def _load(
-    built: Sequence[Built], config: Config
+    built: Sequence[Built], part: Partition, config: Config
 ) -> tuple[list[Launcher], dict[Region, KernelCall], list[str]]:
     """Machine code for every distinct kernel; regions that do not compile are left out."""
     bind_threads(find_openmp())
@@ -130,17 +150,30 @@ def _load(
         text = b.source.replace(f"@{name}", "@kernel")
         if text not in numbers:
             try:
+                if b.broken is not None:
+                    raise CompileError(b.broken)
                 (entry,) = load(text, ["kernel"])
             except CompileError as e:
-                if config.strict:
-                    raise
-                broken.append(f"{name}: {e}")
-                warnings.warn(f"tofuse runs {name} through PyTorch: {e}", stacklevel=2)
+                broken.append(_report_broken(b, part, config, e))
                 continue
             numbers[text] = len(launchers)
             launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
         calls[b.region] = KernelCall(numbers[text], b.arguments, b.nest.kernel.symbols)
     return launchers, calls, broken
+
+
+def _report_broken(b: Built, part: Partition, config: Config, error: CompileError) -> str:
+    """Warn, or raise under `strict`, with a file that shows the failure again."""
+    name = b.nest.kernel.name
+    path = write_repro(b.region, part.storage, str(error), config.dump)
+    at = "" if path is None else f"; {path} shows it again"
+    lines = dict.fromkeys(repr(op.loc) for op in b.region.ops if op.loc is not None)
+    where = f" (from {', '.join(lines)})" if lines else ""
+    if config.strict:
+        raise CompileError(f"{name}{where} does not compile: {error}{at}") from error
+    message = f"tofuse runs {name}{where} through PyTorch: {error}{at}"
+    warnings.warn(message, stacklevel=2)
+    return f"{name}: {error}"
 
 
 def _signature(captured: Captured, graph: Graph) -> Signature:
@@ -195,11 +228,3 @@ def _report(
         plan,
         tuple(broken),
     )
-
-
-def _show_regions(part: Partition) -> str:
-    lines = []
-    for r in part.regions:
-        kinds = " ".join(op.kind for op in r.ops)
-        lines.append(f"{'call' if r.library else 'kernel'} {r.name}: {kinds}")
-    return "\n".join([*lines, *map(repr, part.verdicts)])

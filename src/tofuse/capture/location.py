@@ -16,7 +16,7 @@ _NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
 def locate(node: Node) -> Loc | None:
-    """The innermost frame of the stack trace that is the user's own: no package's, torch's or ours."""
+    """The innermost frame of the user's own code, or else of a package that is not torch."""
     trace = node.meta.get("stack_trace")
     return _parse(trace) if isinstance(trace, str) else None
 

@@ -67,7 +67,7 @@ def _may_write(node: Node) -> bool:
 def _is_module(node: Node, target: str) -> bool:
     """Whether it is a program inside the program; nobody looks there."""
     owner = node.graph.owning_module
-    return any(name == target for name, _ in owner.named_modules())
+    return owner is None or any(name == target for name, _ in owner.named_modules())
 
 
 def _name(target: Target) -> str:

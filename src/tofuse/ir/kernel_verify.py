@@ -26,7 +26,8 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.types import DType
 
-READ, WRITTEN = ("in",), ("out", "stream")
+READ: tuple[str, ...] = ("in",)
+WRITTEN: tuple[str, ...] = ("out", "stream")
 
 
 def verify_kernel(kernel: Kernel) -> None:

@@ -12,6 +12,7 @@ from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, V
 
 def verify_plan(plan: Plan) -> None:
     """Raise VerifyError unless every tensor is made once, before its uses, and released after."""
+    room = -1  # bytes of the arena, once there is one
     live: set[str] = set()
     made: set[str] = set()
     for p in plan.parameters:
@@ -28,6 +29,10 @@ def verify_plan(plan: Plan) -> None:
                 state = "was released before" if name in made else "is not made before"
                 raise VerifyError(f"{name} {state}, in {where}")
         _verify_sizes(_dims(step), symbols, where)
+        if isinstance(step, Arena):
+            room = step.nbytes
+        if isinstance(step, Launch):
+            _verify_places(step, room, where)
         if isinstance(step, Call):
             _verify_call(step, where)
         if isinstance(step, Release):
@@ -43,7 +48,7 @@ def reads(step: Step) -> tuple[str, ...]:
     """The tensors a step needs; a library call's stand in its text as t_..."""
     match step:
         case Launch():
-            return tuple(t for t in step.tensors if not t.startswith("arena+"))
+            return tuple(t for t in step.tensors if not t.startswith(INSIDE))
         case Call():
             return tuple(re.findall(r"\bt_\w+", step.args))
         case View():
@@ -61,7 +66,7 @@ def makes(step: Step) -> tuple[str, ...]:
             return (step.name,)
         case Call():
             return step.results
-        case Launch() | Release():
+        case Arena() | Launch() | Release():
             return ()
 
 
@@ -82,7 +87,7 @@ def _dims(step: Step) -> Iterable[Dim]:
             return tuple(parse_dim(s) for s in step.symbols)
         case Call():
             return tuple(d for strides in step.strides for d in strides or ())
-        case Release():
+        case Arena() | Release():
             return ()
 
 
@@ -91,6 +96,12 @@ def _verify_sizes(dims: Iterable[Dim], symbols: set[str], where: str) -> None:
         for s in symbols_of(d):
             if s not in symbols:
                 raise VerifyError(f"the size {s} is not known, in {where}")
+
+
+def _verify_places(step: Launch, room: int, where: str) -> None:
+    for t in step.tensors:
+        if t.startswith(INSIDE) and int(t.removeprefix(INSIDE)) >= room:
+            raise VerifyError(f"{t} lies outside an arena of {max(0, room)} bytes, in {where}")
 
 
 def _verify_call(step: Call, where: str) -> None:
@@ -111,3 +122,6 @@ def _verify_results(plan: Plan, live: set[str], made: set[str], symbols: set[str
         if name.startswith("t_"):
             raise VerifyError(f"the result {name} is not made")
         _verify_sizes((parse_dim(name),), symbols, "the results")
+
+
+INSIDE = "arena+"  # stands before the byte of the arena at which a launch's tensor begins

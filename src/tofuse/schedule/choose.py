@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tofuse.ir.dims import hint, known_multiple
@@ -65,8 +66,7 @@ class _Facts:
 
 
 def _facts(kernel: Kernel) -> _Facts:
-    values, runs = iteration_axes(kernel)
-    makers = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    _, runs = iteration_axes(kernel)
     pending: dict[str, frozenset[str]] = {}  # axes already reduced in a value's history
     row: set[str] = set()
     reduced: set[str] = set()
@@ -78,9 +78,8 @@ def _facts(kernel: Kernel) -> _Facts:
             history |= frozenset(s.over)
         if not isinstance(s, Store):
             pending[s.name] = history
-    del makers, values
     accesses = tuple(
-        (s.index, 2 if isinstance(s, Store) else 1)
+        (s.index, math.prod(hint(kernel.extent(a)) for a in runs[s]) * (1 + isinstance(s, Store)))
         for s in kernel.body
         if isinstance(s, (Load, Store, Take))
     )
@@ -107,8 +106,9 @@ def _vector_score(kernel: Kernel, facts: _Facts, axis: str) -> float:
             score += weight
         elif step != 0:
             score -= weight
+    most = max((w for _, w in facts.accesses if w), default=1) or 1
     extent = hint(kernel.extent(axis))
-    return score * 4 + min(extent, 64) / 16 + facts.order.index(axis) / 64
+    return score / most * 4 + min(extent, 64) / 16 + facts.order.index(axis) / 64
 
 
 def _vectors(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> tuple[int, int]:

@@ -47,7 +47,7 @@ def build_nest(kernel: Kernel, schedule: Schedule) -> Nest:
 
 
 def _check_loops(kernel: Kernel, schedule: Schedule) -> None:
-    """Every axis has a loop, and before it maybe one over its tiles; no axis is shared out twice."""
+    """Every axis has a loop, and before it maybe one over tiles; none is shared out twice."""
     loops, parallel = schedule.loops, schedule.parallel
     strips: dict[str, list[int]] = {a.name: [] for a in kernel.axes}
     for lp in loops:
@@ -111,7 +111,7 @@ class _Builder:
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
         for s in items:
             latest = 0
-            for name in () if isinstance(s, Restore) else uses(s):
+            for name in _uses(s):
                 if name not in by_name:
                     continue
                 d = by_name[name]
@@ -136,7 +136,7 @@ class _Builder:
         work = list(wanted)
         while work:
             s = work.pop()
-            for name in () if isinstance(s, Restore) else uses(s):
+            for name in _uses(s):
                 maker = by_name.get(name)
                 if maker is None or maker in chosen or stages[maker] == k:
                     continue
@@ -284,8 +284,9 @@ class _Builder:
             if not deep:
                 continue
             loop = self.schedule.loops[level]
-            if not any(self._runs_over(s, loop) for s in deep):
-                nodes += self._nodes(level + 1, deep, around)
+            alone, deep = self._outside(loop, deep)
+            nodes += self._nodes(level + 1, alone, around) if alone else ()
+            if not deep:
                 continue
             accumulators = tuple(
                 self._accumulate(s, level)
@@ -296,12 +297,38 @@ class _Builder:
             nodes.append(For(loop, body, accumulators))
         return tuple(nodes)
 
+    def _outside(self, loop: Loop, items: list[Item]) -> tuple[list[Item], list[Item]]:
+        """Stores that do not run over a loop, with what they need, and the statements that do.
+
+        The stores get a nest of their own beside the loop, so that they happen once.
+        """
+        if not any(self._runs_over(s, loop) for s in items):
+            return items, []
+        stores = {s for s in items if isinstance(s, Store) and not self._runs_over(s, loop)}
+        if not stores:
+            return [], items
+        by_name = {s.name: s for s in items if not isinstance(s, Store)}
+        needed: set[Item] = set(stores)
+        work = list(stores)
+        while work:
+            s = work.pop()
+            makers = [by_name[u] for u in _uses(s) if u in by_name]
+            work += [m for m in makers if m not in needed]
+            needed.update(makers)
+        if any(isinstance(s, Reduce) for s in needed):
+            return [], items
+        return [s for s in items if s in needed], [s for s in items if s not in stores]
+
     def _straight(self, items: Sequence[Item], around: frozenset[str]) -> tuple[Node, ...]:
         """Statements in place; stores and reductions must run once per point of their own axes."""
         for s in items:
             if isinstance(s, (Store, Reduce)) and not around <= self.runs[s]:
                 raise Unschedulable("iteration spaces differ")
         return tuple(s if isinstance(s, Restore) else Do(s) for s in items)
+
+
+def _uses(item: Item) -> tuple[str, ...]:
+    return () if isinstance(item, Restore) else uses(item)
 
 
 def _stmt_cost(stmt: Stmt) -> float:

@@ -1,0 +1,162 @@
+"""Views, slices, pads and joins against torch."""
+
+import pytest
+import torch
+
+from tests.frontends.support import check, define, run
+from tofuse.errors import DefinitionError
+from tofuse.nvfuser import DataType
+
+MOVED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+
+
+def tensor(*shape, dtype=torch.float32):
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    return x > 0 if dtype == torch.bool else (x * 4).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", MOVED)
+def test_views_keep_the_type(dtype):
+    check(
+        lambda fd, x: [
+            fd.ops.reshape(x, [6, 4]),
+            fd.ops.reshape(x, [-1, 2]),
+            fd.ops.permute(x, [2, 0, 1]),
+            fd.ops.broadcast(x, [False, True, False, False, True]),
+            fd.ops.broadcast_in_dim(x, [2, 5, 3, 4], [0, 2, 3]),
+            fd.ops.slice(x, [0, 1, 0], [2, 3, 4], [1, 1, 2]),
+            fd.ops.slice(x, [1, 0, 0], [2, 9, 3]),
+            fd.ops.cat([x, x], 1),
+            fd.ops.stride_order(x, [0, 1, 2]),
+            fd.ops.triu(x, 1),
+        ],
+        lambda x: [
+            x.reshape(6, 4),
+            x.reshape(-1, 2),
+            x.permute(2, 0, 1),
+            x[:, None, :, :, None],
+            x[:, None].expand(2, 5, 3, 4),
+            x[:, 1:, ::2],
+            x[1:, :, :3],
+            torch.cat([x, x], 1),
+            x,
+            x.triu(1),
+        ],
+        [tensor(2, 3, 4, dtype=dtype)],
+        static_sizes=True,
+    )
+
+
+def test_expand_and_squeeze():
+    check(
+        lambda fd, x: [
+            fd.ops.expand(x, [4, 3, 5]),
+            fd.ops.expand(x, [2, -1, 3, -1]),
+            fd.ops.squeeze(x, [0]),
+            fd.ops.squeeze(x, [True, False, False]),
+        ],
+        lambda x: [x.expand(4, 3, 5), x.expand(2, -1, 3, -1), x[0], x[0]],
+        [tensor(1, 3, 5)],
+    )
+
+
+def test_pad():
+    check(
+        lambda fd, x, y: [
+            fd.ops.pad(x, [1, 2]),
+            fd.ops.pad(x, [0, 1, 2, 0], 7.0),
+            fd.ops.pad(x, [-1, 2]),
+            fd.ops.pad(y, [1, 1], 3),
+        ],
+        lambda x, y: [
+            torch.nn.functional.pad(x, [1, 2]),
+            torch.nn.functional.pad(x, [0, 1, 2, 0], value=7.0),
+            torch.nn.functional.pad(x, [-1, 2]),
+            torch.nn.functional.pad(y, [1, 1], value=3),
+        ],
+        [tensor(3, 4), tensor(5, dtype=torch.int64)],
+    )
+
+
+def test_cat_of_symbolic_sizes():
+    check(
+        lambda fd, x, y: [fd.ops.cat([x, y]), fd.ops.add(fd.ops.cat([x, y], 0), 1.0)],
+        lambda x, y: [torch.cat([x, y]), torch.cat([x, y]) + 1],
+        [tensor(3, 4), tensor(5, 4)],
+    )
+
+
+def test_sizes_as_scalars():
+    def body(fd, x):
+        n = fd.ops.size(x, 0)
+        twice = fd.ops.mul(n, 2)
+        shape = x.shape()
+        flat = fd.ops.reshape(x, [fd.ops.mul(n, shape[1])])
+        wide = fd.ops.broadcast_in_dim(flat, [twice, fd.ops.mul(n, x.size(1))], [1])
+        return flat, wide, twice, shape, fd.ops.mul(x, n)
+
+    for rows in (3, 7):
+        x = tensor(rows, 4)
+        flat, wide, twice, shape, product = run(body, [x])
+        torch.testing.assert_close(flat, x.reshape(-1))
+        torch.testing.assert_close(wide, x.reshape(1, -1).expand(2 * rows, -1))
+        assert twice == 2 * rows and shape == [rows, 4]
+        torch.testing.assert_close(product, x * rows)
+
+
+def test_vectors_and_scalars_as_shapes():
+    x = tensor(3, 4)
+    outputs = run(lambda fd, t, a, b: fd.ops.reshape(t, fd.define_vector([a, 2, b])), [x, 2, 3])
+    torch.testing.assert_close(outputs, [x.reshape(2, 2, 3)])
+
+    def body(fd, t):
+        shape = fd.define_vector(2)
+        return fd.ops.reshape(t, shape), fd.ops.at(shape, 1), shape[0]
+
+    fd = define(body, [x])
+    for shape in ([6, 2], [2, 6]):
+        assert fd.execute([x, shape])[0].shape == tuple(shape)
+        outputs = fd.execute([x, *shape])
+        assert outputs[1:] == [shape[1], shape[0]]
+
+
+def test_output_in_another_order():
+    x = tensor(3, 4, 5)
+    with_order = define(lambda fd, t: fd.ops.stride_order(fd.ops.exp(t), [0, 2, 1]), [x])
+    (y,) = with_order.execute([x])
+    assert y.stride() == (1, 15, 3)
+    torch.testing.assert_close(y, x.exp())
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (lambda fd, x: fd.ops.reshape(x, [7, 2]), r"reshape: a tensor of shape \[3, 4\]"),
+        (lambda fd, x: fd.ops.reshape(x, [-1, 5]), "reshape: .* no whole multiple of 5"),
+        (lambda fd, x: fd.ops.permute(x, [0]), "permute: dims must be a permutation of the 2"),
+        (lambda fd, x: fd.ops.permute(x, [0, 0]), "permute: .* twice"),
+        (lambda fd, x: fd.ops.permute(x, [0, 2]), "permute: an entry of dims 2 does not fit"),
+        (lambda fd, x: fd.ops.broadcast(x, [False]), "broadcast: is_broadcast_dim has 1"),
+        (lambda fd, x: fd.ops.broadcast_in_dim(x, [3, 5], [0, 1]), "broadcast_in_dim: .* 4 and 5"),
+        (lambda fd, x: fd.ops.expand(x, [3]), "expand: a tensor of rank 2"),
+        (lambda fd, x: fd.ops.squeeze(x, [0]), "squeeze: dimension 0 .* 3 and 1"),
+        (lambda fd, x: fd.ops.slice(x, [0], [1]), "slice: 1 starts, 1 ends"),
+        (lambda fd, x: fd.ops.slice(x, [2, 0], [1, 4]), "slice: dimension 0 starts at 2"),
+        (lambda fd, x: fd.ops.cat([x, fd.ops.sum(x, [0])]), "cat: tensors of ranks 2 and 1"),
+        (lambda fd, x: fd.ops.cat([x, fd.ops.permute(x, [1, 0])]), "cat: .* 4 and 3"),
+        (lambda fd, x: fd.ops.pad(x, [1]), "pad: 1 widths"),
+        (lambda fd, x: fd.ops.size(x, 2), "size: dim 2"),
+        (lambda fd, x: fd.ops.triu(fd.ops.sum(x, [0])), "triu: a tensor of rank 1"),
+        (lambda fd, x: fd.ops.cast(x, "float"), "cast: "),
+    ],
+)
+def test_wrong_shapes(body, message):
+    with pytest.raises(DefinitionError, match=message) as error:
+        define(body, [tensor(3, 4)], static_sizes=True)
+    assert "test_shape.py" in str(error.value)
+
+
+def test_dtype_null_is_no_cast():
+    with pytest.raises(DefinitionError, match="cast"):
+        define(lambda fd, x: fd.ops.cast(x, DataType.Null), [tensor(3)])
