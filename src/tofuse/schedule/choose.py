@@ -106,7 +106,7 @@ def _vector_score(kernel: Kernel, facts: _Facts, axis: str) -> float:
             score += weight
         elif step != 0:
             score -= weight
-    most = max((w for _, w in facts.accesses if w), default=1) or 1
+    most = max((w for _, w in facts.accesses if w > 0), default=1) or 1
     extent = hint(kernel.extent(axis))
     return score / most * 4 + min(extent, 64) / 16 + facts.order.index(axis) / 64
 
