@@ -101,6 +101,7 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
 
 
 def _jit(function: Callable[..., object], backend: Backend, config: Config) -> Callable[..., R]:
+    torch._dynamo.config.skip_nnmodule_hook_guards = False  # hooks may come and go
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
         backend=backend,

@@ -75,7 +75,7 @@ def test_sorting():
             *x.topk(3, 1, True, True),
             *x.topk(2, 0, False, True),
             x.argsort(1),
-            x.argsort(0, True, stable=True),
+            x.argsort(dim=0, descending=True, stable=True),
         ],
         [x],
     )

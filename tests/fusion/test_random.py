@@ -76,12 +76,13 @@ def numbers(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, to
 
 
 @st.composite
-def schedules(draw: st.DrawFn, kernel: Kernel) -> Schedule:
+def schedules(draw, kernel: Kernel) -> Schedule:
     """Any order, tiles, band, width and unroll; many do not nest."""
     order = list(draw(st.permutations([a.name for a in kernel.axes])))
     loops = [Loop(a) for a in order]
     lanes = draw(st.sampled_from((1, 4, 8, 16)))
-    if order and draw(st.booleans()):
+    tiled: bool = draw(st.booleans())
+    if order and tiled:
         axis = draw(st.sampled_from(order))
         loops.insert(
             draw(st.integers(0, order.index(axis))), Loop(axis, draw(st.sampled_from((8, 16))))

@@ -24,7 +24,6 @@ from tofuse.runtime.execute import Run
 
 Output = Union[torch.Tensor, int, list[int]]  # noqa: UP007
 Key = tuple[object, ...]
-SPECIAL = 2  # a symbol stands for sizes from here on; 0 and 1 are compiled as numbers
 DENSE = 64  # what a size counts as where a definition is compiled before it ever ran
 
 
@@ -107,15 +106,22 @@ class Executor:
         if found is None:
             found = self._compile(flat, key)
             self.variants[self._key(flat, device)] = found  # there may be more sizes in it now
-        if found.checks:
-            env = {name: read(flat, source) for name, source in found.reads}
-            for check in found.checks:
-                tensor = flat[check.place]
-                assert isinstance(tensor, torch.Tensor)
-                wanted = evaluate(check.size, env)
-                if tensor.shape[check.dim] != wanted:
-                    raise DefinitionError(self._mismatch(found.low, check, tensor, wanted))
+        if found.checks or found.low.positive:
+            self._check(found, flat)
         return found
+
+    def _check(self, variant: Variant, flat: Sequence[Flat]) -> None:
+        """DefinitionError where sizes are not what the program needs."""
+        env = {name: read(flat, source) for name, source in variant.reads}
+        for check in variant.checks:
+            tensor = flat[check.place]
+            assert isinstance(tensor, torch.Tensor)
+            wanted = evaluate(check.size, env)
+            if tensor.shape[check.dim] != wanted:
+                raise DefinitionError(self._mismatch(variant.low, check, tensor, wanted))
+        for count, message in variant.low.positive:
+            if evaluate(count, env) == 0:
+                raise DefinitionError(message)
 
     def dense(self) -> Variant:
         """What is compiled for row-major inputs of sizes that nobody knows yet."""
@@ -137,16 +143,12 @@ class Executor:
         return low
 
     def _key(self, flat: Sequence[Flat], device: str | None) -> Key:
-        """What decides on the variant: device, layouts, sizes of 0 and 1, fixed sizes."""
+        """What decides on the variant: device, layouts, fixed sizes."""
         parts: list[object] = [device]
         for x in flat:
             if not isinstance(x, torch.Tensor):
                 continue
-            shape = x.shape
-            parts.append(x.device)
-            parts.append(layout_of(x))
-            if 0 in shape or 1 in shape:
-                parts.append(tuple(e if e < SPECIAL else -1 for e in shape))
+            parts += (x.device, layout_of(x))
         parts.append(tuple(read(flat, source) for source in self.pinned.values()))
         return tuple(parts)
 
@@ -157,11 +159,9 @@ class Executor:
         if torch.device(device).type not in DEVICES:
             raise UnsupportedError(f"{self.name}: there are no kernels for {device} yet")
         low = self.lower({}, layouts, device)
-        sizes = {s: w for s, w in low.symbols.items() if w[0] == "size"}
-        small = {s: n for s, w in sizes.items() if (n := read(flat, w)) < SPECIAL}
         while True:
             self.pinned |= {s: low.symbols[s] for s in low.pinned}
-            fixed = small | {s: read(flat, source) for s, source in self.pinned.items()}
+            fixed = {s: read(flat, source) for s, source in self.pinned.items()}
             low = self.lower(fixed, layouts, device)
             if set(low.pinned) <= set(fixed):
                 return self._build(low, fixed)
@@ -171,7 +171,11 @@ class Executor:
         reports: list[GraphReport] = []
         run = compile_captured(captured, self.name, self.config, reports.append)
         checks = tuple(_checks(low, fixed))
-        names = dict.fromkeys(s for c in checks for s in symbols_of(c.size))
+        names = dict.fromkeys(
+            s
+            for d in (*(c.size for c in checks), *(d for d, _ in low.positive))
+            for s in symbols_of(d)
+        )
         reads = tuple((s, low.symbols[s]) for s in names)
         return Variant(run, captured, checks, reads, low, reports[-1])
 

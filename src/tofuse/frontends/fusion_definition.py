@@ -10,7 +10,7 @@ import torch
 
 from tofuse.config import make_config
 from tofuse.errors import DefinitionError
-from tofuse.frontends.execute import Executor, Output, Variant
+from tofuse.frontends.execute import Executor, Variant
 from tofuse.frontends.inputs import Input
 from tofuse.frontends.inspection import Segment, compare, reference, segments_of
 from tofuse.frontends.recording import Recording
@@ -62,8 +62,10 @@ class FusionDefinition(Recording):
         *,
         device: str | torch.device | None = None,
         save_repro_inputs: bool = False,
-    ) -> list[Output]:
+    ) -> list[torch.Tensor]:
         """The outputs in the order they were added, without those written into inputs.
+
+        An output that is an integer of sizes comes as an int, a vector as a list of them.
 
         Compiles at the first call, and again for another memory layout of the inputs or for
         sizes that the program cannot treat as symbols. Raises NotImplementedError for an empty
@@ -72,7 +74,8 @@ class FusionDefinition(Recording):
         executor = self._ready()
         if save_repro_inputs:
             self._saved = list(inputs)
-        return executor(inputs, None if device is None else str(device))
+        place = None if device is None else str(device)
+        return executor(inputs, place)  # type: ignore[return-value]  # see above
 
     def validate(
         self,
@@ -154,7 +157,7 @@ class Fusion:
     def __init__(self) -> None:
         self.definition: FusionDefinition | None = None
 
-    def execute(self, inputs: Sequence[Input]) -> list[Output]:
+    def execute(self, inputs: Sequence[Input]) -> list[torch.Tensor]:
         """The outputs of the definition."""
         return self._defined().execute(inputs)
 

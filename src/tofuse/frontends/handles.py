@@ -15,7 +15,7 @@ Operand = Union["Handle", bool, int, float, complex]
 class Owner(Protocol):
     """The definition that handles belong to."""
 
-    def record(self, name: str, *args: object, **kwargs: object) -> Handle | tuple[Handle, ...]: ...
+    def record(self, name: str, *args: object, **kwargs: object) -> Tensor: ...
 
     def lowered(self, ref: Ref) -> Lowered: ...
 
@@ -30,20 +30,18 @@ class Handle:
     def index(self) -> int:
         return self.ref.index
 
-    def _op(self, name: str, *args: object) -> Handle:
-        made = self.fd.record(name, *args)
-        assert isinstance(made, Handle)
-        return made
+    def _op(self, name: str, *args: object) -> Tensor:
+        return self.fd.record(name, *args)
 
     def __repr__(self) -> str:
         return repr(self.ref)
 
 
-def _binary(name: str) -> Callable[[Handle, Operand], Handle]:
+def _binary(name: str) -> Callable[[Handle, Operand], Tensor]:
     return lambda self, other: self._op(name, self, other)
 
 
-def _reflected(name: str) -> Callable[[Handle, Operand], Handle]:
+def _reflected(name: str) -> Callable[[Handle, Operand], Tensor]:
     return lambda self, other: self._op(name, other, self)
 
 
@@ -66,13 +64,13 @@ class Arithmetic(Handle):
     __eq__ = _binary("eq")  # type: ignore[assignment]  # elementwise, as in nvFuser
     __ne__ = _binary("ne")  # type: ignore[assignment]
 
-    def __neg__(self) -> Handle:
+    def __neg__(self) -> Tensor:
         return self._op("neg", self)
 
-    def __abs__(self) -> Handle:
+    def __abs__(self) -> Tensor:
         return self._op("abs", self)
 
-    def __invert__(self) -> Handle:
+    def __invert__(self) -> Tensor:
         return self._op("bitwise_not", self)
 
     def __bool__(self) -> bool:
@@ -96,18 +94,18 @@ class Tensor(Arithmetic):
         assert isinstance(item, Node)
         return item.rank
 
-    def size(self, dim: int) -> Handle:
+    def size(self, dim: int) -> Tensor:
         """One extent, as a Scalar."""
         return self._op("size", self, dim)
 
-    def shape(self) -> Handle:
+    def shape(self) -> Tensor:
         """All extents, as a Vector."""
         return self._op("shape", self)
 
-    def __getitem__(self, index: Operand) -> Handle:
+    def __getitem__(self, index: Operand) -> Tensor:
         return self._op("select", self, index, 0)
 
-    def __iter__(self) -> Iterator[Handle]:
+    def __iter__(self) -> Iterator[Tensor]:
         raise TypeError(f"{self!r} is a tensor of the definition, which has no items yet")
 
 
@@ -128,7 +126,7 @@ class Vector(Handle):
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, index: int) -> Handle:
+    def __getitem__(self, index: int) -> Tensor:
         if not -self.size <= index < self.size:
             raise IndexError(f"entry {index} of a vector of {self.size}")
         return self._op("at", self, index)

@@ -107,6 +107,7 @@ class Lowering:
     symbols: dict[str, Source] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     pinned: dict[str, None] = field(default_factory=dict)
+    positive: list[tuple[Dim, str]] = field(default_factory=list)  # sizes that must not be 0
     replaced: list[Substitution] = field(default_factory=list)
     outputs: list[tuple[Lowered, int | None]] = field(default_factory=list)  # input written
     drawn: Draw | None = None
@@ -318,6 +319,7 @@ class Lowering:
                 item.value = substitution.value(item.value)
             elif isinstance(item.value, SymDim):
                 item.value = substitution.dim(item.value)
+        self.positive = [(substitution.dim(d), message) for d, message in self.positive]
         held = self.build.constants
         self.build.constants = {substitution.value(v): s for v, s in held.items()}
 

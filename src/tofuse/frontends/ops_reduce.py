@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
-from tofuse.frontends.lowering import Given, Lowering, Node, Number, Rule
-from tofuse.ir.dims import Dim, product
+from tofuse.frontends.lowering import Given, Lowering, Node, Number, Rule, located
+from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
@@ -31,13 +31,22 @@ def reduction(name: str) -> Rule:
         value = low.convert(x.value, x.dtype, target)
         if target.ir is DType.OTHER:
             return _by_pytorch(low, name, value, over, keepdim, target)
-        if name in ("max", "min") and any(x.shape[d] == 0 for d in over):
-            raise low.fail("there is no largest or smallest of no elements")
+        if name in ("max", "min"):
+            _demand_elements(low, x, over)
         return _finish(
             low, x, low.build.reduce(kind, value, over, target.ir), over, keepdim, target
         )
 
     return rule
+
+
+def _demand_elements(low: Lowering, x: Node, over: tuple[int, ...]) -> None:
+    """There is no largest of no elements; what is not known yet is checked in each run."""
+    count, message = product(x.shape[d] for d in over), "there is no largest or smallest element"
+    if count == 0:
+        raise low.fail(message)
+    if isinstance(count, SymDim):
+        low.positive.append((count, located(low.op, low.build.loc, message)))
 
 
 def _computed(low: Lowering, name: str, x: Node, dtype: DataType) -> tuple[str, DataType]:

@@ -192,7 +192,7 @@ def _scalar(low: Lowering, s: DefineScalar) -> Item:
         return low.number(s.value, s.dtype)
     k = len(low.arguments)
     if s.dtype.is_int:
-        item: Item = low.number(low.symbol(f"n{k}", ("argument", k, 0)), s.dtype)
+        item: Item = low.number(low.symbol(f"i{k}n", ("argument", k, 0)), s.dtype)
     else:
         value = Value(TensorType((), s.dtype.ir, low.device), repr(s.result))
         item = low.node(value, s.dtype, scalar=True)
@@ -205,7 +205,7 @@ def _vector(low: Lowering, s: DefineVector, env: Environment) -> tuple[Item, ...
         made: list[Item] = []
         for _ in range(s.size):
             k = len(low.arguments)
-            made.append(low.number(low.symbol(f"n{k}", ("argument", k, 0)), DataType.Int))
+            made.append(low.number(low.symbol(f"i{k}n", ("argument", k, 0)), DataType.Int))
             low.arguments.append(made[-1])
         return tuple(made)
     found = []

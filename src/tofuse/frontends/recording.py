@@ -36,13 +36,13 @@ class Ops:
     def __init__(self, fd: Recording) -> None:
         self._fd = fd
 
-    def __getattr__(self, name: str) -> Callable[..., Handle | tuple[Handle, ...]]:
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
         if name not in RULES:
             near = difflib.get_close_matches(name, RULES, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise AttributeError(f"there is no op {name!r}{hint}")
 
-        def op(*args: object, **kwargs: object) -> Handle | tuple[Handle, ...]:
+        def op(*args: object, **kwargs: object) -> Tensor:
             return self._fd.record(name, *args, **kwargs)
 
         op.__name__ = name
@@ -157,16 +157,17 @@ class Recording:
         made = AddOutput(refs[0], alias, tuple(stride_order), loc)  # type: ignore[arg-type]
         self._append(made, ())
 
-    def permute(self, arg: Handle, dims: Sequence[int] | None = None) -> Handle:
+    def permute(self, arg: Handle, dims: Sequence[int] | None = None) -> Tensor:
         """The spelling of 2022 for `fd.ops.permute`."""
-        made = self.record("permute", arg, dims)
-        assert isinstance(made, Handle)
-        return made
+        return self.record("permute", arg, dims)
 
     # -- ops -------------------------------------------------------------------------------------
 
-    def record(self, name: str, *args: object, **kwargs: object) -> Handle | tuple[Handle, ...]:
-        """Append an op; DefinitionError names it and the user's line where it does not fit."""
+    def record(self, name: str, *args: object, **kwargs: object) -> Tensor:
+        """Append an op; DefinitionError names it and the user's line where it does not fit.
+
+        Returns a Tensor, a Scalar or a Vector; a tuple of them where the op has several results.
+        """
         loc = self._line(name)
         signature = parameters(name)
         for given in list(kwargs):
@@ -195,7 +196,7 @@ class Recording:
         self._env |= {ref.index: item for ref, item in zip(refs, made, strict=True)}
         self.statements.append(Call(name, arguments, refs, loc))
         handles = tuple(HANDLES[ref.kind](self, ref) for ref in refs)
-        return handles[0] if len(handles) == 1 else handles
+        return handles[0] if len(handles) == 1 else handles  # type: ignore[return-value]  # see above
 
     def lowered(self, ref: Ref) -> Lowered:
         """What a handle stands for."""

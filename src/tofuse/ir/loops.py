@@ -54,12 +54,14 @@ class For:
 class Accumulate:
     """A reduction under way: in registers, or in `array` where it keeps axes of inner loops.
 
-    argmax and argmin keep the best value so far in `best`, beside its position in `array`.
+    argmax and argmin keep the best value so far in `best`, beside its position in `array`. Long
+    sums gather in `inner`, which is added to `array` every so many steps.
     """
 
     reduce: Reduce
     array: Scratch | None = None
     best: Scratch | None = None
+    inner: Scratch | None = None
 
 
 Node = Union[Do, Restore, For]  # noqa: UP007

@@ -31,6 +31,7 @@ Item = Union[Stmt, Restore]  # noqa: UP007
 
 RECOMPUTE_COST = 3.0  # additions a value may cost and still be computed again, not kept
 LARGE_RECOMPUTE_COST = 40.0  # the same where its row would not stay in the L2 cache
+LONG_SUM = 256  # steps from which a sum in scratch is taken in two stages
 KEY_WORDS = 32  # room for the round keys of a random generator
 PHASES = -1  # the level outside all loops, where one phase follows another
 ROW_BYTES = 256 * 1024  # of scratch a thread, about a quarter of an L2 cache
@@ -215,11 +216,19 @@ class _Builder:
             return Accumulate(r)
         array = self._array(r, level)
         if r.position is None:
-            return Accumulate(r, array)
+            return Accumulate(r, array, inner=self._inner_array(r, level))
         dtype = self.makers[r.arg].dtype
         axes = self._inner_axes(r.name, level)
         best = self._allocate(f"{r.name}.best", dtype, axes, level)
         return Accumulate(r, array, best)
+
+    def _inner_array(self, r: Reduce, level: int) -> Scratch | None:
+        """A second array for a long float sum; see `Accumulate`."""
+        axes = self._inner_axes(r.name, level)
+        steps = [self.kernel.extent(a) for a in r.over if a != self.schedule.loops[-1].axis]
+        if r.op != "sum" or not r.dtype.is_float or not axes or hint(product(steps)) < LONG_SUM:
+            return None
+        return self._allocate(f"{r.name}.inner", r.dtype, axes, level)
 
     def _array(self, r: Reduce, level: int) -> Scratch:
         if r.name not in self.scratch:
@@ -309,7 +318,7 @@ class _Builder:
             return [], items
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
         needed: set[Item] = set(stores)
-        work = list(stores)
+        work: list[Item] = list(stores)
         while work:
             s = work.pop()
             makers = [by_name[u] for u in _uses(s) if u in by_name]

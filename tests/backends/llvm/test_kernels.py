@@ -48,14 +48,25 @@ def agree(k: Kernel, lengths: Mapping[str, int], sizes: Mapping[str, int], **giv
         for threads in (1, 3):
             got = run_llvm(k, schedule, buffers, sizes, threads)
             for name, t in want.items():
-                torch.testing.assert_close(
-                    got[name],
-                    t,
-                    equal_nan=True,
-                    msg=lambda m, s=schedule, n=name: f"{n} by {s}: {m}",
-                )
+                where = f"{name} by {schedule}: "
+                torch.testing.assert_close(got[name], t, equal_nan=True, msg=where.__add__)
     assert accepted >= (4 if k.axes else 1)
 
+
+ROW_AND_COLUMN = """\
+kernel k(x: in f32, w: in f32, y: out f32, z: out f32, u: out f32) over i0:s0 i1:s1 sizes s0 s1 {
+  v0 = load x[(s1)*i0 + i1] : f32
+  v1 = reduce sum<i1> v0 : f32
+  v2 = div v1 s1 of f32 : f32
+  v3 = sub v0 v2 of f32 : f32
+  v4 = load w[i1] : f32
+  v5 = mul v3 v4 of f32 : f32
+  v6 = reduce sum<i0> v5 : f32
+  v7 = reduce amax<i0,i1> v5 : f32
+  store y[(s1)*i0 + i1] v5 : f32
+  store z[i1] v6 : f32
+  store u[0] v7 : f32
+}"""
 
 CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
     "transpose": (
@@ -110,19 +121,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {},
     ),
     "row and column at once": (
-        """kernel k(x: in f32, w: in f32, y: out f32, z: out f32, u: out f32) over i0:s0 i1:s1 sizes s0 s1 {
-          v0 = load x[(s1)*i0 + i1] : f32
-          v1 = reduce sum<i1> v0 : f32
-          v2 = div v1 s1 of f32 : f32
-          v3 = sub v0 v2 of f32 : f32
-          v4 = load w[i1] : f32
-          v5 = mul v3 v4 of f32 : f32
-          v6 = reduce sum<i0> v5 : f32
-          v7 = reduce amax<i0,i1> v5 : f32
-          store y[(s1)*i0 + i1] v5 : f32
-          store z[i1] v6 : f32
-          store u[0] v7 : f32
-        }""",
+        ROW_AND_COLUMN,
         {"x": 31 * 70, "w": 70, "y": 31 * 70, "z": 70, "u": 1},
         {"s0": 31, "s1": 70},
     ),

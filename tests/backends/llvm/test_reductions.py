@@ -87,7 +87,7 @@ def numbers(dtype: DType, length: int) -> torch.Tensor:
 def test_every_reduction(shape: tuple[int, ...], over: tuple[int, ...], dtype: DType):
     if all(shape[k] == 1 for k in over):
         pytest.skip("nothing is reduced")
-    ops = OPS[2:] if dtype is DType.BOOL else OPS
+    ops: tuple[str, ...] = OPS[2:] if dtype is DType.BOOL else OPS
     if any(shape[k] == 0 for k in over):
         ops = tuple(op for op in ops if not op.startswith("a") or op == "all")
     k = reduction(shape, over, dtype, ops)
@@ -135,10 +135,9 @@ def test_special_values_at_every_place(value: float, dtype: DType):
         got = run_llvm(k, schedule, buffers, {}, 2)
         for name, t in want.items():
             check(OPS[int(name[1:])], got[name], t, str(schedule))
-    place = torch.stack(
-        [torch.cat(rows).view(shape).argmax(1), torch.cat(rows).view(shape).argmin(1)]
-    )
-    assert torch.equal(torch.stack([want["y4"], want["y5"]]), place), "the judge is not torch"
+    whole = x.view(shape)
+    assert torch.equal(want["y4"], whole.argmax(1)), "the judge is not torch"
+    assert torch.equal(want["y5"], whole.argmin(1)), "the judge is not torch"
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=lambda d: d.value)

@@ -7,16 +7,14 @@ from contextlib import contextmanager
 
 from typing_extensions import assert_never
 
-from tofuse.backends.llvm.reduce import (
-    Cell,
+from tofuse.backends.llvm.arrays import (
+    FOLD_EVERY,
     clear_array,
-    finish,
-    fold_into,
+    fold_inner,
     fold_into_array,
-    new_cell,
-    update,
     update_array,
 )
+from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
 from tofuse.backends.llvm.registers import Frame, Register
 from tofuse.backends.llvm.statements import (
     emit_compute,
@@ -109,11 +107,29 @@ class Body:
             with self.scope(frame), frame.f.loop(lo, hi, "1") as at:
                 frame.index[loop.axis] = at
                 self.nodes(frame, node.body)
+                self.fold_sometimes(frame, [loop], at)
         for a, cell in begun:
+            if a.inner is not None:
+                fold_inner(frame, a)
             if cell is not None:
                 result, _ = finish(frame, cell)
                 frame.env[a.reduce.name] = Register((result,), a.reduce.dtype, 1)
             self.end(a)
+
+    def fold_sometimes(self, frame: Frame, loops: Sequence[Loop], at: str) -> None:
+        """Every so many steps of their innermost loop, take long sums' inner arrays in."""
+        f, order = frame.f, self.nest.schedule.loops[:-1]
+        due = [
+            a
+            for a in self.arrays.values()
+            if a.inner is not None and [lp for lp in order if lp.axis in a.reduce.over][-1] in loops
+        ]
+        if not due:
+            return
+        step = f.let(f"and i64 {at}, {FOLD_EVERY - 1}")
+        with f.when(f.let(f"icmp eq i64 {step}, {FOLD_EVERY - 1}")):
+            for a in due:
+                fold_inner(frame, a)
 
     def _vector_loop(self, frame: Frame, node: For, lo: str, hi: str, extent: Dim | None) -> None:
         """Whole groups of vectors first, then one masked group for what is left.

@@ -8,7 +8,6 @@ from tofuse.backends.llvm.elementwise import Shape, emit_elementwise
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import REGISTER, literal, vector
 from tofuse.ir.kernel import Reduce
-from tofuse.ir.loops import Accumulate, Scratch
 from tofuse.ir.types import DType
 
 COMBINE = {
@@ -95,7 +94,7 @@ def _update_arg(frame: Frame, cell: Cell, u: int, x: str, at: str, mask: str | N
         f.let(f"load {kind}, ptr {cell.slots[u]}"),
         f.let(f"load {ints}, ptr {cell.positions[u]}"),
     )
-    better = _better(frame, cell, x, at, old, where, cell.lanes)
+    better = better_of(frame, cell, x, at, old, where, cell.lanes)
     if mask is not None:
         better = f.let(f"and {bits} {better}, {mask}")
     best = f.let(f"select {bits} {better}, {kind} {x}, {kind} {old}")
@@ -104,7 +103,7 @@ def _update_arg(frame: Frame, cell: Cell, u: int, x: str, at: str, mask: str | N
     f.put(f"store {ints} {place}, ptr {cell.positions[u]}")
 
 
-def _better(frame: Frame, cell: Cell, x: str, at: str, old: str, where: str, lanes: int) -> str:
+def better_of(frame: Frame, cell: Cell, x: str, at: str, old: str, where: str, lanes: int) -> str:
     """Whether (x, at) beats (old, where): larger or smaller, nan first, then the lower position."""
     f, s = frame.f, Shape(cell.dtype, DType.BOOL, lanes)
     op = "gt" if cell.reduce.op == "argmax" else "lt"
@@ -180,7 +179,7 @@ def _best(
 ) -> tuple[str, str]:
     """Lane by lane the better of two (value, position) pairs."""
     f, kind, bits = frame.f, vector(REGISTER[cell.dtype], lanes), vector("i1", lanes)
-    better = _better(frame, cell, b[0], b[1], a[0], a[1], lanes)
+    better = better_of(frame, cell, b[0], b[1], a[0], a[1], lanes)
     value = f.let(f"select {bits} {better}, {kind} {b[0]}, {kind} {a[0]}")
     ints = vector("i64", lanes)
     return value, f.let(f"select {bits} {better}, {ints} {b[1]}, {ints} {a[1]}")
@@ -194,116 +193,3 @@ def _half(frame: Frame, x: str, element: str, lanes: int, side: int) -> str:
     at = ", ".join(f"i32 {side * half + k}" for k in range(half))
     mask = f"<{half} x i32> <{at}>"
     return frame.f.let(f"shufflevector {kind} {x}, {kind} poison, {mask}")
-
-
-# -- arrays of accumulators ----------------------------------------------------------------------
-
-
-def clear_array(frame: Frame, a: Accumulate) -> None:
-    """Set an array in scratch to the identity."""
-    assert a.array is not None
-    op, f = a.reduce.op, frame.f
-    arrays: list[tuple[Scratch, float | int | bool]] = [(a.array, 2**62)]
-    if a.best is not None:
-        arrays.append((a.best, identity(op, a.best.dtype)))
-    else:
-        arrays = [(a.array, identity(op, a.array.dtype))]
-    for scratch, start in arrays:
-        pointer = frame.scratch_pointer(scratch)
-        with f.loop("0", frame.size(scratch.elements), "1") as i:
-            slot = frame.element(pointer, scratch.dtype, i)
-            frame.store(slot, scratch.dtype, literal(start, scratch.dtype), 1, None)
-
-
-def update_array(frame: Frame, a: Accumulate) -> None:
-    """Take the current values into the array elements of their kept axes."""
-    assert a.array is not None
-    r, lanes, dtype = a.reduce, frame.lanes, (a.best or a.array).dtype
-    for u, x in enumerate(frame.get(r.arg, dtype)):
-        mask = frame.mask(u)
-        slot = frame.scratch_element(a.array, u)
-        if a.best is None:
-            old = frame.load(slot, dtype, lanes, mask)
-            new = combine(frame, r.op, old, x, dtype, lanes)
-            frame.store(slot, dtype, new, lanes, mask)
-            continue
-        assert r.position is not None
-        f, ints, kind = frame.f, vector("i64", lanes), vector(REGISTER[dtype], lanes)
-        best_slot = frame.scratch_element(a.best, u)
-        old, where = (
-            frame.load(best_slot, dtype, lanes, mask),
-            frame.load(slot, DType.I64, lanes, mask),
-        )
-        at = frame.lane_index(r.position, u)
-        better = _better(frame, Cell(r, dtype, lanes, ()), x, at, old, where, lanes)
-        bits = vector("i1", lanes)
-        best = f.let(f"select {bits} {better}, {kind} {x}, {kind} {old}")
-        place = f.let(f"select {bits} {better}, {ints} {at}, {ints} {where}")
-        frame.store(best_slot, dtype, best, lanes, mask)
-        frame.store(slot, DType.I64, place, lanes, mask)
-
-
-def fold_into_array(frame: Frame, cell: Cell, a: Accumulate) -> None:
-    """Fold all lanes of an inner loop's accumulator into the array element it belongs to."""
-    assert a.array is not None
-    f, dtype = frame.f, cell.dtype
-    result, best = finish(frame, cell)
-    slot = frame.scratch_element(a.array, 0)
-    if a.best is None:
-        old = frame.load(slot, dtype, 1, None)
-        total = combine(frame, a.reduce.op, old, result, dtype, 1)
-        frame.store(slot, dtype, total, 1, None)
-        return
-    best_slot = frame.scratch_element(a.best, 0)
-    old, where = frame.load(best_slot, dtype, 1, None), frame.load(slot, DType.I64, 1, None)
-    better = _better(frame, cell, best, result, old, where, 1)
-    kind = REGISTER[dtype]
-    value = f.let(f"select i1 {better}, {kind} {best}, {kind} {old}")
-    frame.store(best_slot, dtype, value, 1, None)
-    frame.store(slot, DType.I64, f.let(f"select i1 {better}, i64 {result}, i64 {where}"), 1, None)
-
-
-def store_partial(frame: Frame, a: Accumulate, cell: Cell) -> None:
-    """Put a thread's scalar where the combination will look for it."""
-    assert a.array is not None
-    result, best = finish(frame, cell)
-    frame.store(frame.scratch_pointer(a.array), a.array.dtype, result, 1, None)
-    if a.best is not None:
-        frame.store(frame.scratch_pointer(a.best), a.best.dtype, best, 1, None)
-
-
-def combine_threads(frame: Frame, a: Accumulate, threads: str, stride: str) -> None:
-    """Fold every thread's array into the first thread's, in thread order."""
-    assert a.array is not None
-    f, r, array = frame.f, a.reduce, a.array
-    with f.loop("1", threads, "1") as t:
-        shift = f.let(f"mul i64 {t}, {stride}")
-        other = f.let(f"getelementptr i8, ptr {frame.base}, i64 {shift}")
-        with f.loop("0", frame.size(array.elements), "1") as i:
-            slots = [_slot(frame, b, array, i) for b in (frame.base, other)]
-            old, new = (frame.load(s, array.dtype, 1, None) for s in slots)
-            if a.best is None:
-                total = combine(frame, r.op, old, new, array.dtype, 1)
-                frame.store(slots[0], array.dtype, total, 1, None)
-            else:
-                _combine_best(frame, a, slots[0], (old, new), other, i)
-
-
-def _combine_best(
-    frame: Frame, a: Accumulate, slot: str, places: tuple[str, str], other: str, i: str
-) -> None:
-    assert a.best is not None
-    f, (old, new) = frame.f, places
-    tops = [_slot(frame, b, a.best, i) for b in (frame.base, other)]
-    best, x = (frame.load(s, a.best.dtype, 1, None) for s in tops)
-    better = _better(frame, Cell(a.reduce, a.best.dtype, 1, ()), x, new, best, old, 1)
-    kind = REGISTER[a.best.dtype]
-    best = f.let(f"select i1 {better}, {kind} {x}, {kind} {best}")
-    place = f.let(f"select i1 {better}, i64 {new}, i64 {old}")
-    frame.store(tops[0], a.best.dtype, best, 1, None)
-    frame.store(slot, DType.I64, place, 1, None)
-
-
-def _slot(frame: Frame, block: str, scratch: Scratch, i: str) -> str:
-    at = frame.f.let(f"getelementptr i8, ptr {block}, i64 {frame.size(scratch.offset)}")
-    return frame.element(at, scratch.dtype, i)

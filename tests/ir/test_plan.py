@@ -1,0 +1,111 @@
+"""Plans print, parse and verify; those of real programs too."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import tofuse
+from tofuse.errors import ParseError, VerifyError
+from tofuse.ir.plan import Call, show_plan
+from tofuse.ir.plan_parse import parse_plan
+from tofuse.ir.plan_verify import verify_plan
+
+EXAMPLE = """\
+plan forward(t_x{s0,1}, t_e{}, n2) {
+  size s0 = t_x.size(0)
+  size s1 = max(t_x.size(1), 2) + n2
+  arena 4096
+  t_v = allocate f32[s0,2*s1]{2*s1,1}
+  launch 0 softmax_3(t_x, t_v, arena+64; s0, s1)
+  launch 1 neg_4(t_v)
+  t_a{4,1}, t_b = call aten.topk.default[0,1](t_x, 2, dim=[1, -1], name='a) = call (b')
+  _ = call my.log.default(t_a, f"{x}")
+  t_c{} = call region3([t_a, t_e], s0=s0)
+  release t_x, t_e
+  t_w = view t_v [s0]{2*s1} + 3+2*s1
+  release t_a, t_b, t_c
+  return t_w, None, s0, 2*s0+1
+}"""
+
+
+def test_example():
+    plan = parse_plan(EXAMPLE)
+    assert show_plan(plan) == EXAMPLE
+    verify_plan(plan)
+    call = plan.steps[4]
+    assert isinstance(call, Call)
+    assert (call.results, call.picks, call.strides) == (("t_a", "t_b"), (0, 1), ((4, 1), None))
+    assert call.args.endswith("name='a) = call (b'")
+
+
+def test_nothing():
+    text = "plan p() {\n  return\n}"
+    assert show_plan(parse_plan(text)) == text
+    verify_plan(parse_plan(text))
+
+
+def plan(*lines: str, results: str = "") -> str:
+    return "\n".join(["plan p(t_x{4}, n1) {", *lines, f"return {results}", "}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("plan p() {", "a plan is a head"),
+        ("plan p {\nreturn\n}", "line 1: 'plan p {' is not the head"),
+        (plan("jump"), "line 2: 'jump' is not a step"),
+        (plan("t_y = allocate q7[4]{1}"), "line 2: 'q7' is not a valid DType"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_its_line(text: str, message: str):
+    with pytest.raises(ParseError) as caught:
+        parse_plan(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (plan("launch 0 k(t_y)"), "t_y is not made before, in 'launch 0 k(t_y)'"),
+        (plan("release t_x", "launch 0 k(t_x)"), "t_x was released before"),
+        (plan("release t_x", "release t_x"), "t_x was released before"),
+        (plan("release t_x, t_x"), "released twice"),
+        (plan("t_x = allocate f32[4]{1}"), "t_x is made twice"),
+        (plan("t_y = allocate f32[s0]{1}"), "the size s0 is not known"),
+        (plan("launch 0 k(t_x; s0)"), "the size s0 is not known"),
+        (plan("t_y{} = call aten.a.b(t_z)"), "t_z is not made before"),
+        (plan("t_y{}, t_z{} = call aten.a.b(t_x)"), "0 picks for 2 results"),
+        (plan("t_y = view t_z [4]{1} + 0"), "t_z is not made before"),
+        (plan("launch 0 k(arena+0)"), "outside an arena of 0 bytes"),
+        (plan("arena 64", "launch 0 k(arena+64)"), "outside an arena of 64 bytes"),
+        (plan(results="t_y"), "the result t_y is not made"),
+        (plan("release t_x", results="t_x"), "the result t_x is released"),
+        (plan(results="s0"), "the size s0 is not known"),
+    ],
+)
+def test_a_bad_step_is_named(text: str, message: str):
+    with pytest.raises(VerifyError) as caught:
+        verify_plan(parse_plan(text))
+    assert message in str(caught.value)
+
+
+def norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], w) * 2
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = torch.relu(x @ x.t()).softmax(0)
+    return y, y.t(), y.topk(2).values, w + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("fn", [norm, product])
+def test_plans_of_programs(fn: Callable[..., object], dynamic: bool):
+    torch._dynamo.reset()
+    x = torch.randn(6, 8, requires_grad=True)
+    report = tofuse.explain(fn, dynamic=dynamic)(x, torch.randn(8, requires_grad=True))
+    assert len(report.graphs) == 2
+    for graph in report.graphs:
+        assert show_plan(parse_plan(graph.plan)) == graph.plan
+        verify_plan(parse_plan(graph.plan))

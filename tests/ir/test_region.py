@@ -1,0 +1,60 @@
+"""Partitions print and parse."""
+
+import pytest
+
+from tofuse.errors import ParseError
+from tofuse.ir.region import Strided, Verdict
+from tofuse.ir.region_text import parse_partition, show_partition, show_verdict
+
+EXAMPLE = """\
+graph(x: f32[4,6], i: i64[4]) {
+  v0 = exp(x) : f32[4,6]
+  v1 = permute(v0, dims=(1, 0)) : f32[6,4]
+  v2 = opaque(v1, target='aten.mm.default', args='$0, $0') : f32[6,4]
+  v3 = reshape(v1, shape=(24,)) : f32[24]
+  v4 = neg(v3) : f32[24]
+  opaque(v4, target='my.log', args='$0', effect=True)
+  return v2, v4
+}
+kernel exp_0: v0 -> v0
+call mm_1: v2 -> v2
+kernel neg_2: v1 v3 v4 -> v4
+call log_3: #5 ->
+place v1 = v0 + 0 {1,6}
+nowhere v3
+edge v0 -> v2 not fused: library call; bytes 0; launches 0; recompute 0.0; us 0.0 # at a b.py:12
+edge v0 -> v4 fused: elementwise: over; common axes; bytes 192; launches 1; recompute 1.5; us -5.25"""  # noqa: E501
+
+
+def test_example():
+    part = parse_partition(EXAMPLE)
+    assert show_partition(part) == EXAMPLE
+    v0, v1, v3 = part.graph.ops[0].result, part.graph.ops[1].result, part.graph.ops[3].result
+    assert part.storage[v1] == Strided(v0, 0, (1, 6)) and v3 not in part.storage
+    assert [r.library for r in part.regions] == [False, True, False, True]
+    assert part.regions[2].inputs == (v0,) and part.regions[3].outputs == ()
+    assert part.verdicts[1].rule == "elementwise: over; common axes"
+    assert part.verdicts[1].predicted_us == -5.25
+
+
+def test_a_verdict_prints_all_its_numbers():
+    verdict = Verdict("a", "b", True, "same loops", 4, 1, 0.5, 2.0)
+    assert show_verdict(verdict) == (
+        "edge a -> b fused: same loops; bytes 4; launches 1; recompute 0.5; us 2.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("kernel k: v9 -> v0", "region k: there is no op v9"),
+        ("kernel k: v0 -> v9", "v9 is not defined"),
+        ("place v9 = v0 + 0 {1}", "v9 is not defined"),
+        ("something else", "neither a region nor a place nor a verdict"),
+    ],
+)
+def test_what_is_no_partition_is_refused(line: str, message: str):
+    graph = "graph(x: f32[2]) {\n  v0 = neg(x) : f32[2]\n  return v0\n}"
+    with pytest.raises(ParseError) as caught:
+        parse_partition(f"{graph}\n{line}")
+    assert message in str(caught.value)

@@ -1,0 +1,75 @@
+"""A kernel that does not compile: a warning, PyTorch's result, and a file that shows it again."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.exc import BackendCompilerFailed
+
+import tofuse
+from tofuse.backends.llvm import elementwise
+from tofuse.errors import CompileError
+
+
+def fn(x: torch.Tensor) -> torch.Tensor:
+    y = torch.sign(x.t()) * x.t()
+    return y / y.sum(1, keepdim=True)
+
+
+@pytest.fixture(autouse=True)
+def without_sign(monkeypatch: pytest.MonkeyPatch):
+    """The backend has no rule for one op."""
+    torch._dynamo.reset()
+    monkeypatch.delitem(elementwise._RULES, "sign")
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_pytorch_runs_the_region_after_a_warning(tmp_path: Path, dynamic: bool):
+    x = torch.randn(6, 8)
+    compiled = tofuse.compile(fn, dump=str(tmp_path), dynamic=dynamic)
+    with pytest.warns(UserWarning, match=r"through PyTorch: no LLVM rule for sign") as caught:
+        got = compiled(x)
+    torch.testing.assert_close(got, fn(x))
+    torch.testing.assert_close(compiled(x + 1), fn(x + 1))  # and says it only once
+    message = str(caught[0].message)
+    assert "test_fallback.py:" in message, "the warning names the user's line"
+    path = re.search(r"; (\S+\.py) shows it again", message)
+    assert path is not None
+    with pytest.raises(CompileError, match="no LLVM rule for sign"):
+        runpy.run_path(path[1])
+
+
+def test_the_repro_runs_once_the_backend_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.warns(UserWarning, match="no LLVM rule for sign"):
+        tofuse.compile(fn, dump=str(tmp_path), dynamic=True)(torch.randn(6, 8))
+    (path,) = tmp_path.glob("*.py")
+    text = path.read_text()
+    assert "as_strided((64, 64), (1, 64))" in text, "it reads the transpose of what was given"
+    monkeypatch.setitem(elementwise._RULES, "sign", elementwise._RULES["neg"])
+    runpy.run_path(str(path))
+    assert "tensor(" in capsys.readouterr().out
+
+
+def test_strict_is_an_error(tmp_path: Path):
+    with pytest.raises(BackendCompilerFailed, match=r"fallback.py:\d+.*no LLVM rule for sign"):
+        tofuse.compile(fn, strict=True, dump=str(tmp_path))(torch.randn(6, 8))
+    assert len(list(tmp_path.glob("*.py"))) == 1
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr("tofuse.report.repro.user_cache_dir", lambda name: str(blocked))
+    x = torch.randn(6, 8)
+    with pytest.warns(UserWarning, match="no LLVM rule for sign") as caught:
+        got = tofuse.compile(fn)(x)
+    torch.testing.assert_close(got, fn(x))
+    assert "shows it again" not in str(caught[0].message)
