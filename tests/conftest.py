@@ -1,6 +1,7 @@
-"""Options of the test run."""
+"""Options and fixtures of the test run."""
 
 import pytest
+import torch
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -9,3 +10,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the expected halves of text fixtures to what the code gives now",
     )
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="every operator torch knows, in every dtype, instead of a fixed part of them",
+    )
+
+
+@pytest.fixture
+def fresh_dynamo():
+    """Nothing compiled before counts, and random numbers start anew."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()

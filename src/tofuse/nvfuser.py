@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
 from tofuse.frontends.handles import Scalar, Tensor, Vector
@@ -18,7 +16,4 @@ __all__ = [
     "torch_dtype_to_nvfuser_dtype",
 ]
 
-
-def torch_dtype_to_nvfuser_dtype(dtype: torch.dtype) -> DataType:
-    """The DataType of a torch dtype."""
-    return datatype(dtype)
+torch_dtype_to_nvfuser_dtype = datatype

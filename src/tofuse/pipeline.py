@@ -13,6 +13,7 @@ from tofuse.backends.llvm.load import bind_threads, host_target, load
 from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.config import Config
 from tofuse.errors import CaptureError, CompileError
+from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.lower import lower
@@ -70,8 +71,12 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     target = host_target(thread_count())
     part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
     streams = streamed(part)
-    built = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
+    made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
+    built = [b for b in made if isinstance(b, Built)]
     launchers, calls, broken = _load(built, part, config)
+    broken += [
+        f"{u.region.name} runs through PyTorch: {u.reason}" for u in made if isinstance(u, Unfit)
+    ]
     stages.text("regions", lambda: show_partition(part))
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
     stages.text("source", lambda: "\n".join(b.source for b in built))
@@ -84,7 +89,8 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     }
     run = load_plan(plan, launchers, [t for _, t in captured.constants], fallbacks)
     elapsed = 1e3 * (time.perf_counter() - start)
-    keep(_report(phase, captured.graph, part, built, elapsed, repr(plan), broken))
+    running = [b for b in built if b.region in calls]
+    keep(_report(phase, captured.graph, part, running, elapsed, repr(plan), broken))
     return run
 
 
@@ -120,14 +126,25 @@ class Built:
     broken: str | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Unfit:
+    """A region that has no loop nest, such as a lone reduction of a broadcast tensor."""
+
+    region: Region
+    reason: str
+
+
 def _build(
     region: Region, part: Partition, streams: frozenset[Value], target: Target, config: Config
-) -> Built:
+) -> Built | Unfit:
     exact = config.precision == "eager"
-    lowered = lower(region, part.storage, exact=exact)
-    kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
-    verify(kernel)  # 8 us a statement, where compiling one takes 1000
-    nest = build_nest(kernel, choose_schedule(kernel, target))
+    try:
+        lowered = lower(region, part.storage, exact=exact)
+        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
+        verify(kernel)  # 8 us a statement, where compiling one takes 1000
+        nest = build_nest(kernel, choose_schedule(kernel, target), repeat=True)
+    except (Misaligned, Unschedulable) as e:
+        return Unfit(region, str(e))
     try:
         source = emit(nest, contract=not exact)
     except CompileError as e:
@@ -184,6 +201,11 @@ def _signature(captured: Captured, graph: Graph) -> Signature:
     return Signature((*captured.arguments, *constants), results, captured.symbols)
 
 
+def _target(region: Region) -> str:
+    """The operator of a library call; the name of a region that PyTorch runs op by op."""
+    return str(region.ops[0].attr("target")) if region.library else region.name
+
+
 def _report(
     phase: str,
     graph: Graph,
@@ -194,6 +216,7 @@ def _report(
     broken: Sequence[str],
 ) -> GraphReport:
     views = frozenset(op for op in graph.ops if is_view(op))
+    ours = {b.region for b in built}
     regions = [
         RegionReport(
             r.name,
@@ -201,15 +224,15 @@ def _report(
             tuple(op.kind if op.kind != "opaque" else str(op.attr("target")) for op in r.ops),
             tuple(dict.fromkeys(op.loc for op in r.ops if op.loc is not None)),
             region_bytes(r, part.storage),
-            None if r.library else r.name,
+            r.name if r in ours else None,
             tuple(v.name for op in r.ops for v in op.results),
         )
         for r in part.regions
     ]
     calls = [
-        LibraryCall(str(r.ops[0].attr("target")), phase, "library call", r.ops[0].loc)
+        LibraryCall(_target(r), phase, "library call" if r.library else "no kernel", r.ops[0].loc)
         for r in part.regions
-        if r.library and not str(r.ops[0].attr("target")).startswith("tofuse.")
+        if r not in ours and not _target(r).startswith("tofuse.")
     ]
     kernels = [
         KernelReport(b.region.name, phase, b.source, f"{b.nest.kernel!r}\n{b.nest!r}")

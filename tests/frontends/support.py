@@ -28,7 +28,7 @@ def is_tensor(x):
 
 def again(fd):
     """The definition that the text of another one gives."""
-    names = {"torch": torch, "FusionDefinition": FusionDefinition, "DataType": DataType}
+    names: dict = {"torch": torch, "FusionDefinition": FusionDefinition, "DataType": DataType}
     exec(repr(fd), names)
     with FusionDefinition() as second:
         names["nvfuser_fusion"](second)

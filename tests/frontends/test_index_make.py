@@ -221,7 +221,7 @@ def test_batch_norm():
             [x, weight, bias, *ours],
         )
         out, centre, inverse = fd.execute([x, weight, bias, *ours])
-        wanted = F.batch_norm(x, *theirs, weight, bias, training, 0.1, 1e-5)
+        wanted = F.batch_norm(x, theirs[0], theirs[1], weight, bias, training, 0.1, 1e-5)
         torch.testing.assert_close(out, wanted, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
         assert centre.shape == inverse.shape == (3,)

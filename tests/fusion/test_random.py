@@ -118,14 +118,14 @@ def test_graphs(data: st.DataObject):
         return judge(kernel, buffers, sizes)
 
     def by_chosen(kernel, buffers, sizes):
-        nest = build_nest(kernel, choose_schedule(kernel, Target(4, 2)))
+        nest = build_nest(kernel, choose_schedule(kernel, Target(4, 2)), repeat=True)
         return run_nest(nest, buffers, sizes, 2, contract=False)
 
     def by_drawn(kernel, buffers, sizes):
         want = judge(kernel, buffers, sizes)
         schedule = data.draw(schedules(kernel))
         try:
-            nest = build_nest(kernel, schedule)
+            nest = build_nest(kernel, schedule, repeat=data.draw(st.booleans()))
         except Unschedulable:
             return want
         got = run_nest(nest, buffers, sizes, data.draw(st.sampled_from((1, 3))), contract=False)

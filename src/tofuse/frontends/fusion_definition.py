@@ -128,6 +128,11 @@ class FusionDefinition(Recording):
         """The sources of the kernels."""
         return [k.source for k in self.report().kernels]
 
+    @property
+    def compilations(self) -> int:
+        """For how many kinds of inputs it was compiled so far."""
+        return 0 if self._executor is None else len(self._executor.variants)
+
     def report(self) -> GraphReport:
         """What was decided, as data."""
         return self._variant().report

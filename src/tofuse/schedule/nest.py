@@ -41,10 +41,13 @@ class Unschedulable(Exception):
     """The loop order does not fit the kernel; the message is a verdict's reason."""
 
 
-def build_nest(kernel: Kernel, schedule: Schedule) -> Nest:
-    """The loops of a kernel; raises Unschedulable where its statements do not nest that way."""
+def build_nest(kernel: Kernel, schedule: Schedule, *, repeat: bool = False) -> Nest:
+    """The loops of a kernel; raises Unschedulable where its statements do not nest that way.
+
+    `repeat` allows a reduction inside loops it does not depend on: it is taken again each time.
+    """
     _check_loops(kernel, schedule)
-    return _Builder(kernel, schedule).run()
+    return _Builder(kernel, schedule, repeat).run()
 
 
 def _check_loops(kernel: Kernel, schedule: Schedule) -> None:
@@ -69,6 +72,7 @@ def _check_loops(kernel: Kernel, schedule: Schedule) -> None:
 class _Builder:
     kernel: Kernel
     schedule: Schedule
+    repeat: bool
     values: dict[str, frozenset[str]] = field(default_factory=dict)
     runs: dict[Stmt, frozenset[str]] = field(default_factory=dict)
     makers: dict[str, Definition] = field(default_factory=dict)
@@ -331,9 +335,16 @@ class _Builder:
     def _straight(self, items: Sequence[Item], around: frozenset[str]) -> tuple[Node, ...]:
         """Statements in place; stores and reductions must run once per point of their own axes."""
         for s in items:
-            if isinstance(s, (Store, Reduce)) and not around <= self.runs[s]:
+            if isinstance(s, (Store, Reduce)) and not self._once(s, around):
                 raise Unschedulable("iteration spaces differ")
         return tuple(s if isinstance(s, Restore) else Do(s) for s in items)
+
+
+    def _once(self, s: Store | Reduce, around: frozenset[str]) -> bool:
+        """Whether a store, or a step of a reduction, happens once in loops over those axes."""
+        if isinstance(s, Store) or not self.repeat or self.opens(s) < self.schedule.parallel:
+            return around <= self.runs[s]
+        return all(self.position(a) < self.opens(s) for a in around - self.runs[s])
 
 
 def _uses(item: Item) -> tuple[str, ...]:

@@ -1,0 +1,145 @@
+"""Random graphs, cut into regions: machine code, interpreter and reference agree."""
+
+from collections.abc import Mapping
+
+import torch
+from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import strategies as st
+
+from tests.support.graphs import graphs
+from tests.support.kernels import judge, run_nest
+from tests.support.more_steps import MORE_STEPS
+from tests.support.numbers import TORCH_DTYPES, sizes_of
+from tests.support.programs import RunKernel, run_partition
+from tofuse.fusion.cost import Machine
+from tofuse.fusion.partition import partition
+from tofuse.ir.dims import evaluate
+from tofuse.ir.graph import Graph, Scalar, Value
+from tofuse.ir.kernel import Kernel, show_kernel
+from tofuse.ir.kernel_parse import parse_kernel
+from tofuse.ir.region import Partition
+from tofuse.ir.region_text import parse_partition, show_partition
+from tofuse.ir.schedule import Loop, Schedule, Target
+from tofuse.ir.show import show_graph
+from tofuse.ir.types import DType
+from tofuse.ops.kernel_verify import verify
+from tofuse.ops.reference import run_graph
+from tofuse.passes import run_passes
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import Unschedulable, build_nest
+
+EXAMPLES = 2500
+ROUNDS = {"sum", "pow"}  # two ways to compute these differ in the last bit, or in a zero's sign
+JUMPS = {"lt", "eq", "ne", "floor", "copysign", "div", "isnan", "sqrt", "logical_not", "amax"}
+
+
+def fragile(graph: Graph) -> bool:
+    """Whether a rounding error may grow without bound: a jump after a sum."""
+    rough: set[Value] = set()
+    for op in graph.ops:
+        if any(v in rough for v in op.inputs):
+            narrow = op.kind == "convert" and not op.result.dtype.is_float
+            if op.kind in JUMPS or narrow or op.result.dtype.is_half:
+                return True
+            rough.add(op.result)
+        roots = [x.value for x in op.operands if isinstance(x, Scalar) and x.value in (0.5, -0.5)]
+        if op.kind == "pow" and roots:  # a root's own op has other signs at zero
+            return True
+        if op.kind in ("amax", "amin") or (op.kind in ROUNDS and op.result.dtype.is_float):
+            rough.add(op.result)
+    return False
+
+
+def cut(graph: Graph) -> Partition:
+    target = Target(16, 2)
+
+    def misfit(kernel: Kernel) -> str | None:
+        try:
+            build_nest(kernel, choose_schedule(kernel, target))
+        except Unschedulable as e:
+            return str(e)
+        return None
+
+    return partition(graph, misfit, Machine())
+
+
+def numbers(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, torch.Tensor]:
+    """Small halves and integers, so that most arithmetic is exact."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for v in graph.inputs:
+        shape = [evaluate(d, sizes) for d in v.shape]
+        whole = torch.randint(-5, 6, shape, generator=generator)
+        x = whole / 2 if v.dtype.is_float else whole > 0 if v.dtype is DType.BOOL else whole
+        found[v] = x.to(TORCH_DTYPES[v.dtype])
+    return found
+
+
+@st.composite
+def schedules(draw, kernel: Kernel) -> Schedule:
+    """Any order, tiles, band, width and unroll; many do not nest."""
+    order = list(draw(st.permutations([a.name for a in kernel.axes])))
+    loops = [Loop(a) for a in order]
+    lanes = draw(st.sampled_from((1, 4, 8, 16)))
+    tiled: bool = draw(st.booleans())
+    if order and tiled:
+        axis = draw(st.sampled_from(order))
+        loops.insert(
+            draw(st.integers(0, order.index(axis))), Loop(axis, draw(st.sampled_from((8, 16))))
+        )
+    parallel = draw(st.integers(0, min(2, max(0, len(loops) - 1))))
+    return Schedule(tuple(loops), parallel, lanes, draw(st.sampled_from((1, 2, 4))))
+
+
+def outputs(graph: Graph, inputs: Mapping[Value, torch.Tensor], sizes) -> list[torch.Tensor]:
+    values = run_graph(graph, {v: x.clone() for v, x in inputs.items()}, sizes)
+    return [values[v] for v in graph.outputs if v is not None]
+
+
+@given(st.data())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_graphs(data: st.DataObject):
+    graph = data.draw(graphs(more=MORE_STEPS))
+    if data.draw(st.booleans()):
+        graph = run_passes(graph)
+    assume(not fragile(graph))
+    note(show_graph(graph))
+    sizes = sizes_of(graph) | (
+        {"s0": data.draw(st.sampled_from((3, 19, 70)))} if sizes_of(graph) else {}
+    )
+    inputs = numbers(graph, sizes, data.draw(st.integers(0, 3)))
+    part = cut(graph)
+    text = show_partition(part)
+    assert show_partition(parse_partition(text)) == text
+
+    def by_judge(kernel, buffers, sizes):
+        verify(kernel)
+        assert show_kernel(parse_kernel(show_kernel(kernel))) == show_kernel(kernel)
+        return judge(kernel, buffers, sizes)
+
+    def by_chosen(kernel, buffers, sizes):
+        nest = build_nest(kernel, choose_schedule(kernel, Target(4, 2)), repeat=True)
+        return run_nest(nest, buffers, sizes, 2, contract=False)
+
+    def by_drawn(kernel, buffers, sizes):
+        want = judge(kernel, buffers, sizes)
+        schedule = data.draw(schedules(kernel))
+        try:
+            nest = build_nest(kernel, schedule, repeat=data.draw(st.booleans()))
+        except Unschedulable:
+            return want
+        got = run_nest(nest, buffers, sizes, data.draw(st.sampled_from((1, 3))), contract=False)
+        for name, t in want.items():
+            close(got[name], t, f"{name} of {nest!r}\n{kernel!r}")
+        return want
+
+    want = outputs(graph, inputs, sizes)
+    runs: list[RunKernel] = [by_judge, by_chosen, by_drawn]
+    for run in runs:
+        got = run_partition(part, inputs, sizes, run, exact=True)
+        for a, b in zip(got, want, strict=True):
+            close(a, b, f"{run.__name__}\n{text}")
+
+
+def close(got: torch.Tensor, want: torch.Tensor, where: str) -> None:
+    torch.testing.assert_close(got, want, equal_nan=True, msg=lambda m: f"{where}\n{m}")

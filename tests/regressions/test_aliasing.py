@@ -1,0 +1,288 @@
+"""Writes, views and strides: what eager shares is shared, and what it copies is copied."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager, assert_same, copies, outcome
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+X = torch.arange(48.0).reshape(6, 8) / 7 - 3
+
+
+def test_a_write_into_an_expanded_view_is_refused_as_by_eager():
+    """pytorch 152425"""
+
+    def write(x):
+        return x.expand(4, 3).add_(1)
+
+    for fn in (write, tofuse.compile(write)):
+        with pytest.raises(RuntimeError, match="refers to a single memory location"):
+            fn(torch.randn(3))
+
+
+def test_a_write_into_an_input_that_overlaps_itself_is_as_eager():
+    """pytorch 152425"""
+
+    def write(x):
+        x.add_(1)
+        return x * 2
+
+    overlapping = torch.randn(10).as_strided((4, 3), (2, 1))
+    assert_as_eager(write, overlapping, rtol=0, atol=0)
+    report = tofuse.explain(write)(*copies((overlapping,)))
+    assert "overlaps itself" in report.notes[0] and not report.kernels
+    expanded = torch.randn(1, 4).expand(3, 4)
+    for fn in (write, tofuse.compile(write)):
+        with pytest.raises(RuntimeError, match="refers to a single memory location"):
+            fn(*copies((expanded,)))
+
+
+@pytest.mark.parametrize("strides", [(2, 1), (0, 1), (1, 1)])
+def test_reading_an_input_that_overlaps_itself(strides):
+    """pytorch 152425"""
+    x = torch.randn(20).as_strided((4, 3), strides)
+    assert_as_eager(lambda x: x * 2 + x.sum(0), x)
+
+
+def test_arguments_that_alias_after_arguments_that_did_not():
+    """pytorch 139789"""
+
+    def f(a, b):
+        a.add_(1)
+        return a * b
+
+    compiled = tofuse.compile(f)
+    pairs = [(X.clone(), X.clone()), (X, X), (X[:3], X[2:5]), (X.clone(), X.clone()), (X, X)]
+    for pair in pairs:
+        assert_same(outcome(compiled, copies(pair), {}), outcome(f, copies(pair), {}))
+
+
+def chain(x):
+    x.add_(1)
+    x.mul_(2)
+    x.relu_()
+    return x.exp()
+
+
+def view_of_input(x):
+    part = x[1:3]
+    part.add_(1)
+    part[:, 2].mul_(3)
+    return x * 2, part
+
+
+def transposed(x):
+    view = x.t()
+    view.copy_(view * 2 + 1)
+    return view.sum(0)
+
+
+def set_items(x):
+    x[0] = 5.0
+    x[:, 1] = x[:, 2] * 2
+    x[x > 3] = 0
+    return x + 1
+
+
+def twice(x):
+    y = x.view(-1)
+    y[3:9] += 10
+    z = x.view(2, 24)
+    z.mul_(0.5)
+    return y + 1, z.sum()
+
+
+def intermediate(x):
+    y = x * 2
+    y[1].zero_()
+    y.t().add_(1)
+    return y, y[2]
+
+
+def augmented(x):
+    x += 1
+    x *= x
+    x -= x.sum()
+    return x
+
+
+WRITES = (chain, view_of_input, transposed, set_items, twice, intermediate, augmented)
+
+
+@pytest.mark.parametrize("fn", WRITES, ids=lambda f: f.__name__)
+def test_in_place_ops_on_inputs_on_views_and_in_chains(fn):
+    """thunder 1109, 801, 1893"""
+    assert_as_eager(fn, X.clone())
+    assert_as_eager(fn, X.clone().t().contiguous().t())
+
+
+@pytest.mark.parametrize("fn", WRITES, ids=lambda f: f.__name__)
+def test_in_place_ops_with_gradients(fn):
+    """thunder 1109, 801, 1893"""
+    assert_as_eager(lambda x: fn(x * 1.0), X.clone().requires_grad_())
+
+
+def test_writes_into_aliasing_arguments():
+    """thunder 1893: an argument and a view of it."""
+
+    def f(x, part):
+        part.mul_(2)
+        return x + 1
+
+    assert_as_eager(f, X, X[1:3])
+
+
+def resize(x):
+    y = x * 2
+    y.resize_(3, 4)
+    return y
+
+
+def resize_input(x):
+    x.resize_(3, 4)
+    return x + 1
+
+
+def strided(x):
+    return x.as_strided((3, 3), (2, 1), 1) + 1
+
+
+def strided_result(x):
+    return (x * 2).as_strided((3, 3), (2, 1), 1) + 1
+
+
+def strided_write(x):
+    x.as_strided((3,), (1,)).add_(1)
+    return x * 2
+
+
+RESHAPED = (resize, resize_input, strided, strided_result, strided_write)
+
+
+@pytest.mark.parametrize("fn", RESHAPED, ids=lambda f: f.__name__)
+def test_resize_and_as_strided(fn):
+    """pytorch 191449, 197431"""
+    assert_as_eager(fn, X.clone())
+
+
+def test_set():
+    """pytorch 185888"""
+
+    def f(x, y):
+        x.set_(y)
+        return x * 2
+
+    assert_as_eager(f, X.clone(), torch.randn(3))
+
+
+def test_assigning_data_runs_through_pytorch_with_a_warning():
+    """pytorch 185888: what AOTAutograd cannot trace, eager runs."""
+
+    def f(x, y):
+        x.data = y
+        return x * 2
+
+    x, y = torch.randn(3), torch.randn(3)
+    with pytest.warns(UserWarning, match="tofuse leaves a program to PyTorch"):
+        result = tofuse.compile(f)(x, y)
+    assert torch.equal(result, y * 2) and x.data_ptr() == y.data_ptr()
+
+
+LAST = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+LAYOUTS = {
+    "pointwise": (lambda x: (x * 2).relu(), LAST),
+    "two layouts": (lambda x: x + x.contiguous(), LAST),
+    "sum": (lambda x: x.sum(1, keepdim=True) + x, LAST),
+    "permuted": (lambda x: x.permute(3, 0, 1, 2) + 1, LAST),
+    "transposed": (lambda x: x.t() * 2, X),
+    "sliced": (lambda x: x[:, ::2] + 1, X),
+    "broadcast": (lambda x: x[0].expand(6, 8) + 1, X),
+    "repeat": (lambda x: x.repeat(3, 1, 1), X),
+    "fill": (lambda x: torch.empty_like(x).fill_(x[0, 0]), X),
+    "copy": (lambda x: x.clone().copy_(x[0]), X),
+    "flip": (lambda x: x.flip(0)[2:].t(), X),
+    "pad": (lambda x: F.pad(x, (-1, -2)), X),
+    "cat": (lambda x: torch.cat([x, x], 1), LAST),
+    "stack": (lambda x: torch.stack([x.t(), x.t()], -1), X),
+    "product": (lambda x: torch.cartesian_prod(x[0], x[:, 0]), X),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_strides_of_results_are_those_of_eager(name, grad):
+    """pytorch 133512"""
+    fn, x = LAYOUTS[name]
+    assert_as_eager(fn, copies(x).requires_grad_(grad), rtol=1e-6)
+
+
+def test_channels_last_through_a_convolution():
+    """pytorch 133512"""
+    weight = torch.randn(4, 3, 3, 3)
+    assert_as_eager(lambda x, w: F.conv2d(x, w, padding=1).relu() + 1, LAST, weight)
+
+
+# Every one of these is a copy in eager although it changes nothing.
+COPIES = {
+    "clone": torch.clone,
+    "add": lambda x: x + 0,
+    "mul": lambda x: x * 1,
+    "pow": lambda x: x**1,
+    "clamp": lambda x: x.clamp(min=-1e9),
+    "repeat": lambda x: x.repeat(1, 1),
+    "flip": lambda x: x.flip(()),
+    "roll": lambda x: x.roll(0),
+    "cat": lambda x: torch.cat([x]),
+    "stack": lambda x: torch.stack([x])[0],
+    "pad": lambda x: F.pad(x, (0, 0, 0, 0)),
+    "cut": lambda x: F.pad(x, (-1, 0)),
+    "floor": lambda x: x.floor(),
+    "sum of nothing": lambda x: x.sum(()),
+    "sum of one": lambda x: x.unsqueeze(0).sum(0),
+    "mean of one": lambda x: x.unsqueeze(0).mean(0),
+    "max of one": lambda x: x.unsqueeze(0).amax(0),
+    "there and back": lambda x: x.double().float(),
+    "select": lambda x: x.index_select(0, torch.arange(6)),
+    "pieces": lambda x: torch.cat(x.chunk(2)),
+    "tril": lambda x: x.tril(100),
+    "to": lambda x: x.to(x.dtype, copy=True),
+}
+
+# And every one of these is the argument's memory.
+VIEWS = {
+    "itself": lambda x: x,
+    "contiguous": lambda x: x.contiguous(),
+    "float": lambda x: x.float(),
+    "reshape": lambda x: x.reshape(8, 6),
+    "flatten": lambda x: x.flatten(),
+    "transpose": lambda x: x.t(),
+    "slice": lambda x: x[2:, 1],
+    "expand": lambda x: x.expand(2, 6, 8),
+    "unfold": lambda x: x.unfold(0, 2, 1),
+    "diagonal": lambda x: x.diagonal(),
+    "detach": lambda x: x.detach(),
+    "split": lambda x: x.split(2)[1],
+    "real": lambda x: x.real,
+}
+
+
+@pytest.mark.parametrize("fn", [*COPIES.values(), *VIEWS.values()], ids=[*COPIES, *VIEWS])
+def test_results_alias_what_they_alias_in_eager(fn):
+    """pytorch 133512: neither fewer copies than eager nor more."""
+    assert_as_eager(fn, X, rtol=0, atol=0)
+    assert_as_eager(fn, X.clone().requires_grad_(), rtol=0, atol=0)
+
+
+def test_one_result_returned_several_times():
+    """One tensor stays one tensor."""
+
+    def f(x):
+        y = x * 2
+        return y, y, y.t(), y[0]
+
+    for x in (X, X.clone().requires_grad_()):
+        a, b, c, d = tofuse.compile(f)(x)
+        assert {t.untyped_storage().data_ptr() for t in (b, c, d)} == {a.data_ptr()}
+        assert_as_eager(f, x)
