@@ -94,7 +94,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     return run
 
 
-def compile_text(text: str, config: Config) -> Run:
+def compile_text(text: str, config: Config, keep: Keep = lambda report: None) -> Run:
     """A callable for the text of a graph: its inputs, then its sizes by name, in one list."""
     graph = parse_graph(text)
     verify_graph(graph)
@@ -103,7 +103,7 @@ def compile_text(text: str, config: Config) -> Run:
     arguments: tuple[Value | Dim, ...] = (*graph.inputs, *(symbol(s) for s in names))
     places = {s: ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
     captured = Captured(graph, arguments, graph.outputs, (), places)
-    return compile_captured(captured, graph.name, config, lambda report: None)
+    return compile_captured(captured, graph.name, config, keep)
 
 
 def misfit(kernel: Kernel, target: Target) -> str | None:

@@ -82,6 +82,36 @@ def lengths(k: Kernel, sizes: dict[str, int]) -> dict[str, int]:
     return found
 
 
+def test_a_lone_reduction_of_something_broadcast_is_done_again():
+    """Fusion refuses that, and where there is no other kernel it is right all the same."""
+    k = kernel(
+        """kernel k(x: in f32, y: out i64, z: out f32) over i0:9 i1:40 {
+          v0 = load x[i1] : f32
+          v1 = reduce argmax<i1> v0 at [i1] : i64
+          v2 = reduce sum<i1> v0 : f32
+          store y[i0] v1 : i64
+          store z[i0] v2 : f32
+        }"""
+    )
+    buffers = filled(k, {"x": 40, "y": 9, "z": 9}, torch.Generator().manual_seed(5))
+    want = judge(k, buffers, {})
+    for order in ("i0 i1", "i0/8 i0 i1", "i0 i1/8 i1"):
+        schedule = parse_schedule(f"order {order}; parallel 1; vector 4; unroll 2")
+        with pytest.raises(Unschedulable):
+            build_nest(k, schedule)
+        nest = build_nest(k, schedule, repeat=True)
+        for name, t in run_nest(nest, buffers, {}, 3).items():
+            torch.testing.assert_close(t, want[name])
+    for order in ("i1/8 i0 i1", "i1/8 i1 i0"):  # parts of a sum would be counted more than once
+        schedule = parse_schedule(f"order {order}; parallel 1; vector 4; unroll 2")
+        try:
+            nest = build_nest(k, schedule, repeat=True)
+        except Unschedulable:
+            continue
+        for name, t in run_nest(nest, buffers, {}, 3).items():
+            torch.testing.assert_close(t, want[name])
+
+
 def test_a_schedule_reads_back():
     schedule = Schedule((), 0, 1, 1)
     assert parse_schedule(repr(schedule)) == schedule

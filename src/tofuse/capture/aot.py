@@ -62,7 +62,7 @@ def aot_backend(
     )
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-        reason = refusal(gm, example_inputs)
+        reason = refusal(gm)
         if reason is not None:
             refused(reason)
             return gm.forward

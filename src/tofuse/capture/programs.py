@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def pass_through_dropout(gm: GraphModule) -> None:
@@ -24,50 +24,73 @@ def pass_through_dropout(gm: GraphModule) -> None:
     gm.recompile()
 
 
-def refusal(gm: GraphModule, example_inputs: Sequence[object]) -> str | None:
+def refusal(gm: GraphModule) -> str | None:
     """Why PyTorch has to run this program as it is; None where it can be compiled.
 
     A write into a tensor that overlaps itself has an effect that depends on the order of the
-    elements; a functional program cannot tell it.
+    elements, or is an error; a functional program cannot tell it.
     """
-    tensors = [t for t in example_inputs if isinstance(t, torch.Tensor)]
-    if any(overlaps_itself(t) for t in tensors) and any(_may_write(n) for n in gm.graph.nodes):
-        return "it may write into a tensor that overlaps itself"
+    tensors = {n: t for n in gm.graph.nodes if (t := _tensor(n)) is not None}
+    inputs = [t for n, t in tensors.items() if n.op == "placeholder"]
+    overlapping = {_memory(t) for t in inputs if overlaps_itself(t)}
+    for node in gm.graph.nodes:
+        written = [tensors[n] for n in _written(node) if n in tensors]
+        if any(overlaps_itself(t) or _memory(t) in overlapping for t in written):
+            return "it writes into a tensor that overlaps itself"
+        if overlapping and _holds_program(node):
+            return "it may write into a tensor that overlaps itself"
     return None
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two indices may lie in one place, other than by a stride of 0.
-
-    Those of expanded tensors (stride 0) PyTorch refuses to write by itself.
-    """
-    if tensor.layout is not torch.strided:
-        return False
-    pairs = zip(tensor.stride(), tensor.shape, strict=True)
-    fixed = [(s, n) for s, n in pairs if isinstance(s, int) and isinstance(n, int)]
+    """Whether two indices may lie in one place."""
+    pairs = [(_guess(s), _guess(n)) for s, n in zip(tensor.stride(), tensor.shape, strict=True)]
     reach = 0
-    for stride, extent in sorted(fixed):
-        if extent > 1 and stride > 0:
+    for stride, extent in sorted(pairs):
+        if extent == 0:
+            return False
+        if extent > 1:
             if stride <= reach:
                 return True
             reach += stride * (extent - 1)
     return False
 
 
-def _may_write(node: Node) -> bool:
-    if node.op in ("get_attr", "call_module"):
-        return isinstance(node.target, str) and _is_module(node, node.target)
+def _guess(size: int | torch.SymInt) -> int:
+    """A size, or its value at the first call; no guard is made."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return 1 if hint is None else int(hint)
+
+
+def _tensor(node: Node) -> torch.Tensor | None:
+    value = node.meta.get("example_value")
+    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value if strided and not is_traceable_wrapper_subclass(value) else None
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _written(node: Node) -> list[Node]:
+    """The tensors a call writes into."""
     if node.op not in ("call_function", "call_method"):
-        return False
-    name = _name(node.target)
-    written = name.endswith("_") and not name.endswith("__")
-    return written or name in WRITERS or "out" in node.kwargs or node.kwargs.get("inplace") is True
+        return []
+    name, found = _name(node.target), [node.kwargs.get("out")]
+    in_place = name.endswith("_") and not name.endswith("__")
+    if in_place or name in WRITERS or node.kwargs.get("inplace") is True:
+        found += [*node.args[:1], node.kwargs.get("input")]
+    return [x for x in found if isinstance(x, Node)]
 
 
-def _is_module(node: Node, target: str) -> bool:
+def _holds_program(node: Node) -> bool:
     """Whether it is a program inside the program; nobody looks there."""
     owner = node.graph.owning_module
-    return owner is None or any(name == target for name, _ in owner.named_modules())
+    if node.op not in ("get_attr", "call_module"):
+        return False
+    return owner is None or any(name == node.target for name, _ in owner.named_modules())
 
 
 def _name(target: Target) -> str:

@@ -339,7 +339,6 @@ class _Builder:
                 raise Unschedulable("iteration spaces differ")
         return tuple(s if isinstance(s, Restore) else Do(s) for s in items)
 
-
     def _once(self, s: Store | Reduce, around: frozenset[str]) -> bool:
         """Whether a store, or a step of a reduction, happens once in loops over those axes."""
         if isinstance(s, Store) or not self.repeat or self.opens(s) < self.schedule.parallel:
