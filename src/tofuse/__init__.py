@@ -1,6 +1,6 @@
 """tofuse: a fusing just-in-time compiler for PyTorch that says why it fused or not."""
 
-from tofuse.api import compile, empty_cache, explain, memory_stats
+from tofuse.api import compile, empty_cache, explain, memory_efficient_fusion, memory_stats
 from tofuse.errors import (
     CaptureError,
     CompileError,
@@ -29,5 +29,6 @@ __all__ = [
     "compile",
     "empty_cache",
     "explain",
+    "memory_efficient_fusion",
     "memory_stats",
 ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import warnings
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar, overload
 
 import torch
 from torch.fx import GraphModule
 
 from tofuse.backends.aten.region import graph_runner
-from tofuse.capture.aot import Backend, aot_backend
+from tofuse.capture.aot import Backend, CompileGraph, aot_backend
+from tofuse.capture.trace import Traced
 from tofuse.config import Config, make_config
 from tofuse.errors import UnsupportedError
 from tofuse.pipeline import Keep, compile_graph
@@ -46,6 +49,22 @@ def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads
     return _compile(target, make_config(options), lambda report: None)
 
 
+@overload
+def memory_efficient_fusion(target: M, **options: bool | str | int | None) -> M: ...
+@overload
+def memory_efficient_fusion(
+    target: Callable[P, R], **options: bool | str | int | None
+) -> Callable[P, R]: ...
+def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def]  # as compile
+    """Compile a pure function or a module whole, forward and backward traced together.
+
+    The spelling of functorch for `compile(target, capture="trace")`. What the backward can
+    compute again is not saved. Every new shape, dtype or Python number compiles anew. Raises
+    CaptureError, with the user's line, where the program's way depends on data.
+    """
+    return _compile(target, make_config({"capture": "trace", **options}), lambda report: None)
+
+
 def explain(
     target: Callable[P, object], **options: bool | str | int | None
 ) -> Callable[P, ReportText]:
@@ -63,13 +82,10 @@ def explain(
         whole = target if isinstance(target, torch.nn.Module) else _frame(target)
         compiled = _compile(whole, config, report.graphs.append)
         outputs = [t for t in _tensors(compiled(*args, **kwargs)) if t.grad_fn is not None]
-        if outputs:
-            wanted = [t for t in _tensors((args, kwargs)) if t.requires_grad]
-            if isinstance(target, torch.nn.Module):
-                wanted += [p for p in target.parameters() if p.requires_grad]
-            if wanted:
-                ones = [torch.ones_like(t) for t in outputs]
-                torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+        wanted = _leaves(outputs)
+        if wanted:
+            ones = [torch.ones_like(t) for t in outputs]
+            torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
         return ReportText(report)
 
     return run
@@ -94,10 +110,19 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
     _check_torch()
     if not callable(target):
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
+    if config.capture == "trace":
+        return _trace(target, config, keep)
     backend = _backend(config, keep)
     if not isinstance(target, torch.nn.Module):
         return _jit(target, backend, config)
     return _twin(target, _jit(_frame(target._call_impl), backend, config))
+
+
+def _trace(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
+    compile_aten = _aten_compiler(config, keep)
+    if isinstance(target, torch.nn.Module):
+        return _twin(target, Traced(target._call_impl, compile_aten, target))
+    return functools.update_wrapper(Traced(target, compile_aten), target)
 
 
 def _jit(function: Callable[..., object], backend: Backend, config: Config) -> Callable[..., R]:
@@ -154,24 +179,41 @@ def _twin(module: M, call: Callable[..., object]) -> M:
 
 
 def _backend(config: Config, keep: Keep) -> Backend:
+    left = _Left(config, keep)
+    return aot_backend(_aten_compiler(config, keep), refused=left.refused, failed=left.failed)
+
+
+def _aten_compiler(config: Config, keep: Keep) -> CompileGraph:
+    """A compiler of ATen graphs that leaves to PyTorch what it fails on."""
+    left = _Left(config, keep)
+
     def compile_aten(gm: GraphModule, phase: str) -> Run:
         try:
             return compile_graph(gm, phase, config, keep)
         except Exception as error:
-            failed(error)
+            left.failed(error)
             return graph_runner(gm)
 
-    def refused(reason: str) -> None:
-        keep(GraphReport("inference", notes=(f"PyTorch runs the whole program: {reason}",)))
+    return compile_aten
 
-    def failed(error: Exception) -> None:
-        if config.strict:
+
+@dataclass(frozen=True)
+class _Left:
+    """Says that a program is left to PyTorch, and why; under `strict` that is an error."""
+
+    config: Config
+    keep: Keep
+
+    def refused(self, reason: str) -> None:
+        note = f"PyTorch runs the whole program: {reason}"
+        self.keep(GraphReport("inference", notes=(note,)))
+
+    def failed(self, error: Exception) -> None:
+        if self.config.strict:
             raise error
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(f"tofuse leaves a program to PyTorch: {first}", stacklevel=2)
-        refused(first)
-
-    return aot_backend(compile_aten, refused=refused, failed=failed)
+        self.refused(first)
 
 
 def _check_torch() -> None:
@@ -181,6 +223,23 @@ def _check_torch() -> None:
             f"tofuse supports torch 2.11 to 2.13, and this is {torch.__version__}; "
             "install one of those"
         )
+
+
+def _leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that a backward pass from these outputs would give gradients to."""
+    work = [t.grad_fn for t in outputs]
+    seen: set[torch.autograd.graph.Node] = set()
+    found: dict[torch.Tensor, None] = {}
+    while work:
+        node = work.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)  # only the nodes that accumulate have one
+        if isinstance(variable, torch.Tensor):
+            found[variable] = None
+        work += [n for n, _ in node.next_functions]
+    return list(found)
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:

@@ -17,6 +17,7 @@ class Config:
     """How to compile. Every field is an option of `tofuse.compile`."""
 
     dynamic: bool | None = None  # sizes as symbols: True all, False none, None as torch decides
+    capture: str = "dynamo"  # "trace": once as a pure function; see tofuse.capture.trace
     fullgraph: bool = False  # a graph break is an error
     precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
     strict: bool = False  # a kernel that does not compile is an error, not a warning
@@ -36,6 +37,9 @@ def make_config(options: dict[str, bool | str | int | None]) -> Config:
     precision = options.get("precision", "fast")
     if precision not in ("fast", "eager"):
         raise OptionError(f"precision is 'fast' or 'eager', not {precision!r}")
+    capture = options.get("capture", "dynamo")
+    if capture not in ("dynamo", "trace"):
+        raise OptionError(f"capture is 'dynamo' or 'trace', not {capture!r}")
     show = options.get("show", os.environ.get("TOFUSE_SHOW", ""))
     stages = tuple(s.strip() for s in str(show or "").split(",") if s.strip())
     for s in stages:
@@ -45,6 +49,7 @@ def make_config(options: dict[str, bool | str | int | None]) -> Config:
     dynamic = options.get("dynamic")
     return Config(
         dynamic=None if dynamic is None else bool(dynamic),
+        capture=str(capture),
         fullgraph=bool(options.get("fullgraph", False)),
         precision=str(precision),
         strict=bool(options.get("strict", False)),

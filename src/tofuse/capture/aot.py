@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.partition import partition
-from tofuse.capture.programs import pass_through_dropout, refusal
+from tofuse.capture.programs import guard_overlaps, pass_through_dropout, refusal
 from tofuse.capture.rng import merge_seeds
 
 Compiled = Callable[[list[object]], object]
@@ -57,7 +57,7 @@ def aot_backend(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=_partition,
+        partition_fn=partition_joint,
         decompositions=decompositions(own_random=own_random),
     )
 
@@ -68,7 +68,7 @@ def aot_backend(
             return gm.forward
         pass_through_dropout(gm)
         try:
-            return compile_program(gm, example_inputs)
+            return guard_overlaps(gm, compile_program(gm, example_inputs))
         except TorchDynamoException:
             raise  # to Dynamo
         except Exception as error:
@@ -90,13 +90,14 @@ def boxed(run: Compiled) -> Boxed:
     return call  # type: ignore[return-value]  # now it has the attribute
 
 
-def _partition(
+def partition_joint(
     joint: torch.fx.GraphModule,
     joint_inputs: Sequence[object],
     *,
     num_fwd_outputs: int,
     static_lifetime_input_indices: list[int] | None = None,
 ) -> tuple[GraphModule, GraphModule]:
+    """The forward and the backward of a joint graph, on one random seed."""
     return partition(
         merge_seeds(joint),
         joint_inputs,

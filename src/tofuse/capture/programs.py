@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
+
+Run = Callable[..., object]
 
 
 def pass_through_dropout(gm: GraphModule) -> None:
@@ -30,16 +34,56 @@ def refusal(gm: GraphModule) -> str | None:
     A write into a tensor that overlaps itself has an effect that depends on the order of the
     elements, or is an error; a functional program cannot tell it.
     """
-    tensors = {n: t for n in gm.graph.nodes if (t := _tensor(n)) is not None}
-    inputs = [t for n, t in tensors.items() if n.op == "placeholder"]
+    inputs = [t for n in gm.graph.nodes if n.op == "placeholder" and (t := _tensor(n)) is not None]
     overlapping = {_memory(t) for t in inputs if overlaps_itself(t)}
     for node in gm.graph.nodes:
-        written = [tensors[n] for n in _written(node) if n in tensors]
-        if any(overlaps_itself(t) or _memory(t) in overlapping for t in written):
+        if any(overlaps_itself(t) or _memory(t) in overlapping for t in _written(node)):
             return "it writes into a tensor that overlaps itself"
         if overlapping and _holds_program(node):
             return "it may write into a tensor that overlaps itself"
-    return None
+    written = _written_memory(gm)
+    spans = [(*_span(t, _memory(t) << 64), _memory(t) in written) for t in inputs]
+    return "it writes into an argument that overlaps another" if collide(spans) else None
+
+
+def guard_overlaps(gm: GraphModule, compiled: Run) -> Run:
+    """`compiled`, but `gm` where an argument it writes into overlaps another.
+
+    Dynamo's guards do not look at the memory of arguments.
+    """
+    values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
+    tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
+    written = _written_memory(gm)
+    changed = {k for k in tensors if (t := _plain(values[k])) is not None and _memory(t) in written}
+    if not changed or len(tensors) < 2 or any(_plain(values[k]) is None for k in tensors):
+        return compiled
+    fixed = not any(isinstance(v, torch.SymInt) for v in values)
+    known: list[int] = []
+
+    def run(*args: torch.Tensor) -> object:
+        nonlocal known
+        places = [args[k].data_ptr() for k in tensors]
+        if places != known or not fixed:
+            found = zip(tensors, places, strict=True)
+            if collide([(*_span(args[k], at), k in changed) for k, at in found]):
+                return gm.forward(*args)
+            known = places
+        return compiled(*args)
+
+    return run
+
+
+def collide(spans: Sequence[tuple[int, int, bool]]) -> bool:
+    """Whether two spans (first byte, byte after the last, written) meet, one of them written."""
+    end = end_of_written = 0
+    for first, after, written in sorted(spans):
+        if first == after:
+            continue
+        if first < (end if written else end_of_written):
+            return True
+        end = max(end, after)
+        end_of_written = max(end_of_written, after) if written else end_of_written
+    return False
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
@@ -65,24 +109,46 @@ def _guess(size: int | torch.SymInt) -> int:
 
 
 def _tensor(node: Node) -> torch.Tensor | None:
-    value = node.meta.get("example_value")
-    strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return value if strided and not is_traceable_wrapper_subclass(value) else None
+    return _plain(node.meta.get("example_value"))
+
+
+def _plain(value: object) -> torch.Tensor | None:
+    """The value, if it stands for a tensor that lies in memory by strides."""
+    if not isinstance(value, FakeTensor):  # but for instance a subclass that holds some
+        return None
+    return value if value.layout is torch.strided and value.device.type != "meta" else None
+
+
+def _span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
+    """The bytes it lies in, from `base` or, where it is fake, from its storage's place on."""
+    extents = [_guess(n) for n in tensor.shape]
+    if isinstance(tensor, FakeTensor):
+        base += _guess(tensor.storage_offset()) * tensor.itemsize
+    if 0 in extents:
+        return base, base
+    reach = sum((n - 1) * _guess(s) for n, s in zip(extents, tensor.stride(), strict=True))
+    return base, base + (reach + 1) * tensor.itemsize
+
+
+def _written_memory(gm: GraphModule) -> set[int]:
+    return {_memory(t) for node in gm.graph.nodes for t in _written(node)}
 
 
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _written(node: Node) -> list[Node]:
+def _written(node: Node) -> list[torch.Tensor]:
     """The tensors a call writes into."""
     if node.op not in ("call_function", "call_method"):
         return []
     name, found = _name(node.target), [node.kwargs.get("out")]
     in_place = name.endswith("_") and not name.endswith("__")
     if in_place or name in WRITERS or node.kwargs.get("inplace") is True:
-        found += [*node.args[:1], node.kwargs.get("input")]
-    return [x for x in found if isinstance(x, Node)]
+        first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
+        found += node.args if name.startswith("_fused") else first
+    leaves = [x for x in tree_leaves(found) if isinstance(x, Node)]
+    return [t for x in leaves if (t := _tensor(x)) is not None]
 
 
 def _holds_program(node: Node) -> bool:

@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 
 from tofuse.ops.philox import uniform as philox_uniform
+from tofuse.ops.reference import draw_seed
 
 _LIBRARY = torch.library.Library("tofuse", "DEF")
 _LIBRARY.define("seed() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
 _LIBRARY.define("uniform(Tensor seed, SymInt[] size, int stream) -> Tensor")
-
-
-def _draw_seed() -> Tensor:
-    return torch.empty(2, dtype=torch.int64).random_()
 
 
 def _draw_uniform(seed: Tensor, size: Sequence[int], stream: int) -> Tensor:
@@ -36,7 +33,7 @@ def _fake_uniform(seed: Tensor, size: Sequence[int], stream: int) -> Tensor:
     return seed.new_empty(size, dtype=torch.float32)
 
 
-_LIBRARY.impl("seed", _draw_seed, "CompositeExplicitAutograd")
+_LIBRARY.impl("seed", draw_seed, "CompositeExplicitAutograd")
 _LIBRARY.impl("uniform", _draw_uniform, "CPU")
 torch.library.register_fake("tofuse::seed", _fake_seed, lib=_LIBRARY)
 torch.library.register_fake("tofuse::uniform", _fake_uniform, lib=_LIBRARY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Union
 
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides
@@ -89,7 +90,7 @@ class Op:
     def result(self) -> Value:
         return self.results[0]
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Value, ...]:
         """The operands that are tensors, in order, with repeats."""
         return tuple(x for x in self.operands if isinstance(x, Value))

@@ -107,6 +107,11 @@ def _lay_out(tensor: Tensor, value: Value, sizes: Sizes) -> Tensor:
     return laid.copy_(tensor)
 
 
+def draw_seed() -> Tensor:
+    """Two random 64-bit words from torch's default CPU generator: what `tofuse::seed` gives."""
+    return torch.empty(2, dtype=torch.int64).random_()
+
+
 def call_target(target: str) -> Callable[..., object]:
     """The PyTorch operator of a name such as 'aten.mm.default'."""
     namespace, name, overload = target.split(".")

@@ -8,6 +8,7 @@ from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
 from tofuse.passes.fold_constants import fold_constants
 from tofuse.passes.simplify import simplify
+from tofuse.passes.sink_takes import sink_takes
 from tofuse.passes.thin_matmul import thin_matmul
 from tofuse.passes.views import views
 
@@ -23,6 +24,7 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     cse,
     batch_branches,
     thin_matmul,
+    sink_takes,
 )
 
 MAX_ROUNDS = 3

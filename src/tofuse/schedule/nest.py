@@ -44,10 +44,34 @@ class Unschedulable(Exception):
 def build_nest(kernel: Kernel, schedule: Schedule, *, repeat: bool = False) -> Nest:
     """The loops of a kernel; raises Unschedulable where its statements do not nest that way.
 
-    `repeat` allows a reduction inside loops it does not depend on: it is taken again each time.
+    With `repeat`, where that is the only way, reductions are taken again at every point of loops
+    outside theirs that they do not depend on.
     """
     _check_loops(kernel, schedule)
-    return _Builder(kernel, schedule, repeat).run()
+    try:
+        return _Builder(kernel, schedule, *iteration_axes(kernel)).run()
+    except Unschedulable:
+        if not repeat:
+            raise
+    return _Builder(kernel, schedule, *_repeated_axes(kernel, schedule)).run()
+
+
+def _repeated_axes(
+    kernel: Kernel, schedule: Schedule
+) -> tuple[dict[str, frozenset[str]], dict[Stmt, frozenset[str]]]:
+    """`iteration_axes` of a kernel whose inner reductions depend on all loops around them."""
+    values, runs = iteration_axes(kernel)
+    names = [lp.axis for lp in schedule.loops]
+    for s in kernel.body:
+        runs[s] |= frozenset().union(*(values[u] for u in uses(s)))
+        if isinstance(s, Reduce):
+            opens = min(names.index(a) for a in s.over)
+            if opens >= schedule.parallel:  # what is outside, tiles and all
+                runs[s] |= frozenset(names[:opens]) - frozenset(names[opens:])
+            values[s.name] = runs[s] - frozenset(s.over)
+        elif not isinstance(s, Store):
+            values[s.name] = runs[s]
+    return values, runs
 
 
 def _check_loops(kernel: Kernel, schedule: Schedule) -> None:
@@ -72,16 +96,14 @@ def _check_loops(kernel: Kernel, schedule: Schedule) -> None:
 class _Builder:
     kernel: Kernel
     schedule: Schedule
-    repeat: bool
-    values: dict[str, frozenset[str]] = field(default_factory=dict)
-    runs: dict[Stmt, frozenset[str]] = field(default_factory=dict)
+    values: dict[str, frozenset[str]]
+    runs: dict[Stmt, frozenset[str]]
     makers: dict[str, Definition] = field(default_factory=dict)
     scratch: dict[str, Scratch] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)  # the level that a scratch array spans
     block: Dim = 0
 
     def run(self) -> Nest:
-        self.values, self.runs = iteration_axes(self.kernel)
         self.makers = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
         phases, body = [], list(self.kernel.body)
         stages = self._stages(body, range(self.schedule.parallel))
@@ -110,8 +132,14 @@ class _Builder:
         """The outermost loop a reduction runs over."""
         return min(self.first(a) for a in r.over)
 
-    def _stages(self, items: Sequence[Item], levels: range) -> dict[Item, int]:
-        """The pass of each statement: one later than every reduction over `levels` it needs."""
+    def _stages(
+        self, items: Sequence[Item], levels: range, straight: int = PHASES
+    ) -> dict[Item, int]:
+        """The pass of each statement: one later than every reduction over `levels` it needs.
+
+        Statements up to depth `straight` stand before the loops of their pass, so they wait for
+        every reduction in there.
+        """
         stage: dict[Item, int] = {}
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
         for s in items:
@@ -120,7 +148,9 @@ class _Builder:
                 if name not in by_name:
                     continue
                 d = by_name[name]
-                waits = isinstance(d, Reduce) and self.opens(d) in levels
+                waits = isinstance(d, Reduce) and (
+                    self.opens(d) in levels or self.opens(d) > straight >= self.depth(s)
+                )
                 latest = max(latest, stage[d] + waits)
             stage[s] = latest
         return stage
@@ -288,7 +318,7 @@ class _Builder:
         `around` are the axes of the loops that enclose them.
         """
         nodes: list[Node] = []
-        stages = self._stages(items, range(level, level + 1))
+        stages = self._stages(items, range(level, level + 1), level)
         for k in range(max(stages.values(), default=0) + 1):
             part = [s for s in items if stages[s] == k]
             part = self._closure(part, items, stages, k, level)
@@ -335,15 +365,9 @@ class _Builder:
     def _straight(self, items: Sequence[Item], around: frozenset[str]) -> tuple[Node, ...]:
         """Statements in place; stores and reductions must run once per point of their own axes."""
         for s in items:
-            if isinstance(s, (Store, Reduce)) and not self._once(s, around):
+            if isinstance(s, (Store, Reduce)) and not around <= self.runs[s]:
                 raise Unschedulable("iteration spaces differ")
         return tuple(s if isinstance(s, Restore) else Do(s) for s in items)
-
-    def _once(self, s: Store | Reduce, around: frozenset[str]) -> bool:
-        """Whether a store, or a step of a reduction, happens once in loops over those axes."""
-        if isinstance(s, Store) or not self.repeat or self.opens(s) < self.schedule.parallel:
-            return around <= self.runs[s]
-        return all(self.position(a) < self.opens(s) for a in around - self.runs[s])
 
 
 def _uses(item: Item) -> tuple[str, ...]:

@@ -1,0 +1,83 @@
+"""The arguments of a call: its distinct tensors, and a signature of all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+Signature = tuple[object, ...]
+SIMPLE = frozenset((bool, int, str, type(None), torch.dtype, torch.device))
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments taken apart. `plain`: distinct tensors by position, and nothing else."""
+
+    tensors: tuple[torch.Tensor, ...]
+    places: tuple[int, ...]  # of each leaf among the tensors; -1 for what is no tensor
+    leaves: tuple[object, ...]
+    spec: TreeSpec
+    plain: bool
+
+    def rebuild(
+        self, tensors: Sequence[torch.Tensor]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:  # fmt: skip
+        """Arguments and keyword arguments, with these tensors."""
+        pairs = zip(self.places, self.leaves, strict=True)
+        args, kwargs = tree_unflatten([x if k < 0 else tensors[k] for k, x in pairs], self.spec)
+        return args, kwargs
+
+
+def take_apart(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
+    """The distinct tensors of a call in order, and where they stood."""
+    leaves, spec = tree_flatten((args, dict(kwargs)))
+    tensors, places = _distinct(leaves)
+    plain = not kwargs and len(tensors) == len(args) == len(leaves)
+    return Call(tuple(tensors), tuple(places), tuple(leaves), spec, plain)
+
+
+def signature_of(
+    args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[Signature, list[torch.Tensor]]:
+    """Everything about a call but its distinct tensors, to compare by; and these.
+
+    Numbers count with their type and sign; of lists and dicts, what is in them.
+    """
+    leaves: Sequence[object] = (*args, *kwargs.values())
+    spec: object = None
+    for x in leaves:
+        if not isinstance(x, (torch.Tensor, float)) and type(x) not in SIMPLE:
+            leaves, spec = tree_flatten((args, dict(kwargs)))
+            break
+    tensors, places = _distinct(leaves)
+    rest = [_key(x) for x, k in zip(leaves, places, strict=True) if k < 0]
+    return (len(args), tuple(kwargs), spec, tuple(places), tuple(rest)), tensors
+
+
+def _distinct(leaves: Sequence[object]) -> tuple[list[torch.Tensor], list[int]]:
+    order: dict[int, int] = {}
+    tensors: list[torch.Tensor] = []
+    places: list[int] = []
+    for x in leaves:
+        if not isinstance(x, torch.Tensor):
+            places.append(-1)
+            continue
+        k = order.setdefault(id(x), len(tensors))
+        if k == len(tensors):
+            tensors.append(x)
+        places.append(k)
+    return tensors, places
+
+
+def _key(x: object) -> object:
+    """What a guard compares of something that is no tensor."""
+    if isinstance(x, (float, complex)):
+        return (type(x), repr(x))  # -0.0 is not 0.0, and nan is nan
+    try:
+        hash(x)
+    except TypeError:
+        return (type(x), id(x))
+    return (type(x), x)

@@ -1,0 +1,171 @@
+"""Capture as a pure function: traced once for each kind of arguments, guarded by these alone.
+
+No bytecode is looked at: the function runs once on fake tensors. Guards are on what goes in:
+dtype, shape, strides, device and requires_grad of tensors, which arguments are one tensor, other
+arguments by value, grad mode, autocast, and the training flags of modules. Tensors that the
+function closes over, parameters of modules among them, are inputs by identity: gradients flow to
+them, and changes in place are seen; another tensor under the same name is not, but for the
+parameters and buffers of a module that is itself compiled. Python numbers, and globals of other
+kinds, are constants from the first call on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MethodType
+
+import torch
+from torch._C import _are_functorch_transforms_active as transforms_active
+from torch._C._dynamo.guards import TensorGuards
+
+from tofuse.capture.arguments import Call, Signature, signature_of, take_apart
+from tofuse.capture.closure import closed_over
+from tofuse.capture.joint import CompileGraph, compile_program
+
+grad_enabled = torch.is_grad_enabled
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a module keeps a parameter or buffer."""
+
+    held: Mapping[str, torch.Tensor | None]
+    name: str
+
+
+@dataclass
+class Entry:
+    """One compiled program and the state it is valid in."""
+
+    guard: TensorGuards
+    run: Callable[..., object]
+    closed: tuple[torch.Tensor, ...]
+    slots: tuple[Slot, ...]
+    same: tuple[tuple[int, torch.Tensor], ...]  # arguments that the function also closes over
+    memory: tuple[tuple[int, int], ...] | None  # how they share it, where one is written into
+    grad: bool | None  # None: no argument requires grad, so that the mode does not matter
+    autocast: torch.dtype | None
+    default: torch.dtype
+    modes: tuple[bool, ...]
+
+    def extra(self) -> tuple[torch.Tensor | None, ...]:
+        """The tensors that are read beside the arguments, as they are now."""
+        if not self.slots:
+            return self.closed
+        return (*self.closed, *[s.held.get(s.name) for s in self.slots])
+
+    def state_fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether all is as when it was traced that the guard does not look at."""
+        if self.default is not torch.get_default_dtype():
+            return False
+        if self.autocast is not None and self.autocast is not torch.get_autocast_dtype("cpu"):
+            return False
+        if self.same and any(tensors[k] is not t for k, t in self.same):
+            return False
+        return self.memory is None or self.memory == sharing(tensors)
+
+
+class Traced:
+    """A callable that traces, compiles and caches."""
+
+    def __init__(
+        self,
+        function: Callable[..., object],
+        compile_graph: CompileGraph,
+        module: torch.nn.Module | None = None,
+    ) -> None:
+        self.function, self.compile_graph = function, compile_graph
+        self.modules = [] if module is None else list(module.modules())
+        self.plain: list[Entry] = []  # for calls with distinct tensors and nothing else
+        self.other: dict[Signature, list[Entry]] = {}
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        if not kwargs:
+            grad = grad_enabled()
+            for entry in self.plain:
+                if entry.grad is not None and entry.grad is not grad:
+                    continue
+                extra = entry.extra()
+                try:
+                    fits = entry.guard.check(*args, *extra)
+                except (TypeError, RuntimeError):  # not all are tensors
+                    break
+                if not fits or entry.modes != self._modes():
+                    continue
+                if entry.state_fits(args):  # type: ignore[arg-type]  # the guard saw tensors
+                    return entry.run(*args, *extra)
+        return self._find(args, kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Callable[..., object]:
+        """As a method: `self` is an argument like another."""
+        return self if instance is None else MethodType(self, instance)
+
+    def _modes(self) -> tuple[bool, ...]:
+        """The training flags; () for a function."""
+        return tuple([m.training for m in self.modules]) if self.modules else ()
+
+    def _find(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """Run any arguments; trace where there is no entry for them."""
+        if transforms_active():
+            return self.function(*args, **kwargs)
+        signature, tensors = signature_of(args, kwargs)
+        modes = self._modes()
+        for entry in self.other.get(signature, ()):
+            extra = entry.extra()
+            if entry.grad not in (None, grad_enabled()) or entry.modes != modes or None in extra:
+                continue
+            if entry.guard.check(*tensors, *extra) and entry.state_fits(tensors):
+                return entry.run(*tensors, *extra)
+        call = take_apart(args, kwargs)
+        entry, result = self._trace(call)
+        entries = self.plain if call.plain else self.other.setdefault(signature, [])
+        entries.insert(0, entry)
+        return result
+
+    def _trace(self, call: Call) -> tuple[Entry, object]:
+        """Compile for this call; the compiled program's first result comes with it."""
+
+        def flat(*tensors: torch.Tensor) -> object:
+            args, kwargs = call.rebuild(tensors)
+            return self.function(*args, **kwargs)
+
+        found = closed_over(flat, call.tensors)
+        given = {id(t): k for k, t in enumerate(call.tensors)}
+        slots = {id(t): s for s in self._slots() if (t := s.held[s.name]) is not None}
+        closed = [t for t in found if id(t) not in given and id(t) not in slots]
+        held = [t for t in found if id(t) not in given and id(t) in slots]
+        tensors = [*call.tensors, *closed, *held]
+        program = compile_program(flat, tensors, len(call.tensors), self.compile_graph)
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        entry = Entry(
+            guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
+            run=program.run,
+            closed=tuple(closed),
+            slots=tuple(slots[id(t)] for t in held),
+            same=tuple((given[id(t)], t) for t in found if id(t) in given),
+            memory=sharing(call.tensors) if program.writes else None,
+            grad=grad_enabled() if any(t.requires_grad for t in tensors) else None,
+            autocast=autocast,
+            default=torch.get_default_dtype(),
+            modes=self._modes(),
+        )
+        return entry, program.first
+
+    def _slots(self) -> list[Slot]:
+        return [
+            Slot(held, name)
+            for module in self.modules
+            for held in (module._parameters, module._buffers)
+            for name in held
+        ]
+
+
+def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    """For each tensor that shares memory with another: whose, and from which element on."""
+    places = [t.untyped_storage()._cdata for t in tensors]
+    first = [places.index(p) for p in places]
+    return tuple(
+        (k, t.storage_offset()) if first.count(k) > 1 else (-1, 0)
+        for k, t in zip(first, tensors, strict=True)
+    )

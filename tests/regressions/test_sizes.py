@@ -1,0 +1,149 @@
+"""Shapes: specialised, symbolic, empty, huge; and when to compile again."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tofuse
+from tests.support.eager import assert_as_eager, assert_same, copies, outcome
+from tofuse.api import _compile
+from tofuse.config import make_config
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def compilations(fn, inputs, **options):
+    """How many graphs were compiled over all inputs; every result is held against eager."""
+    reports = []
+    compiled = _compile(fn, make_config({"strict": True, **options}), reports.append)
+    for x in inputs:
+        got, expected = outcome(compiled, copies((x,)), {}), outcome(fn, copies((x,)), {})
+        assert_same(got, expected, rtol=1e-4, atol=1e-4)
+    assert not [r.notes for r in reports if r.notes]
+    return len(reports)
+
+
+def batches(sizes, grad=False):
+    return [torch.randn(b, 16, requires_grad=grad) for b in sizes]
+
+
+TEN = (4, 6, 10, 12, 3, 8, 16, 20, 32, 5)
+NET = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
+PROGRAMS = {
+    "pointwise": lambda x: (x * 2 + 1).relu(),
+    "softmax": lambda x: x.softmax(-1),
+    "outer softmax": lambda x: x.softmax(0),
+    "layer norm": lambda x: F.layer_norm(x, (16,)),
+    "mean": lambda x: x.mean(),
+    "shared": lambda x: (x.sum(0), x.cos()),
+    "cat": lambda x: torch.cat([x, x * 2]).sin(),
+    "reshape": lambda x: (x * 2).view(-1, 4).cos(),
+    "shape": lambda x: x * x.shape[0],
+    "attention": lambda x: ((x @ x.t()) / x.shape[0] ** 0.5).softmax(-1) @ x,
+    "cross entropy": lambda x: F.cross_entropy(x, torch.zeros(x.shape[0], dtype=torch.long)),
+    "pad": lambda x: F.pad(x, (1, 1, 2, 0)) + 1,
+    "outer": lambda x: x[:, None, :] * x[None],
+    "index": lambda x: x[torch.arange(x.shape[0] - 1, -1, -1)],
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_ten_batch_sizes_are_one_compilation_where_sizes_are_symbolic(name, grad):
+    """TensorRT-LLM 6142"""
+    count = compilations(PROGRAMS[name], batches(TEN, grad), dynamic=True)
+    assert count == 1 + grad  # forward and backward
+
+
+def test_a_network_is_compiled_once_for_ten_batch_sizes():
+    """TensorRT-LLM 6142"""
+    with torch.no_grad():
+        assert compilations(lambda x: NET(x), batches(TEN), dynamic=True) == 1
+
+
+def test_sizes_become_symbolic_when_they_change():
+    """pytorch 121369: without an option, two compilations."""
+    assert compilations(PROGRAMS["softmax"], batches(TEN)) == 2
+
+
+def test_compilation_goes_on_after_eight_shapes():
+    """pytorch 121369: the ninth shape was left to eager, and the tenth, and all others."""
+    sizes = range(2, 22)
+    assert compilations(PROGRAMS["pointwise"], batches(sizes), dynamic=False) == len(sizes)
+
+
+def test_a_shape_is_never_served_by_another_shapes_kernel():
+    """pytorch 86020"""
+    shapes = [(4, 8), (8, 4), (32,), (2, 16), (4, 8, 1), (1, 4, 8), (4, 8), (5, 7), (32, 1)]
+    for dynamic in (False, None, True):
+        torch._dynamo.reset()
+        inputs = [torch.randn(s) for s in shapes]
+        compilations(lambda x: (x * 2).softmax(-1) + x.sum(0), inputs, dynamic=dynamic)
+
+
+def test_a_stride_or_dtype_is_never_served_by_anothers_kernel():
+    """pytorch 86020"""
+    x = torch.randn(8, 8)
+    inputs = [x, x.t(), x[::2], x.double(), x.bfloat16(), x.long(), x.expand(2, 8, 8)[0], x]
+    for dynamic in (False, None, True):
+        torch._dynamo.reset()
+        compilations(lambda x: x * 2 + 1, inputs, dynamic=dynamic)
+
+
+EDGES = ((0,), (0, 3), (3, 0), (2, 0, 4), (), (1,), (1, 1), (1, 3), (3, 1))
+OPS = {
+    "pointwise": lambda x: (x * 2 + 1).relu(),
+    "sum": lambda x: x.sum(),
+    "sum of rows": lambda x: x.sum(-1),
+    "mean": lambda x: x.mean(-1),
+    "product": lambda x: x.prod(),
+    "softmax": lambda x: x.softmax(-1),
+    "variance": lambda x: x.var(-1, correction=0),
+    "maximum": lambda x: x.amax(-1),
+    "whole maximum": lambda x: x.amax(),
+    "argmax": lambda x: x.argmax(),
+    "max with index": lambda x: x.max(-1),
+    "norm": lambda x: x.norm(),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "any": lambda x: ((x > 0).any(), (x > 0).all()),
+    "reshape": lambda x: x.reshape(-1) + 1,
+    "broadcast": lambda x: x + torch.ones(4, 1, 1, 1),
+    "keep": lambda x: x.sum(-1, keepdim=True) * x,
+    "scan": lambda x: x.cumsum(-1) * 2,
+    "cat": lambda x: torch.cat([x.reshape(-1), x.reshape(-1) * 2]),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_empty_zero_dim_and_size_one_tensors(name):
+    """OpInfo: as eager, including the error."""
+    for shape in EDGES:
+        for grad in (False, True):
+            torch._dynamo.reset()
+            x = torch.randn(shape, requires_grad=grad)
+            try:
+                OPS[name](x)
+            except (RuntimeError, IndexError):
+                with pytest.raises((RuntimeError, IndexError)):
+                    tofuse.compile(OPS[name])(x)
+            else:
+                assert_as_eager(OPS[name], x, calls=1)
+
+
+def test_tensors_beyond_two_to_the_31_elements_are_addressed_in_64_bits():
+    """Common: pages that nobody touches cost nothing, so the addresses are real."""
+    far = 2**31
+    memory = torch.empty(far + 64, dtype=torch.int8)
+    rows = memory.as_strided((2, 8), (far, 1))
+    rows.copy_(torch.arange(16, dtype=torch.int8).view(2, 8))
+    for options in ({"dynamic": False}, {"dynamic": True}):
+        torch._dynamo.reset()
+        compiled = tofuse.compile(lambda x: x.int() * 2 + 1, **options)
+        expected = torch.arange(16, dtype=torch.int32).view(2, 8) * 2 + 1
+        assert torch.equal(compiled(rows), expected)
+        assert torch.equal(compiled(rows.t()), expected.t())
+    index = torch.tensor([0, far, far + 15])
+    memory[index] = torch.tensor([3, 4, 5], dtype=torch.int8)
+    taken = tofuse.compile(lambda x, i: x[i].int() + 1)(memory, index)
+    assert taken.tolist() == [4, 5, 6]
