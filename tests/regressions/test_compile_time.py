@@ -74,7 +74,8 @@ def test_30_layers_compile_in_linear_time_and_each_kernel_once(monkeypatch):
     x = torch.randn(16, 32, requires_grad=True)
     compile_ms(layers(2), x)  # warm
     loaded.clear()
-    fifteen, thirty = compile_ms(layers(15), x), compile_ms(layers(30), x)
+    fifteen = min(compile_ms(layers(15), x) for _ in range(2))
+    thirty = min(compile_ms(layers(30), x) for _ in range(2))
     assert thirty < 4 * fifteen + 100
     loaded.clear()
     torch._dynamo.reset()

@@ -115,6 +115,7 @@ OPS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")  # eager warns of it too
 @pytest.mark.parametrize("name", OPS)
 def test_empty_zero_dim_and_size_one_tensors(name):
     """OpInfo: as eager, including the error."""

@@ -81,8 +81,14 @@ def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[tor
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(t) for t in tensors]
     closed = _Closed()
-    with data_errors(), closed, mode:
-        function(*fake)
+    try:
+        with data_errors(), closed, mode:
+            function(*fake)
+    except CaptureError:
+        raise
+    except Exception:
+        function(*tensors)  # the program's own error, in eager's words
+        raise
     return list(closed.found.values())
 
 

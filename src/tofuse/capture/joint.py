@@ -16,7 +16,6 @@ from torch._functorch._aot_autograd.schemas import (
 )
 from torch._functorch.aot_autograd import aot_function
 from torch._guards import TracingContext, tracing
-from torch.autograd.function import once_differentiable
 from torch.fx import GraphModule
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -229,8 +228,6 @@ def _training(parts: _Parts, wanted: Sequence[bool]) -> Callable[..., Results] |
                 return tuple(parts.backward()([*ctx.saved_tensors, *used]))
         return tuple(parts.backward()([*ctx.saved_tensors, *used]))
 
-    delayed = once_differentiable(run_backward)
-
     class Fused(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Context, *tensors: torch.Tensor) -> Results:
@@ -242,11 +239,24 @@ def _training(parts: _Parts, wanted: Sequence[bool]) -> Callable[..., Results] |
 
         @staticmethod
         def backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
-            return (delayed if torch.is_grad_enabled() else run_backward)(ctx, *grads)
+            if not torch.is_grad_enabled():
+                return run_backward(ctx, *grads)
+            with torch.no_grad():
+                return _final(run_backward(ctx, *grads))
 
     # Function.apply, without its checks for functorch, which the caller has made
     apply: Callable[..., Results] = super(torch.autograd.Function, Fused).apply
     return apply
+
+
+def _final(grads: tuple[object, ...]) -> tuple[object, ...]:
+    """Gradients that raise when they are differentiated themselves."""
+    tensors = [g.detach().requires_grad_() for g in grads if isinstance(g, torch.Tensor)]
+    rest = iter(torch._C._functions.DelayedError(TWICE, len(tensors))(*tensors))  # type: ignore[operator]  # a function object
+    return tuple(next(rest) if isinstance(g, torch.Tensor) else g for g in grads)
+
+
+TWICE = b"a program compiled by tofuse cannot be differentiated twice; use eager for that"
 
 
 def _saved(

@@ -113,7 +113,9 @@ class Traced:
         modes = self._modes()
         for entry in self.other.get(signature, ()):
             extra = entry.extra()
-            if entry.grad not in (None, grad_enabled()) or entry.modes != modes or None in extra:
+            if entry.grad not in (None, grad_enabled()) or entry.modes != modes:
+                continue
+            if any(t is None for t in extra):
                 continue
             if entry.guard.check(*tensors, *extra) and entry.state_fits(tensors):
                 return entry.run(*tensors, *extra)
@@ -166,6 +168,6 @@ def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
     places = [t.untyped_storage()._cdata for t in tensors]
     first = [places.index(p) for p in places]
     return tuple(
-        (k, t.storage_offset()) if first.count(k) > 1 else (-1, 0)
+        (k, int(t.storage_offset())) if first.count(k) > 1 else (-1, 0)
         for k, t in zip(first, tensors, strict=True)
     )

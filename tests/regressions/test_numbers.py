@@ -1,0 +1,174 @@
+"""Arithmetic at the edges: integers, nan, infinities, signed zeros, half precision."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager, copies
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+A = torch.tensor([-7, -7, 7, 7, 5, -5, 0, -1, 2**62, -(2**63)])
+B = torch.tensor([2, -2, 2, -2, 3, 3, 4, -1, 3, 5])
+
+INTEGER_OPS = {
+    "true division": torch.div,
+    "floor division": torch.floor_divide,
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
+    "truncation": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "by constants": lambda a, b: (a // 3, a % 3, a // -3, a % -3, torch.fmod(a, -3), a / 3, a % 2),
+    "overflow": lambda a, b: (a * b, a + 2**31, a * 1000003, a - b, a.abs(), -a, a**2, a**3),
+    "shifts": lambda a, b: (a << 3, a >> 1, a << (b.abs() % 5), a >> (b.abs() % 5)),
+    "far shifts": lambda a, b: (a << 40, a >> 70, a << -1),
+    "bits": lambda a, b: (a & b, a | b, a ^ b, ~a),
+    "bools": lambda a, b: (
+        *(a.bool() + b.bool(), a.bool() * b.bool(), a.bool() & b.bool(), a.bool() ^ b.bool()),
+        *(~a.bool(), a.bool() < b.bool(), a.bool().sum(), a.bool() + 1, a.bool() * 2.5),
+        *(torch.maximum(a.bool(), b.bool()), a.bool() / b.abs().clamp(1).bool()),
+    ),
+    "comparisons": lambda a, b: (a < b, a == b, a >= b, a > 0.5, a <= 300),
+    "clamps": lambda a, b: (a.clamp(-3, 4), a.clamp(min=b), torch.maximum(a, b)),
+    "reductions": lambda a, b: (a.sum(), a.prod(), a.amax(), a.argmax(), a.any(), a.cumsum(0)),
+    "to floats": lambda a, b: (a + 1.5, a * 2.5, a.float(), a.bfloat16(), a.double(), a.sum() / 2),
+    "powers": lambda a, b: torch.pow(a, b.abs() % 4),
+}
+
+
+@pytest.mark.parametrize("name", INTEGER_OPS)
+def test_integers_are_as_eagers(name):
+    """Fields of OpInfo: rounding of quotients, wrap-around, shifts, bools."""
+    for dtype in INTEGERS:
+        torch._dynamo.reset()
+        assert_as_eager(INTEGER_OPS[name], A.to(dtype), B.to(dtype), rtol=1e-6, atol=0, calls=1)
+
+
+@pytest.mark.parametrize("name", ["floor division", "remainder", "truncation"])
+def test_division_of_integers_by_zero_is_an_error(name):
+    """Fields of OpInfo"""
+    args = torch.tensor([1, 2]), torch.tensor([0, 1])
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        tofuse.compile(INTEGER_OPS[name])(*args)
+
+
+def test_floats_to_integers():
+    """Fields of OpInfo: towards zero; what does not fit, as the hardware does it."""
+
+    def f(x):
+        return x.int(), x.long(), x.to(torch.int8), x.to(torch.uint8), x.bool()
+
+    assert_as_eager(f, torch.tensor([1.7, -1.7, 100.5, -100.2, 0.3, -0.0]))
+
+
+NAN, INF = float("nan"), float("inf")
+SPECIAL = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 1e-40, 3.5, -2.5])
+EXACT = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "sign": lambda x: (torch.sign(x), torch.sgn(x), torch.signbit(x), x.neg(), x.abs()),
+    "clamp": lambda x: (x.clamp(-1, 1), x.clamp(min=0.0), x.clamp(max=-0.0), x.clamp(min=NAN)),
+    "rounding": lambda x: (x.round(), x.floor(), x.ceil(), x.trunc()),
+    "extremes": lambda x: (x.amax(), x.amin(), x[1:].amax(), x[3:5].amax(), x[3:5].amin()),
+    "places": lambda x: (x.argmax(), x.argmin(), x[1:].argmax(), x.max(0), x.min(0)),
+    "tests": lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.bool(), (x > 0).any(), x.all()),
+    "where": lambda x: (torch.where(x > 0, x, -x), x.nan_to_num(), x.masked_fill(x != x, 0.0)),
+    "sums": lambda x: (x.sum(), x[1:2].sum(), x[3:5].sum(), x[4:5].sum(), x.prod(), x.mean()),
+    "shrinks": lambda x: (F.hardshrink(x), F.softshrink(x), F.threshold(x, 0.5, 2.0)),
+    "hard": lambda x: (F.hardtanh(x), F.leaky_relu(x), F.relu(-x), F.hardsigmoid(x)),
+    "root": torch.sqrt,
+    "reciprocal": torch.reciprocal,
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_special_values_are_eagers_to_the_bit(name, dtype):
+    """Fields of OpInfo"""
+    assert_as_eager(EXACT[name], SPECIAL.to(dtype), rtol=0, atol=0, calls=1)
+
+
+PAIRS = {
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
+    "where": lambda a, b: torch.where(a > b, a, b),
+    "copysign": torch.copysign,
+    "comparisons": lambda a, b: (a < b, a <= b, a == b, a != b, a >= b, a > b),
+    "clamp": lambda a, b: torch.clamp(a, b, b.abs()),
+    "arithmetic": lambda a, b: (a + b, a - b, a * b, a / b),
+    "floor division": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "logical": lambda a, b: (a.logical_and(b), a.logical_or(b), a.logical_xor(b)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_pairs_of_special_values_are_eagers_to_the_bit(name, dtype):
+    """Fields of OpInfo"""
+    rows = SPECIAL.to(dtype)[:, None].expand(10, 10).contiguous()
+    assert_as_eager(PAIRS[name], rows, rows.t().contiguous(), rtol=0, atol=0, calls=1)
+
+
+SMOOTH = (
+    "exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf erfc sigmoid rsqrt exp2"
+)
+
+
+@pytest.mark.parametrize("name", SMOOTH.split())
+@pytest.mark.parametrize("grad", [False, True])
+def test_functions_at_special_values(name, grad):
+    """Fields of OpInfo"""
+    x = SPECIAL.clone().requires_grad_(grad)
+    assert_as_eager(getattr(torch, name), x, rtol=2e-6, atol=1e-7, calls=1)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_softmax_of_rows_of_minus_infinity(dim):
+    """Fields of OpInfo: nan, as in eager."""
+    x = torch.randn(4, 4)
+    x[1], x[:, 2] = -INF, -INF
+    for fn in (torch.softmax, torch.log_softmax, torch.logsumexp):
+        torch._dynamo.reset()
+        assert_as_eager(lambda x, fn=fn: fn(x, dim), x, calls=1)
+
+
+def test_sums_keep_the_sign_of_zero_where_eager_does():
+    """Fields of OpInfo"""
+    x = torch.full((3, 4), -0.0)
+    assert_as_eager(lambda x: (x + x, x * 1, -x, x.abs(), x.amax(0), x - 0.0), x, rtol=0, atol=0)
+
+
+def gated(x, y):
+    z = x * y + x
+    return (z.sigmoid() * z).tanh() * y - 0.3 * x
+
+
+def normed(x, y):
+    z = (x - y) * 1.7
+    return z.relu() + z.abs().sqrt() / (y * y + 1)
+
+
+def cubes(x, y):
+    return x * x * x + 3 * x * x * y + y / 3
+
+
+def exps(x, y):
+    return (x.exp() + y.sin()).log1p() * (x * 0.1).cos()
+
+
+def mixed(x, y):
+    return torch.where(x > y, x + y, x * y).float().mul(1.1).to(x.dtype) + y.clamp(-1, 1)
+
+
+@pytest.mark.parametrize("fn", [gated, normed, cubes, mixed, exps], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_chain_of_halves_is_bit_equal_to_eager_where_asked_for(fn, dtype):
+    """pytorch 168126, 168186, 182225, 181568, 183761, 159239"""
+    x, y = torch.randn(64, 257).to(dtype), torch.randn(64, 257).to(dtype)
+    got = tofuse.compile(fn, precision="eager")(x, y)
+    expected = fn(*copies((x, y)))
+    same = (got == expected) | (got.isnan() & expected.isnan())
+    assert same.all(), f"{(~same).sum()} of {same.numel()} differ"
