@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from tofuse.errors import CaptureError
 
@@ -46,7 +46,7 @@ class Substitute(TorchFunctionMode):
         if line is not None:
             fx_traceback.set_stack_trace([line])
         if self.by_identity:
-            args, kwargs = tree_map(self._traced, (args, kwargs))
+            args, kwargs = tree_map(self._traced, (args, kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _traced(self, x: object) -> object:
@@ -54,11 +54,12 @@ class Substitute(TorchFunctionMode):
 
 
 class _Closed(TorchFunctionMode):
-    """Notes the real tensors among fake ones: nothing but a closure brings those."""
+    """Notes the real tensors among fake ones, which only a closure brings, and makes them fake."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()
-        self.found: dict[int, torch.Tensor] = {}
+        self.mode = mode
+        self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_function__(
         self,
@@ -67,10 +68,15 @@ class _Closed(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        for x in tree_leaves((args, kwargs)):
-            if isinstance(x, torch.Tensor) and not isinstance(x, FakeTensor):
-                self.found[id(x)] = x
-        return func(*args, **(kwargs or {}))
+        args, kwargs = tree_map(self._fake, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _fake(self, x: object) -> object:
+        if not isinstance(x, torch.Tensor) or isinstance(x, FakeTensor):
+            return x
+        if id(x) not in self.found:
+            self.found[id(x)] = (x, self.mode.from_tensor(x))
+        return self.found[id(x)][1]
 
 
 def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -80,7 +86,7 @@ def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[tor
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(t) for t in tensors]
-    closed = _Closed()
+    closed = _Closed(mode)
     try:
         with data_errors(), closed, mode:
             function(*fake)
@@ -89,7 +95,7 @@ def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[tor
     except Exception:
         function(*tensors)  # the program's own error, in eager's words
         raise
-    return list(closed.found.values())
+    return [real for real, _ in closed.found.values()]
 
 
 @contextmanager

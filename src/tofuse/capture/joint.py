@@ -16,6 +16,7 @@ from torch._functorch._aot_autograd.schemas import (
 )
 from torch._functorch.aot_autograd import aot_function
 from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -56,7 +57,7 @@ def compile_program(
         partition_fn=parts.partition,
         decompositions=decompositions(),
     )
-    with data_errors(), tracing(TracingContext(None)), preserve_node_meta():
+    with data_errors(), tracing(TracingContext(FakeTensorMode())), preserve_node_meta():
         first = traced(*tensors)
     lean = parts.lean(any(t.requires_grad for t in tensors))
     if lean is None:
@@ -251,9 +252,11 @@ def _training(parts: _Parts, wanted: Sequence[bool]) -> Callable[..., Results] |
 
 def _final(grads: tuple[object, ...]) -> tuple[object, ...]:
     """Gradients that raise when they are differentiated themselves."""
-    tensors = [g.detach().requires_grad_() for g in grads if isinstance(g, torch.Tensor)]
-    rest = iter(torch._C._functions.DelayedError(TWICE, len(tensors))(*tensors))  # type: ignore[operator]  # a function object
-    return tuple(next(rest) if isinstance(g, torch.Tensor) else g for g in grads)
+    delayed = torch._C._functions.DelayedError(TWICE, 1)  # one for each: it returns no tuple
+    final = [
+        delayed(g.detach().requires_grad_()) if isinstance(g, torch.Tensor) else g for g in grads
+    ]
+    return tuple(final)
 
 
 TWICE = b"a program compiled by tofuse cannot be differentiated twice; use eager for that"

@@ -24,9 +24,7 @@ def streamed(part: Partition) -> frozenset[Value]:
     return frozenset(found)
 
 
-def with_streams(
-    kernel: Kernel, arguments: tuple[Value, ...], streams: frozenset[Value]
-) -> Kernel:
+def with_streams(kernel: Kernel, arguments: tuple[Value, ...], streams: frozenset[Value]) -> Kernel:
     """The kernel with the output buffers of those values marked."""
     buffers = tuple(
         replace(b, role="stream") if b.role == "out" and v in streams else b

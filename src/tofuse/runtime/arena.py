@@ -38,9 +38,7 @@ def with_arena(plan: Plan) -> Plan:
             case Allocate() if step.name in offsets:
                 continue
             case Launch():
-                tensors = tuple(
-                    f"arena+{offsets[t]}" if t in offsets else t for t in step.tensors
-                )
+                tensors = tuple(f"arena+{offsets[t]}" if t in offsets else t for t in step.tensors)
                 steps.append(replace(step, tensors=tensors))
             case Release():
                 names = tuple(n for n in step.names if n not in offsets)

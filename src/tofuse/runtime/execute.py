@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch._C._dynamo.guards import _empty_strided_cpu  # type: ignore[attr-defined]  # no stub
 from torch.autograd import profiler
 
 from tofuse.ir.dims import Dim, product, show_dim
@@ -27,7 +28,7 @@ def load_plan(
     namespace = dict(
         fallbacks,
         torch=torch,
-        empty=torch.empty_strided,
+        empty=_empty_strided_cpu,
         pooled=POOL.empty,
         as_strided=torch.as_strided,
         relay=_relay,
@@ -78,7 +79,7 @@ def _step_source(step: Step) -> list[str]:
             dtype = _TORCH[step.dtype]
             nbytes = product((*step.shape, step.dtype.itemsize))
             if isinstance(nbytes, int) and nbytes < SMALLEST:
-                return [f"{step.name} = empty({shape}, {strides}, dtype={dtype})"]
+                return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
             return [f"{step.name} = pooled({show_dim(nbytes)}, {shape}, {strides}, {dtype})"]
         case Launch():
             words = [*map(_address, step.tensors), *step.symbols]

@@ -11,6 +11,7 @@ import torch
 
 from tofuse.ir.dims import Dim, evaluate, hint, product, symbols_of
 from tofuse.ir.kernel import Compute, Kernel, Load, Uniform
+from tofuse.ops.table import OPS
 
 Entry = Callable[[object], int]
 WORK_PER_THREAD = 300_000.0  # units of _cost, about 10 us: less does not pay for waking a thread
@@ -55,7 +56,10 @@ def _cost(kernel: Kernel) -> float:
     """Rough additions per point of the iteration space."""
     total = 0.0
     for s in kernel.body:
-        total += 0.5 if isinstance(s, Compute) else 4.0 if isinstance(s, (Uniform, Load)) else 0.5
+        if isinstance(s, Compute):
+            total += 0.3 * (OPS[s.op].cost if s.op in OPS else 2.0)
+        else:
+            total += 4.0 if isinstance(s, (Uniform, Load)) else 0.5
     return max(total, 0.5)
 
 

@@ -15,7 +15,10 @@ from sys import getrefcount
 
 import torch
 from torch._C import _storage_Use_Count as use_count
-from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]  # no stub
+from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stubs
+    _empty_strided_cpu,
+    _reinterpret_tensor,
+)
 
 SMALLEST = 256 * 1024  # bytes; below, malloc recycles its own memory without new pages
 HUGE_PAGE = 2 * 1024 * 1024
@@ -72,12 +75,12 @@ class Pool:
     ) -> torch.Tensor:
         """An uninitialised tensor of `nbytes`, dense in the given strides (in elements)."""
         if nbytes < SMALLEST or nbytes > self.limit:
-            return torch.empty_strided(shape, strides, dtype=dtype)
+            return _empty_strided_cpu(shape, strides, dtype)
         size = size_class(nbytes)
         with self.lock:
             block = self._take(size)
             if block is None:
-                return torch.empty_strided(shape, strides, dtype=dtype)
+                return _empty_strided_cpu(shape, strides, dtype)
             result: torch.Tensor = _reinterpret_tensor(block.handle(dtype), shape, strides, 0)
             return result
 
