@@ -353,3 +353,5 @@ def test_random_like():
     torch.manual_seed(3)
     assert torch.equal(fd.execute([x])[0], first)
     assert not torch.equal(fd.execute([x])[0], first)
+    fixed = define(lambda fd, t: fd.ops.rand_like(t, rng_seed=1, rng_offset=2), [x])
+    assert torch.equal(fixed.execute([x])[0], fixed.execute([x])[0])

@@ -160,3 +160,26 @@ def test_wrong_shapes(body, message):
 def test_dtype_null_is_no_cast():
     with pytest.raises(DefinitionError, match="cast"):
         define(lambda fd, x: fd.ops.cast(x, DataType.Null), [tensor(3)])
+
+
+def test_older_spellings():
+    x = tensor(3, 4)
+    check(
+        lambda fd, t: [
+            fd.ops.reshape(t, original_shape=[3, 4], new_shape=[12]),
+            fd.ops.squeeze(fd.ops.reshape(t, [1, 3, 4]), original_shape=[1, 3, 4], dims=[0]),
+            fd.ops.broadcast_in_dim(t, output_shape=[2, 3, 4], broadcast_dims=[1, 2]),
+            fd.ops.sum(t, axes=[1], keepdim=True),
+            fd.ops.full(size=[2], arg=1.0, dtype=DataType.Float),
+            fd.permute(t, dims=[1, 0]),
+        ],
+        lambda t: [
+            t.reshape(12),
+            t,
+            t.expand(2, 3, 4),
+            t.sum(1, keepdim=True),
+            torch.ones(2),
+            t.t(),
+        ],
+        [x],
+    )

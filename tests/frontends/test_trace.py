@@ -174,10 +174,22 @@ def test_views_and_changes_of_arguments_are_as_in_eager():
         a, b = x.clone(), y.clone()
         torch.testing.assert_close(compiled(a, b), change(x, y))
         torch.testing.assert_close(a, x)
-    base = torch.arange(6.0)
-    twin = base.clone()
-    torch.testing.assert_close(compiled(base[:4], base[2:]), change(twin[:4], twin[2:]))
-    torch.testing.assert_close(base, twin)
+
+
+def test_how_arguments_share_memory_is_a_guard():
+    def change(x, y):
+        x.mul_(2.0)
+        return y + 1
+
+    compiled = tofuse.memory_efficient_fusion(change)
+    for first, second in ((0, 4), (0, 2), (0, 4), (2, 0), (1, 2)):
+        base = torch.arange(8.0)
+        twin = base.clone()
+        got = compiled(base[first : first + 4], base[second : second + 4])
+        torch.testing.assert_close(got, change(twin[first : first + 4], twin[second : second + 4]))
+        torch.testing.assert_close(base, twin)
+        x, y = torch.ones(4), torch.ones(4)
+        torch.testing.assert_close(compiled(x, y), y + 1)
 
 
 def test_closed_over_tensors_are_inputs():

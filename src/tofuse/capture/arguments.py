@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 Signature = tuple[object, ...]
+Keywords = Mapping[str, object]
 SIMPLE = frozenset((bool, int, str, type(None), torch.dtype, torch.device))
 
 
@@ -22,16 +23,14 @@ class Call:
     spec: TreeSpec
     plain: bool
 
-    def rebuild(
-        self, tensors: Sequence[torch.Tensor]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:  # fmt: skip
+    def rebuild(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[object, ...], Keywords]:
         """Arguments and keyword arguments, with these tensors."""
         pairs = zip(self.places, self.leaves, strict=True)
         args, kwargs = tree_unflatten([x if k < 0 else tensors[k] for k, x in pairs], self.spec)
         return args, kwargs
 
 
-def take_apart(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
+def take_apart(args: tuple[object, ...], kwargs: Keywords) -> Call:
     """The distinct tensors of a call in order, and where they stood."""
     leaves, spec = tree_flatten((args, dict(kwargs)))
     tensors, places = _distinct(leaves)
@@ -40,7 +39,7 @@ def take_apart(args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call:
 
 
 def signature_of(
-    args: tuple[object, ...], kwargs: Mapping[str, object]
+    args: tuple[object, ...], kwargs: Keywords
 ) -> tuple[Signature, list[torch.Tensor]]:
     """Everything about a call but its distinct tensors, to compare by; and these.
 

@@ -25,7 +25,7 @@ from tofuse.capture.rules_views import VIEWS
 from tofuse.capture.sizes import Sizes, Source
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, SymDim
-from tofuse.ir.graph import Graph, Scalar, Value
+from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.table import Pattern, opdef
 
@@ -206,8 +206,7 @@ class _Converter:
         if any(r.alias_info for r in target._schema.returns) or str(target) in GIVEN_AWAY:
             return results
         made = {r: op for op in self.build.ops[mark:] for r in op.results}
-        views = {r for r, op in made.items() if opdef(op.kind).pattern in RELABELLING}
-        return [self.build.copy(r) if r in views or r not in made else r for r in results]
+        return [r if _is_fresh(r, made) else self.build.copy(r) for r in results]
 
     def _resolve(self, argument: FxArgument) -> Argument:
         if isinstance(argument, Node):
@@ -231,6 +230,13 @@ class _Converter:
     def _where(self) -> str:
         loc = self.build.loc
         return f" ({loc.file}:{loc.line}: {loc.code})" if loc else ""
+
+
+def _is_fresh(value: Value, made: Mapping[Value, Op]) -> bool:
+    """Whether a value has memory of its own: it, or what it relabels, is computed in `made`."""
+    while value in made and opdef(made[value].kind).pattern is Pattern.VIEW:
+        value = made[value].inputs[0]
+    return value in made and opdef(made[value].kind).pattern is not Pattern.BROADCAST
 
 
 def fusible(node: Node, target: torch._ops.OpOverload) -> bool:
@@ -262,8 +268,6 @@ DROPPED = frozenset(
         "aten.sym_constrain_range_for_size",
     )
 )
-
-RELABELLING = (Pattern.VIEW, Pattern.BROADCAST)
 
 # Views by their schema no views: nobody else holds what they are given.
 GIVEN_AWAY = frozenset(("aten._unsafe_view.default", "aten.lift.default"))

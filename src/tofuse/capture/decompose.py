@@ -51,10 +51,9 @@ def _foreach() -> dict[OpOverload, Decomposition]:
 
 def _each(single: torch._ops.OpOverloadPacket) -> Decomposition:
     def apply(*lists: Sequence[Tensor] | float, **options: float) -> list[Tensor]:
-        first = lists[0]
-        assert isinstance(first, (list, tuple))
+        count = next(len(a) for a in lists if isinstance(a, (list, tuple)))
         results = []
-        for k in range(len(first)):
+        for k in range(count):
             row = [a[k] if isinstance(a, (list, tuple)) else a for a in lists]
             named = {"value": row[3]} if len(row) > 3 else options  # addcmul and addcdiv
             results.append(single(*row[:3], **named))
@@ -96,11 +95,16 @@ def _linalg_vector_norm(
 
 
 def _fmax(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(a, b)))
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(*_sides(a, b))))
 
 
 def _fmin(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(a, b)))
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(*_sides(a, b))))
+
+
+def _sides(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Of 0.0 and -0.0, ATen's maximum gives the second; its fmax the first, but for the halves."""
+    return (a, b) if a.dtype.itemsize == 2 else (b, a)
 
 
 def _nll_loss_backward(

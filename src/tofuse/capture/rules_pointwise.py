@@ -181,13 +181,23 @@ def clamp(call: Call) -> Value:
     for name, kind in (("min", "maximum"), ("max", "minimum")):
         if call.given(name):
             bound = build.uniform(call.operand(name), out.shape, out.dtype)
-            result = build.emit(kind, (result, bound), {})
+            # of 0.0 and -0.0 ATen keeps the element against a number, the bound against a tensor
+            pair = (bound, result) if isinstance(bound, Scalar) else (result, bound)
+            result = build.emit(kind, pair, {})
     assert isinstance(result, Value)
     return result
 
 
+def fused_multiply_add(call: Call) -> Value:
+    """What Dynamo makes of `addcmul_` and `lerp_`; whether it rounds once is up to the kernel."""
+    (a, b, c), out = (call.operand(n) for n in "abc"), call.out
+    product = call.build.elementwise("mul", a, b, shape=out.shape, dtype=out.dtype)
+    return call.build.elementwise("add", product, c, shape=out.shape, dtype=out.dtype)
+
+
 def relu(call: Call) -> Value:
-    return call.build.emit("maximum", (call.tensor("self"), _zero(call.out.dtype)), {})
+    """A negative zero stays one: of equals, maximum gives the second."""
+    return call.build.emit("maximum", (_zero(call.out.dtype), call.tensor("self")), {})
 
 
 def where(call: Call) -> Value:
@@ -296,6 +306,7 @@ POINTWISE: dict[str, Rule] = {
     "aten._to_copy": convert,
     "aten.clone": convert,
     "aten.lift_fresh_copy": convert,
+    "prims.fma": fused_multiply_add,
     "aten.copy": copy_into,
     "prims.convert_element_type": convert,
 }

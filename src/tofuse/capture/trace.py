@@ -19,7 +19,7 @@ import torch
 from torch._C import _are_functorch_transforms_active as transforms_active
 from torch._C._dynamo.guards import TensorGuards
 
-from tofuse.capture.arguments import Call, Signature, signature_of, take_apart
+from tofuse.capture.arguments import Call, Keywords, Signature, signature_of, take_apart
 from tofuse.capture.closure import closed_over
 from tofuse.capture.joint import CompileGraph, compile_program
 
@@ -105,7 +105,7 @@ class Traced:
         """The training flags; () for a function."""
         return tuple([m.training for m in self.modules]) if self.modules else ()
 
-    def _find(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def _find(self, args: tuple[object, ...], kwargs: Keywords) -> object:
         """Run any arguments; trace where there is no entry for them."""
         if transforms_active():
             return self.function(*args, **kwargs)

@@ -116,17 +116,29 @@ def normal(
     return _scaled(low, bell, std, mean, datatype(dtype))
 
 
-def rand_like(low: Lowering, arg: Given) -> Node:
+def rand_like(
+    low: Lowering,
+    arg: Given,
+    *,
+    rng_seed: Given | None = None,
+    rng_offset: Given | None = None,
+) -> Node:
     x = low.tensor(arg)
     dtype = _float_type(low, x.dtype)
-    unit = _unit(low, _seed(low, None, None), x.shape, dtype)
+    unit = _unit(low, _seed(low, rng_seed, rng_offset), x.shape, dtype)
     return low.node(low.convert(unit.value, dtype, x.dtype), x.dtype)
 
 
-def randn_like(low: Lowering, arg: Given) -> Node:
+def randn_like(
+    low: Lowering,
+    arg: Given,
+    *,
+    rng_seed: Given | None = None,
+    rng_offset: Given | None = None,
+) -> Node:
     x = low.tensor(arg)
     dtype = _float_type(low, x.dtype)
-    bell = _bell(low, _seed(low, None, None), x.shape, dtype)
+    bell = _bell(low, _seed(low, rng_seed, rng_offset), x.shape, dtype)
     return low.node(low.convert(bell.value, dtype, x.dtype), x.dtype)
 
 

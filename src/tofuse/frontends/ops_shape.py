@@ -16,10 +16,13 @@ from tofuse.ir.types import DType
 Shape = Lowered | Sequence[Given]
 
 
-def reshape(low: Lowering, arg: Given, new_shape: Shape) -> Node:
+def reshape(
+    low: Lowering, arg: Given, new_shape: Shape, *, original_shape: Shape | None = None
+) -> Node:
     """Row-major order stays; one entry of -1 takes what is left."""
-    x, shape = low.tensor(arg), low.dims(new_shape, "new_shape")
-    return _reshaped(low, x, shape)
+    if original_shape is not None:  # a spelling of 2023
+        return view(low, arg, original_shape, new_shape)
+    return _reshaped(low, low.tensor(arg), low.dims(new_shape, "new_shape"))
 
 
 def view(low: Lowering, arg: Given, original_shape: Shape, new_shape: Shape) -> Node:
@@ -127,8 +130,15 @@ def expand(low: Lowering, arg: Given, shape: Shape) -> Node:
     return low.node(_spread_at(low, x, known, tuple(range(ahead, len(known)))), x.dtype)
 
 
-def squeeze(low: Lowering, arg: Given, dims: Shape, *, squeeze_expanded: bool = False) -> Node:
-    """Drop dimensions of extent 1, named or marked with True."""
+def squeeze(
+    low: Lowering,
+    arg: Given,
+    dims: Shape,
+    *,
+    original_shape: Shape | None = None,
+    squeeze_expanded: bool = False,
+) -> Node:
+    """Drop dimensions of extent 1, named or marked with True. Older options change nothing."""
     x = low.tensor(arg)
     if not isinstance(dims, (list, tuple)):
         dims = (low.integer(dims, "dims"),)  # type: ignore[arg-type]  # checked there

@@ -107,10 +107,13 @@ def not_equal(op: Op, sweep: Sweep) -> Rewrite | None:
 
 
 def bound_again(op: Op, sweep: Sweep) -> Rewrite | None:
-    """max(max(x, y), y) = max(x, y); the same for min"""
-    x, y = op.operands
-    inner = sweep.define(x, op.kind)
-    return sweep.instead(op, x) if inner and _same(inner.operands[1], y) else None
+    """max(max(x, y), y) = max(x, y) and max(x, max(x, y)) = max(x, y); the same for min"""
+    for side in (0, 1):
+        again, bound = op.operands[side], op.operands[1 - side]
+        inner = sweep.define(again, op.kind)
+        if inner and _same(inner.operands[1 - side], bound):
+            return sweep.instead(op, again)
+    return None
 
 
 def both_same(op: Op, sweep: Sweep) -> Rewrite | None:

@@ -84,10 +84,10 @@ def _extremum(ordered: str, signed: str, unsigned: str) -> Callable[..., str]:
             op = unsigned if s.of in (DType.BOOL, DType.U8) else signed
             c = f.let(f"icmp {op} {s.operand} {a}, {b}")
             return _select(f, s, s.operand, c, a, b)
-        if not b.startswith("%") or not a.startswith("%"):
-            a, b = (a, b) if a.startswith("%") else (b, a)
-            if "0x7FF8" not in b:  # a constant that is not nan: an unordered test keeps a's nan
-                c = f.let(f"fcmp u{ordered} {s.operand} {a}, {b}")
+        for constant, test in ((b, "u"), (a, "o")):
+            if not constant.startswith("%") and "0x7FF8" not in constant:
+                # a constant that is not nan: the test keeps the other's nan, and b where equal
+                c = f.let(f"fcmp {test}{ordered} {s.operand} {a}, {b}")
                 return _select(f, s, s.operand, c, a, b)
         c = f.let(f"fcmp o{ordered} {s.operand} {a}, {b}")
         larger = _select(f, s, s.operand, c, a, b)

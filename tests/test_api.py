@@ -1,0 +1,392 @@
+"""The public functions: what may be compiled, how it behaves, what is said about it."""
+
+import copy
+import functools
+import subprocess
+import sys
+from collections import namedtuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+import tofuse
+from tests.support.eager import assert_as_eager
+from tofuse.errors import OptionError, UnsupportedError
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("bias", torch.ones(4))
+        self.p = 0.5
+
+    def forward(self, x, *, factor=1):
+        y = self.linear(x).relu() * factor + self.bias
+        return F.dropout(y, self.p, self.training)
+
+
+def same(compiled, model, *args, **kwargs):
+    torch.testing.assert_close(compiled(*args, **kwargs), model(*args, **kwargs))
+
+
+# -- functions -----------------------------------------------------------------------------------
+
+
+def test_functions_keep_their_arguments_and_containers():
+    Pair = namedtuple("Pair", "a b")
+
+    def f(given, scale=2.0, *, pieces):
+        first = [given["x"] * scale, (pieces[0] + 1, None)]
+        return {"first": first, "pair": Pair(pieces[1].sin(), 3), "name": "text"}
+
+    given, pieces = {"x": torch.ones(3)}, [torch.ones(2), torch.ones(4)]
+    compiled = tofuse.compile(f)
+    for scale in (2.0, 5):
+        got, expected = compiled(given, scale, pieces=pieces), f(given, scale, pieces=pieces)
+        assert isinstance(got["pair"], Pair) and got["name"] == "text" and got["pair"].b == 3
+        torch.testing.assert_close(got["first"], expected["first"])
+        torch.testing.assert_close(got["pair"].a, expected["pair"].a)
+    assert compiled.__name__ == "f"
+
+
+def test_methods_partials_callables_and_builtins():
+    class Scaler:
+        def __init__(self):
+            self.weight = torch.full((3,), 2.0)
+
+        def method(self, x):
+            return x * self.weight
+
+        def __call__(self, x):
+            return x + self.weight
+
+    scaler, x = Scaler(), torch.ones(3)
+    assert torch.equal(tofuse.compile(scaler.method)(x), x * 2)
+    assert torch.equal(tofuse.compile(scaler)(x), x + 2)
+    assert torch.equal(tofuse.compile(functools.partial(scaler.method))(x), x * 2)
+    torch.testing.assert_close(tofuse.compile(torch.sin)(x), x.sin())
+    torch.testing.assert_close(tofuse.compile(F.gelu)(x), F.gelu(x))
+
+
+def test_globals_and_closures_are_seen_when_they_change():
+    weight, state = torch.ones(3), {"factor": 2.0}
+    compiled = tofuse.compile(lambda x: x * weight * state["factor"])
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    weight.fill_(3)
+    state["factor"] = 4.0
+    assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 12.0))
+
+
+def test_modules_built_inside_functions():
+    def f(x):
+        torch.manual_seed(0)
+        return nn.Linear(4, 3)(x).relu()
+
+    same(tofuse.compile(f), f, torch.randn(2, 4))
+
+
+@pytest.mark.filterwarnings("ignore:Graph break")
+def test_shapes_that_depend_on_data():
+    programs = (
+        lambda x: x[x > 0] * 2,
+        lambda x: x.nonzero() + 1,
+        lambda x: torch.unique(x.round()) * 2,
+        lambda x: x * 2 if x.sum() > 0 else x - 1,
+        lambda x: x[: int(x.abs().sum()) % 4] * 2,
+        lambda x: torch.masked_select(x, x > 0).sum(),
+        lambda x: x * x.sum().item(),
+    )
+    x = torch.randn(5, 4)
+    for fn in programs:
+        torch._dynamo.reset()
+        compiled = tofuse.compile(fn)
+        for given in (x, -x, x * 3):
+            same(compiled, fn, given)
+
+
+def test_grad_modes():
+    x = torch.ones(3, requires_grad=True)
+    compiled = tofuse.compile(lambda x: x * 2)
+    with torch.no_grad():
+        assert not compiled(x).requires_grad
+    assert compiled(x).requires_grad
+    with torch.inference_mode():
+        assert compiled(x).is_inference()
+
+    def inner(x):
+        with torch.no_grad():
+            y = x * 2
+        return y + x
+
+    (gradient,) = torch.autograd.grad(tofuse.compile(inner)(x).sum(), x)
+    assert torch.equal(gradient, torch.ones(3))
+
+
+def test_autocast():
+    net, x = nn.Linear(4, 4), torch.randn(2, 4)
+    compiled = tofuse.compile(lambda x: net(x).relu().softmax(-1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, expected = compiled(x), net(x).relu().softmax(-1)
+    assert got.dtype == expected.dtype
+    torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_functional_transforms():
+    x = torch.randn(3, 4)
+    inside = tofuse.compile(torch.vmap(lambda x: x.softmax(-1)))
+    torch.testing.assert_close(inside(x), x.softmax(-1))
+    outside = torch.vmap(tofuse.compile(lambda x: x.softmax(-1)))
+    torch.testing.assert_close(outside(x), x.softmax(-1))
+    gradient = tofuse.compile(lambda x: torch.func.grad(lambda y: (y**2).sum())(x))
+    torch.testing.assert_close(gradient(x), 2 * x)
+
+
+def test_checkpointing():
+    net, x = Net().eval(), torch.randn(3, 4, requires_grad=True)
+
+    def f(x):
+        return torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum()
+
+    assert_as_eager(f, x)
+
+
+# -- modules -------------------------------------------------------------------------------------
+
+
+def test_a_module_stays_a_module_and_shares_everything():
+    net, x = Net(), torch.randn(3, 4)
+    compiled = tofuse.compile(net)
+    assert isinstance(compiled, Net) and type(compiled).__name__ == "Net"
+    assert repr(compiled) == repr(net)
+    net.eval()
+    assert not compiled.training
+    same(compiled, net, x, factor=2)
+    compiled.train()
+    assert net.training and net.linear.training
+    assert [id(p) for p in compiled.parameters()] == [id(p) for p in net.parameters()]
+    compiled.eval().to(torch.float64)
+    assert net.linear.weight.dtype == torch.float64
+    same(compiled, net, x.double())
+    compiled.load_state_dict({k: 2 * v for k, v in net.state_dict().items()})
+    same(compiled, net, x.double())
+    net.bias.add_(1)
+    same(compiled, net, x.double())
+
+
+def test_a_mode_change_of_the_original_is_seen():
+    net, x = Net(), torch.ones(50, 4)
+    net.p = 0.9
+    compiled = tofuse.compile(net)
+    assert (compiled(x) == 0).any()
+    net.eval()
+    same(compiled, net, x)
+
+
+def test_a_copy_of_a_compiled_module_is_a_module_of_its_own():
+    net, x = Net().eval(), torch.randn(3, 4)
+    other = copy.deepcopy(tofuse.compile(net))
+    assert type(other) is Net and other.linear.weight is not net.linear.weight
+    other.linear.weight.data.zero_()
+    same(tofuse.compile(net), net, x)
+
+
+def test_modules_of_torch_itself_are_compiled():
+    net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2), nn.Softmax(-1)).eval()
+    report = tofuse.explain(net)(torch.randn(3, 4))
+    assert len(report.forward.kernels) == 2
+    lstm, x = nn.LSTM(4, 5, batch_first=True), torch.randn(2, 3, 4)
+    torch.testing.assert_close(tofuse.compile(lstm)(x)[0], lstm(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_hooks_come_and_go():
+    net, x = Net().eval(), torch.randn(3, 4)
+    compiled = tofuse.compile(net)
+    compiled(x)
+    handles = [
+        net.register_forward_hook(lambda module, args, output: output * 2),
+        net.linear.register_forward_hook(lambda module, args, output: output + 1),
+        net.register_forward_pre_hook(lambda module, args: (args[0] * 3,)),
+    ]
+    same(compiled, net, x)
+    for handle in handles:
+        handle.remove()
+    same(compiled, net, x)
+    seen = []
+    net.linear.register_full_backward_hook(lambda module, ins, outs: seen.append(outs[0].clone()))
+    compiled(x).sum().backward()
+    net(x).sum().backward()
+    torch.testing.assert_close(*seen)
+
+
+def test_buffers_that_the_forward_changes():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            self.count += 1
+            return self.norm(x) * self.count
+
+    net = Counter()
+    other, compiled = copy.deepcopy(net), tofuse.compile(net)
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        torch.testing.assert_close(compiled(x), other(x))
+    torch.testing.assert_close(net.state_dict(), other.state_dict())
+
+
+def test_compiled_modules_inside_compiled_functions():
+    inner, x = tofuse.compile(Net().eval()), torch.randn(2, 4)
+    same(tofuse.compile(lambda x: inner(x) * 2), lambda x: inner(x) * 2, x)
+
+
+def test_torch_compile_finds_the_backend_by_name():
+    f = torch.compile(lambda x: x.sin() + 1, backend="tofuse")
+    same(f, lambda x: x.sin() + 1, torch.randn(4))
+    net = Net().eval()
+    same(torch.compile(net, backend="tofuse"), net, torch.ones(2, 4))
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def test_an_unknown_option_is_named_with_the_nearest_one():
+    with pytest.raises(OptionError, match="no option 'dynamc'; did you mean 'dynamic'"):
+        tofuse.compile(torch.sin, dynamc=True)
+    with pytest.raises(OptionError, match="precision is 'fast' or 'eager', not 'slow'"):
+        tofuse.compile(torch.sin, precision="slow")
+    with pytest.raises(ValueError, match="no stage 'grph' to show"):
+        tofuse.compile(torch.sin, show="grph")
+
+
+def test_what_is_not_callable_is_refused():
+    with pytest.raises(TypeError, match="functions and modules, not int"):
+        tofuse.compile(3)
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.14.0+cpu", "1.13"])
+def test_an_unsupported_torch_is_refused(monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(UnsupportedError, match=r"supports torch 2\.11 to 2\.13"):
+        tofuse.compile(torch.sin)
+
+
+MISTAKES = {
+    "sizes": (lambda a, b: a + b, (torch.ones(3), torch.ones(4))),
+    "product": (lambda a, b: a @ b, (torch.ones(3, 4), torch.ones(3, 4))),
+    "dtypes": (lambda a, b: a @ b, (torch.ones(3, 3), torch.ones(3, 3).long())),
+    "dimension": (lambda a, b: a.sum(5) + b, (torch.ones(3), torch.ones(3))),
+    "index": (lambda a, b: a[b], (torch.ones(3), torch.tensor([7]))),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_users_mistake_is_a_users_error(name):
+    fn, args = MISTAKES[name]
+    with pytest.raises((RuntimeError, IndexError)):
+        fn(*args)
+    with pytest.raises((RuntimeError, IndexError)) as caught:
+        tofuse.compile(fn)(*args)
+    if name in ("sizes", "product", "dimension"):  # those known before anything runs
+        assert "test_api.py" in str(caught.value), "the user's line is named"
+
+
+# -- what is said --------------------------------------------------------------------------------
+
+
+def test_explain_tells_forward_from_backward_and_both_from_library_calls():
+    net, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), torch.randn(4, 8)
+    report = tofuse.explain(net)(x)
+    assert {g.phase for g in report.graphs} == {"forward", "backward"}
+    assert {k.phase for k in report.forward.kernels} == {"forward"}
+    assert {k.phase for k in report.backward.kernels} == {"backward"}
+    assert len(report.kernels) == len(report.forward.kernels) + len(report.backward.kernels)
+    assert any("mm" in c.name for c in report.forward.library_calls)
+    for call in report.library_calls:
+        assert call.reason and call.phase in ("forward", "backward")
+    for kernel in report.kernels:
+        assert "define" in kernel.source and kernel.name in kernel.loops
+    assert 0 < report.bytes_after < report.bytes_before
+    assert report.compile_ms > 0
+    assert all(r.nbytes > 0 for r in report.regions)
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_verdicts_name_the_rule_the_bytes_and_the_line():
+    def f(x, w):
+        y = (x * 2).relu()
+        return (y @ w).sigmoid()
+
+    report = tofuse.explain(f)(torch.randn(16, 16), torch.randn(16, 16))
+    fused = [v for v in report.verdicts if v.fused]
+    refused = [v for v in report.verdicts if not v.fused]
+    assert fused[0].bytes_saved > 0 and fused[0].launches_saved == 1
+    assert {v.rule for v in refused} == {"library call"}
+    assert all(v.loc is not None and v.loc.file == __file__ for v in report.verdicts)
+    assert "return (y @ w).sigmoid()" in {v.loc.code for v in refused}
+    assert str(fused[0].rule) in str(report)
+
+
+def test_explaining_twice_and_for_inference():
+    def f(x):
+        return x.sin() + 1
+
+    for _ in range(12):  # more often than Dynamo recompiles one function
+        report = tofuse.explain(f)(torch.randn(3))
+        assert [g.phase for g in report.graphs] == ["inference"]
+        assert len(report.kernels) == 1
+
+
+SCRIPT = "import torch, tofuse; tofuse.compile(lambda x: x.sin() + 1)(torch.randn(3))"
+
+
+def test_stages_are_shown_and_dumped(tmp_path):
+    environment = {"TOFUSE_SHOW": "graph,regions,loops,source,plan", "TOFUSE_DUMP": str(tmp_path)}
+    command = ["env", *(f"{k}={v}" for k, v in environment.items()), sys.executable, "-c", SCRIPT]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for stage in ("graph", "regions", "loops", "source", "plan"):
+        assert f"--- tofuse inference: {stage} ---" in shown
+        (file,) = tmp_path.glob(f"*_inference_{stage}.txt")
+        assert file.read_text().strip() and file.read_text().strip() in shown
+    assert "sin" in shown and "define" in shown
+
+
+def test_a_stage_is_shown_by_option(capsys):
+    tofuse.compile(lambda x: x.sin() + 1, show="graph")(torch.randn(3))
+    shown = capsys.readouterr().out
+    assert "--- tofuse inference: graph ---" in shown and "source" not in shown
+
+
+def test_the_profiler_shows_kernels_by_name():
+    compiled, x = tofuse.compile(lambda x: x.sin() + 1), torch.randn(100)
+    compiled(x)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        compiled(x)
+    assert any(e.key.startswith("tofuse::sin") for e in profiled.key_averages())
+
+
+def test_memory_statistics_and_emptying():
+    compiled = tofuse.compile(lambda x: x.sin() + 1)
+    tofuse.empty_cache()
+    before = tofuse.memory_stats()
+    x = torch.randn(1 << 20)
+    result = compiled(x)
+    stats = tofuse.memory_stats()
+    assert set(stats) == {*("held_bytes", "used_bytes", "limit_bytes", "blocks", "hits", "misses")}
+    assert stats["used_bytes"] >= before["used_bytes"] + result.nbytes
+    assert stats["misses"] > before["misses"]
+    del result
+    assert tofuse.memory_stats()["used_bytes"] == before["used_bytes"]
+    compiled(x)
+    assert tofuse.memory_stats()["hits"] > before["hits"]
+    assert tofuse.empty_cache() >= x.nbytes
+    assert tofuse.memory_stats()["held_bytes"] == before["held_bytes"]
