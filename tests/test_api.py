@@ -1,6 +1,5 @@
-"""The public functions: what may be compiled, how it behaves, what is said about it."""
+"""The public functions: what may be compiled, what is refused, what is said about it."""
 
-import copy
 import functools
 import subprocess
 import sys
@@ -19,20 +18,8 @@ from tofuse.errors import OptionError, UnsupportedError
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.register_buffer("bias", torch.ones(4))
-        self.p = 0.5
-
-    def forward(self, x, *, factor=1):
-        y = self.linear(x).relu() * factor + self.bias
-        return F.dropout(y, self.p, self.training)
-
-
-def same(compiled, model, *args, **kwargs):
-    torch.testing.assert_close(compiled(*args, **kwargs), model(*args, **kwargs))
+def same(compiled, function, *args):
+    torch.testing.assert_close(compiled(*args), function(*args))
 
 
 # -- functions -----------------------------------------------------------------------------------
@@ -148,112 +135,13 @@ def test_functional_transforms():
 
 
 def test_checkpointing():
-    net, x = Net().eval(), torch.randn(3, 4, requires_grad=True)
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    x = torch.randn(3, 4, requires_grad=True)
 
     def f(x):
         return torch.utils.checkpoint.checkpoint(net, x, use_reentrant=False).sum()
 
     assert_as_eager(f, x)
-
-
-# -- modules -------------------------------------------------------------------------------------
-
-
-def test_a_module_stays_a_module_and_shares_everything():
-    net, x = Net(), torch.randn(3, 4)
-    compiled = tofuse.compile(net)
-    assert isinstance(compiled, Net) and type(compiled).__name__ == "Net"
-    assert repr(compiled) == repr(net)
-    net.eval()
-    assert not compiled.training
-    same(compiled, net, x, factor=2)
-    compiled.train()
-    assert net.training and net.linear.training
-    assert [id(p) for p in compiled.parameters()] == [id(p) for p in net.parameters()]
-    compiled.eval().to(torch.float64)
-    assert net.linear.weight.dtype == torch.float64
-    same(compiled, net, x.double())
-    compiled.load_state_dict({k: 2 * v for k, v in net.state_dict().items()})
-    same(compiled, net, x.double())
-    net.bias.add_(1)
-    same(compiled, net, x.double())
-
-
-def test_a_mode_change_of_the_original_is_seen():
-    net, x = Net(), torch.ones(50, 4)
-    net.p = 0.9
-    compiled = tofuse.compile(net)
-    assert (compiled(x) == 0).any()
-    net.eval()
-    same(compiled, net, x)
-
-
-def test_a_copy_of_a_compiled_module_is_a_module_of_its_own():
-    net, x = Net().eval(), torch.randn(3, 4)
-    other = copy.deepcopy(tofuse.compile(net))
-    assert type(other) is Net and other.linear.weight is not net.linear.weight
-    other.linear.weight.data.zero_()
-    same(tofuse.compile(net), net, x)
-
-
-def test_modules_of_torch_itself_are_compiled():
-    net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2), nn.Softmax(-1)).eval()
-    report = tofuse.explain(net)(torch.randn(3, 4))
-    assert len(report.forward.kernels) == 2
-    lstm, x = nn.LSTM(4, 5, batch_first=True), torch.randn(2, 3, 4)
-    torch.testing.assert_close(tofuse.compile(lstm)(x)[0], lstm(x)[0])
-
-
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-def test_hooks_come_and_go():
-    net, x = Net().eval(), torch.randn(3, 4)
-    compiled = tofuse.compile(net)
-    compiled(x)
-    handles = [
-        net.register_forward_hook(lambda module, args, output: output * 2),
-        net.linear.register_forward_hook(lambda module, args, output: output + 1),
-        net.register_forward_pre_hook(lambda module, args: (args[0] * 3,)),
-    ]
-    same(compiled, net, x)
-    for handle in handles:
-        handle.remove()
-    same(compiled, net, x)
-    seen = []
-    net.linear.register_full_backward_hook(lambda module, ins, outs: seen.append(outs[0].clone()))
-    compiled(x).sum().backward()
-    net(x).sum().backward()
-    torch.testing.assert_close(*seen)
-
-
-def test_buffers_that_the_forward_changes():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("count", torch.zeros(()))
-            self.norm = nn.BatchNorm1d(4)
-
-        def forward(self, x):
-            self.count += 1
-            return self.norm(x) * self.count
-
-    net = Counter()
-    other, compiled = copy.deepcopy(net), tofuse.compile(net)
-    for _ in range(3):
-        x = torch.randn(5, 4)
-        torch.testing.assert_close(compiled(x), other(x))
-    torch.testing.assert_close(net.state_dict(), other.state_dict())
-
-
-def test_compiled_modules_inside_compiled_functions():
-    inner, x = tofuse.compile(Net().eval()), torch.randn(2, 4)
-    same(tofuse.compile(lambda x: inner(x) * 2), lambda x: inner(x) * 2, x)
-
-
-def test_torch_compile_finds_the_backend_by_name():
-    f = torch.compile(lambda x: x.sin() + 1, backend="tofuse")
-    same(f, lambda x: x.sin() + 1, torch.randn(4))
-    net = Net().eval()
-    same(torch.compile(net, backend="tofuse"), net, torch.ones(2, 4))
 
 
 # -- errors --------------------------------------------------------------------------------------
@@ -270,7 +158,7 @@ def test_an_unknown_option_is_named_with_the_nearest_one():
 
 def test_what_is_not_callable_is_refused():
     with pytest.raises(TypeError, match="functions and modules, not int"):
-        tofuse.compile(3)
+        tofuse.compile(3)  # type: ignore[call-overload]  # which is what mypy says, too
 
 
 @pytest.mark.parametrize("version", ["2.10.1", "2.14.0+cpu", "1.13"])
@@ -332,7 +220,7 @@ def test_verdicts_name_the_rule_the_bytes_and_the_line():
     assert fused[0].bytes_saved > 0 and fused[0].launches_saved == 1
     assert {v.rule for v in refused} == {"library call"}
     assert all(v.loc is not None and v.loc.file == __file__ for v in report.verdicts)
-    assert "return (y @ w).sigmoid()" in {v.loc.code for v in refused}
+    assert "return (y @ w).sigmoid()" in {v.loc.code for v in refused if v.loc}
     assert str(fused[0].rule) in str(report)
 
 

@@ -1,6 +1,7 @@
 """Real architectures at small sizes: three training steps and inference, against eager."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 WIDTH, HEADS = 64, 4
-SIZES = {
+Options = dict[str, Any]  # of one configuration class or another
+SIZES: Options = {
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
     "num_attention_heads": HEADS,
@@ -30,7 +32,7 @@ def tokens():
 
 def bert():
     ids = tokens()
-    zero = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    zero: Options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = hf.BertModel(hf.BertConfig(vocab_size=200, **zero, **SIZES))
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     return model, lambda m: m(**given).last_hidden_state.square().mean()
@@ -44,7 +46,7 @@ def llama():
 
 def gpt2():
     ids = tokens()
-    zero = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    zero: Options = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     config = hf.GPT2Config(vocab_size=200, n_embd=WIDTH, n_layer=2, n_head=HEADS, **zero)
     model = hf.GPT2LMHeadModel(config)
     return model, lambda m: m(input_ids=ids, labels=ids, use_cache=False).loss
@@ -52,13 +54,20 @@ def gpt2():
 
 def t5():
     ids = tokens()
-    sizes = {"d_model": WIDTH, "num_layers": 2, "num_heads": HEADS, "d_ff": 4 * WIDTH, "d_kv": 16}
-    config = hf.T5Config(vocab_size=200, dropout_rate=0.0, decoder_start_token_id=0, **sizes)
+    sizes: Options = {
+        "d_model": WIDTH,
+        "num_layers": 2,
+        "num_heads": HEADS,
+        "d_ff": 4 * WIDTH,
+        "d_kv": 16,
+    }
+    sizes |= {"decoder_start_token_id": 0}
+    config = hf.T5Config(vocab_size=200, dropout_rate=0.0, **sizes)
     return hf.T5ForConditionalGeneration(config), lambda m: m(input_ids=ids, labels=ids).loss
 
 
 def vit():
-    zero = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    zero: Options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = hf.ViTModel(hf.ViTConfig(image_size=32, patch_size=8, **zero, **SIZES))
     images = torch.randn(2, 3, 32, 32)
     return model, lambda m: m(pixel_values=images).last_hidden_state.square().mean()
@@ -148,7 +157,8 @@ def test_an_optimiser_step(foreach, options):
         torch.testing.assert_close(p, q)
 
 
-def adamw(params, grads, means, squares, step, rate=0.05, decay=0.01):
+def adamw(state, step, rate=0.05, decay=0.01):
+    params, grads, means, squares = state
     for p, g, m, v in zip(params, grads, means, squares, strict=True):
         m.lerp_(g, 0.1)
         v.mul_(0.999).addcmul_(g, g, value=0.001)
@@ -167,9 +177,9 @@ def test_an_optimiser_written_by_hand():
     mine, theirs = state(), state()
     compiled = tofuse.compile(adamw)
     for step in range(1, 4):
-        compiled(*mine, step)
-        adamw(*theirs, step)
+        compiled(mine, step)
+        adamw(theirs, step)
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b)
-    report = tofuse.explain(adamw)(*state(), 4)
+    report = tofuse.explain(adamw)(state(), 4)
     assert not report.library_calls

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -130,7 +131,7 @@ def mixed(x):
 
 
 BIG = (256, 512)
-PEAKS = {
+PEAKS: dict[str, tuple[Callable[..., object], list[tuple[int, ...]]]] = {
     "attention": (attention, [(4, 128, 64)] * 3),
     "feed forward": (feed_forward, [(256, 128), (128, 512), (512, 128)]),
     "norms": (norms, [BIG]),

@@ -1,5 +1,7 @@
 """Arithmetic at the edges: integers, nan, infinities, signed zeros, half precision."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,8 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 A = torch.tensor([-7, -7, 7, 7, 5, -5, 0, -1, 2**62, -(2**63)])
 B = torch.tensor([2, -2, 2, -2, 3, 3, 4, -1, 3, 5])
 
-INTEGER_OPS = {
+Program = Callable[..., object]
+INTEGER_OPS: dict[str, Program] = {
     "true division": torch.div,
     "floor division": torch.floor_divide,
     "remainder": torch.remainder,

@@ -95,7 +95,7 @@ def test_subclasses_and_parameters_stay_what_they_are():
     assert type(tofuse.compile(lambda x: x * 2)(x)) is Sub
     p = torch.nn.Parameter(torch.randn(3))
     tofuse.compile(lambda x: x * 2)(p).sum().backward()
-    assert torch.equal(p.grad, torch.full((3,), 2.0))
+    assert p.grad is not None and torch.equal(p.grad, torch.full((3,), 2.0))
 
 
 def test_meta_tensors_run_through_pytorch():

@@ -12,7 +12,7 @@ from tofuse.passes.sink_takes import sink_takes
 from tofuse.passes.thin_matmul import thin_matmul
 from tofuse.passes.views import views
 
-__all__ = ["GRAPH_PASSES", "MAX_ROUNDS", "Pass", "run_passes"]
+__all__ = ["GRAPH_PASSES", "Pass", "run_passes"]
 
 Pass = Callable[[Graph], Graph]
 
@@ -27,12 +27,10 @@ GRAPH_PASSES: tuple[Pass, ...] = (
     sink_takes,
 )
 
-MAX_ROUNDS = 3
 
-
-def run_passes(graph: Graph) -> Graph:
-    """Run all passes, again and again until they change nothing, but at most MAX_ROUNDS times."""
-    for _ in range(MAX_ROUNDS):
+def run_passes(graph: Graph, rounds: int = 3) -> Graph:
+    """Run all passes, again and again until they change nothing, but at most `rounds` times."""
+    for _ in range(rounds):
         before = graph
         for pass_ in GRAPH_PASSES:
             graph = pass_(graph)

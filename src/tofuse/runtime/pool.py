@@ -99,9 +99,10 @@ class Pool:
             self._trim(self.held + size - self.limit)
         if self.held + size > self.limit:
             return None
-        bucket.append(Block(size))
+        block = Block(size)
+        self.blocks.setdefault(size, []).append(block)  # trimming has put new lists there
         self.held += size
-        return bucket[-1]
+        return block
 
     def _trim(self, wanted: int) -> int:
         """Give back free blocks, the largest first, until that many bytes are gone."""
