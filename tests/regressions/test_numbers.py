@@ -1,6 +1,7 @@
 """Arithmetic at the edges: integers, nan, infinities, signed zeros, half precision."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -178,3 +179,25 @@ def test_a_chain_of_halves_is_bit_equal_to_eager_where_asked_for(fn, dtype):
     # decides how a float16 is rounded
     allowed = same.numel() // 5000 if dtype is torch.float16 and fn in (gated, exps) else 0
     assert (~same).sum() <= allowed, f"{(~same).sum()} of {same.numel()} differ"
+
+
+RESIZES: dict[str, dict[str, Any]] = {
+    "bilinear": {"mode": "bilinear", "scale_factor": 1.7},
+    "bicubic": {"mode": "bicubic", "size": (5, 9), "align_corners": True},
+    "smooth": {"mode": "bilinear", "size": 5, "antialias": True},
+    "nearest": {"scale_factor": (0.5, 2)},
+}
+
+
+@pytest.mark.parametrize("name", RESIZES)
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_resizing_byte_images_is_eagers_to_the_bit(name, dynamic):
+    """Fields of OpInfo: torch's decomposition is off by one."""
+    x = torch.randint(0, 256, (2, 3, 16, 12), dtype=torch.uint8)
+
+    def f(x):
+        return F.interpolate(x, **RESIZES[name]).int() * 2
+
+    assert_as_eager(f, x, rtol=0, atol=0, options={"dynamic": dynamic})
+    last = x.contiguous(memory_format=torch.channels_last)
+    assert_as_eager(f, last, rtol=0, atol=0, options={"dynamic": dynamic})

@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.partition import partition
 from tofuse.capture.programs import guard_overlaps, pass_through_dropout, refusal
+from tofuse.capture.resize import hide_resizing
 from tofuse.capture.rng import merge_seeds
 
 Compiled = Callable[[list[object]], object]
@@ -67,6 +68,7 @@ def aot_backend(
             refused(reason)
             return gm.forward
         pass_through_dropout(gm)
+        hide_resizing(gm)
         try:
             return guard_overlaps(gm, compile_program(gm, example_inputs))
         except TorchDynamoException:

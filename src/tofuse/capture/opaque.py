@@ -83,7 +83,9 @@ def _render(value: Argument, operands: list[Operand]) -> str:
             return f"torch.device({str(value)!r})"
         case torch.dtype() | torch.layout() | torch.memory_format():
             return str(value)
-        case bool() | int() | float() | complex() | str() | None:
+        case complex():
+            return f"complex({value.real!r}, {value.imag!r})"
+        case bool() | int() | float() | str() | None:
             return repr(value)
         case _:
             raise CaptureError(f"an argument of type {type(value).__name__} has no text")

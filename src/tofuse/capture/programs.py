@@ -25,7 +25,7 @@ def pass_through_dropout(gm: GraphModule) -> None:
         if (training is False or given.get("p") == 0) and isinstance(given["input"], Node):
             node.replace_all_uses_with(given["input"])
             gm.graph.erase_node(node)
-    gm.recompile()
+            gm.recompile()
 
 
 def refusal(gm: GraphModule) -> str | None:
