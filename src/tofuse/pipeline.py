@@ -48,6 +48,7 @@ from tofuse.runtime.launch import Launcher, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.prefetch import with_prefetch
 
 Keep = Callable[[GraphReport], None]
 
@@ -142,11 +143,11 @@ def _build(
         lowered = lower(region, part.storage, exact=exact)
         kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
         verify(kernel)  # 8 us a statement, where compiling one takes 1000
-        nest = build_nest(kernel, choose_schedule(kernel, target), repeat=True)
+        nest = with_prefetch(build_nest(kernel, choose_schedule(kernel, target), repeat=True))
     except (Misaligned, Unschedulable) as e:
         return Unfit(region, str(e))
     try:
-        source = emit(nest, contract=not exact)
+        source = emit(nest, contract=not exact, avx512=target.avx512)
     except CompileError as e:
         return Built(region, nest, lowered.arguments, f"; {e}", str(e))
     return Built(region, nest, lowered.arguments, source)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from tofuse.ir.dims import Dim
-from tofuse.ir.kernel import Affine, Kernel, Reduce, Stmt, show_stmt
+from tofuse.ir.kernel import Affine, Kernel, Load, Reduce, Stmt, show_stmt
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 
@@ -43,11 +43,15 @@ class Restore:
 
 @dataclass(frozen=True, eq=False)
 class For:
-    """A loop over an axis or its tiles. `reductions` begin before it and end after it."""
+    """A loop over an axis or its tiles. `reductions` begin before it and end after it.
+
+    Meanwhile what `ahead` reads is brought into the cache.
+    """
 
     loop: Loop
     body: tuple[Node, ...]
     reductions: tuple[Accumulate, ...] = ()
+    ahead: tuple[Load, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +123,8 @@ def _show_nodes(nodes: tuple[Node, ...], depth: int) -> list[str]:
                 lines.append(f"{pad}{node.name} = {node.scratch.name}[{node.scratch.index!r}]")
             case For():
                 lines += [f"{pad}begin {a.reduce.name}" for a in node.reductions]
-                lines.append(f"{pad}for {node.loop!r}:")
+                ahead = "".join(f" ahead {s.buffer}" for s in node.ahead)
+                lines.append(f"{pad}for {node.loop!r}{ahead}:")
                 lines += _show_nodes(node.body, depth + 1)
                 lines += [f"{pad}end {a.reduce.name}" for a in node.reductions]
     return lines

@@ -36,11 +36,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Target:
-    """What a backend generates for: lanes of 4 bytes in a vector, threads, bytes of L2 a core."""
+    """What a backend generates for: lanes of 4 bytes in a vector, threads, bytes of L2 a core,
+    and whether it has AVX-512."""
 
     lanes: int
     threads: int
     scratch_bytes: int = 256 * 1024
+    avx512: bool = False
 
 
 def parse_schedule(text: str) -> Schedule:

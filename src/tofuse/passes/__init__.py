@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tofuse.ir.graph import Graph
 from tofuse.passes.batch_branches import batch_branches
+from tofuse.passes.closed_sums import closed_sums
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
 from tofuse.passes.fold_constants import fold_constants
@@ -12,15 +13,14 @@ from tofuse.passes.sink_takes import sink_takes
 from tofuse.passes.thin_matmul import thin_matmul
 from tofuse.passes.views import views
 
-__all__ = ["GRAPH_PASSES", "Pass", "run_passes"]
+__all__ = ["GRAPH_PASSES", "run_passes"]
 
-Pass = Callable[[Graph], Graph]
-
-GRAPH_PASSES: tuple[Pass, ...] = (
+GRAPH_PASSES: tuple[Callable[[Graph], Graph], ...] = (
     dead_code,
     fold_constants,
     simplify,
     views,
+    closed_sums,
     cse,
     batch_branches,
     thin_matmul,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tofuse.backends.llvm.load import host_lanes
 from tofuse.backends.llvm.vector_math import MATH, math_definitions, math_symbol
 
 Kernel = Callable[..., np.ndarray]
@@ -57,7 +58,7 @@ def kernels(elem: str, width: int) -> dict[str, Kernel]:
     llvm.initialize_native_asmprinter()
     texts: dict[str, str] = {}
     for name in MATH:  # one dict each, as modules merge them
-        texts |= math_definitions([(name, elem)], width)
+        texts |= math_definitions([(name, elem)], width, avx512=host_lanes() == 16)
     source = "\n".join([*texts.values(), *(loop(name, elem, width) for name in MATH)])
     module = llvm.parse_assembly(source)
     module.verify()

@@ -17,6 +17,7 @@ from tofuse.backends.llvm.arrays import (
 from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
 from tofuse.backends.llvm.registers import Frame, Register
 from tofuse.backends.llvm.statements import (
+    emit_ahead,
     emit_compute,
     emit_inside,
     emit_iota,
@@ -136,7 +137,7 @@ class Body:
 
         `extent` is the number of iterations where it is known, to leave out what never runs.
         """
-        f, schedule = frame.f, self.nest.schedule
+        f, schedule, loop = frame.f, self.nest.schedule, node.loop
         step = schedule.vector * schedule.unroll
         inner = self._inner_cells(frame, node)
         known = extent if isinstance(extent, int) else None
@@ -147,6 +148,8 @@ class Body:
             whole_end = f.let(f"sub i64 {hi}, {left}")
         if known is None or known >= step:
             with self.scope(frame), f.loop(lo, whole_end, str(step)) as at:
+                frame.index[loop.axis] = at
+                emit_ahead(frame, node.ahead, self.memory, schedule)
                 self._vector_body(frame, node, at, None)
         if known is None or known % step:
             rest = f.let(f"icmp slt i64 {whole_end}, {hi}")

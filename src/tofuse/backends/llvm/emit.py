@@ -18,9 +18,12 @@ from tofuse.backends.llvm.vector_math import math_definitions
 from tofuse.ir.loops import Nest, Phase
 
 
-def emit(nest: Nest, *, contract: bool = True) -> str:
-    """The text of a module for one kernel. `contract` allows fused multiply-adds."""
-    return _Emitter(nest, contract).run()
+def emit(nest: Nest, *, contract: bool = True, avx512: bool = False) -> str:
+    """The text of a module for one kernel.
+
+    `contract` allows fused multiply-adds, `avx512` that extension's own instructions.
+    """
+    return _Emitter(nest, contract, avx512).run()
 
 
 def context_words(nest: Nest) -> int:
@@ -29,8 +32,8 @@ def context_words(nest: Nest) -> int:
 
 
 class _Emitter:
-    def __init__(self, nest: Nest, contract: bool) -> None:
-        self.nest, self.contract = nest, contract
+    def __init__(self, nest: Nest, contract: bool, avx512: bool) -> None:
+        self.nest, self.contract, self.avx512 = nest, contract, avx512
         self.body = Body(nest)
         self.shared = frozenset(
             a.array.name for p in nest.phases for a in p.partials if a.array is not None
@@ -52,7 +55,7 @@ class _Emitter:
         for op, elem, lanes in self.math:
             by_width.setdefault(lanes, []).append((op, elem))
         for lanes, wanted in sorted(by_width.items()):
-            self.declared |= math_definitions(sorted(wanted), lanes)
+            self.declared |= math_definitions(sorted(wanted), lanes, self.avx512)
         return "\n".join([*self.declared.values(), "", *texts, "!0 = !{i32 1}"])
 
     # -- functions -------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def host_lanes() -> int:
 
 
 def host_target(threads: int) -> Target:
-    return Target(host_lanes(), threads)
+    return Target(host_lanes(), threads, avx512=host_lanes() == 16)
 
 
 _engines: list[llvm.ExecutionEngine] = []  # keeps machine code alive as long as the process

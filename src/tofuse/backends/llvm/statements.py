@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tofuse.backends.llvm.elementwise import Shape, emit_elementwise
 from tofuse.backends.llvm.random import (
     KEY_WORDS,
@@ -15,8 +17,10 @@ from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import literal, vector
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.kernel import Affine, Compute, Inside, Iota, Load, Store, Take, Uniform
+from tofuse.ir.schedule import Schedule
 from tofuse.ir.types import DType
 
+LINE = 64  # bytes of a cache line
 BLOCK = 64  # elements that share 16 counters
 LANES = 16
 
@@ -37,6 +41,20 @@ def emit_load(frame: Frame, s: Load, memory: DType) -> None:
             lanes = frame.lane_index(s.index, u)
             parts.append(frame.gather(pointer, memory, lanes, frame.lanes, mask))
     frame.put(s.name, parts, s.dtype)
+
+
+def emit_ahead(
+    frame: Frame, loads: Sequence[Load], memory: dict[str, DType], schedule: Schedule
+) -> None:
+    """Ask for the cache lines of one group of vectors; may lie past the end of a buffer."""
+    f, elements = frame.f, schedule.vector * schedule.unroll
+    for s in loads:
+        dtype = memory[s.buffer]
+        at = frame.affine(s.index)
+        for k in range(0, elements, LINE // dtype.itemsize):
+            slot = frame.element(frame.pointers[s.buffer], dtype, _plus(frame, at, k))
+            read, near, data = ("i32", "0"), ("i32", "2"), ("i32", "1")
+            f.call("@llvm.prefetch.p0", "void", ("ptr", slot), read, near, data)
 
 
 def _load_same(frame: Frame, pointer: str, memory: DType, at: str, mask: str | None) -> str:

@@ -143,10 +143,13 @@ class Value:
 
 
 class Builder:
-    """Collects the body of one function over vectors of `width` lanes (1: plain scalars)."""
+    """Collects the body of one function over vectors of `width` lanes (1: plain scalars).
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    `avx512` says that the processor has that extension.
+    """
+
+    def __init__(self, width: int, avx512: bool = False) -> None:
+        self.width, self.avx512 = width, avx512
         self.lines: list[str] = []
         self.globals: dict[str, str] = {}
         self._block = "entry"
@@ -205,6 +208,14 @@ class Builder:
 
     def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
         return self.intrinsic("fma", a, b, c)
+
+    def scalef(self, a: Value, n: Value) -> Value:
+        """a * 2^n, rounded once, in 512 bits of AVX-512."""
+        kind, form = self.type(a.scalar), "ps" if a.scalar == "float" else "pd"
+        symbol, bits = f"@llvm.x86.avx512.mask.scalef.{form}.512", f"i{max(8, self.width)}"
+        self.globals[symbol] = f"declare {kind} {symbol}({kind}, {kind}, {kind}, {bits}, i32)"
+        rest = f"{kind} zeroinitializer, {bits} -1, i32 4"  # no lane masked, rounding as set
+        return self.emit(f"call {kind} {symbol}({a.typed}, {n.typed}, {rest})", a.scalar)
 
     def abs(self, a: Value) -> Value:
         return self.intrinsic("fabs", a)

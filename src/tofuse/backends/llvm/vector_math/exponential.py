@@ -36,7 +36,7 @@ def exp2(b: Builder, x: Value) -> Value:
     low, high = table.exp2_range
     x = b.at_least(b.at_most(x, high), low)
     n, raw = nearest(b, x, 1.0, 2 * x.format.bias)
-    return scale_twice(b, b.horner(x - n, (1.0, *table.exp2)), raw)
+    return scale(b, b.horner(x - n, (1.0, *table.exp2)), n, raw)
 
 
 def expm1(b: Builder, x: Value) -> Value:
@@ -82,7 +82,7 @@ def _exp(b: Builder, x: Value, less: int) -> Value:
     x = b.at_least(b.at_most(x, high + less), low)
     n, raw = nearest(b, x, LOG2_E, 2 * x.format.bias - less)
     r = _minus_ln2(b, x, n)
-    return scale_twice(b, b.horner(r, (1.0, 1.0, *table.exp)), raw)
+    return scale(b, b.horner(r, (1.0, 1.0, *table.exp)), n - less if less else n, raw)
 
 
 def _quarter_expm1(b: Builder, x: Value) -> Value:
@@ -116,8 +116,13 @@ def _minus_ln2(b: Builder, x: Value, n: Value) -> Value:
     return b.fma(n, -low, b.fma(n, -high, x))
 
 
-def scale_twice(b: Builder, p: Value, raw: Value) -> Value:
-    """p * 2^n for `raw` = n + 2 bias, in two factors, each normal: subnormals round once."""
+def scale(b: Builder, p: Value, n: Value, raw: Value) -> Value:
+    """p * 2^n, also given as `raw` = n + 2 bias, rounded once where that is subnormal.
+
+    One instruction of AVX-512; elsewhere two factors, each normal.
+    """
+    if b.avx512 and b.width * p.format.bits == 512:
+        return b.scalef(p, n)
     half = raw >> 1
     mantissa = p.format.mantissa
     return p * b.as_float(half << mantissa) * b.as_float((raw - half) << mantissa)

@@ -4,7 +4,7 @@ import math
 
 from tofuse.backends.llvm.vector_math.builder import Builder, Value
 from tofuse.backends.llvm.vector_math.exponential import TABLES as EXP_TABLES
-from tofuse.backends.llvm.vector_math.exponential import nearest, scale_twice
+from tofuse.backends.llvm.vector_math.exponential import nearest, scale
 from tofuse.backends.llvm.vector_math.logarithm import is_normal, split, split_normal
 
 Pair = tuple[Value, Value]
@@ -33,8 +33,8 @@ def _pow_by_double(b: Builder, a: Value, y: Value) -> Value:
     product = y * b.fma(s, b.horner(s * s, LOG2_SERIES_F32), k)
     product = b.at_least(b.at_most(product, 200.0), -200.0)  # beyond binary32 on either side
     n, raw = nearest(b, product, 1.0, a.format.bias)
-    scale = b.as_float(raw << a.format.mantissa)
-    return b.horner(product - n, (1.0, *EXP_TABLES["float"].exp2)) * scale
+    power = b.as_float(raw << a.format.mantissa)
+    return b.horner(product - n, (1.0, *EXP_TABLES["float"].exp2)) * power
 
 
 def _pow_by_pair(b: Builder, a: Value, y: Value) -> Value:
@@ -47,7 +47,7 @@ def _pow_by_pair(b: Builder, a: Value, y: Value) -> Value:
     product = b.at_least(b.at_most(product, limit), -limit)
     n, raw = nearest(b, product, 1.0, 2 * a.format.bias)
     fraction = (product - n) + error
-    return scale_twice(b, b.horner(fraction, (1.0, *EXP_TABLES["double"].exp2)), raw)
+    return scale(b, b.horner(fraction, (1.0, *EXP_TABLES["double"].exp2)), n, raw)
 
 
 def _log2_pair(b: Builder, a: Value) -> Pair:

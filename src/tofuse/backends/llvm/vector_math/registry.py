@@ -33,7 +33,9 @@ def math_symbol(name: str, elem: str, width: int) -> str:
     return f"@tofuse.{name}.{lanes}{elem}"
 
 
-def math_definitions(wanted: Iterable[tuple[str, str]], width: int) -> dict[str, str]:
+def math_definitions(
+    wanted: Iterable[tuple[str, str]], width: int, avx512: bool = False
+) -> dict[str, str]:
     """Symbol to text, in an order fit for a module, of (name, elem) pairs and what they need.
 
     Two such dicts may be merged: one symbol has one text.
@@ -41,7 +43,7 @@ def math_definitions(wanted: Iterable[tuple[str, str]], width: int) -> dict[str,
     needed: dict[str, str] = {}
     functions: dict[str, str] = {}
     for name, elem in wanted:
-        builder = Builder(width)
+        builder = Builder(width, avx512)
         functions[math_symbol(name, elem, width)] = _define(builder, name, elem)
         needed.update(builder.globals)
     return needed | functions

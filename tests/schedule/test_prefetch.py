@@ -1,0 +1,47 @@
+"""Rows fetched ahead: where, where not, and that nothing changes but time."""
+
+import pytest
+import torch
+
+from tests.support.kernels import run_nest
+from tofuse.ir.kernel_parse import parse_kernel
+from tofuse.ir.loops import Nest
+from tofuse.ir.schedule import Target
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import build_nest
+from tofuse.schedule.prefetch import with_prefetch
+
+
+def softmax(rows: int, width: int, late: str = "exp v2 of f32 : f32") -> Nest:
+    kernel = parse_kernel(f"""kernel k(x0: in f32, y1: out f32) over i0:{rows} i1:{width} {{
+  v0 = load x0[({width})*i0 + i1] : f32
+  v1 = reduce amax<i1> v0 : f32
+  v2 = sub v0 v1 of f32 : f32
+  v3 = {late}
+  v4 = reduce sum<i1> v3 : f32
+  v5 = div v3 v4 of f32 : f32
+  store y1[({width})*i0 + i1] v5 : f32
+}}""")
+    return with_prefetch(build_nest(kernel, choose_schedule(kernel, Target(16, 2))))
+
+
+@pytest.mark.parametrize(
+    "rows, width, late, fetched",
+    [
+        (1024, 1000, "exp v2 of f32 : f32", True),
+        (64, 1000, "exp v2 of f32 : f32", False),  # in the cache anyway
+        (64, 100_000, "exp v2 of f32 : f32", False),  # two rows are too much for it
+        (1024, 1000, "mul v2 v2 of f32 : f32", False),  # memory is never idle
+    ],
+)
+def test_rows_are_fetched_where_a_later_pass_computes(rows, width, late, fetched):
+    text = repr(softmax(rows, width, late))
+    assert text.count("ahead x0") == fetched
+    passes = [line.strip() for line in text.splitlines() if line.strip().startswith("for i1")]
+    assert (passes[1] == "for i1 ahead x0:") == fetched
+
+
+def test_what_lies_behind_the_last_row_is_not_read():
+    x = torch.randn(1024, 1000)
+    results = run_nest(softmax(1024, 1000), {"x0": x, "y1": torch.empty(1024, 1000)}, {}, threads=2)
+    torch.testing.assert_close(results["y1"].view(1024, 1000), torch.softmax(x, -1))
