@@ -33,12 +33,20 @@ def test_bias_dropout_add_norm_saves_statistics_and_seed():
     assert sorted(shapes) == [(2,), (4, 1), (4, 1)]
 
 
-def test_softmax_saves_row_statistics():
-    assert sorted(saved(lambda x: F.softmax(x, -1), leaf(4, 8))) == [(4, 1), (4, 1)]
+def test_a_result_that_the_backward_reads_is_saved():
+    for f in (lambda x: F.softmax(x, -1), lambda x: F.log_softmax(x, -1), torch.tanh, F.relu):
+        assert saved(f, leaf(4, 8)) == [(4, 8)]
 
 
-def test_relu_of_an_argument_saves_nothing_new():
-    assert saved(F.relu, leaf(4, 8)) == []
+def test_softmax_that_stays_inside_saves_row_statistics():
+    def f(x):
+        return F.softmax(x, -1).relu() * 2
+
+    assert sorted(saved(f, leaf(4, 8))) == [(4, 1), (4, 1)]
+
+
+def test_what_reads_its_argument_saves_nothing_new():
+    assert saved(F.gelu, leaf(4, 8)) == []
 
 
 def test_operands_of_products_are_saved_once():

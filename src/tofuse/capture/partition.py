@@ -6,6 +6,8 @@ A minimum cut, as in torch's own partitioner, but of bytes alone and with our ow
   seeds never are.
 - The arguments of the forward cost nothing: they live anyway. Those that the program changes
   afterwards are not saved where any other choice is left.
+- What the forward returns and the backward reads costs nothing either, as eager saves it too,
+  and is taken first.
 - What the forward writes out anyhow and a library call of the backward reads (the operand of
   a matrix product) is saved: computing it again would cost a pass over memory.
 - Saving what the forward would otherwise not write costs half as much again.
@@ -35,6 +37,7 @@ from tofuse.ops.table import TRANSCENDENTAL
 
 CHAIN = 30.0  # transcendental operations computed again per value, at most
 CHEAP = 0.05  # what any other operation counts in this
+RESULT, ARGUMENT = 1, 2  # the price of what lives anyway; a result saves more work
 LAST_RESORT = 1 << 50  # the price of saving what will be changed
 UNKNOWN_SIZE = 4096  # stands for a size without a hint
 
@@ -74,6 +77,7 @@ class _Plan:
     forward: set[Node] = field(default_factory=set)  # independent of tangents
     backward: set[Node] = field(default_factory=set)  # dependent on tangents and read
     held: set[Node] = field(default_factory=set)  # never computed again
+    needed: set[Node] = field(default_factory=set)  # for what the forward returns
 
     def saved(self) -> list[Node]:
         """The nodes whose values the backward receives, in program order."""
@@ -90,8 +94,19 @@ class _Plan:
             if _read_by_library(n, self.backward) and _base(n) in written
             if not must_recompute(_base(n))
         }
-        self._limit_chains(first)
-        return self._cut(second, written)
+        self.needed = self._needed(first)
+        self._limit_chains()
+        return self._cut(second, written, {_base(n) for n in self._new(first)})
+
+    def _new(self, outputs: list[Node]) -> list[Node]:
+        """The results that are the caller's own: not what arguments are overwritten with."""
+        descriptions = tree_leaves(self.order[-1].meta.get("desc", ()))[: self.num_fwd_outputs]
+        overwriting = [isinstance(d, InputMutationAOTOutput) for d in descriptions]
+        if len(overwriting) != self.num_fwd_outputs:
+            return []
+        leaves = tree_leaves(self.order[-1].args)[: self.num_fwd_outputs]
+        others = {n for n, over in zip(leaves, overwriting, strict=True) if not over}
+        return [n for n in outputs if n in others]
 
     def _split(self, outputs: list[Node]) -> None:
         tangents: set[Node] = set()
@@ -107,12 +122,16 @@ class _Plan:
                 if n in tangents:
                     self.backward.add(n)
 
-    def _limit_chains(self, outputs: list[Node]) -> None:
-        """Hold every value of the forward at which a chain of recomputation gets too long."""
-        wanted = set(outputs)
+    def _needed(self, outputs: list[Node]) -> set[Node]:
+        """What the forward computes for its own results."""
+        needed = set(outputs)
         for n in reversed(self.order):
-            if n in wanted:
-                wanted |= set(n.all_input_nodes)
+            if n in needed:
+                needed |= set(n.all_input_nodes)
+        return needed
+
+    def _limit_chains(self) -> None:
+        """Hold every value of the forward at which a chain of recomputation gets too long."""
         cost: dict[Node, float] = {}
         for n in self.order:
             if n not in self.forward or n in self.held:
@@ -120,11 +139,11 @@ class _Plan:
             longest = max((cost.get(i, 0.0) for i in n.all_input_nodes), default=0.0)
             cost[n] = longest + (1.0 if _is_transcendental(n) else CHEAP)
             is_tensor = isinstance(n.meta.get("val"), torch.Tensor)
-            if cost[n] > CHAIN and n in wanted and is_tensor and not must_recompute(n):
+            if cost[n] > CHAIN and n in self.needed and is_tensor and not must_recompute(n):
                 self.held.add(n)
                 cost[n] = 0.0
 
-    def _cut(self, outputs: list[Node], written: set[Node]) -> list[Node]:
+    def _cut(self, outputs: list[Node], written: set[Node], returned: set[Node]) -> list[Node]:
         read_later = {i for n in self.backward for i in n.all_input_nodes} | set(outputs)
         sinks = [n for n in self.order if n in self.forward and n in read_later]
         sinks = [n for n in sinks if not _is_number(n)]
@@ -142,7 +161,13 @@ class _Plan:
                     reached.append(i)
                 edges.append((place[i], place[n]))
         changed = _changed(self.order)
-        capacities = [LAST_RESORT if n in changed else _cost(n, n in written) for n in reached]
+        own = [n for n in reached if n not in self.needed]  # of the backward, before tangents
+        read = {*sinks, *(i for n in own for i in n.all_input_nodes)}
+        free = returned & {_base(n) for n in read}
+        capacities = [
+            LAST_RESORT if n in changed else RESULT if n in free else _cost(n, n in written)
+            for n in reached
+        ]
         cut = cut_vertices(capacities, edges, sources, range(len(sinks)))
         return [n for n in self.order if n in place and place[n] in cut]
 
@@ -215,7 +240,7 @@ def _changed(order: list[Node]) -> set[Node]:
 def _cost(node: Node, written: bool) -> int:
     value = node.meta.get("val")
     if node.op == "placeholder":
-        return 0
+        return ARGUMENT
     if not isinstance(value, torch.Tensor):
         return INFINITE
     return (2 if written else 3) * _numel(node) * value.dtype.itemsize + 1
@@ -233,6 +258,8 @@ def _numel(node: Node) -> int:
 PLAIN_VIEWS = frozenset(
     {
         "aten._unsafe_view",
+        "aten.alias",
+        "aten.detach",
         "aten.expand",
         "aten.permute",
         "aten.squeeze",
