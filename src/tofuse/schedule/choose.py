@@ -23,7 +23,7 @@ from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
 
 STRIP = 4096  # elements a task of a flat loop; a few microseconds of work
-TILE = 16  # floats in a cache line, by as many rows
+TILE = 16  # floats in a cache line, by as many rows; twice that on both sides where it fits
 COLUMN_STRIP = 512  # columns reduced at a time: rows of 2 KB keep the prefetcher running
 RANDOM_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
 
@@ -41,7 +41,10 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     across = _transposed(kernel, facts, vector, target)
     if across is not None:
         around = [Loop(a) for a in rest if a != across]
-        tiles = [Loop(across, TILE), Loop(vector, TILE), Loop(across), Loop(vector)]
+        least = min(hint(kernel.extent(a)) for a in (across, vector))
+        side = TILE if least < 4 * TILE else 2 * TILE
+        # along the axis that memory to turn is contiguous in: so it is read in long streams
+        tiles = [Loop(vector, side), Loop(across, side), Loop(across), Loop(vector)]
         return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
     strip = _strip(kernel, facts, vector, outer, inner, target)
     if strip and (vector not in facts.row):

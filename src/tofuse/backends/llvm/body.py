@@ -27,6 +27,7 @@ from tofuse.backends.llvm.statements import (
     emit_uniform,
 )
 from tofuse.backends.llvm.text import vector
+from tofuse.backends.llvm.tiles import find_tile, is_whole, turned
 from tofuse.ir.dims import Dim
 from tofuse.ir.kernel import (
     Compute,
@@ -86,6 +87,18 @@ class Body:
                     assert_never(node)
 
     def _for(self, frame: Frame, node: For) -> None:
+        tile = None if frame.tile else find_tile(self.nest, node, self.memory)
+        if tile is None or node.reductions:
+            self._loop(frame, node)
+            return
+        whole = is_whole(frame, tile)
+        with self.scope(frame), frame.f.when(whole), turned(frame, tile, self.memory):
+            self._loop(frame, node)
+        if whole != "true":
+            with self.scope(frame), frame.f.when(frame.f.let(f"xor i1 {whole}, true")):
+                self._loop(frame, node)
+
+    def _loop(self, frame: Frame, node: For) -> None:
         begun = [(a, self.begin(frame, a)) for a in node.reductions]
         loop, loops = node.loop, self.nest.schedule.loops
         extent: Dim = self.nest.kernel.extent(loop.axis)
@@ -94,9 +107,11 @@ class Body:
             lo = frame.tiles[loop.axis]
             strip = next(lp.strip for lp in loops if lp.axis == loop.axis and lp.strip)
             end = frame.f.let(f"add i64 {lo}, {strip}")
-            less = frame.f.let(f"icmp slt i64 {end}, {hi}")
-            hi = frame.f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
-            extent = strip if isinstance(extent, int) and extent % strip == 0 else 0
+            whole = frame.tile is not None or (isinstance(extent, int) and extent % strip == 0)
+            if not whole:
+                less = frame.f.let(f"icmp slt i64 {end}, {hi}")
+                end = frame.f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
+            hi, extent = end, strip if whole else 0
         innermost = loop is loops[-1]
         if loop.strip:
             with self.scope(frame), frame.f.loop("0", self.trips(frame, loop), "1") as at:

@@ -9,9 +9,11 @@ from tofuse.backends.llvm.random import splat
 from tofuse.backends.llvm.text import MEMORY, REGISTER, Function, literal, vector
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import Affine, Arg
+from tofuse.ir.kernel import Affine, Arg, Load, Stmt, Store
 from tofuse.ir.loops import Nest, Scratch
 from tofuse.ir.types import DType
+
+LINE = 64  # bytes of a cache line
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,19 @@ class Register:
     names: tuple[str, ...]
     dtype: DType
     lanes: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of `side` by `side` points, and the accesses in it that are contiguous along `rows`
+    while vectors run along `columns`. Each of these goes through a small array; `plain` are other
+    reads, contiguous along `columns`."""
+
+    rows: str
+    columns: str
+    side: int
+    accesses: tuple[Load | Store, ...]
+    plain: tuple[Load, ...]
 
 
 @dataclass(eq=False)
@@ -46,6 +61,8 @@ class Frame:
     vector: str | None = None
     masks: tuple[str, ...] | None = None
     splats: dict[str, str] = field(default_factory=dict)
+    tile: Tile | None = None  # the one inside which loops run now, all of it
+    turned: dict[Stmt, str] = field(default_factory=dict)  # arrays of accesses across its rows
 
     @property
     def lanes(self) -> int:
@@ -254,6 +271,20 @@ class Frame:
         if u:
             at = self.f.let(f"add i64 {at}, {u * self.lanes}")
         return self.element(self.scratch_pointer(scratch), scratch.dtype, at)
+
+
+def fetch(frame: Frame, buffer: str, dtype: DType, at: str, elements: int) -> None:
+    """Bring elements next to each other into the cache; they may lie past the buffer's end."""
+    for k in range(0, elements, LINE // dtype.itemsize):
+        more = frame.f.let(f"add i64 {at}, {k}") if k else at
+        slot = frame.element(frame.pointers[buffer], dtype, more)
+        read, near, data = ("i32", "0"), ("i32", "2"), ("i32", "1")
+        frame.f.call("@llvm.prefetch.p0", "void", ("ptr", slot), read, near, data)
+
+
+def register(dtype: DType) -> DType:
+    """The type that a value of memory has in a register."""
+    return DType.F32 if dtype.is_half else dtype
 
 
 def _alignment(dtype: DType) -> int:

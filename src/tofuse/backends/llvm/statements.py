@@ -13,19 +13,23 @@ from tofuse.backends.llvm.random import (
     splat,
     uniform_from_bits,
 )
-from tofuse.backends.llvm.registers import Frame
+from tofuse.backends.llvm.registers import Frame, fetch, register
 from tofuse.backends.llvm.text import literal, vector
+from tofuse.backends.llvm.tiles import turned_element
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.kernel import Affine, Compute, Inside, Iota, Load, Store, Take, Uniform
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.types import DType
 
-LINE = 64  # bytes of a cache line
 BLOCK = 64  # elements that share 16 counters
 LANES = 16
 
 
 def emit_load(frame: Frame, s: Load, memory: DType) -> None:
+    if s in frame.turned:
+        slot = turned_element(frame, s, register(memory))
+        frame.put(s.name, [frame.load(slot, register(memory), frame.lanes, None)], s.dtype)
+        return
     pointer = frame.pointers[s.buffer]
     step = s.index.coefficient(frame.vector) if frame.vector is not None else 0
     parts = []
@@ -47,14 +51,10 @@ def emit_ahead(
     frame: Frame, loads: Sequence[Load], memory: dict[str, DType], schedule: Schedule
 ) -> None:
     """Ask for the cache lines of one group of vectors; may lie past the end of a buffer."""
-    f, elements = frame.f, schedule.vector * schedule.unroll
+    elements = schedule.vector * schedule.unroll
     for s in loads:
         dtype = memory[s.buffer]
-        at = frame.affine(s.index)
-        for k in range(0, elements, LINE // dtype.itemsize):
-            slot = frame.element(frame.pointers[s.buffer], dtype, _plus(frame, at, k))
-            read, near, data = ("i32", "0"), ("i32", "2"), ("i32", "1")
-            f.call("@llvm.prefetch.p0", "void", ("ptr", slot), read, near, data)
+        fetch(frame, s.buffer, dtype, frame.affine(s.index), elements)
 
 
 def _load_same(frame: Frame, pointer: str, memory: DType, at: str, mask: str | None) -> str:
@@ -157,9 +157,12 @@ def emit_inside(frame: Frame, s: Inside) -> None:
 
 
 def emit_store(frame: Frame, s: Store, memory: DType) -> None:
-    pointer, of = frame.pointers[s.buffer], DType.F32 if memory.is_half else memory
+    pointer, of = frame.pointers[s.buffer], register(memory)
     step = s.index.coefficient(frame.vector) if frame.vector is not None else 0
     values = frame.get(s.value, of)
+    if s in frame.turned:
+        frame.store(turned_element(frame, s, of), of, values[0], frame.lanes, None)
+        return
     at = frame.affine(s.index)
     for u in range(frame.unroll):
         mask = frame.mask(u)

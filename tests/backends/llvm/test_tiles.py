@@ -1,0 +1,64 @@
+"""Tiles turned in registers: whole and partial ones, reads and writes, every type and width."""
+
+import pytest
+import torch
+
+from tests.support.kernels import run_nest
+from tofuse.backends.llvm.emit import emit
+from tofuse.ir.kernel_parse import parse_kernel
+from tofuse.ir.loops import Nest
+from tofuse.ir.schedule import Target
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import build_nest
+
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64, "i64": torch.int64}
+
+
+def nest(body: str, dtype: str, rows: int, columns: int, lanes: int) -> Nest:
+    buffers = f"x0: in {dtype}, x1: in {dtype}, y2: out {dtype}"
+    kernel = parse_kernel(f"kernel k({buffers}) over i0:{rows} i1:{columns} {{\n{body}\n}}")
+    return build_nest(kernel, choose_schedule(kernel, Target(lanes, 2)))
+
+
+def summed(dtype: str, rows: int, columns: int) -> str:
+    register = "f32" if dtype == "bf16" else dtype
+    return f"""  v0 = load x0[i0 + ({rows})*i1] : {register}
+  v1 = load x1[({columns})*i0 + i1] : {register}
+  v2 = add v0 v1 of {register} : {register}
+  store y2[({columns})*i0 + i1] v2 : {register}"""
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(64, 64), (33, 70), (130, 64)])
+def test_reads_across_the_vector(shape, dtype, lanes):
+    x = (torch.randn(*reversed(shape)) * 9).to(TYPES[dtype])
+    y = (torch.randn(*shape) * 9).to(TYPES[dtype])
+    made = nest(summed(dtype, *shape), dtype, *shape, lanes)
+    given = {"x0": x, "x1": y, "y2": torch.empty_like(y)}
+    result = run_nest(made, given, {}, threads=2)["y2"]
+    torch.testing.assert_close(result.view(shape), x.t() + y, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (33, 70)])
+def test_writes_across_the_vector(shape):
+    rows, columns = shape
+    body = f"""  v0 = load x0[({columns})*i0 + i1] : f32
+  v1 = load x1[({columns})*i0 + i1] : f32
+  v2 = add v0 v1 of f32 : f32
+  v3 = mul v2 v1 of f32 : f32
+  store y2[i0 + ({rows})*i1] v3 : f32"""
+    x, y = torch.randn(2, *shape)
+    kernel = parse_kernel(
+        f"kernel k(x0: in f32, x1: in f32, y2: out f32) over i0:{rows} i1:{columns} {{\n{body}\n}}"
+    )
+    schedule = choose_schedule(kernel, Target(16, 2))
+    made = build_nest(kernel, schedule)
+    result = run_nest(made, {"x0": x, "x1": y, "y2": torch.empty(columns, rows)}, {}, threads=2)
+    torch.testing.assert_close(result["y2"].view(columns, rows), ((x + y) * y).t(), rtol=0, atol=0)
+
+
+def test_whole_tiles_need_no_gathers():
+    text = emit(nest(summed("f32", 128, 64), "f32", 128, 64, 16))
+    assert "shufflevector" in text and "masked.gather" not in text
+    assert "masked.gather" in emit(nest(summed("f32", 128, 65), "f32", 128, 65, 16))
