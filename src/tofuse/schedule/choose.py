@@ -9,6 +9,7 @@ from tofuse.ir.dims import hint, known_multiple
 from tofuse.ir.kernel import (
     Affine,
     Compute,
+    Inside,
     Kernel,
     Load,
     Reduce,
@@ -132,10 +133,21 @@ def _vectors(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> tupl
     if any(_whole_blocks(kernel, s, vector) for s in kernel.body if isinstance(s, Uniform)):
         unroll = max(1, RANDOM_BLOCK // lanes)
     extent = kernel.extent(vector)
+    ends = [b for s in kernel.body if isinstance(s, Inside) for b in _ends(s, vector)]
+    while unroll > 1 and any(b % (lanes * unroll) and not b % lanes for b in ends):
+        unroll //= 2  # so that no group of vectors lies in two pieces of a cat
     if isinstance(extent, int):
         while unroll > 1 and extent <= lanes * (unroll // 2):
             unroll //= 2
     return lanes, unroll
+
+
+def _ends(s: Inside, axis: str) -> list[int]:
+    """Where along an axis a guard begins and ends to pass."""
+    if s.index.coefficient(axis) != 1:
+        return []
+    places = [b + s.index.const * -1 for b in (s.lo, s.hi)]
+    return [b for b in places if isinstance(b, int)]
 
 
 def _whole_blocks(kernel: Kernel, u: Uniform, vector: str) -> bool:

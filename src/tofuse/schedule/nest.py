@@ -26,6 +26,7 @@ from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore, Scr
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 from tofuse.ops.table import opdef
+from tofuse.schedule.liveness import drop_dead
 
 Item = Union[Stmt, Restore]  # noqa: UP007
 
@@ -49,11 +50,11 @@ def build_nest(kernel: Kernel, schedule: Schedule, *, repeat: bool = False) -> N
     """
     _check_loops(kernel, schedule)
     try:
-        return _Builder(kernel, schedule, *iteration_axes(kernel)).run()
+        return drop_dead(_Builder(kernel, schedule, *iteration_axes(kernel)).run())
     except Unschedulable:
         if not repeat:
             raise
-    return _Builder(kernel, schedule, *_repeated_axes(kernel, schedule)).run()
+    return drop_dead(_Builder(kernel, schedule, *_repeated_axes(kernel, schedule)).run())
 
 
 def _repeated_axes(

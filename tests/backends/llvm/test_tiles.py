@@ -14,13 +14,15 @@ from tofuse.schedule.nest import build_nest
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64, "i64": torch.int64}
 
 
-def nest(body: str, dtype: str, rows: int, columns: int, lanes: int) -> Nest:
+def nest(body: str, dtype: str, shape: tuple[int, int], lanes: int) -> Nest:
+    rows, columns = shape
     buffers = f"x0: in {dtype}, x1: in {dtype}, y2: out {dtype}"
     kernel = parse_kernel(f"kernel k({buffers}) over i0:{rows} i1:{columns} {{\n{body}\n}}")
     return build_nest(kernel, choose_schedule(kernel, Target(lanes, 2)))
 
 
-def summed(dtype: str, rows: int, columns: int) -> str:
+def summed(dtype: str, shape: tuple[int, int]) -> str:
+    rows, columns = shape
     register = "f32" if dtype == "bf16" else dtype
     return f"""  v0 = load x0[i0 + ({rows})*i1] : {register}
   v1 = load x1[({columns})*i0 + i1] : {register}
@@ -34,7 +36,7 @@ def summed(dtype: str, rows: int, columns: int) -> str:
 def test_reads_across_the_vector(shape, dtype, lanes):
     x = (torch.randn(*reversed(shape)) * 9).to(TYPES[dtype])
     y = (torch.randn(*shape) * 9).to(TYPES[dtype])
-    made = nest(summed(dtype, *shape), dtype, *shape, lanes)
+    made = nest(summed(dtype, shape), dtype, shape, lanes)
     given = {"x0": x, "x1": y, "y2": torch.empty_like(y)}
     result = run_nest(made, given, {}, threads=2)["y2"]
     torch.testing.assert_close(result.view(shape), x.t() + y, rtol=0, atol=0)
@@ -59,6 +61,6 @@ def test_writes_across_the_vector(shape):
 
 
 def test_whole_tiles_need_no_gathers():
-    text = emit(nest(summed("f32", 128, 64), "f32", 128, 64, 16))
+    text = emit(nest(summed("f32", (128, 64)), "f32", (128, 64), 16))
     assert "shufflevector" in text and "masked.gather" not in text
-    assert "masked.gather" in emit(nest(summed("f32", 128, 65), "f32", 128, 65, 16))
+    assert "masked.gather" in emit(nest(summed("f32", (128, 65)), "f32", (128, 65), 16))

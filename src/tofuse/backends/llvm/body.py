@@ -16,6 +16,7 @@ from tofuse.backends.llvm.arrays import (
 )
 from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
 from tofuse.backends.llvm.registers import Frame, Register
+from tofuse.backends.llvm.segments import segments
 from tofuse.backends.llvm.statements import (
     emit_ahead,
     emit_compute,
@@ -148,13 +149,31 @@ class Body:
                 fold_inner(frame, a)
 
     def _vector_loop(self, frame: Frame, node: For, lo: str, hi: str, extent: Dim | None) -> None:
+        """Run in vectors, in segments where guards are known."""
+        inner = self._inner_cells(frame, node)
+        if isinstance(extent, int) and lo == "0" and extent:
+            step = self.nest.schedule.vector * self.nest.schedule.unroll
+            for s in segments(node, extent, step):
+                frame.known = s.known
+                self._groups(frame, node, str(s.start), str(s.end), s.end - s.start)
+            frame.known = {}
+        else:
+            self._groups(frame, node, lo, hi, extent)
+        for name, outer in inner:
+            cell = self.cells.pop(name)
+            if isinstance(outer, Cell):
+                fold_into(frame, cell, outer)
+                self.cells[name] = outer
+            else:
+                fold_into_array(frame, cell, outer)
+
+    def _groups(self, frame: Frame, node: For, lo: str, hi: str, extent: Dim | None) -> None:
         """Whole groups of vectors first, then one masked group for what is left.
 
         `extent` is the number of iterations where it is known, to leave out what never runs.
         """
         f, schedule, loop = frame.f, self.nest.schedule, node.loop
         step = schedule.vector * schedule.unroll
-        inner = self._inner_cells(frame, node)
         known = extent if isinstance(extent, int) else None
         whole_end = hi
         if known is None or known % step:
@@ -171,13 +190,6 @@ class Body:
             with self.scope(frame), f.when(rest):
                 left = f.let(f"sub i64 {hi}, {whole_end}")
                 self._vector_body(frame, node, whole_end, left)
-        for name, outer in inner:
-            cell = self.cells.pop(name)
-            if isinstance(outer, Cell):
-                fold_into(frame, cell, outer)
-                self.cells[name] = outer
-            else:
-                fold_into_array(frame, cell, outer)
 
     def _vector_body(self, frame: Frame, node: For, at: str, left: str | None) -> None:
         f, lanes = frame.f, self.nest.schedule.vector

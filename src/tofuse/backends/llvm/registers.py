@@ -61,6 +61,7 @@ class Frame:
     vector: str | None = None
     masks: tuple[str, ...] | None = None
     splats: dict[str, str] = field(default_factory=dict)
+    known: dict[str, bool] = field(default_factory=dict)  # guards that all lanes pass, or none
     tile: Tile | None = None  # the one inside which loops run now, all of it
     turned: dict[Stmt, str] = field(default_factory=dict)  # arrays of accesses across its rows
 
@@ -148,7 +149,7 @@ class Frame:
     def mask(self, u: int, guard: str | None = None) -> str | None:
         """The lanes of vector `u` that are active and pass the guard; None for all."""
         mask = None if self.masks is None else self.masks[u]
-        if guard is None:
+        if guard is None or self.known.get(guard):
             return mask
         passed = self.get(guard, DType.BOOL)[u]
         if mask is None:

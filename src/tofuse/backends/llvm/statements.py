@@ -26,6 +26,8 @@ LANES = 16
 
 
 def emit_load(frame: Frame, s: Load, memory: DType) -> None:
+    if _never(frame, s):
+        return
     if s in frame.turned:
         slot = turned_element(frame, s, register(memory))
         frame.put(s.name, [frame.load(slot, register(memory), frame.lanes, None)], s.dtype)
@@ -63,7 +65,17 @@ def _load_same(frame: Frame, pointer: str, memory: DType, at: str, mask: str | N
     return frame.gather(pointer, memory, lanes, frame.lanes, mask)
 
 
+def _never(frame: Frame, s: Load | Take) -> bool:
+    """Whether no lane passes the guard here; then the value is zero."""
+    if s.guard is None or frame.known.get(s.guard, True):
+        return False
+    frame.put(s.name, [literal(0, register(s.dtype), frame.lanes)] * frame.unroll, s.dtype)
+    return True
+
+
 def emit_take(frame: Frame, s: Take, memory: DType) -> None:
+    if _never(frame, s):
+        return
     f, pointer = frame.f, frame.pointers[s.buffer]
     row = frame.env[s.by].lanes == 1 and frame.vector is not None
     extent = frame.size(s.extent)
@@ -145,6 +157,9 @@ def emit_iota(frame: Frame, s: Iota) -> None:
 def emit_inside(frame: Frame, s: Inside) -> None:
     f, lanes = frame.f, frame.lanes
     kind, bits, parts = vector("i64", lanes), vector("i1", lanes), []
+    if s.name in frame.known:
+        frame.put(s.name, [literal(frame.known[s.name], DType.BOOL, lanes)] * frame.unroll, s.dtype)
+        return
     for u in range(frame.unroll):
         at = frame.lane_index(s.index, u)
         above = f.let(f"icmp sge {kind} {at}, {splat(f, frame.size(s.lo), 'i64', lanes)}")

@@ -1,0 +1,61 @@
+"""Loops over the pieces of a cat: where they are cut, and that every element is right."""
+
+import pytest
+import torch
+
+from tests.support.kernels import judge, kernel, run_llvm, schedules
+from tofuse.backends.llvm.emit import emit
+from tofuse.backends.llvm.segments import Segment, segments
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.loops import For
+from tofuse.ir.schedule import parse_schedule
+from tofuse.schedule.nest import build_nest
+
+
+def cat(rows: int, first: int, second: int) -> Kernel:
+    buffers, whole = "x0: in f32, x1: in f32, y2: out f32", first + second
+    return kernel(f"""kernel k({buffers}) over i0:{rows} i1:{whole} {{
+  v0 = inside [i1] {first} {whole} : b1
+  v1 = load x1[({second})*i0 + i1 + -{first}] if v0 : f32
+  v2 = inside [i1] 0 {first} : b1
+  v3 = load x0[({first})*i0 + i1] if v2 : f32
+  v4 = where v2 v3 v1 of f32 : f32
+  store y2[({whole})*i0 + i1] v4 : f32
+}}""")
+
+
+def loop(k: Kernel, unroll: int) -> For:
+    nest = build_nest(k, parse_schedule(f"order i0 i1; parallel 1; vector 16; unroll {unroll}"))
+    (node,) = nest.phases[0].body
+    assert isinstance(node, For)
+    return node
+
+
+def test_cuts_are_multiples_of_a_group():
+    first, second = {"v0": False, "v2": True}, {"v0": True, "v2": False}
+    assert segments(loop(cat(3, 64, 32), 2), 96, 32) == [
+        Segment(0, 64, first),
+        Segment(64, 96, second),
+    ]
+    assert segments(loop(cat(3, 40, 60), 1), 100, 16) == [
+        Segment(0, 32, first),
+        Segment(32, 48, {}),
+        Segment(48, 100, second),
+    ]
+    assert segments(loop(cat(3, 3, 4), 1), 7, 16) == [Segment(0, 7, {})]
+
+
+@pytest.mark.parametrize("sizes", [(64, 32), (32, 64), (40, 60), (3, 4), (1, 130), (128, 1)])
+def test_pieces(sizes):
+    k = cat(5, *sizes)
+    x, y = torch.randn(5, sizes[0]), torch.randn(5, sizes[1])
+    given = {"x0": x.flatten(), "x1": y.flatten(), "y2": torch.empty(5 * sum(sizes))}
+    expected = judge(k, given, {})["y2"]
+    assert torch.equal(expected.view(5, -1), torch.cat([x, y], 1))
+    for schedule in schedules(k, "order i0 i1; parallel 1; vector 16; unroll 4"):
+        assert torch.equal(run_llvm(k, schedule, given, {})["y2"], expected), schedule
+
+
+def test_no_masks_where_pieces_are_whole_vectors():
+    text = emit(build_nest(cat(5, 64, 32), schedules(cat(5, 64, 32), lanes=[16])[0]))
+    assert "masked.load" not in text and "icmp sge" not in text
