@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import statistics
+import time
 import types
 import warnings
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar, overload
 
@@ -19,14 +21,17 @@ from tofuse.capture.trace import Traced
 from tofuse.config import Config, make_config
 from tofuse.errors import UnsupportedError
 from tofuse.pipeline import Keep, compile_graph
-from tofuse.report.model import GraphReport, Report
+from tofuse.report.measured import measured
+from tofuse.report.model import Calls, GraphReport, Limits, Report
 from tofuse.report.text import ReportText
+from tofuse.runtime.clock import Clock, machine_limits
 from tofuse.runtime.execute import Run
 from tofuse.runtime.pool import POOL
 
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
+ROUNDS = 7  # of measured calls: odd, so that the median is one of them
 OLDEST, NEWEST = (2, 11), (2, 13)
 RECOMPILATIONS = 256  # of one function; Dynamo's own limit on all of them together
 
@@ -66,26 +71,43 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
 
 
 def explain(
-    target: Callable[P, object], **options: bool | str | int | None
+    target: Callable[P, object], *, measure: bool = False, **options: bool | str | int | None
 ) -> Callable[P, ReportText]:
     """What `compile` makes of a function: `explain(fn)(*args)` gives a report.
 
     The function is called once with the arguments; the backward is compiled too where an output
     requires grad (gradients are computed but not accumulated). `report.regions`, `.kernels`,
     `.library_calls`, `.verdicts`, `.bytes_before`, `.bytes_after`, `.compile_ms` hold the
-    decisions as data; printing the report shows them.
+    decisions as data; printing the report shows them, `report.save_html(path)` writes a page
+    and `report.save_trace(path)` a trace.
+
+    With `measure` it is called a few times more, by PyTorch and compiled in turn, and the report
+    has the microseconds of the calls (`report.calls`) and of each region (`.measured_us`).
     """
     config = make_config(options)
 
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
-        report = Report()
+        report = Report(name=getattr(target, "__name__", type(target).__name__))
+        clocks: list[Clock] = []
+
+        def keep(graph: GraphReport) -> Clock | None:
+            report.graphs.append(graph)
+            clocks.append(Clock())
+            return clocks[-1] if measure else None
+
         whole = target if isinstance(target, torch.nn.Module) else _frame(target)
-        compiled = _compile(whole, config, report.graphs.append)
-        outputs = [t for t in _tensors(compiled(*args, **kwargs)) if t.grad_fn is not None]
-        wanted = _leaves(outputs)
-        if wanted:
-            ones = [torch.ones_like(t) for t in outputs]
-            torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+        compiled = _compile(whole, config, keep)
+        _call(compiled, args, kwargs)
+        if measure:
+            _call(target, args, kwargs)
+            for clock in clocks:
+                clock.reset()
+            report.calls = _time_calls(target, compiled, args, kwargs)
+            report.limits = Limits(*machine_limits())
+            report.graphs = [
+                measured(g, clock.microseconds(), clock.last())
+                for g, clock in zip(report.graphs, clocks, strict=True)
+            ]
         return ReportText(report)
 
     return run
@@ -214,6 +236,33 @@ class _Left:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(f"tofuse leaves a program to PyTorch: {first}", stacklevel=2)
         self.refused(first)
+
+
+def _call(
+    function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[float, float]:
+    """Forward, and backward where there is one; microseconds of each."""
+    begin = time.perf_counter_ns()
+    outputs = [t for t in _tensors(function(*args, **kwargs)) if t.grad_fn is not None]
+    forward = time.perf_counter_ns() - begin
+    wanted = _leaves(outputs)
+    if not wanted:
+        return forward / 1e3, 0.0
+    ones = [torch.ones_like(t) for t in outputs]
+    begin = time.perf_counter_ns()
+    torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+    return forward / 1e3, (time.perf_counter_ns() - begin) / 1e3
+
+
+def _time_calls(
+    eager: Callable[..., object],
+    ours: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> Calls:
+    """Both in turn, so that what disturbs the machine disturbs them alike."""
+    rounds = [(*_call(eager, args, kwargs), *_call(ours, args, kwargs)) for _ in range(ROUNDS)]
+    return Calls(ROUNDS, *(statistics.median(times) for times in zip(*rounds, strict=True)))
 
 
 def _check_torch() -> None:

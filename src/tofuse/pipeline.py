@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,12 +36,14 @@ from tofuse.report.model import (
     KernelReport,
     LibraryCall,
     RegionReport,
+    Span,
     bytes_before,
     region_bytes,
 )
 from tofuse.report.repro import write_repro
 from tofuse.report.stages import Stages
 from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run, load_plan
 from tofuse.runtime.launch import Launcher, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
@@ -50,7 +51,7 @@ from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.prefetch import with_prefetch
 
-Keep = Callable[[GraphReport], None]
+Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
 
 
 def compile_graph(gm: AtenGraph, phase: str, config: Config, keep: Keep) -> Run:
@@ -65,16 +66,19 @@ def compile_graph(gm: AtenGraph, phase: str, config: Config, keep: Keep) -> Run:
 
 def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep) -> Run:
     """A callable for a captured program: flat arguments in one list to a list of results."""
-    start = time.perf_counter()
     stages = Stages(phase, config.show, config.dump)
     graph = run_passes(captured.graph)
+    stages.done("passes")
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
     part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
+    stages.done("partition")
     streams = streamed(part)
     made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
     built = [b for b in made if isinstance(b, Built)]
+    stages.done("lower and emit")
     launchers, calls, broken = _load(built, part, config)
+    stages.done("machine code")
     broken += [
         f"{u.region.name} runs through PyTorch: {u.reason}" for u in made if isinstance(u, Unfit)
     ]
@@ -88,11 +92,12 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
         for k, r in enumerate(part.regions)
         if not r.library and r not in calls
     }
-    run = load_plan(plan, launchers, [t for _, t in captured.constants], fallbacks)
-    elapsed = 1e3 * (time.perf_counter() - start)
+    constants = [t for _, t in captured.constants]
+    run = load_plan(plan, launchers, constants, fallbacks)
+    stages.done("plan")
     running = [b for b in built if b.region in calls]
-    keep(_report(phase, captured.graph, part, running, elapsed, repr(plan), broken))
-    return run
+    clock = keep(_report(phase, captured.graph, part, running, stages.spans, repr(plan), broken))
+    return run if clock is None else load_plan(plan, launchers, constants, fallbacks, clock)
 
 
 def compile_text(text: str, config: Config, keep: Keep = lambda report: None) -> Run:
@@ -212,7 +217,7 @@ def _report(
     graph: Graph,
     part: Partition,
     built: Sequence[Built],
-    elapsed: float,
+    stages: Sequence[Span],
     plan: str,
     broken: Sequence[str],
 ) -> GraphReport:
@@ -247,8 +252,10 @@ def _report(
         part.verdicts,
         bytes_before(graph, views),
         sum(r.nbytes for r in regions),
-        elapsed,
+        (stages[-1].end - stages[0].begin) / 1e6,
         show_graph(part.graph),
         plan,
         tuple(broken),
+        len(graph.ops) - len(views),
+        tuple(stages),
     )

@@ -33,7 +33,8 @@ class LibraryCall:
 class RegionReport:
     """Ops that run as one kernel or one call; `nbytes` is the memory they read and write.
 
-    `values` are the names of what the ops compute, as verdicts call them.
+    `values` are the names of what the ops compute, as verdicts call them. `measured_us` is the
+    median of several runs, the call from Python included; None where nothing was measured.
     """
 
     name: str
@@ -43,11 +44,59 @@ class RegionReport:
     nbytes: int
     kernel: str | None
     values: tuple[str, ...] = ()
+    predicted_us: float = 0.0
+    measured_us: float | None = None
+    executor: str = "llvm"
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time: a stage of compilation or a region's run, in nanoseconds."""
+
+    name: str
+    begin: int
+    end: int
+
+    @property
+    def us(self) -> float:
+        return (self.end - self.begin) / 1e3
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Median microseconds of whole calls, PyTorch's own (`eager`) and ours, over `rounds` each."""
+
+    rounds: int
+    eager_forward: float
+    eager_backward: float
+    forward: float
+    backward: float
+
+    @property
+    def eager(self) -> float:
+        return self.eager_forward + self.eager_backward
+
+    @property
+    def ours(self) -> float:
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What this machine did at best: bytes a second of a copy, operations a second of a product."""
+
+    bandwidth: float
+    arithmetic: float
 
 
 @dataclass(frozen=True)
 class GraphReport:
-    """One compiled graph: the forward, the backward, or an inference program."""
+    """One compiled graph: the forward, the backward, or an inference program.
+
+    `launches_before` counts the ops that compute, each of which would be a launch by itself;
+    `stages` are the times of its compilation, `run` those of its last measured run.
+    """
 
     phase: str
     regions: tuple[RegionReport, ...] = ()
@@ -60,6 +109,9 @@ class GraphReport:
     graph: str = ""
     plan: str = ""
     notes: tuple[str, ...] = ()
+    launches_before: int = 0
+    stages: tuple[Span, ...] = ()
+    run: tuple[Span, ...] = ()
 
 
 @dataclass
@@ -67,6 +119,9 @@ class Report:
     """Everything compiled for one function, in the order it was compiled."""
 
     graphs: list[GraphReport] = field(default_factory=list)
+    name: str = ""
+    calls: Calls | None = None
+    limits: Limits | None = None
 
     @property
     def regions(self) -> list[RegionReport]:
@@ -102,6 +157,16 @@ class Report:
     def compile_ms(self) -> float:
         """Milliseconds from captured graphs to loaded kernels."""
         return sum(g.compile_ms for g in self.graphs)
+
+    @property
+    def launches_before(self) -> int:
+        """Ops that compute: launches, if each ran by itself."""
+        return sum(g.launches_before for g in self.graphs)
+
+    @property
+    def launches_after(self) -> int:
+        """Kernels and calls of PyTorch's operators."""
+        return len(self.regions)
 
     def phase(self, phase: str) -> Report:
         """The part about one phase: "forward", "backward" or "inference"."""
