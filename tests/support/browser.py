@@ -144,7 +144,14 @@ class Browser:
         self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
         self.send("Input.dispatchKeyEvent", type="keyUp", **event)
 
-    def picture(self, path: Path, whole: bool = False) -> None:
-        """A screenshot: of the window, or of the whole page."""
-        data = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def picture(self, path: Path, selector: str = "html") -> None:
+        """A screenshot of an element, whether it is in the window or not."""
+        clip = self.run(
+            f"(() => {{ const b = document.querySelector({json.dumps(selector)})"
+            ".getBoundingClientRect(); return {x: b.x + scrollX, y: b.y + scrollY,"
+            " width: b.width, height: b.height, scale: 1}; })()"
+        )
+        data = self.send(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip
+        )
         path.write_bytes(base64.b64decode(data["data"]))

@@ -81,9 +81,8 @@ APART: tuple[tuple[str, Advice], ...] = (
             "One of the two is an operator that PyTorch's own library runs, such as a matrix "
             "product or a convolution. It reads and writes whole tensors in memory, so the value "
             "between them has to be one.",
-            "Nothing, as a rule: the library's kernel is faster than a generated one. Several "
-            "products of the same operand can be one product of stacked weights; that saves "
-            "calls.",
+            "As a rule nothing: the library's kernel is faster than a generated one. Several "
+            "products of one operand can be one product with stacked weights; that saves calls.",
         ),
     ),
     (
@@ -93,9 +92,8 @@ APART: tuple[tuple[str, Advice], ...] = (
             "The second op also needs a value that another kernel or a library call computes from "
             "the first one's kernel. One kernel would have to stop in the middle, let the other "
             "run, and go on.",
-            "See whether the op in between can move: before the first op, or after the second. "
-            "If it is cheap, computing the first op's value again on the other side costs less "
-            "than storing it.",
+            "See whether what runs in between can move: before the first op, or after the second. "
+            "Otherwise the tensor is stored once and read once, as without fusing.",
         ),
     ),
     (
@@ -130,11 +128,23 @@ APART: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
-        "of a value computed in the same kernel|from a value computed in the same kernel",
+        "^(cat|pad) of a value",
+        Advice(
+            "The pieces are joined by another kernel",
+            "A cat or a padding takes neighbouring elements from different pieces. A kernel that "
+            "computes the pieces runs over the elements of each; one that reads the joined tensor "
+            "runs over all of them. Pieces in memory are joined in place, as they are read; "
+            "pieces that are computed are stored first.",
+            "Where every piece gets the same ops, join first and apply them once to the whole: "
+            "they then fuse with what comes after.",
+        ),
+    ),
+    (
+        "from a value computed in the same kernel",
         Advice(
             "It reads elements out of order",
-            "A gather, a join or a padding reads elements of a value other than the one the loop "
-            "is at; these would have to be stored before, by another kernel.",
+            "A gather reads elements of a value other than the one the loop is at; these have to "
+            "be stored before, by another kernel.",
             "Gather first and compute then: an elementwise op gives the same after the gather, on "
             "fewer elements, and fuses there.",
         ),

@@ -143,7 +143,7 @@ def _regions(g: GraphReport) -> RenderableType:
         cells += [str(len(first.ops)), show_bytes(sum(r.nbytes for r in rows))]
         cells += [_time(sum(r.predicted_us for r in rows))] if predicted else []
         cells += [_time(sum(r.measured_us or 0.0 for r in rows))] if measured else []
-        table.add_row(*cells, _lines(first))
+        table.add_row(*map(Text, cells), Text(_lines(first)))
     if len(alike) > MOST_ROWS:
         table.add_row(Text(f"and {len(alike) - MOST_ROWS} more", "dim"))
     return table
@@ -184,7 +184,7 @@ def _apart(g: GraphReport, program: Program) -> Iterator[RenderableType]:
         for v in group.verdicts[:MOST]:
             pair, place = f"{v.producer} -> {v.consumer}", _place(v.loc, program)
             rule = f"{v.rule}  " if rules else ""
-            table.add_row(pair, _value(edges.get(id(v))), rule + place)
+            table.add_row(pair, _value(edges.get(id(v))), Text(rule + place))
         yield Padding(table, (0, 0, 0, 6))
         if len(group.verdicts) > MOST:
             yield Padding(Text(f"and {len(group.verdicts) - MOST} more", "dim"), (0, 0, 0, 8))

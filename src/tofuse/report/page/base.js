@@ -24,7 +24,7 @@ function fill(made, attributes, children) {
   return made;
 }
 
-const digits = (x) => (x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2)).replace(/\.0+$/, "");
+const digits = (x) => String(Number(x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2)));
 
 function scaled(x, step, units) {
   let k = 0;

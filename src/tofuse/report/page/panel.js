@@ -51,7 +51,7 @@ function facts(...rows) {
 function sourceOf(line) {
   if (line < 0) return null;
   const l = graph().lines[line];
-  return el("div", { class: "source" }, el("span", { class: "place", title: l.file }, l.file),
+  return el("div", { class: "source" }, el("span", { class: "place", title: l.file }, l.place),
     l.code ? el("pre", {}, l.code) : null);
 }
 
