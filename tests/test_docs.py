@@ -37,9 +37,8 @@ def test_what_the_page_advises_helps():
     def parts(x):
         return x.softmax(-1).reshape(100, 2, 50).amax(-1)
 
-    def joined(a, b, g):
-        y = torch.cat([a, b], -1).sin()
-        return torch.nn.functional.layer_norm(y, (y.shape[-1],), g)
+    def gathered_first(ids, table, g):
+        return torch.nn.functional.layer_norm(table[ids].tanh(), (table.shape[-1],), g)
 
     def column(x, w):
         return (x.tanh() @ w) * 2
@@ -47,7 +46,7 @@ def test_what_the_page_advises_helps():
     a = torch.randn(32, 32)
     for f, args in (
         (parts, (torch.randn(100, 100),)),
-        (joined, (a, a, torch.ones(64))),
+        (gathered_first, (torch.randint(0, 32, (64,)), a, a[0])),
         (column, (a, torch.randn(32, 1))),
     ):
         report = tofuse.explain(f)(*args)

@@ -256,6 +256,6 @@ def _report(
         show_graph(part.graph),
         plan,
         tuple(broken),
-        len(graph.ops) - len(views),
-        tuple(stages),
+        launches_before=len(graph.ops) - len(views),
+        stages=tuple(stages),
     )

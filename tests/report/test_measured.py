@@ -70,6 +70,12 @@ def test_steps_belong_to_regions():
     assert list(names.values()) == [r.name for r in graph.regions]
 
 
+def test_a_traced_function_is_measured_too():
+    report = tofuse.explain(block, measure=True, capture="trace")(*block_arguments())
+    assert report.backward.regions
+    assert all(r.measured_us is not None and r.measured_us > 0 for r in report.regions)
+
+
 def test_what_pytorch_runs_whole_is_measured_as_a_call_only():
     report = tofuse.explain(lambda x: x.view(-1), measure=True)(torch.randn(4, 4))
     assert report.calls is not None and not report.regions

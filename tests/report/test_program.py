@@ -64,6 +64,12 @@ def test_lines_have_their_text():
     assert loc is not None and "x.sin() + 1" in program.line(loc)
 
 
+def test_no_line_of_ours_stands_for_a_users():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    report = tofuse.explain(net)(torch.randn(2, 4))
+    assert report.regions and not any(r.locs for r in report.regions)
+
+
 def test_memory_of_a_chain():
     """Three ops by themselves have two results alive at a time; as one kernel, the last one."""
     x = torch.randn(100)
@@ -101,6 +107,11 @@ def test_memory_around_library_calls_and_views():
         "a slice of a reduction's result",
         "merged elsewhere first",
         "another device",
+        "every element of the cat would compute all pieces",
+        "one kernel would do 100 additions' worth of work again and take about 20 us",
+        "together they would hold more memory than eager",
+        "kept apart by no_fuse",
+        "no fuel left",
     ],
 )
 def test_every_rule_is_explained(rule: str):

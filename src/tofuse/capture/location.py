@@ -12,7 +12,8 @@ from torch.fx import Node
 from tofuse.ir.graph import Loc
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n(?P<code>[^\n]*)', re.M)
-_NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_OURS = str(Path(__file__).parents[1])
+_NOT_THEIRS = (str(Path(torch.__file__).parent), _OURS)
 
 
 def locate(node: Node) -> Loc | None:
@@ -26,5 +27,5 @@ def _parse(trace: str) -> Loc | None:
     frames = [Loc(m["file"], int(m["line"]), m["code"].strip()) for m in _FRAME.finditer(trace)]
     outside = [f for f in frames if not f.file.startswith(_NOT_THEIRS)]
     own = [f for f in outside if "site-packages" not in f.file]
-    chosen = own or outside or frames
+    chosen = own or outside or [f for f in frames if not f.file.startswith(_OURS)]
     return chosen[-1] if chosen else None

@@ -128,7 +128,7 @@ APART: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
-        "^(cat|pad) of a value",
+        "piece of the|of many pieces|would compute all pieces|^(cat|pad) of a value",
         Advice(
             "The pieces are joined by another kernel",
             "A cat or a padding takes neighbouring elements from different pieces. A kernel that "
@@ -145,8 +145,8 @@ APART: tuple[tuple[str, Advice], ...] = (
             "It reads elements out of order",
             "A gather reads elements of a value other than the one the loop is at; these have to "
             "be stored before, by another kernel.",
-            "Gather first and compute then: an elementwise op gives the same after the gather, on "
-            "fewer elements, and fuses there.",
+            "Gather first and compute then: an elementwise op gives the same after the gather, and "
+            "fuses there.",
         ),
     ),
     (
@@ -177,10 +177,42 @@ APART: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
-        "another device",
+        "another device|for this device|lies on the CPU",
         Advice(
             "On another device",
-            "Generated kernels run on the CPU; tensors on other devices run through PyTorch.",
+            "The two work on different devices, or on one that there are no generated kernels for.",
+            "Move the tensor before the program, so that all of it is on one device.",
+        ),
+    ),
+    (
+        "work again",
+        Advice(
+            "Fusing would repeat work",
+            "In one kernel, a value would be computed again for every iteration of a loop that it "
+            "does not depend on, and that was predicted to cost more than storing it.",
+        ),
+    ),
+    (
+        "more memory than",
+        Advice(
+            "Fusing would hold more memory",
+            "One kernel keeps all its inputs and results alive at once; two let the first ones go "
+            "before the others come.",
+        ),
+    ),
+    (
+        "no_fuse",
+        Advice(
+            "You keep them apart",
+            "One of the two stands in a block of `no_fuse`.",
+            "Take the block away to have them fused.",
+        ),
+    ),
+    (
+        "no fuel",
+        Advice(
+            "The fuel is spent",
+            "`fuel` bounds how many fusions there may be, and these were before this one.",
         ),
     ),
     (
@@ -192,7 +224,8 @@ APART: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
-        "complex|only PyTorch runs|loop nest|no loop runs|threads|seed computed",
+        "only PyTorch runs|loop nest|no loop runs|threads|seed computed|launches, one|groups of|"
+        "unknown length",
         Advice(
             "No kernel can be generated",
             "One of the two uses an operator or a pattern of access that the generator has no "

@@ -49,6 +49,12 @@ class RegionReport:
     executor: str = "llvm"
     why: str = ""
 
+    @property
+    def by(self) -> str:
+        """Who runs it, in words: a generated kernel's backend, a registered executor, PyTorch."""
+        generated = self.kernel is not None
+        return self.executor if generated or self.executor not in ("llvm", "aten") else "PyTorch"
+
 
 @dataclass(frozen=True)
 class Span:

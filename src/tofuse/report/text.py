@@ -132,14 +132,14 @@ def _regions(g: GraphReport) -> RenderableType:
     measured = any(r.measured_us is not None for r in g.regions)
     alike: dict[tuple[object, ...], list[RegionReport]] = {}
     for r in g.regions:
-        alike.setdefault((r.ops, r.nbytes, r.executor, r.kernel is None, r.why), []).append(r)
+        alike.setdefault((r.ops, r.locs, r.by, r.why), []).append(r)
     columns = ["launch", "by", "ops", "memory"]
     columns += ["predicted"] if predicted else []
     columns += ["measured"] if measured else []
     table = _table(*columns, "lines")
     for rows in list(alike.values())[:MOST_ROWS]:
         first, times = rows[0], f" x{len(rows)}" if len(rows) > 1 else ""
-        cells = [first.name + times, first.executor if first.kernel else "PyTorch"]
+        cells = [first.name + times, first.by]
         cells += [str(len(first.ops)), show_bytes(sum(r.nbytes for r in rows))]
         cells += [_time(sum(r.predicted_us for r in rows))] if predicted else []
         cells += [_time(sum(r.measured_us or 0.0 for r in rows))] if measured else []
@@ -177,14 +177,16 @@ def _apart(g: GraphReport, program: Program) -> Iterator[RenderableType]:
             title.append(f": {rules.pop()}", "dim")
         yield Padding(title, (0, 0, 0, 4))
         yield Padding(Text(group.advice.meaning), (0, 0, 0, 6))
+        shown = group.verdicts[:MOST]
+        pairs = [f"{v.producer} -> {v.consumer}" for v in shown]
         table = Table.grid(padding=(0, 3, 0, 0))
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, justify="right")
+        table.add_column(no_wrap=True, min_width=max(map(len, pairs)))
+        table.add_column(no_wrap=True, min_width=7, justify="right")
         table.add_column(no_wrap=True, overflow="ellipsis")
-        for v in group.verdicts[:MOST]:
-            pair, place = f"{v.producer} -> {v.consumer}", _place(v.loc, program)
+        for v, pair in zip(shown, pairs, strict=True):
             rule = f"{v.rule}  " if rules else ""
-            table.add_row(pair, _value(edges.get(id(v))), Text(rule + place))
+            place = Text(rule + _place(v.loc, program))
+            table.add_row(Text(pair), _value(edges.get(id(v))), place)
         yield Padding(table, (0, 0, 0, 6))
         if len(group.verdicts) > MOST:
             yield Padding(Text(f"and {len(group.verdicts) - MOST} more", "dim"), (0, 0, 0, 8))

@@ -71,7 +71,7 @@ def _facts(graph: GraphReport, region: RegionReport | None) -> dict[str, str | i
     facts: dict[str, str | int | float] = {
         "bytes": region.nbytes,
         "ops": " ".join(region.ops),
-        "executor": region.executor if region.kernel is not None else "PyTorch",
+        "executor": region.by,
     }
     if region.measured_us is not None:
         facts["median_us"] = region.measured_us

@@ -14,6 +14,7 @@ from tofuse.report.model import GraphReport, KernelReport, Limits, RegionReport,
 from tofuse.report.picture import Box, Picture, draw, op_shape
 from tofuse.report.program import Program, op_bytes, op_name, op_work, read_program, short_name
 from tofuse.report.timeline import Moment, op_memory, plan_memory
+from tofuse.report.units import show_us
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,11 @@ def comparisons(report: Report, programs: Sequence[Program]) -> tuple[Comparison
         ),
     ]
     if report.calls is not None:
-        note = f"median of {report.calls.rounds} whole calls: PyTorch, then tofuse"
+        inside = show_us(sum(r.measured_us or 0.0 for r in report.regions))
+        note = (
+            f"median of {report.calls.rounds} whole calls: PyTorch, then tofuse; "
+            f"its launches alone take {inside}"
+        )
         found.insert(0, Comparison("Time", "us", report.calls.eager, report.calls.ours, note))
     return tuple(found)
 
@@ -327,7 +332,7 @@ class _Viewer:
         return RegionView(
             r.name,
             "kernel" if kernel is not None else "library" if library else "pytorch",
-            r.executor if kernel is not None else "PyTorch",
+            r.by,
             r.why,
             tuple(self.op[op] for op in ops),
             tuple(dict.fromkeys(self._line(op.loc) for op in ops if op.loc is not None)),

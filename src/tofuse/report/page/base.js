@@ -35,6 +35,7 @@ function scaled(x, step, units) {
 const bytes = (n) => scaled(n, 1000, ["B", "KB", "MB", "GB", "TB"]);
 const micros = (us) => scaled(us, 1000, ["µs", "ms", "s"]);
 const rate = (n) => scaled(n, 1000, ["", "K", "M", "G", "T"]);
+const throughput = (n, us) => scaled(n / (us * 1e-6), 1000, ["B/s", "KB/s", "MB/s", "GB/s", "TB/s"]);
 const amount = (x, unit) => (unit === "bytes" ? bytes(x) : unit === "us" ? micros(x) : String(x));
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const kinds = { kernel: "kernel", library: "library call", pytorch: "run by PyTorch, op by op" };

@@ -7,7 +7,7 @@ function axes(width, height, left, right, top, bottom) {
 
 /** Round numbers below `most`, three to five of them. */
 function ticks(most) {
-  const raw = most / 4, size = 10 ** Math.floor(Math.log10(raw || 1));
+  const raw = most / 5, size = 10 ** Math.floor(Math.log10(raw || 1));
   const step = [1, 2, 2.5, 5, 10].map((k) => k * size).find((s) => s >= raw) || raw || 1;
   return Array.from({ length: Math.floor(most / step) + 1 }, (_, k) => k * step);
 }

@@ -126,8 +126,9 @@ function fit(whole) {
   const all = Math.min((w - 2 * margin) / g.width, (h - 2 * margin) / g.height, 1.15);
   const least = whole ? 0.06 : Math.min(0.8, Math.max(0.62, (w - 2 * margin) / g.width));
   camera.scale = Math.max(all, least);
-  camera.x = Math.max((w - g.width * camera.scale) / 2, whole ? -1e9 : Math.min(margin, w / 2 - firstX(g) * camera.scale));
-  if (g.width * camera.scale > w - 2 * margin && !whole) camera.x = w / 2 - firstX(g) * camera.scale;
+  const wide = g.width * camera.scale;
+  camera.x = wide <= w - 2 * margin ? (w - wide) / 2
+    : Math.min(margin, Math.max(w - wide - margin, w / 2 - firstX(g) * camera.scale));
   camera.y = Math.max((h - g.height * camera.scale) / 2, margin);
   look();
 }

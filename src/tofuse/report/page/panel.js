@@ -158,7 +158,7 @@ function showRegion(id) {
       ["Reads and writes", bytes(r.nbytes)],
       r.work > 0 ? ["Arithmetic", `${rate(r.work)} operations`] : null,
       ...times(r),
-      us > 0 && r.measured_us !== null ? ["Reached", `${scaled(r.nbytes / (us * 1e-6), 1000, ["B/s", "KB/s", "MB/s", "GB/s", "TB/s"])}`] : null),
+      us > 0 && r.measured_us !== null ? ["Reached", throughput(r.nbytes, us)] : null),
     edgeLinks("Comes in through memory", entering, "source"),
     edgeLinks("Goes out through memory", leaving, "target"),
     r.lines.length ? [el("h4", {}, "Your lines"), r.lines.map(sourceOf)] : null,

@@ -58,7 +58,7 @@ function drawTable() {
     el("td", { class: "wide" }, r.ops.length), el("td", {}, bytes(r.nbytes)),
     predicted ? el("td", { class: measured ? "wide" : "" }, r.predicted_us > 0 ? micros(r.predicted_us) : "–") : null,
     measured ? [el("td", {}, r.measured_us !== null ? micros(r.measured_us) : "–"),
-      el("td", { class: "wide" }, r.measured_us > 0 ? `${digits(r.nbytes / r.measured_us / 1e3)} GB/s` : "–")] : null,
+      el("td", { class: "wide" }, r.measured_us > 0 ? throughput(r.nbytes, r.measured_us) : "–")] : null,
     el("td", { class: "share wide" }, el("i", { style: `width:${(92 * cost(r)) / most}%` })));
   $("table").replaceChildren(el("thead", {}, header), el("tbody", {}, g.regions.map(row)));
 }
