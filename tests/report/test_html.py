@@ -103,6 +103,9 @@ def test_clicks_show_details(opened):
     opened.click(".op")
     assert "Operation" in panel(opened) and "Runs in" in panel(opened)
     assert "h = F.gelu(x @ w + b)" in panel(opened)
+    assert "Its launch, measured" in panel(opened)
+    opened.click(".port")
+    assert "Input" in panel(opened) and "Read by" in panel(opened)
     opened.click(".edge.cut circle")
     text = panel(opened)
     assert "Not fused" in text and "One side is a library call" in text
@@ -141,6 +144,7 @@ def test_search_finds_ops_lines_boxes_and_reasons(opened):
         ("layer_norm", "line", "Line of your code"),
         ("softmax_add", "kernel", "Kernel"),
         ("library call mm", "not fused", "Not fused"),
+        ("primals_2", "input", "Input"),
     ):
         opened.run("document.getElementById('query').value = ''")
         opened.run("document.getElementById('query').focus()")
@@ -189,6 +193,12 @@ def test_nothing_runs_over_the_edge(browser, page, width: int, dark: bool):
     assert (paper == "rgb(255, 255, 255)") is not dark
     for selector in ("#memory-chart svg", "#roofline-chart svg", "#graph .op", "#table td"):
         assert browser.run(f"document.querySelectorAll('{selector}').length") > 0, selector
+    browser.run("document.getElementById('query').focus()")
+    browser.type("a")
+    assert browser.run("document.getElementById('hits').getBoundingClientRect().right") <= width
+    hits = "document.getElementById('hits')"
+    assert browser.run(f"{hits}.scrollWidth <= {hits}.clientWidth")
+    browser.press("Escape")
     smallest = browser.run(
         "Math.min(...[...document.querySelectorAll('main p, main td, main h2, #panel p')]"
         ".filter((n) => n.innerText).map((n) => parseFloat(getComputedStyle(n).fontSize)))"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from tofuse.ir.dims import hint
 from tofuse.ir.graph import Loc, Op
 from tofuse.ir.show import show_value_type
 from tofuse.report.advice import advice, grouped
@@ -94,6 +95,8 @@ class PortView:
 
     name: str
     output: bool
+    type: str
+    nbytes: int
     box: Box
 
 
@@ -258,10 +261,7 @@ class _Viewer:
         ops = tuple(self._op(op) for op in self.ops)
         kernels = {k.name: k for k in report.kernels}
         regions = tuple(self._region(r, kernels.get(r.kernel or "")) for r in report.regions)
-        ports = tuple(
-            PortView(p.split(" ", 1)[1], p.startswith("out "), box)
-            for p, box in self.picture.ports.items()
-        )
+        ports = tuple(self._port(p, box) for p, box in self.picture.ports.items())
         return GraphView(
             title,
             report.notes,
@@ -278,6 +278,12 @@ class _Viewer:
             stages,
             tuple(self.texts),
         )
+
+    def _port(self, key: str, box: Box) -> PortView:
+        kind, name = key.split(" ", 1)
+        made = [r for op in self.program.ops for r in op.results]
+        v = next(v for v in (*self.program.graph.inputs, *made) if v.name == name)
+        return PortView(name, kind == "out", show_value_type(v), hint(v.type.nbytes), box)
 
     def _line(self, loc: Loc | None) -> int:
         return -1 if loc is None else self.lines.setdefault(loc, len(self.lines))

@@ -80,6 +80,14 @@ function drawRoofline() {
     chart.append(svg("circle", { class: `dot ${p.r.kind}`, cx: x(p.x), cy: y(p.y), r: 4 + 8 * Math.sqrt(p.r.measured_us / most),
       onclick: () => select("region", p.k, true) },
     svg("title", {}, `${p.r.name}: ${rate(p.y)} operations/s, ${digits(p.x)} per byte, ${micros(p.r.measured_us)}`)));
+  const taken = points.map((p) => ({ left: x(p.x) - 8, right: x(p.x) + 8, y: y(p.y), of: p }));
+  for (const p of [...points].sort((a, b) => b.r.measured_us - a.r.measured_us).slice(0, 6)) {
+    const after = x(p.x) < inner.x + inner.w / 2, long = 7.6 * p.r.name.length;
+    const left = after ? x(p.x) + 16 : x(p.x) - 16 - long, box = { left, right: left + long, y: y(p.y), of: p };
+    if (taken.some((t) => t.of !== p && t.left < box.right && box.left < t.right && Math.abs(t.y - box.y) < 16)) continue;
+    taken.push(box);
+    chart.append(svg("text", { class: "strong", x: after ? left : left + long, y: y(p.y) + 4, "text-anchor": after ? "start" : "end" }, p.r.name));
+  }
   chart.append(svg("text", { x: inner.x + inner.w / 2, y: height - 8, "text-anchor": "middle" }, "operations for each byte"));
   chart.append(svg("text", { x: 8, y: 13 }, "operations a second"));
   holder.replaceChildren(el("p", { class: "key" },

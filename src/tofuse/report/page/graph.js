@@ -4,12 +4,12 @@ const sheet = $("graph");
 const scene = svg("g", {});
 sheet.append(scene);
 const camera = { x: 0, y: 0, scale: 1 };
-const drawn = { op: [], edge: [], region: [] };
+const drawn = { op: [], edge: [], region: [], port: [] };
 
 function drawGraph() {
   const g = graph();
   scene.replaceChildren();
-  drawn.op = []; drawn.edge = []; drawn.region = [];
+  for (const kind of Object.keys(drawn)) drawn[kind] = [];
   $("program").hidden = g.regions.length === 0;
   const layers = [0, 1, 2, 3, 4].map(() => svg("g", {}));
   scene.append(...layers);
@@ -88,12 +88,13 @@ function curve(points) {
 
 function drawPorts(g, layers) {
   const inputs = new Map(), outputs = new Map();
-  for (const p of g.ports) {
+  g.ports.forEach((p, k) => {
     (p.output ? outputs : inputs).set(p.name, p.box);
     const { x, y, width, height } = p.box;
-    layers[2].append(svg("g", { class: "port" }, svg("rect", { x, y, width, height }),
-      svg("text", { x: x + width / 2, y: y + 16 }, p.name)));
-  }
+    drawn.port[k] = svg("g", { class: "port", "data-kind": "port", "data-id": k },
+      svg("rect", { x, y, width, height }), svg("text", { x: x + width / 2, y: y + 16 }, p.name));
+    layers[2].append(drawn.port[k]);
+  });
   const seen = new Set();
   const join = (name, port, region, up) => {
     if (!port || !region.box || seen.has(`${name} ${region.name} ${up}`)) return;

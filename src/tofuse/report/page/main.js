@@ -36,8 +36,8 @@ addEventListener("keydown", (e) => {
 document.body.id = "top";
 drawComparison();
 if (data.graphs.length) {
-  const [, k, kind, id] = location.hash.match(/^#(\d+)\.(op|edge|region|line)\.(\d+)$/) || [];
-  const lists = { op: "ops", edge: "edges", region: "regions", line: "lines" };
+  const [, k, kind, id] = location.hash.match(/^#(\d+)\.(op|edge|region|line|port)\.(\d+)$/) || [];
+  const lists = { op: "ops", edge: "edges", region: "regions", line: "lines", port: "ports" };
   const known = kind && data.graphs[k] && data.graphs[k][lists[kind]][id];
   width = innerWidth;
   show(known ? Number(k) : 0, known ? kind : "", known ? Number(id) : -1, Boolean(known));

@@ -7,7 +7,7 @@ function select(kind, id, jump = false) {
   const g = graph();
   scene.querySelectorAll(".on, .near").forEach((n) => n.classList.remove("on", "near"));
   const panel = $("panel");
-  const show = { op: showOp, edge: showEdge, region: showRegion, line: showLine }[kind];
+  const show = { op: showOp, edge: showEdge, region: showRegion, line: showLine, port: showPort }[kind];
   panel.replaceChildren(...(show ? show(id) : showHelp()).flat(3).filter((n) => n));
   panel.classList.toggle("open", Boolean(show));
   panel.scrollTop = 0;
@@ -26,6 +26,7 @@ function boxOf(kind, id) {
   const g = graph();
   if (kind === "op") return g.ops[id].box || (readersOf(id)[0] || {}).box;
   if (kind === "region") return g.regions[id].box;
+  if (kind === "port") return g.ports[id].box;
   if (kind === "edge") return g.ops[g.edges[id].target].box;
   const first = opsOfLine(id).map((k) => g.ops[k].box).find((b) => b);
   return first || null;
@@ -107,6 +108,7 @@ function showOp(id) {
   const g = graph(), o = g.ops[id];
   const edges = (end) => g.edges.map((e, k) => k).filter((k) => g.edges[k][end] === id);
   const view = o.region < 0;
+  const launch = view ? null : g.regions[o.region];
   return [
     head(view ? "View" : "Operation", o.target, o.values.join(", ") + (o.type ? ` : ${o.type}` : "")),
     sourceOf(o.line),
@@ -114,7 +116,9 @@ function showOp(id) {
     view ? null : facts(
       ["Reads and writes by itself", bytes(o.nbytes)],
       ["Arithmetic", o.work > 0 ? `${rate(o.work)} operations` : ""],
-      o.reads.length ? ["Reads inputs", o.reads.join(", ")] : null),
+      o.reads.length ? ["Reads inputs", o.reads.join(", ")] : null,
+      launch.predicted_us > 0 ? ["Its launch, predicted", micros(launch.predicted_us)] : null,
+      launch.measured_us !== null ? ["Its launch, measured", micros(launch.measured_us)] : null),
     view ? null : [el("h4", {}, "Runs in"), el("ul", { class: "links" }, regionLink(o.region))],
     edgeLinks("Operands", edges("target"), "source"),
     edgeLinks("Read by", edges("source"), "target"),
@@ -179,5 +183,16 @@ function showLine(id) {
     el("ul", { class: "links" }, regions.map(regionLink)),
     el("h4", {}, "Operations"),
     el("ul", { class: "links" }, found.map(opLink)),
+  ];
+}
+
+function showPort(id) {
+  const g = graph(), p = g.ports[id];
+  const ops = g.ops.map((o, k) => k).filter((k) => g.ops[k].region >= 0 && (p.output ? g.ops[k].values : g.ops[k].reads).includes(p.name));
+  return [
+    head(p.output ? "Output" : "Input", p.name, p.type),
+    facts(["Size", bytes(p.nbytes)]),
+    el("h4", {}, p.output ? "Made by" : "Read by"),
+    el("ul", { class: "links" }, ops.map(opLink)),
   ];
 }

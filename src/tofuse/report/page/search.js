@@ -14,6 +14,7 @@ function lookUp(text) {
   g.ops.forEach((o, k) => offer(o.region < 0 ? "view" : "op", "op", k, o.name + (o.shape ? ` ${o.shape}` : ""),
     o.line >= 0 ? `${o.values.join(", ")} · ${g.lines[o.line].place}` : o.values.join(", "), `${o.target} ${o.type}`));
   g.regions.forEach((r, k) => offer(kinds[r.kind].split(" ")[0], "region", k, r.name, `${plural(r.ops.length, "operation")}, ${bytes(r.nbytes)}`, r.executor));
+  g.ports.forEach((p, k) => offer(p.output ? "output" : "input", "port", k, p.name, p.type));
   g.edges.forEach((e, k) => offer(e.fused ? "fused" : "not fused", "edge", k, pair(e), e.fused ? e.title : e.rule, e.title));
   return all;
 }
