@@ -177,7 +177,8 @@ def _apart(g: GraphReport, program: Program) -> Iterator[RenderableType]:
             title.append(f": {rules.pop()}", "dim")
         yield Padding(title, (0, 0, 0, 4))
         yield Padding(Text(group.advice.meaning), (0, 0, 0, 6))
-        shown = group.verdicts[:MOST]
+        large = sorted(group.verdicts, key=lambda v: -edges[id(v)].nbytes if id(v) in edges else 0)
+        shown = large[:MOST]
         pairs = [f"{v.producer} -> {v.consumer}" for v in shown]
         table = Table.grid(padding=(0, 3, 0, 0))
         table.add_column(no_wrap=True, min_width=max(map(len, pairs)))

@@ -256,7 +256,8 @@ class _Viewer:
         rules = []
         for g in grouped(report.verdicts):
             keys = [(v.producer, v.consumer) for v in g.verdicts]
-            members = tuple(number[k] for k in keys if k in number)
+            found = [number[k] for k in keys if k in number]
+            members = tuple(sorted(found, key=lambda k: -edges[k].nbytes))
             rules.append(RuleView(g.advice.title, g.advice.meaning, g.advice.todo, members))
         ops = tuple(self._op(op) for op in self.ops)
         kernels = {k.name: k for k in report.kernels}

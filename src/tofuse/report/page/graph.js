@@ -118,6 +118,7 @@ function look() {
   const { x, y, scale } = camera;
   scene.setAttribute("transform", `translate(${x} ${y}) scale(${scale})`);
   sheet.classList.toggle("far", scale < 0.42);
+  sheet.style.setProperty("--far", `${Math.min(30, 9.5 / scale)}px`); // titles stay legible from afar
 }
 
 /** All of it if that is legible, else its top at a size that is. */

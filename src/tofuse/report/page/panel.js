@@ -101,6 +101,8 @@ function showHelp() {
       el("i", { class: "line" }), "a value that stays in registers or cache",
       el("i", { class: "line cut" }), "a tensor that goes through memory, because the two were not fused",
       el("i", { class: "port" }), "an input or an output"),
+    graph().edges.some((e) => !e.points.length)
+      ? el("p", {}, "A line that ends after a short way leads far: click it for its two ends.") : null,
   ];
 }
 
