@@ -10,7 +10,9 @@ def peak_bytes(fn, *args):
     """Above what was held before; the third call is measured, when all is compiled and warm."""
     for _ in range(2):
         _step(fn, args)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
+    # without acc_events the first profile of a process warns
+    cpu = [ProfilerActivity.CPU]
+    with profile(activities=cpu, profile_memory=True, acc_events=True) as measured:
         _step(fn, args)
     events = [e for e in measured.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = most = 0

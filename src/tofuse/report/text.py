@@ -30,6 +30,12 @@ def _show_graph(g: GraphReport) -> str:
         f"== {g.phase}: {len(g.kernels)} kernels, {len(g.library_calls)} library calls, "
         f"{_bytes(g.bytes_before)} -> {_bytes(g.bytes_after)}, {g.compile_ms:.1f} ms to compile"
     ]
+    lines.append(f"memory: at most {_bytes(g.peak_bytes)} (eager {_bytes(g.eager_peak_bytes)})")
+    if g.phase == "forward":
+        kept = (
+            f"saved for the backward: {_bytes(g.saved_bytes)} (eager {_bytes(g.eager_saved_bytes)})"
+        )
+        lines.append(f"{kept}; {g.repeated} calls are repeated there to save no more")
     lines += [f"note: {n}" for n in g.notes]
     for r in g.regions:
         lines.append(f"region {r.name} ({_bytes(r.nbytes)}): {' '.join(r.ops)}")
