@@ -20,9 +20,9 @@ UNKNOWN_SIZE = 4096  # stands for a size without a hint
 class EagerMemory:
     """Bytes beside the arguments: at most in the forward, kept for the backward, at most in it.
 
-    What is kept lives for the backward alone and is no result of the forward. `ours` is what our forward keeps, `kept` names those of
-    our backward's arguments that live for it alone, and `repeated` how many calls the
-    backward makes again to keep no more. `allowed` is what the user's budget comes to.
+    What is kept lives for the backward alone and is no result of the forward. `ours` is what our
+    forward keeps, `kept` names those of our backward's arguments that are that, and `repeated` is
+    how many calls the backward makes again to keep no more. `allowed` is the user's budget.
     """
 
     forward: int
