@@ -41,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0 if nothing of ours is above a peer's, else 1."""
     options = parse(argv)
     if options.worker:
-        for memory in measure_all(PEERS[options.worker].compile, options.size, options.only):
+        peer = PEERS[options.worker]
+        for memory in measure_all(peer.compile, options.size, options.only, options.groups):
             print(json.dumps(asdict(memory)), flush=True)
         return 0
     names = ["eager", "inductor", US]
@@ -59,6 +60,7 @@ class Options(argparse.Namespace):
 
     size: Size
     only: str
+    groups: tuple[str, ...]
     worker: str
 
 
@@ -66,6 +68,8 @@ def parse(argv: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
     parser.add_argument("--size", choices=("small", "full"), default="small")
     parser.add_argument("--only", metavar="NAME", default="", help="programs with NAME in the name")
+    listed = f"workloads beside the seeds (default: {' '.join(GROUPS)})"
+    parser.add_argument("--groups", nargs="*", choices=GROUPS, default=GROUPS, help=listed)
     parser.add_argument("--worker", metavar="PEER", choices=list(PEERS), help=argparse.SUPPRESS)
     return parser.parse_args(argv, namespace=Options())
 
@@ -74,6 +78,7 @@ def work(peer: str, options: Options) -> dict[str, Memory]:
     """What a process of its own measures for one peer; ours keeps no memory warm there."""
     command = [sys.executable, "-m", "benchmarks.memory", "--worker", peer]
     command += ["--size", options.size, "--only", options.only]
+    command += ["--groups", *options.groups]
     with tempfile.TemporaryDirectory() as caches:
         environment = {**PEERS[peer].environment(Path(caches)), "TOFUSE_POOL_BYTES": "0"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -83,7 +88,9 @@ def work(peer: str, options: Options) -> dict[str, Memory]:
     return {row["name"]: Memory(**row) for row in rows}
 
 
-def measure_all(compile_program: Compile, size: Size, only: str = "") -> Iterator[Memory]:
+def measure_all(
+    compile_program: Compile, size: Size, only: str = "", groups: Sequence[str] = ("extra",)
+) -> Iterator[Memory]:
     """Every program of the corpus: the seeds, then the workloads that no seed is."""
     for seed in SEEDS:
         if only in seed.name:
@@ -94,7 +101,7 @@ def measure_all(compile_program: Compile, size: Size, only: str = "") -> Iterato
             saved = kept(lambda: compiled(*inputs)) if seed.backward else None  # noqa: B023
             yield Memory(seed.name, peak(step), saved)
     seen = {seed.name for seed in SEEDS}
-    for workload in choose((), GROUPS):
+    for workload in choose((), groups) if groups else ():
         if only in workload.name and workload.name not in seen:
             torch.compiler.reset()
             case = workload.build(size)

@@ -35,6 +35,7 @@ from tofuse.ops.kernel_verify import verify
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.report.model import (
+    LITTLE,
     GraphReport,
     KernelReport,
     LibraryCall,
@@ -77,7 +78,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     memory = captured.memory or EagerMemory(unfused_peak(graph))
     kept = frozenset(memory.kept if phase == "backward" else ())
     limit = memory.peak(phase)
-    part = partition_within(graph, lambda k: misfit(k, target), Machine(), limit, kept)
+    part = partition_within(graph, lambda k: misfit(k, target), Machine(), limit + LITTLE, kept)
     streams = streamed(part)
     made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
     built = [b for b in made if isinstance(b, Built)]
