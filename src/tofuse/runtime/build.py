@@ -67,6 +67,7 @@ class _Builder:
     calls: Mapping[Region, KernelCall]
     steps: list[Step] = field(default_factory=list)
     views: dict[Value, str] = field(default_factory=dict)
+    fresh: list[Allocate] = field(default_factory=list)  # results of library calls, ours alone
 
     def run(self) -> Plan:
         for k, region in enumerate(self.part.regions):
@@ -80,7 +81,7 @@ class _Builder:
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(self.signature.arguments))
         symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
         legal = {c.kernel: c.overwrites for c in self.calls.values()}
-        steps, results = in_place(self.steps, results, legal)
+        steps, results = in_place(self.steps, results, legal, self.fresh)
         released = _with_releases(steps, results, [p.name for p in parameters])
         return Plan(self.part.graph.name, parameters, symbols, released, results)
 
@@ -119,8 +120,10 @@ class _Builder:
         return self.views[v]
 
     def _allocate(self, v: Value) -> None:
-        strides = self.part.storage[v].strides
-        self.steps.append(Allocate(variable(v), v.shape, strides, v.dtype))
+        self.steps.append(self._allocation(v))
+
+    def _allocation(self, v: Value) -> Allocate:
+        return Allocate(variable(v), v.shape, self.part.storage[v].strides, v.dtype)
 
     def _launch(self, region: Region, call: KernelCall) -> None:
         for v in region.outputs:
@@ -134,13 +137,15 @@ class _Builder:
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
         names = tuple(variable(r) for r in op.results)
         variant = _writable(op, picks)
-        if variant is not None:
+        if variant is not None and all(hint(r.type.nbytes) >= SMALLEST for r in op.results):
             for r in op.results:
                 self._allocate(r)
             outs = zip(variant.names, names, strict=True)
             args = ", ".join([*([args] if args else []), *(f"{k}={n}" for k, n in outs)])
             self.steps.append(Call(variant.target, args, (), (), ()))
             return
+        if variant is not None:  # an operator that can write elsewhere returns no operand
+            self.fresh += map(self._allocation, op.results)
         strides = tuple(r.layout for r in op.results)
         self.steps.append(Call(str(op.attr("target")), args, names, picks, strides))
 
@@ -155,8 +160,8 @@ class _Builder:
 
 
 def _writable(op: Op, picks: Sequence[int]) -> OutVariant | None:
-    """The form of a library call that writes its large results into memory from the pool."""
-    if not all(_poolable(r) for r in op.results):
+    """The form of a library call that writes its results where it is told."""
+    if not all(_dense(r) for r in op.results):
         return None
     variant = out_variant(str(op.attr("target")))
     if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names))):
@@ -164,10 +169,10 @@ def _writable(op: Op, picks: Sequence[int]) -> OutVariant | None:
     return variant
 
 
-def _poolable(v: Value) -> bool:
+def _dense(v: Value) -> bool:
     plain = v.type.device == "cpu" and v.dtype is not DType.OTHER
     contiguous = v.layout == contiguous_strides(v.shape)
-    return plain and contiguous and hint(v.type.nbytes) >= SMALLEST
+    return plain and contiguous
 
 
 def variable(v: Value) -> str:

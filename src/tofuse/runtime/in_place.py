@@ -73,14 +73,18 @@ def _walk(
 
 
 def in_place(
-    steps: Sequence[Step], results: Sequence[str], legal: Mapping[int, Pairs]
+    steps: Sequence[Step],
+    results: Sequence[str],
+    legal: Mapping[int, Pairs],
+    fresh: Sequence[Allocate] = (),
 ) -> tuple[list[Step], tuple[str, ...]]:
     """Give outputs the memory of dying operands; `legal` has the pairs of every kernel.
 
-    Only what the plan allocated is written over, by a tensor of the same type and strides.
+    Only what the plan allocated is written over, by a tensor of the same type and strides, or
+    what a library call made: `fresh` says how those results lie that are nobody else's.
     """
     work, names = list(steps), tuple(results)
-    made = {s.name: s for s in work if isinstance(s, Allocate)}
+    made = {s.name: s for s in (*work, *fresh) if isinstance(s, Allocate)}
     last = _last_uses(work, names)
     dropped: set[str] = set()
     for k, step in enumerate(work):
