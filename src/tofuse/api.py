@@ -37,9 +37,9 @@ RECOMPILATIONS = 256  # of one function; Dynamo's own limit on all of them toget
 
 
 @overload
-def compile(target: M, **options: bool | str | int | None) -> M: ...
+def compile(target: M, **options: bool | str | float | None) -> M: ...
 @overload
-def compile(target: Callable[P, R], **options: bool | str | int | None) -> Callable[P, R]: ...
+def compile(target: Callable[P, R], **options: bool | str | float | None) -> Callable[P, R]: ...
 def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
     """Compile a function or a module, forward and backward.
 
@@ -55,10 +55,10 @@ def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads
 
 
 @overload
-def memory_efficient_fusion(target: M, **options: bool | str | int | None) -> M: ...
+def memory_efficient_fusion(target: M, **options: bool | str | float | None) -> M: ...
 @overload
 def memory_efficient_fusion(
-    target: Callable[P, R], **options: bool | str | int | None
+    target: Callable[P, R], **options: bool | str | float | None
 ) -> Callable[P, R]: ...
 def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def]  # as compile
     """Compile a pure function or a module whole, forward and backward traced together.
@@ -71,7 +71,7 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
 
 
 def explain(
-    target: Callable[P, object], *, measure: bool = False, **options: bool | str | int | None
+    target: Callable[P, object], *, measure: bool = False, **options: bool | str | float | None
 ) -> Callable[P, ReportText]:
     """What `compile` makes of a function: `explain(fn)(*args)` gives a report.
 
@@ -143,8 +143,10 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
 def _trace(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
     compile_aten = _aten_compiler(config, keep)
     if isinstance(target, torch.nn.Module):
-        return _twin(target, Traced(target._call_impl, compile_aten, target))
-    return functools.update_wrapper(Traced(target, compile_aten), target)
+        traced = Traced(target._call_impl, compile_aten, target, config.memory_budget)
+        return _twin(target, traced)
+    traced = Traced(target, compile_aten, memory_budget=config.memory_budget)
+    return functools.update_wrapper(traced, target)
 
 
 def _jit(function: Callable[..., object], backend: Backend, config: Config) -> Callable[..., R]:
@@ -202,7 +204,12 @@ def _twin(module: M, call: Callable[..., object]) -> M:
 
 def _backend(config: Config, keep: Keep) -> Backend:
     left = _Left(config, keep)
-    return aot_backend(_aten_compiler(config, keep), refused=left.refused, failed=left.failed)
+    return aot_backend(
+        _aten_compiler(config, keep),
+        memory_budget=config.memory_budget,
+        refused=left.refused,
+        failed=left.failed,
+    )
 
 
 def _aten_compiler(config: Config, keep: Keep) -> CompileGraph:

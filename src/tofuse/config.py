@@ -23,10 +23,11 @@ class Config:
     strict: bool = False  # a kernel that does not compile is an error, not a warning
     show: tuple[str, ...] = ()  # stages to print while compiling; STAGES names them
     pool_bytes: int | None = None  # most memory kept warm for results; None: a quarter of RAM
+    memory_budget: float | None = None  # kept for the backward: a share up to 1, or bytes
     dump: Path | None = None  # folder to write every stage's text to
 
 
-def make_config(options: dict[str, bool | str | int | None]) -> Config:
+def make_config(options: dict[str, bool | str | float | None]) -> Config:
     """Options over the environment over defaults; raises OptionError for what is not an option."""
     known = [f.name for f in fields(Config)]
     for name in options:
@@ -55,11 +56,12 @@ def make_config(options: dict[str, bool | str | int | None]) -> Config:
         strict=bool(options.get("strict", False)),
         show=stages,
         pool_bytes=_pool_bytes(options),
+        memory_budget=_memory_budget(options),
         dump=Path(str(dump)) if dump else None,
     )
 
 
-def _pool_bytes(options: dict[str, bool | str | int | None]) -> int:
+def _pool_bytes(options: dict[str, bool | str | float | None]) -> int:
     value = options.get("pool_bytes", os.environ.get("TOFUSE_POOL_BYTES"))
     if value is None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
@@ -70,3 +72,17 @@ def _pool_bytes(options: dict[str, bool | str | int | None]) -> int:
     if size < 0:
         raise OptionError(f"pool_bytes is a number of bytes, 0 for no pool, not {value!r}")
     return size
+
+
+def _memory_budget(options: dict[str, bool | str | float | None]) -> float | None:
+    """A share from 0 to 1 of what is saved by default, or a whole number of bytes above 1."""
+    value = options.get("memory_budget")
+    if value is None:
+        return None
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and (0 <= float(value) <= 1 or (float(value) > 1 and isinstance(value, int))):
+        return float(value) if float(value) <= 1 else int(value)
+    raise OptionError(
+        "memory_budget is a share from 0 (save nothing but arguments) to 1 (as without it), or a "
+        f"whole number of bytes, not {value!r}"
+    )

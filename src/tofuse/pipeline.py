@@ -10,15 +10,17 @@ from tofuse.backends.aten.region import graph_runner, region_runner
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.load import bind_threads, host_target, load
 from tofuse.capture.convert import AtenGraph, Captured, convert
+from tofuse.capture.eager import EagerMemory
 from tofuse.config import Config
 from tofuse.errors import CaptureError, CompileError
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.lower import lower
-from tofuse.fusion.partition import partition
+from tofuse.fusion.order import unfused_peak
 from tofuse.fusion.storage import is_view
 from tofuse.fusion.streams import streamed, with_streams
+from tofuse.fusion.within import partition_within
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
@@ -32,6 +34,7 @@ from tofuse.ops.kernel_verify import verify
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.report.model import (
+    LITTLE,
     GraphReport,
     KernelReport,
     LibraryCall,
@@ -39,12 +42,14 @@ from tofuse.report.model import (
     Span,
     bytes_before,
     region_bytes,
+    with_memory,
 )
 from tofuse.report.repro import write_repro
 from tofuse.report.stages import Stages
-from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.build import KernelCall, Signature, build_plan, plan_timeline
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run, load_plan
+from tofuse.runtime.in_place import overwrites
 from tofuse.runtime.launch import Launcher, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
 from tofuse.schedule.choose import choose_schedule
@@ -71,7 +76,10 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.done("passes")
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
-    part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
+    memory = captured.memory or EagerMemory(unfused_peak(graph))
+    kept = frozenset(memory.kept if phase == "backward" else ())
+    limit = memory.peak(phase)
+    part = partition_within(graph, lambda k: misfit(k, target), Machine(), limit + LITTLE, kept)
     stages.done("partition")
     streams = streamed(part)
     made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
@@ -86,6 +94,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
     stages.text("source", lambda: "\n".join(b.source for b in built))
     plan = build_plan(part, _signature(captured, part.graph), calls)
+    moments = plan_timeline(plan, part, [v for v in part.graph.inputs if v.name in kept])
     stages.text("plan", lambda: repr(plan))
     fallbacks = {
         f"region{k}": region_runner(r)
@@ -96,7 +105,18 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     run = load_plan(plan, launchers, constants, fallbacks)
     stages.done("plan")
     running = [b for b in built if b.region in calls]
-    clock = keep(_report(phase, captured.graph, part, running, stages.spans, repr(plan), broken))
+    report = _report(phase, captured.graph, part, running, stages.spans, repr(plan), broken)
+    clock = keep(
+        with_memory(
+            report,
+            moments,
+            eager_peak=limit,
+            saved=memory.ours,
+            eager_saved=memory.saved,
+            repeated=memory.repeated,
+            allowed=memory.allowed,
+        )
+    )
     return run if clock is None else load_plan(plan, launchers, constants, fallbacks, clock)
 
 
@@ -181,7 +201,8 @@ def _load(
                 continue
             numbers[text] = len(launchers)
             launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
-        calls[b.region] = KernelCall(numbers[text], b.arguments, b.nest.kernel.symbols)
+        symbols, pairs = b.nest.kernel.symbols, overwrites(b.nest)
+        calls[b.region] = KernelCall(numbers[text], b.arguments, symbols, pairs)
     return launchers, calls, broken
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -33,6 +34,7 @@ def aot_backend(
     compile_graph: CompileGraph,
     *,
     own_random: bool = True,
+    memory_budget: float | None = None,
     refused: Callable[[str], None] = lambda reason: None,
     failed: Callable[[Exception], None] | None = None,
 ) -> Backend:
@@ -58,7 +60,7 @@ def aot_backend(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=partition_joint,
+        partition_fn=functools.partial(partition_joint, budget=memory_budget),
         decompositions=decompositions(own_random=own_random),
     )
 
@@ -98,6 +100,7 @@ def partition_joint(
     *,
     num_fwd_outputs: int,
     static_lifetime_input_indices: list[int] | None = None,
+    budget: float | None = None,
 ) -> tuple[GraphModule, GraphModule]:
     """The forward and the backward of a joint graph, on one random seed."""
     return partition(
@@ -105,4 +108,5 @@ def partition_joint(
         joint_inputs,
         num_fwd_outputs=num_fwd_outputs,
         static_lifetime_input_indices=static_lifetime_input_indices,
+        budget=budget,
     )

@@ -16,6 +16,7 @@ from torch.fx.node import Argument as FxArgument
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Argument, Call, Rule, Text
 from tofuse.capture.dtypes import dtype_of
+from tofuse.capture.eager import EagerMemory, memory_of
 from tofuse.capture.location import locate
 from tofuse.capture.opaque import opaque
 from tofuse.capture.rules_create import CREATION
@@ -45,6 +46,7 @@ class Captured:
     results: tuple[Value | Dim | None, ...]
     constants: tuple[tuple[Value, torch.Tensor], ...]
     symbols: dict[str, Source]
+    memory: EagerMemory | None = None
 
 
 def convert(gm: GraphModule, name: str) -> Captured:
@@ -88,7 +90,8 @@ class _Converter:
         results = tuple(r if isinstance(r, Value) else None for r in outputs)
         graph = Graph(tuple(inputs), tuple(self.build.ops), results, name)
         symbols = self.build.sizes.sources
-        return Captured(graph, arguments, outputs, tuple(self.constants), symbols)
+        memory = memory_of(self.gm)
+        return Captured(graph, arguments, outputs, tuple(self.constants), symbols, memory)
 
     def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:
         """Learn every symbol before any size is read, integers first."""

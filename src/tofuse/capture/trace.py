@@ -74,8 +74,10 @@ class Traced:
         function: Callable[..., object],
         compile_graph: CompileGraph,
         module: torch.nn.Module | None = None,
+        memory_budget: float | None = None,
     ) -> None:
         self.function, self.compile_graph = function, compile_graph
+        self.memory_budget = memory_budget
         self.modules = [] if module is None else list(module.modules())
         self.plain: list[Entry] = []  # for calls with distinct tensors and nothing else
         self.other: dict[Signature, list[Entry]] = {}
@@ -138,7 +140,8 @@ class Traced:
         closed = [t for t in found if id(t) not in given and id(t) not in slots]
         held = [t for t in found if id(t) not in given and id(t) in slots]
         tensors = [*call.tensors, *closed, *held]
-        program = compile_program(flat, tensors, len(call.tensors), self.compile_graph)
+        count, budget = len(call.tensors), self.memory_budget
+        program = compile_program(flat, tensors, count, self.compile_graph, budget)
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         entry = Entry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),

@@ -25,9 +25,14 @@ SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
-def partition(graph: Graph, fits: Fits, machine: Machine) -> Partition:
-    """Regions in an order that runs. Deterministic: depends on the program alone."""
-    return _Partitioner(materialise(graph), fits, machine).run()
+def partition(
+    graph: Graph, fits: Fits, machine: Machine, apart: frozenset[str] = frozenset()
+) -> Partition:
+    """Regions in an order that runs. Deterministic: depends on the program alone.
+
+    The ops whose results are named in `apart` are no part of a larger kernel.
+    """
+    return _Partitioner(materialise(graph), fits, machine, apart).run()
 
 
 @dataclass(eq=False)
@@ -35,6 +40,7 @@ class _Partitioner:
     graph: Graph
     fits: Fits
     machine: Machine
+    apart: frozenset[str]
     order: dict[Op, int] = field(default_factory=dict)
     storage: dict[Value, Strided] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
@@ -120,6 +126,8 @@ class _Partitioner:
     def _obstacle(self, a: Group, b: Group, consumer: Op) -> str | None:
         if a.library or b.library:
             return "library call"
+        if self.apart and any(op.result.name in self.apart for op in (*a.ops, *b.ops)):
+            return "together they would hold more memory than eager"
         if len(a.ops) + len(b.ops) > MAX_OPS:
             return f"a kernel holds at most {MAX_OPS} ops"
         if any(v.type.device != "cpu" for op in (*a.ops, *b.ops) for v in op.results):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
@@ -102,6 +102,12 @@ class GraphReport:
 
     `launches_before` counts the ops that compute, each of which would be a launch by itself;
     `stages` are the times of its compilation, `run` those of its last measured run.
+
+    Memory is in bytes beside the arguments and what library calls hold inside: `timeline` has for
+    each launch and call what lives meanwhile, `peak_bytes` the most of it, `eager_peak_bytes` what
+    running the program call by call would hold. A forward keeps `saved_bytes` for its backward,
+    where eager keeps `eager_saved_bytes`; a backward counts them. `repeated` calls are made again
+    in the backward to save no more.
     """
 
     phase: str
@@ -115,9 +121,46 @@ class GraphReport:
     graph: str = ""
     plan: str = ""
     notes: tuple[str, ...] = ()
+    peak_bytes: int = 0
+    eager_peak_bytes: int = 0
+    timeline: tuple[tuple[str, int], ...] = ()
+    saved_bytes: int = 0
+    eager_saved_bytes: int = 0
+    repeated: int = 0
     launches_before: int = 0
     stages: tuple[Span, ...] = ()
     run: tuple[Span, ...] = ()
+
+
+def with_memory(
+    report: GraphReport,
+    timeline: tuple[tuple[str, int], ...],
+    *,
+    eager_peak: int,
+    saved: int,
+    eager_saved: int,
+    repeated: int,
+    allowed: int | None,
+) -> GraphReport:
+    """The report with its memory, and notes where that is more than eager's or than is allowed."""
+    peak = max((nbytes for _, nbytes in timeline), default=0)
+    notes = report.notes
+    if peak > eager_peak + LITTLE:
+        notes += (f"holds up to {peak} bytes, where eager holds up to {eager_peak}",)
+    report = replace(
+        report, peak_bytes=peak, eager_peak_bytes=eager_peak, timeline=timeline, notes=notes
+    )
+    if report.phase != "forward":
+        return report
+    if allowed is not None and saved > allowed:
+        why = "the rest cannot be computed again, such as seeds of random numbers"
+        notes += (f"memory_budget allows {allowed} bytes, and {saved} are saved: {why}",)
+    return replace(
+        report, saved_bytes=saved, eager_saved_bytes=eager_saved, repeated=repeated, notes=notes
+    )
+
+
+LITTLE = 64 * 1024  # bytes of row statistics and seeds, which eager does without
 
 
 @dataclass
@@ -158,6 +201,26 @@ class Report:
     def bytes_after(self) -> int:
         """Bytes that the regions read and write."""
         return sum(g.bytes_after for g in self.graphs)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that any of the graphs holds beside its arguments."""
+        return max((g.peak_bytes for g in self.graphs), default=0)
+
+    @property
+    def eager_peak_bytes(self) -> int:
+        """The most bytes that eager would hold."""
+        return max((g.eager_peak_bytes for g in self.graphs), default=0)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes kept between forward and backward."""
+        return sum(g.saved_bytes for g in self.graphs)
+
+    @property
+    def eager_saved_bytes(self) -> int:
+        """Bytes that eager keeps between forward and backward."""
+        return sum(g.eager_saved_bytes for g in self.graphs)
 
     @property
     def compile_ms(self) -> float:

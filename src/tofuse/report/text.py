@@ -109,6 +109,8 @@ def _graph(g: GraphReport, program: Program | None) -> Iterator[RenderableType]:
     )
     for note in g.notes:
         yield Padding(Text(f"note: {note}", "yellow"), (0, 0, 0, 2))
+    if g.peak_bytes or g.eager_peak_bytes:
+        yield Padding(Text(_memory(g)), (0, 0, 0, 2))
     if program is None or not g.regions:
         return
     yield Padding(_regions(g), (0, 0, 0, 2))
@@ -124,6 +126,14 @@ def _graph(g: GraphReport, program: Program | None) -> Iterator[RenderableType]:
             (0, 0, 0, 2),
         )
     yield from _apart(g, program)
+
+
+def _memory(g: GraphReport) -> str:
+    text = f"memory: at most {show_bytes(g.peak_bytes)} (eager {show_bytes(g.eager_peak_bytes)})"
+    if g.phase == "forward":
+        text += f"; saved for the backward {show_bytes(g.saved_bytes)}"
+        text += f" (eager {show_bytes(g.eager_saved_bytes)})"
+    return text + (f"; {plural(g.repeated, 'call')} repeated in the backward" if g.repeated else "")
 
 
 def _regions(g: GraphReport) -> RenderableType:
