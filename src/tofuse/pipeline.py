@@ -24,7 +24,7 @@ from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
 from tofuse.ir.parse import parse_graph
-from tofuse.ir.region import Partition, Region
+from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.region_text import show_partition
 from tofuse.ir.schedule import Target
 from tofuse.ir.show import show_graph
@@ -71,8 +71,9 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.done("passes")
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
-    part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
+    part = partition(graph, lambda kernel: misfit(kernel, target), Machine(), config.fuel)
     stages.done("partition")
+    _warn_refused(part.refused)
     streams = streamed(part)
     made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
     built = [b for b in made if isinstance(b, Built)]
@@ -199,6 +200,13 @@ def _report_broken(b: Built, part: Partition, config: Config, error: CompileErro
     return f"{name}: {error}"
 
 
+def _warn_refused(refused: Sequence[Verdict]) -> None:
+    """Say what could not be fused although the user asks for it."""
+    if refused:
+        edges = "; ".join(repr(v) for v in refused)
+        warnings.warn(f"tofuse could not fuse all that fuse() asks for: {edges}", stacklevel=2)
+
+
 def _signature(captured: Captured, graph: Graph) -> Signature:
     """How a call's arguments and results map to the graph after passes, outputs by position."""
     constants = tuple(v for v, _ in captured.constants)
@@ -258,4 +266,5 @@ def _report(
         tuple(broken),
         launches_before=len(graph.ops) - len(views),
         stages=tuple(stages),
+        fusions=part.fusions,
     )

@@ -15,6 +15,7 @@ from tofuse.fusion.names import region_name
 from tofuse.fusion.storage import is_view, storages
 from tofuse.ir.dims import hint, product
 from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.hints import asked_for, kept_apart
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import Pattern, opdef
@@ -25,9 +26,12 @@ SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
-def partition(graph: Graph, fits: Fits, machine: Machine) -> Partition:
-    """Regions in an order that runs. Deterministic: depends on the program alone."""
-    return _Partitioner(materialise(graph), fits, machine).run()
+def partition(graph: Graph, fits: Fits, machine: Machine, fuel: int | None = None) -> Partition:
+    """Regions in an order that runs. Deterministic: depends on the program alone.
+
+    With `fuel` only so many merges are made, the first ones of those that are made without.
+    """
+    return _Partitioner(materialise(graph), fits, machine, fuel).run()
 
 
 @dataclass(eq=False)
@@ -35,6 +39,7 @@ class _Partitioner:
     graph: Graph
     fits: Fits
     machine: Machine
+    fuel: int | None = None
     order: dict[Op, int] = field(default_factory=dict)
     storage: dict[Value, Strided] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
@@ -47,6 +52,7 @@ class _Partitioner:
     readers: dict[Value, list[Op]] = field(default_factory=dict)  # through views too
     trusting: bool = False
     trusted: dict[Op, int] = field(default_factory=dict)
+    merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order: a member of each group
 
     def run(self) -> Partition:
         graph = self.graph
@@ -61,14 +67,23 @@ class _Partitioner:
         if not self._grow_on_trust():
             self._grow()
         self._share_inputs()
+        self._stop_at(len(self.merges) if self.fuel is None else self.fuel)
         regions = [self._region(g, k) for k, g in enumerate(self.groups.sorted())]
-        return Partition(graph, tuple(regions), self.storage, self._verdicts())
+        verdicts = {(s, op): self._verdict(s, op) for s, op in self._edges()}
+        return Partition(
+            graph,
+            tuple(regions),
+            self.storage,
+            tuple(verdicts.values()),
+            tuple(verdicts.get(pair) or _sibling(*pair) for pair in self.merges),
+            tuple(v for (s, op), v in verdicts.items() if asked_for(s, op) and not v.fused),
+        )
 
     # -- merging ---------------------------------------------------------------------------------
 
     def _grow(self) -> None:
         self.groups = Groups(self.order)
-        self.reasons, self.flat = {}, {}
+        self.reasons, self.flat, self.merges = {}, {}, []
         for op in self.graph.ops:
             if not self.view[op]:
                 self._place(op)
@@ -97,7 +112,8 @@ class _Partitioner:
             for s in sources:
                 self.reasons[s, op] = "library call"
             return
-        for s in sorted(sources, key=lambda s: -hint(s.result.type.nbytes)):
+        gains = {s: (asked_for(s, op), hint(s.result.type.nbytes)) for s in sources}
+        for s in sorted(sources, key=gains.__getitem__, reverse=True):
             group = self._try_merge(self.groups.of[s], self.groups.of[op], s, op)
 
     def _sources(self, op: Op) -> list[Op]:
@@ -108,19 +124,37 @@ class _Partitioner:
         """Merge two groups if that is legal; otherwise note why not."""
         if a is b:
             return a
-        reason = self._obstacle(a, b, consumer)
+        reason = self._obstacle(a, b, producer, consumer)
         if reason is not None:
             self.reasons[producer, consumer] = reason
             return b
         flat = self.flat[a] and self.flat[b]
         merged = self.groups.merge(a, b)
         self.flat[merged] = flat
+        self.merges.append((producer, consumer))
         return merged
 
-    def _obstacle(self, a: Group, b: Group, consumer: Op) -> str | None:
+    def _stop_at(self, fuel: int) -> None:
+        """Take back all merges but the first ones."""
+        if fuel >= len(self.merges):
+            return
+        whole, self.merges = self.groups.of, self.merges[:fuel]
+        self.groups = Groups(self.order)
+        for op in self.graph.ops:
+            if not self.view[op]:
+                self.groups.add(op, op.kind == "opaque", self._sources(op))
+        for producer, consumer in self.merges:
+            self.groups.merge(self.groups.of[producer], self.groups.of[consumer])
+        for s, op in self._edges():
+            if whole[s] is whole[op]:
+                self.reasons[s, op] = "no fuel left"
+
+    def _obstacle(self, a: Group, b: Group, producer: Op, consumer: Op) -> str | None:
         if a.library or b.library:
             return "library call"
-        if len(a.ops) + len(b.ops) > MAX_OPS:
+        if kept_apart(producer, consumer):
+            return "kept apart by no_fuse"
+        if not asked_for(producer, consumer) and len(a.ops) + len(b.ops) > MAX_OPS:
             return f"a kernel holds at most {MAX_OPS} ops"
         if any(v.type.device != "cpu" for op in (*a.ops, *b.ops) for v in op.results):
             return "another device"
@@ -171,12 +205,11 @@ class _Partitioner:
     def _share_inputs(self) -> None:
         """Merge kernels that read the same large tensor: it is then read once."""
         for v in (*self.graph.inputs, *(r for op in self.graph.ops for r in op.results)):
-            if hint(v.type.numel) < SHARED_ELEMENTS:
-                continue
+            large = hint(v.type.numel) >= SHARED_ELEMENTS
             readers = [u for u in self.readers[v] if not self.groups.of[u].library]
             for u in readers[1:9]:
                 a, b = self.groups.of[readers[0]], self.groups.of[u]
-                if a is not b:
+                if a is not b and (large or asked_for(readers[0], u)):
                     self._try_merge(a, b, readers[0], u)
 
     def _reading(self, v: Value) -> list[Op]:
@@ -221,27 +254,29 @@ class _Partitioner:
         ]
         return Region(name, tuple(everything), tuple(outputs))
 
-    def _verdicts(self) -> tuple[Verdict, ...]:
-        """One for every edge between computing ops, in program order."""
-        found = []
-        for op in self.graph.ops:
-            if self.view[op]:
-                continue
-            for s in self._sources(op):
-                found.append(self._verdict(s, op))
-        return tuple(found)
+    def _edges(self) -> list[tuple[Op, Op]]:
+        """Pairs of computing ops of which the second reads the first, in program order."""
+        ops = [op for op in self.graph.ops if not self.view[op]]
+        return [(s, op) for op in ops for s in self._sources(op)]
 
     def _verdict(self, s: Op, op: Op) -> Verdict:
         fused = self.groups.of[s] is self.groups.of[op]
         names = (s.results[0].name, op.results[0].name if op.results else op.kind)
         if not fused:
             rule = self.reasons.get((s, op), "merged elsewhere first")
-            return Verdict(*names, False, rule, loc=op.loc)
+            asked = ", though fuse asks for it" if asked_for(s, op) else ""
+            return Verdict(*names, False, rule + asked, loc=op.loc)
         stored = any(self.groups.of[u] is not self.groups.of[s] for u in self.readers[s.result])
         nbytes = hint(product((s.result.type.nbytes, 1 if stored else 2)))
         rule = _RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
+        rule += ", as fuse asks" if asked_for(s, op) else ""
         gain = predicted_us(self.machine, nbytes, 1)
         return Verdict(*names, True, rule, nbytes, 1, 0.0, gain, op.loc)
+
+
+def _sibling(a: Op, b: Op) -> Verdict:
+    """Of two ops in one kernel for what they read."""
+    return Verdict(a.result.name, b.result.name, True, "both read one tensor", loc=b.loc)
 
 
 _RULE_NAMES = {
