@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tofuse.fusion.storage import storages
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Op, Value, substitute
 from tofuse.ir.region import Strided
@@ -15,12 +14,11 @@ from tofuse.ops.table import Pattern, opdef
 Fine = Callable[[Value, dict[Value, Strided]], bool]
 
 
-def materialise(graph: Graph) -> Graph:
+def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
     """Operands of library calls and outputs of the graph are real tensors after this.
 
     Outputs have the strides they were captured with; pieces of a cat lie in memory.
     """
-    storage = storages(graph)
     ops: list[Op] = []
     copies: dict[Value, Value] = {}
     taken = {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}

@@ -31,7 +31,10 @@ def partition(graph: Graph, fits: Fits, machine: Machine, fuel: int | None = Non
 
     With `fuel` only so many merges are made, the first ones of those that are made without.
     """
-    return _Partitioner(materialise(graph), fits, machine, fuel).run()
+    storage = storages(graph)
+    real = materialise(graph, storage)
+    storage = storage if real is graph else storages(real)
+    return _Partitioner(real, fits, machine, fuel, storage).run()
 
 
 @dataclass(eq=False)
@@ -39,9 +42,9 @@ class _Partitioner:
     graph: Graph
     fits: Fits
     machine: Machine
-    fuel: int | None = None
+    fuel: int | None
+    storage: dict[Value, Strided]
     order: dict[Op, int] = field(default_factory=dict)
-    storage: dict[Value, Strided] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
@@ -57,7 +60,6 @@ class _Partitioner:
     def run(self) -> Partition:
         graph = self.graph
         self.order = {op: k for k, op in enumerate(graph.ops)}
-        self.storage = storages(graph)
         self.view = {op: is_view(op) for op in graph.ops}
         self.makers = roots(graph.ops, self.view)
         self.producers, self.users = graph.producers(), graph.users()
@@ -98,9 +100,13 @@ class _Partitioner:
         self._grow()
         self.trusting = False
         groups = [g for g in self.groups.sorted() if not g.library]
-        good = [g for g in groups if len(g.ops) == 1 or self._misfit(g.ops) is None]
+        good = [g for g in groups if len(g.ops) == 1 or self._fits(g)]
         self.trusted = {op: k for k, g in enumerate(good) for op in g.ops}
         return len(good) == len(groups)
+
+    def _fits(self, group: Group) -> bool:
+        plain = self.flat[group] and self._plain(set(group.ops))
+        return plain or self._misfit(group.ops) is None
 
     def _place(self, op: Op) -> None:
         """Put an op into the kernel of its producers, the largest saving first."""
@@ -156,22 +162,23 @@ class _Partitioner:
             return "kept apart by no_fuse"
         if not asked_for(producer, consumer) and len(a.ops) + len(b.ops) > MAX_OPS:
             return f"a kernel holds at most {MAX_OPS} ops"
-        if any(v.type.device != "cpu" for op in (*a.ops, *b.ops) for v in op.results):
+        # groups of several ops have passed this before
+        if any(v.type.device != "cpu" for op in (producer, consumer) for v in op.results):
             return "another device"
         if not self.groups.separable(a, b):
             return "a value in between is computed elsewhere"
-        if self.trusting or self._plain(a, b, consumer):
+        if self.trusting:
+            return None
+        if self.flat[a] and self.flat[b] and self._plain({*a.ops, *b.ops}):
             return None
         known = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(known) == 1 and None not in known:
             return None
         return self._misfit(self.groups.merged_ops(a, b))
 
-    def _plain(self, a: Group, b: Group, consumer: Op) -> bool:
-        """Elementwise ops of one shape, no views: nothing to check."""
-        if not (self.flat[a] and self.flat[b]):
-            return False
-        shape, inside = consumer.result.shape, {*a.ops, *b.ops}
+    def _plain(self, inside: set[Op]) -> bool:
+        """Whether elementwise ops have one shape and no views between them: nothing to check."""
+        shape = next(iter(inside)).result.shape
         alike = all(
             v.shape == shape and v in self.storage and not self._viewed(v, inside)
             for op in inside
