@@ -217,8 +217,14 @@ def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
             index = self.dim_index(out[d], sub)
             mask = self.add(Inside(self.fresh(), index, start, start + extent, mask))
             for atom in self.alignment.atoms.leaves(dims[d]):
+                if atom in self.axes and x in self.alignment.inner:
+                    raise Misaligned(f"a piece of the {op.kind} is needed on its own too")
                 moved[atom] = index + Affine((), -1 * start)
-        piece = self.load(x, dims, tuple(sorted(moved.items(), key=lambda s: s[0])), mask)
+        at_piece = tuple(sorted(moved.items(), key=lambda s: s[0]))
+        if x in self.alignment.inner:
+            piece = self.value(x, at_piece, mask)
+        else:
+            piece = self.load(x, dims, at_piece, mask)
         if mask == guard or result is None:
             result = piece
         else:

@@ -10,7 +10,7 @@ from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine, predicted_us
 from tofuse.fusion.groups import Group, Groups, roots
 from tofuse.fusion.lower import lower
-from tofuse.fusion.materialise import materialise
+from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
 from tofuse.fusion.names import region_name
 from tofuse.fusion.storage import is_view, storages
 from tofuse.ir.dims import hint, product
@@ -22,6 +22,7 @@ from tofuse.ops.table import Pattern, opdef
 
 MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows faster than the kernel
 MAX_BUFFERS = 64
+JOINED_WORK = 40.0  # additions an element, about what writing and reading a piece takes
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
@@ -50,7 +51,8 @@ class _Partitioner:
     producers: dict[Value, Op] = field(default_factory=dict)
     users: dict[Value, list[Op]] = field(default_factory=dict)
     reasons: dict[tuple[Op, Op], str] = field(default_factory=dict)
-    flat: dict[Group, bool] = field(default_factory=dict)
+    flat: dict[Group, bool] = field(default_factory=dict)  # elementwise ops only
+    joins: dict[Group, list[Op]] = field(default_factory=dict)  # the cats and pads in it
     returned: set[Value] = field(default_factory=set)  # roots of the graph's outputs
     readers: dict[Value, list[Op]] = field(default_factory=dict)  # through views too
     trusting: bool = False
@@ -85,7 +87,7 @@ class _Partitioner:
 
     def _grow(self) -> None:
         self.groups = Groups(self.order)
-        self.reasons, self.flat, self.merges = {}, {}, []
+        self.reasons, self.flat, self.joins, self.merges = {}, {}, {}, []
         for op in self.graph.ops:
             if not self.view[op]:
                 self._place(op)
@@ -114,9 +116,11 @@ class _Partitioner:
         library = op.kind == "opaque"
         group = self.groups.add(op, library, sources)
         self.flat[group] = opdef(op.kind).pattern is Pattern.ELEMENTWISE
+        self.joins[group] = [op] if opdef(op.kind).pattern is Pattern.JOIN else []
         if library:
+            many = op.attr("target") == CAT and len(op.inputs) > MOST_PIECES
             for s in sources:
-                self.reasons[s, op] = "library call"
+                self.reasons[s, op] = "a cat of many pieces is a call" if many else "library call"
             return
         gains = {s: (asked_for(s, op), hint(s.result.type.nbytes)) for s in sources}
         for s in sorted(sources, key=gains.__getitem__, reverse=True):
@@ -134,9 +138,9 @@ class _Partitioner:
         if reason is not None:
             self.reasons[producer, consumer] = reason
             return b
-        flat = self.flat[a] and self.flat[b]
+        flat, joins = self.flat[a] and self.flat[b], self.joins[a] + self.joins[b]
         merged = self.groups.merge(a, b)
-        self.flat[merged] = flat
+        self.flat[merged], self.joins[merged] = flat, joins
         self.merges.append((producer, consumer))
         return merged
 
@@ -160,6 +164,10 @@ class _Partitioner:
             return "library call"
         if kept_apart(producer, consumer):
             return "kept apart by no_fuse"
+        if (self.joins[a] or self.joins[b]) and not asked_for(producer, consumer):
+            reason = self._dear_join(a, b)
+            if reason is not None:
+                return reason
         if not asked_for(producer, consumer) and len(a.ops) + len(b.ops) > MAX_OPS:
             return f"a kernel holds at most {MAX_OPS} ops"
         # groups of several ops have passed this before
@@ -175,6 +183,21 @@ class _Partitioner:
         if len(known) == 1 and None not in known:
             return None
         return self._misfit(self.groups.merged_ops(a, b))
+
+    def _dear_join(self, a: Group, b: Group) -> str | None:
+        """Whether a join would compute too much: every element computes all pieces, and picks."""
+        inside = {*a.ops, *b.ops}
+        for join in (*self.joins[a], *self.joins[b]):
+            seen = dict.fromkeys(s for s in self._sources(join) if s in inside)
+            work = list(seen)
+            while work:
+                new = [s for s in self._sources(work.pop()) if s in inside and s not in seen]
+                seen |= dict.fromkeys(new)
+                work += new
+            cost = sum(opdef(s.kind).cost for s in seen) * (1 - 1 / len(join.inputs))
+            if cost > JOINED_WORK:
+                return f"every element of the {join.kind} would compute all pieces"
+        return None
 
     def _plain(self, inside: set[Op]) -> bool:
         """Whether elementwise ops have one shape and no views between them: nothing to check."""
