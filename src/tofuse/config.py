@@ -21,6 +21,7 @@ class Config:
     fullgraph: bool = False  # a graph break is an error
     precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
     fuel: int | None = None  # stop after so many fusions; see tofuse.bisect
+    verify: bool = False  # hold every kernel's results against the reference, each time it runs
     strict: bool = False  # a kernel that does not compile is an error, not a warning
     show: tuple[str, ...] = ()  # stages to print while compiling; STAGES names them
     pool_bytes: int | None = None  # most memory kept warm for results; None: a quarter of RAM
@@ -53,6 +54,7 @@ def make_config(options: dict[str, bool | str | int | None]) -> Config:
         capture=str(capture),
         fullgraph=bool(options.get("fullgraph", False)),
         precision=str(precision),
+        verify=bool(options.get("verify", False)),
         fuel=_fuel(options.get("fuel")),
         strict=bool(options.get("strict", False)),
         show=stages,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tofuse.backends.aten.region import graph_runner, region_runner
 from tofuse.backends.llvm.emit import emit
@@ -40,13 +41,14 @@ from tofuse.report.model import (
     bytes_before,
     region_bytes,
 )
-from tofuse.report.repro import write_repro
+from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.report.stages import Stages
 from tofuse.runtime.build import KernelCall, Signature, build_plan
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run, load_plan
 from tofuse.runtime.launch import Launcher, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
+from tofuse.runtime.verify import Checked, Inputs, save_inputs
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.prefetch import with_prefetch
@@ -86,12 +88,13 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.text("regions", lambda: show_partition(part))
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
     stages.text("source", lambda: "\n".join(b.source for b in built))
-    plan = build_plan(part, _signature(captured, part.graph), calls)
+    plan = build_plan(part, _signature(captured, part.graph), {} if config.verify else calls)
     stages.text("plan", lambda: repr(plan))
+    check = _checker(part, streams, target, config)
     fallbacks = {
-        f"region{k}": region_runner(r)
+        f"region{k}": check(r, calls[r], launchers) if r in calls else region_runner(r)
         for k, r in enumerate(part.regions)
-        if not r.library and r not in calls
+        if not r.library
     }
     constants = [t for _, t in captured.constants]
     run = load_plan(plan, launchers, constants, fallbacks)
@@ -184,6 +187,30 @@ def _load(
             launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
         calls[b.region] = KernelCall(numbers[text], b.arguments, b.nest.kernel.symbols)
     return launchers, calls, broken
+
+
+def _checker(
+    part: Partition, streams: frozenset[Value], target: Target, config: Config
+) -> Callable[[Region, KernelCall, Sequence[Launcher]], Checked]:
+    """How to run a region's kernel under `verify`."""
+
+    def alone(region: Region) -> Checked | None:
+        made = _build(region, part, streams, target, config)
+        if isinstance(made, Unfit) or made.broken is not None:
+            return None
+        launchers, calls, _ = _load([made], part, config)
+        return check(region, calls[region], launchers) if region in calls else None
+
+    def check(region: Region, call: KernelCall, launchers: Sequence[Launcher]) -> Checked:
+        def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
+            text = save_inputs(inputs, repro_folder(config.dump), region.name)
+            graph = region_graph(region, part.storage)
+            return write_mismatch(graph, text, sizes, error, config.dump)
+
+        launcher = launchers[call.kernel]
+        return Checked(region, part.storage, launcher, call.arguments, alone, write)
+
+    return check
 
 
 def _report_broken(b: Built, part: Partition, config: Config, error: CompileError) -> str:

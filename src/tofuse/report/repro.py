@@ -32,9 +32,11 @@ def write_fusion_repro(graph: str, fuel: int, verdict: str, folder: Path | None)
     return _write(f"fusion_{fuel}", text, folder)
 
 
-def write_mismatch(graph: Graph, inputs: str, error: str, folder: Path | None) -> Path | None:
+def write_mismatch(
+    graph: Graph, inputs: str, sizes: Mapping[str, int], error: str, folder: Path | None
+) -> Path | None:
     """A file for a kernel whose results are wrong on the inputs, given as Python text."""
-    return _write(graph.name, mismatch_text(graph, inputs, error), folder)
+    return _write(graph.name, mismatch_text(graph, inputs, sizes, error), folder)
 
 
 def repro_folder(folder: Path | None) -> Path:
@@ -88,7 +90,7 @@ def fusion_text(graph: Graph, fuel: int, verdict: str) -> str:
     )
 
 
-def mismatch_text(graph: Graph, inputs: str, error: str) -> str:
+def mismatch_text(graph: Graph, inputs: str, sizes: Mapping[str, int], error: str) -> str:
     """A program that holds the results of one kernel against the reference."""
     return _program(
         graph,
@@ -99,10 +101,17 @@ def mismatch_text(graph: Graph, inputs: str, error: str) -> str:
             "run = compile_text(GRAPH, Config(strict=True, verify=True))",
             "run([*inputs, *SIZES.values()])",
         ],
+        {name: sizes[name] for name in _sizes(graph)},
     )
 
 
-def _program(graph: Graph, title: str, reason: str, lines: Sequence[str]) -> str:
+def _program(
+    graph: Graph,
+    title: str,
+    reason: str,
+    lines: Sequence[str],
+    sizes: Mapping[str, int] | None = None,
+) -> str:
     return "\n".join(
         [
             f'"""{title}',
@@ -118,7 +127,7 @@ def _program(graph: Graph, title: str, reason: str, lines: Sequence[str]) -> str
             'GRAPH = r"""',
             show_graph(graph),
             '"""',
-            f"SIZES = {_sizes(graph)!r}",
+            f"SIZES = {dict(sizes or _sizes(graph))!r}",
             "",
             *lines,
             "",
