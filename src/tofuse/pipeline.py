@@ -242,6 +242,14 @@ def _signature(captured: Captured, graph: Graph) -> Signature:
     return Signature((*captured.arguments, *constants), results, captured.symbols)
 
 
+def _call_reason(region: Region) -> str:
+    """Why a region is a call, and what else the library does in it."""
+    if not region.library:
+        return "no kernel"
+    done = [f" with its epilogue: {v}" for name, v in region.ops[0].attrs if name == "epilogue"]
+    return "".join(["library call", *done])
+
+
 def _target(region: Region) -> str:
     """The operator of a library call; the name of a region that PyTorch runs op by op."""
     return str(region.ops[0].attr("target")) if region.library else region.name
@@ -271,7 +279,7 @@ def _report(
         for r in part.regions
     ]
     calls = [
-        LibraryCall(_target(r), phase, "library call" if r.library else "no kernel", r.ops[0].loc)
+        LibraryCall(_target(r), phase, _call_reason(r), r.ops[0].loc)
         for r in part.regions
         if r not in ours and not _target(r).startswith("tofuse.")
     ]

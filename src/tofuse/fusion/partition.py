@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine, predicted_us
+from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, roots
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
@@ -32,6 +33,14 @@ def partition(graph: Graph, fits: Fits, machine: Machine, fuel: int | None = Non
 
     With `fuel` only so many merges are made, the first ones of those that are made without.
     """
+    part = _cut(graph, fits, machine, None)
+    folded = fold_epilogues(part)
+    if folded is not part.graph or fuel is not None:
+        part = _cut(folded, fits, machine, fuel)
+    return part
+
+
+def _cut(graph: Graph, fits: Fits, machine: Machine, fuel: int | None) -> Partition:
     storage = storages(graph)
     real = materialise(graph, storage)
     storage = storage if real is graph else storages(real)
@@ -160,6 +169,8 @@ class _Partitioner:
                 self.reasons[s, op] = "no fuel left"
 
     def _obstacle(self, a: Group, b: Group, producer: Op, consumer: Op) -> str | None:
+        if self.groups.of[producer].library and self.flat[self.groups.of[consumer]]:
+            return f"library call: {consumer.kind}, its epilogue, is in the next kernel"
         if a.library or b.library:
             return "library call"
         if kept_apart(producer, consumer):
