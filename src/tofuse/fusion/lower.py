@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tofuse.fusion.align import Alignment, align
 from tofuse.fusion.axes import Atom, Misaligned, radix
 from tofuse.fusion.convert import converted, operand_type, register, rounded
+from tofuse.fusion.flatten import flattened
 from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.graph import Op, Scalar, Value
 from tofuse.ir.kernel import (
@@ -50,7 +51,15 @@ def lower(region: Region, storage: dict[Value, Strided], *, exact: bool = False)
 
     `exact` rounds half-precision values after every op, as eager does.
     """
-    return _Lowering(region, storage, align(region.ops), exact).run()
+    try:
+        alignment = align(region.ops)
+    except Misaligned:
+        flat = flattened(region, storage)
+        if flat is None:
+            raise
+        region, storage = flat
+        alignment = align(region.ops)
+    return _Lowering(region, storage, alignment, exact).run()
 
 
 @dataclass(eq=False)
