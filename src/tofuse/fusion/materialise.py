@@ -11,7 +11,7 @@ from tofuse.ir.region import Strided
 from tofuse.ops.shapes import make_op
 from tofuse.ops.table import Pattern, opdef
 
-MOST_PIECES = 8  # of a cat in a kernel: each costs every element a comparison and a masked read
+MOST_PIECES = 6  # of a cat in a kernel: so many loops without masks take the place of one
 CAT = "aten.cat.default"
 Fine = Callable[[Value, dict[Value, Strided]], bool]
 
