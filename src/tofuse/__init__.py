@@ -1,6 +1,8 @@
 """tofuse: a fusing just-in-time compiler for PyTorch that says why it fused or not."""
 
 from tofuse.api import compile, empty_cache, explain, memory_efficient_fusion, memory_stats
+from tofuse.bisection import Culprit, bisect
+from tofuse.capture.hints import fuse, no_fuse
 from tofuse.errors import (
     CaptureError,
     CompileError,
@@ -17,6 +19,7 @@ from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
 __all__ = [
     "CaptureError",
     "CompileError",
+    "Culprit",
     "DataType",
     "DefinitionError",
     "Fusion",
@@ -26,9 +29,12 @@ __all__ = [
     "TofuseError",
     "UnsupportedError",
     "VerifyError",
+    "bisect",
     "compile",
     "empty_cache",
     "explain",
+    "fuse",
     "memory_efficient_fusion",
     "memory_stats",
+    "no_fuse",
 ]

@@ -9,7 +9,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar, overload
 
 import torch
@@ -111,6 +111,13 @@ def explain(
         return ReportText(report)
 
     return run
+
+
+def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[P, R], Report]:
+    """The function compiled anew, and the report that fills as its graphs are compiled."""
+    report = Report()
+    whole = target if isinstance(target, torch.nn.Module) else _frame(target)
+    return _compile(whole, config, report.graphs.append), report
 
 
 def memory_stats() -> dict[str, int]:
@@ -215,10 +222,16 @@ def _backend(config: Config, keep: Keep) -> Backend:
 def _aten_compiler(config: Config, keep: Keep) -> CompileGraph:
     """A compiler of ATen graphs that leaves to PyTorch what it fails on."""
     left = _Left(config, keep)
+    fuel = config.fuel
+
+    def burn(report: GraphReport) -> Clock | None:
+        nonlocal fuel
+        fuel = None if fuel is None else fuel - len(report.fusions)
+        return keep(report)
 
     def compile_aten(gm: GraphModule, phase: str) -> Run:
         try:
-            return compile_graph(gm, phase, config, keep)
+            return compile_graph(gm, phase, replace(config, fuel=fuel), burn)
         except Exception as error:
             left.failed(error)
             return graph_runner(gm)

@@ -20,6 +20,8 @@ class Config:
     capture: str = "dynamo"  # "trace": once as a pure function; see tofuse.capture.trace
     fullgraph: bool = False  # a graph break is an error
     precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
+    fuel: int | None = None  # stop after so many fusions; see tofuse.bisect
+    verify: bool = False  # hold every kernel's results against the reference, each time it runs
     strict: bool = False  # a kernel that does not compile is an error, not a warning
     show: tuple[str, ...] = ()  # stages to print while compiling; STAGES names them
     pool_bytes: int | None = None  # most memory kept warm for results; None: a quarter of RAM
@@ -53,12 +55,22 @@ def make_config(options: dict[str, bool | str | float | None]) -> Config:
         capture=str(capture),
         fullgraph=bool(options.get("fullgraph", False)),
         precision=str(precision),
+        verify=bool(options.get("verify", False)),
+        fuel=_fuel(options.get("fuel")),
         strict=bool(options.get("strict", False)),
         show=stages,
         pool_bytes=_pool_bytes(options),
         memory_budget=_memory_budget(options),
         dump=Path(str(dump)) if dump else None,
     )
+
+
+def _fuel(value: bool | str | float | None) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, (bool, str)) or value != int(value) or value < 0:
+        raise OptionError(f"fuel is a number of fusions, None for all, not {value!r}")
+    return int(value)
 
 
 def _pool_bytes(options: dict[str, bool | str | float | None]) -> int:

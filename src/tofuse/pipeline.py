@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tofuse.backends.aten.region import graph_runner, region_runner
 from tofuse.backends.llvm.emit import emit
@@ -26,7 +27,7 @@ from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
 from tofuse.ir.parse import parse_graph
-from tofuse.ir.region import Partition, Region
+from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.region_text import show_partition
 from tofuse.ir.schedule import Target
 from tofuse.ir.show import show_graph
@@ -44,7 +45,7 @@ from tofuse.report.model import (
     region_bytes,
     with_memory,
 )
-from tofuse.report.repro import write_repro
+from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.report.stages import Stages
 from tofuse.runtime.build import KernelCall, Signature, build_plan, plan_timeline
 from tofuse.runtime.clock import Clock
@@ -52,6 +53,7 @@ from tofuse.runtime.execute import Run, load_plan
 from tofuse.runtime.in_place import overwrites
 from tofuse.runtime.launch import Launcher, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
+from tofuse.runtime.verify import Checked, Inputs, save_inputs
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.prefetch import with_prefetch
@@ -79,8 +81,11 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     memory = captured.memory or EagerMemory(unfused_peak(graph))
     kept = frozenset(memory.kept if phase == "backward" else ())
     limit = memory.peak(phase)
-    part = partition_within(graph, lambda k: misfit(k, target), Machine(), limit + LITTLE, kept)
+    part = partition_within(
+        graph, lambda k: misfit(k, target), Machine(), limit + LITTLE, kept, config.fuel
+    )
     stages.done("partition")
+    _warn_refused(part.refused)
     streams = streamed(part)
     made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
     built = [b for b in made if isinstance(b, Built)]
@@ -93,13 +98,14 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.text("regions", lambda: show_partition(part))
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
     stages.text("source", lambda: "\n".join(b.source for b in built))
-    plan = build_plan(part, _signature(captured, part.graph), calls)
+    plan = build_plan(part, _signature(captured, part.graph), {} if config.verify else calls)
     moments = plan_timeline(plan, part, [v for v in part.graph.inputs if v.name in kept])
     stages.text("plan", lambda: repr(plan))
+    check = _checker(part, streams, target, config)
     fallbacks = {
-        f"region{k}": region_runner(r)
+        f"region{k}": check(r, calls[r], launchers) if r in calls else region_runner(r)
         for k, r in enumerate(part.regions)
-        if not r.library and r not in calls
+        if not r.library
     }
     constants = [t for _, t in captured.constants]
     run = load_plan(plan, launchers, constants, fallbacks)
@@ -206,6 +212,30 @@ def _load(
     return launchers, calls, broken
 
 
+def _checker(
+    part: Partition, streams: frozenset[Value], target: Target, config: Config
+) -> Callable[[Region, KernelCall, Sequence[Launcher]], Checked]:
+    """How to run a region's kernel under `verify`."""
+
+    def alone(region: Region) -> Checked | None:
+        made = _build(region, part, streams, target, config)
+        if isinstance(made, Unfit) or made.broken is not None:
+            return None
+        launchers, calls, _ = _load([made], part, config)
+        return check(region, calls[region], launchers) if region in calls else None
+
+    def check(region: Region, call: KernelCall, launchers: Sequence[Launcher]) -> Checked:
+        def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
+            text = save_inputs(inputs, repro_folder(config.dump), region.name)
+            graph = region_graph(region, part.storage)
+            return write_mismatch(graph, text, sizes, error, config.dump)
+
+        launcher = launchers[call.kernel]
+        return Checked(region, part.storage, launcher, call.arguments, alone, write)
+
+    return check
+
+
 def _report_broken(b: Built, part: Partition, config: Config, error: CompileError) -> str:
     """Warn, or raise under `strict`, with a file that shows the failure again."""
     name = b.nest.kernel.name
@@ -220,12 +250,27 @@ def _report_broken(b: Built, part: Partition, config: Config, error: CompileErro
     return f"{name}: {error}"
 
 
+def _warn_refused(refused: Sequence[Verdict]) -> None:
+    """Say what could not be fused although the user asks for it."""
+    if refused:
+        edges = "; ".join(repr(v) for v in refused)
+        warnings.warn(f"tofuse could not fuse all that fuse() asks for: {edges}", stacklevel=2)
+
+
 def _signature(captured: Captured, graph: Graph) -> Signature:
     """How a call's arguments and results map to the graph after passes, outputs by position."""
     constants = tuple(v for v, _ in captured.constants)
     now = dict(zip(captured.graph.outputs, graph.outputs, strict=True))
     results = tuple(now[r] if isinstance(r, Value) else r for r in captured.results)
     return Signature((*captured.arguments, *constants), results, captured.symbols)
+
+
+def _call_reason(region: Region) -> str:
+    """Why a region is a call, and what else the library does in it."""
+    if not region.library:
+        return "no kernel"
+    done = [f" with its epilogue: {v}" for name, v in region.ops[0].attrs if name == "epilogue"]
+    return "".join(["library call", *done])
 
 
 def _target(region: Region) -> str:
@@ -257,7 +302,7 @@ def _report(
         for r in part.regions
     ]
     calls = [
-        LibraryCall(_target(r), phase, "library call" if r.library else "no kernel", r.ops[0].loc)
+        LibraryCall(_target(r), phase, _call_reason(r), r.ops[0].loc)
         for r in part.regions
         if r not in ours and not _target(r).startswith("tofuse.")
     ]
@@ -279,4 +324,5 @@ def _report(
         tuple(broken),
         launches_before=len(graph.ops) - len(views),
         stages=tuple(stages),
+        fusions=part.fusions,
     )

@@ -172,12 +172,14 @@ LAYER: dict[str, int] = {
     "api": 5,
     "frontends": 5,
     "nvfuser": 6,
-    "__init__": 6,
+    "bisection": 6,
+    "__init__": 7,
 }
 
 FENCES: dict[str, tuple[str, ...]] = {
     "torch": (
         "api.py",
+        "bisection.py",
         "capture/",
         "runtime/",
         "backends/aten/",

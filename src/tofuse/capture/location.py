@@ -1,14 +1,16 @@
-"""The user's line behind an FX node."""
+"""The user's line behind an FX node, and the hint that stands around it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch.fx import Node
 
+from tofuse.capture.hints import hint_of
 from tofuse.ir.graph import Loc
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n(?P<code>[^\n]*)', re.M)
@@ -18,8 +20,9 @@ _NOT_THEIRS = (str(Path(torch.__file__).parent), _OURS)
 
 def locate(node: Node) -> Loc | None:
     """The innermost frame of the user's own code, or else of a package that is not torch."""
-    trace = node.meta.get("stack_trace")
-    return _parse(trace) if isinstance(trace, str) else None
+    trace, hint = node.meta.get("stack_trace"), hint_of(node)
+    loc = _parse(trace) if isinstance(trace, str) else None
+    return replace(loc or Loc("<unknown>", 0), hint=hint) if hint else loc
 
 
 @lru_cache(maxsize=4096)  # the ops of one line share their trace

@@ -35,8 +35,10 @@ from torch.utils._pytree import tree_leaves
 from tofuse.capture.budget import Bounded, Budget, limit_of
 from tofuse.capture.convert import fusible, rule_of
 from tofuse.capture.eager import UNKNOWN_SIZE, EagerMemory, attach, eager_memory, storages
+from tofuse.capture.hints import hint_of
 from tofuse.capture.mincut import INFINITE, cut_vertices
 from tofuse.capture.rules_reduce import REDUCTIONS
+from tofuse.ir.hints import NO_FUSE
 from tofuse.ops.table import TRANSCENDENTAL
 
 CHAIN = 30.0  # transcendental operations computed again per value, at most
@@ -224,6 +226,8 @@ def _recomputable(node: Node) -> bool:
         return True
     if node.op != "call_function" or _must_stay(node) or _is_random(node):
         return False
+    if hint_of(node).startswith(NO_FUSE) and node.meta.get("partitioner_tag") != "is_backward":
+        return False  # a pass over memory of its own
     if must_recompute(node) or _is_number(node):
         return True
     if not isinstance(node.target, torch._ops.OpOverload):

@@ -130,6 +130,7 @@ class GraphReport:
     launches_before: int = 0
     stages: tuple[Span, ...] = ()
     run: tuple[Span, ...] = ()
+    fusions: tuple[Verdict, ...] = ()  # in the order they were made; `fuel` counts them
 
 
 def with_memory(
@@ -187,6 +188,10 @@ class Report:
     @property
     def verdicts(self) -> list[Verdict]:
         return [v for g in self.graphs for v in g.verdicts]
+
+    @property
+    def fusions(self) -> list[Verdict]:
+        return [v for g in self.graphs for v in g.fusions]
 
     @property
     def notes(self) -> list[str]:
