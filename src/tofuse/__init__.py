@@ -1,6 +1,7 @@
 """tofuse: a fusing just-in-time compiler for PyTorch that says why it fused or not."""
 
 from tofuse.api import compile, empty_cache, explain, memory_efficient_fusion, memory_stats
+from tofuse.calibration import calibrate
 from tofuse.errors import (
     CaptureError,
     CompileError,
@@ -11,6 +12,7 @@ from tofuse.errors import (
     UnsupportedError,
     VerifyError,
 )
+from tofuse.executors import register_executor, unregister_executor
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
 
@@ -26,9 +28,12 @@ __all__ = [
     "TofuseError",
     "UnsupportedError",
     "VerifyError",
+    "calibrate",
     "compile",
     "empty_cache",
     "explain",
     "memory_efficient_fusion",
     "memory_stats",
+    "register_executor",
+    "unregister_executor",
 ]

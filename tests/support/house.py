@@ -168,15 +168,20 @@ LAYER: dict[str, int] = {
     "ir": 1,
     "ops": 2,
     **{stage: 3 for stage in sorted(STAGES)},
-    "pipeline": 4,
-    "api": 5,
-    "frontends": 5,
-    "nvfuser": 6,
-    "__init__": 6,
+    "executors": 3,
+    "tuning": 4,
+    "contest": 5,
+    "pipeline": 5,
+    "api": 6,
+    "calibration": 6,
+    "frontends": 6,
+    "nvfuser": 7,
+    "__init__": 7,
 }
 
 FENCES: dict[str, tuple[str, ...]] = {
     "torch": (
+        "contest.py",
         "api.py",
         "capture/",
         "runtime/",
