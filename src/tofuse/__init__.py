@@ -2,6 +2,7 @@
 
 from tofuse.api import compile, empty_cache, explain, memory_efficient_fusion, memory_stats
 from tofuse.bisection import Culprit, bisect
+from tofuse.calibration import calibrate
 from tofuse.capture.hints import fuse, no_fuse
 from tofuse.errors import (
     CaptureError,
@@ -13,28 +14,14 @@ from tofuse.errors import (
     UnsupportedError,
     VerifyError,
 )
+from tofuse.executors import register_executor, unregister_executor
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
 
 __all__ = [
-    "CaptureError",
-    "CompileError",
-    "Culprit",
-    "DataType",
-    "DefinitionError",
-    "Fusion",
-    "FusionDefinition",
-    "OptionError",
-    "ParseError",
-    "TofuseError",
-    "UnsupportedError",
-    "VerifyError",
-    "bisect",
-    "compile",
-    "empty_cache",
-    "explain",
-    "fuse",
-    "memory_efficient_fusion",
-    "memory_stats",
-    "no_fuse",
-]
+    "CaptureError", "CompileError", "Culprit", "DataType", "DefinitionError", "Fusion",
+    "FusionDefinition", "OptionError", "ParseError", "TofuseError", "UnsupportedError",
+    "VerifyError", "bisect", "calibrate", "compile", "empty_cache", "explain", "fuse",
+    "memory_efficient_fusion", "memory_stats", "no_fuse", "register_executor",
+    "unregister_executor",
+]  # fmt: skip

@@ -16,16 +16,21 @@ import torch
 from torch.fx import GraphModule
 
 from tofuse.backends.aten.region import graph_runner
+from tofuse.backends.llvm.load import host_target
 from tofuse.capture.aot import Backend, CompileGraph, aot_backend
 from tofuse.capture.trace import Traced
-from tofuse.config import Config, make_config
+from tofuse.config import Config, Option, make_config
+from tofuse.contest import Contest
 from tofuse.errors import UnsupportedError
-from tofuse.pipeline import Keep, compile_graph
+from tofuse.executors import executors_of
+from tofuse.pipeline import Keep, claims_of, compile_graph
 from tofuse.report.measured import measured
 from tofuse.report.model import Calls, GraphReport, Limits, Report
 from tofuse.report.text import ReportText
 from tofuse.runtime.clock import Clock, machine_limits
 from tofuse.runtime.execute import Run
+from tofuse.runtime.launch import thread_count
+from tofuse.runtime.machines import check_machine, store_of
 from tofuse.runtime.pool import POOL
 
 P = ParamSpec("P")
@@ -37,9 +42,9 @@ RECOMPILATIONS = 256  # of one function; Dynamo's own limit on all of them toget
 
 
 @overload
-def compile(target: M, **options: bool | str | float | None) -> M: ...
+def compile(target: M, **options: Option) -> M: ...
 @overload
-def compile(target: Callable[P, R], **options: bool | str | float | None) -> Callable[P, R]: ...
+def compile(target: Callable[P, R], **options: Option) -> Callable[P, R]: ...
 def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
     """Compile a function or a module, forward and backward.
 
@@ -55,11 +60,9 @@ def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads
 
 
 @overload
-def memory_efficient_fusion(target: M, **options: bool | str | float | None) -> M: ...
+def memory_efficient_fusion(target: M, **options: Option) -> M: ...
 @overload
-def memory_efficient_fusion(
-    target: Callable[P, R], **options: bool | str | float | None
-) -> Callable[P, R]: ...
+def memory_efficient_fusion(target: Callable[P, R], **options: Option) -> Callable[P, R]: ...
 def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def]  # as compile
     """Compile a pure function or a module whole, forward and backward traced together.
 
@@ -71,7 +74,7 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
 
 
 def explain(
-    target: Callable[P, object], *, measure: bool = False, **options: bool | str | float | None
+    target: Callable[P, object], *, measure: bool = False, **options: Option
 ) -> Callable[P, ReportText]:
     """What `compile` makes of a function: `explain(fn)(*args)` gives a report.
 
@@ -137,6 +140,8 @@ def dynamo_backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callabl
 
 def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
     _check_torch()
+    executors_of(config)  # this and the next raise now, not at the first call, for what is unknown
+    check_machine(config)
     if not callable(target):
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
     if config.capture == "trace":
@@ -148,11 +153,11 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
 
 
 def _trace(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
-    compile_aten = _aten_compiler(config, keep)
+    compile_aten, claims = _aten_compiler(config, keep), claims_of(config)
     if isinstance(target, torch.nn.Module):
-        traced = Traced(target._call_impl, compile_aten, target, config.memory_budget)
+        traced = Traced(target._call_impl, compile_aten, target, config.memory_budget, claims)
         return _twin(target, traced)
-    traced = Traced(target, compile_aten, memory_budget=config.memory_budget)
+    traced = Traced(target, compile_aten, None, config.memory_budget, claims)
     return functools.update_wrapper(traced, target)
 
 
@@ -211,12 +216,25 @@ def _twin(module: M, call: Callable[..., object]) -> M:
 
 def _backend(config: Config, keep: Keep) -> Backend:
     left = _Left(config, keep)
-    return aot_backend(
+    backend = aot_backend(
         _aten_compiler(config, keep),
+        own_random="llvm" in config.executors,
+        claims=claims_of(config),
         memory_budget=config.memory_budget,
         refused=left.refused,
         failed=left.failed,
     )
+    if config.tune != "measure":
+        return backend
+
+    def measured(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
+        """The faster of what we compiled and PyTorch itself, decided at the first call."""
+        key = (repr(host_target(thread_count())), torch.__version__, *config.executors)
+        contest = Contest(backend(gm, example_inputs), gm, key, store_of(config))
+        contest.lost = lambda choice: left.refused(f"compiled it is slower; {choice.why}")
+        return contest
+
+    return measured
 
 
 def _aten_compiler(config: Config, keep: Keep) -> CompileGraph:

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tofuse.api import compile_reporting
-from tofuse.config import Config, make_config
+from tofuse.config import Config, Option, make_config
 from tofuse.errors import VerifyError
 from tofuse.ir.region import Verdict
 from tofuse.report.model import Report
@@ -50,7 +50,7 @@ def bisect(
     check: Callable[[R], object],
     *,
     repro: str | Path | None = None,
-    **options: bool | str | float | None,
+    **options: Option,
 ) -> Culprit | None:
     """The fusion that breaks a check; None where the check passes with all of them.
 

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
-from tofuse.backends.aten.region import graph_runner, region_runner
-from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import bind_threads, host_target, load
+from tofuse.assembly import Assembled, Unfit, assemble, build_region
+from tofuse.backends.aten.region import graph_runner
+from tofuse.backends.llvm.load import host_target
+from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.capture.eager import EagerMemory
 from tofuse.config import Config
-from tofuse.errors import CaptureError, CompileError
-from tofuse.fusion.axes import Misaligned
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.lower import lower
+from tofuse.errors import CaptureError
+from tofuse.executors import executors_of
+from tofuse.fusion.cost import loss, nest_cost
 from tofuse.fusion.order import unfused_peak
 from tofuse.fusion.storage import is_view
-from tofuse.fusion.streams import streamed, with_streams
 from tofuse.fusion.within import partition_within
 from tofuse.ir.dims import Dim, symbol, symbols_of
+from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.loops import Nest
+from tofuse.ir.machine import Machine
 from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.region_text import show_partition
-from tofuse.ir.schedule import Target
+from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.show import show_graph
-from tofuse.ops.kernel_verify import verify
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.report.model import (
@@ -45,18 +43,16 @@ from tofuse.report.model import (
     region_bytes,
     with_memory,
 )
-from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.report.stages import Stages
-from tofuse.runtime.build import KernelCall, Signature, build_plan, plan_timeline
+from tofuse.runtime.build import Signature, plan_timeline
 from tofuse.runtime.clock import Clock
-from tofuse.runtime.execute import Run, load_plan
-from tofuse.runtime.in_place import overwrites
-from tofuse.runtime.launch import Launcher, find_openmp, thread_count
-from tofuse.runtime.pool import POOL
-from tofuse.runtime.verify import Checked, Inputs, save_inputs
+from tofuse.runtime.execute import Run
+from tofuse.runtime.launch import thread_count
+from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
-from tofuse.schedule.prefetch import with_prefetch
+from tofuse.schedule.variants import variants
+from tofuse.tuning import Choice, Workshop, as_chosen, tune
 
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
 
@@ -64,7 +60,7 @@ Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to tim
 def compile_graph(gm: AtenGraph, phase: str, config: Config, keep: Keep) -> Run:
     """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured."""
     try:
-        captured = convert(gm, phase)
+        captured = convert(gm, phase, claims_of(config))
     except CaptureError as e:
         keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
         return graph_runner(gm)
@@ -78,44 +74,32 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.done("passes")
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
+    machine = assumed_machine(target, config)
     memory = captured.memory or EagerMemory(unfused_peak(graph))
     kept = frozenset(memory.kept if phase == "backward" else ())
     limit = memory.peak(phase)
     part = partition_within(
-        graph, lambda k: misfit(k, target), Machine(), limit + LITTLE, kept, config.fuel
+        graph, lambda k: misfit(k, target, machine), machine, limit + LITTLE, kept, config.fuel
     )
     stages.done("partition")
     _warn_refused(part.refused)
-    streams = streamed(part)
-    made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
-    built = [b for b in made if isinstance(b, Built)]
-    stages.done("lower and emit")
-    launchers, calls, broken = _load(built, part, config)
-    stages.done("machine code")
-    broken += [
-        f"{u.region.name} runs through PyTorch: {u.reason}" for u in made if isinstance(u, Unfit)
-    ]
+    choices = _measured_choices(part, target, config) if config.tune == "measure" else {}
+    part, choices = as_chosen(part, choices)
+    if choices:
+        stages.done("measured choice")
     stages.text("regions", lambda: show_partition(part))
-    stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
-    stages.text("source", lambda: "\n".join(b.source for b in built))
-    plan = build_plan(part, _signature(captured, part.graph), {} if config.verify else calls)
-    moments = plan_timeline(plan, part, [v for v in part.graph.inputs if v.name in kept])
-    stages.text("plan", lambda: repr(plan))
-    check = _checker(part, streams, target, config)
-    fallbacks = {
-        f"region{k}": check(r, calls[r], launchers) if r in calls else region_runner(r)
-        for k, r in enumerate(part.regions)
-        if not r.library
-    }
     constants = [t for _, t in captured.constants]
-    run = load_plan(plan, launchers, constants, fallbacks)
-    stages.done("plan")
-    running = [b for b in built if b.region in calls]
-    report = _report(phase, captured.graph, part, running, stages.spans, repr(plan), broken)
+    signature = _signature(captured, part.graph)
+    made = assemble(part, signature, constants, choices, target, config, stages.done)
+    stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in made.built))
+    stages.text("source", lambda: "\n".join(b.source for b in made.built))
+    stages.text("plan", lambda: repr(made.plan))
+    report = _report(phase, captured.graph, part, made, stages.spans)
+    held = [v for v in part.graph.inputs if v.name in kept]
     clock = keep(
         with_memory(
             report,
-            moments,
+            plan_timeline(made.plan, part, held),
             eager_peak=limit,
             saved=memory.ours,
             eager_saved=memory.saved,
@@ -123,7 +107,41 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
             allowed=memory.allowed,
         )
     )
-    return run if clock is None else load_plan(plan, launchers, constants, fallbacks, clock)
+    return made.load(clock)
+
+
+def _measured_choices(part: Partition, target: Target, config: Config) -> dict[Region, Choice]:
+    """What is fastest for each region, by measurement."""
+    quiet = replace(config, strict=True)
+
+    def make(alone: Partition, choices: Mapping[Region, Choice]) -> Run:
+        given = Signature(alone.graph.inputs, alone.graph.outputs, {})
+        cut, chosen = as_chosen(alone, choices)
+        return assemble(cut, given, (), chosen, target, quiet).load(None)
+
+    def schedules(alone: Partition, region: Region) -> Sequence[Schedule]:
+        made = build_region(region, alone, frozenset(), target, quiet)
+        if isinstance(made, Unfit):
+            return ()
+        kernel, machine = made.nest.kernel, measured_machine(target, config)
+        nests = [build_nest(kernel, s, repeat=True) for s in variants(kernel, made.nest.schedule)]
+        nests.sort(key=lambda nest: nest_cost(nest, machine).us)
+        return [nest.schedule for nest in nests]
+
+    def predicted(alone: Partition, region: Region) -> float:
+        made = build_region(region, alone, frozenset(), target, quiet)
+        if isinstance(made, Unfit):
+            return math.inf
+        return nest_cost(made.nest, measured_machine(target, config)).us
+
+    key = (repr(target), config.precision, *config.executors)
+    return tune(part, Workshop(make, schedules, predicted), key, store_of(config))
+
+
+def claims_of(config: Config) -> Claims:
+    """The calls that stay whole, for executors that come before our kernels."""
+    executors = executors_of(config)
+    return executors.claims if executors.before(KERNELS) or not executors.kernels else nobody
 
 
 def compile_text(text: str, config: Config, keep: Keep = lambda report: None) -> Run:
@@ -138,116 +156,13 @@ def compile_text(text: str, config: Config, keep: Keep = lambda report: None) ->
     return compile_captured(captured, graph.name, config, keep)
 
 
-def misfit(kernel: Kernel, target: Target) -> str | None:
-    """Why a kernel has no loop nest; None where it has."""
+def misfit(kernel: Kernel, target: Target, machine: Machine) -> str | None:
+    """Why a kernel has no loop nest, or a worse one than its parts; None where it is good."""
     try:
-        build_nest(kernel, choose_schedule(kernel, target))
+        nest = build_nest(kernel, choose_schedule(kernel, target))
     except Unschedulable as e:
         return str(e)
-    return None
-
-
-@dataclass(frozen=True, eq=False)
-class Built:
-    """A region on its way to machine code; `broken` says why there will be none."""
-
-    region: Region
-    nest: Nest
-    arguments: tuple[Value, ...]
-    source: str
-    broken: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Unfit:
-    """A region that has no loop nest, such as a lone reduction of a broadcast tensor."""
-
-    region: Region
-    reason: str
-
-
-def _build(
-    region: Region, part: Partition, streams: frozenset[Value], target: Target, config: Config
-) -> Built | Unfit:
-    exact = config.precision == "eager"
-    try:
-        lowered = lower(region, part.storage, exact=exact)
-        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
-        verify(kernel)  # 8 us a statement, where compiling one takes 1000
-        nest = with_prefetch(build_nest(kernel, choose_schedule(kernel, target), repeat=True))
-    except (Misaligned, Unschedulable) as e:
-        return Unfit(region, str(e))
-    try:
-        source = emit(nest, contract=not exact, avx512=target.avx512)
-    except CompileError as e:
-        return Built(region, nest, lowered.arguments, f"; {e}", str(e))
-    return Built(region, nest, lowered.arguments, source)
-
-
-def _load(
-    built: Sequence[Built], part: Partition, config: Config
-) -> tuple[list[Launcher], dict[Region, KernelCall], list[str]]:
-    """Machine code for every distinct kernel; regions that do not compile are left out."""
-    bind_threads(find_openmp())
-    POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
-    launchers: list[Launcher] = []
-    calls: dict[Region, KernelCall] = {}
-    numbers: dict[str, int] = {}
-    broken: list[str] = []
-    for b in built:
-        name = b.nest.kernel.name
-        text = b.source.replace(f"@{name}", "@kernel")
-        if text not in numbers:
-            try:
-                if b.broken is not None:
-                    raise CompileError(b.broken)
-                (entry,) = load(text, ["kernel"])
-            except CompileError as e:
-                broken.append(_report_broken(b, part, config, e))
-                continue
-            numbers[text] = len(launchers)
-            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
-        symbols, pairs = b.nest.kernel.symbols, overwrites(b.nest)
-        calls[b.region] = KernelCall(numbers[text], b.arguments, symbols, pairs)
-    return launchers, calls, broken
-
-
-def _checker(
-    part: Partition, streams: frozenset[Value], target: Target, config: Config
-) -> Callable[[Region, KernelCall, Sequence[Launcher]], Checked]:
-    """How to run a region's kernel under `verify`."""
-
-    def alone(region: Region) -> Checked | None:
-        made = _build(region, part, streams, target, config)
-        if isinstance(made, Unfit) or made.broken is not None:
-            return None
-        launchers, calls, _ = _load([made], part, config)
-        return check(region, calls[region], launchers) if region in calls else None
-
-    def check(region: Region, call: KernelCall, launchers: Sequence[Launcher]) -> Checked:
-        def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
-            text = save_inputs(inputs, repro_folder(config.dump), region.name)
-            graph = region_graph(region, part.storage)
-            return write_mismatch(graph, text, sizes, error, config.dump)
-
-        launcher = launchers[call.kernel]
-        return Checked(region, part.storage, launcher, call.arguments, alone, write)
-
-    return check
-
-
-def _report_broken(b: Built, part: Partition, config: Config, error: CompileError) -> str:
-    """Warn, or raise under `strict`, with a file that shows the failure again."""
-    name = b.nest.kernel.name
-    path = write_repro(b.region, part.storage, str(error), config.dump)
-    at = "" if path is None else f"; {path} shows it again"
-    lines = dict.fromkeys(repr(op.loc) for op in b.region.ops if op.loc is not None)
-    where = f" (from {', '.join(lines)})" if lines else ""
-    if config.strict:
-        raise CompileError(f"{name}{where} does not compile: {error}{at}") from error
-    message = f"tofuse runs {name}{where} through PyTorch: {error}{at}"
-    warnings.warn(message, stacklevel=2)
-    return f"{name}: {error}"
+    return loss(nest_cost(nest, machine))
 
 
 def _warn_refused(refused: Sequence[Verdict]) -> None:
@@ -279,16 +194,11 @@ def _target(region: Region) -> str:
 
 
 def _report(
-    phase: str,
-    graph: Graph,
-    part: Partition,
-    built: Sequence[Built],
-    stages: Sequence[Span],
-    plan: str,
-    broken: Sequence[str],
+    phase: str, graph: Graph, part: Partition, made: Assembled, stages: Sequence[Span]
 ) -> GraphReport:
     views = frozenset(op for op in graph.ops if is_view(op))
-    ours = {b.region for b in built}
+    ours = {b.region for b in made.built}
+    assigned = made.assigned
     regions = [
         RegionReport(
             r.name,
@@ -298,6 +208,9 @@ def _report(
             region_bytes(r, part.storage),
             r.name if r in ours else None,
             tuple(v.name for op in r.ops for v in op.results),
+            assigned[r].us,
+            executor=assigned[r].name,
+            why=assigned[r].why,
         )
         for r in part.regions
     ]
@@ -308,7 +221,7 @@ def _report(
     ]
     kernels = [
         KernelReport(b.region.name, phase, b.source, f"{b.nest.kernel!r}\n{b.nest!r}")
-        for b in built
+        for b in made.built
     ]
     return GraphReport(
         phase,
@@ -320,8 +233,8 @@ def _report(
         sum(r.nbytes for r in regions),
         (stages[-1].end - stages[0].begin) / 1e6,
         show_graph(part.graph),
-        plan,
-        tuple(broken),
+        repr(made.plan),
+        tuple(made.notes),
         launches_before=len(graph.ops) - len(views),
         stages=tuple(stages),
         fusions=part.fusions,

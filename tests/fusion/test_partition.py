@@ -133,7 +133,7 @@ NAMES = [make.__name__ for make in SHAPES]
 
 def cut(graph: Graph, fuel: int | None = None) -> Partition:
     target = host_target(2)
-    return partition(graph, lambda kernel: misfit(kernel, target), Machine(), fuel)
+    return partition(graph, lambda k: misfit(k, target, Machine()), Machine(), fuel)
 
 
 @pytest.mark.parametrize("make", SHAPES, ids=NAMES)

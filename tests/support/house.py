@@ -168,16 +168,22 @@ LAYER: dict[str, int] = {
     "ir": 1,
     "ops": 2,
     **{stage: 3 for stage in sorted(STAGES)},
-    "pipeline": 4,
-    "api": 5,
-    "frontends": 5,
-    "nvfuser": 6,
-    "bisection": 6,
+    "executors": 3,
+    "tuning": 4,
+    "assembly": 4,
+    "contest": 5,
+    "pipeline": 5,
+    "api": 6,
+    "calibration": 6,
+    "frontends": 6,
+    "nvfuser": 7,
+    "bisection": 7,
     "__init__": 7,
 }
 
 FENCES: dict[str, tuple[str, ...]] = {
     "torch": (
+        "contest.py",
         "api.py",
         "bisection.py",
         "capture/",

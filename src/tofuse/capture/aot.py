@@ -11,6 +11,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx import GraphModule
 
+from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.partition import partition
 from tofuse.capture.programs import guard_overlaps, pass_through_dropout, refusal
@@ -35,6 +36,7 @@ def aot_backend(
     *,
     own_random: bool = True,
     memory_budget: float | None = None,
+    claims: Claims = nobody,
     refused: Callable[[str], None] = lambda reason: None,
     failed: Callable[[Exception], None] | None = None,
 ) -> Backend:
@@ -61,7 +63,7 @@ def aot_backend(
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         partition_fn=functools.partial(partition_joint, budget=memory_budget),
-        decompositions=decompositions(own_random=own_random),
+        decompositions=decompositions(own_random=own_random, claims=claims),
     )
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:

@@ -15,6 +15,7 @@ from torch.fx.node import Argument as FxArgument
 
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Argument, Call, Rule, Text
+from tofuse.capture.claims import Claims, claimed, nobody
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.eager import EagerMemory, memory_of
 from tofuse.capture.location import locate
@@ -49,12 +50,13 @@ class Captured:
     memory: EagerMemory | None = None
 
 
-def convert(gm: GraphModule, name: str) -> Captured:
+def convert(gm: GraphModule, name: str, claims: Claims = nobody) -> Captured:
     """Bring an ATen graph into a Graph; CaptureError where that is impossible.
 
-    Calls without a rule, and calls that their rule refuses, become `opaque` ops.
+    Calls without a rule, calls that their rule refuses, and calls but views that an executor
+    claims become `opaque` ops.
     """
-    return _Converter(gm).run(name)
+    return _Converter(gm, claims).run(name)
 
 
 @lru_cache(maxsize=4096)
@@ -67,6 +69,7 @@ def rule_of(target: object) -> Rule | None:
 @dataclass
 class _Converter:
     gm: GraphModule
+    claims: Claims = nobody
     build: Builder = field(default_factory=lambda: Builder(Sizes()))
     env: dict[Node, Result] = field(default_factory=dict)
     constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
@@ -177,7 +180,8 @@ class _Converter:
         named |= dict(zip((a.name for a in schema), args, strict=False))
         call = Call(self.build, node, named | kwargs)
         rule, mark = rule_of(target), len(self.build.ops)
-        if rule is not None and fusible(node, target):
+        taken = str(target).rpartition(".")[0] not in VIEWS and claimed(node, self.claims)
+        if rule is not None and not taken and fusible(node, target):
             try:
                 return self._finals(call, rule(call), mark)
             except Refused:

@@ -22,6 +22,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tofuse.capture.aot import Boxed, boxed, partition_joint
+from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import Function, Substitute, data_errors
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.rng import merge_seeds
@@ -46,6 +47,7 @@ def compile_program(
     given: int,
     compile_graph: CompileGraph,
     memory_budget: float | None = None,
+    claims: Claims = nobody,
 ) -> Program:
     """Compile `function(*tensors[:given])`; the other tensors are those it closes over."""
     tree = _Tree(function, tensors, given)
@@ -56,7 +58,7 @@ def compile_program(
         bw_compiler=parts.compiler("backward"),
         inference_compiler=parts.compiler("inference"),
         partition_fn=parts.partition,
-        decompositions=decompositions(),
+        decompositions=decompositions(claims=claims),
     )
     with data_errors(), tracing(TracingContext(FakeTensorMode())), preserve_node_meta():
         first = traced(*tensors)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import Machine, predicted_us
+from tofuse.fusion.cost import traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, roots
 from tofuse.fusion.lower import lower
@@ -18,6 +18,7 @@ from tofuse.ir.dims import hint, product
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.hints import asked_for, kept_apart
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.machine import Machine
 from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import Pattern, opdef
 
@@ -323,7 +324,7 @@ class _Partitioner:
         nbytes = hint(product((s.result.type.nbytes, 1 if stored else 2)))
         rule = _RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
         rule += ", as fuse asks" if asked_for(s, op) else ""
-        gain = predicted_us(self.machine, nbytes, 1)
+        gain = traffic_us(self.machine, nbytes) + self.machine.launch_us
         return Verdict(*names, True, rule, nbytes, 1, 0.0, gain, op.loc)
 
 

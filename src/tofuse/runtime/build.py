@@ -41,13 +41,20 @@ class Signature:
     symbols: Mapping[str, tuple[str, int, int]]
 
 
-def build_plan(part: Partition, signature: Signature, calls: Mapping[Region, KernelCall]) -> Plan:
+def build_plan(
+    part: Partition,
+    signature: Signature,
+    calls: Mapping[Region, KernelCall],
+    others: Mapping[Region, str],
+) -> Plan:
     """The plan of a partition; a region without a kernel runs op by op through PyTorch.
+
+    `others` names who runs a library region where that is not the operator it is a call of.
 
     One block of memory stands for all results that only kernels see, or for the small ones among
     them, where holding that for longer than each of them does not raise the peak.
     """
-    plain = _Builder(part, signature, calls).run()
+    plain = _Builder(part, signature, calls, others).run()
     least = peak(plan_timeline(plain, part))
     plans = (with_arena(plain), with_arena(plain, SMALLEST))
     return next((p for p in plans if peak(plan_timeline(p, part)) <= least + SMALLEST), plain)
@@ -65,6 +72,7 @@ class _Builder:
     part: Partition
     signature: Signature
     calls: Mapping[Region, KernelCall]
+    others: Mapping[Region, str]
     steps: list[Step] = field(default_factory=list)
     views: dict[Value, str] = field(default_factory=dict)
     fresh: list[Allocate] = field(default_factory=list)  # results of library calls, ours alone
@@ -72,7 +80,8 @@ class _Builder:
     def run(self) -> Plan:
         for k, region in enumerate(self.part.regions):
             if region.library:
-                self._library(region.ops[0])
+                op = region.ops[0]
+                self._library(op, self.others.get(region, str(op.attr("target"))))
             elif region in self.calls:
                 self._launch(region, self.calls[region])
             else:
@@ -131,7 +140,7 @@ class _Builder:
         names = tuple(variable(v) for v in call.arguments)
         self.steps.append(Launch(call.kernel, region.name, names, call.symbols))
 
-    def _library(self, op: Op) -> None:
+    def _library(self, op: Op, target: str) -> None:
         tensors = [self._tensor(v) for v in op.inputs]
         args = re.sub(r"\$(\d+)", lambda m: tensors[int(m[1])], str(op.attr("args")))
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
@@ -147,7 +156,7 @@ class _Builder:
         if variant is not None:  # an operator that can write elsewhere returns no operand
             self.fresh += map(self._allocation, op.results)
         strides = tuple(r.layout for r in op.results)
-        self.steps.append(Call(str(op.attr("target")), args, names, picks, strides))
+        self.steps.append(Call(target, args, names, picks, strides))
 
     def _fallback(self, region: Region, number: int) -> None:
         tensors = ", ".join(self._tensor(v) for v in region.inputs)

@@ -17,6 +17,7 @@ from tofuse.runtime.clock import Clock
 from tofuse.runtime.launch import Launcher
 from tofuse.runtime.pool import POOL, SMALLEST
 
+Tensor = torch.Tensor  # for those who handle tensors without looking into them
 Run = Callable[[list[object]], list[object]]
 
 

@@ -1,0 +1,222 @@
+"""Partition -> machine code and a plan: what each region becomes, and who runs it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tofuse.backends.aten.region import executor_runner, region_runner
+from tofuse.backends.llvm.emit import emit
+from tofuse.backends.llvm.load import bind_threads, load
+from tofuse.config import Config
+from tofuse.errors import CompileError
+from tofuse.executors import executors_of
+from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
+from tofuse.fusion.axes import Misaligned
+from tofuse.fusion.coalesce import coalesce
+from tofuse.fusion.cost import nest_cost
+from tofuse.fusion.lower import lower
+from tofuse.fusion.streams import streamed, with_streams
+from tofuse.ir.graph import Value
+from tofuse.ir.loops import Nest
+from tofuse.ir.plan import Plan
+from tofuse.ir.region import Partition, Region
+from tofuse.ir.schedule import Schedule, Target
+from tofuse.ops.kernel_verify import verify
+from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
+from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.clock import Clock
+from tofuse.runtime.execute import Run, Tensor, load_plan
+from tofuse.runtime.in_place import overwrites
+from tofuse.runtime.launch import Launcher, find_openmp
+from tofuse.runtime.machines import measured_machine
+from tofuse.runtime.pool import POOL
+from tofuse.runtime.verify import Checked, Inputs, save_inputs
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.prefetch import with_prefetch
+from tofuse.tuning import ATEN, Choice
+
+
+@dataclass(frozen=True, eq=False)
+class Assembled:
+    """A program that runs: its kernels, who runs each region, its plan, and what went wrong."""
+
+    load: Callable[[Clock | None], Run]  # with a clock, its steps are timed
+    built: Sequence[Built]
+    assigned: Mapping[Region, Assignment]
+    plan: Plan
+    notes: Sequence[str]
+
+
+def assemble(
+    part: Partition,
+    signature: Signature,
+    constants: Sequence[Tensor],
+    choices: Mapping[Region, Choice],
+    target: Target,
+    config: Config,
+    done: Callable[[str], None] = lambda stage: None,
+) -> Assembled:
+    """Machine code and a plan for a partition; `done` is told of each stage."""
+    streams = streamed(part)
+    measured = measured_machine(target, config)
+    executors = executors_of(config)
+    assigned = {r: assign_call(r, executors, measured) for r in part.regions if r.library}
+    built: list[Built] = []
+    unfit: dict[Region, str] = {}
+    for r in part.regions:
+        choice = choices.get(r, Choice())
+        if r.library:
+            continue
+        if choice.kind == ATEN or not executors.kernels:
+            unfit[r] = choice.why if choice.kind == ATEN else NO_KERNELS
+            continue
+        made = build_region(r, part, streams, target, config, choice.schedule)
+        if isinstance(made, Built):
+            built.append(made)
+        else:
+            unfit[r] = made.reason
+    done("lower and emit")
+    launchers, calls, notes = _load(built, part, config)
+    done("machine code")
+    notes += [f"{r.name} runs through PyTorch: {why}" for r, why in unfit.items()]
+    users = {r: a for r, a in assigned.items() if a.executor is not None}
+    labels = {r: a.label(r.ops[0]) for r, a in users.items()}
+    plan = build_plan(part, signature, {} if config.verify else calls, labels)
+    check = _checker(part, streams, target, config)
+    functions: dict[str, Callable[..., object]] = {
+        f"region{k}": check(r, calls[r], launchers) if r in calls else region_runner(r)
+        for k, r in enumerate(part.regions)
+        if not r.library
+    }
+    for r, a in users.items():
+        assert a.executor is not None
+        functions[labels[r]] = executor_runner(a.name, r.ops[0], a.executor.run)
+    done("plan")
+    running = [b for b in built if b.region in calls]
+    for b in running:
+        why = choices[b.region].why if b.region in choices else "generated code"
+        assigned[b.region] = assign_kernel(nest_cost(b.nest, measured).us, why)
+    for r in part.regions:
+        if r not in assigned:
+            why = unfit.get(r, "its kernel does not compile")
+            assigned[r] = assign_fallback(r, why, measured)
+
+    def run(clock: Clock | None) -> Run:
+        given = (plan, launchers, constants, functions)
+        return load_plan(*given) if clock is None else load_plan(*given, clock)
+
+    return Assembled(run, running, assigned, plan, notes)
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A region on its way to machine code; `broken` says why there will be none."""
+
+    region: Region
+    nest: Nest
+    arguments: tuple[Value, ...]
+    source: str
+    broken: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Unfit:
+    """A region that has no loop nest, such as a lone reduction of a broadcast tensor."""
+
+    region: Region
+    reason: str
+
+
+def build_region(
+    region: Region,
+    part: Partition,
+    streams: frozenset[Value],
+    target: Target,
+    config: Config,
+    schedule: Schedule | None = None,
+) -> Built | Unfit:
+    """The nest and the text of a region."""
+    exact = config.precision == "eager"
+    try:
+        lowered = lower(region, part.storage, exact=exact)
+        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
+        verify(kernel)  # 8 us a statement, where compiling one takes 1000
+        chosen = schedule or choose_schedule(kernel, target)
+        nest = with_prefetch(build_nest(kernel, chosen, repeat=True))
+    except (Misaligned, Unschedulable) as e:
+        return Unfit(region, str(e))
+    try:
+        source = emit(nest, contract=not exact, avx512=target.avx512)
+    except CompileError as e:
+        return Built(region, nest, lowered.arguments, f"; {e}", str(e))
+    return Built(region, nest, lowered.arguments, source)
+
+
+def _load(
+    built: Sequence[Built], part: Partition, config: Config
+) -> tuple[list[Launcher], dict[Region, KernelCall], list[str]]:
+    """Machine code for every distinct kernel; regions that do not compile are left out."""
+    bind_threads(find_openmp())
+    POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
+    launchers: list[Launcher] = []
+    calls: dict[Region, KernelCall] = {}
+    numbers: dict[str, int] = {}
+    broken: list[str] = []
+    for b in built:
+        name = b.nest.kernel.name
+        text = b.source.replace(f"@{name}", "@kernel")
+        if text not in numbers:
+            try:
+                if b.broken is not None:
+                    raise CompileError(b.broken)
+                (entry,) = load(text, ["kernel"])
+            except CompileError as e:
+                broken.append(_report_broken(b, part, config, e))
+                continue
+            numbers[text] = len(launchers)
+            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
+        symbols, pairs = b.nest.kernel.symbols, overwrites(b.nest)
+        calls[b.region] = KernelCall(numbers[text], b.arguments, symbols, pairs)
+    return launchers, calls, broken
+
+
+def _checker(
+    part: Partition, streams: frozenset[Value], target: Target, config: Config
+) -> Callable[[Region, KernelCall, Sequence[Launcher]], Checked]:
+    """How to run a region's kernel under `verify`."""
+
+    def alone(region: Region) -> Checked | None:
+        made = build_region(region, part, streams, target, config)
+        if isinstance(made, Unfit) or made.broken is not None:
+            return None
+        launchers, calls, _ = _load([made], part, config)
+        return check(region, calls[region], launchers) if region in calls else None
+
+    def check(region: Region, call: KernelCall, launchers: Sequence[Launcher]) -> Checked:
+        def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
+            text = save_inputs(inputs, repro_folder(config.dump), region.name)
+            graph = region_graph(region, part.storage)
+            return write_mismatch(graph, text, sizes, error, config.dump)
+
+        launcher = launchers[call.kernel]
+        return Checked(region, part.storage, launcher, call.arguments, alone, write)
+
+    return check
+
+
+def _report_broken(b: Built, part: Partition, config: Config, error: CompileError) -> str:
+    """Warn, or raise under `strict`, with a file that shows the failure again."""
+    name = b.nest.kernel.name
+    path = write_repro(b.region, part.storage, str(error), config.dump)
+    at = "" if path is None else f"; {path} shows it again"
+    lines = dict.fromkeys(repr(op.loc) for op in b.region.ops if op.loc is not None)
+    where = f" (from {', '.join(lines)})" if lines else ""
+    if config.strict:
+        raise CompileError(f"{name}{where} does not compile: {error}{at}") from error
+    message = f"tofuse runs {name}{where} through PyTorch: {error}{at}"
+    warnings.warn(message, stacklevel=2)
+    return f"{name}: {error}"
