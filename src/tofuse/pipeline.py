@@ -26,7 +26,7 @@ from tofuse.ir.loops import Nest
 from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.region_text import show_partition
-from tofuse.ir.schedule import Target
+from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.show import show_graph
 from tofuse.ops.kernel_verify import verify
 from tofuse.ops.verify import verify as verify_graph
@@ -50,6 +50,7 @@ from tofuse.runtime.pool import POOL
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.prefetch import with_prefetch
+from tofuse.schedule.share import share
 
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
 
@@ -73,15 +74,11 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     target = host_target(thread_count())
     part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
     stages.done("partition")
-    streams = streamed(part)
-    made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
-    built = [b for b in made if isinstance(b, Built)]
+    built, unfit = _build(part, target, config)
     stages.done("lower and emit")
     launchers, calls, broken = _load(built, part, config)
     stages.done("machine code")
-    broken += [
-        f"{u.region.name} runs through PyTorch: {u.reason}" for u in made if isinstance(u, Unfit)
-    ]
+    broken += [f"{u.region.name} runs through PyTorch: {u.reason}" for u in unfit]
     stages.text("regions", lambda: show_partition(part))
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
     stages.text("source", lambda: "\n".join(b.source for b in built))
@@ -123,11 +120,15 @@ def misfit(kernel: Kernel, target: Target) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Built:
-    """A region on its way to machine code; `broken` says why there will be none."""
+    """A region on its way to machine code; `broken` says why there will be none.
+
+    Regions alike but for their sizes have one nest; `sizes` are this one's.
+    """
 
     region: Region
     nest: Nest
     arguments: tuple[Value, ...]
+    sizes: tuple[Dim, ...]
     source: str
     broken: str | None = None
 
@@ -140,22 +141,63 @@ class Unfit:
     reason: str
 
 
-def _build(
+@dataclass(frozen=True, eq=False)
+class Scheduled:
+    """A region's kernel, and the order of its loops."""
+
+    region: Region
+    kernel: Kernel
+    schedule: Schedule
+    arguments: tuple[Value, ...]
+
+
+def _build(part: Partition, target: Target, config: Config) -> tuple[list[Built], list[Unfit]]:
+    """Text for every region that is no library call, written once for regions that are alike."""
+    streams = streamed(part)
+    made = [_schedule(r, part, streams, target, config) for r in part.regions if not r.library]
+    scheduled = [m for m in made if isinstance(m, Scheduled)]
+    unfit = [m for m in made if isinstance(m, Unfit)]
+    written: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
+    built: list[Built] = []
+    for m, shared in zip(
+        scheduled, share([(m.kernel, m.schedule) for m in scheduled]), strict=True
+    ):
+        if shared.kernel not in written:
+            written[shared.kernel] = _write(shared.kernel, m.schedule, target, config)
+        found = written[shared.kernel]
+        if isinstance(found, str):
+            unfit.append(Unfit(m.region, found))
+        else:
+            nest, source, broken = found
+            built.append(Built(m.region, nest, m.arguments, shared.sizes, source, broken))
+    return built, unfit
+
+
+def _schedule(
     region: Region, part: Partition, streams: frozenset[Value], target: Target, config: Config
-) -> Built | Unfit:
-    exact = config.precision == "eager"
+) -> Scheduled | Unfit:
     try:
-        lowered = lower(region, part.storage, exact=exact)
+        lowered = lower(region, part.storage, exact=config.precision == "eager")
         kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
-        verify(kernel)  # 8 us a statement, where compiling one takes 1000
-        nest = with_prefetch(build_nest(kernel, choose_schedule(kernel, target), repeat=True))
-    except (Misaligned, Unschedulable) as e:
+        return Scheduled(region, kernel, choose_schedule(kernel, target), lowered.arguments)
+    except Misaligned as e:
         return Unfit(region, str(e))
+
+
+def _write(
+    kernel: Kernel, schedule: Schedule, target: Target, config: Config
+) -> tuple[Nest, str, str | None] | str:
+    """The loops of a kernel, their text, and why that is none; or why there are no loops."""
+    verify(kernel)  # 8 us a statement, where compiling one takes 1000
     try:
-        source = emit(nest, contract=not exact, avx512=target.avx512)
+        nest = with_prefetch(build_nest(kernel, schedule, repeat=True))
+    except Unschedulable as e:
+        return str(e)
+    try:
+        contract = config.precision != "eager"
+        return nest, emit(nest, contract=contract, avx512=target.avx512), None
     except CompileError as e:
-        return Built(region, nest, lowered.arguments, f"; {e}", str(e))
-    return Built(region, nest, lowered.arguments, source)
+        return nest, f"; {e}", str(e)
 
 
 def _load(
@@ -181,7 +223,7 @@ def _load(
                 continue
             numbers[text] = len(launchers)
             launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
-        calls[b.region] = KernelCall(numbers[text], b.arguments, b.nest.kernel.symbols)
+        calls[b.region] = KernelCall(numbers[text], b.arguments, b.sizes)
     return launchers, calls, broken
 
 

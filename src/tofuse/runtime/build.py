@@ -16,11 +16,11 @@ from tofuse.runtime.arena import with_arena
 
 @dataclass(frozen=True)
 class KernelCall:
-    """How a region's kernel is called: its number, and the values behind its buffers."""
+    """How a region's kernel is called: its number, the values behind its buffers, its sizes."""
 
     kernel: int
     arguments: tuple[Value, ...]
-    symbols: tuple[str, ...]
+    sizes: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class _Builder:
         for v in region.outputs:
             self._allocate(v)
         names = tuple(variable(v) for v in call.arguments)
-        self.steps.append(Launch(call.kernel, region.name, names, call.symbols))
+        sizes = tuple(map(show_dim, call.sizes))
+        self.steps.append(Launch(call.kernel, region.name, names, sizes))
 
     def _library(self, op: Op) -> None:
         tensors = [self._tensor(v) for v in op.inputs]
