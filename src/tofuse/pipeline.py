@@ -42,14 +42,16 @@ from tofuse.report.model import (
 )
 from tofuse.report.repro import write_repro
 from tofuse.report.stages import Stages
-from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.build import Signature, build_plan
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run, load_plan
+from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.launch import Launcher, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.prefetch import with_prefetch
+from tofuse.schedule.overwrite import overwritable
 from tofuse.schedule.share import share
 
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
@@ -223,7 +225,9 @@ def _load(
                 continue
             numbers[text] = len(launchers)
             launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
-        calls[b.region] = KernelCall(numbers[text], b.arguments, b.sizes)
+        values = {x.name: v for x, v in zip(b.nest.kernel.buffers, b.arguments, strict=True)}
+        over = frozenset((values[y], values[x]) for y, x in overwritable(b.nest))
+        calls[b.region] = KernelCall(numbers[text], b.arguments, b.sizes, over)
     return launchers, calls, broken
 
 
@@ -246,7 +250,8 @@ def _signature(captured: Captured, graph: Graph) -> Signature:
     constants = tuple(v for v, _ in captured.constants)
     now = dict(zip(captured.graph.outputs, graph.outputs, strict=True))
     results = tuple(now[r] if isinstance(r, Value) else r for r in captured.results)
-    return Signature((*captured.arguments, *constants), results, captured.symbols)
+    writes = tuple((t, new) for t, v in captured.writes if (new := now[v]) is not None)
+    return Signature((*captured.arguments, *constants), results, captured.symbols, writes)
 
 
 def _target(region: Region) -> str:

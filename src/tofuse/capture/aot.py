@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -54,13 +54,23 @@ def aot_backend(
 
         return compile_phase
 
-    compile_program: Backend = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        partition_fn=partition_joint,
-        decompositions=decompositions(own_random=own_random),
-    )
+    def compile_program(gm: GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
+        """Writes into arguments are part of the program, but where autograd sees its results."""
+        for writes in (False,) if _trains(gm) else (True, False):
+            program = aot_autograd(
+                fw_compiler=compiler("forward"),
+                bw_compiler=compiler("backward"),
+                inference_compiler=compiler("inference"),
+                partition_fn=refuse_training if writes else partition_joint,
+                decompositions=decompositions(own_random=own_random),
+                keep_inference_input_mutations=writes,
+            )
+            try:
+                compiled: Callable[..., object] = program(gm, inputs)
+            except _Trains:
+                continue
+            return compiled
+        raise AssertionError("a program that autograd sees was compiled as another")
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         reason = refusal(gm)
@@ -80,6 +90,22 @@ def aot_backend(
             return gm.forward
 
     return backend
+
+
+class _Trains(Exception):
+    """Autograd sees what a program does."""
+
+
+def refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:
+    """In the place of a partition function, where no program is expected to need one."""
+    raise _Trains
+
+
+def _trains(gm: GraphModule) -> bool:
+    """Whether a result of a program of Dynamo's requires grad."""
+    outputs = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
+    values = [n.meta.get("example_value") for n in outputs]
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
 
 def boxed(run: Compiled) -> Boxed:

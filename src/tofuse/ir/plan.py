@@ -74,10 +74,14 @@ Step = Union[Arena, Allocate, Launch, Call, View, Release]  # noqa: UP007
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument of a call: a tensor that lies as `strides` say, a size, or nothing used."""
+    """One argument of a call: a tensor that lies as `strides` say, a size, or nothing used.
+
+    `written` says that the call changes the tensor.
+    """
 
     name: str
     strides: tuple[Dim, ...] | None
+    written: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Plan:
 
 def show_plan(plan: Plan) -> str:
     """Text of a plan, a line a step; `parse_plan` reads it back."""
-    parameters = ", ".join(_laid(p.name, p.strides) for p in plan.parameters)
+    parameters = ", ".join(_laid(p.name, p.strides) + "!" * p.written for p in plan.parameters)
     lines = [f"plan {plan.name}({parameters}) {{"]
     lines += [f"  size {name} = {text}" for name, text in plan.symbols]
     lines += [f"  {show_step(step)}" for step in plan.steps]

@@ -30,7 +30,7 @@ def parse_plan(text: str) -> Plan:
     number, head = rows[0]
     try:
         found = _match(_HEAD, head, "the head of a plan")
-        parameters = tuple(Parameter(*_laid(p)) for p in _split(found["parameters"]))
+        parameters = tuple(map(_parameter, _split(found["parameters"])))
         symbols: list[tuple[str, str]] = []
         steps: list[Step] = []
         for n, row in rows[1:-2]:
@@ -65,6 +65,11 @@ def _step(row: str) -> Step:
     names, strides_of = tuple(n for n, _ in results), tuple(s for _, s in results)
     picks = tuple(int(k) for k in (found["picks"] or "").split(",") if k)
     return Call(found["target"], found["args"], names, picks, strides_of)
+
+
+def _parameter(text: str) -> Parameter:
+    """`t_x{4,1}`, or `t_x{4,1}!` for one that the call changes."""
+    return Parameter(*_laid(text.removesuffix("!")), text.endswith("!"))
 
 
 def _laid(text: str) -> tuple[str, Strides | None]:

@@ -66,15 +66,20 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
         lines.append(f"{', '.join(names)}, = *args, *constants")
     lines.append("args.clear()")
     lines += [f"{name} = {text}" for name, text in plan.symbols]
+    changes = any(p.written and p.strides for p in plan.parameters)
+    lines += ["moved = []"] if changes else []
     for p in plan.parameters:
         if p.strides:
-            check = f"if {p.name}.stride() != {_dims(p.strides)}: "
-            lines.append(f"{check}{p.name} = relay({p.name}, {_dims(p.strides)})")
+            check, laid = f"if {p.name}.stride() != {_dims(p.strides)}: ", _dims(p.strides)
+            old = f"moved.append(({p.name}, " if p.written else f"{p.name} = "
+            new = f"{p.name} := relay({p.name}, {laid})))" if p.written else ""
+            lines.append(check + old + (new or f"relay({p.name}, {laid})"))
     for k, step in enumerate(plan.steps):
         if timed and isinstance(step, (Launch, Call)):
             lines += ["begin = now()", *_step_source(step), f"lap({k}, begin, now())"]
         else:
             lines += _step_source(step)
+    lines += ["for old, new in moved: old is new or old.copy_(new)"] if changes else []
     lines.append(f"return [{', '.join(plan.results)}]")
     return "\n    ".join(lines)
 
