@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.aten.region import graph_runner, region_runner
-from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import bind_threads, host_target, load
+from tofuse.backends.llvm.driver import DRIVER
+from tofuse.backends.llvm.emit import emit, part_names
+from tofuse.backends.llvm.load import address, bind_threads, host_target, load
 from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.config import Config
 from tofuse.errors import CaptureError, CompileError
@@ -19,11 +20,12 @@ from tofuse.fusion.lower import lower
 from tofuse.fusion.partition import partition
 from tofuse.fusion.storage import is_view
 from tofuse.fusion.streams import streamed, with_streams
-from tofuse.ir.dims import Dim, symbol, symbols_of
+from tofuse.ir.dims import Dim, hint, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
 from tofuse.ir.parse import parse_graph
+from tofuse.ir.plan import Plan
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.region_text import show_partition
 from tofuse.ir.schedule import Schedule, Target
@@ -46,14 +48,16 @@ from tofuse.runtime.build import Signature, build_plan
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run, load_plan
 from tofuse.runtime.homes import KernelCall
-from tofuse.runtime.launch import Launcher, find_openmp, thread_count
+from tofuse.runtime.launch import Launcher, Part, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
+from tofuse.runtime.together import launch_count, sharing
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.prefetch import with_prefetch
 from tofuse.schedule.overwrite import overwritable
 from tofuse.schedule.share import share
 
+LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by itself
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
 
 
@@ -92,11 +96,12 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
         if not r.library and r not in calls
     }
     constants = [t for _, t in captured.constants]
-    run = load_plan(plan, launchers, constants, fallbacks)
+    (driver,) = load(DRIVER, ["kernel"])
+    run = load_plan(plan, launchers, driver, constants, fallbacks)
     stages.done("plan")
     running = [b for b in built if b.region in calls]
-    clock = keep(_report(phase, captured.graph, part, running, stages.spans, repr(plan), broken))
-    return run if clock is None else load_plan(plan, launchers, constants, fallbacks, clock)
+    clock = keep(_report(phase, captured.graph, part, running, stages.spans, plan, broken))
+    return run if clock is None else load_plan(plan, launchers, driver, constants, fallbacks, clock)
 
 
 def compile_text(text: str, config: Config, keep: Keep = lambda report: None) -> Run:
@@ -219,15 +224,19 @@ def _load(
             try:
                 if b.broken is not None:
                     raise CompileError(b.broken)
-                (entry,) = load(text, ["kernel"])
+                names = part_names(b.nest)
+                entry, *functions = load(text, ["kernel", *(f"kernel.{n}" for n, _ in names)])
             except CompileError as e:
                 broken.append(_report_broken(b, part, config, e))
                 continue
             numbers[text] = len(launchers)
-            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
+            parts = [Part(address(f), s) for f, (_, s) in zip(functions, names, strict=True)]
+            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes, parts))
         values = {x.name: v for x, v in zip(b.nest.kernel.buffers, b.arguments, strict=True)}
         over = frozenset((values[y], values[x]) for y, x in overwritable(b.nest))
-        calls[b.region] = KernelCall(numbers[text], b.arguments, b.sizes, over)
+        alone = hint(b.nest.block_bytes) > LARGE_WORKSPACE
+        written = None if alone else tuple(x.role != "in" for x in b.nest.kernel.buffers)
+        calls[b.region] = KernelCall(numbers[text], b.arguments, b.sizes, written, over)
     return launchers, calls, broken
 
 
@@ -265,7 +274,7 @@ def _report(
     part: Partition,
     built: Sequence[Built],
     stages: Sequence[Span],
-    plan: str,
+    plan: Plan,
     broken: Sequence[str],
 ) -> GraphReport:
     views = frozenset(op for op in graph.ops if is_view(op))
@@ -301,8 +310,10 @@ def _report(
         sum(r.nbytes for r in regions),
         (stages[-1].end - stages[0].begin) / 1e6,
         show_graph(part.graph),
-        plan,
+        repr(plan),
         tuple(broken),
         launches_before=len(graph.ops) - len(views),
         stages=tuple(stages),
+        launches=launch_count(plan),
+        sharing=sharing(plan),
     )

@@ -54,23 +54,16 @@ def aot_backend(
 
         return compile_phase
 
-    def compile_program(gm: GraphModule, inputs: Sequence[object]) -> Callable[..., object]:
-        """Writes into arguments are part of the program, but where autograd sees its results."""
-        for writes in (False,) if _trains(gm) else (True, False):
-            program = aot_autograd(
-                fw_compiler=compiler("forward"),
-                bw_compiler=compiler("backward"),
-                inference_compiler=compiler("inference"),
-                partition_fn=refuse_training if writes else partition_joint,
-                decompositions=decompositions(own_random=own_random),
-                keep_inference_input_mutations=writes,
-            )
-            try:
-                compiled: Callable[..., object] = program(gm, inputs)
-            except _Trains:
-                continue
-            return compiled
-        raise AssertionError("a program that autograd sees was compiled as another")
+    def program(writes: bool) -> Backend:
+        found: Backend = aot_autograd(
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+            partition_fn=_refuse_training if writes else partition_joint,
+            decompositions=decompositions(own_random=own_random),
+            keep_inference_input_mutations=writes,
+        )
+        return found
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         reason = refusal(gm)
@@ -80,7 +73,7 @@ def aot_backend(
         pass_through_dropout(gm)
         hide_resizing(gm)
         try:
-            return guard_overlaps(gm, compile_program(gm, example_inputs))
+            return guard_overlaps(gm, _compile(program, gm, example_inputs))
         except TorchDynamoException:
             raise  # to Dynamo
         except Exception as error:
@@ -96,7 +89,19 @@ class _Trains(Exception):
     """Autograd sees what a program does."""
 
 
-def refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:
+def _compile(
+    program: Callable[[bool], Backend], gm: GraphModule, inputs: Sequence[object]
+) -> Callable[..., object]:
+    """Writes into arguments are part of the program, but where autograd sees its results."""
+    if not _trains(gm):
+        try:
+            return program(True)(gm, inputs)
+        except _Trains:
+            pass
+    return program(False)(gm, inputs)
+
+
+def _refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:
     """In the place of a partition function, where no program is expected to need one."""
     raise _Trains
 

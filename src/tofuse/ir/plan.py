@@ -21,12 +21,16 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run kernel number `kernel` on tensors and size symbols."""
+    """Run kernel number `kernel` on tensors and sizes.
+
+    Launches one after the other with the same number of a `group` are made as one.
+    """
 
     kernel: int
     name: str
     tensors: tuple[str, ...]
     symbols: tuple[str, ...]
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,8 @@ def show_step(step: Step) -> str:
             return f"{step.name} = allocate {_laid(step.dtype.value + shape, step.strides)}"
         case Launch():
             sizes = f"; {', '.join(step.symbols)}" if step.symbols else ""
-            return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes})"
+            group = "" if step.group is None else f" in group {step.group}"
+            return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes}){group}"
         case Call():
             results = map(_laid, step.results, step.strides)
             picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""

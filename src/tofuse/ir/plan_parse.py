@@ -54,7 +54,8 @@ def _step(row: str) -> Step:
         return Allocate(found["name"], shape, strides, DType(found["dtype"]))
     if found := _LAUNCH.fullmatch(row):
         tensors, symbols = _split(found["tensors"]), _split(found["symbols"] or "")
-        return Launch(int(found["kernel"]), found["name"], tuple(tensors), tuple(symbols))
+        group = None if found["group"] is None else int(found["group"])
+        return Launch(int(found["kernel"]), found["name"], tuple(tensors), tuple(symbols), group)
     if found := _VIEW.fullmatch(row):
         shape, strides = _dims(found["shape"]), _dims(found["strides"])
         return View(found["name"], found["source"], shape, strides, parse_dim(found["offset"]))
@@ -103,6 +104,7 @@ _ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_PLACE}")
 _VIEW = re.compile(rf"(?P<name>\w+) = view (?P<source>\w+) {_PLACE} \+ (?P<offset>\S+)")
 _LAUNCH = re.compile(
     r"launch (?P<kernel>\d+) (?P<name>[^\s(]+)\((?P<tensors>[^);]*)(?:; (?P<symbols>[^)]*))?\)"
+    r"(?: in group (?P<group>\d+))?"
 )
 _RELEASE = re.compile(r"release (?P<names>.*)")
 _CALL = re.compile(

@@ -101,6 +101,7 @@ class GraphReport:
     """One compiled graph: the forward, the backward, or an inference program.
 
     `launches_before` counts the ops that compute, each of which would be a launch by itself;
+    `launches` the calls of machine code, and `sharing` says which of them run several regions;
     `stages` are the times of its compilation, `run` those of its last measured run.
     """
 
@@ -116,6 +117,8 @@ class GraphReport:
     plan: str = ""
     notes: tuple[str, ...] = ()
     launches_before: int = 0
+    launches: int = 0
+    sharing: tuple[str, ...] = ()
     stages: tuple[Span, ...] = ()
     run: tuple[Span, ...] = ()
 
@@ -144,6 +147,11 @@ class Report:
     @property
     def verdicts(self) -> list[Verdict]:
         return [v for g in self.graphs for v in g.verdicts]
+
+    @property
+    def launches(self) -> int:
+        """How often a call of everything enters machine code of ours."""
+        return sum(g.launches for g in self.graphs)
 
     @property
     def notes(self) -> list[str]:

@@ -13,6 +13,7 @@ from tofuse.ir.plan_verify import makes, reads
 from tofuse.ir.region import Partition, Region
 from tofuse.runtime.arena import with_arena
 from tofuse.runtime.homes import KernelCall, find_homes, root_of
+from tofuse.runtime.together import launch_together
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class _Builder:
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(self.signature.arguments))
         symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
         steps = _with_releases(self.steps, results, [p.name for p in parameters])
-        return with_arena(Plan(self.part.graph.name, parameters, symbols, steps, results))
+        plan = Plan(self.part.graph.name, parameters, symbols, steps, results)
+        written = {call.kernel: call.written for call in self.calls.values()}
+        return with_arena(launch_together(plan, written))
 
     # -- the border ------------------------------------------------------------------------------
 

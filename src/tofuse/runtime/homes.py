@@ -14,12 +14,14 @@ from tofuse.ir.region import Partition, Region, Strided
 class KernelCall:
     """How a region's kernel is called: its number, the values behind its buffers, its sizes.
 
-    `overwrites` are pairs (result, input) of them that may be one piece of memory.
+    `written` says which buffers it writes, and is None where it must be launched by itself;
+    `overwrites` are pairs (result, input) that may be one piece of memory.
     """
 
     kernel: int
     arguments: tuple[Value, ...]
     sizes: tuple[Dim, ...]
+    written: tuple[bool, ...] | None
     overwrites: frozenset[tuple[Value, Value]] = frozenset()
 
 
@@ -39,13 +41,16 @@ def find_homes(
     for k, region in enumerate(part.regions):
         last |= dict.fromkeys((root_of(part, v) for v in region.inputs), k)
     returned = {root_of(part, v) for v in results}
+    viewed = {root_of(part, v) for r in part.regions if r.library for v in r.inputs}
     sources = {root_of(part, v) for target, v in writes if v is not target}
     homes: dict[Value, Value] = {}
     for target, new in writes:
         place = part.storage.get(new)
         if new in homes or new not in makers or new in returned or place is None:
             continue
-        if target in returned or target in sources or not _laid_alike(target, place):
+        if target in viewed or target in returned or target in sources:
+            continue  # what a library call gives may be a view of what it gets
+        if not _laid_alike(target, place):
             continue
         maker = makers[new]
         read = last.get(target, -1)
