@@ -83,14 +83,16 @@ def test_sixty_tensors():
 def test_the_same_bits_every_time_and_in_several_threads():
     run = tofuse.compile(norms_and_scales, strict=True)
     expected = run(*many())
-    found = []
+    found: list[object] = []
 
     def work():
         found.extend(run(*many()) for _ in range(10))
 
     threads = [threading.Thread(target=work) for _ in range(3)]
-    [t.start() for t in threads]
-    [t.join() for t in threads]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
     assert len(found) == 30
     for results in found:
         torch.testing.assert_close(results, expected, rtol=0, atol=0)

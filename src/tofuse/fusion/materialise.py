@@ -12,6 +12,7 @@ from tofuse.ir.region import Strided
 from tofuse.ops.shapes import make_op
 from tofuse.ops.table import Pattern, opdef
 
+WIDE = 32  # pieces of a cat that a kernel reads
 Fine = Callable[[Value, dict[Value, Strided]], bool]
 
 
@@ -39,13 +40,29 @@ def materialise(graph: Graph) -> Graph:
         return copies[v]
 
     for op in graph.ops:
+        if op.kind == "cat" and len(op.operands) > WIDE:
+            op = _library_cat(op)
         fine = NEEDS.get(opdef(op.kind).pattern)
         if fine is not None:
             moved = {v: r for v in op.inputs if (r := real(v, fine)) is not None and r is not v}
             op = replace(op, operands=substitute(op.operands, moved)) if moved else op
         ops.append(op)
     outputs = tuple(real(v, _returnable) for v in graph.outputs)
-    return replace(graph, ops=tuple(ops), outputs=outputs) if copies else graph
+    changed = bool(copies) or any(a is not b for a, b in zip(ops, graph.ops, strict=True))
+    return replace(graph, ops=tuple(ops), outputs=outputs) if changed else graph
+
+
+def _library_cat(op: Op) -> Op:
+    """PyTorch's own: a kernel would ask of every element which of many pieces it is of."""
+    operands = tuple(dict.fromkeys(op.inputs))
+    pieces = ", ".join(f"${operands.index(v)}" for v in op.inputs)
+    attrs = (
+        ("target", "aten.cat.default"),
+        ("args", f"[{pieces}], {op.int('dim')}"),
+        ("shape", op.result.shape),
+        ("dtype", op.result.dtype),
+    )
+    return Op("opaque", operands, op.results, attrs, op.loc)
 
 
 def _strided(v: Value, storage: dict[Value, Strided]) -> bool:

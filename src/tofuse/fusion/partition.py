@@ -22,6 +22,7 @@ from tofuse.ops.table import Pattern, opdef
 MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows faster than the kernel
 MAX_BUFFERS = 64
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
+SPREAD = 8  # shapes of its readers: a value that more of them need is computed once, before
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
@@ -45,6 +46,7 @@ class _Partitioner:
     flat: dict[Group, bool] = field(default_factory=dict)
     returned: set[Value] = field(default_factory=set)  # roots of the graph's outputs
     readers: dict[Value, list[Op]] = field(default_factory=dict)  # through views too
+    spread: dict[Op, bool] = field(default_factory=dict)
     trusting: bool = False
     trusted: dict[Op, int] = field(default_factory=dict)
 
@@ -108,7 +110,7 @@ class _Partitioner:
         """Merge two groups if that is legal; otherwise note why not."""
         if a is b:
             return a
-        reason = self._obstacle(a, b, consumer)
+        reason = self._obstacle(a, b, producer, consumer)
         if reason is not None:
             self.reasons[producer, consumer] = reason
             return b
@@ -117,11 +119,13 @@ class _Partitioner:
         self.flat[merged] = flat
         return merged
 
-    def _obstacle(self, a: Group, b: Group, consumer: Op) -> str | None:
+    def _obstacle(self, a: Group, b: Group, producer: Op, consumer: Op) -> str | None:
         if a.library or b.library:
             return "library call"
         if len(a.ops) + len(b.ops) > MAX_OPS:
             return f"a kernel holds at most {MAX_OPS} ops"
+        if self._spread(producer):
+            return f"spread over more than {SPREAD} tensors of different sizes: computed once"
         if any(v.type.device != "cpu" for op in (*a.ops, *b.ops) for v in op.results):
             return "another device"
         if not self.groups.separable(a, b):
@@ -132,6 +136,14 @@ class _Partitioner:
         if len(known) == 1 and None not in known:
             return None
         return self._misfit(self.groups.merged_ops(a, b))
+
+    def _spread(self, producer: Op) -> bool:
+        """Whether kernels of many different loops read its result: no two of them can be one."""
+        if producer not in self.spread:
+            readers = self.readers[producer.result] if producer.results else []
+            shapes = {r.shape for u in readers for r in u.results} - {producer.result.shape}
+            self.spread[producer] = len(shapes) > SPREAD
+        return self.spread[producer]
 
     def _plain(self, a: Group, b: Group, consumer: Op) -> bool:
         """Elementwise ops of one shape, no views: nothing to check."""
