@@ -53,8 +53,8 @@ from tofuse.runtime.pool import POOL
 from tofuse.runtime.together import launch_count, sharing
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
-from tofuse.schedule.prefetch import with_prefetch
 from tofuse.schedule.overwrite import overwritable
+from tofuse.schedule.prefetch import with_prefetch
 from tofuse.schedule.share import share
 
 LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by itself

@@ -53,8 +53,8 @@ def share(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[Shared]:
 def _likeness(kernel: Kernel, schedule: Schedule) -> str:
     """Equal for kernels that may share machine code.
 
-    Sizes may differ where that costs nothing: in loops whose text is the same for any size. A
-    reduction over several loops is another for other sizes, see `nest.LONG_SUM`.
+    Sizes may differ where that costs nothing: in a single loop, whose text is the same for any.
+    Several loops are others for other sizes: how long sums are taken, which tiles are turned.
     """
     anonymous = replace(kernel, name="kernel")
     if _sizes_count(kernel):
@@ -64,8 +64,8 @@ def _likeness(kernel: Kernel, schedule: Schedule) -> str:
 
 def _sizes_count(kernel: Kernel) -> bool:
     """Whether sizes of a kernel may become arguments."""
-    simple = len(kernel.axes) == 1 or not any(isinstance(s, Reduce) for s in kernel.body)
-    return simple and not kernel.symbols and not any(isinstance(s, Uniform) for s in kernel.body)
+    random = any(isinstance(s, Uniform) for s in kernel.body)
+    return len(kernel.axes) == 1 and not kernel.symbols and not random
 
 
 def _fixed(dim: Dim) -> bool:
