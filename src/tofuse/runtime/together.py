@@ -55,6 +55,7 @@ class _Grouping:
     written: Written
     steps: list[Step] = field(default_factory=list)
     memory: dict[str, str] = field(default_factory=dict)  # of views: whose it is
+    since: list[Step] = field(default_factory=list)  # as they were
     before: list[Step] = field(default_factory=list)
     levels: list[list[Launch]] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
@@ -70,11 +71,14 @@ class _Grouping:
                     self._launch(step)
                 case Release():
                     self.after += step.names
+                    self.since.append(step)
                 case Allocate():
                     self._allocate(step)
+                    self.since.append(step)
                 case View():
                     self.memory[step.name] = self.memory.get(step.source, step.source)
                     self.before.append(step)
+                    self.since.append(step)
                 case _:
                     self._flush()
                     self.steps.append(step)
@@ -106,8 +110,17 @@ class _Grouping:
         if level == len(self.levels):
             self.levels.append([])
         self.levels[level].append(step)
+        self.since.append(step)
 
     def _flush(self) -> None:
+        if any(len(launches) > 1 for launches in self.levels):
+            self._together()
+        else:
+            self.steps += self.since
+        self.since, self.before, self.levels, self.after, self.late = [], [], [], [], 0
+        self.read_at, self.written_at = {}, {}
+
+    def _together(self) -> None:
         self.steps += self.before
         for launches in self.levels:
             if len(launches) > 1:
@@ -116,5 +129,3 @@ class _Grouping:
             self.steps += launches
         if self.after:
             self.steps.append(Release(tuple(self.after)))
-        self.before, self.levels, self.after, self.late = [], [], [], 0
-        self.read_at, self.written_at = {}, {}
