@@ -8,36 +8,45 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tofuse.backends.aten.region import executor_runner, region_runner
-from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import bind_threads, load
+from tofuse.backends.llvm.driver import DRIVER
+from tofuse.backends.llvm.emit import emit, part_names
+from tofuse.backends.llvm.load import address, bind_threads, load
 from tofuse.config import Config
 from tofuse.errors import CompileError
 from tofuse.executors import executors_of
 from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import nest_cost
+from tofuse.fusion.cost import nest_cost, traffic_us
 from tofuse.fusion.lower import lower
 from tofuse.fusion.streams import streamed, with_streams
+from tofuse.ir.dims import Dim, hint, symbol
 from tofuse.ir.graph import Value
+from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
+from tofuse.ir.machine import Machine
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ops.kernel_verify import verify
+from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
-from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.build import Signature, build_plan
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run, Tensor, load_plan
-from tofuse.runtime.in_place import overwrites
-from tofuse.runtime.launch import Launcher, find_openmp
+from tofuse.runtime.homes import KernelCall
+from tofuse.runtime.launch import Launcher, Part, find_openmp
 from tofuse.runtime.machines import measured_machine
 from tofuse.runtime.pool import POOL
 from tofuse.runtime.verify import Checked, Inputs, save_inputs
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.overwrite import overwrites
 from tofuse.schedule.prefetch import with_prefetch
+from tofuse.schedule.share import share
 from tofuse.tuning import ATEN, Choice
+
+LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +74,7 @@ def assemble(
     measured = measured_machine(target, config)
     executors = executors_of(config)
     assigned = {r: assign_call(r, executors, measured) for r in part.regions if r.library}
-    built: list[Built] = []
+    wanted: dict[Region, Schedule | None] = {}
     unfit: dict[Region, str] = {}
     for r in part.regions:
         choice = choices.get(r, Choice())
@@ -73,12 +82,11 @@ def assemble(
             continue
         if choice.kind == ATEN or not executors.kernels:
             unfit[r] = choice.why if choice.kind == ATEN else NO_KERNELS
-            continue
-        made = build_region(r, part, streams, target, config, choice.schedule)
-        if isinstance(made, Built):
-            built.append(made)
         else:
-            unfit[r] = made.reason
+            wanted[r] = choice.schedule
+    made = build_regions(wanted, part, streams, target, config)
+    built = [b for b in made if isinstance(b, Built)]
+    unfit |= {u.region: u.reason for u in made if isinstance(u, Unfit)}
     done("lower and emit")
     launchers, calls, notes = _load(built, part, config)
     done("machine code")
@@ -99,26 +107,39 @@ def assemble(
     running = [b for b in built if b.region in calls]
     for b in running:
         why = choices[b.region].why if b.region in choices else "generated code"
-        assigned[b.region] = assign_kernel(nest_cost(b.nest, measured).us, why)
+        assigned[b.region] = assign_kernel(_predicted(b, part, measured), why)
     for r in part.regions:
         if r not in assigned:
             why = unfit.get(r, "its kernel does not compile")
             assigned[r] = assign_fallback(r, why, measured)
 
+    (driver,) = load(DRIVER, ["kernel"])
+
     def run(clock: Clock | None) -> Run:
-        given = (plan, launchers, constants, functions)
+        given = (plan, launchers, driver, constants, functions)
         return load_plan(*given) if clock is None else load_plan(*given, clock)
 
     return Assembled(run, running, assigned, plan, notes)
 
 
+def _predicted(b: Built, part: Partition, machine: Machine) -> float:
+    """Microseconds of a kernel; by its bytes alone where it is made for sizes of any region."""
+    if b.sizes == tuple(symbol(s) for s in b.nest.kernel.symbols):
+        return nest_cost(b.nest, machine).us
+    return traffic_us(machine, region_bytes(b.region, part.storage)) + machine.launch_us
+
+
 @dataclass(frozen=True, eq=False)
 class Built:
-    """A region on its way to machine code; `broken` says why there will be none."""
+    """A region on its way to machine code; `broken` says why there will be none.
+
+    Regions alike but for their sizes have one nest; `sizes` are this one's.
+    """
 
     region: Region
     nest: Nest
     arguments: tuple[Value, ...]
+    sizes: tuple[Dim, ...]
     source: str
     broken: str | None = None
 
@@ -131,29 +152,86 @@ class Unfit:
     reason: str
 
 
+@dataclass(frozen=True, eq=False)
+class _Scheduled:
+    """A region's kernel, and the order of its loops."""
+
+    region: Region
+    kernel: Kernel
+    schedule: Schedule
+    arguments: tuple[Value, ...]
+
+
 def build_region(
     region: Region,
     part: Partition,
     streams: frozenset[Value],
     target: Target,
     config: Config,
-    schedule: Schedule | None = None,
 ) -> Built | Unfit:
-    """The nest and the text of a region."""
-    exact = config.precision == "eager"
+    """The nest and the text of one region."""
+    (made,) = build_regions({region: None}, part, streams, target, config)
+    return made
+
+
+def build_regions(
+    wanted: Mapping[Region, Schedule | None],
+    part: Partition,
+    streams: frozenset[Value],
+    target: Target,
+    config: Config,
+) -> list[Built | Unfit]:
+    """Nests and texts, written once for regions that are alike; None: the usual schedule."""
+    made = [_schedule(r, part, streams, target, config, s) for r, s in wanted.items()]
+    unfit = [m for m in made if isinstance(m, Unfit)]
+    scheduled = [m for m in made if isinstance(m, _Scheduled)]
+    written: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
+    built: list[Built] = []
+    pairs = [(m.kernel, m.schedule) for m in scheduled]
+    alike = [share([p])[0] for p in pairs] if config.verify else share(pairs)
+    for m, shared in zip(scheduled, alike, strict=True):
+        if shared.kernel not in written:
+            written[shared.kernel] = _write(shared.kernel, m.schedule, target, config)
+        found = written[shared.kernel]
+        if isinstance(found, str):
+            unfit.append(Unfit(m.region, found))
+        else:
+            nest, source, broken = found
+            built.append(Built(m.region, nest, m.arguments, shared.sizes, source, broken))
+    return [*built, *unfit]
+
+
+def _schedule(
+    region: Region,
+    part: Partition,
+    streams: frozenset[Value],
+    target: Target,
+    config: Config,
+    schedule: Schedule | None,
+) -> _Scheduled | Unfit:
     try:
-        lowered = lower(region, part.storage, exact=exact)
+        lowered = lower(region, part.storage, exact=config.precision == "eager")
         kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
-        verify(kernel)  # 8 us a statement, where compiling one takes 1000
-        chosen = schedule or choose_schedule(kernel, target)
-        nest = with_prefetch(build_nest(kernel, chosen, repeat=True))
-    except (Misaligned, Unschedulable) as e:
+    except Misaligned as e:
         return Unfit(region, str(e))
+    chosen = schedule or choose_schedule(kernel, target)
+    return _Scheduled(region, kernel, chosen, lowered.arguments)
+
+
+def _write(
+    kernel: Kernel, schedule: Schedule, target: Target, config: Config
+) -> tuple[Nest, str, str | None] | str:
+    """The loops of a kernel, their text, and why that is none; or why there are no loops."""
+    verify(kernel)  # 8 us a statement, where compiling one takes 1000
     try:
-        source = emit(nest, contract=not exact, avx512=target.avx512)
+        nest = with_prefetch(build_nest(kernel, schedule, repeat=True))
+    except Unschedulable as e:
+        return str(e)
+    try:
+        contract = config.precision != "eager"
+        return nest, emit(nest, contract=contract, avx512=target.avx512), None
     except CompileError as e:
-        return Built(region, nest, lowered.arguments, f"; {e}", str(e))
-    return Built(region, nest, lowered.arguments, source)
+        return nest, f"; {e}", str(e)
 
 
 def _load(
@@ -173,14 +251,18 @@ def _load(
             try:
                 if b.broken is not None:
                     raise CompileError(b.broken)
-                (entry,) = load(text, ["kernel"])
+                names = part_names(b.nest)
+                entry, *functions = load(text, ["kernel", *(f"kernel.{n}" for n, _ in names)])
             except CompileError as e:
                 broken.append(_report_broken(b, part, config, e))
                 continue
             numbers[text] = len(launchers)
-            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
-        symbols, pairs = b.nest.kernel.symbols, overwrites(b.nest)
-        calls[b.region] = KernelCall(numbers[text], b.arguments, symbols, pairs)
+            parts = [Part(address(f), s) for f, (_, s) in zip(functions, names, strict=True)]
+            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes, parts))
+        alone = hint(b.nest.block_bytes) > LARGE_WORKSPACE
+        written = None if alone else tuple(x.role != "in" for x in b.nest.kernel.buffers)
+        over = overwrites(b.nest)
+        calls[b.region] = KernelCall(numbers[text], b.arguments, b.sizes, written, over)
     return launchers, calls, broken
 
 
