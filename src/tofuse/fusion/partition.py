@@ -205,7 +205,8 @@ class _Partitioner:
             return "a value in between is computed elsewhere"
         if self.trusting:
             return None
-        if self.flat[a] and self.flat[b] and self._plain({*a.ops, *b.ops}):
+        tied = {producer.result, *producer.inputs} & set(consumer.inputs)
+        if tied and self.flat[a] and self.flat[b] and self._plain({*a.ops, *b.ops}):
             return None
         known = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(known) == 1 and None not in known:

@@ -44,8 +44,9 @@ def build_plan(
 
     `others` names who runs a library region where that is not the operator it is a call of.
 
-    Launches that do not depend on each other are made as one. One block of memory stands for all results that only kernels see, or for the small ones among
-    them. Either is so only where it does not raise the peak.
+    Launches that do not depend on each other are made as one. One block of memory stands for all
+    results that only kernels see, or for the small ones among them. Either is so only where it
+    does not raise the peak.
     """
     plain = _Builder(part, signature, calls, others).run()
     most = peak(plan_timeline(plain, part)) + SMALLEST
