@@ -21,7 +21,7 @@ from tofuse.ops.shapes import make_op
 from tofuse.pipeline import misfit
 
 OPS = 2000
-SECONDS = 0.2
+SECONDS = 0.3  # 0.05 to 0.16 on a quiet core; half as fast where it is shared
 SIZE = (64, 64)
 
 

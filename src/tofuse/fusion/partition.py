@@ -14,7 +14,7 @@ from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
 from tofuse.fusion.names import region_name
 from tofuse.fusion.storage import is_view, storages
-from tofuse.ir.dims import hint, product
+from tofuse.ir.dims import Dim, hint, product
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.hints import asked_for, kept_apart
 from tofuse.ir.kernel import Kernel
@@ -231,9 +231,12 @@ class _Partitioner:
     def _spread(self, producer: Op) -> bool:
         """Whether kernels of many different loops read its result: no two of them can be one."""
         if producer not in self.spread:
-            readers = self.readers[producer.result] if producer.results else []
-            shapes = {r.shape for u in readers for r in u.results} - {producer.result.shape}
-            self.spread[producer] = len(shapes) > SPREAD
+            shapes: set[tuple[Dim, ...]] = set()
+            for u in self.readers[producer.result] if producer.results else ():
+                shapes.update(r.shape for r in u.results)
+                if len(shapes) > SPREAD + 1:
+                    break
+            self.spread[producer] = len(shapes - {producer.result.shape}) > SPREAD
         return self.spread[producer]
 
     def _plain(self, inside: set[Op]) -> bool:
