@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from tofuse.backends.aten.region import graph_runner, region_runner
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.load import bind_threads, host_target, load
+from tofuse.backends.triton.emit import emit as emit_triton
+from tofuse.backends.triton.emit import parameters
+from tofuse.backends.triton.load import Launch as TritonLaunch
+from tofuse.backends.triton.load import load as load_triton
 from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.config import Config
 from tofuse.errors import CaptureError, CompileError
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine
+from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
 from tofuse.fusion.partition import partition
 from tofuse.fusion.storage import is_view
@@ -29,6 +34,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.region_text import show_partition
 from tofuse.ir.schedule import Target
 from tofuse.ir.show import show_graph
+from tofuse.ir.tiles import GpuTarget, TileProgram
 from tofuse.ops.kernel_verify import verify
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
@@ -43,12 +49,14 @@ from tofuse.report.model import (
 from tofuse.report.repro import write_repro
 from tofuse.report.stages import Stages
 from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.execute import Run, load_plan
 from tofuse.runtime.launch import Launcher, find_openmp, thread_count
 from tofuse.runtime.pool import POOL
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.prefetch import with_prefetch
+from tofuse.schedule.tile_nest import build_tiles
 
 Keep = Callable[[GraphReport], None]
 
@@ -70,7 +78,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     graph = run_passes(captured.graph)
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
-    part = partition(graph, lambda kernel: misfit(kernel, target), Machine())
+    part = partition(graph, lambda kernel: misfit(kernel, target), Machine(), gpu_misfit)
     streams = streamed(part)
     made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
     built = [b for b in made if isinstance(b, Built)]
@@ -116,12 +124,21 @@ def misfit(kernel: Kernel, target: Target) -> str | None:
     return None
 
 
+def gpu_misfit(kernel: Kernel) -> str | None:
+    """The same on a GPU."""
+    try:
+        build_tiles(kernel, GpuTarget())
+    except Unschedulable as e:
+        return str(e)
+    return None
+
+
 @dataclass(frozen=True, eq=False)
 class Built:
     """A region on its way to machine code; `broken` says why there will be none."""
 
     region: Region
-    nest: Nest
+    nest: Nest | TileProgram
     arguments: tuple[Value, ...]
     source: str
     broken: str | None = None
@@ -142,41 +159,71 @@ def _build(
     try:
         lowered = lower(region, part.storage, exact=exact)
         kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
+        kernel = with_hosts(kernel, lowered.arguments, device_of(region.ops))
         verify(kernel)  # 8 us a statement, where compiling one takes 1000
-        nest = with_prefetch(build_nest(kernel, choose_schedule(kernel, target), repeat=True))
+        nest = _scheduled(kernel, device_of(region.ops), target)
     except (Misaligned, Unschedulable) as e:
         return Unfit(region, str(e))
     try:
-        source = emit(nest, contract=not exact, avx512=target.avx512)
+        source = _source(nest, target, exact)
     except CompileError as e:
         return Built(region, nest, lowered.arguments, f"; {e}", str(e))
     return Built(region, nest, lowered.arguments, source)
 
 
+def _scheduled(kernel: Kernel, device: str, target: Target) -> Nest | TileProgram:
+    """The loops of a kernel on the CPU, or its launches on a GPU."""
+    if device == "cpu":
+        return with_prefetch(build_nest(kernel, choose_schedule(kernel, target), repeat=True))
+    version, multiprocessors = capability(device)
+    return build_tiles(kernel, GpuTarget(multiprocessors, version))
+
+
+def _source(nest: Nest | TileProgram, target: Target, exact: bool) -> str:
+    """The text of a kernel; raises CompileError."""
+    if isinstance(nest, TileProgram):
+        return emit_triton(nest)
+    return emit(nest, contract=not exact, avx512=target.avx512)
+
+
+def _launcher(b: Built, text: str, config: Config) -> Callable[..., None]:
+    """Machine code for a region; raises CompileError."""
+    if b.broken is not None:
+        raise CompileError(b.broken)
+    if isinstance(b.nest, Nest):
+        (entry,) = load(text, ["kernel"])
+        return Launcher(entry, b.nest.kernel, b.nest.block_bytes)
+    names = [tuple(parameters(nest)) for nest in b.nest.nests]
+    device = device_of(b.region.ops)
+    launches = [
+        TritonLaunch(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
+    ]
+    made = load_triton(text, launches, capability(device)[0], config.precision != "eager")
+    return CudaLauncher(b.nest, names, made.binary, device_index(device))
+
+
 def _load(
     built: Sequence[Built], part: Partition, config: Config
-) -> tuple[list[Launcher], dict[Region, KernelCall], list[str]]:
+) -> tuple[list[Callable[..., None]], dict[Region, KernelCall], list[str]]:
     """Machine code for every distinct kernel; regions that do not compile are left out."""
     bind_threads(find_openmp())
     POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
-    launchers: list[Launcher] = []
+    launchers: list[Callable[..., None]] = []
     calls: dict[Region, KernelCall] = {}
     numbers: dict[str, int] = {}
     broken: list[str] = []
     for b in built:
         name = b.nest.kernel.name
         text = b.source.replace(f"@{name}", "@kernel")
-        if text not in numbers:
+        key = f"{device_of(b.region.ops)} {text}"
+        if key not in numbers:
             try:
-                if b.broken is not None:
-                    raise CompileError(b.broken)
-                (entry,) = load(text, ["kernel"])
+                launchers.append(_launcher(b, text, config))
             except CompileError as e:
                 broken.append(_report_broken(b, part, config, e))
                 continue
-            numbers[text] = len(launchers)
-            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes))
-        calls[b.region] = KernelCall(numbers[text], b.arguments, b.nest.kernel.symbols)
+            numbers[key] = len(launchers) - 1
+        calls[b.region] = KernelCall(numbers[key], b.arguments, b.nest.kernel.symbols)
     return launchers, calls, broken
 
 

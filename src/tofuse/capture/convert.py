@@ -15,6 +15,7 @@ from torch.fx.node import Argument as FxArgument
 
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Argument, Call, Rule, Text
+from tofuse.capture.devices import DEVICES
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.location import locate
 from tofuse.capture.opaque import opaque
@@ -29,7 +30,6 @@ from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.table import Pattern, opdef
 
-DEVICES = ("cpu",)  # where the rules match ATen's results exactly
 Result = Union[Value, Dim, Text, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
 
 
@@ -176,6 +176,7 @@ class _Converter:
         rule, mark = rule_of(target), len(self.build.ops)
         if rule is not None and fusible(node, target):
             try:
+                self.build.device = _device(node)
                 return self._finals(call, rule(call), mark)
             except Refused:
                 del self.build.ops[mark:]
@@ -230,6 +231,13 @@ class _Converter:
     def _where(self) -> str:
         loc = self.build.loc
         return f" ({loc.file}:{loc.line}: {loc.code})" if loc else ""
+
+
+def _device(node: Node) -> str:
+    """Where a call's first result lies."""
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    return str(first.device) if isinstance(first, torch.Tensor) else "cpu"
 
 
 def _is_fresh(value: Value, made: Mapping[Value, Op]) -> bool:

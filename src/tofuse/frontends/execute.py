@@ -9,7 +9,8 @@ from typing import Union, cast
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
-from tofuse.capture.convert import DEVICES, Captured
+from tofuse.capture.convert import Captured
+from tofuse.capture.devices import DEVICES
 from tofuse.capture.sizes import Source
 from tofuse.config import Config
 from tofuse.errors import DefinitionError, UnsupportedError

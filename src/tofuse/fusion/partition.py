@@ -9,6 +9,7 @@ from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine, predicted_us
 from tofuse.fusion.groups import Group, Groups, roots
+from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import materialise
 from tofuse.fusion.names import region_name
@@ -25,9 +26,11 @@ SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
-def partition(graph: Graph, fits: Fits, machine: Machine) -> Partition:
+def partition(
+    graph: Graph, fits: Fits, machine: Machine, fits_gpu: Fits | None = None
+) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone."""
-    return _Partitioner(materialise(graph), fits, machine).run()
+    return _Partitioner(materialise(graph), fits, machine, fits_gpu).run()
 
 
 @dataclass(eq=False)
@@ -35,6 +38,7 @@ class _Partitioner:
     graph: Graph
     fits: Fits
     machine: Machine
+    fits_gpu: Fits | None = None
     order: dict[Op, int] = field(default_factory=dict)
     storage: dict[Value, Strided] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
@@ -122,8 +126,10 @@ class _Partitioner:
             return "library call"
         if len(a.ops) + len(b.ops) > MAX_OPS:
             return f"a kernel holds at most {MAX_OPS} ops"
-        if any(v.type.device != "cpu" for op in (*a.ops, *b.ops) for v in op.results):
+        if device_of(a.ops) != device_of(b.ops):
             return "another device"
+        if self.fits_gpu is None and device_of(a.ops) != "cpu":
+            return "no kernels for this device"
         if not self.groups.separable(a, b):
             return "a value in between is computed elsewhere"
         if self.trusting or self._plain(a, b, consumer):
@@ -161,12 +167,15 @@ class _Partitioner:
         """Why these ops are not one kernel, found by lowering and scheduling them."""
         try:
             region = self._build(ops, "attempt")
-            kernel = coalesce(lower(region, self.storage).kernel)
+            lowered = lower(region, self.storage)
+            kernel = with_hosts(coalesce(lowered.kernel), lowered.arguments, device_of(ops))
         except Misaligned as e:
             return str(e)
         if len(kernel.buffers) > MAX_BUFFERS:
             return f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
-        return self.fits(kernel)
+        if self.fits_gpu is None or device_of(ops) == "cpu":
+            return self.fits(kernel)
+        return self.fits_gpu(kernel)
 
     def _share_inputs(self) -> None:
         """Merge kernels that read the same large tensor: it is then read once."""

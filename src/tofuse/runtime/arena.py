@@ -55,7 +55,7 @@ def _lives(plan: Plan) -> list[_Life]:
     exposed = set(plan.results)
     for k, step in enumerate(plan.steps):
         match step:
-            case Allocate():
+            case Allocate(device="cpu"):
                 nbytes = product((*step.shape, step.dtype.itemsize))
                 if isinstance(nbytes, int) and step.dtype is not DType.OTHER:
                     sizes[step.name], first[step.name] = nbytes, k

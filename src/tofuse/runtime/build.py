@@ -95,7 +95,7 @@ class _Builder:
 
     def _allocate(self, v: Value) -> None:
         strides = self.part.storage[v].strides
-        self.steps.append(Allocate(variable(v), v.shape, strides, v.dtype))
+        self.steps.append(Allocate(variable(v), v.shape, strides, v.dtype, v.type.device))
 
     def _launch(self, region: Region, call: KernelCall) -> None:
         for v in region.outputs:

@@ -12,7 +12,7 @@ from tofuse.ir.dims import Dim, product, show_dim
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
-from tofuse.runtime.launch import Launcher
+from tofuse.runtime.cuda import empty_on
 from tofuse.runtime.pool import POOL, SMALLEST
 
 Run = Callable[[list[object]], list[object]]
@@ -20,7 +20,7 @@ Run = Callable[[list[object]], list[object]]
 
 def load_plan(
     plan: Plan,
-    kernels: Sequence[Launcher],
+    kernels: Sequence[Callable[..., None]],
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],
 ) -> Run:
@@ -42,6 +42,8 @@ def load_plan(
     for step in plan.steps:
         if isinstance(step, Call) and step.target not in fallbacks:
             namespace[_function(step.target)] = _operator(step.target)
+        if isinstance(step, Allocate) and step.device != "cpu":
+            namespace[_function(step.device)] = empty_on(step.device)
     namespace["is_profiling"] = profiler
     exec(compile(plan_source(plan), f"<tofuse {plan.name}>", "exec"), namespace)
     run = namespace["run"]
@@ -77,6 +79,8 @@ def _step_source(step: Step) -> list[str]:
         case Allocate():
             shape, strides = _dims(step.shape), _dims(step.strides)
             dtype = _TORCH[step.dtype]
+            if step.device != "cpu":
+                return [f"{step.name} = {_function(step.device)}({shape}, {strides}, {dtype})"]
             nbytes = product((*step.shape, step.dtype.itemsize))
             if isinstance(nbytes, int) and nbytes < SMALLEST:
                 return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
@@ -129,7 +133,7 @@ def _dims(dims: tuple[Dim, ...]) -> str:
 
 
 def _function(target: str) -> str:
-    return target.replace(".", "_").replace("::", "_")
+    return target.replace(".", "_").replace(":", "_")
 
 
 def _operator(target: str) -> object:
@@ -152,7 +156,7 @@ def _relay(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return laid.copy_(t)
 
 
-def _traced(name: str, kernel: Launcher, *words: int) -> None:
+def _traced(name: str, kernel: Callable[..., None], *words: int) -> None:
     """A launch that the profiler sees."""
     with torch.profiler.record_function(f"tofuse::{name}"):
         kernel(*words)
