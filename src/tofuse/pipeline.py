@@ -182,7 +182,7 @@ def _scheduled(kernel: Kernel, device: str, target: Target) -> Nest | TileProgra
 def _source(nest: Nest | TileProgram, target: Target, exact: bool) -> str:
     """The text of a kernel; raises CompileError."""
     if isinstance(nest, TileProgram):
-        return emit_triton(nest)
+        return emit_triton(nest, exact=exact)
     return emit(nest, contract=not exact, avx512=target.avx512)
 
 

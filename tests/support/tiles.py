@@ -26,7 +26,7 @@ def run_tiles(
             (evaluate(w.elements, sizes) * w.dtype.itemsize,), PATTERN, dtype=torch.uint8
         )
         memory[w.name] = room.view(torch.int8 if w.dtype.value == "b1" else TORCH_DTYPES[w.dtype])
-    made = functions(emit(program))
+    made = functions(emit(program, exact=True))
     made["libdevice"] = _Libdevice()  # type: ignore[assignment]
     flag = torch.zeros(1, dtype=torch.int32)
     for k, nest in enumerate(program.nests):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
@@ -99,10 +100,16 @@ class _Launch:
         self.owner, self.number, self.nest, self.make = owner, number, nest, make
         self.names = [name for name, _ in parameters[:-2]]
         given = {*owner.words, *(n for n, _ in owner.spaces)}
-        self.tail = (ctypes.addressof(_flag_word()), error, 0, 0)  # Triton's two scratch pointers
-        self.count = len(self.names) + len(self.tail)
-        self.buffer = ctypes.c_uint64 * self.count
-        self.size = ctypes.c_size_t(8 * self.count)
+        count = len(self.names)
+        self.fill = struct.Struct(f"<{count}Q").pack_into
+        # the flag and the number to leave there, and Triton's two scratch pointers
+        self.buffer = (ctypes.c_uint64 * (count + 4))()
+        self.buffer[count : count + 2] = [ctypes.addressof(_flag_word()), error]
+        self.size = ctypes.c_size_t(8 * (count + 4))
+        self.extra = _Extra(
+            EXTRA[0], ctypes.addressof(self.buffer), EXTRA[1], ctypes.addressof(self.size), 0
+        )
+        self.lock = threading.Lock()  # around the one buffer that arguments are packed into
         self.plain = self.names == list(owner.words)
         self.known: dict[tuple[bool, ...], tuple[int, int, int]] = {}
         # a number of the host is whatever it is, and no multiple of 16
@@ -151,13 +158,13 @@ class _Launch:
             pairs = enumerate(packed)
             found = self.function(tuple(k in self.checked and w & 15 == 0 for k, w in pairs))
         handle, threads, shared = found
-        buffer = self.buffer(*packed, *self.tail)
-        extra = _Extra(EXTRA[0], ctypes.addressof(buffer), EXTRA[1], ctypes.addressof(self.size), 0)
-        arguments = (handle, programs, 1, 1, threads, 1, 1, shared, stream, None, extra)
-        status = _driver().cuLaunchKernel(*arguments)
-        if status == NO_CONTEXT:  # a thread in which torch has not yet called CUDA
-            torch.cuda.synchronize(self.owner.device)
-            status = _driver().cuLaunchKernel(*arguments)
+        with self.lock:
+            self.fill(self.buffer, 0, *packed)
+            arguments = (handle, programs, 1, 1, threads, 1, 1, shared, stream, None, self.extra)
+            status = _driver.launch(*arguments)
+            if status == NO_CONTEXT:  # a thread in which torch has not yet called CUDA
+                torch.cuda.synchronize(self.owner.device)
+                status = _driver.launch(*arguments)
         if status:
             raise RuntimeError(f"CUDA error {status}: {_message(status)}, in {self.owner.name}")
 
@@ -191,22 +198,27 @@ def capability(device: str) -> tuple[int, int]:
     return 10 * found.major + found.minor, found.multi_processor_count
 
 
-@functools.cache
-def _driver() -> ctypes.CDLL:
-    library = ctypes.CDLL("libcuda.so.1")
-    library.cuLaunchKernel.argtypes = [
-        ctypes.c_void_p,
-        *[ctypes.c_uint] * 7,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-    ]
-    return library
+class _Driver:
+    """NVIDIA's driver library, opened when first needed."""
+
+    @functools.cached_property
+    def library(self) -> ctypes.CDLL:
+        return ctypes.CDLL("libcuda.so.1")
+
+    @functools.cached_property
+    def launch(self) -> Callable[..., int]:
+        function = self.library.cuLaunchKernel
+        pointer = ctypes.c_void_p
+        function.argtypes = [pointer, *[ctypes.c_uint] * 7, pointer, pointer, pointer]
+        return function
+
+
+_driver = _Driver()
 
 
 def _load(binary: Binary) -> int:
     """The function of a binary in the current context; CompileError where the driver refuses."""
-    driver = _driver()
+    driver = _driver.library
     torch.cuda.synchronize()  # makes the context, where there is none yet
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     status = driver.cuModuleLoadData(ctypes.byref(module), binary.code)
@@ -221,7 +233,7 @@ def _load(binary: Binary) -> int:
 
 def _message(status: int) -> str:
     text = ctypes.c_char_p()
-    _driver().cuGetErrorString(status, ctypes.byref(text))
+    _driver.library.cuGetErrorString(status, ctypes.byref(text))
     return (text.value or b"unknown").decode()
 
 
@@ -246,7 +258,7 @@ def _flag_word() -> ctypes.c_int32:
     if ctypes.addressof(_flag) == _NOWHERE:
         torch.cuda.synchronize()  # makes the context, where there is none yet
         place = ctypes.c_void_p()
-        status = _driver().cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(64), PORTABLE)
+        status = _driver.library.cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(64), PORTABLE)
         if status or place.value is None:
             raise CompileError(f"CUDA error {status}: {_message(status)}")
         ctypes.memset(place, 0, 64)

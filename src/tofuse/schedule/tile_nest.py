@@ -22,7 +22,7 @@ from tofuse.ir.kernel import (
     own_axes,
     uses,
 )
-from tofuse.ir.tiles import GpuTarget, Partial, Pass, Tile, TileNest, TileProgram, Workspace
+from tofuse.ir.tiles import GpuTarget, Partial, Pass, Tile, TileNest, TileProgram, Tiling, Workspace
 from tofuse.ir.types import DType
 from tofuse.schedule.nest import Unschedulable
 from tofuse.schedule.tiling import choose_tiling
@@ -46,9 +46,19 @@ def build_tiles(kernel: Kernel, target: GpuTarget) -> TileProgram:
             continue
         first, partials, rest, made = _divide(k, shared, tiling.shares, len(spaces))
         spaces += made
+        first, tiling = _covered(k, first, tiling)
         nests.append(TileNest(first, tiling, _passes(first, tiling.tiles), partials))
         work = rest + work
     return TileProgram(kernel, tuple(nests), tuple(spaces))
+
+
+def _covered(whole: Kernel, part: Kernel, tiling: Tiling) -> tuple[Kernel, Tiling]:
+    """A part of a kernel with those tiles of the whole that it runs over, and all their axes."""
+    used = {a.name for a in part.axes}
+    tiles = tuple(t for t in tiling.tiles if used & set(t.axes) or t.role == "share")
+    names = {a for t in tiles for a in t.axes}
+    axes = tuple(a for a in whole.axes if a.name in names)
+    return replace(part, axes=axes), replace(tiling, tiles=tiles)
 
 
 # -- passes ---------------------------------------------------------------------------------------
@@ -242,19 +252,18 @@ class _Spaces:
         for r in reductions:
             p = partials[r.name]
             at = p.index + affine([(self.axis, p.step)])
-            over = (self.axis,)
+            over, part = (self.axis,), f"{r.name}_{p.buffer}"
             if p.best is None:
-                body.append(Load(f"{r.name}_part", p.buffer, at, r.dtype))
-                body.append(replace(r, arg=f"{r.name}_part", over=over))
+                body.append(Load(part, p.buffer, at, r.dtype))
+                body.append(replace(r, arg=part, over=over))
                 continue
             dtype = self.makers[r.arg].dtype
-            body.append(Load(f"{r.name}_part", p.best, at, dtype))
+            body.append(Load(part, p.best, at, dtype))
             place = affine([(self.axis, 1)])
+            body.append(replace(r, name=f"{part}_at", arg=part, over=over, position=place))
+            at_best = f"{part}_at"
             body.append(
-                replace(r, name=f"{r.name}_at", arg=f"{r.name}_part", over=over, position=place)
-            )
-            body.append(
-                Take(r.name, p.buffer, p.index, f"{r.name}_at", p.step, self.shares, False, r.dtype)
+                Take(r.name, p.buffer, p.index, at_best, p.step, self.shares, False, r.dtype)
             )
         return body
 

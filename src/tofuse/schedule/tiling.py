@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.ir.dims import hint, product
-from tofuse.ir.kernel import Affine, Kernel, Load, Reduce, Store, Take, iteration_axes
+from tofuse.ir.kernel import Affine, Compute, Kernel, Load, Reduce, Store, Take, iteration_axes
 from tofuse.ir.tiles import GpuTarget, Tile, Tiling
 from tofuse.schedule.nest import Unschedulable
 
@@ -14,8 +14,13 @@ SQUARE = 64  # the side of a tile that is read along one side and written along 
 ROWS = 2048  # elements of a program that reduces rows
 WHOLE = 16384  # elements of a row held in registers; see docs/measurements.md
 COLUMNS = 64  # contiguous columns reduced side by side
-LOOPED = 4096  # elements of a block of a row that is looped over
+LEAST_COLUMNS = 8  # the same at least: 32 bytes, which memory moves at once
+LONGEST = 32768  # the same of 4-byte elements; shorter ones come again from the L2 cache
+LOOPED = 8192  # elements of a block of a row that is looped over
 UNKNOWN = 4096  # what a size that is not known counts as
+HELD = 1024  # the same of rows that are held while columns are reduced
+SHARES = 2  # programs a multiprocessor, of a reduction that many share
+SHARES_HELD = 4  # the same where rows are held; see docs/measurements.md
 WORTH_SHARING = 1 << 16  # elements for each program below which one program does it alone
 
 
@@ -146,7 +151,10 @@ def _reducing(
     length = _power(moving.extent)
     lone = not whole  # one group of reduced axes
     beside = max((g.extent for g in free if g.contiguous), default=1)
-    across = min(COLUMNS, _power(beside)) if not moving.contiguous and lone else 1
+    across = 1
+    if lone and not moving.contiguous:
+        others = product(g.extent for g in free if not g.contiguous)
+        across = _columns(beside, hint(others), target)
     rows = 1
     if lone and across == 1 and moving.known:
         rows = max(1, min(ROWS // length, _power(max((g.extent for g in free), default=1))))
@@ -158,21 +166,39 @@ def _reducing(
         tiles.append(Tile(g.axes, block, "grid"))
         programs *= -(-g.extent // block)
     few = 2 * programs <= target.multiprocessors
-    work = moving.extent * row * width
-    if few and work >= WORTH_SHARING:
-        block = max(1, min(length, LOOPED // (row * width) or 1))
-        blocks = -(-moving.extent // block)
-        shares = max(1, min(2 * target.multiprocessors // programs, blocks))
-        new = Tile(moving.axes, block, "share")
-    elif lone and moving.known and length * width <= WHOLE:
-        new, shares = Tile(moving.axes, length, "whole"), 1
-    else:
-        block = max(1, min(length, LOOPED // (row * width) or 1))
-        new, shares = Tile(moving.axes, block, "loop"), 1
+    at_once = LOOPED // width if lone else HELD // row
+    block = max(1, min(length, at_once))
+    blocks = -(-moving.extent // block)
+    role, shares = "loop", 1
+    if few and moving.extent * row * width >= WORTH_SHARING and blocks > 1:
+        each = SHARES if lone else SHARES_HELD
+        role, shares = "share", max(1, min(each * target.multiprocessors // programs, blocks))
+    elif lone and moving.known and length * width <= _most_held(kernel, moving):
+        role, block = "whole", length
+    new = Tile(moving.axes, block, role)
     every = _ordered(kernel, (*tiles, new, *held))
     if sum(t.block > 1 for t in every) > 4:
         raise Unschedulable("more than four groups of axes")
     return Tiling(every, _warps(_elements(kernel, every)), shares)
+
+
+def _most_held(kernel: Kernel, row: _Group) -> int:
+    """The longest row to hold in registers."""
+    _, runs = iteration_axes(kernel)
+    along = [s for s in kernel.body if not runs[s].isdisjoint(row.axes)]
+    memory = {b.name: b.dtype.itemsize for b in kernel.buffers}
+    loads = {memory[s.buffer] for s in along if isinstance(s, Load)}
+    computed = {s.dtype.itemsize for s in along if isinstance(s, Compute)}
+    plain = min(loads, default=0) >= 4 and max(computed, default=4) <= 4
+    return max(WHOLE, LONGEST) if plain else WHOLE
+
+
+def _columns(extent: int, others: int, target: GpuTarget) -> int:
+    """How many contiguous columns a program reduces: fewer where programs would be few."""
+    width = min(COLUMNS, _power(extent))
+    while width > LEAST_COLUMNS and others * -(-extent // width) < target.multiprocessors:
+        width //= 2
+    return width
 
 
 def _ordered(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
@@ -195,8 +221,8 @@ def _elements(kernel: Kernel, tiles: tuple[Tile, ...]) -> int:
 
 
 def _warps(elements: int) -> int:
-    """Sixteen elements a thread, up to 16 warps."""
-    return max(1, min(16, _power(elements) // (32 * 16)))
+    """Eight elements a thread in four warps, more in each thread beyond, up to 32."""
+    return max(1, min(4, elements // 256), min(16, elements // 1024))
 
 
 def _power(n: int) -> int:

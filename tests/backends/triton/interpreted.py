@@ -30,7 +30,7 @@ from tofuse.schedule.tile_nest import build_tiles
 
 CASES = read_cases(Path(__file__).parents[2] / "schedule" / "tiles.txt")
 SIZES = {"s0": 5, "s1": 37}
-EXAMPLES = 40
+EXAMPLES = 60
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -65,11 +65,15 @@ def test_graphs(data: st.DataObject):
     target = GpuTarget(data.draw(st.sampled_from((4, 132))))
     worth = data.draw(st.sampled_from((1, 64, tiling.WORTH_SHARING)))
     whole = data.draw(st.sampled_from((1, 16, tiling.WHOLE)))
+    looped = data.draw(st.sampled_from((2, tiling.LOOPED)))
 
     def scheduled(kernel: Kernel):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tiling, "WORTH_SHARING", worth)
             patch.setattr(tiling, "WHOLE", whole)
+            patch.setattr(tiling, "LONGEST", whole)
+            patch.setattr(tiling, "LOOPED", looped)
+            patch.setattr(tiling, "HELD", looped)
             return build_tiles(kernel, target)
 
     def misfit(kernel: Kernel) -> str | None:

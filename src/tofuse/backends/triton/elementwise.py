@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from tofuse.errors import CompileError
@@ -21,8 +22,15 @@ TRITON = {
 }
 
 
-def elementwise(op: str, args: Sequence[str], of: DType, dtype: DType) -> str:
-    """The expression; raises CompileError for an op this backend has no rule for."""
+def elementwise(
+    op: str, args: Sequence[str], of: DType, dtype: DType, *, exact: bool = False
+) -> str:
+    """The expression; raises CompileError for an op this backend has no rule for.
+
+    Quotients of float32 are within 2 ulp, and correctly rounded if `exact`.
+    """
+    if op == "div" and of is DType.F32 and exact:
+        return f"tl.div_rn({args[0]}, {args[1]})"
     if op == "convert":
         return _convert(args[0], of, dtype)
     rule = (_FLOAT if of.is_float else _BOOL if of is DType.BOOL else _INT).get(op) or _ANY.get(op)
@@ -36,6 +44,8 @@ def constant(value: bool | int | float, dtype: DType) -> str:
     """A number of a register type."""
     if dtype.is_float:
         number = float(value)
+        if number == 0 and math.copysign(1.0, number) < 0:  # which tl.full makes +0.0
+            return f"(tl.full([], 0.0, {TRITON[dtype]}) * -1.0)"
         text = repr(number) if abs(number) < float("inf") else f'float("{number}")'
     elif dtype is DType.BOOL:
         text = repr(bool(value))
@@ -59,7 +69,7 @@ def _library(name: str, arity: int = 1) -> str:
 
 
 def _division(args: Sequence[str], of: DType) -> str:
-    return f"tl.div_rn({args[0]}, {args[1]})" if of is DType.F32 else f"({args[0]} / {args[1]})"
+    return f"({args[0]} / {args[1]})"
 
 
 def _reciprocal(args: Sequence[str], of: DType) -> str:
@@ -75,7 +85,8 @@ def _sigmoid(args: Sequence[str], of: DType) -> str:
 
 
 def _truncated(args: Sequence[str], of: DType) -> str:
-    return f"libdevice.trunc({_division(args, of)})"
+    quotient = elementwise("div", args, of, of, exact=True)
+    return f"libdevice.trunc({quotient})"
 
 
 def _logical(op: str) -> Callable[[Sequence[str], DType], str]:

@@ -16,9 +16,12 @@ from tofuse.ir.tiles import Pass, Tile, TileNest, TileProgram
 from tofuse.ir.types import DType
 
 
-def emit(program: TileProgram) -> str:
-    """The text of a module; launch k of the program is its function `k<k>`."""
-    functions = "\n\n".join(_Emitter(nest, k).run() for k, nest in enumerate(program.nests))
+def emit(program: TileProgram, *, exact: bool = False) -> str:
+    """The text of a module; launch k of the program is its function `k<k>`.
+
+    `exact` rounds quotients as eager does.
+    """
+    functions = "\n\n".join(_Emitter(nest, k, exact).run() for k, nest in enumerate(program.nests))
     return f"{prelude(functions)}\n\n{functions}"
 
 
@@ -42,11 +45,11 @@ def host_words(nest: TileNest, buffer: str) -> int:
 
 
 class _Emitter:
-    def __init__(self, nest: TileNest, number: int) -> None:
+    def __init__(self, nest: TileNest, number: int, exact: bool) -> None:
         self.nest, self.number = nest, number
         self.space = Space(nest)
         self.lines: list[str] = []
-        self.statements = Statements(nest, self.space, self.line)
+        self.statements = Statements(nest, self.space, self.line, exact)
         self.depth = 1
 
     def line(self, text: str) -> None:

@@ -31,7 +31,10 @@ from tofuse.ir.types import DType
 class Statements:
     """Appends lines; `names` are the variables that hold values now."""
 
-    def __init__(self, nest: TileNest, space: Space, line: Callable[[str], None]) -> None:
+    def __init__(
+        self, nest: TileNest, space: Space, line: Callable[[str], None], exact: bool
+    ) -> None:
+        self.exact = exact
         self.nest, self.space, self.line = nest, space, line
         self.axes, self.runs = iteration_axes(nest.kernel)
         self.names: dict[str, str] = {}
@@ -86,7 +89,7 @@ class Statements:
         if stmt.op == "where":
             of[0] = DType.BOOL
         args = [self.arg(a, d) for a, d in zip(stmt.args, of, strict=True)]
-        return elementwise(stmt.op, args, stmt.operand_dtype, stmt.dtype)
+        return elementwise(stmt.op, args, stmt.operand_dtype, stmt.dtype, exact=self.exact)
 
     def inside(self, stmt: Inside) -> str:
         at = self.whole(stmt.index, DType.I64 if self.space.wide else DType.I32)
@@ -120,10 +123,10 @@ class Statements:
             masks.append(self.names[stmt.guard])
             guarded = axes | self.axes[stmt.guard]
             masks += [m for m in self.space.masks(guarded) if m not in masks]
-        if self.space.shape(guarded) != self.space.shape(axes) or (
-            guarded and masks and not self.space.spread(axes) and self.space.spread(guarded)
-        ):
-            index = self.space.broadcast(index, self.space.shape(guarded))
+        shape = self.space.shape(guarded)
+        number = self.space.spread(guarded) and not self.space.spread(axes)
+        if number or shape != self.space.shape(axes):
+            index = f"tl.zeros({shape}, tl.int32) + {index}"
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         value = f"tl.load({stmt.buffer} + {index}{mask})"
         memory = self.memory[stmt.buffer]
