@@ -230,8 +230,10 @@ class Lowering:
         attrs: dict[str, Attr],
     ) -> list[Value]:
         values = []
+        # what a seed is drawn from is in the CPU's memory
+        device = "cpu" if str(attrs["target"]).startswith("tofuse.seed") else self.device
         for shape, dtype in results:
-            values.append(Value(TensorType(shape, dtype.ir, self.device), f"v{self.build.count}"))
+            values.append(Value(TensorType(shape, dtype.ir, device), f"v{self.build.count}"))
             self.build.count += 1
         op = Op("opaque", operands, tuple(values), tuple(attrs.items()), self.build.loc)
         self.build.ops.append(op)
