@@ -30,7 +30,7 @@ from tofuse.schedule.tile_nest import build_tiles
 
 CASES = read_cases(Path(__file__).parents[2] / "schedule" / "tiles.txt")
 SIZES = {"s0": 5, "s1": 37}
-EXAMPLES = 60
+EXAMPLES = 25
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
