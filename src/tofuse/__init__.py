@@ -1,6 +1,9 @@
 """tofuse: a fusing just-in-time compiler for PyTorch that says why it fused or not."""
 
 from tofuse.api import compile, empty_cache, explain, memory_efficient_fusion, memory_stats
+from tofuse.bisection import Culprit, bisect
+from tofuse.calibration import calibrate
+from tofuse.capture.hints import fuse, no_fuse
 from tofuse.errors import (
     CaptureError,
     CompileError,
@@ -11,24 +14,14 @@ from tofuse.errors import (
     UnsupportedError,
     VerifyError,
 )
+from tofuse.executors import register_executor, unregister_executor
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
 
 __all__ = [
-    "CaptureError",
-    "CompileError",
-    "DataType",
-    "DefinitionError",
-    "Fusion",
-    "FusionDefinition",
-    "OptionError",
-    "ParseError",
-    "TofuseError",
-    "UnsupportedError",
-    "VerifyError",
-    "compile",
-    "empty_cache",
-    "explain",
-    "memory_efficient_fusion",
-    "memory_stats",
-]
+    "CaptureError", "CompileError", "Culprit", "DataType", "DefinitionError", "Fusion",
+    "FusionDefinition", "OptionError", "ParseError", "TofuseError", "UnsupportedError",
+    "VerifyError", "bisect", "calibrate", "compile", "empty_cache", "explain", "fuse",
+    "memory_efficient_fusion", "memory_stats", "no_fuse", "register_executor",
+    "unregister_executor",
+]  # fmt: skip

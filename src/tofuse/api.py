@@ -4,37 +4,46 @@ from __future__ import annotations
 
 import functools
 import inspect
+import statistics
 import types
 import warnings
-from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar, overload
 
 import torch
 from torch.fx import GraphModule
 
 from tofuse.backends.aten.region import graph_runner
+from tofuse.backends.llvm.load import host_target
 from tofuse.capture.aot import Backend, CompileGraph, aot_backend
 from tofuse.capture.trace import Traced
-from tofuse.config import Config, make_config
+from tofuse.config import Config, Option, make_config
+from tofuse.contest import Contest
 from tofuse.errors import UnsupportedError
-from tofuse.pipeline import Keep, compile_graph
-from tofuse.report.model import GraphReport, Report
+from tofuse.executors import executors_of
+from tofuse.pipeline import Keep, claims_of, compile_graph
+from tofuse.report.measured import measured
+from tofuse.report.model import Calls, GraphReport, Limits, Report
 from tofuse.report.text import ReportText
+from tofuse.runtime.clock import Clock, machine_limits, now
 from tofuse.runtime.execute import Run
+from tofuse.runtime.launch import thread_count
+from tofuse.runtime.machines import check_machine, store_of
 from tofuse.runtime.pool import POOL
 
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
+ROUNDS = 7  # of measured calls: odd, so that the median is one of them
 OLDEST, NEWEST = (2, 11), (2, 13)
 RECOMPILATIONS = 256  # of one function; Dynamo's own limit on all of them together
 
 
 @overload
-def compile(target: M, **options: bool | str | int | None) -> M: ...
+def compile(target: M, **options: Option) -> M: ...
 @overload
-def compile(target: Callable[P, R], **options: bool | str | int | None) -> Callable[P, R]: ...
+def compile(target: Callable[P, R], **options: Option) -> Callable[P, R]: ...
 def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
     """Compile a function or a module, forward and backward.
 
@@ -50,11 +59,9 @@ def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads
 
 
 @overload
-def memory_efficient_fusion(target: M, **options: bool | str | int | None) -> M: ...
+def memory_efficient_fusion(target: M, **options: Option) -> M: ...
 @overload
-def memory_efficient_fusion(
-    target: Callable[P, R], **options: bool | str | int | None
-) -> Callable[P, R]: ...
+def memory_efficient_fusion(target: Callable[P, R], **options: Option) -> Callable[P, R]: ...
 def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def]  # as compile
     """Compile a pure function or a module whole, forward and backward traced together.
 
@@ -66,29 +73,53 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
 
 
 def explain(
-    target: Callable[P, object], **options: bool | str | int | None
+    target: Callable[P, object], *, measure: bool = False, **options: Option
 ) -> Callable[P, ReportText]:
     """What `compile` makes of a function: `explain(fn)(*args)` gives a report.
 
     The function is called once with the arguments; the backward is compiled too where an output
     requires grad (gradients are computed but not accumulated). `report.regions`, `.kernels`,
     `.library_calls`, `.verdicts`, `.bytes_before`, `.bytes_after`, `.compile_ms` hold the
-    decisions as data; printing the report shows them.
+    decisions as data; printing the report shows them, `report.save_html(path)` writes a page
+    and `report.save_trace(path)` a trace.
+
+    With `measure` it is called a few times more, by PyTorch and compiled in turn, and the report
+    has the microseconds of the calls (`report.calls`) and of each region (`.measured_us`).
     """
     config = make_config(options)
 
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
-        report = Report()
+        report = Report(name=getattr(target, "__name__", type(target).__name__))
+        clocks: list[Clock] = []
+
+        def keep(graph: GraphReport) -> Clock | None:
+            report.graphs.append(graph)
+            clocks.append(Clock())
+            return clocks[-1] if measure else None
+
         whole = target if isinstance(target, torch.nn.Module) else _frame(target)
-        compiled = _compile(whole, config, report.graphs.append)
-        outputs = [t for t in _tensors(compiled(*args, **kwargs)) if t.grad_fn is not None]
-        wanted = _leaves(outputs)
-        if wanted:
-            ones = [torch.ones_like(t) for t in outputs]
-            torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+        compiled = _compile(whole, config, keep)
+        _call(compiled, args, kwargs)
+        if measure:
+            _call(target, args, kwargs)
+            for clock in clocks:
+                clock.reset()
+            report.calls = _time_calls(target, compiled, args, kwargs)
+            report.limits = Limits(*machine_limits())
+            report.graphs = [
+                measured(g, clock.microseconds(), clock.last())
+                for g, clock in zip(report.graphs, clocks, strict=True)
+            ]
         return ReportText(report)
 
     return run
+
+
+def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[P, R], Report]:
+    """The function compiled anew, and the report that fills as its graphs are compiled."""
+    report = Report()
+    whole = target if isinstance(target, torch.nn.Module) else _frame(target)
+    return _compile(whole, config, report.graphs.append), report
 
 
 def memory_stats() -> dict[str, int]:
@@ -108,6 +139,8 @@ def dynamo_backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callabl
 
 def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
     _check_torch()
+    executors_of(config)  # this and the next raise now, not at the first call, for what is unknown
+    check_machine(config)
     if not callable(target):
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
     if config.capture == "trace":
@@ -119,10 +152,12 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
 
 
 def _trace(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
-    compile_aten = _aten_compiler(config, keep)
+    compile_aten, claims = _aten_compiler(config, keep), claims_of(config)
     if isinstance(target, torch.nn.Module):
-        return _twin(target, Traced(target._call_impl, compile_aten, target))
-    return functools.update_wrapper(Traced(target, compile_aten), target)
+        traced = Traced(target._call_impl, compile_aten, target, config.memory_budget, claims)
+        return _twin(target, traced)
+    traced = Traced(target, compile_aten, None, config.memory_budget, claims)
+    return functools.update_wrapper(traced, target)
 
 
 def _jit(function: Callable[..., object], backend: Backend, config: Config) -> Callable[..., R]:
@@ -180,16 +215,40 @@ def _twin(module: M, call: Callable[..., object]) -> M:
 
 def _backend(config: Config, keep: Keep) -> Backend:
     left = _Left(config, keep)
-    return aot_backend(_aten_compiler(config, keep), refused=left.refused, failed=left.failed)
+    backend = aot_backend(
+        _aten_compiler(config, keep),
+        own_random="llvm" in config.executors,
+        claims=claims_of(config),
+        memory_budget=config.memory_budget,
+        refused=left.refused,
+        failed=left.failed,
+    )
+    if config.tune != "measure":
+        return backend
+
+    def measured(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
+        """The faster of what we compiled and PyTorch itself, decided at the first call."""
+        key = (repr(host_target(thread_count())), torch.__version__, *config.executors)
+        contest = Contest(backend(gm, example_inputs), gm, key, store_of(config))
+        contest.lost = lambda choice: left.refused(f"compiled it is slower; {choice.why}")
+        return contest
+
+    return measured
 
 
 def _aten_compiler(config: Config, keep: Keep) -> CompileGraph:
     """A compiler of ATen graphs that leaves to PyTorch what it fails on."""
     left = _Left(config, keep)
+    fuel = config.fuel
+
+    def burn(report: GraphReport) -> Clock | None:
+        nonlocal fuel
+        fuel = None if fuel is None else fuel - len(report.fusions)
+        return keep(report)
 
     def compile_aten(gm: GraphModule, phase: str) -> Run:
         try:
-            return compile_graph(gm, phase, config, keep)
+            return compile_graph(gm, phase, replace(config, fuel=fuel), burn)
         except Exception as error:
             left.failed(error)
             return graph_runner(gm)
@@ -214,6 +273,33 @@ class _Left:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(f"tofuse leaves a program to PyTorch: {first}", stacklevel=2)
         self.refused(first)
+
+
+def _call(
+    function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[float, float]:
+    """Forward, and backward where there is one; microseconds of each."""
+    begin = now()
+    outputs = [t for t in _tensors(function(*args, **kwargs)) if t.grad_fn is not None]
+    forward = now() - begin
+    wanted = _leaves(outputs)
+    if not wanted:
+        return forward / 1e3, 0.0
+    ones = [torch.ones_like(t) for t in outputs]
+    begin = now()
+    torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+    return forward / 1e3, (now() - begin) / 1e3
+
+
+def _time_calls(
+    eager: Callable[..., object],
+    ours: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+) -> Calls:
+    """Both in turn, so that what disturbs the machine disturbs them alike."""
+    rounds = [(*_call(eager, args, kwargs), *_call(ours, args, kwargs)) for _ in range(ROUNDS)]
+    return Calls(ROUNDS, *(statistics.median(times) for times in zip(*rounds, strict=True)))
 
 
 def _check_torch() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Union
 
 from tofuse.errors import OptionError
 
+Option = Union[bool, str, float, None, Path, tuple[str, ...]]  # noqa: UP007  (evaluated at run time)
 STAGES = ("definition", "graph", "regions", "loops", "source", "plan")
 
 
@@ -20,13 +23,20 @@ class Config:
     capture: str = "dynamo"  # "trace": once as a pure function; see tofuse.capture.trace
     fullgraph: bool = False  # a graph break is an error
     precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
+    fuel: int | None = None  # stop after so many fusions; see tofuse.bisect
+    verify: bool = False  # hold every kernel's results against the reference, each time it runs
     strict: bool = False  # a kernel that does not compile is an error, not a warning
     show: tuple[str, ...] = ()  # stages to print while compiling; STAGES names them
     pool_bytes: int | None = None  # most memory kept warm for results; None: a quarter of RAM
+    memory_budget: float | None = None  # kept for the backward: a share up to 1, or bytes
+    executors: tuple[str, ...] = ("llvm", "aten")  # who runs things, in order of preference
+    tune: str = "off"  # "measure": time real candidates for every region, and keep the fastest
+    machine: Path | None = None  # file of costs to reckon with instead of assumed or measured ones
+    cache_dir: Path | None = None  # what is kept from process to process; None: the user's cache
     dump: Path | None = None  # folder to write every stage's text to
 
 
-def make_config(options: dict[str, bool | str | int | None]) -> Config:
+def make_config(options: Mapping[str, Option]) -> Config:
     """Options over the environment over defaults; raises OptionError for what is not an option."""
     known = [f.name for f in fields(Config)]
     for name in options:
@@ -40,33 +50,79 @@ def make_config(options: dict[str, bool | str | int | None]) -> Config:
     capture = options.get("capture", "dynamo")
     if capture not in ("dynamo", "trace"):
         raise OptionError(f"capture is 'dynamo' or 'trace', not {capture!r}")
+    tune = options.get("tune", os.environ.get("TOFUSE_TUNE")) or "off"
+    if tune not in ("off", "measure"):
+        raise OptionError(f"tune is 'off' or 'measure', not {tune!r}")
     show = options.get("show", os.environ.get("TOFUSE_SHOW", ""))
     stages = tuple(s.strip() for s in str(show or "").split(",") if s.strip())
     for s in stages:
         if s not in STAGES:
             raise OptionError(f"there is no stage {s!r} to show; stages are {', '.join(STAGES)}")
-    dump = options.get("dump", os.environ.get("TOFUSE_DUMP"))
     dynamic = options.get("dynamic")
     return Config(
         dynamic=None if dynamic is None else bool(dynamic),
         capture=str(capture),
         fullgraph=bool(options.get("fullgraph", False)),
         precision=str(precision),
+        verify=bool(options.get("verify", False)),
+        fuel=_fuel(options.get("fuel")),
         strict=bool(options.get("strict", False)),
         show=stages,
         pool_bytes=_pool_bytes(options),
-        dump=Path(str(dump)) if dump else None,
+        memory_budget=_memory_budget(options),
+        executors=_executors(options),
+        tune=str(tune),
+        machine=_path(options, "machine", "TOFUSE_MACHINE"),
+        cache_dir=_path(options, "cache_dir", "TOFUSE_CACHE_DIR"),
+        dump=_path(options, "dump", "TOFUSE_DUMP"),
     )
 
 
-def _pool_bytes(options: dict[str, bool | str | int | None]) -> int:
+def _executors(options: Mapping[str, Option]) -> tuple[str, ...]:
+    given = options.get("executors", os.environ.get("TOFUSE_EXECUTORS")) or "llvm,aten"
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+        raise OptionError(f"executors is a tuple of names such as ('llvm', 'aten'), not {given!r}")
+    return tuple(n.strip() for n in names if n.strip())
+
+
+def _path(options: Mapping[str, Option], name: str, variable: str) -> Path | None:
+    value = options.get(name, os.environ.get(variable))
+    return Path(str(value)) if value else None
+
+
+def _fuel(value: Option) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not str(value).isdigit():
+        raise OptionError(f"fuel is a number of fusions, None for all, not {value!r}")
+    return int(str(value))
+
+
+def _pool_bytes(options: Mapping[str, Option]) -> int:
     value = options.get("pool_bytes", os.environ.get("TOFUSE_POOL_BYTES"))
     if value is None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
     try:
-        size = int(value)
+        size = int(str(value))
     except ValueError:
         size = -1
     if size < 0:
         raise OptionError(f"pool_bytes is a number of bytes, 0 for no pool, not {value!r}")
     return size
+
+
+def _memory_budget(options: Mapping[str, Option]) -> float | None:
+    """A share from 0 to 1 of what is saved by default, or a whole number of bytes above 1."""
+    value = options.get("memory_budget")
+    if value is None:
+        return None
+    if not isinstance(value, (bool, str, Path, tuple)):
+        if 0 <= value <= 1:
+            return float(value)
+        if value > 1 and str(value).isdigit():
+            return int(value)
+    raise OptionError(
+        "memory_budget is a share from 0 (save nothing but arguments) to 1 (as without it), or a "
+        f"whole number of bytes, not {value!r}"
+    )

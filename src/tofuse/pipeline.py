@@ -2,69 +2,68 @@
 
 from __future__ import annotations
 
-import time
+import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from tofuse.backends.aten.region import graph_runner, region_runner
-from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import bind_threads, host_target, load
-from tofuse.backends.triton.emit import emit as emit_triton
-from tofuse.backends.triton.emit import parameters
-from tofuse.backends.triton.load import Launch as TritonLaunch
-from tofuse.backends.triton.load import load as load_triton
+from tofuse.assembly import Assembled, Built, assemble, build_region
+from tofuse.backends.aten.region import graph_runner
+from tofuse.backends.llvm.load import host_target
+from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import AtenGraph, Captured, convert
+from tofuse.capture.eager import EagerMemory
 from tofuse.config import Config
-from tofuse.errors import CaptureError, CompileError
-from tofuse.fusion.axes import Misaligned
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.hosts import device_of, with_hosts
-from tofuse.fusion.lower import lower
-from tofuse.fusion.partition import partition
+from tofuse.errors import CaptureError
+from tofuse.executors import executors_of
+from tofuse.fusion.cost import loss, nest_cost
+from tofuse.fusion.order import unfused_peak
 from tofuse.fusion.storage import is_view
-from tofuse.fusion.streams import streamed, with_streams
+from tofuse.fusion.within import partition_within
 from tofuse.ir.dims import Dim, symbol, symbols_of
+from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
+from tofuse.ir.machine import Machine
 from tofuse.ir.parse import parse_graph
-from tofuse.ir.region import Partition, Region
+from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.region_text import show_partition
-from tofuse.ir.schedule import Target
+from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.show import show_graph
-from tofuse.ir.tiles import GpuTarget, TileProgram
-from tofuse.ops.kernel_verify import verify
+from tofuse.ir.tiles import GpuTarget
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.report.model import (
+    LITTLE,
     GraphReport,
     KernelReport,
     LibraryCall,
     RegionReport,
+    Span,
     bytes_before,
     region_bytes,
+    with_memory,
 )
-from tofuse.report.repro import write_repro
 from tofuse.report.stages import Stages
-from tofuse.runtime.build import KernelCall, Signature, build_plan
-from tofuse.runtime.cuda import CudaLauncher, capability, device_index
-from tofuse.runtime.execute import Run, load_plan
-from tofuse.runtime.launch import Launcher, find_openmp, thread_count
-from tofuse.runtime.pool import POOL
+from tofuse.runtime.build import Signature, plan_timeline
+from tofuse.runtime.clock import Clock
+from tofuse.runtime.execute import Run
+from tofuse.runtime.launch import thread_count
+from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
-from tofuse.schedule.prefetch import with_prefetch
 from tofuse.schedule.tile_nest import build_tiles
+from tofuse.schedule.variants import variants
+from tofuse.tuning import Choice, Workshop, as_chosen, tune
 
-Keep = Callable[[GraphReport], None]
+Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
 
 
 def compile_graph(gm: AtenGraph, phase: str, config: Config, keep: Keep) -> Run:
     """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured."""
     try:
-        captured = convert(gm, phase)
+        captured = convert(gm, phase, claims_of(config))
     except CaptureError as e:
         keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
         return graph_runner(gm)
@@ -73,34 +72,87 @@ def compile_graph(gm: AtenGraph, phase: str, config: Config, keep: Keep) -> Run:
 
 def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep) -> Run:
     """A callable for a captured program: flat arguments in one list to a list of results."""
-    start = time.perf_counter()
     stages = Stages(phase, config.show, config.dump)
     graph = run_passes(captured.graph)
+    stages.done("passes")
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
-    part = partition(graph, lambda kernel: misfit(kernel, target), Machine(), gpu_misfit)
-    streams = streamed(part)
-    made = [_build(r, part, streams, target, config) for r in part.regions if not r.library]
-    built = [b for b in made if isinstance(b, Built)]
-    launchers, calls, broken = _load(built, part, config)
-    broken += [
-        f"{u.region.name} runs through PyTorch: {u.reason}" for u in made if isinstance(u, Unfit)
-    ]
+    machine = assumed_machine(target, config)
+    memory = captured.memory or EagerMemory(unfused_peak(graph))
+    kept = frozenset(memory.kept if phase == "backward" else ())
+    limit = memory.peak(phase)
+    part = partition_within(
+        graph,
+        lambda k: misfit(k, target, machine),
+        machine,
+        limit + LITTLE,
+        kept,
+        config.fuel,
+        gpu_misfit,
+    )
+    stages.done("partition")
+    _warn_refused(part.refused)
+    choices = _measured_choices(part, target, config) if config.tune == "measure" else {}
+    part, choices = as_chosen(part, choices)
+    if choices:
+        stages.done("measured choice")
     stages.text("regions", lambda: show_partition(part))
-    stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in built))
-    stages.text("source", lambda: "\n".join(b.source for b in built))
-    plan = build_plan(part, _signature(captured, part.graph), calls)
-    stages.text("plan", lambda: repr(plan))
-    fallbacks = {
-        f"region{k}": region_runner(r)
-        for k, r in enumerate(part.regions)
-        if not r.library and r not in calls
-    }
-    run = load_plan(plan, launchers, [t for _, t in captured.constants], fallbacks)
-    elapsed = 1e3 * (time.perf_counter() - start)
-    running = [b for b in built if b.region in calls]
-    keep(_report(phase, captured.graph, part, running, elapsed, repr(plan), broken))
-    return run
+    constants = [t for _, t in captured.constants]
+    signature = _signature(captured, part.graph)
+    made = assemble(part, signature, constants, choices, target, config, stages.done)
+    stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in made.built))
+    stages.text("source", lambda: "\n".join(b.source for b in made.built))
+    stages.text("plan", lambda: repr(made.plan))
+    report = _report(phase, captured.graph, part, made, stages.spans)
+    held = [v for v in part.graph.inputs if v.name in kept]
+    clock = keep(
+        with_memory(
+            report,
+            plan_timeline(made.plan, part, held),
+            eager_peak=limit,
+            saved=memory.ours,
+            eager_saved=memory.saved,
+            repeated=memory.repeated,
+            allowed=memory.allowed,
+        )
+    )
+    return made.load(clock)
+
+
+def _measured_choices(part: Partition, target: Target, config: Config) -> dict[Region, Choice]:
+    """What is fastest for each region, by measurement."""
+    quiet = replace(config, strict=True)
+
+    def make(alone: Partition, choices: Mapping[Region, Choice]) -> Run:
+        given = Signature(alone.graph.inputs, alone.graph.outputs, {})
+        cut, chosen = as_chosen(alone, choices)
+        return assemble(cut, given, (), chosen, target, quiet).load(None)
+
+    def nest_of(alone: Partition, region: Region) -> Nest | None:
+        made = build_region(region, alone, frozenset(), target, quiet)
+        return made.nest if isinstance(made, Built) and isinstance(made.nest, Nest) else None
+
+    def schedules(alone: Partition, region: Region) -> Sequence[Schedule]:
+        first = nest_of(alone, region)
+        if first is None:
+            return ()
+        kernel, machine = first.kernel, measured_machine(target, config)
+        nests = [build_nest(kernel, s, repeat=True) for s in variants(kernel, first.schedule)]
+        nests.sort(key=lambda nest: nest_cost(nest, machine).us)
+        return [nest.schedule for nest in nests]
+
+    def predicted(alone: Partition, region: Region) -> float:
+        nest = nest_of(alone, region)
+        return math.inf if nest is None else nest_cost(nest, measured_machine(target, config)).us
+
+    key = (repr(target), config.precision, *config.executors)
+    return tune(part, Workshop(make, schedules, predicted), key, store_of(config))
+
+
+def claims_of(config: Config) -> Claims:
+    """The calls that stay whole, for executors that come before our kernels."""
+    executors = executors_of(config)
+    return executors.claims if executors.before(KERNELS) or not executors.kernels else nobody
 
 
 def compile_text(text: str, config: Config, keep: Keep = lambda report: None) -> Run:
@@ -115,17 +167,17 @@ def compile_text(text: str, config: Config, keep: Keep = lambda report: None) ->
     return compile_captured(captured, graph.name, config, keep)
 
 
-def misfit(kernel: Kernel, target: Target) -> str | None:
-    """Why a kernel has no loop nest; None where it has."""
+def misfit(kernel: Kernel, target: Target, machine: Machine) -> str | None:
+    """Why a kernel has no loop nest, or a worse one than its parts; None where it is good."""
     try:
-        build_nest(kernel, choose_schedule(kernel, target))
+        nest = build_nest(kernel, choose_schedule(kernel, target))
     except Unschedulable as e:
         return str(e)
-    return None
+    return loss(nest_cost(nest, machine))
 
 
 def gpu_misfit(kernel: Kernel) -> str | None:
-    """The same on a GPU."""
+    """Why a kernel has no launches on a GPU; None where it has, whatever they cost."""
     try:
         build_tiles(kernel, GpuTarget())
     except Unschedulable as e:
@@ -133,112 +185,11 @@ def gpu_misfit(kernel: Kernel) -> str | None:
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class Built:
-    """A region on its way to machine code; `broken` says why there will be none."""
-
-    region: Region
-    nest: Nest | TileProgram
-    arguments: tuple[Value, ...]
-    source: str
-    broken: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Unfit:
-    """A region that has no loop nest, such as a lone reduction of a broadcast tensor."""
-
-    region: Region
-    reason: str
-
-
-def _build(
-    region: Region, part: Partition, streams: frozenset[Value], target: Target, config: Config
-) -> Built | Unfit:
-    exact = config.precision == "eager"
-    try:
-        lowered = lower(region, part.storage, exact=exact)
-        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
-        kernel = with_hosts(kernel, lowered.arguments, device_of(region.ops))
-        verify(kernel)  # 8 us a statement, where compiling one takes 1000
-        nest = _scheduled(kernel, device_of(region.ops), target)
-    except (Misaligned, Unschedulable) as e:
-        return Unfit(region, str(e))
-    try:
-        source = _source(nest, target, exact)
-    except CompileError as e:
-        return Built(region, nest, lowered.arguments, f"; {e}", str(e))
-    return Built(region, nest, lowered.arguments, source)
-
-
-def _scheduled(kernel: Kernel, device: str, target: Target) -> Nest | TileProgram:
-    """The loops of a kernel on the CPU, or its launches on a GPU."""
-    if device == "cpu":
-        return with_prefetch(build_nest(kernel, choose_schedule(kernel, target), repeat=True))
-    version, multiprocessors = capability(device)
-    return build_tiles(kernel, GpuTarget(multiprocessors, version))
-
-
-def _source(nest: Nest | TileProgram, target: Target, exact: bool) -> str:
-    """The text of a kernel; raises CompileError."""
-    if isinstance(nest, TileProgram):
-        return emit_triton(nest, exact=exact)
-    return emit(nest, contract=not exact, avx512=target.avx512)
-
-
-def _launcher(b: Built, text: str, config: Config) -> Callable[..., None]:
-    """Machine code for a region; raises CompileError."""
-    if b.broken is not None:
-        raise CompileError(b.broken)
-    if isinstance(b.nest, Nest):
-        (entry,) = load(text, ["kernel"])
-        return Launcher(entry, b.nest.kernel, b.nest.block_bytes)
-    names = [tuple(parameters(nest)) for nest in b.nest.nests]
-    device = device_of(b.region.ops)
-    launches = [
-        TritonLaunch(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
-    ]
-    made = load_triton(text, launches, capability(device)[0], config.precision != "eager")
-    return CudaLauncher(b.nest, names, made.binary, device_index(device))
-
-
-def _load(
-    built: Sequence[Built], part: Partition, config: Config
-) -> tuple[list[Callable[..., None]], dict[Region, KernelCall], list[str]]:
-    """Machine code for every distinct kernel; regions that do not compile are left out."""
-    bind_threads(find_openmp())
-    POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
-    launchers: list[Callable[..., None]] = []
-    calls: dict[Region, KernelCall] = {}
-    numbers: dict[str, int] = {}
-    broken: list[str] = []
-    for b in built:
-        name = b.nest.kernel.name
-        text = b.source.replace(f"@{name}", "@kernel")
-        key = f"{device_of(b.region.ops)} {text}"
-        if key not in numbers:
-            try:
-                launchers.append(_launcher(b, text, config))
-            except CompileError as e:
-                broken.append(_report_broken(b, part, config, e))
-                continue
-            numbers[key] = len(launchers) - 1
-        calls[b.region] = KernelCall(numbers[key], b.arguments, b.nest.kernel.symbols)
-    return launchers, calls, broken
-
-
-def _report_broken(b: Built, part: Partition, config: Config, error: CompileError) -> str:
-    """Warn, or raise under `strict`, with a file that shows the failure again."""
-    name = b.nest.kernel.name
-    path = write_repro(b.region, part.storage, str(error), config.dump)
-    at = "" if path is None else f"; {path} shows it again"
-    lines = dict.fromkeys(repr(op.loc) for op in b.region.ops if op.loc is not None)
-    where = f" (from {', '.join(lines)})" if lines else ""
-    if config.strict:
-        raise CompileError(f"{name}{where} does not compile: {error}{at}") from error
-    message = f"tofuse runs {name}{where} through PyTorch: {error}{at}"
-    warnings.warn(message, stacklevel=2)
-    return f"{name}: {error}"
+def _warn_refused(refused: Sequence[Verdict]) -> None:
+    """Say what could not be fused although the user asks for it."""
+    if refused:
+        edges = "; ".join(repr(v) for v in refused)
+        warnings.warn(f"tofuse could not fuse all that fuse() asks for: {edges}", stacklevel=2)
 
 
 def _signature(captured: Captured, graph: Graph) -> Signature:
@@ -249,22 +200,25 @@ def _signature(captured: Captured, graph: Graph) -> Signature:
     return Signature((*captured.arguments, *constants), results, captured.symbols)
 
 
+def _call_reason(region: Region) -> str:
+    """Why a region is a call, and what else the library does in it."""
+    if not region.library:
+        return "no kernel"
+    done = [f" with its epilogue: {v}" for name, v in region.ops[0].attrs if name == "epilogue"]
+    return "".join(["library call", *done])
+
+
 def _target(region: Region) -> str:
     """The operator of a library call; the name of a region that PyTorch runs op by op."""
     return str(region.ops[0].attr("target")) if region.library else region.name
 
 
 def _report(
-    phase: str,
-    graph: Graph,
-    part: Partition,
-    built: Sequence[Built],
-    elapsed: float,
-    plan: str,
-    broken: Sequence[str],
+    phase: str, graph: Graph, part: Partition, made: Assembled, stages: Sequence[Span]
 ) -> GraphReport:
     views = frozenset(op for op in graph.ops if is_view(op))
-    ours = {b.region for b in built}
+    ours = {b.region for b in made.built}
+    assigned = made.assigned
     regions = [
         RegionReport(
             r.name,
@@ -274,17 +228,20 @@ def _report(
             region_bytes(r, part.storage),
             r.name if r in ours else None,
             tuple(v.name for op in r.ops for v in op.results),
+            assigned[r].us,
+            executor=assigned[r].name,
+            why=assigned[r].why,
         )
         for r in part.regions
     ]
     calls = [
-        LibraryCall(_target(r), phase, "library call" if r.library else "no kernel", r.ops[0].loc)
+        LibraryCall(_target(r), phase, _call_reason(r), r.ops[0].loc)
         for r in part.regions
         if r not in ours and not _target(r).startswith("tofuse.")
     ]
     kernels = [
         KernelReport(b.region.name, phase, b.source, f"{b.nest.kernel!r}\n{b.nest!r}")
-        for b in built
+        for b in made.built
     ]
     return GraphReport(
         phase,
@@ -294,8 +251,11 @@ def _report(
         part.verdicts,
         bytes_before(graph, views),
         sum(r.nbytes for r in regions),
-        elapsed,
+        (stages[-1].end - stages[0].begin) / 1e6,
         show_graph(part.graph),
-        plan,
-        tuple(broken),
+        repr(made.plan),
+        tuple(made.notes),
+        launches_before=len(graph.ops) - len(views),
+        stages=tuple(stages),
+        fusions=part.fusions,
     )

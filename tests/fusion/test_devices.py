@@ -25,7 +25,7 @@ from tofuse.schedule.tile_nest import build_tiles
 
 def cut(graph: Graph) -> Partition:
     verify(graph)
-    return partition(run_passes(graph), lambda kernel: None, Machine(), gpu_misfit)
+    return partition(run_passes(graph), lambda kernel: None, Machine(), fits_gpu=gpu_misfit)
 
 
 def kernels(part: Partition) -> list[tuple[str, Kernel]]:

@@ -17,6 +17,7 @@ from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value
 from tofuse.ir.kernel import Kernel, show_kernel
 from tofuse.ir.kernel_parse import parse_kernel
+from tofuse.ir.loops import Nest
 from tofuse.ir.region import Partition
 from tofuse.ir.region_text import parse_partition, show_partition
 from tofuse.ir.schedule import Loop, Schedule, Target
@@ -25,6 +26,7 @@ from tofuse.ir.types import DType
 from tofuse.ops.kernel_verify import verify
 from tofuse.ops.reference import run_graph
 from tofuse.passes import run_passes
+from tofuse.runtime.in_place import overwrites
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 
@@ -128,9 +130,11 @@ def test_graphs(data: st.DataObject):
             nest = build_nest(kernel, schedule, repeat=data.draw(st.booleans()))
         except Unschedulable:
             return want
-        got = run_nest(nest, buffers, sizes, data.draw(st.sampled_from((1, 3))), contract=False)
-        for name, t in want.items():
-            close(got[name], t, f"{name} of {nest!r}\n{kernel!r}")
+        threads = data.draw(st.sampled_from((1, 3)))
+        for shared in (None, *mergeable(nest, buffers)):
+            got = run_nest(nest, buffers, sizes, threads, contract=False, shared=shared)
+            for name, t in want.items():
+                close(got[name], t, f"{name} of {nest!r}\n{kernel!r}, {shared} in one memory")
         return want
 
     want = outputs(graph, inputs, sizes)
@@ -139,6 +143,13 @@ def test_graphs(data: st.DataObject):
         got = run_partition(part, inputs, sizes, run, exact=True)
         for a, b in zip(got, want, strict=True):
             close(a, b, f"{run.__name__}\n{text}")
+
+
+def mergeable(nest: Nest, buffers: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
+    """Buffers read and written that may be one memory, and are of one size."""
+    names = [b.name for b in nest.kernel.buffers]
+    pairs = [(names[i], names[j]) for i, j in overwrites(nest)]
+    return [(a, b) for a, b in pairs if buffers[a].shape == buffers[b].shape]
 
 
 def close(got: torch.Tensor, want: torch.Tensor, where: str) -> None:

@@ -22,7 +22,7 @@ graph(x: f32[4,s0], w: f32[s0]{2}, e: f32[]{}) {
   v2 = sum(v0, dims=(1,), dtype=f32) : f32[4]
   v3, v4 = opaque(x, target='aten.topk.default', args='$0, 2', picks=(0, 1)) : f32[4,2], i64[4,2]  # at model.py:12
   v5 = full(value=-0.0, shape=(), dtype=f32) : f32[]@cuda:0
-  v6 = maximum(x, -inf) : f32[4,s0]{1,4}  # at /a dir/b # c.py:3
+  v6 = maximum(x, -inf) : f32[4,s0]{1,4}  # at /a dir/b # c.py:3 (no_fuse gelu 3)
   v7 = mul(x, s0) : f32[4,s0]
   opaque(x, target='my.log', args="'a, $0'", effect=True)
   return v1, None, v2, x
@@ -36,7 +36,8 @@ def test_example():
     assert graph.inputs[1].strides == (2,)
     assert graph.inputs[2].strides == ()
     assert graph.ops[3].loc == Loc("model.py", 12)
-    assert graph.ops[5].loc == Loc("/a dir/b # c.py", 3)
+    loc = graph.ops[5].loc
+    assert loc == Loc("/a dir/b # c.py", 3) and loc.hint == "no_fuse gelu 3"
     assert graph.outputs == (graph.ops[1].result, None, graph.ops[2].result, graph.inputs[0])
 
 

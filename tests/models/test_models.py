@@ -10,6 +10,9 @@ import transformers as hf
 from torch import nn
 
 import tofuse
+from tests.support.golden import assert_golden
+from tofuse.api import compile_reporting
+from tofuse.config import make_config
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_dynamo"),
@@ -98,11 +101,11 @@ BUILDERS = (bert, llama, gpt2, t5, vit, resnet)
 
 
 @pytest.mark.parametrize("build", BUILDERS, ids=lambda b: b.__name__)
-def test_training_and_inference(build):
+def test_training_and_inference(build, request):
     torch.manual_seed(1)
     model, loss_of = build()
     other = copy.deepcopy(model)
-    compiled = tofuse.compile(model)
+    compiled, report = compile_reporting(model, make_config({}))
     optimisers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model, other)]
     for m in (model, other):
         m.train()
@@ -130,6 +133,7 @@ def test_training_and_inference(build):
         m.eval()
     with torch.no_grad():
         torch.testing.assert_close(loss_of(compiled), loss_of(other), rtol=1e-4, atol=1e-5)
+    assert_golden(f"model_{build.__name__}", report, request.config.getoption("--accept"))
 
 
 SHAPES = [(16, 8), (16,), (3, 5, 2), (1,), (7, 7), ()]

@@ -1,6 +1,7 @@
 """A block that anybody can still see is never handed out; and all others are."""
 
 import gc
+import os
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,15 @@ from tofuse.runtime.pool import POOL, SMALLEST, Pool, size_class
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 N = 1 << 18  # float32 elements: well above the smallest block
+
+
+@pytest.fixture
+def one_thread():
+    """Waking threads takes most of a small call."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def add(x):
@@ -183,21 +193,55 @@ def test_size_classes_waste_at_most_an_eighth():
         assert nbytes <= size_class(nbytes) <= nbytes * 9 / 8 + 4096
 
 
-def test_a_soak_neither_grows_nor_corrupts():
-    """Some thousands of calls of several programs and sizes, some results held for a while."""
-    programs = [
-        tofuse.compile(f)
-        for f in (lambda x: x * 2 + 1, lambda x: (x * 2).softmax(-1), lambda x: x.t() + x.sum(0))
-    ]
-    checks = (lambda x: x * 2 + 1, lambda x: (x * 2).softmax(-1), lambda x: x.t() + x.sum(0))
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.usefixtures("one_thread")  # OpenMP's threads do not outlive a fork
+def test_a_fork_has_memory_of_its_own():
+    compiled, x = tofuse.compile(add), torch.full((N,), 6.0)
+    compiled(x)
+    held = compiled(x)
+    with POOL.lock:  # as another thread might hold it
+        child = os.fork()
+    if child == 0:
+        right = all(bool((compiled(torch.zeros(N)) == 1).all()) for _ in range(3))
+        os._exit(0 if right and bool((held == 7).all()) else 1)
+    for _ in range(3):
+        assert (compiled(torch.full((N,), 2.0)) == 3).all()
+    assert os.waitpid(child, 0)[1] == 0
+    assert (held == 7).all()
+
+
+def test_stats_and_empty_cache():
+    compiled, x = tofuse.compile(add), torch.randn(N)
+    result = compiled(x)
+    tofuse.empty_cache()
+    stats = tofuse.memory_stats()
+    assert stats["used_bytes"] == stats["held_bytes"] >= result.nbytes
+    del result
+    assert tofuse.memory_stats()["used_bytes"] < stats["used_bytes"]
+    assert tofuse.empty_cache() >= x.nbytes
+    assert tofuse.memory_stats()["held_bytes"] < stats["held_bytes"]
+
+
+def scores(x):
+    return (x @ x * 0.125).softmax(-1)
+
+
+SOAKED = (add, lambda x: (x * 2).softmax(-1), lambda x: x.t() + x.sum(0), scores)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_soak_neither_grows_nor_corrupts(request):
+    """Thousands of calls of several programs and sizes, some results held for a while."""
+    calls = 100_000 if request.config.getoption("--full") else 3_000
+    programs = [tofuse.compile(f, capture="trace") for f in SOAKED]
     inputs = [torch.randn(n, n) for n in (16, 260, 300)]
-    with torch.no_grad():
-        expected = [[c(x) for x in inputs] for c in checks]
+    expected = [[f(x) for x in inputs] for f in SOAKED]
     held = []
 
     def round_trip(count):
         for k in range(count):
-            p, i = k % 3, (k // 3) % 3
+            p, i = k % 4, (k // 4) % 3
             held.append((p, i, programs[p](inputs[i])))
             if len(held) > 7:
                 p, i, result = held.pop((k * 5) % 7)
@@ -206,7 +250,7 @@ def test_a_soak_neither_grows_nor_corrupts():
 
     round_trip(600)
     before, blocks = resident_kb(), POOL.stats()["blocks"]
-    round_trip(2400)
+    round_trip(calls)
     assert resident_kb() - before < 24 * 1024
     assert POOL.stats()["blocks"] <= blocks + 2
 

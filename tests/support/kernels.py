@@ -85,10 +85,14 @@ def run_nest(
     sizes: Mapping[str, int],
     threads: int = 1,
     contract: bool = True,
+    shared: tuple[str, str] | None = None,
 ) -> Buffers:
-    """The same for a nest."""
+    """The same for a nest; `shared` names a buffer read and one written that are one memory."""
     kernel = nest.kernel
     own = fresh_outputs(kernel, buffers)
+    if shared is not None:
+        source, out = shared
+        own[source] = own[out].copy_(own[source])
     entry = compiled(emit(nest, contract=contract), kernel.name)
     block = evaluate(nest.block_bytes, sizes)
     space = torch.full((block * threads + 128,), PATTERN, dtype=torch.uint8)

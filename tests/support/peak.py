@@ -1,8 +1,8 @@
 """The most bytes that a call and its backward hold at once, as PyTorch's allocator counts them."""
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.allocations import allocations
 from tests.support.eager import tensors
 
 
@@ -10,14 +10,7 @@ def peak_bytes(fn, *args):
     """Above what was held before; the third call is measured, when all is compiled and warm."""
     for _ in range(2):
         _step(fn, args)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as measured:
-        _step(fn, args)
-    events = [e for e in measured.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
+    return allocations(lambda: _step(fn, args)).peak
 
 
 def _step(fn, args):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx import GraphModule
 
+from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.partition import partition
 from tofuse.capture.programs import guard_overlaps, pass_through_dropout, refusal
@@ -33,6 +35,8 @@ def aot_backend(
     compile_graph: CompileGraph,
     *,
     own_random: bool = True,
+    memory_budget: float | None = None,
+    claims: Claims = nobody,
     refused: Callable[[str], None] = lambda reason: None,
     failed: Callable[[Exception], None] | None = None,
 ) -> Backend:
@@ -58,8 +62,8 @@ def aot_backend(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=partition_joint,
-        decompositions=decompositions(own_random=own_random),
+        partition_fn=functools.partial(partition_joint, budget=memory_budget),
+        decompositions=decompositions(own_random=own_random, claims=claims),
     )
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
@@ -98,6 +102,7 @@ def partition_joint(
     *,
     num_fwd_outputs: int,
     static_lifetime_input_indices: list[int] | None = None,
+    budget: float | None = None,
 ) -> tuple[GraphModule, GraphModule]:
     """The forward and the backward of a joint graph, on one random seed."""
     return partition(
@@ -105,4 +110,5 @@ def partition_joint(
         joint_inputs,
         num_fwd_outputs=num_fwd_outputs,
         static_lifetime_input_indices=static_lifetime_input_indices,
+        budget=budget,
     )

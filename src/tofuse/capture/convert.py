@@ -15,8 +15,10 @@ from torch.fx.node import Argument as FxArgument
 
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Argument, Call, Rule, Text
+from tofuse.capture.claims import Claims, claimed, nobody
 from tofuse.capture.devices import DEVICES
 from tofuse.capture.dtypes import dtype_of
+from tofuse.capture.eager import EagerMemory, memory_of
 from tofuse.capture.location import locate
 from tofuse.capture.opaque import opaque
 from tofuse.capture.rules_create import CREATION
@@ -45,14 +47,16 @@ class Captured:
     results: tuple[Value | Dim | None, ...]
     constants: tuple[tuple[Value, torch.Tensor], ...]
     symbols: dict[str, Source]
+    memory: EagerMemory | None = None
 
 
-def convert(gm: GraphModule, name: str) -> Captured:
+def convert(gm: GraphModule, name: str, claims: Claims = nobody) -> Captured:
     """Bring an ATen graph into a Graph; CaptureError where that is impossible.
 
-    Calls without a rule, and calls that their rule refuses, become `opaque` ops.
+    Calls without a rule, calls that their rule refuses, and calls but views that an executor
+    claims become `opaque` ops.
     """
-    return _Converter(gm).run(name)
+    return _Converter(gm, claims).run(name)
 
 
 @lru_cache(maxsize=4096)
@@ -65,6 +69,7 @@ def rule_of(target: object) -> Rule | None:
 @dataclass
 class _Converter:
     gm: GraphModule
+    claims: Claims = nobody
     build: Builder = field(default_factory=lambda: Builder(Sizes()))
     env: dict[Node, Result] = field(default_factory=dict)
     constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
@@ -88,7 +93,8 @@ class _Converter:
         results = tuple(r if isinstance(r, Value) else None for r in outputs)
         graph = Graph(tuple(inputs), tuple(self.build.ops), results, name)
         symbols = self.build.sizes.sources
-        return Captured(graph, arguments, outputs, tuple(self.constants), symbols)
+        memory = memory_of(self.gm)
+        return Captured(graph, arguments, outputs, tuple(self.constants), symbols, memory)
 
     def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:
         """Learn every symbol before any size is read, integers first."""
@@ -174,7 +180,8 @@ class _Converter:
         named |= dict(zip((a.name for a in schema), args, strict=False))
         call = Call(self.build, node, named | kwargs)
         rule, mark = rule_of(target), len(self.build.ops)
-        if rule is not None and fusible(node, target):
+        taken = str(target).rpartition(".")[0] not in VIEWS and claimed(node, self.claims)
+        if rule is not None and not taken and fusible(node, target):
             try:
                 self.build.device = _device(node)
                 return self._finals(call, rule(call), mark)

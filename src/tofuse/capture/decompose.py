@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Union
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table as torch_table
 from torch._ops import OpOverload
 
+from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
 from tofuse.capture.rng import RANDOM_DECOMPOSITIONS
 
-Decomposition = Callable[..., Union[Tensor, Sequence[Tensor]]]  # noqa: UP007  (run time)
 aten = torch.ops.aten
 
 
-def decompositions(*, own_random: bool = True) -> dict[OpOverload, Decomposition]:
-    """The table for AOTAutograd; without `own_random`, ATen draws its own random numbers."""
+def decompositions(
+    *, own_random: bool = True, claims: Claims = nobody
+) -> dict[OpOverload, Decomposition]:
+    """The table for AOTAutograd; without `own_random`, ATen draws its own random numbers.
+
+    What an executor claims stays whole.
+    """
     names = frozenset(" ".join(FROM_TORCH).split())
     table: dict[OpOverload, Decomposition] = {
         op: rule
@@ -28,7 +32,7 @@ def decompositions(*, own_random: bool = True) -> dict[OpOverload, Decomposition
     table.update(OWN)
     if own_random:
         table.update(RANDOM_DECOMPOSITIONS)
-    return table
+    return unless_claimed(table, claims)
 
 
 def _name(op: OpOverload) -> str:

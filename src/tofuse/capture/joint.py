@@ -22,6 +22,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tofuse.capture.aot import Boxed, boxed, partition_joint
+from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import Function, Substitute, data_errors
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.rng import merge_seeds
@@ -45,17 +46,19 @@ def compile_program(
     tensors: Sequence[torch.Tensor],
     given: int,
     compile_graph: CompileGraph,
+    memory_budget: float | None = None,
+    claims: Claims = nobody,
 ) -> Program:
     """Compile `function(*tensors[:given])`; the other tensors are those it closes over."""
     tree = _Tree(function, tensors, given)
-    parts = _Parts(compile_graph)
+    parts = _Parts(compile_graph, memory_budget)
     traced = aot_function(
         tree.flat,
         fw_compiler=parts.compiler("forward"),
         bw_compiler=parts.compiler("backward"),
         inference_compiler=parts.compiler("inference"),
         partition_fn=parts.partition,
-        decompositions=decompositions(),
+        decompositions=decompositions(claims=claims),
     )
     with data_errors(), tracing(TracingContext(FakeTensorMode())), preserve_node_meta():
         first = traced(*tensors)
@@ -113,6 +116,7 @@ class _Parts:
     """What AOTAutograd handed over: the graphs, and what it knows of results and arguments."""
 
     compile_graph: CompileGraph
+    memory_budget: float | None = None
     runs: dict[str, Run] = field(default_factory=dict)
     context: TracingContext | None = None
     graphs: tuple[GraphModule, GraphModule] | None = None
@@ -143,6 +147,7 @@ class _Parts:
             joint_inputs,
             num_fwd_outputs=num_fwd_outputs,
             static_lifetime_input_indices=static_lifetime_input_indices,
+            budget=self.memory_budget,
         )
         return self.graphs
 
@@ -207,6 +212,8 @@ class Context(torch.autograd.function.FunctionCtx):
 
     saved_tensors: tuple[torch.Tensor, ...]
 
+    def maybe_clear_saved_tensors(self) -> None: ...
+
 
 def _training(parts: _Parts, wanted: Sequence[bool]) -> Callable[..., Results] | None:
     """An autograd.Function on the two compiled graphs."""
@@ -224,10 +231,12 @@ def _training(parts: _Parts, wanted: Sequence[bool]) -> Callable[..., Results] |
 
     def run_backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
         used = grads if direct else [grads[differentiable[k]] for k in tangents]
+        arguments = [*ctx.saved_tensors, *used]
+        ctx.maybe_clear_saved_tensors()  # the plan releases each after its last use
         if autocast_on():
             with _DisableAutocast():
-                return tuple(parts.backward()([*ctx.saved_tensors, *used]))
-        return tuple(parts.backward()([*ctx.saved_tensors, *used]))
+                return tuple(parts.backward()(arguments))
+        return tuple(parts.backward()(arguments))
 
     class Fused(torch.autograd.Function):
         @staticmethod

@@ -1,24 +1,28 @@
-"""The user's line behind an FX node."""
+"""The user's line behind an FX node, and the hint that stands around it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch.fx import Node
 
+from tofuse.capture.hints import hint_of
 from tofuse.ir.graph import Loc
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n(?P<code>[^\n]*)', re.M)
-_NOT_THEIRS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_OURS = str(Path(__file__).parents[1])
+_NOT_THEIRS = (str(Path(torch.__file__).parent), _OURS)
 
 
 def locate(node: Node) -> Loc | None:
     """The innermost frame of the user's own code, or else of a package that is not torch."""
-    trace = node.meta.get("stack_trace")
-    return _parse(trace) if isinstance(trace, str) else None
+    trace, hint = node.meta.get("stack_trace"), hint_of(node)
+    loc = _parse(trace) if isinstance(trace, str) else None
+    return replace(loc or Loc("<unknown>", 0), hint=hint) if hint else loc
 
 
 @lru_cache(maxsize=4096)  # the ops of one line share their trace
@@ -26,5 +30,5 @@ def _parse(trace: str) -> Loc | None:
     frames = [Loc(m["file"], int(m["line"]), m["code"].strip()) for m in _FRAME.finditer(trace)]
     outside = [f for f in frames if not f.file.startswith(_NOT_THEIRS)]
     own = [f for f in outside if "site-packages" not in f.file]
-    chosen = own or outside or frames
+    chosen = own or outside or [f for f in frames if not f.file.startswith(_OURS)]
     return chosen[-1] if chosen else None

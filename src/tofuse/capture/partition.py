@@ -12,12 +12,14 @@ A minimum cut, as in torch's own partitioner, but of bytes alone and with our ow
   a matrix product) is saved: computing it again would cost a pass over memory.
 - Saving what the forward would otherwise not write costs half as much again.
 - A value more than CHAIN operations from the last saved one is saved.
+- Where that is more than eager would save, or than `memory_budget` allows, saved values are given
+  up again (`budget.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
@@ -30,16 +32,20 @@ from torch._functorch.partitioners import (
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from tofuse.capture.budget import Bounded, Budget, limit_of
 from tofuse.capture.convert import fusible, rule_of
+from tofuse.capture.eager import UNKNOWN_SIZE, EagerMemory, attach, eager_memory, storages
+from tofuse.capture.hints import hint_of
 from tofuse.capture.mincut import INFINITE, cut_vertices
 from tofuse.capture.rules_reduce import REDUCTIONS
+from tofuse.ir.hints import NO_FUSE
 from tofuse.ops.table import TRANSCENDENTAL
 
 CHAIN = 30.0  # transcendental operations computed again per value, at most
 CHEAP = 0.05  # what any other operation counts in this
 RESULT, ARGUMENT = 1, 2  # the price of what lives anyway; a result saves more work
+LITTLE = 64 * 1024  # bytes that are saved though eager saves them not, such as row statistics
 LAST_RESORT = 1 << 50  # the price of saving what will be changed
-UNKNOWN_SIZE = 4096  # stands for a size without a hint
 
 
 def partition(
@@ -48,12 +54,22 @@ def partition(
     *,
     num_fwd_outputs: int,
     static_lifetime_input_indices: list[int] | None = None,
+    budget: float | None = None,
 ) -> tuple[GraphModule, GraphModule]:
     """The partition function of AOTAutograd: the forward and the backward graph."""
     if has_recomputable_ops(joint):
         joint = cleanup_recompute_tags(joint, is_default_partition=False)
     plan = _Plan(list(joint.graph.nodes), num_fwd_outputs)
-    saved = plan.saved()
+    memory = eager_memory(plan.order, num_fwd_outputs)
+    found = plan.bounded(plan.saved(), budget, memory)
+    saved, free = found.saved, plan.living()
+    memory = replace(
+        memory,
+        ours=plan.nbytes(saved),
+        allowed=found.limit,
+        repeated=found.repeated,
+        kept=tuple(n.name for n in saved if any(key not in free for key, _ in storages(n))),
+    )
     tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
     # floats of sizes are computed again from the integers
     numbers = [
@@ -65,6 +81,7 @@ def partition(
     for module in (forward, backward):
         module.graph.eliminate_dead_code(is_impure_node=_must_stay)
         module.recompile()
+        attach(module, memory)
     return forward, backward
 
 
@@ -78,12 +95,14 @@ class _Plan:
     backward: set[Node] = field(default_factory=set)  # dependent on tangents and read
     held: set[Node] = field(default_factory=set)  # never computed again
     needed: set[Node] = field(default_factory=set)  # for what the forward returns
+    returned: set[Node] = field(default_factory=set)  # by the backward
 
     def saved(self) -> list[Node]:
         """The nodes whose values the backward receives, in program order."""
         outputs = tree_leaves(next(n for n in self.order if n.op == "output").args)
         first = [n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node)]
         second = [n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node)]
+        self.returned = set(second)
         self._split(second)
         self.held = {n for n in self.forward if not _recomputable(n)}
         written = set(self.held) | {_base(n) for n in first}
@@ -96,7 +115,7 @@ class _Plan:
         }
         self.needed = self._needed(first)
         self._limit_chains()
-        return self._cut(second, written, {_base(n) for n in self._new(first)})
+        return self._cut(written, {_base(n) for n in self._new(first)})
 
     def _new(self, outputs: list[Node]) -> list[Node]:
         """The results that are the caller's own: not what arguments are overwritten with."""
@@ -107,6 +126,38 @@ class _Plan:
         leaves = tree_leaves(self.order[-1].args)[: self.num_fwd_outputs]
         others = {n for n, over in zip(leaves, overwriting, strict=True) if not over}
         return [n for n in outputs if n in others]
+
+    def bounded(self, saved: list[Node], share: float | None, eager: EagerMemory) -> Bounded:
+        """No more saved than the budget allows; nor than eager saves, calls of libraries aside."""
+        found = self._budget(_recomputable_or_sum).bound(saved, eager.saved + LITTLE)
+        limit = limit_of(share, self.nbytes(saved))
+        if limit is None or self.nbytes(found.saved) <= limit:
+            return replace(found, limit=limit)
+        return self._budget(_repeatable).bound(saved, limit)
+
+    def _budget(self, repeatable: Callable[[Node], bool]) -> Budget:
+        sinks = [n for n in self._sinks() if not _is_number(n)]
+        given = {n for n in self.order if n.op in ("placeholder", "get_attr")}
+        rest = frozenset(given - _changed(self.order)), self.living()
+        return Budget(self.order, sinks, repeatable, _recomputable, *rest)
+
+    def nbytes(self, nodes: Sequence[Node]) -> int:
+        """Bytes of the storages of tensors, but for what lives anyway."""
+        held, free = {k: size for n in nodes for k, size in storages(n)}, self.living()
+        return sum(size for key, size in held.items() if key not in free)
+
+    def living(self) -> frozenset[int]:
+        """Storages that live anyway: of arguments, and of the forward's results."""
+        output = next(n for n in self.order if n.op == "output")
+        results = tree_leaves(output.args)[: self.num_fwd_outputs]
+        nodes = [n for n in self.order if n.op in ("placeholder", "get_attr")]
+        nodes += [n for n in results if isinstance(n, Node)]
+        return frozenset(key for n in nodes for key, _ in storages(n))
+
+    def _sinks(self) -> list[Node]:
+        """Values of the forward that the backward reads or returns."""
+        read = {i for n in self.backward for i in n.all_input_nodes} | self.returned
+        return [n for n in self.order if n in self.forward and n in read]
 
     def _split(self, outputs: list[Node]) -> None:
         tangents: set[Node] = set()
@@ -143,10 +194,8 @@ class _Plan:
                 self.held.add(n)
                 cost[n] = 0.0
 
-    def _cut(self, outputs: list[Node], written: set[Node], returned: set[Node]) -> list[Node]:
-        read_later = {i for n in self.backward for i in n.all_input_nodes} | set(outputs)
-        sinks = [n for n in self.order if n in self.forward and n in read_later]
-        sinks = [n for n in sinks if not _is_number(n)]
+    def _cut(self, written: set[Node], returned: set[Node]) -> list[Node]:
+        sinks = [n for n in self._sinks() if not _is_number(n)]
         place = {n: k for k, n in enumerate(sinks)}
         reached, edges, sources = list(sinks), [], []
         for n in reached:  # grows while it is walked
@@ -177,12 +226,26 @@ def _recomputable(node: Node) -> bool:
         return True
     if node.op != "call_function" or _must_stay(node) or _is_random(node):
         return False
+    if hint_of(node).startswith(NO_FUSE) and node.meta.get("partitioner_tag") != "is_backward":
+        return False  # a pass over memory of its own
     if must_recompute(node) or _is_number(node):
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
         return True  # an element of a tuple
     rule = rule_of(node.target)
     return rule is not None and rule not in REDUCTIONS.values() and fusible(node, node.target)
+
+
+def _recomputable_or_sum(node: Node) -> bool:
+    """Reductions too: all that costs a pass over memory, but no library's work."""
+    return _recomputable(node) or (_repeatable(node) and rule_of(node.target) is not None)
+
+
+def _repeatable(node: Node) -> bool:
+    """Whether running it again gives the same once more."""
+    return node.op == "get_attr" or (
+        node.op == "call_function" and not _must_stay(node) and not _is_random(node)
+    )
 
 
 def _must_stay(node: Node) -> bool:

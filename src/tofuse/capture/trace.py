@@ -20,6 +20,7 @@ from torch._C import _are_functorch_transforms_active as transforms_active
 from torch._C._dynamo.guards import TensorGuards
 
 from tofuse.capture.arguments import Call, Keywords, Signature, signature_of, take_apart
+from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import closed_over
 from tofuse.capture.joint import CompileGraph, compile_program
 
@@ -74,8 +75,11 @@ class Traced:
         function: Callable[..., object],
         compile_graph: CompileGraph,
         module: torch.nn.Module | None = None,
+        memory_budget: float | None = None,
+        claims: Claims = nobody,
     ) -> None:
-        self.function, self.compile_graph = function, compile_graph
+        self.function, self.compile_graph, self.claims = function, compile_graph, claims
+        self.memory_budget = memory_budget
         self.modules = [] if module is None else list(module.modules())
         self.plain: list[Entry] = []  # for calls with distinct tensors and nothing else
         self.other: dict[Signature, list[Entry]] = {}
@@ -138,7 +142,8 @@ class Traced:
         closed = [t for t in found if id(t) not in given and id(t) not in slots]
         held = [t for t in found if id(t) not in given and id(t) in slots]
         tensors = [*call.tensors, *closed, *held]
-        program = compile_program(flat, tensors, len(call.tensors), self.compile_graph)
+        count, budget = len(call.tensors), self.memory_budget
+        program = compile_program(flat, tensors, count, self.compile_graph, budget, self.claims)
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         entry = Entry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),

@@ -133,8 +133,6 @@ def _join(state: Alignment, op: Op) -> Dims:
     for k, x in enumerate(op.operands):
         if not isinstance(x, Value):
             continue
-        if (op, k) not in state.outer:
-            raise Misaligned(f"{op.kind} of a value computed in the same kernel")
         for d, axes in enumerate(state.operand(op, k)):
             if x.shape[d] == op.result.shape[d]:
                 state.atoms.unify(axes, out[d])

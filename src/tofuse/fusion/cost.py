@@ -1,19 +1,354 @@
-"""What memory traffic and launches cost on this machine."""
+"""What a loop nest costs: arithmetic by class, bytes by the memory they come from, threads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from typing import Union
+
+from tofuse.ir.dims import hint, product
+from tofuse.ir.kernel import (
+    Affine,
+    Compute,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Take,
+    Uniform,
+    iteration_axes,
+    uses,
+)
+from tofuse.ir.loops import Do, For, Nest, Node, Phase, Restore
+from tofuse.ir.machine import Machine
+from tofuse.ir.schedule import Loop
+from tofuse.ir.tiles import TileProgram
+from tofuse.ir.types import DType
+from tofuse.ops.work import kernel_work, threads_worth
+
+LINE = 64  # bytes that memory moves at once
+OVERLAP = 0.15  # of the smaller of arithmetic and traffic is not hidden behind the larger
+MARGIN = 2.5  # by which a merge must be predicted slower: what it is held against is a lower bound
+FEW_LINES = 512  # strided lines that stay in the nearest cache from one loop to the next
+Access = Union[Load, Store, Take]  # noqa: UP007
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Copy bandwidth in bytes a second, seconds per launch, and the cache a value may stay in."""
+class Cost:
+    """Of one launch. `work_us` and `traffic_us` are what arithmetic and memory take alone, on the
+    threads there are; `again` counts additions' worth of work done more than once a value, and
+    `apart_us` is a bound from below on two kernels that do it once and pass it on in memory."""
 
-    bandwidth: float = 40e9
-    launch: float = 5e-6
-    cache_bytes: int = 1 << 20
+    us: float
+    work_us: float
+    traffic_us: float
+    nbytes: int
+    threads: int
+    again: float
+    apart_us: float
 
 
-def predicted_us(machine: Machine, nbytes: int, launches: int) -> float:
-    """Microseconds that this much traffic and this many launches take."""
-    return 1e6 * (nbytes / machine.bandwidth + launches * machine.launch)
+def nest_cost(nest: Nest, machine: Machine) -> Cost:
+    """The cost of a scheduled kernel, every unknown size being 64."""
+    return _Estimate(nest, machine).run()
+
+
+def tiles_us(program: TileProgram, machine: Machine) -> float:
+    """Microseconds of a GPU's kernel: its launches, and each byte it touches moved once.
+
+    Arithmetic is not reckoned, nor rows that are read again. It is a prediction for the report;
+    decisions for GPUs do not rest on it.
+    """
+    touched = sum(_span(s, program.kernel) for s in _first_accesses(program.kernel))
+    passed = sum(2 * hint(w.elements) * w.dtype.itemsize for w in program.workspaces)
+    return len(program.nests) * machine.launch_us + traffic_us(machine, touched + passed)
+
+
+def loss(cost: Cost) -> str | None:
+    """Why a kernel is worse than its parts by themselves, by a clear margin; None where it is not.
+
+    What may be lost is work repeated in loops that it does not depend on.
+    """
+    if not cost.again or cost.us <= MARGIN * cost.apart_us:
+        return None
+    return (
+        f"one kernel would do {_digits(cost.again)} additions' worth of work again and take about "
+        f"{_digits(cost.us)} us, kernels apart {_digits(cost.apart_us)} us"
+    )
+
+
+def _digits(x: float) -> str:
+    """Two digits: what is predicted has no more."""
+    return f"{float(f'{x:.1e}'):,.0f}" if x >= 10 else f"{x:.1f}"
+
+
+def traffic_us(machine: Machine, nbytes: float) -> float:
+    """Microseconds that this much reading and writing takes, all threads taking part."""
+    return nbytes / _rate(machine, nbytes, machine.threads) / 1e3
+
+
+def _rate(machine: Machine, footprint: float, threads: int) -> float:
+    """Bytes a nanosecond from the nearest memory that holds `footprint` bytes."""
+    if footprint <= machine.l2_bytes * threads:
+        return machine.l2_rate * threads
+    if footprint <= machine.l3_bytes * 0.75:
+        return min(machine.l3_rate * threads, machine.shared_rate)
+    return min(machine.core_rate * threads, machine.memory_rate)
+
+
+@dataclass(eq=False)
+class _Estimate:
+    nest: Nest
+    machine: Machine
+    threads: int = 1  # that the phase at hand runs on
+    work_ns: float = 0.0  # of one thread doing all
+    nbytes: dict[str, float] = field(default_factory=dict)  # from home, by buffer
+    again_ns: float = 0.0  # traffic of rereading
+    seen: dict[str, tuple[int, tuple[Loop, ...]]] = field(default_factory=dict)
+    spent: list[tuple[Stmt, float, float]] = field(default_factory=list)  # points and ns, by place
+    values: dict[str, frozenset[str]] = field(default_factory=dict)  # the axes each depends on
+    phase: int = 0
+
+    def run(self) -> Cost:
+        kernel, machine = self.nest.kernel, self.machine
+        self.values, _ = iteration_axes(kernel)
+        points = hint(product(a.extent for a in kernel.axes))
+        worth = min(machine.threads, threads_worth(points, kernel_work(kernel)))
+        total, work, traffic, widest = machine.launch_us * 1e3, 0.0, 0.0, 1
+        footprint = sum(_span(s, kernel) for s in _first_accesses(kernel))
+        for k, phase in enumerate(self.nest.phases):
+            self.phase, self.work_ns, self.again_ns, self.nbytes = k, 0.0, 0.0, {}
+            trips = math.prod(self._trips(lp, phase.band) for lp in phase.band)
+            self.threads = min(worth, trips) if phase.band else 1
+            share = math.ceil(trips / self.threads) * self.threads / max(1, trips)
+            widest = max(widest, self.threads)
+            self._phase(phase, trips)
+            busy = self.work_ns * share / self.threads
+            moved = sum(self.nbytes.values()) / _rate(machine, footprint, self.threads)
+            moved += self.again_ns
+            total += max(busy, moved) + OVERLAP * min(busy, moved)
+            work, traffic = work + busy, traffic + moved
+        if widest > 1:
+            total += machine.parallel_us * 1e3 * (0.5 + 0.5 * len(self.nest.phases))
+        repeated, passed, needed = self._recomputed()
+        spared = work * (1 - needed)
+        once = machine.launch_us * 2e3 + max(work - spared, traffic)
+        apart = (
+            once + OVERLAP * min(work - spared, traffic) + passed / _rate(machine, passed, widest)
+        )
+        again = repeated / machine.cost("cheap")
+        return Cost(
+            total / 1e3, work / 1e3, traffic / 1e3, int(footprint), widest, again, apart / 1e3
+        )
+
+    def _phase(self, phase: Phase, trips: int) -> None:
+        self._nodes(phase.head, (), 1.0, 1.0)
+        self._nodes(phase.body, phase.band, float(trips), float(trips))
+        for p in phase.partials:
+            elements = 1 if p.array is None else hint(p.array.elements)
+            per = self.machine.cost("load") * 2 + self.machine.cost("cheap")
+            self.work_ns += self.threads * (elements * per * self.threads + self.machine.fold_ns)
+
+    def _nodes(
+        self, nodes: tuple[Node, ...], around: tuple[Loop, ...], times: float, points: float
+    ) -> None:
+        """Add what nodes cost that run inside the loops `around` for so many points, and `times`
+        times with the idle lanes of last vectors."""
+        for node in nodes:
+            match node:
+                case Do():
+                    before = self.work_ns
+                    self._statement(node.stmt, around, times)
+                    self.spent.append((node.stmt, points, self.work_ns - before))
+                case Restore():
+                    self._arithmetic("load", node.scratch.dtype, around, times)
+                case For():
+                    self._loop(node, around, times, points)
+
+    def _loop(self, node: For, around: tuple[Loop, ...], times: float, points: float) -> None:
+        machine = self.machine
+        trips = self._trips(node.loop, around)
+        self.work_ns += times * (machine.row_ns + machine.fold_ns * self._folds(node))
+        last = node.loop == self.nest.schedule.loops[-1] and self.nest.schedule.vector > 1
+        lanes = self.nest.schedule.vector if last else 1
+        padded = math.ceil(trips / lanes) * lanes
+        self._nodes(node.body, (*around, node.loop), times * padded, points * trips)
+
+    def _folds(self, node: For) -> int:
+        vectors = node.loop == self.nest.schedule.loops[-1] and self.nest.schedule.vector > 1
+        return sum(1 for a in node.reductions if a.array is None) if vectors else 0
+
+    def _trips(self, loop: Loop, around: tuple[Loop, ...]) -> int:
+        """How often a loop runs each time it is entered."""
+        extent = hint(self.nest.kernel.extent(loop.axis))
+        if loop.strip:
+            return -(-extent // loop.strip)
+        tile = next((lp.strip for lp in around if lp.axis == loop.axis and lp.strip), 0)
+        return min(extent, tile) if tile else extent
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def _statement(self, stmt: Stmt, around: tuple[Loop, ...], times: float) -> None:
+        match stmt:
+            case Load() | Store() | Take():
+                self._access(stmt, around, times)
+            case Reduce():
+                kept = self._kept_in_array(stmt)
+                if kept:
+                    self._arithmetic("load", stmt.dtype, around, 2 * times)
+                factor = 3 if stmt.position is not None else 1
+                self._arithmetic("cheap", stmt.dtype, around, factor * times)
+            case Compute():
+                wide = max(stmt.dtype.itemsize, stmt.operand_dtype.itemsize) == 8
+                dtype = DType.F64 if wide else DType.F32
+                self._arithmetic(op_class(stmt.op), dtype, around, times)
+            case Uniform():
+                self._arithmetic("random", stmt.dtype, around, times)
+            case _:
+                self._arithmetic("cheap", stmt.dtype, around, times)
+
+    def _kept_in_array(self, r: Reduce) -> bool:
+        """Whether a reduction adds to an array, because it keeps axes of loops inside its own."""
+        inner = [lp.axis for lp in self.nest.schedule.loops]
+        opens = min(inner.index(a) for a in r.over)
+        return any(a not in r.over for a in inner[opens:] if a not in inner[:opens])
+
+    def _arithmetic(self, kind: str, dtype: DType, around: tuple[Loop, ...], times: float) -> None:
+        """`times` elements of an op; outside the vector loop an element takes a whole vector."""
+        per = self.machine.cost(kind) * (2 if dtype.itemsize == 8 else 1)
+        if not self._in_vectors(around):
+            per *= self.machine.lanes if kind not in ("gather", "strided") else 1
+        self.work_ns += per * times
+
+    def _in_vectors(self, around: tuple[Loop, ...]) -> bool:
+        schedule = self.nest.schedule
+        return bool(around) and around[-1] == schedule.loops[-1] and schedule.vector > 1
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _access(self, stmt: Access, around: tuple[Loop, ...], times: float) -> None:
+        buffer = next(b for b in self.nest.kernel.buffers if b.name == stmt.buffer)
+        vector = around[-1].axis if self._in_vectors(around) else None
+        step = abs(hint(stmt.index.coefficient(vector))) if vector else 0
+        moving = isinstance(stmt, Take) and vector in self.values[stmt.by]
+        kind = "gather" if moving else "strided" if step > 1 else "load"
+        self._arithmetic(kind, buffer.dtype if kind == "load" else DType.F32, around, times)
+        if buffer.dtype.is_half:
+            self._arithmetic("cheap", DType.F32, around, times)
+        span = _span(stmt, self.nest.kernel)
+        if step > 1 and vector is not None:
+            self._lines(stmt, vector, step, times, buffer.dtype.itemsize, span)
+        before = self.seen.get(stmt.buffer)
+        self.seen[stmt.buffer] = (self.phase, around)
+        if before is None or isinstance(stmt, Store):
+            self.nbytes[stmt.buffer] = max(self.nbytes.get(stmt.buffer, 0.0), span)
+            distinct = max(1.0, span / buffer.dtype.itemsize)
+            if times > 1.5 * distinct:
+                self._reread(stmt, around, times * buffer.dtype.itemsize - span, span)
+        elif before[0] != self.phase:
+            self.nbytes[stmt.buffer] = span
+        else:
+            common = [a for a, b in zip(before[1], around) if a == b]  # noqa: B905
+            row = self._row_bytes(stmt, common, buffer.dtype.itemsize)
+            if row > self.machine.l2_bytes / 2:
+                self.again_ns += span / _rate(self.machine, row * self.threads, self.threads)
+
+    def _reread(self, stmt: Access, around: tuple[Loop, ...], nbytes: float, span: float) -> None:
+        """Elements that outer loops read again: from where the loops inside them left them."""
+        if span > self.machine.l2_bytes / 2:
+            free = [lp for lp in around if stmt.index.coefficient(lp.axis) == 0]
+            inner = around[around.index(free[0]) + 1 :] if free else ()
+            if any(stmt.index.coefficient(lp.axis) != 0 for lp in inner):
+                self.again_ns += nbytes / _rate(self.machine, span * self.threads, self.threads)
+
+    def _lines(
+        self, stmt: Access, vector: str, step: int, times: float, itemsize: int, span: float
+    ) -> None:
+        """Whole lines are moved for single elements, if they are gone before their next use."""
+        extent = hint(self.nest.kernel.extent(vector))
+        strips = [lp.strip for lp in self.nest.schedule.loops if lp.axis == vector and lp.strip]
+        lines = min([extent, *strips])
+        if step * itemsize >= LINE and lines > FEW_LINES and not isinstance(stmt, Take):
+            waste = times * LINE - span
+            held = lines * LINE
+            self.again_ns += max(0.0, waste) / _rate(
+                self.machine, held * self.threads, self.threads
+            )
+
+    def _row_bytes(self, stmt: Access, common: list[Loop], itemsize: int) -> float:
+        """Bytes of a buffer that the loops inside the common ones run over."""
+        tiles = {lp.axis: lp.strip for lp in common if lp.strip}
+        fixed = {lp.axis for lp in common if not lp.strip}
+        total = float(itemsize)
+        for axis in stmt.index.axes:
+            if axis not in fixed:
+                total *= tiles.get(axis) or hint(self.nest.kernel.extent(axis))
+        return total
+
+    def _recomputed(self) -> tuple[float, float, float]:
+        """ns of one thread on values that loops around them repeat, the bytes of writing and
+        reading those values instead, and the part of all work that is left then.
+
+        Another pass that computes a value again is no repetition: it saves a row in memory.
+        """
+        kernel, repeated, nbytes, left = self.nest.kernel, 0.0, 0.0, 0.0
+        _, runs = iteration_axes(kernel)
+        points = {s: math.prod(hint(kernel.extent(a)) for a in runs[s]) for s in kernel.body}
+        wanted: dict[str, int] = {}  # how often a value is read at most, if nothing is repeated
+        for s in kernel.body:
+            for name in uses(s):
+                wanted[name] = max(wanted.get(name, 0), points[s])
+        for s, ran, ns in self.spent:
+            once = wanted.get(s.name, 0) if isinstance(s, (Load, Take)) else points[s]
+            part = min(1.0, once / max(1.0, ran))
+            left += ns * part
+            if part < 1 and isinstance(s, (Compute, Uniform)):
+                repeated += ns * (1 - part)
+                nbytes += 2.0 * points[s] * s.dtype.itemsize
+        return repeated, nbytes, left / max(1e-9, sum(ns for _, _, ns in self.spent))
+
+
+def _first_accesses(kernel: Kernel) -> list[Access]:
+    """One access of each buffer, the one that touches most of it."""
+    found: dict[str, Access] = {}
+    for s in kernel.body:
+        if isinstance(s, (Load, Store, Take)):
+            other = found.get(s.buffer)
+            if other is None or _distinct(s.index, kernel) > _distinct(other.index, kernel):
+                found[s.buffer] = s
+    return list(found.values())
+
+
+def _span(stmt: Access, kernel: Kernel) -> float:
+    """Bytes of distinct elements that an access touches."""
+    buffer = next(b for b in kernel.buffers if b.name == stmt.buffer)
+    elements = _distinct(stmt.index, kernel)
+    if isinstance(stmt, Take):
+        points = math.prod(hint(a.extent) for a in kernel.axes)
+        elements = min(points, elements * hint(stmt.extent))
+    return float(elements * buffer.dtype.itemsize)
+
+
+def _distinct(index: Affine, kernel: Kernel) -> int:
+    """How many places an affine index takes, if no two points share one."""
+    return math.prod(hint(kernel.extent(a)) for a in index.axes)
+
+
+def op_class(op: str) -> str:
+    """The row of a machine's table of costs for an elementwise op."""
+    return _CLASSES.get(op, "cheap")
+
+
+def _rows(kind: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), kind)
+
+
+_CLASSES = {
+    **_rows("divide", "div sqrt rsqrt reciprocal"),
+    **_rows("exp", "exp exp2 expm1 log log2 log10 log1p sigmoid"),
+    **_rows("tanh", "sinh cosh tanh"),
+    **_rows("erf", "sin cos tan asin acos atan asinh acosh atanh erf erfc"),
+    **_rows("pow", "pow atan2"),
+    **_rows("remainder", "truncdiv floordiv remainder fmod"),
+}

@@ -34,22 +34,25 @@ class Groups:
         return group
 
     def merged_ops(self, a: Group, b: Group) -> list[Op]:
+        if self.order[a.ops[-1]] < self.order[b.ops[0]]:
+            return a.ops + b.ops
         return sorted(a.ops + b.ops, key=self.order.__getitem__)
 
     def merge(self, a: Group, b: Group) -> Group:
-        """One group out of two; the caller has checked `separable`."""
-        group = Group(self.merged_ops(a, b), False)
-        group.before = (a.before | b.before) - {a, b}
-        group.after = (a.after | b.after) - {a, b}
-        for g in group.before:
-            g.after -= {a, b}
-            g.after.add(group)
-        for g in group.after:
-            g.before -= {a, b}
-            g.before.add(group)
-        for op in group.ops:
-            self.of[op] = group
-        return group
+        """The larger of two groups takes in the other; the caller has checked `separable`."""
+        kept, gone = (a, b) if len(a.ops) >= len(b.ops) else (b, a)
+        for op in gone.ops:
+            self.of[op] = kept
+        kept.ops = self.merged_ops(a, b)
+        for g in gone.before:
+            g.after.remove(gone)
+            g.after.add(kept)
+        for g in gone.after:
+            g.before.remove(gone)
+            g.before.add(kept)
+        kept.before = (kept.before | gone.before) - {kept, gone}
+        kept.after = (kept.after | gone.after) - {kept, gone}
+        return kept
 
     def separable(self, a: Group, b: Group) -> bool:
         """Whether no third group lies on a path between the two, so that they may be merged."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tofuse.fusion.align import Alignment, align
 from tofuse.fusion.axes import Atom, Misaligned, radix
 from tofuse.fusion.convert import converted, operand_type, register, rounded
+from tofuse.fusion.flatten import flattened
 from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.graph import Op, Scalar, Value
 from tofuse.ir.kernel import (
@@ -50,7 +51,15 @@ def lower(region: Region, storage: dict[Value, Strided], *, exact: bool = False)
 
     `exact` rounds half-precision values after every op, as eager does.
     """
-    return _Lowering(region, storage, align(region.ops), exact).run()
+    try:
+        alignment = align(region.ops)
+    except Misaligned:
+        flat = flattened(region, storage)
+        if flat is None:
+            raise
+        region, storage = flat
+        alignment = align(region.ops)
+    return _Lowering(region, storage, alignment, exact).run()
 
 
 @dataclass(eq=False)
@@ -217,8 +226,14 @@ def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
             index = self.dim_index(out[d], sub)
             mask = self.add(Inside(self.fresh(), index, start, start + extent, mask))
             for atom in self.alignment.atoms.leaves(dims[d]):
+                if atom in self.axes and x in self.alignment.inner:
+                    raise Misaligned(f"a piece of the {op.kind} is needed on its own too")
                 moved[atom] = index + Affine((), -1 * start)
-        piece = self.load(x, dims, tuple(sorted(moved.items(), key=lambda s: s[0])), mask)
+        at_piece = tuple(sorted(moved.items(), key=lambda s: s[0]))
+        if x in self.alignment.inner:
+            piece = self.value(x, at_piece, mask)
+        else:
+            piece = self.load(x, dims, at_piece, mask)
         if mask == guard or result is None:
             result = piece
         else:

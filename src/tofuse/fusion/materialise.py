@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tofuse.fusion.storage import storages
 from tofuse.ir.dims import hint
-from tofuse.ir.graph import Graph, Op, Value, substitute
+from tofuse.ir.graph import Attr, Graph, Op, Value, substitute
 from tofuse.ir.region import Strided
 from tofuse.ops.shapes import make_op
 from tofuse.ops.table import Pattern, opdef
 
+MOST_PIECES = 6  # of a cat in a kernel: so many loops without masks take the place of one
+CAT = "aten.cat.default"
 Fine = Callable[[Value, dict[Value, Strided]], bool]
 
 
-def materialise(graph: Graph) -> Graph:
+def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
     """Operands of library calls and outputs of the graph are real tensors after this.
 
-    Outputs have the strides they were captured with; pieces of a cat lie in memory.
+    Outputs have the strides they were captured with; pieces of a cat lie in memory. A cat of
+    many pieces is a library call.
     """
-    storage = storages(graph)
     ops: list[Op] = []
     copies: dict[Value, Value] = {}
     taken = {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
@@ -39,13 +40,23 @@ def materialise(graph: Graph) -> Graph:
         return copies[v]
 
     for op in graph.ops:
+        op = _by_library(op) if op.kind == "cat" and len(op.inputs) > MOST_PIECES else op
         fine = NEEDS.get(opdef(op.kind).pattern)
         if fine is not None:
             moved = {v: r for v in op.inputs if (r := real(v, fine)) is not None and r is not v}
             op = replace(op, operands=substitute(op.operands, moved)) if moved else op
         ops.append(op)
     outputs = tuple(real(v, _returnable) for v in graph.outputs)
-    return replace(graph, ops=tuple(ops), outputs=outputs) if copies else graph
+    return graph if tuple(ops) == graph.ops else replace(graph, ops=tuple(ops), outputs=outputs)
+
+
+def _by_library(cat: Op) -> Op:
+    """PyTorch's own operator in the place of a cat."""
+    pieces = ", ".join(f"${k}" for k in range(len(cat.inputs)))
+    attrs: dict[str, Attr] = {"target": CAT, "args": f"[{pieces}], {cat.int('dim')}"}
+    attrs |= {"shape": cat.result.shape, "dtype": cat.result.dtype}
+    made = make_op("opaque", cat.inputs, attrs, name=cat.result.name, like=cat)
+    return replace(made, results=cat.results)
 
 
 def _strided(v: Value, storage: dict[Value, Strided]) -> bool:

@@ -7,55 +7,96 @@ from dataclasses import dataclass, field
 
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import Machine, predicted_us
+from tofuse.fusion.cost import traffic_us
+from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, roots
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
-from tofuse.fusion.materialise import materialise
+from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
 from tofuse.fusion.names import region_name
 from tofuse.fusion.storage import is_view, storages
 from tofuse.ir.dims import hint, product
 from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.hints import asked_for, kept_apart
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import Pattern, opdef
 
 MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows faster than the kernel
 MAX_BUFFERS = 64
+JOINED_WORK = 40.0  # additions an element, about what writing and reading a piece takes
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
 def partition(
-    graph: Graph, fits: Fits, machine: Machine, fits_gpu: Fits | None = None
+    graph: Graph,
+    fits: Fits,
+    machine: Machine,
+    fuel: int | None = None,
+    apart: frozenset[str] = frozenset(),
+    fits_gpu: Fits | None = None,
 ) -> Partition:
-    """Regions in an order that runs. Deterministic: depends on the program alone."""
-    return _Partitioner(materialise(graph), fits, machine, fits_gpu).run()
+    """Regions in an order that runs. Deterministic: depends on the program alone.
+
+    With `fuel` only so many merges are made, the first ones of those that are made without. The
+    ops whose results are named in `apart` are no part of a larger kernel. Kernels for GPUs are
+    asked of `fits_gpu`; without it each of their ops stays by itself.
+    """
+    ask = _Fits(fits, fits_gpu)
+    part = _cut(graph, ask, machine, None, apart)
+    folded = fold_epilogues(part)
+    if folded is not part.graph or fuel is not None:
+        part = _cut(folded, ask, machine, fuel, apart)
+    return part
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """Whom to ask on which device."""
+
+    cpu: Fits
+    gpu: Fits | None
+
+    def on(self, device: str) -> Fits | None:
+        return self.cpu if device == "cpu" else self.gpu
+
+
+def _cut(
+    graph: Graph, fits: _Fits, machine: Machine, fuel: int | None, apart: frozenset[str]
+) -> Partition:
+    storage = storages(graph)
+    real = materialise(graph, storage)
+    storage = storage if real is graph else storages(real)
+    return _Partitioner(real, fits, machine, fuel, apart, storage).run()
 
 
 @dataclass(eq=False)
 class _Partitioner:
     graph: Graph
-    fits: Fits
+    fits: _Fits
     machine: Machine
-    fits_gpu: Fits | None = None
+    fuel: int | None
+    apart: frozenset[str]
+    storage: dict[Value, Strided]
     order: dict[Op, int] = field(default_factory=dict)
-    storage: dict[Value, Strided] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
     users: dict[Value, list[Op]] = field(default_factory=dict)
     reasons: dict[tuple[Op, Op], str] = field(default_factory=dict)
-    flat: dict[Group, bool] = field(default_factory=dict)
+    flat: dict[Group, bool] = field(default_factory=dict)  # elementwise ops only
+    joins: dict[Group, list[Op]] = field(default_factory=dict)  # the cats and pads in it
     returned: set[Value] = field(default_factory=set)  # roots of the graph's outputs
     readers: dict[Value, list[Op]] = field(default_factory=dict)  # through views too
     trusting: bool = False
     trusted: dict[Op, int] = field(default_factory=dict)
+    merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order: a member of each group
 
     def run(self) -> Partition:
         graph = self.graph
         self.order = {op: k for k, op in enumerate(graph.ops)}
-        self.storage = storages(graph)
         self.view = {op: is_view(op) for op in graph.ops}
         self.makers = roots(graph.ops, self.view)
         self.producers, self.users = graph.producers(), graph.users()
@@ -65,14 +106,23 @@ class _Partitioner:
         if not self._grow_on_trust():
             self._grow()
         self._share_inputs()
+        self._stop_at(len(self.merges) if self.fuel is None else self.fuel)
         regions = [self._region(g, k) for k, g in enumerate(self.groups.sorted())]
-        return Partition(graph, tuple(regions), self.storage, self._verdicts())
+        verdicts = {(s, op): self._verdict(s, op) for s, op in self._edges()}
+        return Partition(
+            graph,
+            tuple(regions),
+            self.storage,
+            tuple(verdicts.values()),
+            tuple(verdicts.get(pair) or _sibling(*pair) for pair in self.merges),
+            tuple(v for (s, op), v in verdicts.items() if asked_for(s, op) and not v.fused),
+        )
 
     # -- merging ---------------------------------------------------------------------------------
 
     def _grow(self) -> None:
         self.groups = Groups(self.order)
-        self.reasons, self.flat = {}, {}
+        self.reasons, self.flat, self.joins, self.merges = {}, {}, {}, []
         for op in self.graph.ops:
             if not self.view[op]:
                 self._place(op)
@@ -87,9 +137,13 @@ class _Partitioner:
         self._grow()
         self.trusting = False
         groups = [g for g in self.groups.sorted() if not g.library]
-        good = [g for g in groups if len(g.ops) == 1 or self._misfit(g.ops) is None]
+        good = [g for g in groups if len(g.ops) == 1 or self._fits(g)]
         self.trusted = {op: k for k, g in enumerate(good) for op in g.ops}
         return len(good) == len(groups)
+
+    def _fits(self, group: Group) -> bool:
+        plain = self.flat[group] and self._plain(set(group.ops))
+        return plain or self._misfit(group.ops) is None
 
     def _place(self, op: Op) -> None:
         """Put an op into the kernel of its producers, the largest saving first."""
@@ -97,11 +151,14 @@ class _Partitioner:
         library = op.kind == "opaque"
         group = self.groups.add(op, library, sources)
         self.flat[group] = opdef(op.kind).pattern is Pattern.ELEMENTWISE
+        self.joins[group] = [op] if opdef(op.kind).pattern is Pattern.JOIN else []
         if library:
+            many = op.attr("target") == CAT and len(op.inputs) > MOST_PIECES
             for s in sources:
-                self.reasons[s, op] = "library call"
+                self.reasons[s, op] = "a cat of many pieces is a call" if many else "library call"
             return
-        for s in sorted(sources, key=lambda s: -hint(s.result.type.nbytes)):
+        gains = {s: (asked_for(s, op), hint(s.result.type.nbytes)) for s in sources}
+        for s in sorted(sources, key=gains.__getitem__, reverse=True):
             group = self._try_merge(self.groups.of[s], self.groups.of[op], s, op)
 
     def _sources(self, op: Op) -> list[Op]:
@@ -112,38 +169,80 @@ class _Partitioner:
         """Merge two groups if that is legal; otherwise note why not."""
         if a is b:
             return a
-        reason = self._obstacle(a, b, consumer)
+        reason = self._obstacle(a, b, producer, consumer)
         if reason is not None:
             self.reasons[producer, consumer] = reason
             return b
-        flat = self.flat[a] and self.flat[b]
+        flat, joins = self.flat[a] and self.flat[b], self.joins[a] + self.joins[b]
         merged = self.groups.merge(a, b)
-        self.flat[merged] = flat
+        self.flat[merged], self.joins[merged] = flat, joins
+        self.merges.append((producer, consumer))
         return merged
 
-    def _obstacle(self, a: Group, b: Group, consumer: Op) -> str | None:
+    def _stop_at(self, fuel: int) -> None:
+        """Take back all merges but the first ones."""
+        if fuel >= len(self.merges):
+            return
+        whole, self.merges = self.groups.of, self.merges[:fuel]
+        self.groups = Groups(self.order)
+        for op in self.graph.ops:
+            if not self.view[op]:
+                self.groups.add(op, op.kind == "opaque", self._sources(op))
+        for producer, consumer in self.merges:
+            self.groups.merge(self.groups.of[producer], self.groups.of[consumer])
+        for s, op in self._edges():
+            if whole[s] is whole[op]:
+                self.reasons[s, op] = "no fuel left"
+
+    def _obstacle(self, a: Group, b: Group, producer: Op, consumer: Op) -> str | None:
+        if self.groups.of[producer].library and self.flat[self.groups.of[consumer]]:
+            return f"library call: {consumer.kind}, its epilogue, is in the next kernel"
         if a.library or b.library:
             return "library call"
-        if len(a.ops) + len(b.ops) > MAX_OPS:
+        if self.apart and any(op.result.name in self.apart for op in (*a.ops, *b.ops)):
+            return "together they would hold more memory than eager"
+        if kept_apart(producer, consumer):
+            return "kept apart by no_fuse"
+        if (self.joins[a] or self.joins[b]) and not asked_for(producer, consumer):
+            reason = self._dear_join(a, b)
+            if reason is not None:
+                return reason
+        if not asked_for(producer, consumer) and len(a.ops) + len(b.ops) > MAX_OPS:
             return f"a kernel holds at most {MAX_OPS} ops"
-        if device_of(a.ops) != device_of(b.ops):
+        # groups of several ops have passed this before
+        if device_of((producer,)) != device_of((consumer,)):
             return "another device"
-        if self.fits_gpu is None and device_of(a.ops) != "cpu":
+        if self.fits.on(device_of((producer,))) is None:
             return "no kernels for this device"
         if not self.groups.separable(a, b):
             return "a value in between is computed elsewhere"
-        if self.trusting or self._plain(a, b, consumer):
+        if self.trusting:
+            return None
+        if self.flat[a] and self.flat[b] and self._plain({*a.ops, *b.ops}):
             return None
         known = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(known) == 1 and None not in known:
             return None
         return self._misfit(self.groups.merged_ops(a, b))
 
-    def _plain(self, a: Group, b: Group, consumer: Op) -> bool:
-        """Elementwise ops of one shape, no views: nothing to check."""
-        if not (self.flat[a] and self.flat[b]):
-            return False
-        shape, inside = consumer.result.shape, {*a.ops, *b.ops}
+    def _dear_join(self, a: Group, b: Group) -> str | None:
+        """Whether a join would compute too much: every element computes all pieces, and picks."""
+        inside = {*a.ops, *b.ops}
+        for join in (*self.joins[a], *self.joins[b]):
+            seen = dict.fromkeys(s for s in self._sources(join) if s in inside)
+            work = list(seen)
+            while work:
+                new = [s for s in self._sources(work.pop()) if s in inside and s not in seen]
+                seen |= dict.fromkeys(new)
+                work += new
+            cost = sum(opdef(s.kind).cost for s in seen) * (1 - 1 / len(join.inputs))
+            if cost > JOINED_WORK:
+                return f"every element of the {join.kind} would compute all pieces"
+        return None
+
+    def _plain(self, inside: set[Op]) -> bool:
+        """Whether elementwise ops have one shape and no views between them: nothing to check."""
+        shape = next(iter(inside)).result.shape
         alike = all(
             v.shape == shape and v in self.storage and not self._viewed(v, inside)
             for op in inside
@@ -173,19 +272,17 @@ class _Partitioner:
             return str(e)
         if len(kernel.buffers) > MAX_BUFFERS:
             return f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
-        if self.fits_gpu is None or device_of(ops) == "cpu":
-            return self.fits(kernel)
-        return self.fits_gpu(kernel)
+        fits = self.fits.on(device_of(ops))
+        return None if fits is None else fits(kernel)
 
     def _share_inputs(self) -> None:
         """Merge kernels that read the same large tensor: it is then read once."""
         for v in (*self.graph.inputs, *(r for op in self.graph.ops for r in op.results)):
-            if hint(v.type.numel) < SHARED_ELEMENTS:
-                continue
+            large = hint(v.type.numel) >= SHARED_ELEMENTS
             readers = [u for u in self.readers[v] if not self.groups.of[u].library]
             for u in readers[1:9]:
                 a, b = self.groups.of[readers[0]], self.groups.of[u]
-                if a is not b:
+                if a is not b and (large or asked_for(readers[0], u)):
                     self._try_merge(a, b, readers[0], u)
 
     def _reading(self, v: Value) -> list[Op]:
@@ -230,27 +327,30 @@ class _Partitioner:
         ]
         return Region(name, tuple(everything), tuple(outputs))
 
-    def _verdicts(self) -> tuple[Verdict, ...]:
-        """One for every edge between computing ops, in program order."""
-        found = []
-        for op in self.graph.ops:
-            if self.view[op]:
-                continue
-            for s in self._sources(op):
-                found.append(self._verdict(s, op))
-        return tuple(found)
+    def _edges(self) -> list[tuple[Op, Op]]:
+        """Pairs of computing ops of which the second reads the first, in program order."""
+        ops = [op for op in self.graph.ops if not self.view[op]]
+        return [(s, op) for op in ops for s in self._sources(op)]
 
     def _verdict(self, s: Op, op: Op) -> Verdict:
         fused = self.groups.of[s] is self.groups.of[op]
         names = (s.results[0].name, op.results[0].name if op.results else op.kind)
         if not fused:
             rule = self.reasons.get((s, op), "merged elsewhere first")
-            return Verdict(*names, False, rule, loc=op.loc)
+            asked = ", though fuse asks for it" if asked_for(s, op) else ""
+            return Verdict(*names, False, rule + asked, loc=op.loc)
         stored = any(self.groups.of[u] is not self.groups.of[s] for u in self.readers[s.result])
         nbytes = hint(product((s.result.type.nbytes, 1 if stored else 2)))
         rule = _RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
-        gain = predicted_us(self.machine, nbytes, 1)
+        rule += ", as fuse asks" if asked_for(s, op) else ""
+        machine = machine_on(s.result.type.device, self.machine)
+        gain = traffic_us(machine, nbytes) + machine.launch_us
         return Verdict(*names, True, rule, nbytes, 1, 0.0, gain, op.loc)
+
+
+def _sibling(a: Op, b: Op) -> Verdict:
+    """Of two ops in one kernel for what they read."""
+    return Verdict(a.result.name, b.result.name, True, "both read one tensor", loc=b.loc)
 
 
 _RULE_NAMES = {

@@ -34,8 +34,9 @@ def is_view(op: Op) -> bool:
 def dense_strides(value: Value) -> tuple[Dim, ...]:
     """The strides capture saw if they leave no gaps, else dense ones in the same order."""
     shape = value.shape
-    if value.strides is None:
-        return contiguous_strides(shape)
+    plain = contiguous_strides(shape)
+    if value.strides is None or value.strides == plain:
+        return plain
     order = sorted(range(len(shape)), key=lambda k: (-hint(value.layout[k]), k))
     strides: list[Dim] = [0] * len(shape)
     step: Dim = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
 
@@ -66,11 +66,15 @@ Operand = Union[Value, Scalar]  # noqa: UP007
 
 @dataclass(frozen=True)
 class Loc:
-    """The user's line an op came from."""
+    """The user's line an op came from, and what he asked for there.
+
+    `hint` is "" or a word: `fuse`, or `no_fuse` and the name of the one call that it holds for.
+    """
 
     file: str
     line: int
     code: str = ""
+    hint: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         return f"{self.file}:{self.line}"

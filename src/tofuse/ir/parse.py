@@ -159,7 +159,7 @@ class _Line:
         self.match(_NOTHING)
         found = _LOC.fullmatch(self.text, self.at)
         if found is not None:
-            return Loc(found[1], int(found[2]))
+            return Loc(found[1], int(found[2]), hint=found[3] or "")
         self.end()
         return None
 
@@ -200,7 +200,7 @@ _NOTHING = re.compile("")
 _ATOM = re.compile(r"[^\s,(){}\[\]=:'\"]+")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _TYPE = re.compile(r"\w+\[[^\]]*\](?:@[\w:.]+)?")
-_LOC = re.compile(r"# at (.*):(-?\d+)")
+_LOC = re.compile(r"# at (.*):(-?\d+)(?: \(([^()]*)\))?")
 _INT = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 _DIM = re.compile(r"(?:-?\d+|[A-Za-z_]\w*)(?:[*+](?:-?\d+|[A-Za-z_]\w*))*")

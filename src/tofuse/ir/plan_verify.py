@@ -36,6 +36,7 @@ def verify_plan(plan: Plan) -> None:
         if isinstance(step, Call):
             _verify_call(step, where)
         if isinstance(step, Release):
+            room = -1 if ARENA in step.names else room
             live -= set(step.names)
             if len(set(step.names)) != len(step.names):
                 raise VerifyError(f"a tensor is released twice, in {where}")
@@ -66,7 +67,9 @@ def makes(step: Step) -> tuple[str, ...]:
             return (step.name,)
         case Call():
             return step.results
-        case Arena() | Launch() | Release():
+        case Arena():
+            return (ARENA,)
+        case Launch() | Release():
             return ()
 
 
@@ -124,4 +127,5 @@ def _verify_results(plan: Plan, live: set[str], made: set[str], symbols: set[str
         _verify_sizes((parse_dim(name),), symbols, "the results")
 
 
+ARENA = "arena"  # the name of that block among tensors
 INSIDE = "arena+"  # stands before the byte of the arena at which a launch's tensor begins

@@ -66,9 +66,15 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A graph cut into regions, in an order that runs; views between regions are in `storage`."""
+    """A graph cut into regions, in an order that runs; views between regions are in `storage`.
+
+    `fusions` are the merges of groups of ops that led there, in the order they were made;
+    `refused` says of each edge that the user wants fused, and that is not, why.
+    """
 
     graph: Graph
     regions: tuple[Region, ...]
     storage: dict[Value, Strided]
     verdicts: tuple[Verdict, ...]
+    fusions: tuple[Verdict, ...] = ()
+    refused: tuple[Verdict, ...] = ()

@@ -27,7 +27,10 @@ def show_op(op: Op) -> str:
     if op.results:
         left = ", ".join(r.name for r in op.results)
         text = f"{left} = {text} : {', '.join(map(show_value_type, op.results))}"
-    return text if op.loc is None else f"{text}  # at {op.loc.file}:{op.loc.line}"
+    if op.loc is None:
+        return text
+    hint = f" ({op.loc.hint})" if op.loc.hint else ""
+    return f"{text}  # at {op.loc.file}:{op.loc.line}{hint}"
 
 
 def show_operand(x: Operand) -> str:

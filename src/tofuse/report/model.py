@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
@@ -33,7 +33,8 @@ class LibraryCall:
 class RegionReport:
     """Ops that run as one kernel or one call; `nbytes` is the memory they read and write.
 
-    `values` are the names of what the ops compute, as verdicts call them.
+    `values` are the names of what the ops compute, as verdicts call them. `measured_us` is the
+    median of several runs, the call from Python included; None where nothing was measured.
     """
 
     name: str
@@ -43,11 +44,71 @@ class RegionReport:
     nbytes: int
     kernel: str | None
     values: tuple[str, ...] = ()
+    predicted_us: float = 0.0
+    measured_us: float | None = None
+    executor: str = "llvm"
+    why: str = ""
+
+    @property
+    def by(self) -> str:
+        """Who runs it, in words: a generated kernel's backend, a registered executor, PyTorch."""
+        generated = self.kernel is not None
+        return self.executor if generated or self.executor not in ("llvm", "aten") else "PyTorch"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time: a stage of compilation or a region's run, in nanoseconds."""
+
+    name: str
+    begin: int
+    end: int
+
+    @property
+    def us(self) -> float:
+        return (self.end - self.begin) / 1e3
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Median microseconds of whole calls, PyTorch's own (`eager`) and ours, over `rounds` each."""
+
+    rounds: int
+    eager_forward: float
+    eager_backward: float
+    forward: float
+    backward: float
+
+    @property
+    def eager(self) -> float:
+        return self.eager_forward + self.eager_backward
+
+    @property
+    def ours(self) -> float:
+        return self.forward + self.backward
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What this machine did at best: bytes a second of a copy, operations a second of a product."""
+
+    bandwidth: float
+    arithmetic: float
 
 
 @dataclass(frozen=True)
 class GraphReport:
-    """One compiled graph: the forward, the backward, or an inference program."""
+    """One compiled graph: the forward, the backward, or an inference program.
+
+    `launches_before` counts the ops that compute, each of which would be a launch by itself;
+    `stages` are the times of its compilation, `run` those of its last measured run.
+
+    Memory is in bytes beside the arguments and what library calls hold inside: `timeline` has for
+    each launch and call what lives meanwhile, `peak_bytes` the most of it, `eager_peak_bytes` what
+    running the program call by call would hold. A forward keeps `saved_bytes` for its backward,
+    where eager keeps `eager_saved_bytes`; a backward counts them. `repeated` calls are made again
+    in the backward to save no more.
+    """
 
     phase: str
     regions: tuple[RegionReport, ...] = ()
@@ -60,6 +121,47 @@ class GraphReport:
     graph: str = ""
     plan: str = ""
     notes: tuple[str, ...] = ()
+    peak_bytes: int = 0
+    eager_peak_bytes: int = 0
+    timeline: tuple[tuple[str, int], ...] = ()
+    saved_bytes: int = 0
+    eager_saved_bytes: int = 0
+    repeated: int = 0
+    launches_before: int = 0
+    stages: tuple[Span, ...] = ()
+    run: tuple[Span, ...] = ()
+    fusions: tuple[Verdict, ...] = ()  # in the order they were made; `fuel` counts them
+
+
+def with_memory(
+    report: GraphReport,
+    timeline: tuple[tuple[str, int], ...],
+    *,
+    eager_peak: int,
+    saved: int,
+    eager_saved: int,
+    repeated: int,
+    allowed: int | None,
+) -> GraphReport:
+    """The report with its memory, and notes where that is more than eager's or than is allowed."""
+    peak = max((nbytes for _, nbytes in timeline), default=0)
+    notes = report.notes
+    if peak > eager_peak + LITTLE:
+        notes += (f"holds up to {peak} bytes, where eager holds up to {eager_peak}",)
+    report = replace(
+        report, peak_bytes=peak, eager_peak_bytes=eager_peak, timeline=timeline, notes=notes
+    )
+    if report.phase != "forward":
+        return report
+    if allowed is not None and saved > allowed:
+        why = "the rest cannot be computed again, such as seeds of random numbers"
+        notes += (f"memory_budget allows {allowed} bytes, and {saved} are saved: {why}",)
+    return replace(
+        report, saved_bytes=saved, eager_saved_bytes=eager_saved, repeated=repeated, notes=notes
+    )
+
+
+LITTLE = 64 * 1024  # bytes of row statistics and seeds, which eager does without
 
 
 @dataclass
@@ -67,6 +169,9 @@ class Report:
     """Everything compiled for one function, in the order it was compiled."""
 
     graphs: list[GraphReport] = field(default_factory=list)
+    name: str = ""
+    calls: Calls | None = None
+    limits: Limits | None = None
 
     @property
     def regions(self) -> list[RegionReport]:
@@ -85,6 +190,10 @@ class Report:
         return [v for g in self.graphs for v in g.verdicts]
 
     @property
+    def fusions(self) -> list[Verdict]:
+        return [v for g in self.graphs for v in g.fusions]
+
+    @property
     def notes(self) -> list[str]:
         return [n for g in self.graphs for n in g.notes]
 
@@ -99,9 +208,39 @@ class Report:
         return sum(g.bytes_after for g in self.graphs)
 
     @property
+    def peak_bytes(self) -> int:
+        """The most bytes that any of the graphs holds beside its arguments."""
+        return max((g.peak_bytes for g in self.graphs), default=0)
+
+    @property
+    def eager_peak_bytes(self) -> int:
+        """The most bytes that eager would hold."""
+        return max((g.eager_peak_bytes for g in self.graphs), default=0)
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes kept between forward and backward."""
+        return sum(g.saved_bytes for g in self.graphs)
+
+    @property
+    def eager_saved_bytes(self) -> int:
+        """Bytes that eager keeps between forward and backward."""
+        return sum(g.eager_saved_bytes for g in self.graphs)
+
+    @property
     def compile_ms(self) -> float:
         """Milliseconds from captured graphs to loaded kernels."""
         return sum(g.compile_ms for g in self.graphs)
+
+    @property
+    def launches_before(self) -> int:
+        """Ops that compute: launches, if each ran by itself."""
+        return sum(g.launches_before for g in self.graphs)
+
+    @property
+    def launches_after(self) -> int:
+        """Kernels and calls of PyTorch's operators."""
+        return len(self.regions)
 
     def phase(self, phase: str) -> Report:
         """The part about one phase: "forward", "backward" or "inference"."""

@@ -1,10 +1,13 @@
-"""Print or write the text of each stage as it is reached."""
+"""Print or write the text of each stage as it is reached, and note how long it took."""
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
+
+from tofuse.report.model import Span
 
 _numbers = itertools.count()
 
@@ -15,6 +18,13 @@ class Stages:
     def __init__(self, phase: str, show: tuple[str, ...], dump: Path | None) -> None:
         self.phase, self.show, self.dump = phase, show, dump
         self.number = next(_numbers) if dump else 0
+        self.spans: list[Span] = []
+        self.begin = time.perf_counter_ns()
+
+    def done(self, stage: str) -> None:
+        """What was done since the last stage ended is this one."""
+        begin = self.spans[-1].end if self.spans else self.begin
+        self.spans.append(Span(stage, begin, time.perf_counter_ns()))
 
     def text(self, stage: str, make: Callable[[], str]) -> None:
         """Show one stage; the text is made only if somebody wants it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tofuse.ir.dims import product
 from tofuse.ir.plan import Allocate, Arena, Launch, Plan, Release, Step
-from tofuse.ir.plan_verify import makes, reads
+from tofuse.ir.plan_verify import ARENA, makes, reads
 from tofuse.ir.types import DType
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
@@ -23,17 +23,23 @@ class _Life:
     last: int
 
 
-def with_arena(plan: Plan) -> Plan:
-    """One allocation at the start instead of one for each intermediate result of known size.
+def with_arena(plan: Plan, below: int | None = None) -> Plan:
+    """One allocation instead of one for each intermediate result of known size.
 
-    Tensors that library calls, views or the caller see stay tensors of their own.
+    Tensors that library calls, views or the caller see stay tensors of their own, and so do those
+    of `below` bytes and more.
     """
-    lives = _lives(plan)
+    lives = [v for v in _lives(plan) if below is None or v.nbytes < below]
     if len(lives) < 2:
         return plan
     offsets, total = place(lives)
-    steps: list[Step] = [Arena(total)]
-    for step in plan.steps:
+    first, last = min(v.first for v in lives), max(v.last for v in lives)
+    steps: list[Step] = []
+    for k, step in enumerate(plan.steps):
+        if k == first:
+            steps.append(Arena(total))
+        if k == last + 1:
+            steps.append(Release((ARENA,)))
         match step:
             case Allocate() if step.name in offsets:
                 continue

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.ir.dims import Dim, show_dim
+from tofuse.ir.dims import Dim, contiguous_strides, hint, show_dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
 from tofuse.ir.plan_verify import makes, reads
 from tofuse.ir.region import Partition, Region
+from tofuse.ir.types import DType
 from tofuse.runtime.arena import with_arena
+from tofuse.runtime.in_place import Pairs, in_place
+from tofuse.runtime.out_variants import OutVariant, out_variant
+from tofuse.runtime.peak import Timeline, peak, timeline
+from tofuse.runtime.pool import SMALLEST
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """How a region's kernel is called: its number, and the values behind its buffers."""
+    """How a region's kernel is called: its number, and the values behind its buffers.
+
+    `overwrites` are positions (read, written) of buffers that may be the same memory.
+    """
 
     kernel: int
     arguments: tuple[Value, ...]
     symbols: tuple[str, ...]
+    overwrites: Pairs = ()
 
 
 @dataclass(frozen=True)
@@ -32,9 +41,30 @@ class Signature:
     symbols: Mapping[str, tuple[str, int, int]]
 
 
-def build_plan(part: Partition, signature: Signature, calls: Mapping[Region, KernelCall]) -> Plan:
-    """The plan of a partition; a region without a kernel runs op by op through PyTorch."""
-    return _Builder(part, signature, calls).run()
+def build_plan(
+    part: Partition,
+    signature: Signature,
+    calls: Mapping[Region, KernelCall],
+    others: Mapping[Region, str],
+) -> Plan:
+    """The plan of a partition; a region without a kernel runs op by op through PyTorch.
+
+    `others` names who runs a library region where that is not the operator it is a call of.
+
+    One block of memory stands for all results that only kernels see, or for the small ones among
+    them, where holding that for longer than each of them does not raise the peak.
+    """
+    plain = _Builder(part, signature, calls, others).run()
+    least = peak(plan_timeline(plain, part))
+    plans = (with_arena(plain), with_arena(plain, SMALLEST))
+    return next((p for p in plans if peak(plan_timeline(p, part)) <= least + SMALLEST), plain)
+
+
+def plan_timeline(plan: Plan, part: Partition, held: Iterable[Value] = ()) -> Timeline:
+    """The bytes live at each step of a partition's plan; `held` are arguments that count."""
+    values = (*part.graph.inputs, *(r for op in part.graph.ops for r in op.results))
+    sizes = {variable(v): hint(v.type.nbytes) for v in values}
+    return timeline(plan, sizes, [variable(v) for v in held])
 
 
 @dataclass(eq=False)
@@ -42,13 +72,16 @@ class _Builder:
     part: Partition
     signature: Signature
     calls: Mapping[Region, KernelCall]
+    others: Mapping[Region, str]
     steps: list[Step] = field(default_factory=list)
     views: dict[Value, str] = field(default_factory=dict)
+    fresh: list[Allocate] = field(default_factory=list)  # results of library calls, ours alone
 
     def run(self) -> Plan:
         for k, region in enumerate(self.part.regions):
             if region.library:
-                self._library(region.ops[0])
+                op = region.ops[0]
+                self._library(op, self.others.get(region, str(op.attr("target"))))
             elif region in self.calls:
                 self._launch(region, self.calls[region])
             else:
@@ -56,8 +89,10 @@ class _Builder:
         results = tuple(self._result(r) for r in self.signature.results)
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(self.signature.arguments))
         symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
-        steps = _with_releases(self.steps, results, [p.name for p in parameters])
-        return with_arena(Plan(self.part.graph.name, parameters, symbols, steps, results))
+        legal = {c.kernel: c.overwrites for c in self.calls.values()}
+        steps, results = in_place(self.steps, results, legal, self.fresh)
+        released = _with_releases(steps, results, [p.name for p in parameters])
+        return Plan(self.part.graph.name, parameters, symbols, released, results)
 
     # -- the border ------------------------------------------------------------------------------
 
@@ -94,8 +129,11 @@ class _Builder:
         return self.views[v]
 
     def _allocate(self, v: Value) -> None:
+        self.steps.append(self._allocation(v))
+
+    def _allocation(self, v: Value) -> Allocate:
         strides = self.part.storage[v].strides
-        self.steps.append(Allocate(variable(v), v.shape, strides, v.dtype, v.type.device))
+        return Allocate(variable(v), v.shape, strides, v.dtype, v.type.device)
 
     def _launch(self, region: Region, call: KernelCall) -> None:
         for v in region.outputs:
@@ -103,13 +141,23 @@ class _Builder:
         names = tuple(variable(v) for v in call.arguments)
         self.steps.append(Launch(call.kernel, region.name, names, call.symbols))
 
-    def _library(self, op: Op) -> None:
+    def _library(self, op: Op, target: str) -> None:
         tensors = [self._tensor(v) for v in op.inputs]
         args = re.sub(r"\$(\d+)", lambda m: tensors[int(m[1])], str(op.attr("args")))
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
         names = tuple(variable(r) for r in op.results)
+        variant = _writable(op, picks)
+        if variant is not None and all(hint(r.type.nbytes) >= SMALLEST for r in op.results):
+            for r in op.results:
+                self._allocate(r)
+            outs = zip(variant.names, names, strict=True)
+            args = ", ".join([*([args] if args else []), *(f"{k}={n}" for k, n in outs)])
+            self.steps.append(Call(variant.target, args, (), (), ()))
+            return
+        if variant is not None:  # an operator that can write elsewhere returns no operand
+            self.fresh += map(self._allocation, op.results)
         strides = tuple(r.layout for r in op.results)
-        self.steps.append(Call(str(op.attr("target")), args, names, picks, strides))
+        self.steps.append(Call(target, args, names, picks, strides))
 
     def _fallback(self, region: Region, number: int) -> None:
         tensors = ", ".join(self._tensor(v) for v in region.inputs)
@@ -119,6 +167,22 @@ class _Builder:
         symbols = "".join(f", {s}={s}" for s in self.signature.symbols)
         call = Call(f"region{number}", f"[{tensors}]{symbols}", names, picks, strides)
         self.steps.append(call)
+
+
+def _writable(op: Op, picks: Sequence[int]) -> OutVariant | None:
+    """The form of a library call that writes its results where it is told."""
+    if not all(_dense(r) for r in op.results):
+        return None
+    variant = out_variant(str(op.attr("target")))
+    if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names))):
+        return None
+    return variant
+
+
+def _dense(v: Value) -> bool:
+    plain = v.type.device == "cpu" and v.dtype is not DType.OTHER
+    contiguous = v.layout == contiguous_strides(v.shape)
+    return plain and contiguous
 
 
 def variable(v: Value) -> str:

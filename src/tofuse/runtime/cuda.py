@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import struct
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -262,6 +264,7 @@ def _flag_word() -> ctypes.c_int32:
         if status or place.value is None:
             raise CompileError(f"CUDA error {status}: {_message(status)}")
         ctypes.memset(place, 0, 64)
+        atexit.register(_last_report)
         _flag = ctypes.c_int32.from_address(place.value)
     return _flag
 
@@ -271,10 +274,29 @@ def _number(name: str) -> int:
     return len(_names)
 
 
+def synchronize() -> None:
+    """Wait for the GPU, if one is used at all; raises IndexError like a launch."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    if _flag.value:
+        _report()
+
+
 def _report() -> None:
+    raise IndexError(_bad_index())
+
+
+def _last_report() -> None:
+    """At the end of the process there is no caller left to raise anything to."""
+    if _flag.value:
+        warnings.warn(_bad_index(), RuntimeWarning, stacklevel=2)
+
+
+def _bad_index() -> str:
+    """What the flag says, which is lowered again."""
     name = _names[_flag.value - 1]
     _flag.value = 0
-    raise IndexError(f"index out of range in self (in an earlier call of the fused kernel {name})")
+    return f"index out of range in self (in an earlier call of the fused kernel {name})"
 
 
 _flag = ctypes.c_int32(0)

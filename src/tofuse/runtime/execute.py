@@ -12,9 +12,11 @@ from tofuse.ir.dims import Dim, product, show_dim
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
+from tofuse.runtime.clock import Clock, now
 from tofuse.runtime.cuda import empty_on
 from tofuse.runtime.pool import POOL, SMALLEST
 
+Tensor = torch.Tensor  # for those who handle tensors without looking into them
 Run = Callable[[list[object]], list[object]]
 
 
@@ -23,8 +25,12 @@ def load_plan(
     kernels: Sequence[Callable[..., None]],
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],
+    clock: Clock | None = None,
 ) -> Run:
-    """A callable that takes the flat arguments in one list, which it empties."""
+    """A callable that takes the flat arguments in one list, which it empties.
+
+    With a clock, it tells the clock when each launch and call began and ended.
+    """
     namespace = dict(
         fallbacks,
         torch=torch,
@@ -45,14 +51,17 @@ def load_plan(
         if isinstance(step, Allocate) and step.device != "cpu":
             namespace[_function(step.device)] = empty_on(step.device)
     namespace["is_profiling"] = profiler
-    exec(compile(plan_source(plan), f"<tofuse {plan.name}>", "exec"), namespace)
+    if clock is not None:
+        namespace |= {"now": now, "lap": clock.lap}
+    source = plan_source(plan, timed=clock is not None)
+    exec(compile(source, f"<tofuse {plan.name}>", "exec"), namespace)
     run = namespace["run"]
     assert callable(run)
     return run
 
 
-def plan_source(plan: Plan) -> str:
-    """The plan as the Python text that is executed."""
+def plan_source(plan: Plan, timed: bool = False) -> str:
+    """The plan as the Python text that is executed; `timed`: with calls of `lap(step, ...)`."""
     names = [p.name for p in plan.parameters]
     lines = ["def run(args):"]
     if names:
@@ -63,8 +72,11 @@ def plan_source(plan: Plan) -> str:
         if p.strides:
             check = f"if {p.name}.stride() != {_dims(p.strides)}: "
             lines.append(f"{check}{p.name} = relay({p.name}, {_dims(p.strides)})")
-    for step in plan.steps:
-        lines += _step_source(step)
+    for k, step in enumerate(plan.steps):
+        if timed and isinstance(step, (Launch, Call)):
+            lines += ["begin = now()", *_step_source(step), f"lap({k}, begin, now())"]
+        else:
+            lines += _step_source(step)
     lines.append(f"return [{', '.join(plan.results)}]")
     return "\n    ".join(lines)
 

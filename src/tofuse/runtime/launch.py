@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 
 from tofuse.ir.dims import Dim, evaluate, hint, product, symbols_of
-from tofuse.ir.kernel import Compute, Kernel, Load, Uniform
-from tofuse.ops.table import OPS
+from tofuse.ir.kernel import Kernel
+from tofuse.ops.work import kernel_work, threads_worth
 
 Entry = Callable[[object], int]
-WORK_PER_THREAD = 300_000.0  # units of _cost, about 10 us: less does not pay for waking a thread
 
 
 class Launcher:
@@ -25,10 +24,10 @@ class Launcher:
         self.buffers, self.symbols = len(kernel.buffers), kernel.symbols
         self.block_bytes = block_bytes
         self.elements = product(a.extent for a in kernel.axes)
-        self.cost = _cost(kernel)
+        self.work = kernel_work(kernel)
         self.context = ctypes.c_int64 * (self.buffers + len(self.symbols) + 3)
         self.static = not symbols_of(self.elements) and not symbols_of(block_bytes)
-        self.limit = self._threads(hint(self.elements))
+        self.limit = threads_worth(hint(self.elements), self.work)
         self.block = hint(block_bytes)
 
     def __call__(self, *words: int) -> None:
@@ -36,7 +35,7 @@ class Launcher:
         limit, block = self.limit, self.block
         if not self.static:
             env = dict(zip(self.symbols, words[self.buffers :], strict=True))
-            limit = self._threads(evaluate(self.elements, env))
+            limit = threads_worth(evaluate(self.elements, env), self.work)
             block = evaluate(self.block_bytes, env)
         threads = 1 if limit <= 1 else min(limit, torch.get_num_threads())
         if block:
@@ -46,21 +45,6 @@ class Launcher:
             status = self.entry(self.context(*words, 0, threads, 0))
         if status:
             raise IndexError(f"index out of range in self (in the fused kernel {self.name})")
-
-    def _threads(self, elements: int) -> int:
-        """How many threads the work is worth."""
-        return max(1, int(elements * self.cost / WORK_PER_THREAD))
-
-
-def _cost(kernel: Kernel) -> float:
-    """Rough additions per point of the iteration space."""
-    total = 0.0
-    for s in kernel.body:
-        if isinstance(s, Compute):
-            total += 0.3 * (OPS[s.op].cost if s.op in OPS else 2.0)
-        else:
-            total += 4.0 if isinstance(s, (Uniform, Load)) else 0.5
-    return max(total, 0.5)
 
 
 _local = threading.local()

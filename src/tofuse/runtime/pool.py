@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import threading
 from dataclasses import dataclass, field
 from sys import getrefcount
@@ -123,6 +124,10 @@ class Pool:
         with self.lock:
             return self._trim(self.held)
 
+    def forked(self) -> None:
+        """A child starts with a lock of its own: another thread may have held the parent's."""
+        self.lock = threading.Lock()
+
     def stats(self) -> dict[str, int]:
         """Bytes held, bytes in use by tensors, blocks, hits and misses since the start."""
         with self.lock:
@@ -164,3 +169,5 @@ def _find_libc() -> ctypes.CDLL | None:
 
 _libc = _find_libc()
 POOL = Pool(limit=0)
+if os.name == "posix":
+    os.register_at_fork(after_in_child=POOL.forked)

@@ -103,6 +103,7 @@ class _Builder:
     scratch: dict[str, Scratch] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)  # the level that a scratch array spans
     block: Dim = 0
+    places: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> Nest:
         self.makers = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
@@ -119,7 +120,10 @@ class _Builder:
     # -- where things stand ----------------------------------------------------------------------
 
     def position(self, axis: str) -> int:
-        return max(k for k, lp in enumerate(self.schedule.loops) if lp.axis == axis)
+        """The innermost loop over an axis."""
+        if not self.places:
+            self.places |= {lp.axis: k for k, lp in enumerate(self.schedule.loops)}
+        return self.places[axis]
 
     def first(self, axis: str) -> int:
         return min(k for k, lp in enumerate(self.schedule.loops) if lp.axis == axis)
@@ -168,6 +172,7 @@ class _Builder:
     ) -> list[Item]:
         """The statements of pass k, with what it needs of earlier passes computed or read again."""
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
+        earlier = {n for n, d in by_name.items() if stages[d] < k}
         chosen: dict[Item, Item] = {s: s for s in wanted}
         work = list(wanted)
         while work:
@@ -176,7 +181,7 @@ class _Builder:
                 maker = by_name.get(name)
                 if maker is None or maker in chosen or stages[maker] == k:
                     continue
-                again = self._again(maker, level, {n for n, d in by_name.items() if stages[d] < k})
+                again = self._again(maker, level, earlier)
                 if again is None:
                     continue
                 chosen[maker] = again

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tofuse.ir.graph import Graph
+from tofuse.errors import TofuseError
+from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region
-from tofuse.ops.reference import run_graph
+from tofuse.ir.types import DType
+from tofuse.ops.reference import TO_TORCH, run_graph
 
 
 def graph_runner(gm: torch.fx.GraphModule) -> Callable[[list[object]], list[object]]:
@@ -33,3 +35,38 @@ def region_runner(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:
         return tuple(values[v] for v in region.outputs)
 
     return run
+
+
+def executor_runner(name: str, op: Op, run: Callable[..., object]) -> Callable[..., object]:
+    """A user's function in the place of an operator; TofuseError where it gives something else.
+
+    Kernels read its results by address, so their types must be right.
+    """
+    picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else None
+
+    def call(*args: object, **kwargs: object) -> object:
+        results = run(*args, **kwargs)
+        given = [results] if picks is None else [results[k] for k in picks]  # type: ignore[index]
+        for value, result in zip(op.results, given, strict=True):
+            if not _is_of(result, value):
+                raise TofuseError(
+                    f"executor {name!r} gave {_shown(result)} for {op.attr('target')}, which "
+                    f"gives {value.type!r}; its run must return what the operator would"
+                )
+        return results
+
+    return call
+
+
+def _shown(x: object) -> str:
+    return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
+
+
+def _is_of(result: object, value: Value) -> bool:
+    """Whether a result has a value's dtype and shape, as far as its sizes are known."""
+    if not isinstance(result, torch.Tensor) or len(result.shape) != len(value.shape):
+        return False
+    sizes = zip(value.shape, result.shape, strict=True)
+    right = all(not isinstance(d, int) or d == n for d, n in sizes)
+    known = value.dtype is DType.OTHER or result.dtype is TO_TORCH[value.dtype]
+    return right and known and result.device.type == value.type.device.split(":")[0]

@@ -1,0 +1,148 @@
+"""Predicted beside measured: every region of the workloads, compiled and run by itself."""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import tofuse
+from benchmarks.seeds import Size
+from benchmarks.workloads.base import Workload
+from benchmarks.workloads.catalogue import choose
+from tofuse.config import Config
+from tofuse.ir.dims import hint
+from tofuse.ir.graph import Graph
+from tofuse.ir.region_text import parse_partition
+from tofuse.ir.show import show_graph
+from tofuse.pipeline import compile_text
+from tofuse.report.model import GraphReport
+from tofuse.report.repro import region_graph
+from tofuse.runtime.samples import sample_tensors
+from tofuse.runtime.timing import fastest_us
+
+WIDTH = 120  # of the table where there is no terminal to ask
+GOAL = 0.25  # median error of a prediction, in proportion to what is measured
+
+
+@dataclass(frozen=True)
+class Row:
+    """One region: microseconds by the model, and of the fastest of many calls."""
+
+    workload: str
+    phase: str
+    region: str
+    library: bool
+    predicted_us: float
+    measured_us: float
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, in proportion to the measured time."""
+        return abs(self.predicted_us - self.measured_us) / self.measured_us
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 1 if the median error of our kernels is beyond the goal."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.predict", description=__doc__)
+    parser.add_argument("--only", metavar="NAME,...", default="", help="these; * and ? match")
+    parser.add_argument("--groups", metavar="GROUP,...", default="table")
+    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--seconds", type=float, default=0.1, help="for each region")
+    parser.add_argument("--calibrate", action="store_true", help="measure the machine first")
+    options = parser.parse_args(argv)
+    if options.calibrate:
+        tofuse.calibrate()
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    rows: list[Row] = []
+    chosen = choose(_names(options.only), _names(options.groups))
+    for workload in track(chosen, "measuring", console=console, transient=True):
+        rows += predict(workload, options.size, options.seconds)
+        console.print(f"{workload.name}: {_median([r.error for r in rows])} so far")
+    console.print(table(rows))
+    ours = [r.error for r in rows if not r.library]
+    for what, errors in (("kernels", ours), ("calls", [r.error for r in rows if r.library])):
+        if errors:
+            console.print(f"{what}: {_median(errors)}")
+    return 1 if ours and statistics.median(ours) > GOAL else 0
+
+
+def _median(errors: Sequence[float]) -> str:
+    if not errors:
+        return "nothing measured"
+    within = sum(e < GOAL for e in errors)
+    median = statistics.median(errors)
+    return f"median error {median:.0%} of {len(errors)}, {within} within {GOAL:.0%}"
+
+
+def predict(workload: Workload, size: Size, seconds: float) -> list[Row]:
+    """Every region of a workload; of those that differ in sizes alone the largest."""
+    with tempfile.TemporaryDirectory() as folder:
+        case = workload.build(size)
+        case.drive(tofuse.compile(case.target, dump=folder)).run()
+        texts = {p: p.read_text() for p in sorted(Path(folder).glob("*_regions.txt"))}
+    found: dict[tuple[object, ...], tuple[str, Graph, bool]] = {}
+    for path, text in texts.items():
+        for graph, library in regions(text):
+            key = tuple((op.kind, len(op.result.shape), op.result.dtype) for op in graph.ops)
+            if key not in found or _nbytes(found[key][1]) < _nbytes(graph):
+                found[key] = (path.stem.split("_")[1], graph, library)
+    return [_row(workload.name, *place, seconds) for place in found.values()]
+
+
+def _nbytes(graph: Graph) -> int:
+    return sum(hint(v.type.nbytes) for v in (*graph.inputs, *(op.result for op in graph.ops)))
+
+
+def regions(text: str) -> Iterator[tuple[Graph, bool]]:
+    """The regions of a partition's text as graphs of their own, but for those without results."""
+    part = parse_partition(text)
+    for region in part.regions:
+        if region.outputs and not any("tofuse." in str(op.attrs) for op in region.ops):
+            yield region_graph(region, part.storage), region.library
+
+
+def _row(workload: str, phase: str, graph: Graph, library: bool, seconds: float) -> Row:
+    kept: list[GraphReport] = []
+    run = compile_text(show_graph(graph), Config(), kept.append)
+    inputs = sample_tensors(graph.inputs, {})
+    measured = fastest_us(lambda: run([*inputs]), seconds)
+    predicted = sum(r.predicted_us for r in kept[0].regions)
+    return Row(workload, phase, graph.name, library, predicted, measured)
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """One line a region."""
+    drawn = Table(title="predicted and measured, microseconds")
+    for heading in ("workload", "phase", "region"):
+        drawn.add_column(heading, no_wrap=True)
+    for heading in ("predicted", "measured", "error"):
+        drawn.add_column(heading, justify="right")
+    for row in rows:
+        style = "dim" if row.library else "green" if row.error < GOAL else "yellow"
+        drawn.add_row(
+            row.workload,
+            row.phase,
+            row.region,
+            f"{row.predicted_us:.1f}",
+            f"{row.measured_us:.1f}",
+            f"{row.error:.0%}",
+            style=style,
+        )
+    return drawn
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    sys.exit(main())

@@ -1,0 +1,303 @@
+"""Partition -> machine code and a plan: what each region becomes, and who runs it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tofuse.backends.aten.region import executor_runner, region_runner
+from tofuse.backends.llvm.emit import emit
+from tofuse.backends.llvm.load import bind_threads, load
+from tofuse.backends.triton.emit import emit as emit_triton
+from tofuse.backends.triton.emit import parameters
+from tofuse.backends.triton.load import Launch as TritonLaunch
+from tofuse.backends.triton.load import load as load_triton
+from tofuse.config import Config
+from tofuse.errors import CompileError
+from tofuse.executors import executors_of
+from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
+from tofuse.fusion.axes import Misaligned
+from tofuse.fusion.coalesce import coalesce
+from tofuse.fusion.cost import nest_cost, tiles_us
+from tofuse.fusion.hosts import device_of, with_hosts
+from tofuse.fusion.lower import lower
+from tofuse.fusion.streams import streamed, with_streams
+from tofuse.ir.graph import Value
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.loops import Nest
+from tofuse.ir.machine import Machine, machine_on
+from tofuse.ir.plan import Plan
+from tofuse.ir.region import Partition, Region
+from tofuse.ir.schedule import Schedule, Target
+from tofuse.ir.tiles import GpuTarget, TileProgram
+from tofuse.ops.kernel_verify import verify
+from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
+from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.clock import Clock
+from tofuse.runtime.cuda import CudaLauncher, capability, device_index
+from tofuse.runtime.execute import Run, Tensor, load_plan
+from tofuse.runtime.in_place import overwrites
+from tofuse.runtime.launch import Launcher, find_openmp
+from tofuse.runtime.machines import measured_machine
+from tofuse.runtime.pool import POOL
+from tofuse.runtime.verify import Checked, Inputs, save_inputs
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.prefetch import with_prefetch
+from tofuse.schedule.tile_nest import build_tiles
+from tofuse.tuning import ATEN, Choice
+
+Launch = Launcher | CudaLauncher
+
+
+@dataclass(frozen=True, eq=False)
+class Assembled:
+    """A program that runs: its kernels, who runs each region, its plan, and what went wrong."""
+
+    load: Callable[[Clock | None], Run]  # with a clock, its steps are timed
+    built: Sequence[Built]
+    assigned: Mapping[Region, Assignment]
+    plan: Plan
+    notes: Sequence[str]
+
+
+def assemble(
+    part: Partition,
+    signature: Signature,
+    constants: Sequence[Tensor],
+    choices: Mapping[Region, Choice],
+    target: Target,
+    config: Config,
+    done: Callable[[str], None] = lambda stage: None,
+) -> Assembled:
+    """Machine code and a plan for a partition; `done` is told of each stage."""
+    streams = streamed(part)
+    measured = measured_machine(target, config)
+    executors = executors_of(config)
+    assigned = {r: assign_call(r, executors, measured) for r in part.regions if r.library}
+    built: list[Built] = []
+    unfit: dict[Region, str] = {}
+    for r in part.regions:
+        choice = choices.get(r, Choice())
+        if r.library:
+            continue
+        if choice.kind == ATEN or not executors.kernels:
+            unfit[r] = choice.why if choice.kind == ATEN else NO_KERNELS
+            continue
+        made = build_region(r, part, streams, target, config, choice.schedule)
+        if isinstance(made, Built):
+            built.append(made)
+        else:
+            unfit[r] = made.reason
+    done("lower and emit")
+    launchers, calls, notes = _load(built, part, config)
+    done("machine code")
+    notes += [f"{r.name} runs through PyTorch: {why}" for r, why in unfit.items()]
+    users = {r: a for r, a in assigned.items() if a.executor is not None}
+    labels = {r: a.label(r.ops[0]) for r, a in users.items()}
+    checked = _checked(calls, config)
+    notes += _unsupported(part, config)
+    direct = {r: c for r, c in calls.items() if r not in checked}
+    plan = build_plan(part, signature, direct, labels)
+    check = _checker(part, streams, target, config)
+    functions: dict[str, Callable[..., object]] = {
+        f"region{k}": check(r, calls[r], launchers) if r in checked else region_runner(r)
+        for k, r in enumerate(part.regions)
+        if not r.library
+    }
+    for r, a in users.items():
+        assert a.executor is not None
+        functions[labels[r]] = executor_runner(a.name, r.ops[0], a.executor.run)
+    done("plan")
+    running = [b for b in built if b.region in calls]
+    assigned |= _assign_ours(running, choices, measured)
+    for r in part.regions:
+        if r not in assigned:
+            why = unfit.get(r, "its kernel does not compile")
+            assigned[r] = assign_fallback(r, why, measured)
+
+    def run(clock: Clock | None) -> Run:
+        given = (plan, launchers, constants, functions)
+        return load_plan(*given) if clock is None else load_plan(*given, clock)
+
+    return Assembled(run, running, assigned, plan, notes)
+
+
+def _assign_ours(
+    running: Sequence[Built], choices: Mapping[Region, Choice], machine: Machine
+) -> dict[Region, Assignment]:
+    """Our kernels by region, with what each is predicted to take."""
+    found = {}
+    for b in running:
+        device = device_of(b.region.ops)
+        if isinstance(b.nest, Nest):
+            us = nest_cost(b.nest, machine).us
+        else:
+            us = tiles_us(b.nest, machine_on(device, machine))
+        why = choices[b.region].why if b.region in choices else "generated code"
+        found[b.region] = assign_kernel(us, why, device)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A region on its way to machine code; `broken` says why there will be none."""
+
+    region: Region
+    nest: Nest | TileProgram
+    arguments: tuple[Value, ...]
+    source: str
+    broken: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Unfit:
+    """A region that has no loop nest, such as a lone reduction of a broadcast tensor."""
+
+    region: Region
+    reason: str
+
+
+def build_region(
+    region: Region,
+    part: Partition,
+    streams: frozenset[Value],
+    target: Target,
+    config: Config,
+    schedule: Schedule | None = None,
+) -> Built | Unfit:
+    """The nest and the text of a region; a `schedule` is for the CPU."""
+    exact = config.precision == "eager"
+    try:
+        lowered = lower(region, part.storage, exact=exact)
+        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
+        device = device_of(region.ops)
+        kernel = with_hosts(kernel, lowered.arguments, device)
+        verify(kernel)  # 8 us a statement, where compiling one takes 1000
+        nest = _scheduled(kernel, device, target, schedule)
+    except (Misaligned, Unschedulable) as e:
+        return Unfit(region, str(e))
+    try:
+        source = _source(nest, target, exact)
+    except CompileError as e:
+        return Built(region, nest, lowered.arguments, f"; {e}", str(e))
+    return Built(region, nest, lowered.arguments, source)
+
+
+def _scheduled(
+    kernel: Kernel, device: str, target: Target, schedule: Schedule | None
+) -> Nest | TileProgram:
+    """The loops of a kernel on the CPU, or its launches on a GPU."""
+    if device == "cpu":
+        chosen = schedule or choose_schedule(kernel, target)
+        return with_prefetch(build_nest(kernel, chosen, repeat=True))
+    version, multiprocessors = capability(device)
+    return build_tiles(kernel, GpuTarget(multiprocessors, version))
+
+
+def _source(nest: Nest | TileProgram, target: Target, exact: bool) -> str:
+    """The text of a kernel; raises CompileError."""
+    if isinstance(nest, TileProgram):
+        return emit_triton(nest, exact=exact)
+    return emit(nest, contract=not exact, avx512=target.avx512)
+
+
+def _launcher(b: Built, text: str, config: Config) -> Launch:
+    """Machine code for a region; raises CompileError."""
+    if b.broken is not None:
+        raise CompileError(b.broken)
+    if isinstance(b.nest, Nest):
+        (entry,) = load(text, ["kernel"])
+        return Launcher(entry, b.nest.kernel, b.nest.block_bytes)
+    names = [tuple(parameters(nest)) for nest in b.nest.nests]
+    device = device_of(b.region.ops)
+    launches = [
+        TritonLaunch(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
+    ]
+    made = load_triton(text, launches, capability(device)[0], config.precision != "eager")
+    return CudaLauncher(b.nest, names, made.binary, device_index(device))
+
+
+def _load(
+    built: Sequence[Built], part: Partition, config: Config
+) -> tuple[list[Launch], dict[Region, KernelCall], list[str]]:
+    """Machine code for every distinct kernel; regions that do not compile are left out."""
+    bind_threads(find_openmp())
+    POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
+    launchers: list[Launch] = []
+    calls: dict[Region, KernelCall] = {}
+    numbers: dict[str, int] = {}
+    broken: list[str] = []
+    for b in built:
+        name = b.nest.kernel.name
+        text = b.source.replace(f"@{name}", "@kernel")
+        key = f"{device_of(b.region.ops)} {text}"
+        if key not in numbers:
+            try:
+                made = _launcher(b, text, config)
+            except CompileError as e:
+                broken.append(_report_broken(b, part, config, e))
+                continue
+            numbers[key] = len(launchers)
+            launchers.append(made)
+        pairs = overwrites(b.nest) if isinstance(b.nest, Nest) else ()
+        calls[b.region] = KernelCall(numbers[key], b.arguments, b.nest.kernel.symbols, pairs)
+    return launchers, calls, broken
+
+
+def _checked(calls: Mapping[Region, KernelCall], config: Config) -> frozenset[Region]:
+    """The regions whose kernels are held against the reference."""
+    if not config.verify:
+        return frozenset()
+    return frozenset(r for r in calls if device_of(r.ops) == "cpu")
+
+
+def _unsupported(part: Partition, config: Config) -> list[str]:
+    """What is asked for and done for kernels on the CPU alone."""
+    if all(r.library or device_of(r.ops) == "cpu" for r in part.regions):
+        return []
+    notes = ["verify=True does not check kernels on a GPU"] if config.verify else []
+    if config.tune == "measure":
+        notes.append("tune='measure' has no candidates for kernels on a GPU: they stay as they are")
+    return notes
+
+
+def _checker(
+    part: Partition, streams: frozenset[Value], target: Target, config: Config
+) -> Callable[[Region, KernelCall, Sequence[Launch]], Checked]:
+    """How to run a region's kernel under `verify`."""
+
+    def alone(region: Region) -> Checked | None:
+        made = build_region(region, part, streams, target, config)
+        if isinstance(made, Unfit) or made.broken is not None:
+            return None
+        launchers, calls, _ = _load([made], part, config)
+        return check(region, calls[region], launchers) if region in calls else None
+
+    def check(region: Region, call: KernelCall, launchers: Sequence[Launch]) -> Checked:
+        def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
+            text = save_inputs(inputs, repro_folder(config.dump), region.name)
+            graph = region_graph(region, part.storage)
+            return write_mismatch(graph, text, sizes, error, config.dump)
+
+        launcher = launchers[call.kernel]
+        assert isinstance(launcher, Launcher)  # on the CPU, as all that is checked
+        return Checked(region, part.storage, launcher, call.arguments, alone, write)
+
+    return check
+
+
+def _report_broken(b: Built, part: Partition, config: Config, error: CompileError) -> str:
+    """Warn, or raise under `strict`, with a file that shows the failure again."""
+    name = b.nest.kernel.name
+    path = write_repro(b.region, part.storage, str(error), config.dump)
+    at = "" if path is None else f"; {path} shows it again"
+    lines = dict.fromkeys(repr(op.loc) for op in b.region.ops if op.loc is not None)
+    where = f" (from {', '.join(lines)})" if lines else ""
+    if config.strict:
+        raise CompileError(f"{name}{where} does not compile: {error}{at}") from error
+    message = f"tofuse runs {name}{where} through PyTorch: {error}{at}"
+    warnings.warn(message, stacklevel=2)
+    return f"{name}: {error}"

@@ -1,0 +1,151 @@
+"""Partition -> Partition: regions in the order that holds the least memory at once."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tofuse.fusion.storage import is_view, storages
+from tofuse.ir.dims import hint
+from tofuse.ir.graph import Graph, Value
+from tofuse.ir.region import Partition, Region
+
+
+def ordered(part: Partition, held: frozenset[str] = frozenset()) -> Partition:
+    """Program order, unless freeing early lowers the peak: neighbours find values in the cache."""
+    lives = _Lives(part, held)
+    early = lives.early()
+    if lives.peak(early)[0] >= lives.peak(part.regions)[0]:
+        return part
+    return replace(part, regions=tuple(early))
+
+
+def peak_bytes(
+    part: Partition, held: frozenset[str] = frozenset()
+) -> tuple[int, tuple[Region, ...]]:
+    """The most bytes of results, returned or not, held at once, and the regions that made them.
+
+    `held` names inputs that live for these regions alone. The region that runs then comes first.
+    """
+    return _Lives(part, held).peak(part.regions)
+
+
+def unfused_peak(graph: Graph) -> int:
+    """The peak of running every op by itself, views as views."""
+    ops = [op for op in graph.ops if not is_view(op)]
+    regions = tuple(Region("", (op,), op.results) for op in ops)
+    return peak_bytes(Partition(graph, regions, storages(graph), ()))[0]
+
+
+@dataclass(eq=False)
+class _Lives:
+    """Who reads what, views looked through."""
+
+    part: Partition
+    held: frozenset[str]
+    reads: dict[Region, tuple[Value, ...]] = field(default_factory=dict)
+    makes: dict[Region, tuple[Value, ...]] = field(default_factory=dict)
+    readers: dict[Value, list[Region]] = field(default_factory=dict)
+    before: dict[Region, set[Region]] = field(default_factory=dict)
+    kept: set[Value] = field(default_factory=set)  # until the end
+    given: list[Value] = field(default_factory=list)  # inputs that are held
+
+    def __post_init__(self) -> None:
+        makers: dict[Value, Region] = {}
+        since: list[Region] = []  # the last effect, and what stands behind it
+        given = {v for v in self.part.graph.inputs if v.name in self.held}
+        for r in self.part.regions:
+            roots = tuple(dict.fromkeys(self._root(v) for v in r.inputs))
+            self.before[r] = {makers[v] for v in roots if v in makers}
+            self.reads[r] = tuple(v for v in roots if v in makers or v in given)
+            self.makes[r] = r.outputs
+            for v in self.reads[r]:
+                self.readers.setdefault(v, []).append(r)
+            makers |= dict.fromkeys(r.outputs, r)
+            if _has_effect(r):
+                self.before[r] |= set(since)
+                since = [r]
+            else:
+                self.before[r] |= {b for b in since[:1] if _has_effect(b)}
+                since.append(r)
+        outputs = [v for v in self.part.graph.outputs if v is not None]
+        self.kept = {self._root(v) for v in outputs}
+        self.given = [v for v in given if v in self.readers]
+
+    def _root(self, v: Value) -> Value:
+        place = self.part.storage.get(v)
+        return v if place is None else place.root
+
+    def peak(self, order: Sequence[Region]) -> tuple[int, tuple[Region, ...]]:
+        """The most bytes held while a region runs; that region, and the makers of what lives."""
+        waiting = {v: len(rs) for v, rs in self.readers.items()}
+        live: dict[Value, Region | None] = dict.fromkeys(self.given)
+        held = most = sum(map(_nbytes, live))
+        causes: tuple[Region, ...] = ()
+        for r in order:
+            live |= dict.fromkeys(self.makes[r], r)
+            held += sum(_nbytes(v) for v in self.makes[r])
+            if held > most:
+                most = held
+                makers = [m for m in live.values() if m is not None]
+                causes = tuple(dict.fromkeys([r, *makers]))
+            for v in self.reads[r]:
+                waiting[v] -= 1
+            for v in self._dead(r, waiting):
+                held -= _nbytes(v)
+                del live[v]
+        return most, causes
+
+    def early(self) -> list[Region]:
+        """Among the regions that can run always the one that leaves the least held.
+
+        Equal ones go by program order. A region's balance only falls, when it becomes the last
+        reader of something, and then it is queued again.
+        """
+        number = {r: k for k, r in enumerate(self.part.regions)}
+        waiting = {v: len(rs) for v, rs in self.readers.items()}
+        missing = {r: len(bs) for r, bs in self.before.items()}
+        after: dict[Region, list[Region]] = {r: [] for r in number}
+        for r in number:
+            for b in sorted(self.before[r], key=number.__getitem__):
+                after[b].append(r)
+        queue = [(self._balance(r, waiting), number[r], r) for r in number if not missing[r]]
+        heapq.heapify(queue)
+        order: list[Region] = []
+        done: set[Region] = set()
+        while queue:
+            _, _, r = heapq.heappop(queue)
+            if r in done:
+                continue
+            done.add(r)
+            order.append(r)
+            changed = after[r]
+            for a in after[r]:
+                missing[a] -= 1
+            for v in self.reads[r]:
+                waiting[v] -= 1
+                if waiting[v] == 1:
+                    changed = changed + [u for u in self.readers[v] if u not in done]
+            for u in changed:
+                if not missing[u]:
+                    heapq.heappush(queue, (self._balance(u, waiting), number[u], u))
+        return order
+
+    def _balance(self, r: Region, waiting: dict[Value, int]) -> int:
+        """Bytes held after a region more than before, if it runs now."""
+        made = sum(_nbytes(v) for v in self.makes[r] if v in self.kept or v in self.readers)
+        last = [v for v in self.reads[r] if waiting[v] == 1 and v not in self.kept]
+        return made - sum(map(_nbytes, last))
+
+    def _dead(self, r: Region, waiting: dict[Value, int]) -> list[Value]:
+        values = (*self.reads[r], *self.makes[r])
+        return [v for v in values if not waiting.get(v, 0) and v not in self.kept]
+
+
+def _has_effect(r: Region) -> bool:
+    return any(("effect", True) in op.attrs for op in r.ops)
+
+
+def _nbytes(v: Value) -> int:
+    return hint(v.type.nbytes)

@@ -1,0 +1,155 @@
+"""The cost model: more work never costs less, figures are sane, a merge that loses is refused."""
+
+import torch
+
+import tofuse
+from tests.support.kernels import kernel
+from tofuse.fusion.cost import Cost, loss, nest_cost
+from tofuse.fusion.library_cost import library_us
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.machine import default_machine
+from tofuse.ir.parse import parse_graph
+from tofuse.ir.region import Region
+from tofuse.ir.schedule import Target
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import build_nest
+
+
+def cost(k: Kernel, threads: int = 1, lanes: int = 16) -> Cost:
+    nest = build_nest(k, choose_schedule(k, Target(lanes, threads)), repeat=True)
+    return nest_cost(nest, default_machine(threads, lanes))
+
+
+def pointwise(n: int, op: str = "neg", dtype: str = "f32") -> Kernel:
+    return kernel(f"""kernel k(x: in {dtype}, y: out {dtype}) over i:{n} {{
+  v0 = load x[i] : {dtype}
+  v1 = {op} v0 of {dtype} : {dtype}
+  store y[i] v1 : {dtype}
+}}""")
+
+
+def row_sum(rows: int, length: int) -> Kernel:
+    return kernel(f"""kernel k(x: in f32, y: out f32) over i:{rows} j:{length} {{
+  v0 = load x[({length})*i + j] : f32
+  v1 = reduce sum<j> v0 : f32
+  store y[i] v1 : f32
+}}""")
+
+
+def outer(rows: int, op: str, columns: int = 1024) -> Kernel:
+    return kernel(f"""kernel k(x: in f32, w: in f32, y: out f32) over i:{rows} j:{columns} {{
+  v0 = load x[({columns})*i + j] : f32
+  v1 = load w[j] : f32
+  v2 = {op} v1 of f32 : f32
+  v3 = mul v0 v2 of f32 : f32
+  store y[({columns})*i + j] v3 : f32
+}}""")
+
+
+def test_larger_costs_more_and_never_less_than_a_launch():
+    found = [cost(pointwise(n)).us for n in (1, 100, 10_000, 1_000_000, 100_000_000)]
+    assert found == sorted(found)
+    assert default_machine(1, 16).launch_us <= found[0] < 1.1 * found[1]
+    assert found[-1] > 50 * found[-2]
+
+
+def test_bytes_bind_a_large_copy():
+    n, machine = 100_000_000, default_machine(2, 16)
+    c = cost(pointwise(n), threads=2)
+    assert c.nbytes == 8 * n
+    assert 8 * n / machine.memory_rate / 1e3 <= c.us < 1.5 * 8 * n / machine.memory_rate / 1e3
+
+
+def test_what_lies_in_a_cache_is_quicker_by_the_element():
+    sizes = (60_000, 2_000_000, 60_000_000)
+    near, middle, far = (cost(pointwise(n)).traffic_us / n for n in sizes)
+    assert near < middle < far
+
+
+def test_classes_of_arithmetic_rank_as_they_do_on_processors():
+    n = 50_000
+    by_op = [cost(pointwise(n, op)).work_us for op in ("neg", "sqrt", "exp", "erf")]
+    assert by_op == sorted(by_op) and by_op[0] < by_op[-1] / 3
+    assert cost(pointwise(n, "exp", "f64")).work_us > 1.5 * cost(pointwise(n, "exp")).work_us
+
+
+def test_narrow_vectors_take_longer():
+    wide, narrow = (cost(pointwise(50_000, "exp"), lanes=lanes).work_us for lanes in (16, 4))
+    assert 2 < narrow / wide < 8
+
+
+def test_threads_help_where_there_are_rows_for_them():
+    alone = cost(row_sum(64, 100_000))
+    assert cost(row_sum(64, 100_000), threads=8).us < alone.us / 2
+    few = cost(row_sum(3, 100_000), threads=16)
+    assert few.threads <= 3 and few.us > cost(row_sum(64, 4687), threads=16).us
+
+
+def test_short_rows_cost_more_than_long_ones():
+    assert cost(row_sum(100_000, 10)).us > 1.5 * cost(row_sum(100, 10_000)).us
+
+
+def test_strided_access_costs_more_than_contiguous():
+    strided = kernel("""kernel k(x: in f32, y: out f32) over i:64 j:1024 {
+  v0 = load x[(8192)*i + (8)*j] : f32
+  v1 = reduce sum<i,j> v0 : f32
+  store y[0] v1 : f32
+}""")
+    assert cost(strided).work_us > 2 * cost(row_sum(64, 1024)).work_us
+
+
+def test_work_repeated_for_every_row_is_counted_and_a_loss_where_it_is_dear():
+    assert cost(outer(4096, "neg")).again > 0
+    assert loss(cost(outer(4096, "neg"))) is None  # hides behind the traffic
+    assert cost(outer(1, "erf")).again == 0
+    assert loss(cost(outer(4096, "erf"))) is None  # within the margin
+    reason = loss(cost(outer(4096, "pow 2.5")))
+    assert reason is not None and "again" in reason and "us" in reason
+
+
+def test_a_merge_that_loses_is_refused_with_a_verdict(fresh_dynamo):
+    def f(x, w):
+        return x * torch.pow(torch.erf(w), 3.3).sin()
+
+    x, w = torch.randn(512, 1024), torch.rand(1024)
+    report = tofuse.explain(f)(x, w)
+    (refused,) = [v for v in report.verdicts if not v.fused]
+    assert refused.consumer.startswith("mul") and "work again" in refused.rule
+    assert len(report.kernels) == 2
+    torch.testing.assert_close(tofuse.compile(f)(x, w), f(x, w))
+    again = tofuse.explain(f)(x, w)
+    assert list(map(repr, again.verdicts)) == list(map(repr, report.verdicts))
+
+
+def test_outputs_on_foreign_axes_do_not_share_a_kernel_that_repeats_one_of_them(fresh_dynamo):
+    """Two parts of one tensor, read at offsets: merged, one would be computed for each of the
+    other's elements."""
+
+    def f(x, w):
+        return torch.tanh(x * w), torch.tanh(x[..., :96] * w[:96]), torch.tanh(x[..., 64:] + 1)
+
+    x, w = torch.randn(64, 160), torch.randn(160)
+    report = tofuse.explain(f)(x, w)
+    assert sum(r.predicted_us for r in report.regions) < 100
+    for got, expected in zip(tofuse.compile(f)(x, w), f(x, w), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_every_region_has_a_prediction(fresh_dynamo):
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
+    report = tofuse.explain(net)(torch.randn(4, 8))
+    assert all(0.1 < r.predicted_us < 1000 for r in report.regions)
+
+
+def test_a_matrix_product_costs_by_its_arithmetic():
+    def product_us(n: int) -> float:
+        text = f"""graph(x: f32[{n},{n}]) {{
+  v = opaque(x, target='aten.mm.default', args='$0, $0', shape=({n},{n}), dtype=f32) : f32[{n},{n}]
+  return v
+}}"""
+        graph = parse_graph(text)
+        region = Region("mm", graph.ops, graph.ops[0].results, library=True)
+        return library_us(region, default_machine(1, 16))
+
+    assert 7 < product_us(2048) / product_us(1024) < 8.1
+    assert abs(product_us(1024) / (2 * 1024**3 / 100 / 1e3) - 1) < 0.2

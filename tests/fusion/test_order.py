@@ -1,0 +1,125 @@
+"""Regions run in the order that holds the least, and none is fused that would hold more."""
+
+import time
+
+import pytest
+import torch
+
+import tofuse
+from tofuse.fusion.cost import Machine
+from tofuse.fusion.order import ordered, peak_bytes, unfused_peak
+from tofuse.fusion.partition import partition
+from tofuse.fusion.within import partition_within
+from tofuse.ir.parse import parse_graph
+
+T = 4 * 1000  # bytes of a vector
+
+
+def call(result, argument, numel=1000, effect=""):
+    attrs = f"args='$0', {effect}target='my.op.default'"
+    return f"{result} = opaque({argument}, {attrs}) : f32[{numel}]"
+
+
+def graph(*lines, outputs, inputs="x: f32[1000]"):
+    body = "\n".join(f"  {line}" for line in lines)
+    return parse_graph(f"graph({inputs}) {{\n{body}\n  return {outputs}\n}}")
+
+
+def names(part):
+    return [r.outputs[0].name for r in part.regions]
+
+
+LATE = graph(
+    *(call(f"b{k}", "x") for k in range(4)),
+    *(call(f"s{k}", f"b{k}", 10) for k in range(4)),
+    outputs="s0, s1, s2, s3",
+)
+
+
+def fits(kernel):
+    return None
+
+
+def parted(g):
+    return partition(g, fits, Machine())
+
+
+def test_what_is_read_once_is_read_at_once():
+    part = ordered(parted(LATE))
+    assert names(part) == ["b0", "s0", "b1", "s1", "b2", "s2", "b3", "s3"]
+    assert peak_bytes(parted(LATE))[0] == 4 * T + 40
+    assert peak_bytes(part)[0] == T + 4 * 40
+    assert names(ordered(part)) == names(part)
+
+
+def test_program_order_stays_where_nothing_is_gained():
+    g = graph(call("a", "x"), call("b", "a"), call("c", "x"), call("d", "c"), outputs="b, d")
+    part = parted(g)
+    assert ordered(part) is part
+
+
+def test_effects_stay_in_order():
+    g = graph(
+        *(call(f"b{k}", "x", effect="effect=True, ") for k in range(3)),
+        *(call(f"s{k}", f"b{k}", 10) for k in range(3)),
+        outputs="s0, s1, s2",
+    )
+    order = names(ordered(parted(g)))
+    assert [n for n in order if n.startswith("b")] == ["b0", "b1", "b2"]
+
+
+def test_inputs_that_live_for_these_regions_count():
+    g = graph(call("b", "x"), call("c", "b"), outputs="c")
+    part = parted(g)
+    assert peak_bytes(part)[0] == 2 * T
+    assert peak_bytes(part, frozenset({"x"}))[0] == 2 * T
+    g = graph(call("b", "x"), call("c", "b"), call("d", "x"), outputs="c, d")
+    assert peak_bytes(parted(g), frozenset({"x"}))[0] == 3 * T
+
+
+SIBLINGS = graph(
+    "e = exp(x) : f32[2000]",
+    call("s", "e", 10),
+    "t = sin(x) : f32[2000]",
+    call("u", "t", 10),
+    "w = cos(x) : f32[2000]",
+    call("v", "w", 10),
+    outputs="s, u, v",
+    inputs="x: f32[2000]",
+)
+
+
+def test_kernels_that_hold_too_much_are_taken_apart():
+    limit = unfused_peak(SIBLINGS)
+    assert peak_bytes(parted(SIBLINGS))[0] == 6 * T + 40 > limit
+    part = partition_within(SIBLINGS, fits, Machine(), limit)
+    assert peak_bytes(part)[0] <= limit
+    rules = {v.rule for v in part.verdicts} | {r.name for r in part.regions}
+    assert len([r for r in part.regions if not r.library]) == 3, rules
+    free = partition_within(SIBLINGS, fits, Machine(), None)
+    assert len([r for r in free.regions if not r.library]) == 1
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_verdicts_say_so():
+    def f(x):
+        y = x * 2
+        rows = [(y + k).cumsum(-1).sum(-1) for k in range(6)]
+        return torch.stack(rows).sum(0)
+
+    x = torch.randn(300, 301)
+    report = tofuse.explain(f)(x)
+    assert report.peak_bytes <= report.eager_peak_bytes + 4096  # beginnings of cache lines
+    assert not any("holds up to" in n for n in report.notes)
+    assert any("more memory than eager" in v.rule for v in report.verdicts)
+    torch.testing.assert_close(tofuse.compile(f)(x), f(x), rtol=1e-4, atol=1e-3)
+
+
+def test_many_regions_are_put_in_order_quickly():
+    lines = []
+    for k in range(1500):
+        lines += [call(f"b{k}", "x" if k == 0 else f"s{k - 1}"), call(f"s{k}", f"b{k}")]
+    part = parted(graph(*lines, outputs="s1499"))
+    start = time.process_time()
+    assert peak_bytes(ordered(part))[0] == 2 * T
+    assert time.process_time() - start < 1

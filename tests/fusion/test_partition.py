@@ -1,0 +1,187 @@
+"""The partition: deterministic, near-linear in the program, and acyclic."""
+
+import gc
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tofuse.backends.llvm.load import host_target
+from tofuse.fusion.cost import Machine
+from tofuse.fusion.partition import partition
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
+from tofuse.ir.hints import NO_FUSE
+from tofuse.ir.parse import parse_graph
+from tofuse.ir.region import Partition
+from tofuse.ir.region_text import show_partition
+from tofuse.ir.types import DType, TensorType
+from tofuse.ops.shapes import make_op
+from tofuse.pipeline import misfit
+
+OPS = 2000
+SECONDS = 0.2
+SIZE = (64, 64)
+
+
+class Program:
+    """A graph as it is written."""
+
+    def __init__(self):
+        self.inputs: list[Value] = []
+        self.ops: list[Op] = []
+
+    def input(self, *shape: int) -> Value:
+        self.inputs.append(Value(TensorType(shape, DType.F32, "cpu"), f"x{len(self.inputs)}"))
+        return self.inputs[-1]
+
+    def __call__(self, kind: str, *operands: Operand, **attrs: Attr) -> Value:
+        self.ops.append(make_op(kind, operands, attrs, name=f"v{len(self.ops)}"))
+        return self.ops[-1].result
+
+    def sums(self, x: Value) -> Value:
+        """The sum of each row, in every place of the row."""
+        total = self("sum", x, dims=(1,), dtype=DType.F32)
+        return self("broadcast", total, shape=SIZE, dims=(0,))
+
+    def graph(self, *outputs: Value) -> Graph:
+        return Graph(tuple(self.inputs), tuple(self.ops), outputs)
+
+
+def chain(size: int) -> Graph:
+    p = Program()
+    x = p.input(*SIZE)
+    for k in range(size):
+        x = p("sin" if k % 2 else "neg", x)
+    return p.graph(x)
+
+
+def ladder(size: int) -> Graph:
+    """x = f(x) + g(x): twice as many paths with every step"""
+    p = Program()
+    x = p.input(*SIZE)
+    for _ in range(size // 3):
+        x = p("add", p("sin", x), p("neg", x))
+    return p.graph(x)
+
+
+def wide(size: int) -> Graph:
+    """One value that everybody reads, and a tree of sums."""
+    p = Program()
+    x = p.input(*SIZE)
+    layer = [p("sin", x) for _ in range(size // 2)]
+    while len(layer) > 1:
+        pairs = zip(layer[::2], layer[1::2], strict=False)
+        layer = [p("add", a, b) for a, b in pairs] + layer[len(layer) // 2 * 2 :]
+    return p.graph(*layer)
+
+
+def small(size: int) -> Graph:
+    """Many tensors of their own."""
+    p, outputs = Program(), []
+    for k in range(size // 4):
+        x, y = p.input(5 + k % 7, 3 + k % 5), p.input(5 + k % 7, 3 + k % 5)
+        outputs.append(p("neg", p("mul", p("add", p("sin", x), y), x)))
+    return p.graph(*outputs)
+
+
+def norms(size: int) -> Graph:
+    p = Program()
+    x = p.input(*SIZE)
+    for _ in range(size // 8):
+        centred = p("sub", x, p.sums(x))
+        x = p("add", x, p("mul", centred, p.sums(p("mul", centred, centred))))
+    return p.graph(x)
+
+
+def views(size: int) -> Graph:
+    p = Program()
+    x = p.input(*SIZE)
+    for k in range(size // 5):
+        x = p("reshape", p("sin", p("reshape", x, shape=(4, 16, 64))), shape=SIZE)
+        x = p("neg", p("permute", x, dims=(1, 0)) if k % 2 else x)
+    return p.graph(x)
+
+
+def calls(size: int) -> Graph:
+    """Library calls between chains, with residuals around them."""
+    p = Program()
+    x = p.input(*SIZE)
+    for _ in range(size // 10):
+        h = p("exp", p("sin", p("neg", p("sin", x))))
+        attrs: dict[str, Attr] = {
+            "target": "aten.mm.default",
+            "args": "$0, $0",
+            "shape": SIZE,
+            "dtype": DType.F32,
+        }
+        h = p("opaque", h, **attrs)
+        x = p("add", x, p("neg", p("sin", p("exp", h))))
+    return p.graph(x)
+
+
+SHAPES: tuple[Callable[[int], Graph], ...] = (
+    chain,
+    ladder,
+    wide,
+    small,
+    norms,
+    views,
+    calls,
+)
+NAMES = [make.__name__ for make in SHAPES]
+
+
+def cut(graph: Graph, fuel: int | None = None) -> Partition:
+    target = host_target(2)
+    return partition(graph, lambda k: misfit(k, target, Machine()), Machine(), fuel)
+
+
+@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
+def test_two_thousand_ops_take_little_time(make):
+    graph, best = make(OPS), float("inf")
+    assert 0.8 * OPS < len(graph.ops) < 1.2 * OPS
+    gc.collect()
+    gc.disable()  # of what the other tests left
+    try:
+        for _ in range(8):
+            start = time.process_time()
+            cut(graph)
+            best = min(best, time.process_time() - start)
+            if best < SECONDS:
+                break
+    finally:
+        gc.enable()
+    assert best < SECONDS
+
+
+@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
+def test_the_same_program_is_cut_the_same_way(make):
+    graph = make(200)
+    part = cut(graph)
+    assert show_partition(part) == show_partition(cut(make(200)))
+    order = {v: k for k, r in enumerate(part.regions) for op in r.ops for v in op.results}
+    for k, region in enumerate(part.regions):
+        assert all(order.get(v, -1) < k for v in region.inputs)
+
+
+@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
+def test_fuel_makes_the_first_merges_of_all(make):
+    whole = cut(make(100))
+    computing = sum(not r.library for r in cut(make(100), 0).regions)
+    names = [(v.producer, v.consumer) for v in whole.fusions]
+    for fuel in (0, 1, len(names) // 2, len(names)):
+        part = cut(make(100), fuel)
+        assert [(v.producer, v.consumer) for v in part.fusions] == names[:fuel]
+        assert sum(not r.library for r in part.regions) == computing - min(fuel, len(names))
+
+
+def test_hints_of_a_graph_in_text_hold():
+    text = """\
+graph(x: f32[8]) {{
+  v0 = sin(x) : f32[8]  # at m.py:1
+  v1 = cos(v0) : f32[8]  # at m.py:2{}
+  v2 = exp(v1) : f32[8]  # at m.py:3
+  return v2
+}}"""
+    assert len(cut(parse_graph(text.format(""))).regions) == 1
+    assert len(cut(parse_graph(text.format(f" ({NO_FUSE} cos)"))).regions) == 3

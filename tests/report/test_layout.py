@@ -1,0 +1,68 @@
+"""Layered drawings: boxes keep apart, edges run down."""
+
+import random
+import time
+
+import pytest
+
+from tofuse.report.layout import LONGEST, Gaps, lay_out
+
+GAPS = Gaps(10, 20, 500)
+
+
+def dag(count: int, seed: int):
+    """Boxes of random sizes, and edges to a few near ones and now and then a far one."""
+    rng = random.Random(seed)
+    sizes = {k: (rng.uniform(20, 120), rng.choice((20.0, 20.0, 90.0))) for k in range(count)}
+    edges = []
+    for k in range(1, count):
+        reach = k if rng.random() < 0.05 else min(k, 6)
+        edges += [(k - rng.randint(1, reach), k) for _ in range(rng.randint(0, 2))]
+    return sizes, edges
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 10, 150])
+@pytest.mark.parametrize("seed", range(3))
+def test_boxes_keep_apart_and_edges_run_down(count: int, seed: int):
+    sizes, edges = dag(count, seed)
+    layout = lay_out(sizes, edges, GAPS)
+    boxes = [(*layout.at[k], *sizes[k]) for k in sizes]
+    for i, (x, y, w, h) in enumerate(boxes):
+        assert x >= -1e-6 and x + w <= layout.width + 1e-6 and y + h <= layout.height + 1e-6
+        for u, v, a, b in boxes[:i]:
+            assert x + w <= u + 1e-6 or u + a <= x + 1e-6 or y + h <= v or v + b <= y
+    for a, b in edges:
+        assert layout.at[a][1] + sizes[a][1] < layout.at[b][1]
+        points = layout.bends.get((a, b))
+        if points is not None:
+            assert list(points) == sorted(points, key=lambda p: p[1])
+            assert len(points) <= 2 * LONGEST
+            for x, y in points[::2]:  # where the edge enters a row it stands between the boxes
+                inside = [k for k in sizes if _holds((*layout.at[k], *sizes[k]), x, y)]
+                assert not inside
+
+
+def _holds(box: tuple[float, ...], x: float, y: float) -> bool:
+    left, top, width, height = box
+    return left < x < left + width and top <= y < top + height
+
+
+def test_a_chain_is_straight():
+    sizes = {k: (40.0 + 10 * k, 20.0) for k in range(5)}
+    layout = lay_out(sizes, [(k, k + 1) for k in range(4)], GAPS)
+    centres = [layout.at[k][0] + sizes[k][0] / 2 for k in sizes]
+    assert max(centres) - min(centres) < 1e-6
+
+
+def test_a_wide_layer_takes_several_rows():
+    sizes = {k: (100.0, 20.0) for k in range(40)}
+    layout = lay_out(sizes, [(k, 39) for k in range(39)], GAPS)
+    rows = {y for _, y in layout.at.values()}
+    assert len(rows) > 8 and layout.width < 39 * 110 / 3  # in one row it would be three times that
+
+
+def test_two_thousand_boxes_take_no_time():
+    sizes, edges = dag(2000, 1)
+    begin = time.process_time()
+    lay_out(sizes, edges, GAPS)
+    assert time.process_time() - begin < 5

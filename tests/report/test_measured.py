@@ -1,0 +1,81 @@
+"""`explain(fn, measure=True)`: times of calls and regions, and nothing else changed."""
+
+import itertools
+
+import pytest
+import torch
+
+import tofuse
+from tests.support.reported import block, block_arguments
+from tofuse.ir.plan_parse import parse_plan
+from tofuse.report.measured import step_regions
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def test_every_region_has_its_time():
+    arguments = block_arguments()
+    report = tofuse.explain(block, measure=True)(*arguments)
+    assert report.name == "block" and report.backward.regions
+    assert all(r.measured_us is not None and r.measured_us > 0 for r in report.regions)
+    assert all(t.grad is None for t in arguments)
+    calls = report.calls
+    assert calls is not None and calls.rounds == 7
+    assert min(calls.eager_forward, calls.eager_backward, calls.forward, calls.backward) > 0
+    inside = sum(r.measured_us or 0.0 for r in report.forward.regions)
+    assert inside < 2 * calls.forward  # medians of parts: near the whole, and never far above it
+    assert report.limits is not None
+    for g in report.graphs:
+        assert [s.name for s in g.run] == [r.name for r in g.regions]
+        assert all(a.end <= b.begin for a, b in itertools.pairwise(g.run))
+
+
+def test_without_it_nothing_is_measured_and_the_function_runs_once():
+    runs = 0
+
+    def f(x):
+        nonlocal runs
+        if not torch.compiler.is_compiling():
+            runs += 1
+        return x.sin() + 1
+
+    report = tofuse.explain(f)(torch.randn(4))
+    assert report.calls is None and report.limits is None and runs == 0
+    assert all(r.measured_us is None for r in report.regions)
+    assert all(not g.run for g in report.graphs)
+
+
+def test_a_measured_function_gives_the_same_random_numbers_per_call():
+    """The timed plan is the plan: dropout's masks come from the same seeds."""
+    x = torch.ones(64, 64)
+    results = []
+    for measure in (False, True):
+        seen: list[torch.Tensor] = []
+
+        def f(x, seen=seen):
+            y = torch.nn.functional.dropout(x, 0.5) * 2
+            seen.append(y)
+            return y
+
+        torch.manual_seed(3)
+        tofuse.explain(f, measure=measure)(x)
+        results.append(seen[0])
+    assert torch.equal(*results)
+
+
+def test_steps_belong_to_regions():
+    report = tofuse.explain(lambda x: (x.sin() @ x.cos()).exp().sort())(torch.randn(8, 8))
+    (graph,) = report.graphs
+    names = step_regions(parse_plan(graph.plan), graph)
+    assert list(names.values()) == [r.name for r in graph.regions]
+
+
+def test_a_traced_function_is_measured_too():
+    report = tofuse.explain(block, measure=True, capture="trace")(*block_arguments())
+    assert report.backward.regions
+    assert all(r.measured_us is not None and r.measured_us > 0 for r in report.regions)
+
+
+def test_what_pytorch_runs_whole_is_measured_as_a_call_only():
+    report = tofuse.explain(lambda x: x.view(-1), measure=True)(torch.randn(4, 4))
+    assert report.calls is not None and not report.regions

@@ -1,0 +1,134 @@
+"""What the report knows of each op, edge and moment of memory."""
+
+import pytest
+import torch
+
+import tofuse
+from tests.support.reported import block, block_arguments
+from tofuse.ir.region import Verdict
+from tofuse.report.advice import APART, advice, grouped
+from tofuse.report.picture import draw
+from tofuse.report.program import op_bytes, op_work, read_program
+from tofuse.report.timeline import op_memory, plan_memory
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def program_of(f, *args):
+    (graph,) = tofuse.explain(f)(*args).graphs
+    program = read_program(graph)
+    assert program is not None
+    return program
+
+
+def test_every_op_has_a_region_and_every_verdict_an_edge():
+    for graph in tofuse.explain(block)(*block_arguments()).graphs:
+        program = read_program(graph)
+        assert program is not None
+        assert set(program.region_of) == set(program.ops)
+        assert {e.verdict for e in program.edges} == set(graph.verdicts)
+        for e in program.edges:
+            same = program.region_of[e.producer] is program.region_of[e.consumer]
+            assert same == e.verdict.fused
+
+
+def test_ops_stand_inside_their_regions():
+    for graph in tofuse.explain(block)(*block_arguments()).graphs:
+        program = read_program(graph)
+        assert program is not None
+        picture = draw(program)
+        assert len(picture.edges) == len(program.edges)
+        for op in program.ops:
+            box, around = picture.ops[op], picture.regions[program.region_of[op].name]
+            assert around.x <= box.x and box.x + box.width <= around.x + around.width
+            assert around.y < box.y and box.y + box.height < around.y + around.height
+
+
+def test_edges_look_through_views():
+    program = program_of(lambda x: (x.sin().t().unsqueeze(0) @ x.cos()).exp(), torch.randn(5, 5))
+    through = {e.views for e in program.edges if e.views}
+    assert any("permute" in views for views in through)
+    assert all(op.kind not in ("permute", "reshape") for op in program.ops)
+
+
+def test_bytes_and_arithmetic_of_an_op_alone():
+    program = program_of(lambda x: (x + x) @ x, torch.randn(6, 6))
+    add, mm = program.ops
+    assert op_bytes(add) == 2 * 6 * 6 * 4 and op_work(add) == 36
+    assert op_bytes(mm) == 3 * 6 * 6 * 4 and op_work(mm) == 2 * 6**3
+
+
+def test_lines_have_their_text():
+    program = program_of(lambda x: x.sin() + 1, torch.randn(3))
+    loc = program.ops[0].loc
+    assert loc is not None and "x.sin() + 1" in program.line(loc)
+
+
+def test_no_line_of_ours_stands_for_a_users():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    report = tofuse.explain(net)(torch.randn(2, 4))
+    assert report.regions and not any(r.locs for r in report.regions)
+
+
+def test_memory_of_a_chain():
+    """Three ops by themselves have two results alive at a time; as one kernel, the last one."""
+    x = torch.randn(100)
+    program = program_of(lambda x: x.sin().exp().cos(), x)
+    assert [m.nbytes for m in op_memory(program)] == [400, 800, 800]
+    assert [m.nbytes for m in plan_memory(program)] == [400]
+
+
+def test_memory_around_library_calls_and_views():
+    def f(x):
+        return (x.sin().t() @ x).sum()
+
+    program = program_of(f, torch.randn(10, 10))
+    assert [m.nbytes for m in plan_memory(program)] == [400, 800, 404]
+    assert [m.name for m in plan_memory(program)] == [r.name for r in program.report.regions]
+    assert [m.nbytes for m in op_memory(program)] == [400, 800, 404]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "library call",
+        "a value in between is computed elsewhere",
+        "iteration spaces differ",
+        "extents 6 and 8 do not divide each other",
+        "sizes differ",
+        "a reshape of a sliced dimension",
+        "a slice of merged dimensions",
+        "v7 is a view that no strides express",
+        "a kernel holds at most 160 ops",
+        "a kernel reads and writes at most 64 buffers",
+        "pad of a value computed in the same kernel",
+        "a gather from a value computed in the same kernel",
+        "x would be read along its diagonal",
+        "a slice of a reduction's result",
+        "merged elsewhere first",
+        "another device",
+        "every element of the cat would compute all pieces",
+        "one kernel would do 100 additions' worth of work again and take about 20 us",
+        "together they would hold more memory than eager",
+        "kept apart by no_fuse",
+        "no fuel left",
+    ],
+)
+def test_every_rule_is_explained(rule: str):
+    found = advice(against(rule))
+    assert found.title != rule and found in [a for _, a in APART]
+
+
+def test_a_rule_that_is_not_known_explains_itself():
+    assert advice(against("the moon is full")).title == "the moon is full"
+
+
+def test_groups_are_of_verdicts_against_only():
+    graph = tofuse.explain(block)(*block_arguments()).backward.graphs[0]
+    groups = grouped(graph.verdicts)
+    assert sum(len(g.verdicts) for g in groups) == sum(not v.fused for v in graph.verdicts) > 1
+    assert [len(g.verdicts) for g in groups] == sorted(len(g.verdicts) for g in groups)[::-1]
+
+
+def against(rule: str):
+    return Verdict("a", "b", False, rule)

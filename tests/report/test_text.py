@@ -1,0 +1,62 @@
+"""The report as text."""
+
+import io
+
+import pytest
+import torch
+from rich.console import Console
+
+import tofuse
+from tests.support.reported import measured_block
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def test_it_says_what_was_fused_what_not_and_what_to_do():
+    report = measured_block()
+    text = str(report)
+    first = text.splitlines()[0]
+    assert first == (
+        f"block: {report.launches_before} operations as 2 kernels "
+        "and 3 calls of PyTorch's operators"
+    )
+    for r in report.regions:
+        alike = [o.name for o in report.regions if (o.ops, o.phase) == (r.ops, r.phase)]
+        assert any(name in text for name in alike)
+    for words in (
+        "launches",
+        "memory traffic",
+        "fused: 26 pairs (22 elementwise over common axes, 4 reduction over",
+        "One side is a library call (3): library call",
+        "One side is a library call (1): library call: add, its epilogue, is in the next kernel",
+        "to do: ",
+        "h = F.gelu(x @ w + b)",
+        "reported.py:",
+        "measured",
+    ):
+        assert words in text, words
+    assert max(map(len, text.splitlines())) <= 110
+    assert not any(line != line.rstrip() for line in text.splitlines())
+
+
+def test_launches_that_are_alike_share_a_row():
+    def f(x):
+        for _ in range(5):
+            x = (x @ x).relu()
+        return x
+
+    text = str(tofuse.explain(f)(torch.randn(8, 8)))
+    assert "mm_0 x5" in text and "mm_2" not in text.partition("fused:")[0]
+
+
+def test_it_has_colour_in_a_terminal_and_none_in_a_string():
+    report = tofuse.explain(lambda x: x.sin() + 1)(torch.randn(4))
+    out = io.StringIO()
+    Console(file=out, force_terminal=True, color_system="standard", width=90).print(report)
+    assert "\x1b[" in out.getvalue() and "\x1b[" not in str(report)
+    assert "fused: 1 pair" in str(report)
+
+
+def test_a_program_without_kernels_says_so():
+    text = str(tofuse.explain(lambda x: x.view(-1))(torch.randn(2, 2)))
+    assert "0 kernels" in text or text == "nothing was compiled"

@@ -1,0 +1,104 @@
+"""`verify=True`: right kernels pass, a planted fault is found, named and kept as a file."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from benchmarks.seeds import SEEDS, Seed
+from tests.support.eager import assert_as_eager
+from tofuse.backends.llvm import elementwise
+from tofuse.runtime.verify import difference
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+CHOSEN = ("norm_composite", "split_stack_weights", "gelu_bookends_kept", "heads_to_rows", "softmax")
+
+
+@pytest.mark.parametrize("seed", [s for s in SEEDS if s.name in CHOSEN], ids=lambda s: s.name)
+def test_right_kernels_pass(seed: Seed):
+    result = tofuse.compile(seed.program, verify=True)(*seed.make_inputs("small"))
+    if seed.backward:
+        assert isinstance(result, torch.Tensor)
+        result.sum().backward()
+
+
+def program(x, index):
+    y = F.gelu(x) - x[index]
+    bits = y > 0
+    return F.softmax(y * 3, -1), bits, y.argmax(-1), y[:, 1::2].t()
+
+
+CASES = [(torch.float32, True), (torch.float64, False), (torch.bfloat16, False)]
+
+
+@pytest.mark.parametrize(("dtype", "dynamic"), CASES)
+def test_dtypes_layouts_and_symbols(dtype, dynamic):
+    for rows, width in ((5, 7), (33, 64)):
+        x = torch.randn(width, rows).to(dtype).t().requires_grad_()
+        index = torch.randint(rows, (rows,))
+        options = {"verify": True, "dynamic": dynamic}
+        tolerance = 1e-5 if dtype in (torch.float32, torch.float64) else 5e-2
+        assert_as_eager(program, x, index, rtol=tolerance, atol=tolerance, calls=1, options=options)
+
+
+def test_special_values_pass():
+    x = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-42, 3e38])
+    f = tofuse.compile(lambda x: (x.exp() * 2, x / x, x.log() + 1, x.sign()), verify=True)
+    f(x)
+
+
+def faulty(x, y):
+    z = x.sin() + y
+    w = z.cos() - 2 * x  # here
+    return F.softmax(w, -1)
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    def wrong(f, args, shape):
+        return elementwise._RULES["add"](f, args, shape)
+
+    monkeypatch.setitem(elementwise._RULES, "sub", wrong)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_planted_fault_is_found_and_kept(planted, grad, tmp_path):
+    x, y = torch.randn(9, 20, requires_grad=grad), torch.randn(20)
+    with pytest.raises(tofuse.VerifyError, match=r"first wrong operation is sub = sub.*# here"):
+        tofuse.compile(faulty, verify=True, dump=str(tmp_path))(x, y)
+    (path,) = tmp_path.glob("*.py")
+    text = path.read_text()
+    assert "verify=True" in text and "# here" in text
+    if grad:
+        return
+    # run with the fault it shows it, run without it does not
+    with pytest.raises(tofuse.VerifyError):
+        exec(compile(text, str(path), "exec"), {})
+    subprocess.run([sys.executable, str(path)], check=True)
+
+
+def test_a_fault_of_the_backward_is_found(planted, tmp_path):
+    x = torch.randn(9, 20, requires_grad=True)
+    result = tofuse.compile(lambda x: x.tanh().sum(), verify=True, dump=str(tmp_path))(x)
+    with pytest.raises(tofuse.VerifyError, match=r"first wrong operation is .* = sub"):
+        result.backward()
+
+
+def test_differences():
+    exact = torch.linspace(1, 2, 50, dtype=torch.float64)
+    own = exact.float()
+    assert difference(own, own, exact, 1e-4) is None
+    assert difference(own * (1 + 1e-5), own, exact, 1e-4) is None
+    off = own.clone()
+    off[7] += 0.1
+    assert "wrong in 1 of 50 elements: at [7]" in str(difference(off, own, exact, 1e-4))
+    off[7] = float("nan")
+    assert difference(off, own, exact, 1e-4) is not None
+    bits = own > 1.5
+    assert difference(bits, bits, bits, 1e-4) is None
+    assert "differs in 50 of 50" in str(difference(~bits, bits, bits, 1e-4))

@@ -1,0 +1,29 @@
+"""The golden table: for each program of the corpus its kernels, library calls and bytes.
+
+`pytest --accept` rewrites the lines of the tests that run.
+"""
+
+from pathlib import Path
+
+from tofuse.report.model import Report
+
+TABLE = Path(__file__).parents[1] / "golden" / "kernels.txt"
+TITLE = "# program, phase: kernels, library calls, bytes op by op -> bytes of the kernels and calls"
+
+
+def assert_golden(name: str, report: Report, accept: bool) -> None:
+    """The table has just these lines about a program."""
+    phases = sorted({g.phase for g in report.graphs})
+    lines = [_line(name, phase, report.phase(phase)) for phase in phases]
+    table = TABLE.read_text().splitlines() if TABLE.exists() else [TITLE]
+    known = [line for line in table if line.startswith(f"{name} ")]
+    if accept and known != lines:
+        rest = [line for line in table[1:] if line not in known]
+        TABLE.write_text("\n".join([TITLE, *sorted([*rest, *lines])]) + "\n")
+    else:
+        assert lines == known, "the decisions have changed; see the table, or run with --accept"
+
+
+def _line(name: str, phase: str, part: Report) -> str:
+    counts = f"{len(part.kernels)} kernels {len(part.library_calls)} calls"
+    return f"{name} {phase}: {counts} {part.bytes_before} -> {part.bytes_after} bytes"

@@ -1,0 +1,167 @@
+"""Calibration: what is measured is sane, is kept, and is never believed when damaged."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tofuse
+from tofuse import calibration
+from tofuse.backends.llvm.load import host_target
+from tofuse.config import Config
+from tofuse.errors import OptionError, ParseError
+from tofuse.ir.machine import Machine, default_machine, parse_machine, show_machine
+from tofuse.runtime import machines
+from tofuse.runtime.launch import thread_count
+from tofuse.runtime.store import Store
+
+TARGET = host_target(thread_count())
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    """Nothing read from disk before counts."""
+    monkeypatch.setattr(machines, "_known", {})
+
+
+@pytest.fixture(scope="module")
+def measured() -> Machine:
+    return calibration.measure()
+
+
+def test_what_is_measured_is_in_sane_bounds(measured):
+    assert measured.threads == TARGET.threads and measured.lanes == TARGET.lanes
+    assert 0.2 < measured.launch_us < 200 and 0.2 < measured.call_us < 200
+    ns = measured.ns
+    assert 1e-4 < ns["cheap"] < ns["exp"] < 10 and ns["cheap"] <= ns["divide"]
+    assert ns["exp"] < ns["pow"] and ns["load"] < ns["gather"]
+    assert 0.5 < measured.core_rate <= measured.memory_rate < 10_000
+    assert measured.l3_rate <= measured.shared_rate
+    assert 0.1 < measured.flops < 10_000
+
+
+def test_a_machine_prints_and_parses():
+    machine = default_machine(7, 8)
+    assert parse_machine(show_machine(machine)) == machine == parse_machine(str(machine))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda m: m.pop("threads"), "lacks"),
+        (lambda m: m.update(speed=3), "should not have"),
+        (lambda m: m.update(launch_us=-1), "launch_us is a positive number, not -1"),
+        (lambda m: m.update(launch_us=float("nan")), "positive number"),
+        (lambda m: m.update(threads=2.5), "threads is a positive number"),
+        (lambda m: m.update(l2_rate=True), "l2_rate is a positive number"),
+        (lambda m: m["ns"].pop("exp"), "ns has exactly"),
+        (lambda m: m["ns"].update(exp="fast"), "ns of exp"),
+        (lambda m: m.update(ns=[1]), "ns an object"),
+    ],
+)
+def test_what_is_no_machine_is_refused_with_the_reason(change, why):
+    content = json.loads(show_machine(default_machine(2, 16)))
+    change(content)
+    with pytest.raises(ParseError, match=why):
+        parse_machine(json.dumps(content))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3"])
+def test_other_text_is_refused(text):
+    with pytest.raises(ParseError, match="a machine's JSON"):
+        parse_machine(text)
+
+
+def test_what_is_kept_is_found_by_another_process(tmp_path, measured):
+    odd = replace(measured, launch_us=123.5)
+    machines.keep_machine(odd, TARGET, Config(cache_dir=tmp_path))
+    assert machines.measured_machine(TARGET, Config(cache_dir=tmp_path)).launch_us == 123.5
+    script = (
+        f"import torch, tofuse; torch.set_num_threads({TARGET.threads}); "
+        f"r = tofuse.explain(lambda x: x.sin() + 1, cache_dir={str(tmp_path)!r})(torch.randn(3)); "
+        "print(r.regions[0].predicted_us)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert 123.5 < float(run.stdout) < 130
+
+
+def damage(path: Path, how: str) -> None:
+    content = json.loads(path.read_text())
+    if how == "cut":
+        path.write_text(path.read_text()[:-40])
+    elif how == "empty":
+        path.write_text("")
+    elif how == "changed":
+        content["text"] = content["text"].replace("7.25", "9.25")
+        path.write_text(json.dumps(content))
+    elif how == "foreign":
+        content["key"][0] = "another processor"
+        path.write_text(json.dumps(content))
+    elif how == "binary":
+        path.write_bytes(b"\xff\x00\xfe")
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "changed", "foreign", "binary"])
+def test_a_damaged_or_foreign_file_is_ignored(tmp_path, monkeypatch, how):
+    config = Config(cache_dir=tmp_path)
+    machines.keep_machine(replace(Machine(), launch_us=7.25), TARGET, config)
+    (path,) = tmp_path.rglob("*.json")
+    damage(path, how)
+    monkeypatch.setattr(machines, "_known", {})
+    assert machines.measured_machine(TARGET, config) == machines.assumed_machine(TARGET, config)
+    assert not machines.is_measured(TARGET, config)
+
+
+def test_a_machine_of_other_threads_is_ignored(tmp_path):
+    config = Config(cache_dir=tmp_path)
+    wrong = default_machine(TARGET.threads + 1, TARGET.lanes)
+    machines.store_of(config).put("machine", machines._key(TARGET), show_machine(wrong))
+    assert not machines.is_measured(TARGET, config)
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    store = Store(tmp_path / "file")
+    store.put("kind", ("key",), "text")
+    assert store.get("kind", ("key",)) is None
+
+
+def test_the_store_forgets_and_keeps_kinds_apart(tmp_path):
+    store = Store(tmp_path)
+    store.put("a", ("key",), "first")
+    store.put("b", ("key",), "other")
+    store.put("a", ("key",), "second")
+    assert (store.get("a", ("key",)), store.get("b", ("key",))) == ("second", "other")
+    store.drop("a", ("key",))
+    assert store.get("a", ("key",)) is None
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".json"]
+
+
+def test_the_option_overrides_what_is_measured(tmp_path, monkeypatch, fresh_dynamo):
+    path = tmp_path / "machine.json"
+    path.write_text(show_machine(replace(Machine(), launch_us=1000.0)))
+    report = tofuse.explain(lambda x: x.sin(), machine=str(path))(torch.randn(3))
+    assert report.regions[0].predicted_us > 1000
+    monkeypatch.setenv("TOFUSE_MACHINE", str(path))
+    report = tofuse.explain(lambda x: x.cos())(torch.randn(3))
+    assert report.regions[0].predicted_us > 1000
+    path.write_text("{}")
+    with pytest.raises(OptionError, match=r"machine=.*is not a file of costs.*calibrate"):
+        tofuse.compile(torch.sin, machine=str(path))
+
+
+def test_decisions_do_not_depend_on_what_is_measured(tmp_path, fresh_dynamo):
+    def f(x, w):
+        return (x * torch.erf(w)).softmax(-1)
+
+    x, w = torch.randn(300, 256), torch.randn(256)
+    before = tofuse.explain(f, cache_dir=tmp_path)(x, w)
+    slow = replace(Machine(), threads=TARGET.threads, lanes=TARGET.lanes, launch_us=1e6)
+    machines.keep_machine(slow, TARGET, Config(cache_dir=tmp_path))
+    after = tofuse.explain(f, cache_dir=tmp_path)(x, w)
+    assert after.verdicts == before.verdicts
+    assert after.regions[0].predicted_us > 1e5 > before.regions[0].predicted_us

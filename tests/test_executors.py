@@ -1,0 +1,190 @@
+"""Executors: a user's own really run, in order of preference, and the report says who and why."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager
+from tofuse.errors import OptionError, TofuseError
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+@pytest.fixture
+def registered():
+    """Registers executors and forgets them afterwards."""
+    names: list[str] = []
+
+    def register(name, **parts):
+        tofuse.register_executor(name, **parts)
+        names.append(name)
+
+    yield register
+    for name in names:
+        tofuse.unregister_executor(name)
+
+
+def project(x, w):
+    return torch.softmax(x @ w, -1) * 2
+
+
+def test_a_users_product_runs_in_place_of_the_librarys(registered):
+    calls = []
+
+    def product(a, b):
+        calls.append(tuple(a.shape))
+        return (a[:, :, None] * b).sum(1)
+
+    registered("mine", ops=["aten.mm"], run=product)
+    x, w = torch.randn(6, 5), torch.randn(5, 7)
+    compiled = tofuse.compile(project, executors=("llvm", "mine", "aten"))
+    torch.testing.assert_close(compiled(x, w), project(x, w))
+    assert calls == [(6, 5)]
+    report = tofuse.explain(project, executors="llvm,mine")(x, w)
+    by_name = {r.name: r for r in report.regions}
+    assert by_name["mm_0"].executor == "mine" and "takes aten.mm" in by_name["mm_0"].why
+    assert [r.executor for r in report.regions] == ["mine", "llvm"]
+    torch._dynamo.reset()
+    torch.testing.assert_close(tofuse.compile(project)(x, w), project(x, w))
+    assert len(calls) == 2, "it is not among the executors by default"
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_before_our_kernels_it_gets_composites_whole(registered, capture):
+    calls = []
+
+    def run(x, dim, half_to_float):
+        calls.append(dim)
+        return (x - x.logsumexp(dim, keepdim=True)).exp()
+
+    registered("mine", ops=["aten._softmax.default"], run=run)
+    x, w = torch.randn(6, 5), torch.randn(5, 7)
+    for order, count in ((("mine", "llvm"), 1), (("llvm", "mine"), 1)):
+        torch._dynamo.reset()
+        compiled = tofuse.compile(project, executors=order, capture=capture)
+        torch.testing.assert_close(compiled(x, w), project(x, w))
+        assert len(calls) == count, "after our kernels there is no softmax left"
+
+
+def test_gradients_flow_through_a_users_operator(registered):
+    registered("mine", ops=["aten._softmax"], run=torch.ops.aten._softmax.default)
+    x, w = (torch.randn(6, 6, requires_grad=True) for _ in range(2))
+    report = tofuse.explain(project, executors=("mine", "llvm"))(x, w)
+    assert "mine" in {r.executor for r in report.regions if r.phase == "forward"}
+    compiled = tofuse.compile(project, executors=("mine", "llvm"))
+    got = torch.autograd.grad(compiled(x, w).sum(), (x, w))
+    torch.testing.assert_close(got, torch.autograd.grad(project(x, w).sum(), (x, w)))
+
+
+def test_a_check_refuses_with_a_reason_and_the_next_one_takes_over(registered):
+    calls = []
+
+    def run(x, dim, half_to_float):
+        calls.append(x.shape)
+        return torch.softmax(x, dim)
+
+    registered(
+        "mine",
+        ops=["aten._softmax", "aten.mm"],
+        run=run,
+        check=lambda r: (r.inputs[0].shape[0] < 10 and r.target != "aten.mm.default") or "large",
+    )
+    x, w = torch.randn(50, 5), torch.randn(5, 7)
+    report = tofuse.explain(project, executors=("mine", "llvm"))(x, w)
+    assert [r.executor for r in report.regions] == ["aten", "llvm"] and not calls
+    assert report.regions[0].why == "mine refuses: large"
+    torch._dynamo.reset()
+    report = tofuse.explain(project, executors=("mine", "llvm"))(x[:4], w)
+    assert [r.executor for r in report.regions] == ["aten", "mine", "llvm"] and calls
+    report = tofuse.explain(project, executors=("mine", "llvm"), dynamic=True)(x[:4], w)
+    assert "check does not take unknown sizes" in report.regions[0].why
+
+
+def test_requests_describe_the_operands(registered):
+    seen = []
+
+    def check(request):
+        seen.append(request)
+        return True
+
+    registered("mine", ops=["aten.mm"], run=torch.mm, check=check)
+    tofuse.compile(torch.mm, executors=("llvm", "mine"))(
+        torch.ones(2, 3, dtype=torch.bfloat16), torch.ones(3, 4, dtype=torch.bfloat16)
+    )
+    assert seen[0].target == "aten.mm.default"
+    assert [(t.shape, t.dtype, t.device) for t in seen[0].inputs] == [
+        ((2, 3), "bfloat16", "cpu"),
+        ((3, 4), "bfloat16", "cpu"),
+    ]
+
+
+def test_the_first_of_two_wins_and_a_dear_one_is_passed_over(registered):
+    registered("first", ops=["aten.mm"], run=torch.mm, cost=lambda r: 0.5)
+    registered("second", ops=["aten.mm"], run=torch.mm)
+    registered("dear", ops=["aten.mm"], run=torch.mm, cost=lambda r: 1e9)
+    x = torch.randn(4, 4)
+
+    def who(*order):
+        (region,) = tofuse.explain(torch.mm, executors=order)(x, x).regions
+        return region
+
+    assert who("first", "second", "llvm").executor == "first"
+    assert who("first", "second", "llvm").predicted_us == 0.5
+    assert who("second", "first", "llvm").executor == "second"
+    assert who("dear", "llvm").executor == "aten" and "dear says 1e+09 us" in who("dear").why
+
+
+def test_a_result_of_another_type_is_an_error(registered):
+    registered("short", ops=["aten.mm"], run=lambda a, b: torch.ones(1))
+    with pytest.raises(
+        TofuseError, match=r"executor 'short' gave torch.float32 \(1,\) for aten.mm"
+    ):
+        tofuse.compile(project, executors=("short", "llvm"))(torch.ones(2, 2), torch.ones(2, 2))
+
+
+def test_everything_through_aten():
+    net = torch.nn.Sequential(
+        torch.nn.Linear(6, 6), torch.nn.GELU(), torch.nn.LayerNorm(6), torch.nn.Dropout(0.3)
+    )
+    x = torch.randn(4, 6, requires_grad=True)
+    report = tofuse.explain(net, executors=("aten",))(x)
+    assert not report.kernels and {r.executor for r in report.regions} == {"aten"}
+    assert "native_layer_norm" in " ".join(c.name for c in report.library_calls)
+    compiled = tofuse.compile(net, executors="aten")
+    torch.manual_seed(3)
+    got = compiled(x)
+    torch.manual_seed(3)
+    assert torch.equal(got, net(x)), "the same operators, the same random numbers"
+    assert_as_eager(
+        lambda x: F.softmax(x.T + 1, -1)[1:].cumsum(0),
+        torch.randn(3, 5),
+        options={"executors": "aten"},
+    )
+
+
+def test_unknown_executors_and_bad_registrations(registered, monkeypatch):
+    with pytest.raises(OptionError, match="no executor 'lvm'; did you mean 'llvm'"):
+        tofuse.compile(torch.sin, executors=("lvm",))
+    with pytest.raises(OptionError, match="named twice"):
+        tofuse.compile(torch.sin, executors=("llvm", "llvm"))
+    with pytest.raises(OptionError, match="executors is a tuple of names"):
+        tofuse.compile(torch.sin, executors=3)
+    with pytest.raises(OptionError, match="no executor 'absent'"):
+        monkeypatch.setenv("TOFUSE_EXECUTORS", "absent")
+        tofuse.compile(torch.sin)
+    with pytest.raises(OptionError, match="there is an executor 'llvm' already"):
+        registered("llvm", ops=["aten.mm"], run=torch.mm)
+    with pytest.raises(OptionError, match="already"):
+        registered("triton", ops=["aten.mm"], run=torch.mm)
+    with pytest.raises(OptionError, match="'llvm' stands for our kernels on every device"):
+        tofuse.compile(torch.sin, executors=("triton", "aten"))(torch.ones(2))
+    with pytest.raises(OptionError, match="identifier, not 'a b'"):
+        registered("a b", ops=["aten.mm"], run=torch.mm)
+    for ops in ([], "aten.mm", ["mm"], [3]):
+        with pytest.raises(OptionError, match="ops are names of operators"):
+            registered("mine", ops=ops, run=torch.mm)
+    with pytest.raises(OptionError, match="run is a function, not 3"):
+        registered("mine", ops=["aten.mm"], run=3)
+    with pytest.raises(OptionError, match="no registered executor 'mine'"):
+        tofuse.unregister_executor("mine")
