@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tofuse.backends.aten.region import executor_runner, region_runner
-from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import bind_threads, load
+from tofuse.backends.llvm.driver import DRIVER
+from tofuse.backends.llvm.emit import emit, part_names
+from tofuse.backends.llvm.load import address, bind_threads, load
 from tofuse.backends.triton.emit import emit as emit_triton
 from tofuse.backends.triton.emit import parameters
 from tofuse.backends.triton.load import Launch as TritonLaunch
@@ -20,10 +21,11 @@ from tofuse.executors import executors_of
 from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import nest_cost, tiles_us
+from tofuse.fusion.cost import nest_cost, tiles_us, traffic_us
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
 from tofuse.fusion.streams import streamed, with_streams
+from tofuse.ir.dims import Dim, hint, symbol
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
@@ -33,23 +35,27 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tiles import GpuTarget, TileProgram
 from tofuse.ops.kernel_verify import verify
+from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
-from tofuse.runtime.build import KernelCall, Signature, build_plan
+from tofuse.runtime.build import Signature, build_plan
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.execute import Run, Tensor, load_plan
-from tofuse.runtime.in_place import overwrites
-from tofuse.runtime.launch import Launcher, find_openmp
+from tofuse.runtime.homes import KernelCall
+from tofuse.runtime.launch import Launcher, Part, find_openmp
 from tofuse.runtime.machines import measured_machine
 from tofuse.runtime.pool import POOL
 from tofuse.runtime.verify import Checked, Inputs, save_inputs
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.overwrite import overwrites
 from tofuse.schedule.prefetch import with_prefetch
+from tofuse.schedule.share import share
 from tofuse.schedule.tile_nest import build_tiles
 from tofuse.tuning import ATEN, Choice
 
 Launch = Launcher | CudaLauncher
+LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +83,7 @@ def assemble(
     measured = measured_machine(target, config)
     executors = executors_of(config)
     assigned = {r: assign_call(r, executors, measured) for r in part.regions if r.library}
-    built: list[Built] = []
+    wanted: dict[Region, Schedule | None] = {}
     unfit: dict[Region, str] = {}
     for r in part.regions:
         choice = choices.get(r, Choice())
@@ -85,12 +91,11 @@ def assemble(
             continue
         if choice.kind == ATEN or not executors.kernels:
             unfit[r] = choice.why if choice.kind == ATEN else NO_KERNELS
-            continue
-        made = build_region(r, part, streams, target, config, choice.schedule)
-        if isinstance(made, Built):
-            built.append(made)
         else:
-            unfit[r] = made.reason
+            wanted[r] = choice.schedule
+    made = build_regions(wanted, part, streams, target, config)
+    built = [b for b in made if isinstance(b, Built)]
+    unfit |= {u.region: u.reason for u in made if isinstance(u, Unfit)}
     done("lower and emit")
     launchers, calls, notes = _load(built, part, config)
     done("machine code")
@@ -99,8 +104,7 @@ def assemble(
     labels = {r: a.label(r.ops[0]) for r, a in users.items()}
     checked = _checked(calls, config)
     notes += _unsupported(part, config)
-    direct = {r: c for r, c in calls.items() if r not in checked}
-    plan = build_plan(part, signature, direct, labels)
+    plan = build_plan(part, signature, {r: c for r, c in calls.items() if r not in checked}, labels)
     check = _checker(part, streams, target, config)
     functions: dict[str, Callable[..., object]] = {
         f"region{k}": check(r, calls[r], launchers) if r in checked else region_runner(r)
@@ -112,42 +116,56 @@ def assemble(
         functions[labels[r]] = executor_runner(a.name, r.ops[0], a.executor.run)
     done("plan")
     running = [b for b in built if b.region in calls]
-    assigned |= _assign_ours(running, choices, measured)
+    assigned |= _assign_ours(running, part, choices, measured)
     for r in part.regions:
         if r not in assigned:
             why = unfit.get(r, "its kernel does not compile")
             assigned[r] = assign_fallback(r, why, measured)
 
+    (driver,) = load(DRIVER, ["kernel"])
+
     def run(clock: Clock | None) -> Run:
-        given = (plan, launchers, constants, functions)
+        given = (plan, launchers, driver, constants, functions)
         return load_plan(*given) if clock is None else load_plan(*given, clock)
 
     return Assembled(run, running, assigned, plan, notes)
 
 
 def _assign_ours(
-    running: Sequence[Built], choices: Mapping[Region, Choice], machine: Machine
+    running: Sequence[Built],
+    part: Partition,
+    choices: Mapping[Region, Choice],
+    machine: Machine,
 ) -> dict[Region, Assignment]:
     """Our kernels by region, with what each is predicted to take."""
     found = {}
     for b in running:
-        device = device_of(b.region.ops)
-        if isinstance(b.nest, Nest):
-            us = nest_cost(b.nest, machine).us
-        else:
-            us = tiles_us(b.nest, machine_on(device, machine))
         why = choices[b.region].why if b.region in choices else "generated code"
+        us, device = _predicted(b, part, machine), device_of(b.region.ops)
         found[b.region] = assign_kernel(us, why, device)
     return found
 
 
+def _predicted(b: Built, part: Partition, machine: Machine) -> float:
+    """Microseconds of a kernel; by its bytes alone where it is made for sizes of any region."""
+    if isinstance(b.nest, TileProgram):
+        return tiles_us(b.nest, machine_on(device_of(b.region.ops), machine))
+    if b.sizes == tuple(symbol(s) for s in b.nest.kernel.symbols):
+        return nest_cost(b.nest, machine).us
+    return traffic_us(machine, region_bytes(b.region, part.storage)) + machine.launch_us
+
+
 @dataclass(frozen=True, eq=False)
 class Built:
-    """A region on its way to machine code; `broken` says why there will be none."""
+    """A region on its way to machine code; `broken` says why there will be none.
+
+    Regions alike but for their sizes have one nest; `sizes` are this one's.
+    """
 
     region: Region
     nest: Nest | TileProgram
     arguments: tuple[Value, ...]
+    sizes: tuple[Dim, ...]
     source: str
     broken: str | None = None
 
@@ -160,48 +178,114 @@ class Unfit:
     reason: str
 
 
+@dataclass(frozen=True, eq=False)
+class _Scheduled:
+    """A region's kernel, and the order of its loops."""
+
+    region: Region
+    kernel: Kernel
+    schedule: Schedule
+    arguments: tuple[Value, ...]
+
+
 def build_region(
     region: Region,
     part: Partition,
     streams: frozenset[Value],
     target: Target,
     config: Config,
-    schedule: Schedule | None = None,
 ) -> Built | Unfit:
-    """The nest and the text of a region; a `schedule` is for the CPU."""
-    exact = config.precision == "eager"
+    """The nest and the text of one region."""
+    (made,) = build_regions({region: None}, part, streams, target, config)
+    return made
+
+
+def build_regions(
+    wanted: Mapping[Region, Schedule | None],
+    part: Partition,
+    streams: frozenset[Value],
+    target: Target,
+    config: Config,
+) -> list[Built | Unfit]:
+    """Nests and texts, written once for regions that are alike; None: the usual schedule.
+
+    For a GPU each region's text is its own, and there are no other schedules.
+    """
+    there = [r for r in wanted if device_of(r.ops) != "cpu"]
+    tiled = [_build_tiled(r, part, streams, config) for r in there]
+    here = {r: s for r, s in wanted.items() if r not in there}
+    made = [_schedule(r, part, streams, target, config, s) for r, s in here.items()]
+    unfit = [m for m in made if isinstance(m, Unfit)]
+    scheduled = [m for m in made if isinstance(m, _Scheduled)]
+    written: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
+    built: list[Built] = []
+    pairs = [(m.kernel, m.schedule) for m in scheduled]
+    alike = [share([p])[0] for p in pairs] if config.verify else share(pairs)
+    for m, shared in zip(scheduled, alike, strict=True):
+        if shared.kernel not in written:
+            written[shared.kernel] = _write(shared.kernel, m.schedule, target, config)
+        found = written[shared.kernel]
+        if isinstance(found, str):
+            unfit.append(Unfit(m.region, found))
+        else:
+            nest, source, broken = found
+            built.append(Built(m.region, nest, m.arguments, shared.sizes, source, broken))
+    return [*built, *unfit, *tiled]
+
+
+def _build_tiled(
+    region: Region, part: Partition, streams: frozenset[Value], config: Config
+) -> Built | Unfit:
+    """The launches and the text of a region on a GPU."""
+    exact, device = config.precision == "eager", device_of(region.ops)
     try:
         lowered = lower(region, part.storage, exact=exact)
         kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
-        device = device_of(region.ops)
         kernel = with_hosts(kernel, lowered.arguments, device)
-        verify(kernel)  # 8 us a statement, where compiling one takes 1000
-        nest = _scheduled(kernel, device, target, schedule)
+        verify(kernel)
+        version, multiprocessors = capability(device)
+        tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
     except (Misaligned, Unschedulable) as e:
         return Unfit(region, str(e))
+    sizes = tuple(symbol(s) for s in kernel.symbols)
     try:
-        source = _source(nest, target, exact)
+        source = emit_triton(tiles, exact=exact)
     except CompileError as e:
-        return Built(region, nest, lowered.arguments, f"; {e}", str(e))
-    return Built(region, nest, lowered.arguments, source)
+        return Built(region, tiles, lowered.arguments, sizes, f"# {e}", str(e))
+    return Built(region, tiles, lowered.arguments, sizes, source)
 
 
-def _scheduled(
-    kernel: Kernel, device: str, target: Target, schedule: Schedule | None
-) -> Nest | TileProgram:
-    """The loops of a kernel on the CPU, or its launches on a GPU."""
-    if device == "cpu":
-        chosen = schedule or choose_schedule(kernel, target)
-        return with_prefetch(build_nest(kernel, chosen, repeat=True))
-    version, multiprocessors = capability(device)
-    return build_tiles(kernel, GpuTarget(multiprocessors, version))
+def _schedule(
+    region: Region,
+    part: Partition,
+    streams: frozenset[Value],
+    target: Target,
+    config: Config,
+    schedule: Schedule | None,
+) -> _Scheduled | Unfit:
+    try:
+        lowered = lower(region, part.storage, exact=config.precision == "eager")
+        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
+    except Misaligned as e:
+        return Unfit(region, str(e))
+    chosen = schedule or choose_schedule(kernel, target)
+    return _Scheduled(region, kernel, chosen, lowered.arguments)
 
 
-def _source(nest: Nest | TileProgram, target: Target, exact: bool) -> str:
-    """The text of a kernel; raises CompileError."""
-    if isinstance(nest, TileProgram):
-        return emit_triton(nest, exact=exact)
-    return emit(nest, contract=not exact, avx512=target.avx512)
+def _write(
+    kernel: Kernel, schedule: Schedule, target: Target, config: Config
+) -> tuple[Nest, str, str | None] | str:
+    """The loops of a kernel, their text, and why that is none; or why there are no loops."""
+    verify(kernel)  # 8 us a statement, where compiling one takes 1000
+    try:
+        nest = with_prefetch(build_nest(kernel, schedule, repeat=True))
+    except Unschedulable as e:
+        return str(e)
+    try:
+        contract = config.precision != "eager"
+        return nest, emit(nest, contract=contract, avx512=target.avx512), None
+    except CompileError as e:
+        return nest, f"; {e}", str(e)
 
 
 def _launcher(b: Built, text: str, config: Config) -> Launch:
@@ -209,15 +293,26 @@ def _launcher(b: Built, text: str, config: Config) -> Launch:
     if b.broken is not None:
         raise CompileError(b.broken)
     if isinstance(b.nest, Nest):
-        (entry,) = load(text, ["kernel"])
-        return Launcher(entry, b.nest.kernel, b.nest.block_bytes)
-    names = [tuple(parameters(nest)) for nest in b.nest.nests]
-    device = device_of(b.region.ops)
+        names = part_names(b.nest)
+        entry, *functions = load(text, ["kernel", *(f"kernel.{n}" for n, _ in names)])
+        parts = [Part(address(f), s) for f, (_, s) in zip(functions, names, strict=True)]
+        return Launcher(entry, b.nest.kernel, b.nest.block_bytes, parts)
+    given = [tuple(parameters(nest)) for nest in b.nest.nests]
     launches = [
-        TritonLaunch(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
+        TritonLaunch(f"k{k}", given[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
     ]
+    device = device_of(b.region.ops)
     made = load_triton(text, launches, capability(device)[0], config.precision != "eager")
-    return CudaLauncher(b.nest, names, made.binary, device_index(device))
+    return CudaLauncher(b.nest, given, made.binary, device_index(device))
+
+
+def _kernel_call(b: Built, number: int) -> KernelCall:
+    """A GPU's kernel is launched by itself, and writes over nothing that it reads."""
+    if isinstance(b.nest, TileProgram):
+        return KernelCall(number, b.arguments, b.sizes, None)
+    alone = hint(b.nest.block_bytes) > LARGE_WORKSPACE
+    written = None if alone else tuple(x.role != "in" for x in b.nest.kernel.buffers)
+    return KernelCall(number, b.arguments, b.sizes, written, overwrites(b.nest))
 
 
 def _load(
@@ -242,8 +337,7 @@ def _load(
                 continue
             numbers[key] = len(launchers)
             launchers.append(made)
-        pairs = overwrites(b.nest) if isinstance(b.nest, Nest) else ()
-        calls[b.region] = KernelCall(numbers[key], b.arguments, b.nest.kernel.symbols, pairs)
+        calls[b.region] = _kernel_call(b, numbers[key])
     return launchers, calls, broken
 
 

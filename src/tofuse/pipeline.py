@@ -51,6 +51,7 @@ from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
+from tofuse.runtime.together import launch_count, sharing
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.tile_nest import build_tiles
@@ -80,7 +81,8 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     machine = assumed_machine(target, config)
     memory = captured.memory or EagerMemory(unfused_peak(graph))
     kept = frozenset(memory.kept if phase == "backward" else ())
-    limit = memory.peak(phase)
+    # symbols count as one guess in our sizes, as their first values in eager's
+    limit = unfused_peak(graph) if captured.symbols else memory.peak(phase)
     part = partition_within(
         graph,
         lambda k: misfit(k, target, machine),
@@ -197,7 +199,8 @@ def _signature(captured: Captured, graph: Graph) -> Signature:
     constants = tuple(v for v, _ in captured.constants)
     now = dict(zip(captured.graph.outputs, graph.outputs, strict=True))
     results = tuple(now[r] if isinstance(r, Value) else r for r in captured.results)
-    return Signature((*captured.arguments, *constants), results, captured.symbols)
+    writes = tuple((t, new) for t, v in captured.writes if (new := now[v]) is not None)
+    return Signature((*captured.arguments, *constants), results, captured.symbols, writes)
 
 
 def _call_reason(region: Region) -> str:
@@ -256,6 +259,8 @@ def _report(
         repr(made.plan),
         tuple(made.notes),
         launches_before=len(graph.ops) - len(views),
+        launches=launch_count(made.plan),
+        sharing=sharing(made.plan),
         stages=tuple(stages),
         fusions=part.fusions,
     )

@@ -42,6 +42,9 @@ def evaluate(captured, args):
     inputs = {v: t for v, t in paired if isinstance(v, Value)}
     inputs |= dict(captured.constants)
     env = run_graph(captured.graph, inputs, sizes)
+    new = [env[v].clone() for _, v in captured.writes]
+    for (argument, _), value in zip(captured.writes, new, strict=True):
+        inputs[argument].copy_(value)
     return [result_of(r, env, sizes) for r in captured.results]
 
 

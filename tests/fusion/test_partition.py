@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tofuse.backends.llvm.load import host_target
+from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine
+from tofuse.fusion.lower import lower
 from tofuse.fusion.partition import partition
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.hints import NO_FUSE
@@ -185,3 +187,23 @@ graph(x: f32[8]) {{
 }}"""
     assert len(cut(parse_graph(text.format(""))).regions) == 1
     assert len(cut(parse_graph(text.format(f" ({NO_FUSE} cos)"))).regions) == 3
+
+
+def test_equal_shapes_that_nothing_ties_are_checked():
+    """Two views of one tensor are other elements: their loops are two sets."""
+    part = cut(
+        parse_graph("""graph(x: f32[2,8,96]) {
+  v0 = slice(x, start=(0, 0, 0), stop=(2, 8, 32), step=(1, 1, 1)) : f32[2,8,32]{768,96,1}
+  v1 = reshape(v0, shape=(2, 8, 2, 16)) : f32[2,8,2,16]{768,96,16,1}
+  v2 = permute(v1, dims=(0, 2, 1, 3)) : f32[2,2,8,16]{768,16,96,1}
+  v3 = mul(v2, 0.5) : f32[2,2,8,16]
+  v4 = slice(x, start=(0, 0, 64), stop=(2, 8, 96), step=(1, 1, 1)) : f32[2,8,32]{768,96,1}
+  v5 = reshape(v4, shape=(2, 8, 2, 16)) : f32[2,8,2,16]{768,96,16,1}
+  v6 = permute(v5, dims=(0, 2, 1, 3)) : f32[2,2,8,16]{768,16,96,1}
+  v7 = exp(v6) : f32[2,2,8,16]
+  return v3, v7
+}""")
+    )
+    for region in part.regions:
+        kernel = coalesce(lower(region, part.storage).kernel)
+        assert misfit(kernel, host_target(2), Machine()) is None

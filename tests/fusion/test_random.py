@@ -26,9 +26,9 @@ from tofuse.ir.types import DType
 from tofuse.ops.kernel_verify import verify
 from tofuse.ops.reference import run_graph
 from tofuse.passes import run_passes
-from tofuse.runtime.in_place import overwrites
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.overwrite import overwrites
 
 EXAMPLES = 120
 ROUNDS = {"sum", "pow"}  # two ways to compute these differ in the last bit, or in a zero's sign

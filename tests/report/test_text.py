@@ -28,7 +28,6 @@ def test_it_says_what_was_fused_what_not_and_what_to_do():
         "memory traffic",
         "fused: 26 pairs (22 elementwise over common axes, 4 reduction over",
         "One side is a library call (3): library call",
-        "One side is a library call (1): library call: add, its epilogue, is in the next kernel",
         "to do: ",
         "h = F.gelu(x @ w + b)",
         "reported.py:",

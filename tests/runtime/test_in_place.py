@@ -11,8 +11,9 @@ from tofuse.ir.kernel_parse import parse_kernel
 from tofuse.ir.plan import show_step
 from tofuse.ir.plan_parse import parse_plan
 from tofuse.ir.schedule import parse_schedule
-from tofuse.runtime.in_place import in_place, overwrites
+from tofuse.runtime.in_place import in_place
 from tofuse.schedule.nest import build_nest
+from tofuse.schedule.overwrite import overwrites
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

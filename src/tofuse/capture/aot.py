@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -58,13 +58,18 @@ def aot_backend(
 
         return compile_phase
 
-    compile_program: Backend = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        partition_fn=functools.partial(partition_joint, budget=memory_budget),
-        decompositions=decompositions(own_random=own_random, claims=claims),
-    )
+    def program(writes: bool) -> Backend:
+        found: Backend = aot_autograd(
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+            partition_fn=_refuse_training
+            if writes
+            else functools.partial(partition_joint, budget=memory_budget),
+            decompositions=decompositions(own_random=own_random, claims=claims),
+            keep_inference_input_mutations=writes,
+        )
+        return found
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         reason = refusal(gm)
@@ -74,7 +79,7 @@ def aot_backend(
         pass_through_dropout(gm)
         hide_resizing(gm)
         try:
-            return guard_overlaps(gm, compile_program(gm, example_inputs))
+            return guard_overlaps(gm, _compile(program, gm, example_inputs))
         except TorchDynamoException:
             raise  # to Dynamo
         except Exception as error:
@@ -84,6 +89,34 @@ def aot_backend(
             return gm.forward
 
     return backend
+
+
+class _Trains(Exception):
+    """Autograd sees what a program does."""
+
+
+def _compile(
+    program: Callable[[bool], Backend], gm: GraphModule, inputs: Sequence[object]
+) -> Callable[..., object]:
+    """Writes into arguments are part of the program, but where autograd sees its results."""
+    if not _trains(gm):
+        try:
+            return program(True)(gm, inputs)
+        except _Trains:
+            pass
+    return program(False)(gm, inputs)
+
+
+def _refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:
+    """In the place of a partition function, where no program is expected to need one."""
+    raise _Trains
+
+
+def _trains(gm: GraphModule) -> bool:
+    """Whether a result of a program of Dynamo's requires grad."""
+    outputs = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
+    values = [n.meta.get("example_value") for n in outputs]
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
 
 def boxed(run: Compiled) -> Boxed:

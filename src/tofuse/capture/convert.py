@@ -40,7 +40,11 @@ AtenGraph = GraphModule  # an FX graph of ATen operators
 
 @dataclass(frozen=True)
 class Captured:
-    """A Graph and how the flat arguments and outputs of the FX graph map to it."""
+    """A Graph and how the flat arguments and outputs of the FX graph map to it.
+
+    `writes` are pairs of an argument and the value it gets when the program ends; these values
+    are the last outputs of the graph.
+    """
 
     graph: Graph
     arguments: tuple[Value | Dim | None, ...]
@@ -48,6 +52,7 @@ class Captured:
     constants: tuple[tuple[Value, torch.Tensor], ...]
     symbols: dict[str, Source]
     memory: EagerMemory | None = None
+    writes: tuple[tuple[Value, Value], ...] = ()
 
 
 def convert(gm: GraphModule, name: str, claims: Claims = nobody) -> Captured:
@@ -73,6 +78,7 @@ class _Converter:
     build: Builder = field(default_factory=lambda: Builder(Sizes()))
     env: dict[Node, Result] = field(default_factory=dict)
     constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
+    writes: list[tuple[Value, Value]] = field(default_factory=list)
 
     def run(self, name: str) -> Captured:
         nodes = list(self.gm.graph.nodes)
@@ -91,10 +97,11 @@ class _Converter:
         inputs = [a for a in arguments if isinstance(a, Value)]
         inputs += [v for v, _ in self.constants]
         results = tuple(r if isinstance(r, Value) else None for r in outputs)
+        results += tuple(new for _, new in self.writes)
         graph = Graph(tuple(inputs), tuple(self.build.ops), results, name)
-        symbols = self.build.sizes.sources
+        symbols, writes = self.build.sizes.sources, tuple(self.writes)
         memory = memory_of(self.gm)
-        return Captured(graph, arguments, outputs, tuple(self.constants), symbols, memory)
+        return Captured(graph, arguments, outputs, tuple(self.constants), symbols, memory, writes)
 
     def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:
         """Learn every symbol before any size is read, integers first."""
@@ -155,6 +162,10 @@ class _Converter:
             self.env[node] = held[place]
         elif str(node.target).rpartition(".")[0] in DROPPED:
             return
+        elif node.target is torch.ops.aten.copy_.default:
+            self._write(node)
+        elif self.writes:
+            raise CaptureError(f"{node.target} after a write into an argument{self._where()}")
         elif not isinstance(node.target, torch._ops.OpOverload):
             raise CaptureError(f"{node.target} is not supported{self._where()}")
         else:
@@ -162,6 +173,17 @@ class _Converter:
                 self.env[node] = self._aten(node, node.target)
             except CaptureError as error:
                 raise CaptureError(f"{error}{self._where()}") from error
+
+    def _write(self, node: Node) -> None:
+        """An argument's new value: AOTAutograd writes them all at the end."""
+        target, new = (self.env.get(a) for a in node.args[:2] if isinstance(a, Node))
+        argument = isinstance(node.args[0], Node) and node.args[0].op == "placeholder"
+        if not argument or not isinstance(target, Value) or not isinstance(new, Value):
+            raise CaptureError(f"a write into what is no argument{self._where()}")
+        if target.type != new.type:
+            raise CaptureError(f"a write of {new.type!r} into {target.type!r}{self._where()}")
+        self.writes.append((target, new))
+        self.env[node] = new
 
     def _number(self, value: object) -> Result:
         if isinstance(value, torch.SymInt):

@@ -172,7 +172,7 @@ FROM_TORCH = (
     "nll_loss2d_forward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss",
     "soft_margin_loss_backward l1_loss",
     # arithmetic of several ops
-    "addcdiv addcmul deg2rad rad2deg frac heaviside isneginf isposinf lerp logaddexp logaddexp2",
+    "deg2rad rad2deg frac heaviside isneginf isposinf logaddexp logaddexp2",
     "logit logit_backward nan_to_num rsub sgn sinc special_entr special_log_ndtr special_ndtr",
     "special_xlog1py square xlogy addr",
     # reductions of several ops

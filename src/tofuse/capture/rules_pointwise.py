@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx import Node
 
-from tofuse.capture.builder import Refused
+from tofuse.capture.builder import Refused, scalar
 from tofuse.capture.call import Call, Rule
 from tofuse.capture.dtypes import dtype_of
 from tofuse.ir.dims import SymDim
@@ -195,6 +195,49 @@ def fused_multiply_add(call: Call) -> Value:
     return call.build.elementwise("add", product, c, shape=out.shape, dtype=out.dtype)
 
 
+def scaled_pair(kind: str) -> Rule:
+    """`self + value * tensor1 * tensor2`, or divided by the second."""
+
+    def rule(call: Call) -> Value:
+        out, build = call.out, call.build
+        value = call.number("value")
+        if not out.dtype.is_float or isinstance(value, SymDim):
+            raise Refused("integers, or a factor that is not fixed")
+        first = call.operand("tensor1")
+        first = first if value == 1 else _times(call, first, value)
+        pair = (first, call.operand("tensor2"))
+        product = build.elementwise(kind, *pair, shape=out.shape, dtype=out.dtype)
+        return build.elementwise(
+            "add", call.operand("self"), product, shape=out.shape, dtype=out.dtype
+        )
+
+    return rule
+
+
+def interpolate(call: Call) -> Value:
+    """Measured from the nearer end, as ATen does, so that both ends are met exactly."""
+    out, build = call.out, call.build
+    if not out.dtype.is_float:
+        raise Refused("an interpolation of what are no floats")
+
+    def do(kind: str, *operands: Operand) -> Value:
+        return build.elementwise(kind, *operands, shape=out.shape, dtype=out.dtype)
+
+    start, end, weight = call.tensor("self"), call.tensor("end"), call.operand("weight")
+    base: Operand
+    factor: Operand
+    if isinstance(weight, Scalar) and isinstance(weight.value, (int, float)):
+        far = abs(weight.value) >= 0.5
+        base, factor = (end, Scalar(weight.value - 1)) if far else (start, weight)
+    else:
+        weight = build.uniform(weight, out.shape, out.dtype)
+        absolute = build.emit("abs", (weight,), {})
+        test = build.emit("ge", (absolute, scalar(0.5, out.dtype)), {})
+        base = build.where(test, end, start, out)
+        factor = build.where(test, do("sub", weight, Scalar(1)), weight, out)
+    return do("add", base, do("mul", factor, do("sub", end, start)))
+
+
 def relu(call: Call) -> Value:
     """A negative zero stays one: of equals, maximum gives the second."""
     return call.build.emit("maximum", (_zero(call.out.dtype), call.tensor("self")), {})
@@ -284,6 +327,9 @@ POINTWISE: dict[str, Rule] = {
     "aten.bitwise_left_shift": shift("shift_left"),
     "aten.bitwise_right_shift": shift("shift_right"),
     "aten.add": scaled_sum("add"),
+    "aten.addcdiv": scaled_pair("div"),
+    "aten.addcmul": scaled_pair("mul"),
+    "aten.lerp": interpolate,
     "aten.sub": scaled_sum("sub"),
     "aten.mul": on_bools("mul", "logical_and", "self", "other"),
     "aten.maximum": on_bools("maximum", "logical_or", "self", "other"),

@@ -120,7 +120,7 @@ class _Estimate:
         for k, phase in enumerate(self.nest.phases):
             self.phase, self.work_ns, self.again_ns, self.nbytes = k, 0.0, 0.0, {}
             trips = math.prod(self._trips(lp, phase.band) for lp in phase.band)
-            self.threads = min(worth, trips) if phase.band else 1
+            self.threads = max(1, min(worth, trips)) if phase.band else 1
             share = math.ceil(trips / self.threads) * self.threads / max(1, trips)
             widest = max(widest, self.threads)
             self._phase(phase, trips)

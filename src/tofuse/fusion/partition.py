@@ -27,6 +27,7 @@ MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows fas
 MAX_BUFFERS = 64
 JOINED_WORK = 40.0  # additions an element, about what writing and reading a piece takes
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
+SPREAD = 8  # shapes of its readers: a value that more of them need is computed once, before
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
@@ -90,6 +91,7 @@ class _Partitioner:
     joins: dict[Group, list[Op]] = field(default_factory=dict)  # the cats and pads in it
     returned: set[Value] = field(default_factory=set)  # roots of the graph's outputs
     readers: dict[Value, list[Op]] = field(default_factory=dict)  # through views too
+    spread: dict[Op, bool] = field(default_factory=dict)
     trusting: bool = False
     trusted: dict[Op, int] = field(default_factory=dict)
     merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order: a member of each group
@@ -209,6 +211,8 @@ class _Partitioner:
                 return reason
         if not asked_for(producer, consumer) and len(a.ops) + len(b.ops) > MAX_OPS:
             return f"a kernel holds at most {MAX_OPS} ops"
+        if self._spread(producer):
+            return f"spread over more than {SPREAD} tensors of different sizes: computed once"
         # groups of several ops have passed this before
         if device_of((producer,)) != device_of((consumer,)):
             return "another device"
@@ -218,7 +222,8 @@ class _Partitioner:
             return "a value in between is computed elsewhere"
         if self.trusting:
             return None
-        if self.flat[a] and self.flat[b] and self._plain({*a.ops, *b.ops}):
+        tied = {producer.result, *producer.inputs} & set(consumer.inputs)
+        if tied and self.flat[a] and self.flat[b] and self._plain({*a.ops, *b.ops}):
             return None
         known = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(known) == 1 and None not in known:
@@ -239,6 +244,14 @@ class _Partitioner:
             if cost > JOINED_WORK:
                 return f"every element of the {join.kind} would compute all pieces"
         return None
+
+    def _spread(self, producer: Op) -> bool:
+        """Whether kernels of many different loops read its result: no two of them can be one."""
+        if producer not in self.spread:
+            readers = self.readers[producer.result] if producer.results else []
+            shapes = {r.shape for u in readers for r in u.results} - {producer.result.shape}
+            self.spread[producer] = len(shapes) > SPREAD
+        return self.spread[producer]
 
     def _plain(self, inside: set[Op]) -> bool:
         """Whether elementwise ops have one shape and no views between them: nothing to check."""

@@ -22,12 +22,16 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run kernel number `kernel` on tensors and size symbols."""
+    """Run kernel number `kernel` on tensors and sizes.
+
+    Launches one after the other with the same number of a `group` are made as one.
+    """
 
     kernel: int
     name: str
     tensors: tuple[str, ...]
     symbols: tuple[str, ...]
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,14 @@ Step = Union[Arena, Allocate, Launch, Call, View, Release]  # noqa: UP007
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument of a call: a tensor that lies as `strides` say, a size, or nothing used."""
+    """One argument of a call: a tensor that lies as `strides` say, a size, or nothing used.
+
+    `written` says that the call changes the tensor.
+    """
 
     name: str
     strides: tuple[Dim, ...] | None
+    written: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class Plan:
 
 def show_plan(plan: Plan) -> str:
     """Text of a plan, a line a step; `parse_plan` reads it back."""
-    parameters = ", ".join(_laid(p.name, p.strides) for p in plan.parameters)
+    parameters = ", ".join(_laid(p.name, p.strides) + "!" * p.written for p in plan.parameters)
     lines = [f"plan {plan.name}({parameters}) {{"]
     lines += [f"  size {name} = {text}" for name, text in plan.symbols]
     lines += [f"  {show_step(step)}" for step in plan.steps]
@@ -115,7 +123,8 @@ def show_step(step: Step) -> str:
             return f"{step.name} = allocate {_laid(step.dtype.value + shape, step.strides)}{at}"
         case Launch():
             sizes = f"; {', '.join(step.symbols)}" if step.symbols else ""
-            return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes})"
+            group = "" if step.group is None else f" in group {step.group}"
+            return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes}){group}"
         case Call():
             results = map(_laid, step.results, step.strides)
             picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""

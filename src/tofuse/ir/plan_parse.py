@@ -30,7 +30,7 @@ def parse_plan(text: str) -> Plan:
     number, head = rows[0]
     try:
         found = _match(_HEAD, head, "the head of a plan")
-        parameters = tuple(Parameter(*_laid(p)) for p in _split(found["parameters"]))
+        parameters = tuple(map(_parameter, _split(found["parameters"])))
         symbols: list[tuple[str, str]] = []
         steps: list[Step] = []
         for n, row in rows[1:-2]:
@@ -55,7 +55,8 @@ def _step(row: str) -> Step:
         return Allocate(found["name"], shape, strides, DType(found["dtype"]), device)
     if found := _LAUNCH.fullmatch(row):
         tensors, symbols = _split(found["tensors"]), _split(found["symbols"] or "")
-        return Launch(int(found["kernel"]), found["name"], tuple(tensors), tuple(symbols))
+        group = None if found["group"] is None else int(found["group"])
+        return Launch(int(found["kernel"]), found["name"], tuple(tensors), tuple(symbols), group)
     if found := _VIEW.fullmatch(row):
         shape, strides = _dims(found["shape"]), _dims(found["strides"])
         return View(found["name"], found["source"], shape, strides, parse_dim(found["offset"]))
@@ -66,6 +67,11 @@ def _step(row: str) -> Step:
     names, strides_of = tuple(n for n, _ in results), tuple(s for _, s in results)
     picks = tuple(int(k) for k in (found["picks"] or "").split(",") if k)
     return Call(found["target"], found["args"], names, picks, strides_of)
+
+
+def _parameter(text: str) -> Parameter:
+    """`t_x{4,1}`, or `t_x{4,1}!` for one that the call changes."""
+    return Parameter(*_laid(text.removesuffix("!")), text.endswith("!"))
 
 
 def _laid(text: str) -> tuple[str, Strides | None]:
@@ -99,6 +105,7 @@ _ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_PLACE}(?:@(?P
 _VIEW = re.compile(rf"(?P<name>\w+) = view (?P<source>\w+) {_PLACE} \+ (?P<offset>\S+)")
 _LAUNCH = re.compile(
     r"launch (?P<kernel>\d+) (?P<name>[^\s(]+)\((?P<tensors>[^);]*)(?:; (?P<symbols>[^)]*))?\)"
+    r"(?: in group (?P<group>\d+))?"
 )
 _RELEASE = re.compile(r"release (?P<names>.*)")
 _CALL = re.compile(

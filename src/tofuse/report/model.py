@@ -101,6 +101,7 @@ class GraphReport:
     """One compiled graph: the forward, the backward, or an inference program.
 
     `launches_before` counts the ops that compute, each of which would be a launch by itself;
+    `launches` the calls of machine code, and `sharing` says which of them run several regions;
     `stages` are the times of its compilation, `run` those of its last measured run.
 
     Memory is in bytes beside the arguments and what library calls hold inside: `timeline` has for
@@ -128,6 +129,8 @@ class GraphReport:
     eager_saved_bytes: int = 0
     repeated: int = 0
     launches_before: int = 0
+    launches: int = 0
+    sharing: tuple[str, ...] = ()
     stages: tuple[Span, ...] = ()
     run: tuple[Span, ...] = ()
     fusions: tuple[Verdict, ...] = ()  # in the order they were made; `fuel` counts them
@@ -192,6 +195,11 @@ class Report:
     @property
     def fusions(self) -> list[Verdict]:
         return [v for g in self.graphs for v in g.fusions]
+
+    @property
+    def launches(self) -> int:
+        """How often a call of everything enters machine code of ours."""
+        return sum(g.launches for g in self.graphs)
 
     @property
     def notes(self) -> list[str]:

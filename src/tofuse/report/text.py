@@ -107,6 +107,8 @@ def _graph(g: GraphReport, program: Program | None) -> Iterator[RenderableType]:
         f"{show_bytes(g.bytes_before)} -> {show_bytes(g.bytes_after)}, "
         f"{g.compile_ms:.1f} ms to compile",
     )
+    for shared in g.sharing:
+        yield Text(shared, style="dim")
     for note in g.notes:
         yield Padding(Text(f"note: {note}", "yellow"), (0, 0, 0, 2))
     if g.peak_bytes or g.eager_peak_bytes:

@@ -59,6 +59,7 @@ def _lives(plan: Plan) -> list[_Life]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     exposed = set(plan.results)
+    ends = {x.group: k for k, x in enumerate(plan.steps) if isinstance(x, Launch)}
     for k, step in enumerate(plan.steps):
         match step:
             case Allocate(device="cpu"):
@@ -66,7 +67,7 @@ def _lives(plan: Plan) -> list[_Life]:
                 if isinstance(nbytes, int) and step.dtype is not DType.OTHER:
                     sizes[step.name], first[step.name] = nbytes, k
             case Launch():
-                last |= dict.fromkeys(step.tensors, k)
+                last |= dict.fromkeys(step.tensors, k if step.group is None else ends[step.group])
             case Release():
                 continue
             case _:

@@ -13,32 +13,25 @@ from tofuse.ir.plan_verify import makes, reads
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.types import DType
 from tofuse.runtime.arena import with_arena
-from tofuse.runtime.in_place import Pairs, in_place
+from tofuse.runtime.homes import KernelCall, find_homes, root_of
+from tofuse.runtime.in_place import in_place
 from tofuse.runtime.out_variants import OutVariant, out_variant
 from tofuse.runtime.peak import Timeline, peak, timeline
 from tofuse.runtime.pool import SMALLEST
-
-
-@dataclass(frozen=True)
-class KernelCall:
-    """How a region's kernel is called: its number, and the values behind its buffers.
-
-    `overwrites` are positions (read, written) of buffers that may be the same memory.
-    """
-
-    kernel: int
-    arguments: tuple[Value, ...]
-    symbols: tuple[str, ...]
-    overwrites: Pairs = ()
+from tofuse.runtime.together import launch_together
 
 
 @dataclass(frozen=True)
 class Signature:
-    """A call's flat arguments and results: tensors, sizes, or None; where sizes come from."""
+    """A call's flat arguments and results: tensors, sizes, or None; where sizes come from.
+
+    `writes` are pairs of an argument and the value it is given when the program ends.
+    """
 
     arguments: tuple[Value | Dim | None, ...]
     results: tuple[Value | Dim | None, ...]
     symbols: Mapping[str, tuple[str, int, int]]
+    writes: tuple[tuple[Value, Value], ...] = ()
 
 
 def build_plan(
@@ -51,13 +44,18 @@ def build_plan(
 
     `others` names who runs a library region where that is not the operator it is a call of.
 
-    One block of memory stands for all results that only kernels see, or for the small ones among
-    them, where holding that for longer than each of them does not raise the peak.
+    Launches that do not depend on each other are made as one. One block of memory stands for all
+    results that only kernels see, or for the small ones among them. Either is so only where it
+    does not raise the peak.
     """
     plain = _Builder(part, signature, calls, others).run()
-    least = peak(plan_timeline(plain, part))
-    plans = (with_arena(plain), with_arena(plain, SMALLEST))
-    return next((p for p in plans if peak(plan_timeline(p, part)) <= least + SMALLEST), plain)
+    most = peak(plan_timeline(plain, part)) + SMALLEST
+    together = launch_together(plain, {c.kernel: c.written for c in calls.values()})
+    for plan in (together, plain):
+        for made in (with_arena(plan), with_arena(plan, SMALLEST), plan):
+            if peak(plan_timeline(made, part)) <= most:
+                return made
+    return plain
 
 
 def plan_timeline(plan: Plan, part: Partition, held: Iterable[Value] = ()) -> Timeline:
@@ -76,8 +74,11 @@ class _Builder:
     steps: list[Step] = field(default_factory=list)
     views: dict[Value, str] = field(default_factory=dict)
     fresh: list[Allocate] = field(default_factory=list)  # results of library calls, ours alone
+    homes: dict[Value, Value] = field(default_factory=dict)  # results made in an argument's memory
 
     def run(self) -> Plan:
+        returned = [r for r in self.signature.results if isinstance(r, Value)]
+        self.homes = find_homes(self.part, self.signature.writes, returned, self.calls)
         for k, region in enumerate(self.part.regions):
             if region.library:
                 op = region.ops[0]
@@ -86,6 +87,7 @@ class _Builder:
                 self._launch(region, self.calls[region])
             else:
                 self._fallback(region, k)
+        self._copy_back()
         results = tuple(self._result(r) for r in self.signature.results)
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(self.signature.arguments))
         symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
@@ -98,14 +100,22 @@ class _Builder:
 
     def _parameter(self, k: int, argument: Value | Dim | None) -> Parameter:
         if isinstance(argument, Value):
-            return Parameter(variable(argument), argument.layout)
-        return Parameter(f"n{k}", None)
+            written = any(argument is target for target, _ in self.signature.writes)
+            return Parameter(variable(argument), argument.layout, written)
+        return Parameter(self._number(k), None)
+
+    def _number(self, k: int) -> str:
+        """A name for an argument that is no tensor, and that no size has."""
+        name = f"n{k}"
+        while name in self.signature.symbols:
+            name += "_"
+        return name
 
     def _source(self, kind: str, k: int, dim: int) -> str:
         if kind.startswith("expr:"):
             return kind[len("expr:") :]
         argument = self.signature.arguments[k]
-        name = variable(argument) if isinstance(argument, Value) else f"n{k}"
+        name = variable(argument) if isinstance(argument, Value) else self._number(k)
         return {"argument": name, "size": f"{name}.size({dim})", "stride": f"{name}.stride({dim})"}[
             kind
         ]
@@ -117,14 +127,18 @@ class _Builder:
 
     # -- steps -----------------------------------------------------------------------------------
 
+    def _memory(self, v: Value) -> str:
+        """The name of the tensor whose memory a value that owns memory has."""
+        return variable(self.homes.get(v, v))
+
     def _tensor(self, v: Value) -> str:
         """The name of a tensor that is the value, made as a view where it shares memory."""
         place = self.part.storage[v]
         if place.root is v:
-            return variable(v)
+            return self._memory(v)
         if v not in self.views:
             name = self.views[v] = variable(v)
-            source = variable(place.root)
+            source = self._memory(place.root)
             self.steps.append(View(name, source, v.shape, place.strides, place.offset))
         return self.views[v]
 
@@ -137,9 +151,27 @@ class _Builder:
 
     def _launch(self, region: Region, call: KernelCall) -> None:
         for v in region.outputs:
-            self._allocate(v)
-        names = tuple(variable(v) for v in call.arguments)
-        self.steps.append(Launch(call.kernel, region.name, names, call.symbols))
+            if v not in self.homes:
+                self._allocate(v)
+        names = tuple(self._memory(v) for v in call.arguments)
+        sizes = tuple(map(show_dim, call.sizes))
+        self.steps.append(Launch(call.kernel, region.name, names, sizes))
+
+    def _copy_back(self) -> None:
+        """Give arguments their new values where these were made elsewhere."""
+        rest = [(t, v) for t, v in self.signature.writes if v is not t and v not in self.homes]
+        rest += [(t, v) for t, v in self.signature.writes if self.homes.get(v, t) is not t]
+        changed = {target for target, _ in self.signature.writes}
+        copies: list[Step] = []
+        for target, new in rest:
+            source = self._tensor(new)
+            if root_of(self.part, new) in changed:  # another copy may come before this one
+                kept = f"t_old{len(copies)}_{variable(target)}"
+                self.steps.append(Call("aten.clone.default", source, (kept,), (), (None,)))
+                source = kept
+            args = f"{variable(target)}, {source}"
+            copies.append(Call("aten.copy_.default", args, (), (), ()))
+        self.steps += copies
 
     def _library(self, op: Op, target: str) -> None:
         tensors = [self._tensor(v) for v in op.inputs]

@@ -13,8 +13,11 @@ from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, V
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
 from tofuse.runtime.clock import Clock, now
-from tofuse.runtime.cuda import empty_on
+from tofuse.runtime.cuda import CudaLauncher, empty_on
+from tofuse.runtime.group import Group
+from tofuse.runtime.launch import Entry, Launcher
 from tofuse.runtime.pool import POOL, SMALLEST
+from tofuse.runtime.together import groups_of
 
 Tensor = torch.Tensor  # for those who handle tensors without looking into them
 Run = Callable[[list[object]], list[object]]
@@ -22,7 +25,8 @@ Run = Callable[[list[object]], list[object]]
 
 def load_plan(
     plan: Plan,
-    kernels: Sequence[Callable[..., None]],
+    kernels: Sequence[Launcher | CudaLauncher],
+    driver: Entry,
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],
     clock: Clock | None = None,
@@ -45,6 +49,10 @@ def load_plan(
     )
     for k, kernel in enumerate(kernels):
         namespace[f"k{k}"] = kernel
+    for number, launches in groups_of(plan).items():
+        found = [kernels[x.kernel] for x in launches]
+        members = [m for m in found if isinstance(m, Launcher)]
+        namespace[f"g{number}"] = Group(driver, members)
     for step in plan.steps:
         if isinstance(step, Call) and step.target not in fallbacks:
             namespace[_function(step.target)] = _operator(step.target)
@@ -68,15 +76,24 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
         lines.append(f"{', '.join(names)}, = *args, *constants")
     lines.append("args.clear()")
     lines += [f"{name} = {text}" for name, text in plan.symbols]
+    changes = any(p.written and p.strides for p in plan.parameters)
+    lines += ["moved = []"] if changes else []
     for p in plan.parameters:
         if p.strides:
-            check = f"if {p.name}.stride() != {_dims(p.strides)}: "
-            lines.append(f"{check}{p.name} = relay({p.name}, {_dims(p.strides)})")
+            check, laid = f"if {p.name}.stride() != {_dims(p.strides)}: ", _dims(p.strides)
+            old = f"moved.append(({p.name}, " if p.written else f"{p.name} = "
+            new = f"{p.name} := relay({p.name}, {laid})))" if p.written else ""
+            lines.append(check + old + (new or f"relay({p.name}, {laid})"))
+    groups = groups_of(plan)
     for k, step in enumerate(plan.steps):
-        if timed and isinstance(step, (Launch, Call)):
+        if timed and isinstance(step, (Launch, Call)):  # one by one, also those of a group
             lines += ["begin = now()", *_step_source(step), f"lap({k}, begin, now())"]
+        elif isinstance(step, Launch) and step.group is not None:
+            launches = groups[step.group]
+            lines += _group_source(launches) if step is launches[-1] else []
         else:
             lines += _step_source(step)
+    lines += ["for old, new in moved: old is new or old.copy_(new)"] if changes else []
     lines.append(f"return [{', '.join(plan.results)}]")
     return "\n    ".join(lines)
 
@@ -115,6 +132,16 @@ def _step_source(step: Step) -> list[str]:
             ]
         case Release():
             return [f"del {', '.join(step.names)}"]
+
+
+def _group_source(launches: Sequence[Launch]) -> list[str]:
+    words = [w for x in launches for w in (*map(_address, x.tensors), *x.symbols)]
+    name, call = f"{launches[0].name} and {len(launches) - 1} more", f"g{launches[0].group}"
+    return [
+        f"words = ({', '.join(words)}, )",
+        f"if is_profiling._is_profiler_enabled: traced({name!r}, {call}, *words)",
+        f"else: {call}(*words)",
+    ]
 
 
 def _address(tensor: str) -> str:

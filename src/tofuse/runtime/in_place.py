@@ -3,73 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tofuse.ir.kernel import Load, Store, Take
-from tofuse.ir.loops import Do, For, Nest, Node
 from tofuse.ir.plan import Allocate, Call, Launch, Step, View
 from tofuse.ir.plan_verify import reads
 
-Pairs = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A statement in a nest: its number in program order, and the loops around it."""
-
-    stmt: Load | Store | Take
-    number: int
-    phase: int
-    loops: tuple[For, ...]
-
-
-def overwrites(nest: Nest) -> Pairs:
-    """Positions of buffers (read, written) that may be the same memory.
-
-    An element is then read for the last time before it is written: every read of the buffer is at
-    the index of the one write, stands before it, and no loop around both runs over other axes.
-    """
-    places = list(_places(nest))
-    found = []
-    for j, out in enumerate(nest.kernel.buffers):
-        stores = [p for p in places if isinstance(p.stmt, Store) and p.stmt.buffer == out.name]
-        if out.role == "in" or len(stores) != 1:
-            continue
-        for i, source in enumerate(nest.kernel.buffers):
-            loads = [p for p in places if p.stmt.buffer == source.name]
-            alike = source.role == "in" and source.dtype == out.dtype and bool(loads)
-            if alike and all(_before(nest, p, stores[0]) for p in loads):
-                found.append((i, j))
-    return tuple(found)
-
-
-def _before(nest: Nest, read: _Place, write: _Place) -> bool:
-    stmt = read.stmt
-    if not isinstance(stmt, Load) or stmt.index != write.stmt.index or read.number > write.number:
-        return False
-    around = {f.loop.axis for f in read.loops if any(f is g for g in write.loops)}
-    if read.phase == write.phase:
-        around |= {loop.axis for loop in nest.phases[read.phase].band}
-    return around <= set(stmt.index.axes)
-
-
-def _places(nest: Nest) -> Iterator[_Place]:
-    number = 0
-    for k, phase in enumerate(nest.phases):
-        for stmt, loops in _walk((*phase.head, *phase.body), ()):
-            number += 1
-            yield _Place(stmt, number, k, loops)
-
-
-def _walk(
-    nodes: Sequence[Node], loops: tuple[For, ...]
-) -> Iterator[tuple[Load | Store | Take, tuple[For, ...]]]:
-    for node in nodes:
-        if isinstance(node, For):
-            yield from _walk(node.body, (*loops, node))
-        elif isinstance(node, Do) and isinstance(node.stmt, (Load, Store, Take)):
-            yield node.stmt, loops
+Pairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers
 
 
 def in_place(

@@ -4,28 +4,42 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from tofuse.ir.dims import Dim, evaluate, hint, product, symbols_of
-from tofuse.ir.kernel import Kernel
+from tofuse.ir.kernel import Kernel, Take
 from tofuse.ops.work import kernel_work, threads_worth
 
 Entry = Callable[[object], int]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A function of a kernel, `void (ptr context, i64 share, i64 shares)`; parts run one after the
+    other. One that is not `shared` has one share."""
+
+    address: int
+    shared: bool
+
+
 class Launcher:
     """A kernel ready to be called with the addresses of its buffers, then its size symbols."""
 
-    def __init__(self, entry: Entry, kernel: Kernel, block_bytes: Dim) -> None:
-        self.entry, self.name = entry, kernel.name
+    def __init__(
+        self, entry: Entry, kernel: Kernel, block_bytes: Dim, parts: Sequence[Part]
+    ) -> None:
+        self.entry, self.name, self.parts = entry, kernel.name, tuple(parts)
+        self.checks = any(isinstance(s, Take) for s in kernel.body)
         self.buffers, self.symbols = len(kernel.buffers), kernel.symbols
         self.block_bytes = block_bytes
         self.elements = product(a.extent for a in kernel.axes)
         self.work = kernel_work(kernel)
-        self.context = ctypes.c_int64 * (self.buffers + len(self.symbols) + 3)
+        self.words = self.buffers + len(self.symbols) + 3
+        self.context = ctypes.c_int64 * self.words
         self.static = not symbols_of(self.elements) and not symbols_of(block_bytes)
         self.limit = threads_worth(hint(self.elements), self.work)
         self.block = hint(block_bytes)
@@ -39,7 +53,7 @@ class Launcher:
             block = evaluate(self.block_bytes, env)
         threads = 1 if limit <= 1 else min(limit, torch.get_num_threads())
         if block:
-            space = _workspace(block * threads)
+            space = workspace(block * threads)
             status = self.entry(self.context(*words, space, threads, 0))
         else:
             status = self.entry(self.context(*words, 0, threads, 0))
@@ -50,7 +64,7 @@ class Launcher:
 _local = threading.local()
 
 
-def _workspace(nbytes: int) -> int:
+def workspace(nbytes: int) -> int:
     """The address of this Python thread's scratch memory, 64-byte aligned, grown as needed."""
     space = getattr(_local, "space", None)
     if space is None or space.numel() < nbytes + 64:

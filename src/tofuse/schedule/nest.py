@@ -107,11 +107,12 @@ class _Builder:
 
     def run(self) -> Nest:
         self.makers = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
-        phases, body = [], list(self.kernel.body)
+        phases: list[Phase] = []
+        body = list(self.kernel.body)
         stages = self._stages(body, range(self.schedule.parallel))
         for k in range(max(stages.values(), default=0) + 1):
             items = self._closure([s for s in body if stages[s] == k], body, stages, k, PHASES)
-            phases.append(self._phase(items))
+            phases += self._phases(items)
         saved = {n: a for n, a in self.scratch.items() if not isinstance(self.makers[n], Reduce)}
         seeds = dict.fromkeys(s.seed for s in body if isinstance(s, Uniform))
         keys = {seed: self._words(f"{seed}.keys", KEY_WORDS) for seed in seeds}
@@ -296,7 +297,7 @@ class _Builder:
 
     # -- loops -----------------------------------------------------------------------------------
 
-    def _phase(self, items: list[Item]) -> Phase:
+    def _phases(self, items: list[Item]) -> tuple[Phase, ...]:
         axes = {lp.axis for lp in self.schedule.loops if any(self._runs_over(s, lp) for s in items)}
         loops = self.schedule.loops
         band = tuple(lp for lp in loops[: self.schedule.parallel] if lp.axis in axes)
@@ -307,12 +308,16 @@ class _Builder:
         )
         if not band:  # one thread runs it all, in passes as within any loop
             body = self._nodes(self.schedule.parallel, items, frozenset())
-            return Phase((), (), body, partials)
-        head = [s for s in items if self.depth(s) == 0]
+            return (Phase((), (), body, partials),)
         deep = [s for s in items if self.depth(s) > 0]
-        around = frozenset(lp.axis for lp in band)
-        body = self._nodes(self.schedule.parallel, deep, around)
-        return Phase(band, self._straight(head, frozenset()), body, partials)
+        body = self._nodes(self.schedule.parallel, deep, frozenset(lp.axis for lp in band))
+        head = [s for s in items if self.depth(s) == 0 and not isinstance(s, Store)]
+        phase = Phase(band, self._straight(head, frozenset()), body, partials)
+        single = [s for s in items if self.depth(s) == 0]
+        if len(single) == len(head):
+            return (phase,)
+        after = self._straight(single, frozenset())  # no thread still reads what they overwrite
+        return (phase, Phase((), (), after, ()))
 
     def _runs_over(self, item: Item, loop: Loop) -> bool:
         axes = self.values[item.name] if isinstance(item, Restore) else self.runs[item]

@@ -26,6 +26,16 @@ def emit(nest: Nest, *, contract: bool = True, avx512: bool = False) -> str:
     return _Emitter(nest, contract, avx512).run()
 
 
+def part_names(nest: Nest) -> list[tuple[str, bool]]:
+    """The functions that the entry runs one after the other, and whether threads share each out."""
+    found: list[tuple[str, bool]] = []
+    for k, phase in enumerate(nest.phases):
+        found.append((f"slice{k}", bool(phase.band)))
+        if phase.band and phase.partials:
+            found.append((f"combine{k}", False))
+    return found
+
+
 def context_words(nest: Nest) -> int:
     """How many 64-bit words the entry's context has."""
     return len(nest.kernel.buffers) + len(nest.kernel.symbols) + 3
@@ -113,7 +123,7 @@ class _Emitter:
             words = context_words(self.nest)
             slot = f.let(f"getelementptr i64, ptr %context, i64 {words - 1}")
             f.put(f"store i64 1, ptr {slot}")
-        head = f"define internal void @{self.nest.kernel.name}.slice{k}"
+        head = f"define void @{self.nest.kernel.name}.slice{k}"
         return self._close(f, f"{head}(ptr %context, i64 %share, i64 %shares) noinline nounwind")
 
     def _band(self, frame: Frame, phase: Phase) -> None:
@@ -157,9 +167,8 @@ class _Emitter:
         stride = frame.size(self.nest.block_bytes)
         for a in phase.partials:
             combine_threads(frame, a, threads, stride)
-        return self._close(
-            f, f"define internal void @{self.nest.kernel.name}.combine{k}(ptr %context) nounwind"
-        )
+        head = f"define void @{self.nest.kernel.name}.combine{k}"
+        return self._close(f, f"{head}(ptr %context, i64 %share, i64 %shares) nounwind")
 
     def _entry(self, name: str, phases: Sequence[tuple[int, Phase]]) -> str:
         f = Function()
@@ -178,7 +187,7 @@ class _Emitter:
                 context, flags = ("ptr", "%context"), ("i32", "0")
                 f.call("@GOMP_parallel", "void", worker, context, ("i32", few), flags)
             if phase.partials:
-                f.put(f"call void @{name}.combine{k}(ptr %context)")
+                f.put(f"call void @{name}.combine{k}(ptr %context, i64 0, i64 1)")
         slot = f.let(f"getelementptr i64, ptr %context, i64 {context_words(self.nest) - 1}")
         status = f.let(f"load i64, ptr {slot}")
         result = f.let(f"trunc i64 {status} to i32")

@@ -55,6 +55,13 @@ def load(text: str, names: Sequence[str]) -> list[Entry]:
     return _loaded[text]
 
 
+def address(entry: Entry) -> int:
+    """Where an entry's machine code is."""
+    found = ctypes.cast(entry, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
+    assert found is not None
+    return found
+
+
 def _compile(text: str, names: Sequence[str]) -> list[Entry]:
     machine = host_machine()
     try:

@@ -1,0 +1,71 @@
+"""LLVM IR of the loop that runs many kernels' shares in one parallel region.
+
+`i32 @kernel(ptr block)` takes 64-bit words: how many rounds, how many threads, and for each round
+a counter that starts at 0, the number of tasks, their address, and the address that contexts are
+counted from. A task is four words: a function of a kernel, the place of its context in bytes, the
+number of the share, and of how many. Threads take the next task when they are done with one.
+"""
+
+DRIVER = """
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
+
+define internal void @worker(ptr %round) nounwind {
+entry:
+  %count.at = getelementptr i64, ptr %round, i64 1
+  %tasks.at = getelementptr i64, ptr %round, i64 2
+  %base.at = getelementptr i64, ptr %round, i64 3
+  %count = load i64, ptr %count.at
+  %tasks = load ptr, ptr %tasks.at
+  %base = load ptr, ptr %base.at
+  br label %next
+next:
+  %k = atomicrmw add ptr %round, i64 1 monotonic
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %run, label %done
+run:
+  %first = shl i64 %k, 2
+  %task = getelementptr i64, ptr %tasks, i64 %first
+  %place.at = getelementptr i64, ptr %task, i64 1
+  %share.at = getelementptr i64, ptr %task, i64 2
+  %shares.at = getelementptr i64, ptr %task, i64 3
+  %function = load ptr, ptr %task
+  %place = load i64, ptr %place.at
+  %share = load i64, ptr %share.at
+  %shares = load i64, ptr %shares.at
+  %context = getelementptr i8, ptr %base, i64 %place
+  call void %function(ptr %context, i64 %share, i64 %shares)
+  br label %next
+done:
+  ret void
+}
+
+define i32 @kernel(ptr %block) nounwind {
+entry:
+  %threads.at = getelementptr i64, ptr %block, i64 1
+  %rounds = load i64, ptr %block
+  %threads = load i64, ptr %threads.at
+  %few = trunc i64 %threads to i32
+  %alone = icmp eq i64 %threads, 1
+  br label %next
+next:
+  %r = phi i64 [ 0, %entry ], [ %after, %end ]
+  %more = icmp slt i64 %r, %rounds
+  br i1 %more, label %run, label %done
+run:
+  %skip = shl i64 %r, 2
+  %at = add i64 %skip, 2
+  %round = getelementptr i64, ptr %block, i64 %at
+  br i1 %alone, label %one, label %many
+one:
+  call void @worker(ptr %round)
+  br label %end
+many:
+  call void @GOMP_parallel(ptr @worker, ptr %round, i32 %few, i32 0)
+  br label %end
+end:
+  %after = add i64 %r, 1
+  br label %next
+done:
+  ret i32 0
+}
+"""

@@ -1,0 +1,79 @@
+"""What a kernel may overwrite: results are the same with both in one piece of memory."""
+
+import pytest
+
+from tests.support.kernels import kernel as parsed
+from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import build_nest
+from tofuse.schedule.overwrite import overwritable
+
+HEAD = "kernel k(x0: in f32, x1: in f32, y2: out f32) over"
+FLAT = (
+    HEAD
+    + """ i0:5000 {
+  v0 = load x0[i0] : f32
+  v1 = load x1[INDEX] : f32
+  v2 = add v0 v1 of f32 : f32
+  store y2[i0] v2 : f32
+}"""
+)
+ROWS = (
+    HEAD
+    + """ i0:30 i1:40 {
+  v0 = load x0[(40)*i0 + i1] : f32
+  v1 = load x1[INDEX] : f32
+  v2 = reduce amax<i1> v0 : f32
+  v3 = sub v0 v2 of f32 : f32
+  v4 = mul v3 v1 of f32 : f32
+  store y2[(40)*i0 + i1] v4 : f32
+}"""
+)
+COUNT = """kernel k(x0: in f32, x1: in f32, y2: out f32, y3: out f32) over i0:50000 {
+  v0 = load x0[0] : f32
+  v1 = add v0 1.0 of f32 : f32
+  v2 = load x1[i0] : f32
+  v3 = mul v2 v1 of f32 : f32
+  store y2[i0] v3 : f32
+  store y3[0] v1 : f32
+}"""
+
+
+def pairs(text, schedule=None):
+    kernel = parsed(text)
+    chosen = parse_schedule(schedule) if schedule else choose_schedule(kernel, Target(16, 2))
+    return overwritable(build_nest(kernel, chosen))
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "legal"),
+    [
+        (FLAT, "i0", {"x0", "x1"}),
+        (FLAT, "(-1)*i0 + 4999", {"x0"}),  # reversed
+        (FLAT, "0", {"x0"}),  # read by every iteration
+        (FLAT, "(2)*i0", {"x0"}),
+        (ROWS, "(40)*i0 + i1", {"x0", "x1"}),
+        (ROWS, "i1", {"x0"}),
+        (ROWS, "i0", {"x0"}),
+    ],
+)
+def test_reads_before_the_write(text, index, legal):
+    assert pairs(text.replace("INDEX", index)) == {("y2", x) for x in legal}
+
+
+def test_a_row_read_again_after_it_was_written():
+    text = """kernel k(x0: in f32, y1: out f32, y2: out f32) over i0:30 i1:40 {
+  v0 = load x0[(40)*i0 + i1] : f32
+  v1 = exp v0 of f32 : f32
+  store y1[(40)*i0 + i1] v1 : f32
+  v2 = reduce sum<i1> v1 : f32
+  v3 = add v0 v2 of f32 : f32
+  store y2[(40)*i0 + i1] v3 : f32
+}"""
+    assert pairs(text) == {("y2", "x0")}
+
+
+def test_a_number_all_threads_read_is_overwritten_when_they_are_done():
+    assert pairs(COUNT) == {("y2", "x1"), ("y3", "x0"), ("y3", "x1")}
+    nest = build_nest(parsed(COUNT), choose_schedule(parsed(COUNT), Target(16, 2)))
+    assert [bool(p.band) for p in nest.phases] == [True, False]

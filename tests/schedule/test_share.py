@@ -1,0 +1,74 @@
+"""Kernels alike but for their sizes share one text, and mean what they meant."""
+
+import pytest
+import torch
+
+from tests.support.kernels import judge, run_nest
+from tofuse.ir.dims import evaluate
+from tofuse.ir.kernel_parse import parse_kernel
+from tofuse.ir.schedule import Target
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import build_nest
+from tofuse.schedule.share import share
+
+FLAT = """kernel {name}(x0: in f32, y1: out f32) over i0:{n} {{
+  v0 = load x0[i0] : f32
+  v1 = mul v0 {factor} of f32 : f32
+  store y1[i0] v1 : f32
+}}"""
+PAIRS = """kernel pairs(x0: in f32, x1: in f32, y2: out f32) over i0:{n} {{
+  v0 = load x0[({step})*i0] : f32
+  v1 = load x1[(3)*i0 + {n}] : f32
+  v2 = add v0 v1 of f32 : f32
+  store y2[i0] v2 : f32
+}}"""
+SUM = """kernel sums(x0: in f32, y1: out f32) over i0:{n} i1:{m} {{
+  v0 = load x0[({m})*i0 + i1] : f32
+  v1 = reduce sum<i0> v0 : f32
+  store y1[i1] v1 : f32
+}}"""
+
+
+def shared(*texts):
+    kernels = [parse_kernel(t) for t in texts]
+    return kernels, share([(k, choose_schedule(k, Target(16, 2))) for k in kernels])
+
+
+def test_sizes_become_arguments():
+    texts = [FLAT.format(name=f"k{n}", n=n, factor=2.0) for n in (5000, 70001, 9999)]
+    kernels, found = shared(*texts)
+    assert len({f.kernel for f in found}) == 1
+    assert [f.sizes for f in found] == [(5000,), (70001,), (9999,)]
+    for kernel, f in zip(kernels, found, strict=True):
+        n = evaluate(kernel.axes[0].extent, {})
+        buffers = {"x0": torch.randn(n), "y1": torch.empty(n)}
+        sizes = dict(zip(f.kernel.symbols, (evaluate(s, {}) for s in f.sizes), strict=True))
+        ours = run_nest(build_nest(f.kernel, f.schedule), buffers, sizes, threads=2)
+        torch.testing.assert_close(ours["y1"], judge(kernel, buffers, {})["y1"], rtol=0, atol=0)
+
+
+def test_sizes_that_vary_together_are_one_argument_and_equal_ones_stay():
+    texts = [PAIRS.format(n=n, step=step) for n, step in ((4000, 4), (5000, 5))]
+    _, found = shared(*texts)
+    assert found[0].kernel is found[1].kernel
+    assert [f.sizes for f in found] == [(4000, 4), (5000, 5)]
+    assert "(3)*i0" in repr(found[0].kernel)
+
+
+def test_the_same_kernel_twice_takes_no_sizes():
+    _, found = shared(*[FLAT.format(name=f"k{k}", n=5000, factor=2.0) for k in range(2)])
+    assert found[0].kernel is found[1].kernel and found[0].sizes == ()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [FLAT.format(name="k", n=5000, factor=f) for f in ("2.0", "3.0")],
+        [FLAT.format(name="k", n=n, factor="2.0") for n in (5000, 1)],
+        [FLAT.format(name="k", n=n, factor="2.0") for n in (5000, 0)],
+        [SUM.format(n=n, m=512) for n in (100, 5000)],  # sums of two loops
+    ],
+)
+def test_what_is_computed_tells_kernels_apart(texts):
+    _, found = shared(*texts)
+    assert found[0].kernel is not found[1].kernel
