@@ -175,6 +175,10 @@ def test_unknown_executors_and_bad_registrations(registered, monkeypatch):
         tofuse.compile(torch.sin)
     with pytest.raises(OptionError, match="there is an executor 'llvm' already"):
         registered("llvm", ops=["aten.mm"], run=torch.mm)
+    with pytest.raises(OptionError, match="already"):
+        registered("triton", ops=["aten.mm"], run=torch.mm)
+    with pytest.raises(OptionError, match="'llvm' stands for our kernels on every device"):
+        tofuse.compile(torch.sin, executors=("triton", "aten"))(torch.ones(2))
     with pytest.raises(OptionError, match="identifier, not 'a b'"):
         registered("a b", ops=["aten.mm"], run=torch.mm)
     for ops in ([], "aten.mm", ["mm"], [3]):

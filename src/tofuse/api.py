@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import statistics
-import time
 import types
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -27,7 +26,7 @@ from tofuse.pipeline import Keep, claims_of, compile_graph
 from tofuse.report.measured import measured
 from tofuse.report.model import Calls, GraphReport, Limits, Report
 from tofuse.report.text import ReportText
-from tofuse.runtime.clock import Clock, machine_limits
+from tofuse.runtime.clock import Clock, machine_limits, now
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.machines import check_machine, store_of
@@ -280,16 +279,16 @@ def _call(
     function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> tuple[float, float]:
     """Forward, and backward where there is one; microseconds of each."""
-    begin = time.perf_counter_ns()
+    begin = now()
     outputs = [t for t in _tensors(function(*args, **kwargs)) if t.grad_fn is not None]
-    forward = time.perf_counter_ns() - begin
+    forward = now() - begin
     wanted = _leaves(outputs)
     if not wanted:
         return forward / 1e3, 0.0
     ones = [torch.ones_like(t) for t in outputs]
-    begin = time.perf_counter_ns()
+    begin = now()
     torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
-    return forward / 1e3, (time.perf_counter_ns() - begin) / 1e3
+    return forward / 1e3, (now() - begin) / 1e3
 
 
 def _time_calls(

@@ -11,28 +11,35 @@ from tofuse.backends.aten.region import executor_runner, region_runner
 from tofuse.backends.llvm.driver import DRIVER
 from tofuse.backends.llvm.emit import emit, part_names
 from tofuse.backends.llvm.load import address, bind_threads, load
+from tofuse.backends.triton.emit import emit as emit_triton
+from tofuse.backends.triton.emit import parameters
+from tofuse.backends.triton.load import Launch as TritonLaunch
+from tofuse.backends.triton.load import load as load_triton
 from tofuse.config import Config
 from tofuse.errors import CompileError
 from tofuse.executors import executors_of
 from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import nest_cost, traffic_us
+from tofuse.fusion.cost import nest_cost, tiles_us, traffic_us
+from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
 from tofuse.fusion.streams import streamed, with_streams
 from tofuse.ir.dims import Dim, hint, symbol
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
-from tofuse.ir.machine import Machine
+from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
+from tofuse.ir.tiles import GpuTarget, TileProgram
 from tofuse.ops.kernel_verify import verify
 from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.runtime.build import Signature, build_plan
 from tofuse.runtime.clock import Clock
+from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.execute import Run, Tensor, load_plan
 from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.launch import Launcher, Part, find_openmp
@@ -44,8 +51,10 @@ from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.overwrite import overwrites
 from tofuse.schedule.prefetch import with_prefetch
 from tofuse.schedule.share import share
+from tofuse.schedule.tile_nest import build_tiles
 from tofuse.tuning import ATEN, Choice
 
+Launch = Launcher | CudaLauncher
 LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by itself
 
 
@@ -93,10 +102,12 @@ def assemble(
     notes += [f"{r.name} runs through PyTorch: {why}" for r, why in unfit.items()]
     users = {r: a for r, a in assigned.items() if a.executor is not None}
     labels = {r: a.label(r.ops[0]) for r, a in users.items()}
-    plan = build_plan(part, signature, {} if config.verify else calls, labels)
+    checked = _checked(calls, config)
+    notes += _unsupported(part, config)
+    plan = build_plan(part, signature, {r: c for r, c in calls.items() if r not in checked}, labels)
     check = _checker(part, streams, target, config)
     functions: dict[str, Callable[..., object]] = {
-        f"region{k}": check(r, calls[r], launchers) if r in calls else region_runner(r)
+        f"region{k}": check(r, calls[r], launchers) if r in checked else region_runner(r)
         for k, r in enumerate(part.regions)
         if not r.library
     }
@@ -105,9 +116,7 @@ def assemble(
         functions[labels[r]] = executor_runner(a.name, r.ops[0], a.executor.run)
     done("plan")
     running = [b for b in built if b.region in calls]
-    for b in running:
-        why = choices[b.region].why if b.region in choices else "generated code"
-        assigned[b.region] = assign_kernel(_predicted(b, part, measured), why)
+    assigned |= _assign_ours(running, part, choices, measured)
     for r in part.regions:
         if r not in assigned:
             why = unfit.get(r, "its kernel does not compile")
@@ -122,8 +131,25 @@ def assemble(
     return Assembled(run, running, assigned, plan, notes)
 
 
+def _assign_ours(
+    running: Sequence[Built],
+    part: Partition,
+    choices: Mapping[Region, Choice],
+    machine: Machine,
+) -> dict[Region, Assignment]:
+    """Our kernels by region, with what each is predicted to take."""
+    found = {}
+    for b in running:
+        why = choices[b.region].why if b.region in choices else "generated code"
+        us, device = _predicted(b, part, machine), device_of(b.region.ops)
+        found[b.region] = assign_kernel(us, why, device)
+    return found
+
+
 def _predicted(b: Built, part: Partition, machine: Machine) -> float:
     """Microseconds of a kernel; by its bytes alone where it is made for sizes of any region."""
+    if isinstance(b.nest, TileProgram):
+        return tiles_us(b.nest, machine_on(device_of(b.region.ops), machine))
     if b.sizes == tuple(symbol(s) for s in b.nest.kernel.symbols):
         return nest_cost(b.nest, machine).us
     return traffic_us(machine, region_bytes(b.region, part.storage)) + machine.launch_us
@@ -137,7 +163,7 @@ class Built:
     """
 
     region: Region
-    nest: Nest
+    nest: Nest | TileProgram
     arguments: tuple[Value, ...]
     sizes: tuple[Dim, ...]
     source: str
@@ -181,8 +207,14 @@ def build_regions(
     target: Target,
     config: Config,
 ) -> list[Built | Unfit]:
-    """Nests and texts, written once for regions that are alike; None: the usual schedule."""
-    made = [_schedule(r, part, streams, target, config, s) for r, s in wanted.items()]
+    """Nests and texts, written once for regions that are alike; None: the usual schedule.
+
+    For a GPU each region's text is its own, and there are no other schedules.
+    """
+    there = [r for r in wanted if device_of(r.ops) != "cpu"]
+    tiled = [_build_tiled(r, part, streams, config) for r in there]
+    here = {r: s for r, s in wanted.items() if r not in there}
+    made = [_schedule(r, part, streams, target, config, s) for r, s in here.items()]
     unfit = [m for m in made if isinstance(m, Unfit)]
     scheduled = [m for m in made if isinstance(m, _Scheduled)]
     written: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
@@ -198,7 +230,29 @@ def build_regions(
         else:
             nest, source, broken = found
             built.append(Built(m.region, nest, m.arguments, shared.sizes, source, broken))
-    return [*built, *unfit]
+    return [*built, *unfit, *tiled]
+
+
+def _build_tiled(
+    region: Region, part: Partition, streams: frozenset[Value], config: Config
+) -> Built | Unfit:
+    """The launches and the text of a region on a GPU."""
+    exact, device = config.precision == "eager", device_of(region.ops)
+    try:
+        lowered = lower(region, part.storage, exact=exact)
+        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
+        kernel = with_hosts(kernel, lowered.arguments, device)
+        verify(kernel)
+        version, multiprocessors = capability(device)
+        tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
+    except (Misaligned, Unschedulable) as e:
+        return Unfit(region, str(e))
+    sizes = tuple(symbol(s) for s in kernel.symbols)
+    try:
+        source = emit_triton(tiles, exact=exact)
+    except CompileError as e:
+        return Built(region, tiles, lowered.arguments, sizes, f"# {e}", str(e))
+    return Built(region, tiles, lowered.arguments, sizes, source)
 
 
 def _schedule(
@@ -234,41 +288,79 @@ def _write(
         return nest, f"; {e}", str(e)
 
 
+def _launcher(b: Built, text: str, config: Config) -> Launch:
+    """Machine code for a region; raises CompileError."""
+    if b.broken is not None:
+        raise CompileError(b.broken)
+    if isinstance(b.nest, Nest):
+        names = part_names(b.nest)
+        entry, *functions = load(text, ["kernel", *(f"kernel.{n}" for n, _ in names)])
+        parts = [Part(address(f), s) for f, (_, s) in zip(functions, names, strict=True)]
+        return Launcher(entry, b.nest.kernel, b.nest.block_bytes, parts)
+    given = [tuple(parameters(nest)) for nest in b.nest.nests]
+    launches = [
+        TritonLaunch(f"k{k}", given[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
+    ]
+    device = device_of(b.region.ops)
+    made = load_triton(text, launches, capability(device)[0], config.precision != "eager")
+    return CudaLauncher(b.nest, given, made.binary, device_index(device))
+
+
+def _kernel_call(b: Built, number: int) -> KernelCall:
+    """A GPU's kernel is launched by itself, and writes over nothing that it reads."""
+    if isinstance(b.nest, TileProgram):
+        return KernelCall(number, b.arguments, b.sizes, None)
+    alone = hint(b.nest.block_bytes) > LARGE_WORKSPACE
+    written = None if alone else tuple(x.role != "in" for x in b.nest.kernel.buffers)
+    return KernelCall(number, b.arguments, b.sizes, written, overwrites(b.nest))
+
+
 def _load(
     built: Sequence[Built], part: Partition, config: Config
-) -> tuple[list[Launcher], dict[Region, KernelCall], list[str]]:
+) -> tuple[list[Launch], dict[Region, KernelCall], list[str]]:
     """Machine code for every distinct kernel; regions that do not compile are left out."""
     bind_threads(find_openmp())
     POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
-    launchers: list[Launcher] = []
+    launchers: list[Launch] = []
     calls: dict[Region, KernelCall] = {}
     numbers: dict[str, int] = {}
     broken: list[str] = []
     for b in built:
         name = b.nest.kernel.name
         text = b.source.replace(f"@{name}", "@kernel")
-        if text not in numbers:
+        key = f"{device_of(b.region.ops)} {text}"
+        if key not in numbers:
             try:
-                if b.broken is not None:
-                    raise CompileError(b.broken)
-                names = part_names(b.nest)
-                entry, *functions = load(text, ["kernel", *(f"kernel.{n}" for n, _ in names)])
+                made = _launcher(b, text, config)
             except CompileError as e:
                 broken.append(_report_broken(b, part, config, e))
                 continue
-            numbers[text] = len(launchers)
-            parts = [Part(address(f), s) for f, (_, s) in zip(functions, names, strict=True)]
-            launchers.append(Launcher(entry, b.nest.kernel, b.nest.block_bytes, parts))
-        alone = hint(b.nest.block_bytes) > LARGE_WORKSPACE
-        written = None if alone else tuple(x.role != "in" for x in b.nest.kernel.buffers)
-        over = overwrites(b.nest)
-        calls[b.region] = KernelCall(numbers[text], b.arguments, b.sizes, written, over)
+            numbers[key] = len(launchers)
+            launchers.append(made)
+        calls[b.region] = _kernel_call(b, numbers[key])
     return launchers, calls, broken
+
+
+def _checked(calls: Mapping[Region, KernelCall], config: Config) -> frozenset[Region]:
+    """The regions whose kernels are held against the reference."""
+    if not config.verify:
+        return frozenset()
+    return frozenset(r for r in calls if device_of(r.ops) == "cpu")
+
+
+def _unsupported(part: Partition, config: Config) -> list[str]:
+    """What is asked for and done for kernels on the CPU alone."""
+    if all(r.library or device_of(r.ops) == "cpu" for r in part.regions):
+        return []
+    notes = ["verify=True does not check kernels on a GPU"] if config.verify else []
+    if config.tune == "measure":
+        notes.append("tune='measure' has no candidates for kernels on a GPU: they stay as they are")
+    return notes
 
 
 def _checker(
     part: Partition, streams: frozenset[Value], target: Target, config: Config
-) -> Callable[[Region, KernelCall, Sequence[Launcher]], Checked]:
+) -> Callable[[Region, KernelCall, Sequence[Launch]], Checked]:
     """How to run a region's kernel under `verify`."""
 
     def alone(region: Region) -> Checked | None:
@@ -278,13 +370,14 @@ def _checker(
         launchers, calls, _ = _load([made], part, config)
         return check(region, calls[region], launchers) if region in calls else None
 
-    def check(region: Region, call: KernelCall, launchers: Sequence[Launcher]) -> Checked:
+    def check(region: Region, call: KernelCall, launchers: Sequence[Launch]) -> Checked:
         def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
             text = save_inputs(inputs, repro_folder(config.dump), region.name)
             graph = region_graph(region, part.storage)
             return write_mismatch(graph, text, sizes, error, config.dump)
 
         launcher = launchers[call.kernel]
+        assert isinstance(launcher, Launcher)  # on the CPU, as all that is checked
         return Checked(region, part.storage, launcher, call.arguments, alone, write)
 
     return check

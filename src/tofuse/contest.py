@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
+from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.store import Store
 from tofuse.runtime.timing import Step, real_tensors
 from tofuse.tuning import ATEN, Choice, choose
@@ -58,10 +59,11 @@ def _step(call: Call, args: Sequence[object], grad: bool) -> Step:
         with torch.set_grad_enabled(grad):
             leaves = [x for x in tree_leaves(call(*given)) if isinstance(x, torch.Tensor)]
             outputs = [x for x in leaves if x.requires_grad]
-            if not wanted or not outputs:
-                return leaves
-            ones = [torch.ones_like(x) for x in outputs]
-            return torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+            if wanted and outputs:
+                ones = [torch.ones_like(x) for x in outputs]
+                leaves += torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+            synchronize()
+            return leaves
 
     return run
 
@@ -72,5 +74,5 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
 
 def _described(a: object) -> str:
     if isinstance(a, torch.Tensor):
-        return f"{a.dtype} {tuple(a.shape)} {a.stride()} {a.requires_grad}"
+        return f"{a.dtype} {tuple(a.shape)} {a.stride()} {a.requires_grad} {a.device}"
     return repr(a)

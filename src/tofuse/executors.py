@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tofuse.config import Config
 from tofuse.errors import OptionError
-from tofuse.ir.executor import KERNELS, LIBRARY, Answer, Executor, Executors, Request
+from tofuse.ir.executor import KERNELS, LIBRARY, TRITON, Answer, Executor, Executors, Request
 
 _registered: dict[str, Executor] = {}
 
@@ -34,7 +34,7 @@ def register_executor(
     """
     if not isinstance(name, str) or not name.isidentifier():
         raise OptionError(f"an executor's name is an identifier, not {name!r}")
-    if name in (KERNELS, LIBRARY) or name in _registered:
+    if name in (KERNELS, LIBRARY, TRITON) or name in _registered:
         raise OptionError(
             f"there is an executor {name!r} already; unregister_executor({name!r}) removes one "
             "of your own"
@@ -65,6 +65,8 @@ def executors_of(config: Config) -> Executors:
     for name in config.executors:
         if name not in (KERNELS, LIBRARY) and name not in _registered:
             known = [KERNELS, LIBRARY, *_registered]
+            if name == TRITON:
+                raise OptionError(f"{KERNELS!r} stands for our kernels on every device, {name} too")
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise OptionError(f"there is no executor {name!r}; {hint}")

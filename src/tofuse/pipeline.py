@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tofuse.assembly import Assembled, Unfit, assemble, build_region
+from tofuse.assembly import Assembled, Built, assemble, build_region
 from tofuse.backends.aten.region import graph_runner
 from tofuse.backends.llvm.load import host_target
 from tofuse.capture.claims import Claims, nobody
@@ -24,12 +24,14 @@ from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.executor import KERNELS
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.loops import Nest
 from tofuse.ir.machine import Machine
 from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.region_text import show_partition
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.show import show_graph
+from tofuse.ir.tiles import GpuTarget
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.report.model import (
@@ -52,6 +54,7 @@ from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.together import launch_count, sharing
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.tile_nest import build_tiles
 from tofuse.schedule.variants import variants
 from tofuse.tuning import Choice, Workshop, as_chosen, tune
 
@@ -81,7 +84,13 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     # symbols count as one guess in our sizes, as their first values in eager's
     limit = unfused_peak(graph) if captured.symbols else memory.peak(phase)
     part = partition_within(
-        graph, lambda k: misfit(k, target, machine), machine, limit + LITTLE, kept, config.fuel
+        graph,
+        lambda k: misfit(k, target, machine),
+        machine,
+        limit + LITTLE,
+        kept,
+        config.fuel,
+        gpu_misfit,
     )
     stages.done("partition")
     _warn_refused(part.refused)
@@ -121,20 +130,22 @@ def _measured_choices(part: Partition, target: Target, config: Config) -> dict[R
         cut, chosen = as_chosen(alone, choices)
         return assemble(cut, given, (), chosen, target, quiet).load(None)
 
-    def schedules(alone: Partition, region: Region) -> Sequence[Schedule]:
+    def nest_of(alone: Partition, region: Region) -> Nest | None:
         made = build_region(region, alone, frozenset(), target, quiet)
-        if isinstance(made, Unfit):
+        return made.nest if isinstance(made, Built) and isinstance(made.nest, Nest) else None
+
+    def schedules(alone: Partition, region: Region) -> Sequence[Schedule]:
+        first = nest_of(alone, region)
+        if first is None:
             return ()
-        kernel, machine = made.nest.kernel, measured_machine(target, config)
-        nests = [build_nest(kernel, s, repeat=True) for s in variants(kernel, made.nest.schedule)]
+        kernel, machine = first.kernel, measured_machine(target, config)
+        nests = [build_nest(kernel, s, repeat=True) for s in variants(kernel, first.schedule)]
         nests.sort(key=lambda nest: nest_cost(nest, machine).us)
         return [nest.schedule for nest in nests]
 
     def predicted(alone: Partition, region: Region) -> float:
-        made = build_region(region, alone, frozenset(), target, quiet)
-        if isinstance(made, Unfit):
-            return math.inf
-        return nest_cost(made.nest, measured_machine(target, config)).us
+        nest = nest_of(alone, region)
+        return math.inf if nest is None else nest_cost(nest, measured_machine(target, config)).us
 
     key = (repr(target), config.precision, *config.executors)
     return tune(part, Workshop(make, schedules, predicted), key, store_of(config))
@@ -165,6 +176,15 @@ def misfit(kernel: Kernel, target: Target, machine: Machine) -> str | None:
     except Unschedulable as e:
         return str(e)
     return loss(nest_cost(nest, machine))
+
+
+def gpu_misfit(kernel: Kernel) -> str | None:
+    """Why a kernel has no launches on a GPU; None where it has, whatever they cost."""
+    try:
+        build_tiles(kernel, GpuTarget())
+    except Unschedulable as e:
+        return str(e)
+    return None
 
 
 def _warn_refused(refused: Sequence[Verdict]) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from tofuse.errors import TofuseError
+from tofuse.fusion.hosts import device_of
 from tofuse.fusion.split import cuts, split
 from tofuse.fusion.storage import storages
 from tofuse.ir.dims import symbols_of
@@ -78,8 +79,9 @@ class Workshop:
 def tune(
     part: Partition, workshop: Workshop, key: Sequence[str], store: Store
 ) -> dict[Region, Choice]:
-    """A choice for every kernel of known sizes, measured now or before."""
-    regions = [r for r in part.regions if not r.library and _is_static(r)]
+    """A choice for every kernel of known sizes on the CPU, measured now or before."""
+    ours = [r for r in part.regions if not r.library and device_of(r.ops) == "cpu"]
+    regions = [r for r in ours if _is_static(r)]
     found: dict[Region, Choice] = {}
     with progress_bar(len(regions), "tofuse measures candidates") as advance, real_tensors():
         for region in regions:

@@ -148,7 +148,7 @@ def test_a_bad_statement_is_named(lines: tuple[str, ...], message: str):
 
 BAD_HEADS = (
     ("kernel k(x: in f32, x: out f32) over 1 {\n}", "two things named x"),
-    ("kernel k(x: both f32) over 1 {\n}", "neither in nor out nor stream"),
+    ("kernel k(x: both f32) over 1 {\n}", "none of in, host, out, stream"),
     ("kernel k(x: in opaque) over 1 {\n}", "no kernel handles"),
     ("kernel k() over i0:s7 {\n}", "s7 is not among the kernel's sizes"),
     ("kernel k() over i0:-1 {\n}", "has the extent -1"),

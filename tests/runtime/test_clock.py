@@ -1,7 +1,12 @@
 """Times of a plan's steps, and the plan that tells them."""
 
+import ctypes
+
+import pytest
+
 from tofuse.ir.plan_parse import parse_plan
-from tofuse.runtime.clock import Clock, best_ns, machine_limits
+from tofuse.runtime import cuda
+from tofuse.runtime.clock import Clock, best_ns, machine_limits, now
 from tofuse.runtime.execute import plan_source
 
 PLAN = """
@@ -42,3 +47,19 @@ def test_the_machine_does_something():
     bandwidth, arithmetic = machine_limits()
     assert bandwidth > 1e8 and arithmetic > 1e8
     assert best_ns(lambda: sum(range(2000))) > best_ns(lambda: None)
+
+
+def test_a_bad_index_is_raised_where_we_wait_for_the_gpu(monkeypatch):
+    monkeypatch.setattr(cuda, "_names", ["take_0"])
+    monkeypatch.setattr(cuda, "_flag", ctypes.c_int32(1))
+    with pytest.raises(IndexError, match=r"out of range.*kernel take_0"):
+        now()
+    now()  # once is enough
+
+
+def test_a_bad_index_nobody_waited_for_is_a_warning_at_the_end(monkeypatch):
+    monkeypatch.setattr(cuda, "_names", ["take_0", "take_1"])
+    monkeypatch.setattr(cuda, "_flag", ctypes.c_int32(2))
+    with pytest.warns(RuntimeWarning, match="kernel take_1"):
+        cuda._last_report()
+    cuda._last_report()

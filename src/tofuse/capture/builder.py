@@ -9,6 +9,9 @@ from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Attr, Loc, Op, Operand, Scalar, Value, substitute
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.shapes import infer
+from tofuse.ops.table import Pattern, opdef
+
+PLACED = (Pattern.SOURCE, Pattern.RANDOM)  # a seed may lie elsewhere than its numbers
 
 
 class Refused(Exception):
@@ -17,17 +20,22 @@ class Refused(Exception):
 
 @dataclass
 class Builder:
-    """Appends ops. `loc` is the user's line of the call being converted."""
+    """Appends ops. `loc` is the user's line of the call being converted, `device` where ops that
+    compute from no tensor put their results."""
 
     sizes: Sizes
     ops: list[Op] = field(default_factory=list)
     loc: Loc | None = None
     count: int = 0
     constants: dict[Value, Scalar] = field(default_factory=dict)  # results of `full`
+    device: str = "cpu"
 
     def emit(self, kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr]) -> Value:
         """Append one op with one result."""
-        result = Value(infer(kind, operands, attrs), f"v{self.count}")
+        inferred = infer(kind, operands, attrs)
+        if opdef(kind).pattern in PLACED:
+            inferred = replace(inferred, device=self.device)
+        result = Value(inferred, f"v{self.count}")
         self.count += 1
         self.ops.append(Op(kind, operands, (result,), tuple(attrs.items()), self.loc))
         return result

@@ -16,6 +16,7 @@ from torch.fx.node import Argument as FxArgument
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Argument, Call, Rule, Text
 from tofuse.capture.claims import Claims, claimed, nobody
+from tofuse.capture.devices import DEVICES
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.eager import EagerMemory, memory_of
 from tofuse.capture.location import locate
@@ -31,7 +32,6 @@ from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.table import Pattern, opdef
 
-DEVICES = ("cpu",)  # where the rules match ATen's results exactly
 Result = Union[Value, Dim, Text, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
 
 
@@ -205,6 +205,7 @@ class _Converter:
         taken = str(target).rpartition(".")[0] not in VIEWS and claimed(node, self.claims)
         if rule is not None and not taken and fusible(node, target):
             try:
+                self.build.device = _device(node)
                 return self._finals(call, rule(call), mark)
             except Refused:
                 del self.build.ops[mark:]
@@ -259,6 +260,13 @@ class _Converter:
     def _where(self) -> str:
         loc = self.build.loc
         return f" ({loc.file}:{loc.line}: {loc.code})" if loc else ""
+
+
+def _device(node: Node) -> str:
+    """Where a call's first result lies."""
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (list, tuple)) and value else value
+    return str(first.device) if isinstance(first, torch.Tensor) else "cpu"
 
 
 def _is_fresh(value: Value, made: Mapping[Value, Op]) -> bool:

@@ -1,40 +1,47 @@
 """Random numbers as pure functions of one seed, so that the backward regenerates every mask.
 
 `tofuse::seed` is the one impure op: two 64-bit words from torch's default CPU generator, hence
-reproducible under `torch.manual_seed`. `tofuse::uniform` is pure; see `tofuse.ops.philox`.
+reproducible under `torch.manual_seed`; a GPU's kernels get them by value. `tofuse::uniform` is
+pure; see `tofuse.ops.philox`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, Union
 
 import torch
 from torch import Tensor
 
+from tofuse.capture.devices import DEVICES
 from tofuse.ops.philox import uniform as philox_uniform
 from tofuse.ops.reference import draw_seed
 
 _LIBRARY = torch.library.Library("tofuse", "DEF")
 _LIBRARY.define("seed() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
-_LIBRARY.define("uniform(Tensor seed, SymInt[] size, int stream) -> Tensor")
+_LIBRARY.define("uniform(Tensor seed, SymInt[] size, int stream, Device? device=None) -> Tensor")
 
 
-def _draw_uniform(seed: Tensor, size: Sequence[int], stream: int) -> Tensor:
+Device = Union[torch.device, None]  # noqa: UP007  (evaluated at run time)
+
+
+def _draw_uniform(seed: Tensor, size: Sequence[int], stream: int, device: Device = None) -> Tensor:
     first, second = seed.tolist()
-    return torch.from_numpy(philox_uniform((first, second), tuple(size), stream))
+    drawn = torch.from_numpy(philox_uniform((first, second), tuple(size), stream))
+    return drawn if device is None else drawn.to(device)
 
 
 def _fake_seed() -> Tensor:
     return torch.empty(2, dtype=torch.int64)
 
 
-def _fake_uniform(seed: Tensor, size: Sequence[int], stream: int) -> Tensor:
-    return seed.new_empty(size, dtype=torch.float32)
+def _fake_uniform(seed: Tensor, size: Sequence[int], stream: int, device: Device = None) -> Tensor:
+    return torch.empty(size, dtype=torch.float32, device=device or seed.device)
 
 
 _LIBRARY.impl("seed", draw_seed, "CompositeExplicitAutograd")
-_LIBRARY.impl("uniform", _draw_uniform, "CPU")
+_LIBRARY.impl("uniform", _draw_uniform, "CompositeExplicitAutograd")
 torch.library.register_fake("tofuse::seed", _fake_seed, lib=_LIBRARY)
 torch.library.register_fake("tofuse::uniform", _fake_uniform, lib=_LIBRARY)
 
@@ -63,24 +70,37 @@ def merge_seeds(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return gm
 
 
-def _fresh(size: Sequence[int]) -> Tensor:
-    return UNIFORM(SEED(), list(size), 0)
+class Place(NamedTuple):
+    """What a new tensor is to be: its shape, and its device where that is not the CPU."""
+
+    shape: Sequence[int]
+    device: Device = None
 
 
-def _bits_48(size: Sequence[int]) -> Tensor:
+def _like(x: Tensor) -> Place:
+    return Place(x.shape, x.device)
+
+
+def _fresh(at: Place) -> Tensor:
+    if at.device is None or at.device.type == "cpu":
+        return UNIFORM(SEED(), list(at.shape), 0)
+    return UNIFORM(SEED(), list(at.shape), 0, at.device)
+
+
+def _bits_48(at: Place) -> Tensor:
     """Uniform in [0, 1) as float64 with 48 random bits, from two streams."""
-    low, high = _fresh(size), _fresh(size)
+    low, high = _fresh(at), _fresh(at)
     return high.to(torch.float64) + low.to(torch.float64) * 2.0**-24
 
 
-def _standard_normal(size: Sequence[int]) -> Tensor:
+def _standard_normal(at: Place) -> Tensor:
     """Box and Muller, 1958. One minus a uniform lies in (0, 1], so its logarithm is finite."""
-    radius = torch.sqrt(-2.0 * torch.log(1.0 - _fresh(size)))
-    return radius * torch.cos((2.0 * math.pi) * _fresh(size))
+    radius = torch.sqrt(-2.0 * torch.log(1.0 - _fresh(at)))
+    return radius * torch.cos((2.0 * math.pi) * _fresh(at))
 
 
 def _ours(generator: torch.Generator | None, device: torch.device | str | None) -> bool:
-    return generator is None and (device is None or torch.device(device).type == "cpu")
+    return generator is None and (device is None or torch.device(device).type in DEVICES)
 
 
 def _sampler(
@@ -93,12 +113,12 @@ def _sampler(
     ) -> Tensor:
         if not _ours(generator, like.device) or not like.dtype.is_floating_point:
             return NotImplemented
-        return draw(like.shape, *parameters).to(like.dtype)
+        return draw(_like(like), *parameters).to(like.dtype)
 
     return sample
 
 
-def _factory(draw: Callable[[Sequence[int]], Tensor]) -> Callable[..., Tensor]:
+def _factory(draw: Callable[[Place], Tensor]) -> Callable[..., Tensor]:
     """A decomposition of `rand(size, dtype=...)` and its kind."""
 
     def create(
@@ -112,12 +132,12 @@ def _factory(draw: Callable[[Sequence[int]], Tensor]) -> Callable[..., Tensor]:
         dtype = dtype or torch.get_default_dtype()
         if not _ours(None, device) or pin_memory or not dtype.is_floating_point:
             return NotImplemented
-        return draw(size).to(dtype)
+        return draw(Place(size, device)).to(dtype)
 
     return create
 
 
-def _factory_like(draw: Callable[[Sequence[int]], Tensor]) -> Callable[..., Tensor]:
+def _factory_like(draw: Callable[[Place], Tensor]) -> Callable[..., Tensor]:
     """A decomposition of `rand_like(x, dtype=...)` and its kind."""
 
     def create(
@@ -132,7 +152,7 @@ def _factory_like(draw: Callable[[Sequence[int]], Tensor]) -> Callable[..., Tens
         dtype = dtype or like.dtype
         if not _ours(None, device or like.device) or not dtype.is_floating_point:
             return NotImplemented
-        return draw(like.shape).to(dtype)
+        return draw(Place(like.shape, device or like.device)).to(dtype)
 
     return create
 
@@ -144,7 +164,7 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:  # eager multiplies by zero: infinities become nan
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
-    keep = _fresh(x.shape) < 1.0 - p
+    keep = _fresh(_like(x)) < 1.0 - p
     return x * torch.where(keep, 1.0 / (1.0 - p), 0.0).to(x.dtype), keep
 
 
@@ -155,7 +175,7 @@ def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor
 def _bernoulli(x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     if not _ours(generator, x.device):
         return NotImplemented
-    return (_fresh(x.shape) < x).to(x.dtype)
+    return (_fresh(_like(x)) < x).to(x.dtype)
 
 
 def _bernoulli_p(
@@ -163,14 +183,14 @@ def _bernoulli_p(
 ) -> Tensor:
     if not _ours(generator, x.device):
         return NotImplemented
-    return (_fresh(x.shape) < p).to(x.dtype)
+    return (_fresh(_like(x)) < p).to(x.dtype)
 
 
-def _integers(low: int, high: int, size: Sequence[int], dtype: torch.dtype) -> Tensor:
+def _integers(low: int, high: int, at: Place, dtype: torch.dtype) -> Tensor:
     """Uniform integers in [low, high); NotImplemented where 48 bits would show a bias."""
     if not isinstance(low, int) or not isinstance(high, int) or not 0 < high - low < 2**31:
         return NotImplemented
-    unit = _fresh(size) if high - low <= 4096 else _bits_48(size)
+    unit = _fresh(at) if high - low <= 4096 else _bits_48(at)
     return (torch.floor(unit * (high - low)).to(torch.int64) + low).to(dtype)
 
 
@@ -186,7 +206,7 @@ def _randint_low(
 ) -> Tensor:
     if not _ours(None, device) or pin_memory:
         return NotImplemented
-    return _integers(low, high, size, dtype or torch.int64)
+    return _integers(low, high, Place(size, device), dtype or torch.int64)
 
 
 def _randint(high: int, size: Sequence[int], **options: torch.dtype) -> Tensor:
@@ -206,7 +226,8 @@ def _randint_like_low(
 ) -> Tensor:
     if not _ours(None, device or like.device):
         return NotImplemented
-    return _integers(low, high, like.shape, dtype or like.dtype)
+    place = Place(like.shape, device or like.device)
+    return _integers(low, high, place, dtype or like.dtype)
 
 
 def _randint_like(like: Tensor, high: int, **options: torch.dtype) -> Tensor:
@@ -221,33 +242,33 @@ def _normal_of(
     if not _ours(generator, tensors[0].device):
         return NotImplemented
     shape = torch.broadcast_shapes(*(t.shape for t in tensors))
-    result = _standard_normal(shape) * std + mean
+    result = _standard_normal(Place(shape, tensors[0].device)) * std + mean
     return result.to(mean.dtype if isinstance(mean, Tensor) else tensors[0].dtype)
 
 
-def _uniform(size: Sequence[int], low: float = 0.0, high: float = 1.0) -> Tensor:
-    return _fresh(size) * (high - low) + low
+def _uniform(at: Place, low: float = 0.0, high: float = 1.0) -> Tensor:
+    return _fresh(at) * (high - low) + low
 
 
-def _normal(size: Sequence[int], mean: float = 0.0, std: float = 1.0) -> Tensor:
-    return _standard_normal(size) * std + mean
+def _normal(at: Place, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    return _standard_normal(at) * std + mean
 
 
-def _log_normal(size: Sequence[int], mean: float = 1.0, std: float = 2.0) -> Tensor:
-    return torch.exp(_normal(size, mean, std))
+def _log_normal(at: Place, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    return torch.exp(_normal(at, mean, std))
 
 
-def _exponential(size: Sequence[int], rate: float = 1.0) -> Tensor:
+def _exponential(at: Place, rate: float = 1.0) -> Tensor:
     # the smallest draw stands for half a step, because an exponential is never zero
-    return -torch.log1p(-torch.clamp(_fresh(size), min=2.0**-25)) / rate
+    return -torch.log1p(-torch.clamp(_fresh(at), min=2.0**-25)) / rate
 
 
-def _cauchy(size: Sequence[int], median: float = 0.0, sigma: float = 1.0) -> Tensor:
-    return median + sigma * torch.tan(math.pi * (_fresh(size) - 0.5))
+def _cauchy(at: Place, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    return median + sigma * torch.tan(math.pi * (_fresh(at) - 0.5))
 
 
-def _geometric(size: Sequence[int], p: float) -> Tensor:
-    trials = torch.ceil(torch.log(1.0 - _fresh(size)) / math.log1p(-p))
+def _geometric(at: Place, p: float) -> Tensor:
+    trials = torch.ceil(torch.log(1.0 - _fresh(at)) / math.log1p(-p))
     return torch.clamp(trials, min=1.0)
 
 

@@ -9,7 +9,8 @@ from typing import Union, cast
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
-from tofuse.capture.convert import DEVICES, Captured
+from tofuse.capture.convert import Captured
+from tofuse.capture.devices import DEVICES
 from tofuse.capture.sizes import Source
 from tofuse.config import Config
 from tofuse.errors import DefinitionError, UnsupportedError
@@ -191,7 +192,8 @@ class Executor:
     def _compile(self, flat: Sequence[Flat], key: Key) -> Variant:
         layouts = tuple(layout_of(x) if isinstance(x, torch.Tensor) else None for x in flat)
         devices = [str(x.device) for x in flat if isinstance(x, torch.Tensor)]
-        device = next(iter(devices), str(key[0] or "cpu"))
+        given = str(key[0] or next(iter(devices), "cpu"))
+        device = next((d for d in devices if d != "cpu"), given)  # numbers are the CPU's
         if torch.device(device).type not in DEVICES:
             raise UnsupportedError(f"{self.name}: there are no kernels for {device} yet")
         low = self.lower({}, layouts, device)

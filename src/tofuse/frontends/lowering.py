@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Union
 
 import torch
@@ -16,12 +16,10 @@ from tofuse.frontends.datatypes import DataType, Typed, number_type, promote
 from tofuse.frontends.layouts import Layout
 from tofuse.frontends.substitution import Substitution
 from tofuse.ir.dims import Dim, SymDim, product, show_dim, symbol, symbols_of
-from tofuse.ir.graph import Attr, Loc, Op, Operand, Scalar, Value
+from tofuse.ir.graph import Attr, Loc, Op, Scalar, Value
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.table import Pattern, opdef
 
 WORD = re.compile(r"[A-Za-z_]\w*")
-SOURCES = frozenset({Pattern.SOURCE, Pattern.RANDOM})
 
 
 @dataclass(eq=False)
@@ -75,20 +73,6 @@ class Guard:
     reason: str
 
 
-class DeviceBuilder(Builder):
-    """A builder whose ops lie on the inputs' device, also those that read nothing."""
-
-    device: str = "cpu"
-
-    def emit(self, kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr]) -> Value:
-        made = super().emit(kind, operands, attrs)
-        if opdef(kind).pattern not in SOURCES or made.type.device == self.device:
-            return made
-        result = replace(made, type=replace(made.type, device=self.device))
-        self.ops[-1] = replace(self.ops[-1], results=(result,))
-        return result
-
-
 @dataclass
 class Lowering:
     """One pass over a definition.
@@ -100,7 +84,7 @@ class Lowering:
     sizes: Mapping[str, int] = field(default_factory=dict)
     layouts: Sequence[Layout | None] = ()
     device: str = "cpu"
-    build: DeviceBuilder = field(default_factory=lambda: DeviceBuilder(Sizes()))
+    build: Builder = field(default_factory=lambda: Builder(Sizes()))
     nodes: list[Item] = field(default_factory=list)
     arguments: list[Item] = field(default_factory=list)
     constants: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
@@ -246,8 +230,10 @@ class Lowering:
         attrs: dict[str, Attr],
     ) -> list[Value]:
         values = []
+        # what a seed is drawn from is in the CPU's memory
+        device = "cpu" if str(attrs["target"]).startswith("tofuse.seed") else self.device
         for shape, dtype in results:
-            values.append(Value(TensorType(shape, dtype.ir, self.device), f"v{self.build.count}"))
+            values.append(Value(TensorType(shape, dtype.ir, device), f"v{self.build.count}"))
             self.build.count += 1
         op = Op("opaque", operands, tuple(values), tuple(attrs.items()), self.build.loc)
         self.build.ops.append(op)

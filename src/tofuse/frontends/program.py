@@ -194,7 +194,7 @@ def _scalar(low: Lowering, s: DefineScalar) -> Item:
     if s.dtype.is_int:
         item: Item = low.number(low.symbol(f"i{k}n", ("argument", k, 0)), s.dtype)
     else:
-        value = Value(TensorType((), s.dtype.ir, low.device), repr(s.result))
+        value = Value(TensorType((), s.dtype.ir), repr(s.result))  # in the CPU's memory
         item = low.node(value, s.dtype, scalar=True)
     low.arguments.append(item)
     return item

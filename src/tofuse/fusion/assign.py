@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.fusion.library_cost import library_us
-from tofuse.ir.executor import KERNELS, LIBRARY, Executor, Executors, Request, Tensor
+from tofuse.ir.executor import KERNELS, LIBRARY, TRITON, Executor, Executors, Request, Tensor
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.machine import Machine
 from tofuse.ir.region import Region
@@ -41,9 +41,9 @@ def assign_call(region: Region, executors: Executors, machine: Machine) -> Assig
     return Assignment(chosen.name, why, us, chosen)
 
 
-def assign_kernel(us: float, why: str) -> Assignment:
+def assign_kernel(us: float, why: str, device: str = "cpu") -> Assignment:
     """Our own kernel."""
-    return Assignment(KERNELS, why, us)
+    return Assignment(KERNELS if device == "cpu" else TRITON, why, us)
 
 
 def assign_fallback(region: Region, reason: str, machine: Machine) -> Assignment:

@@ -23,6 +23,7 @@ from tofuse.ir.kernel import (
 from tofuse.ir.loops import Do, For, Nest, Node, Phase, Restore
 from tofuse.ir.machine import Machine
 from tofuse.ir.schedule import Loop
+from tofuse.ir.tiles import TileProgram
 from tofuse.ir.types import DType
 from tofuse.ops.work import kernel_work, threads_worth
 
@@ -51,6 +52,17 @@ class Cost:
 def nest_cost(nest: Nest, machine: Machine) -> Cost:
     """The cost of a scheduled kernel, every unknown size being 64."""
     return _Estimate(nest, machine).run()
+
+
+def tiles_us(program: TileProgram, machine: Machine) -> float:
+    """Microseconds of a GPU's kernel: its launches, and each byte it touches moved once.
+
+    Arithmetic is not reckoned, nor rows that are read again. It is a prediction for the report;
+    decisions for GPUs do not rest on it.
+    """
+    touched = sum(_span(s, program.kernel) for s in _first_accesses(program.kernel))
+    passed = sum(2 * hint(w.elements) * w.dtype.itemsize for w in program.workspaces)
+    return len(program.nests) * machine.launch_us + traffic_us(machine, touched + passed)
 
 
 def loss(cost: Cost) -> str | None:
@@ -104,7 +116,7 @@ class _Estimate:
         points = hint(product(a.extent for a in kernel.axes))
         worth = min(machine.threads, threads_worth(points, kernel_work(kernel)))
         total, work, traffic, widest = machine.launch_us * 1e3, 0.0, 0.0, 1
-        footprint = sum(self._span(s) for s in _first_accesses(kernel))
+        footprint = sum(_span(s, kernel) for s in _first_accesses(kernel))
         for k, phase in enumerate(self.nest.phases):
             self.phase, self.work_ns, self.again_ns, self.nbytes = k, 0.0, 0.0, {}
             trips = math.prod(self._trips(lp, phase.band) for lp in phase.band)
@@ -224,7 +236,7 @@ class _Estimate:
         self._arithmetic(kind, buffer.dtype if kind == "load" else DType.F32, around, times)
         if buffer.dtype.is_half:
             self._arithmetic("cheap", DType.F32, around, times)
-        span = self._span(stmt)
+        span = _span(stmt, self.nest.kernel)
         if step > 1 and vector is not None:
             self._lines(stmt, vector, step, times, buffer.dtype.itemsize, span)
         before = self.seen.get(stmt.buffer)
@@ -274,16 +286,6 @@ class _Estimate:
                 total *= tiles.get(axis) or hint(self.nest.kernel.extent(axis))
         return total
 
-    def _span(self, stmt: Access) -> float:
-        """Bytes of distinct elements that an access touches."""
-        kernel = self.nest.kernel
-        buffer = next(b for b in kernel.buffers if b.name == stmt.buffer)
-        elements = _distinct(stmt.index, kernel)
-        if isinstance(stmt, Take):
-            points = math.prod(hint(a.extent) for a in kernel.axes)
-            elements = min(points, elements * hint(stmt.extent))
-        return float(elements * buffer.dtype.itemsize)
-
     def _recomputed(self) -> tuple[float, float, float]:
         """ns of one thread on values that loops around them repeat, the bytes of writing and
         reading those values instead, and the part of all work that is left then.
@@ -316,6 +318,16 @@ def _first_accesses(kernel: Kernel) -> list[Access]:
             if other is None or _distinct(s.index, kernel) > _distinct(other.index, kernel):
                 found[s.buffer] = s
     return list(found.values())
+
+
+def _span(stmt: Access, kernel: Kernel) -> float:
+    """Bytes of distinct elements that an access touches."""
+    buffer = next(b for b in kernel.buffers if b.name == stmt.buffer)
+    elements = _distinct(stmt.index, kernel)
+    if isinstance(stmt, Take):
+        points = math.prod(hint(a.extent) for a in kernel.axes)
+        elements = min(points, elements * hint(stmt.extent))
+    return float(elements * buffer.dtype.itemsize)
 
 
 def _distinct(index: Affine, kernel: Kernel) -> int:

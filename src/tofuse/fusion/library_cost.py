@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from tofuse.fusion.cost import traffic_us
+from tofuse.fusion.hosts import device_of
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.machine import Machine
+from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.region import Region
 from tofuse.ops.table import Pattern, opdef
 
@@ -16,7 +17,8 @@ TRIPS = 3.0  # how often an op of several passes inside moves its operands; soft
 
 def library_us(region: Region, machine: Machine) -> float:
     """Microseconds of a region run op by op through PyTorch."""
-    return sum(_op_us(op, machine) for op in region.ops if not _is_view(op))
+    here = machine_on(device_of(region.ops), machine)
+    return sum(_op_us(op, here) for op in region.ops if not _is_view(op))
 
 
 def _op_us(op: Op, machine: Machine) -> float:

@@ -10,6 +10,7 @@ from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, roots
+from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
 from tofuse.fusion.names import region_name
@@ -18,7 +19,7 @@ from tofuse.ir.dims import Dim, hint, product
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.hints import asked_for, kept_apart
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.machine import Machine
+from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import Pattern, opdef
 
@@ -36,21 +37,35 @@ def partition(
     machine: Machine,
     fuel: int | None = None,
     apart: frozenset[str] = frozenset(),
+    fits_gpu: Fits | None = None,
 ) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone.
 
     With `fuel` only so many merges are made, the first ones of those that are made without. The
-    ops whose results are named in `apart` are no part of a larger kernel.
+    ops whose results are named in `apart` are no part of a larger kernel. Kernels for GPUs are
+    asked of `fits_gpu`; without it each of their ops stays by itself.
     """
-    part = _cut(graph, fits, machine, None, apart)
+    ask = _Fits(fits, fits_gpu)
+    part = _cut(graph, ask, machine, None, apart)
     folded = fold_epilogues(part)
     if folded is not part.graph or fuel is not None:
-        part = _cut(folded, fits, machine, fuel, apart)
+        part = _cut(folded, ask, machine, fuel, apart)
     return part
 
 
+@dataclass(frozen=True)
+class _Fits:
+    """Whom to ask on which device."""
+
+    cpu: Fits
+    gpu: Fits | None
+
+    def on(self, device: str) -> Fits | None:
+        return self.cpu if device == "cpu" else self.gpu
+
+
 def _cut(
-    graph: Graph, fits: Fits, machine: Machine, fuel: int | None, apart: frozenset[str]
+    graph: Graph, fits: _Fits, machine: Machine, fuel: int | None, apart: frozenset[str]
 ) -> Partition:
     storage = storages(graph)
     real = materialise(graph, storage)
@@ -61,7 +76,7 @@ def _cut(
 @dataclass(eq=False)
 class _Partitioner:
     graph: Graph
-    fits: Fits
+    fits: _Fits
     machine: Machine
     fuel: int | None
     apart: frozenset[str]
@@ -199,8 +214,10 @@ class _Partitioner:
         if self._spread(producer):
             return f"spread over more than {SPREAD} tensors of different sizes: computed once"
         # groups of several ops have passed this before
-        if any(v.type.device != "cpu" for op in (producer, consumer) for v in op.results):
+        if device_of((producer,)) != device_of((consumer,)):
             return "another device"
+        if self.fits.on(device_of((producer,))) is None:
+            return "no kernels for this device"
         if not self.groups.separable(a, b):
             return "a value in between is computed elsewhere"
         if self.trusting:
@@ -265,12 +282,14 @@ class _Partitioner:
         """Why these ops are not one kernel, found by lowering and scheduling them."""
         try:
             region = self._build(ops, "attempt")
-            kernel = coalesce(lower(region, self.storage).kernel)
+            lowered = lower(region, self.storage)
+            kernel = with_hosts(coalesce(lowered.kernel), lowered.arguments, device_of(ops))
         except Misaligned as e:
             return str(e)
         if len(kernel.buffers) > MAX_BUFFERS:
             return f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
-        return self.fits(kernel)
+        fits = self.fits.on(device_of(ops))
+        return None if fits is None else fits(kernel)
 
     def _share_inputs(self) -> None:
         """Merge kernels that read the same large tensor: it is then read once."""
@@ -340,7 +359,8 @@ class _Partitioner:
         nbytes = hint(product((s.result.type.nbytes, 1 if stored else 2)))
         rule = _RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
         rule += ", as fuse asks" if asked_for(s, op) else ""
-        gain = traffic_us(self.machine, nbytes) + self.machine.launch_us
+        machine = machine_on(s.result.type.device, self.machine)
+        gain = traffic_us(machine, nbytes) + machine.launch_us
         return Verdict(*names, True, rule, nbytes, 1, 0.0, gain, op.loc)
 
 

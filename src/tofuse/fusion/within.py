@@ -18,6 +18,7 @@ def partition_within(
     limit: int | None,
     held: frozenset[str] = frozenset(),
     fuel: int | None = None,
+    fits_gpu: Fits | None = None,
 ) -> Partition:
     """Regions in order, whose peak is at most `limit` bytes, or else the lowest one found.
 
@@ -26,7 +27,7 @@ def partition_within(
     inputs that live for these regions alone.
     """
     apart: frozenset[str] = frozenset()
-    best = ordered(partition(graph, fits, machine, fuel), held)
+    best = ordered(partition(graph, fits, machine, fuel, apart, fits_gpu), held)
     least, causes = peak_bytes(best, held)
     for _ in range(ROUNDS):
         kernels = [r for r in causes if not r.library and len(r.ops) > 1]
@@ -35,7 +36,7 @@ def partition_within(
         if limit is None or least <= limit or names <= apart:
             break
         apart |= names
-        part = ordered(partition(graph, fits, machine, fuel, apart), held)
+        part = ordered(partition(graph, fits, machine, fuel, apart, fits_gpu), held)
         most, causes = peak_bytes(part, held)
         if most < least:
             best, least = part, most

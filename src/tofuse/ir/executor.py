@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Union
 
 KERNELS, LIBRARY = "llvm", "aten"  # the executors that are always there
+TRITON = "triton"  # what KERNELS, which stands for our kernels on any device, are on a GPU
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that the kernel reads ("in") or writes ("out", or "stream": past the caches)."""
+    """Memory that the kernel reads ("in") or writes ("out", or "stream": past the caches).
+
+    A "host" buffer holds a number or two in the CPU's memory, which a GPU kernel gets by value.
+    """
 
     name: str
     dtype: DType

@@ -26,7 +26,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.types import DType
 
-READ: tuple[str, ...] = ("in",)
+READ: tuple[str, ...] = ("in", "host")
 WRITTEN: tuple[str, ...] = ("out", "stream")
 
 
@@ -77,7 +77,7 @@ def _verify_head(kernel: Kernel) -> None:
             raise VerifyError(f"kernel {kernel.name} has two things named {name}")
     for b in kernel.buffers:
         if b.role not in READ + WRITTEN:
-            raise VerifyError(f"buffer {b.name} is {b.role!r}, neither in nor out nor stream")
+            raise VerifyError(f"buffer {b.name} is {b.role!r}, none of in, host, out, stream")
         if b.dtype is DType.OTHER:
             raise VerifyError(f"buffer {b.name} has elements that no kernel handles")
     for a in kernel.axes:

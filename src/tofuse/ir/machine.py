@@ -82,6 +82,30 @@ def default_machine(
     )
 
 
+def gpu_machine() -> Machine:
+    """What to assume of a GPU, an H200's rates: one memory, and arithmetic that hides behind it."""
+    return replace(
+        Machine(),
+        name="gpu",
+        l2_bytes=0,
+        l3_bytes=0,
+        core_rate=4300.0,
+        memory_rate=4300.0,
+        launch_us=4.0,
+        call_us=4.0,
+        flops=50_000.0,
+        ns={k: v / 250 for k, v in DEFAULT_NS.items()},
+    )
+
+
+_GPU = gpu_machine()
+
+
+def machine_on(device: str, machine: Machine) -> Machine:
+    """The costs on a device: those given on the CPU, assumed ones elsewhere."""
+    return machine if device == "cpu" else _GPU
+
+
 def show_machine(machine: Machine) -> str:
     """JSON text; `parse_machine` reads it back."""
     return json.dumps(asdict(machine), indent=1)

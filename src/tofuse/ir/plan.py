@@ -17,6 +17,7 @@ class Allocate:
     shape: tuple[Dim, ...]
     strides: tuple[Dim, ...]
     dtype: DType
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ def show_step(step: Step) -> str:
             return f"arena {step.nbytes}"
         case Allocate():
             shape = f"[{','.join(map(show_dim, step.shape))}]"
-            return f"{step.name} = allocate {_laid(step.dtype.value + shape, step.strides)}"
+            at = "" if step.device == "cpu" else f"@{step.device}"
+            return f"{step.name} = allocate {_laid(step.dtype.value + shape, step.strides)}{at}"
         case Launch():
             sizes = f"; {', '.join(step.symbols)}" if step.symbols else ""
             group = "" if step.group is None else f" in group {step.group}"

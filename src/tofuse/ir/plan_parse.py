@@ -51,7 +51,8 @@ def _step(row: str) -> Step:
         return Arena(int(found["nbytes"]))
     if found := _ALLOCATE.fullmatch(row):
         shape, strides = _dims(found["shape"]), _dims(found["strides"])
-        return Allocate(found["name"], shape, strides, DType(found["dtype"]))
+        device = found["device"] or "cpu"
+        return Allocate(found["name"], shape, strides, DType(found["dtype"]), device)
     if found := _LAUNCH.fullmatch(row):
         tensors, symbols = _split(found["tensors"]), _split(found["symbols"] or "")
         group = None if found["group"] is None else int(found["group"])
@@ -100,7 +101,7 @@ _LAID = re.compile(r"(?P<name>\w+)(?:\{(?P<strides>[^}]*)\})?")
 _SIZE = re.compile(r"size (?P<name>\w+) = (?P<text>.*)")
 _ARENA = re.compile(r"arena (?P<nbytes>\d+)")
 _PLACE = r"\[(?P<shape>[^\]]*)\]\{(?P<strides>[^}]*)\}"
-_ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_PLACE}")
+_ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_PLACE}(?:@(?P<device>\S+))?")
 _VIEW = re.compile(rf"(?P<name>\w+) = view (?P<source>\w+) {_PLACE} \+ (?P<offset>\S+)")
 _LAUNCH = re.compile(
     r"launch (?P<kernel>\d+) (?P<name>[^\s(]+)\((?P<tensors>[^);]*)(?:; (?P<symbols>[^)]*))?\)"

@@ -45,18 +45,20 @@ def _elementwise(op: Op) -> TensorType:
         raise VerifyError(f"{op.kind} needs a tensor operand")
     if any(t.shape != tensors[0].shape for t in tensors):
         raise VerifyError(f"{op.kind}: shapes differ: {[t.shape for t in tensors]}")
-    first = tensors[0].type
+    shape = tensors[0].shape
+    # numbers in the CPU's memory may take part in what a GPU computes
+    device = next((t.type.device for t in tensors if t.type.device != "cpu"), "cpu")
     if op.kind == "convert":
-        return TensorType(first.shape, _dtype(op), first.device)
+        return TensorType(shape, _dtype(op), device)
     if op.kind in COMPARISONS:
-        return TensorType(first.shape, DType.BOOL, first.device)
+        return TensorType(shape, DType.BOOL, device)
     data = [t for t in (op.operands[1:] if op.kind == "where" else op.operands)]
     dtypes = {t.dtype for t in data if isinstance(t, Value)}
     if op.kind == "where" and not dtypes:
-        return TensorType(first.shape, _dtype(op), first.device)
+        return TensorType(shape, _dtype(op), device)
     if len(dtypes) != 1:
         raise VerifyError(f"{op.kind}: dtypes differ: {sorted(d.value for d in dtypes)}")
-    return TensorType(first.shape, dtypes.pop(), first.device)
+    return TensorType(shape, dtypes.pop(), device)
 
 
 def _broadcast(op: Op) -> TensorType:

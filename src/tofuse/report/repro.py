@@ -153,7 +153,8 @@ def _example(v: Value, sizes: Mapping[str, int]) -> str:
     strides = tuple(evaluate(d, sizes) for d in v.layout)
     span = 1 + sum(max(0, n - 1) * s for n, s in zip(shape, strides, strict=True))
     made = f"torch.randn({span})" if v.dtype.is_float else f"torch.zeros({span})"
-    return f"{made}.to({TO_TORCH[v.dtype]}).as_strided({shape}, {strides})"
+    at = "" if v.type.device == "cpu" else f"{v.type.device!r}, "
+    return f"{made}.to({at}{TO_TORCH[v.dtype]}).as_strided({shape}, {strides})"
 
 
 def _write(name: str, text: str, folder: Path | None) -> Path | None:

@@ -62,7 +62,7 @@ def _lives(plan: Plan) -> list[_Life]:
     ends = {x.group: k for k, x in enumerate(plan.steps) if isinstance(x, Launch)}
     for k, step in enumerate(plan.steps):
         match step:
-            case Allocate():
+            case Allocate(device="cpu"):
                 nbytes = product((*step.shape, step.dtype.itemsize))
                 if isinstance(nbytes, int) and step.dtype is not DType.OTHER:
                     sizes[step.name], first[step.name] = nbytes, k

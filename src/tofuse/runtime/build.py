@@ -146,7 +146,8 @@ class _Builder:
         self.steps.append(self._allocation(v))
 
     def _allocation(self, v: Value) -> Allocate:
-        return Allocate(variable(v), v.shape, self.part.storage[v].strides, v.dtype)
+        strides = self.part.storage[v].strides
+        return Allocate(variable(v), v.shape, strides, v.dtype, v.type.device)
 
     def _launch(self, region: Region, call: KernelCall) -> None:
         for v in region.outputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -13,7 +12,8 @@ from tofuse.ir.dims import Dim, product, show_dim
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
-from tofuse.runtime.clock import Clock
+from tofuse.runtime.clock import Clock, now
+from tofuse.runtime.cuda import CudaLauncher, empty_on
 from tofuse.runtime.group import Group
 from tofuse.runtime.launch import Entry, Launcher
 from tofuse.runtime.pool import POOL, SMALLEST
@@ -25,7 +25,7 @@ Run = Callable[[list[object]], list[object]]
 
 def load_plan(
     plan: Plan,
-    kernels: Sequence[Launcher],
+    kernels: Sequence[Launcher | CudaLauncher],
     driver: Entry,
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],
@@ -50,13 +50,17 @@ def load_plan(
     for k, kernel in enumerate(kernels):
         namespace[f"k{k}"] = kernel
     for number, launches in groups_of(plan).items():
-        namespace[f"g{number}"] = Group(driver, [kernels[x.kernel] for x in launches])
+        found = [kernels[x.kernel] for x in launches]
+        members = [m for m in found if isinstance(m, Launcher)]
+        namespace[f"g{number}"] = Group(driver, members)
     for step in plan.steps:
         if isinstance(step, Call) and step.target not in fallbacks:
             namespace[_function(step.target)] = _operator(step.target)
+        if isinstance(step, Allocate) and step.device != "cpu":
+            namespace[_function(step.device)] = empty_on(step.device)
     namespace["is_profiling"] = profiler
     if clock is not None:
-        namespace |= {"now": time.perf_counter_ns, "lap": clock.lap}
+        namespace |= {"now": now, "lap": clock.lap}
     source = plan_source(plan, timed=clock is not None)
     exec(compile(source, f"<tofuse {plan.name}>", "exec"), namespace)
     run = namespace["run"]
@@ -104,6 +108,8 @@ def _step_source(step: Step) -> list[str]:
         case Allocate():
             shape, strides = _dims(step.shape), _dims(step.strides)
             dtype = _TORCH[step.dtype]
+            if step.device != "cpu":
+                return [f"{step.name} = {_function(step.device)}({shape}, {strides}, {dtype})"]
             nbytes = product((*step.shape, step.dtype.itemsize))
             if isinstance(nbytes, int) and nbytes < SMALLEST:
                 return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
@@ -166,7 +172,7 @@ def _dims(dims: tuple[Dim, ...]) -> str:
 
 
 def _function(target: str) -> str:
-    return target.replace(".", "_").replace("::", "_")
+    return target.replace(".", "_").replace(":", "_")
 
 
 def _operator(target: str) -> object:
@@ -189,7 +195,7 @@ def _relay(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     return laid.copy_(t)
 
 
-def _traced(name: str, kernel: Launcher | Group, *words: int) -> None:
+def _traced(name: str, kernel: Callable[..., None], *words: int) -> None:
     """A launch that the profiler sees."""
     with torch.profiler.record_function(f"tofuse::{name}"):
         kernel(*words)

@@ -27,9 +27,11 @@ def graph_runner(gm: torch.fx.GraphModule) -> Callable[[list[object]], list[obje
 def region_runner(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:
     """A callable from the region's inputs (and its size symbols) to its outputs."""
     graph = Graph(region.inputs, region.ops, region.outputs, region.name)
+    device = region.ops[0].results[0].type.device
 
     def run(inputs: Sequence[torch.Tensor], **sizes: int) -> tuple[torch.Tensor, ...]:
-        values = run_graph(graph, dict(zip(region.inputs, inputs, strict=True)), sizes)
+        with torch.device(device):  # where constants and ranges are made
+            values = run_graph(graph, dict(zip(region.inputs, inputs, strict=True)), sizes)
         return tuple(values[v] for v in region.outputs)
 
     return run

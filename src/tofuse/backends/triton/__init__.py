@@ -1,0 +1,1 @@
+"""Triton kernels for NVIDIA GPUs: text out of tiles, machine code out of text."""

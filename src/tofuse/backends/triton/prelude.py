@@ -1,0 +1,147 @@
+"""Functions in Triton that kernels call, as text; `prelude` picks those that a text needs."""
+
+from __future__ import annotations
+
+import re
+
+from tofuse.ops.philox import MULTIPLIERS, ROUNDS, WEYL
+
+IMPORTS = """\
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import libdevice
+"""
+
+
+def prelude(text: str) -> str:
+    """Imports, and the functions that `text` calls, in an order that defines before use."""
+    needed: dict[str, None] = {}
+    work = [text]
+    while work:
+        calls = re.findall(r"\b(_[a-z_0-9]+)\b", work.pop())
+        for name in dict.fromkeys(calls):
+            if name in FUNCTIONS and name not in needed:
+                needed[name] = None
+                work.append(FUNCTIONS[name])
+    return IMPORTS + "".join(f"\n{_HEAD}{FUNCTIONS[n]}" for n in FUNCTIONS if n in needed)
+
+
+_HEAD = "\n@triton.jit\n"
+
+FUNCTIONS = {
+    "_mul": """\
+def _mul(a, b):
+    return a * b
+""",
+    "_amax": """\
+def _amax(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "_amin": """\
+def _amin(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "_largest": """\
+def _largest(a, b):
+    return tl.maximum(a, b)
+""",
+    "_smallest": """\
+def _smallest(a, b):
+    return tl.minimum(a, b)
+""",
+    "_argmax": """\
+def _argmax(a, i, b, j):
+    # nan beats all; of equals, the first
+    better = (a > b) | ((a != a) & (b == b))
+    same = (a == b) | ((a != a) & (b != b))
+    first = better | (same & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+""",
+    "_argmin": """\
+def _argmin(a, i, b, j):
+    better = (a < b) | ((a != a) & (b == b))
+    same = (a == b) | ((a != a) & (b != b))
+    first = better | (same & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+""",
+    "_remainder": """\
+def _remainder(a, b):
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+""",
+    "_floordiv": """\
+def _floordiv(a, b):
+    rest = a % b
+    return a // b - ((rest != 0) & ((rest < 0) != (b < 0))).to(a.dtype)
+""",
+    "_float_remainder": """\
+def _float_remainder(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+""",
+    "_divide": """\
+def _divide(a, b):
+    return (a.to(tl.float64) / b.to(tl.float64)).to(a.dtype)
+""",
+    "_float_floordiv": """\
+def _float_floordiv(a, b):
+    # c10::div_floor_floating
+    rest = libdevice.fmod(a, b)
+    quotient = _divide(a - rest, b)
+    quotient = tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1.0, quotient)
+    floor = libdevice.floor(quotient)
+    floor = tl.where(quotient - floor > 0.5, floor + 1.0, floor)
+    plain = _divide(a, b)
+    floor = tl.where(quotient == 0, libdevice.copysign(plain * 0.0, plain), floor)
+    return tl.where(b == 0, plain, floor)
+""",
+    "_philox": f"""\
+def _philox(c0, c1, c2, c3, k0, k1):
+    m0 = tl.full([], {MULTIPLIERS[0]}, tl.uint32)
+    m1 = tl.full([], {MULTIPLIERS[1]}, tl.uint32)
+    for _ in tl.static_range({ROUNDS}):
+        a0 = c0
+        b2 = c2
+        c0 = tl.umulhi(b2, m1) ^ c1 ^ k0
+        c2 = tl.umulhi(a0, m0) ^ c3 ^ k1
+        c1 = b2 * m1
+        c3 = a0 * m0
+        k0 = k0 + tl.full([], {WEYL[0]}, tl.uint32)
+        k1 = k1 + tl.full([], {WEYL[1]}, tl.uint32)
+    return c0, c1, c2, c3
+""",
+    "_words": """\
+def _words(number, seed, offset, stream: tl.constexpr):
+    # the four words of counters, which are 64-bit numbers
+    zero = (number * 0).to(tl.uint32)
+    low = number.to(tl.uint32)
+    high = (number.to(tl.int64) >> 32).to(tl.uint32)
+    return _philox(
+        low, high, zero + offset.to(tl.uint32), zero + tl.full([], stream, tl.uint32),
+        seed.to(tl.uint32), (seed >> 32).to(tl.uint32),
+    )
+""",
+    "_unit": """\
+def _unit(word):
+    return (word >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+""",
+    "_uniform": """\
+def _uniform(group, col, seed, offset, stream: tl.constexpr):
+    # a number for each element by itself: three of four words are thrown away
+    lane = group * 16 + col % 16
+    w0, w1, w2, w3 = _words(lane, seed, offset, stream)
+    which = (col // 16) % 4
+    word = tl.where(which < 2, tl.where(which == 0, w0, w1), tl.where(which == 2, w2, w3))
+    return _unit(word)
+""",
+    "_uniform_block": """\
+def _uniform_block(counter, seed, offset, stream: tl.constexpr, rows: tl.constexpr,
+                   groups: tl.constexpr):
+    # counters of whole groups of 64 elements, 16 to a group: all four words are used
+    w0, w1, w2, w3 = _words(counter, seed, offset, stream)
+    words = tl.join(tl.join(w0, w2), tl.join(w1, w3))
+    words = tl.reshape(words, [rows, groups, 16, 2, 2])
+    words = tl.permute(words, [0, 1, 3, 4, 2])
+    return _unit(tl.reshape(words, [rows, groups * 64]))
+""",
+}

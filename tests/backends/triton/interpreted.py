@@ -1,0 +1,150 @@
+"""Triton kernels in Triton's interpreter against the judge; `test_interpreted` runs this file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import strategies as st
+
+from tests.fusion.test_random import close, fragile, numbers, outputs
+from tests.schedule.test_nest import lengths
+from tests.support.cases import Case, read_cases
+from tests.support.graphs import graphs
+from tests.support.kernels import filled, judge, kernel
+from tests.support.more_steps import MORE_STEPS
+from tests.support.numbers import sizes_of
+from tests.support.programs import run_partition
+from tests.support.tiles import run_tiles
+from tofuse.fusion.cost import Machine
+from tofuse.fusion.partition import partition
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.show import show_graph
+from tofuse.ir.tiles import GpuTarget
+from tofuse.ops.kernel_verify import verify
+from tofuse.passes import run_passes
+from tofuse.schedule import tiling
+from tofuse.schedule.nest import Unschedulable
+from tofuse.schedule.tile_nest import build_tiles
+
+CASES = read_cases(Path(__file__).parents[2] / "schedule" / "tiles.txt")
+SIZES = {"s0": 5, "s1": 37}
+EXAMPLES = 25
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case):
+    head, _, text = case.before.partition("\n")
+    k = kernel(text)
+    try:
+        program = build_tiles(k, GpuTarget(int(head.split()[-1])))
+    except Unschedulable:
+        return
+    for nest in program.nests:
+        for b in nest.kernel.buffers:
+            assert b.role in ("in", "out", "host")
+        if not nest.partials:
+            verify(nest.kernel)
+    sizes = {s: SIZES[s] for s in k.symbols}
+    buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
+    buffers |= {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}  # indices
+    want = judge(k, buffers, sizes, precise=True)
+    for name, t in run_tiles(program, buffers, sizes).items():
+        torch.testing.assert_close(t, want[name], rtol=2e-4, atol=2e-3)
+
+
+@given(st.data())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_graphs(data: st.DataObject):
+    graph = data.draw(graphs(more=MORE_STEPS))
+    if data.draw(st.booleans()):
+        graph = run_passes(graph)
+    assume(not fragile(graph))
+    note(show_graph(graph))
+    target = GpuTarget(data.draw(st.sampled_from((4, 132))))
+    worth = data.draw(st.sampled_from((1, 64, tiling.WORTH_SHARING)))
+    whole = data.draw(st.sampled_from((1, 16, tiling.WHOLE)))
+    looped = data.draw(st.sampled_from((2, tiling.LOOPED)))
+
+    def scheduled(kernel: Kernel):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tiling, "WORTH_SHARING", worth)
+            patch.setattr(tiling, "WHOLE", whole)
+            patch.setattr(tiling, "LONGEST", whole)
+            patch.setattr(tiling, "LOOPED", looped)
+            patch.setattr(tiling, "HELD", looped)
+            return build_tiles(kernel, target)
+
+    def misfit(kernel: Kernel) -> str | None:
+        try:
+            scheduled(kernel)
+        except Unschedulable as e:
+            return str(e)
+        return None
+
+    def run(kernel: Kernel, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]):
+        try:
+            program = scheduled(kernel)
+        except Unschedulable:
+            return judge(kernel, buffers, sizes)
+        note(repr(program))
+        return run_tiles(program, buffers, sizes)
+
+    sizes = sizes_of(graph)
+    if sizes:
+        sizes |= {"s0": data.draw(st.sampled_from((3, 19, 70)))}
+    inputs = numbers(graph, sizes, data.draw(st.integers(0, 3)))
+    want = outputs(graph, inputs, sizes)
+    part = partition(graph, misfit, Machine())
+    for a, b in zip(run_partition(part, inputs, sizes, run, exact=True), want, strict=True):
+        close(a, b, repr(part))
+
+
+def test_an_index_out_of_range_is_reported_and_reads_nothing():
+    k = kernel(
+        "kernel k(x: in f32, i: in i64, y: out f32) over i0:3 {\nv0 = load i[i0] : i64\n"
+        "v1 = take wrap x[0] by v0 * 2 below 4 : f32\nstore y[i0] v1 : f32\n}"
+    )
+    x, y = torch.arange(8.0), torch.empty(3)
+    program = build_tiles(k, GpuTarget())
+    good = run_tiles(program, {"x": x, "i": torch.tensor([0, -1, 3]), "y": y}, {})
+    assert good["y"].tolist() == [0, 6, 6]
+    for bad in (4, -5, 2**62):
+        with pytest.raises(IndexError):
+            run_tiles(program, {"x": x, "i": torch.tensor([0, bad, 3]), "y": y}, {})
+
+
+@pytest.mark.parametrize("shape", [(3, 70), (2, 64), (5, 1), (4, 256), (1, 5000)])
+@pytest.mark.parametrize("role", ["in", "host"])
+def test_random_numbers_are_the_definitions(shape: tuple[int, int], role: str):
+    rows, cols = shape
+    k = kernel(
+        f"kernel k(s: {role} i64, x: in f32, y: out f32) over i0:{rows} i1:{cols} {{\n"
+        f"v0 = uniform s[i0][i1] of {cols} stream 9 : f32\n"
+        f"v1 = load x[i0] : f32\nv2 = add v0 v1 of f32 : f32\n"
+        f"store y[({cols})*i0 + i1] v2 : f32\n}}"
+    )
+    buffers = {"s": torch.tensor([-5, 77]), "x": torch.zeros(rows), "y": torch.empty(rows * cols)}
+    got = run_tiles(build_tiles(k, GpuTarget()), buffers, {})
+    assert torch.equal(got["y"], judge(k, buffers, {})["y"])
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin"])
+@pytest.mark.parametrize("worth", [1, 1 << 30])
+def test_positions_of_equals_and_nan(op: str, worth: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tiling, "WORTH_SHARING", worth)
+    monkeypatch.setattr(tiling, "LOOPED", 16)
+    k = kernel(
+        "kernel k(x: in f32, y: out i64) over i0:99 {\nv0 = load x[i0] : f32\n"
+        f"v1 = reduce {op}<i0> v0 at [i0] : i64\nstore y[0] v1 : i64\n}}"
+    )
+    program = build_tiles(k, GpuTarget(4))
+    assert len(program.nests) == (2 if worth == 1 else 1)
+    for places in ([98], [7, 50], [40, 90, 97]):
+        for value in (float("nan"), 30.0, -30.0):
+            x = torch.randn(99, generator=torch.Generator().manual_seed(1))
+            x[places] = value
+            buffers = {"x": x, "y": torch.empty(1, dtype=torch.int64)}
+            got = run_tiles(program, buffers, {})["y"].item()
+            assert got == getattr(torch, op)(x).item()

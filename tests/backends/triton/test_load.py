@@ -1,0 +1,78 @@
+"""Machine code without a GPU: what is compiled, and how wide its memory accesses are."""
+
+import importlib.util
+import re
+
+import pytest
+
+from tests.support.kernels import kernel
+from tofuse.backends.triton.emit import emit, parameters
+from tofuse.backends.triton.load import Launch, load
+from tofuse.errors import CompileError
+from tofuse.ir.tiles import Binary, GpuTarget
+from tofuse.schedule.tile_nest import build_tiles
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+
+POINTWISE = """kernel k(x: in {0}, b: in {0}, y: out {0}) over i0:4096 i1:1024 {{
+  v0 = load x[(1024)*i0 + i1] : f32
+  v1 = load b[i1] : f32
+  v2 = add v0 v1 of f32 : f32
+  v3 = tanh v2 of f32 : f32
+  store y[(1024)*i0 + i1] v3 : {0}
+}}"""
+NORM = """kernel k(x: in f32, y: out f32) over i0:8192 i1:1024 {
+  v0 = load x[(1024)*i0 + i1] : f32
+  v1 = reduce sum<i1> v0 : f32
+  v2 = sub v0 v1 of f32 : f32
+  store y[(1024)*i0 + i1] v2 : f32
+}"""
+COLUMNS = """kernel k(x: in f32, g: in f32, y: out f32, z: out f32) over i0:8192 i1:1024 {
+  v0 = load x[(1024)*i0 + i1] : f32
+  v1 = load g[(1024)*i0 + i1] : f32
+  v2 = mul v0 v1 of f32 : f32
+  v3 = reduce sum<i1> v2 : f32
+  v4 = sub v1 v3 of f32 : f32
+  v5 = reduce sum<i0> v2 : f32
+  store y[(1024)*i0 + i1] v4 : f32
+  store z[i1] v5 : f32
+}"""
+
+
+def binaries(text: str, divisible: bool = True) -> list[Binary]:
+    program = build_tiles(kernel(text), GpuTarget())
+    names = [tuple(parameters(nest)) for nest in program.nests]
+    launches = [
+        Launch(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(program.nests)
+    ]
+    loaded = load(emit(program), launches, 90, True)
+    return [loaded.binary(k, (divisible,) * (len(n) - 1)) for k, n in enumerate(names)]
+
+
+def accesses(binary: Binary) -> list[str]:
+    return re.findall(r"(?:ld|st)\.global\.[a-z0-9.:]*", binary.text)
+
+
+@pytest.mark.parametrize("text", [POINTWISE.format("f32"), POINTWISE.format("bf16"), NORM, COLUMNS])
+def test_accesses_are_16_bytes_wide(text: str):
+    first = binaries(text)[0]
+    assert first.code.startswith(b"\x7fELF")
+    found = accesses(first)
+    assert found
+    assert all("v4.b32" in a for a in found), found
+
+
+def test_arguments_that_are_not_aligned_get_code_of_their_own():
+    (binary,) = binaries(POINTWISE.format("f32"), divisible=False)
+    assert not any("v4" in a for a in accesses(binary))
+
+
+def test_what_triton_cannot_compile_is_an_error_of_ours():
+    text = "import triton\n\n@triton.jit\ndef k0(x, flag, number):\n    nonsense(x)\n"
+    loaded = load(
+        text, [Launch("k0", (("x", "*fp32"), ("flag", "*i32"), ("number", "i64")), 4)], 90, True
+    )
+    with pytest.raises(CompileError, match="Triton"):
+        loaded.binary(0, (True, True))

@@ -1,0 +1,195 @@
+"""Programs on a GPU against eager: forward, gradients, layouts, random numbers, errors."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import tofuse
+from tests.support.eager import outcome, tensors
+from tofuse.nvfuser import FusionDefinition
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+Make = Callable[[], tuple[Tensor | int, ...]]
+
+
+def normal(*shapes: tuple[int, ...], dtype=torch.float32, grad=True) -> Make:
+    def make() -> tuple[Tensor | int, ...]:
+        made = [torch.randn(s, device="cuda").to(dtype) for s in shapes]
+        return tuple(x.requires_grad_(grad) for x in made)
+
+    return make
+
+
+def fixed(*shapes: tuple[int, ...], dtype=torch.float32) -> Make:
+    return normal(*shapes, dtype=dtype, grad=False)
+
+
+def whole_numbers(*shapes: tuple[int, ...], dtype=torch.int64) -> Make:
+    low = 0 if dtype is torch.uint8 else -99
+    return lambda: tuple(torch.randint(low, 99, s, device="cuda", dtype=dtype) for s in shapes)
+
+
+def scalar(dtype: torch.dtype) -> Make:
+    return lambda: (torch.randn(77, device="cuda"), torch.tensor(3.5, dtype=dtype))
+
+
+def looked_up() -> tuple[Tensor | int, ...]:
+    table = torch.randn(100, 64, device="cuda", requires_grad=True)
+    return table, torch.randint(0, 100, (7, 9), device="cuda")
+
+
+def classes() -> tuple[Tensor | int, ...]:
+    logits = torch.randn(128, 3201, device="cuda", requires_grad=True)
+    return logits, torch.randint(0, 3201, (128,), device="cuda")
+
+
+def norm(x, weight, bias):
+    return F.layer_norm(x * 1.5, x.shape[-1:], weight, bias)
+
+
+def elementary(a):
+    b = a.abs()
+    return a.tanh(), a.erf(), a.exp(), a.expm1(), b.log1p(), a.atan(), b.pow(1.7), a.sigmoid()
+
+
+def quotients(a, b):
+    c = a * 10
+    return c // b, c % b, torch.fmod(c, b), torch.div(c, b, rounding_mode="trunc"), c.round()
+
+
+def found(a):
+    return a.argmax(-1), a.argmin(0), (a * 2).argmax(), a.amax(1), (a > 3).any(0), (a > -3).all()
+
+
+PROGRAMS: tuple[tuple[str, Callable[..., object], Make], ...] = (
+    ("pointwise", lambda a, b: torch.sin(a) * b + 1, normal((33, 77), (33, 77))),
+    ("broadcast", lambda a, b: a * b + 1, normal((33, 77), (77,))),
+    ("elementary", elementary, fixed((1000,))),
+    ("quotients", quotients, fixed((1000,), (1000,))),
+    ("softmax", lambda a: torch.softmax(a * 2, -1), normal((512, 1000))),
+    ("softmax of columns", lambda a: torch.softmax(a * 2, 0), normal((300, 70))),
+    ("softmax of halves", lambda a: torch.softmax(a, -1), fixed((9, 333), dtype=torch.float16)),
+    ("long rows", lambda a: torch.softmax(a * 2, -1), normal((20, 50001))),
+    ("few long rows", lambda a: torch.softmax(a * 2, -1), normal((2, 300007))),
+    ("norm", norm, normal((512, 1024), (1024,), (1024,))),
+    ("odd norm", norm, normal((37, 1027), (1027,), (1027,))),
+    ("norm of long rows", norm, normal((20, 40000), (40000,), (40000,))),
+    ("norm of bf16", norm, normal((8, 64, 768), (768,), (768,), dtype=torch.bfloat16)),
+    ("columns", lambda a: (a * 2).sum(0), normal((5000, 70))),
+    ("all", lambda a: (a - a.mean()) / a.std(), normal((512, 1000))),
+    ("doubles", lambda a: (a.sin() / 3).sum(-1), normal((100, 333), dtype=torch.float64)),
+    ("found", found, fixed((300, 1025))),
+    ("integers", lambda a: (a // 7) % 5 + (a << 1) - (a >> 2), whole_numbers((333,))),
+    ("bytes", lambda a: a.int() * 3 + a // 3, whole_numbers((333,), dtype=torch.uint8)),
+    ("flags", lambda a, b: (a > 0) & ~(b > 0), fixed((333,), (333,))),
+    ("transpose", lambda a: (a.t() * 2).contiguous(), normal((1000, 777))),
+    ("turned", lambda a: (a.permute(2, 0, 1) * 2).contiguous(), fixed((100, 77, 130))),
+    ("with its transpose", lambda a: a + a.t(), normal((300, 300))),
+    ("cat", lambda a, b: torch.cat([a * 2, b.exp()], 1), normal((50, 30), (50, 41))),
+    ("pad", lambda a: F.pad(a, (1, 2, 3, 4)) * 2, normal((50, 30))),
+    ("slice", lambda a: a[1:, ::3] * 2, normal((50, 30))),
+    ("embedding", lambda t, i: F.embedding(i, t) * 2, looked_up),
+    ("cross entropy", lambda a, t: F.cross_entropy(a, t), classes),
+    ("matmul", lambda a, b, c: torch.relu(a @ b + c) * 2, normal((128, 64), (64, 96), (96,))),
+    ("number of the CPU", lambda a, s: a * s + 1, scalar(torch.float32)),
+    ("double of the CPU", lambda a, s: s / a, scalar(torch.float64)),
+    ("empty", lambda a: (a * 2, (a * 2).sum()), normal((0, 77))),
+    ("one", lambda a: (a * 2).sum(), normal((1,))),
+    ("unaligned", lambda a: a[1:].sin() * 2, normal((1001,))),
+)
+
+
+@pytest.mark.parametrize(("fn", "make"), [p[1:] for p in PROGRAMS], ids=[p[0] for p in PROGRAMS])
+def test_eager(fn: Callable[..., object], make: Make):
+    torch.manual_seed(1)
+    args = make()
+    compiled = tofuse.compile(fn, strict=True)
+    half = any(isinstance(x, Tensor) and x.itemsize == 2 for x in args)
+    near = 3e-2 if half else 3e-4
+    want, got = (outcome(f, args, {}) for f in (fn, compiled))
+    for a, b in zip(tensors(got), tensors(want), strict=True):
+        torch.testing.assert_close(a, b, rtol=near, atol=near)
+    for a, b in zip(tensors(compiled(*args)), tensors(fn(*args)), strict=True):
+        assert (a.dtype, a.device, a.stride()) == (b.dtype, b.device, b.stride())
+
+
+@pytest.mark.parametrize("rows", [5, 33])
+def test_sizes_known_at_run_time(rows: int):
+    compiled = tofuse.compile(lambda a: torch.softmax(a.sin(), -1).sum(0), dynamic=True)
+    for more in (0, 1, 64):
+        a = torch.randn(rows, 77 + more, device="cuda")
+        torch.testing.assert_close(compiled(a), torch.softmax(a.sin(), -1).sum(0))
+
+
+@pytest.mark.parametrize("shape", [(64, 256), (33, 77), (5000,), (3, 5, 130)])
+def test_masks_are_the_cpus(shape: tuple[int, ...]):
+    compiled = tofuse.compile(lambda a: F.dropout(a, 0.3) * 2)
+    drawn = []
+    for device in ("cpu", "cuda", "cuda"):
+        torch.manual_seed(7)
+        drawn.append(compiled(torch.ones(shape, device=device)).cpu())
+    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[1], drawn[2])
+    assert 0.1 < float((drawn[0] == 0).float().mean()) < 0.5
+
+
+def test_the_backward_draws_the_same_mask():
+    a = torch.ones(100, 130, device="cuda", requires_grad=True)
+    out = tofuse.compile(lambda a: F.dropout(a, 0.3))(a)
+    out.sum().backward()
+    assert a.grad is not None
+    assert torch.equal(a.grad == 0, out == 0)
+
+
+def test_an_index_out_of_range_is_an_error_of_the_next_call():
+    compiled = tofuse.compile(lambda table, at: table[at] * 2)
+    table = torch.randn(10, 4, device="cuda")
+    compiled(table, torch.tensor([1, 12], device="cuda"))
+    torch.cuda.synchronize()
+    good = torch.tensor([1, -2], device="cuda")
+    with pytest.raises(IndexError, match="out of range"):
+        compiled(table, good)
+    torch.testing.assert_close(compiled(table, good), table[good] * 2)
+
+
+def test_the_current_stream_is_used():
+    compiled = tofuse.compile(lambda a: a * 2 + 1)
+    a = torch.zeros(1 << 20, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(5):
+            a = compiled(a)
+    stream.synchronize()
+    assert torch.equal(a, torch.full_like(a, 31.0))
+
+
+def test_a_captured_graph_replays():
+    compiled = tofuse.compile(lambda a: torch.softmax(a, -1).sum(0))
+    a = torch.randn(64, 100, device="cuda")
+    compiled(a)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = compiled(a)
+    a.mul_(2)
+    graph.replay()
+    torch.testing.assert_close(out, torch.softmax(a, -1).sum(0))
+
+
+def test_a_definition():
+    with FusionDefinition() as fd:
+        x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True])
+        y = fd.ops.exp(x)
+        fd.add_output(fd.ops.div(y, fd.ops.broadcast(fd.ops.sum(y, [1]), [False, True])))
+    x0 = torch.randn(33, 70, device="cuda")
+    (got,) = fd.execute([x0])
+    torch.testing.assert_close(got, torch.softmax(x0, 1))

@@ -1,0 +1,80 @@
+"""Run kernels on flat CPU buffers through Triton's interpreter: TRITON_INTERPRET=1 must be set."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from triton.runtime import interpreter
+
+from tests.support.kernels import GUARD, PATTERN, Buffers, fresh_outputs
+from tests.support.numbers import TORCH_DTYPES
+from tofuse.backends.triton.emit import emit, parameters
+from tofuse.backends.triton.load import functions
+from tofuse.ir.dims import evaluate
+from tofuse.ir.tiles import TileProgram
+
+
+def run_tiles(
+    program: TileProgram, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+) -> Buffers:
+    """The outputs that the launches give; IndexError where they report one."""
+    kernel = program.kernel
+    own = fresh_outputs(kernel, buffers)
+    memory = dict(own)
+    for w in program.workspaces:
+        room = torch.full(
+            (evaluate(w.elements, sizes) * w.dtype.itemsize,), PATTERN, dtype=torch.uint8
+        )
+        memory[w.name] = room.view(torch.int8 if w.dtype.value == "b1" else TORCH_DTYPES[w.dtype])
+    made = functions(emit(program, exact=True))
+    made["libdevice"] = _Libdevice()  # type: ignore[assignment]
+    flag = torch.zeros(1, dtype=torch.int32)
+    for k, nest in enumerate(program.nests):
+        words: list[torch.Tensor | int | float] = []
+        for name, kind in parameters(nest):
+            if name == "flag":
+                words.append(flag)
+            elif name == "number":
+                words.append(k + 1)
+            elif kind[0] == "*":
+                t = memory[name]
+                words.append(t.view(torch.int8) if t.dtype is torch.bool else t)
+            elif name in sizes:
+                words.append(sizes[name])
+            else:
+                buffer, _, word = name.rpartition("_")
+                words.append(memory[buffer][int(word)].item())
+        count = nest.programs(sizes)
+        if count:
+            made[f"k{k}"][(count,)](*words)  # type: ignore[index]  # Triton's way to launch
+    if int(flag):
+        raise IndexError("index out of range")
+    outputs = {b.name: own[b.name] for b in kernel.buffers if b.role not in ("in", "host")}
+    for name, t in outputs.items():
+        room = torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage())
+        beside = torch.cat([room[:GUARD], room[-GUARD:]])
+        assert bool((beside == PATTERN).all()), f"{name} is written beside its elements"
+    return outputs
+
+
+class _Libdevice:
+    """Libdevice's functions by torch: Triton's interpreter has none."""
+
+    def __getattr__(self, name: str):
+        def call(*args):
+            core, handle = interpreter.tl.core, interpreter.TensorHandle
+            arrays = [torch.from_numpy(np.array(a.handle.data)) for a in args]
+            found = getattr(torch, {"rint": "round", "pow": "pow"}.get(name, name))(*arrays)
+            return core.tensor(handle(found.numpy(), args[0].dtype), args[0].type)
+
+        return call
+
+
+def _patched(tensor, scope) -> None:
+    """Numbers of one element as bounds of loops, which numpy 2.4 no longer converts by itself."""
+    _original(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
+
+
+_original = interpreter._patch_lang_tensor
+interpreter._patch_lang_tensor = _patched
