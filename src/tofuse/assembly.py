@@ -9,32 +9,29 @@ from pathlib import Path
 
 from tofuse.backends.aten.region import executor_runner, region_runner
 from tofuse.backends.llvm.driver import DRIVER
-from tofuse.backends.llvm.emit import emit, part_names
+from tofuse.backends.llvm.emit import part_names
 from tofuse.backends.llvm.load import address, bind_threads, load
-from tofuse.backends.triton.emit import emit as emit_triton
 from tofuse.backends.triton.emit import parameters
 from tofuse.backends.triton.load import Launch as TritonLaunch
 from tofuse.backends.triton.load import load as load_triton
+from tofuse.building import Built, Unfit, build_region, build_regions
 from tofuse.config import Config
 from tofuse.errors import CompileError
 from tofuse.executors import executors_of
 from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
-from tofuse.fusion.axes import Misaligned
-from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import nest_cost, tiles_us, traffic_us
-from tofuse.fusion.hosts import device_of, with_hosts
-from tofuse.fusion.lower import lower
-from tofuse.fusion.streams import streamed, with_streams
-from tofuse.ir.dims import Dim, hint, symbol
+from tofuse.fusion.hosts import device_of
+from tofuse.fusion.streams import streamed
+from tofuse.ir.dims import hint, symbol
+from tofuse.ir.executor import Executors
 from tofuse.ir.graph import Value
-from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
 from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.plan import Plan
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
-from tofuse.ir.tiles import GpuTarget, TileProgram
-from tofuse.ops.kernel_verify import verify
+from tofuse.ir.tiles import TileProgram
+from tofuse.products import build_products
 from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.runtime.build import Signature, build_plan
@@ -45,16 +42,12 @@ from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.launch import Launcher, Part, find_openmp
 from tofuse.runtime.machines import measured_machine
 from tofuse.runtime.pool import POOL
+from tofuse.runtime.products import ProductLauncher
 from tofuse.runtime.verify import Checked, Inputs, save_inputs
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import Unschedulable, build_nest
 from tofuse.schedule.overwrite import overwrites
-from tofuse.schedule.prefetch import with_prefetch
-from tofuse.schedule.share import share
-from tofuse.schedule.tile_nest import build_tiles
 from tofuse.tuning import ATEN, Choice
 
-Launch = Launcher | CudaLauncher
+Launch = Launcher | CudaLauncher | ProductLauncher
 LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by itself
 
 
@@ -83,28 +76,23 @@ def assemble(
     measured = measured_machine(target, config)
     executors = executors_of(config)
     assigned = {r: assign_call(r, executors, measured) for r in part.regions if r.library}
-    wanted: dict[Region, Schedule | None] = {}
-    unfit: dict[Region, str] = {}
-    for r in part.regions:
-        choice = choices.get(r, Choice())
-        if r.library:
-            continue
-        if choice.kind == ATEN or not executors.kernels:
-            unfit[r] = choice.why if choice.kind == ATEN else NO_KERNELS
-        else:
-            wanted[r] = choice.schedule
+    wanted, unfit = _wanted(part, choices, executors)
     made = build_regions(wanted, part, streams, target, config)
     built = [b for b in made if isinstance(b, Built)]
     unfit |= {u.region: u.reason for u in made if isinstance(u, Unfit)}
     done("lower and emit")
     launchers, calls, notes = _load(built, part, config)
+    products = build_products(part, assigned, target, config, measured, launchers)
+    calls |= {r: call for r, (call, _) in products.items()}
+    launchers += [launcher for _, launcher in products.values()]
     done("machine code")
     notes += [f"{r.name} runs through PyTorch: {why}" for r, why in unfit.items()]
     users = {r: a for r, a in assigned.items() if a.executor is not None}
     labels = {r: a.label(r.ops[0]) for r, a in users.items()}
     checked = _checked(calls, config)
     notes += _unsupported(part, config)
-    plan = build_plan(part, signature, {r: c for r, c in calls.items() if r not in checked}, labels)
+    launched = {r: c for r, c in calls.items() if r not in checked}
+    plan = build_plan(part, signature, launched, labels)
     check = _checker(part, streams, target, config)
     functions: dict[str, Callable[..., object]] = {
         f"region{k}": check(r, calls[r], launchers) if r in checked else region_runner(r)
@@ -117,18 +105,31 @@ def assemble(
     done("plan")
     running = [b for b in built if b.region in calls]
     assigned |= _assign_ours(running, part, choices, measured)
-    for r in part.regions:
-        if r not in assigned:
-            why = unfit.get(r, "its kernel does not compile")
-            assigned[r] = assign_fallback(r, why, measured)
+    for r in (r for r in part.regions if r not in assigned):
+        why = unfit.get(r, "its kernel does not compile")
+        assigned[r] = assign_fallback(r, why, measured)
 
     (driver,) = load(DRIVER, ["kernel"])
 
     def run(clock: Clock | None) -> Run:
-        given = (plan, launchers, driver, constants, functions)
-        return load_plan(*given) if clock is None else load_plan(*given, clock)
+        return load_plan(plan, launchers, driver, constants, functions, clock)
 
     return Assembled(run, running, assigned, plan, notes)
+
+
+def _wanted(
+    part: Partition, choices: Mapping[Region, Choice], executors: Executors
+) -> tuple[dict[Region, Schedule | None], dict[Region, str]]:
+    """The schedules of regions that shall be kernels, None for the usual; why others shall not."""
+    wanted: dict[Region, Schedule | None] = {}
+    unfit: dict[Region, str] = {}
+    for r in (r for r in part.regions if not r.library):
+        choice = choices.get(r, Choice())
+        if choice.kind == ATEN or not executors.kernels:
+            unfit[r] = choice.why if choice.kind == ATEN else NO_KERNELS
+        else:
+            wanted[r] = choice.schedule
+    return wanted, unfit
 
 
 def _assign_ours(
@@ -153,139 +154,6 @@ def _predicted(b: Built, part: Partition, machine: Machine) -> float:
     if b.sizes == tuple(symbol(s) for s in b.nest.kernel.symbols):
         return nest_cost(b.nest, machine).us
     return traffic_us(machine, region_bytes(b.region, part.storage)) + machine.launch_us
-
-
-@dataclass(frozen=True, eq=False)
-class Built:
-    """A region on its way to machine code; `broken` says why there will be none.
-
-    Regions alike but for their sizes have one nest; `sizes` are this one's.
-    """
-
-    region: Region
-    nest: Nest | TileProgram
-    arguments: tuple[Value, ...]
-    sizes: tuple[Dim, ...]
-    source: str
-    broken: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Unfit:
-    """A region that has no loop nest, such as a lone reduction of a broadcast tensor."""
-
-    region: Region
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
-class _Scheduled:
-    """A region's kernel, and the order of its loops."""
-
-    region: Region
-    kernel: Kernel
-    schedule: Schedule
-    arguments: tuple[Value, ...]
-
-
-def build_region(
-    region: Region,
-    part: Partition,
-    streams: frozenset[Value],
-    target: Target,
-    config: Config,
-) -> Built | Unfit:
-    """The nest and the text of one region."""
-    (made,) = build_regions({region: None}, part, streams, target, config)
-    return made
-
-
-def build_regions(
-    wanted: Mapping[Region, Schedule | None],
-    part: Partition,
-    streams: frozenset[Value],
-    target: Target,
-    config: Config,
-) -> list[Built | Unfit]:
-    """Nests and texts, written once for regions that are alike; None: the usual schedule.
-
-    For a GPU each region's text is its own, and there are no other schedules.
-    """
-    there = [r for r in wanted if device_of(r.ops) != "cpu"]
-    tiled = [_build_tiled(r, part, streams, config) for r in there]
-    here = {r: s for r, s in wanted.items() if r not in there}
-    made = [_schedule(r, part, streams, target, config, s) for r, s in here.items()]
-    unfit = [m for m in made if isinstance(m, Unfit)]
-    scheduled = [m for m in made if isinstance(m, _Scheduled)]
-    written: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
-    built: list[Built] = []
-    pairs = [(m.kernel, m.schedule) for m in scheduled]
-    alike = [share([p])[0] for p in pairs] if config.verify else share(pairs)
-    for m, shared in zip(scheduled, alike, strict=True):
-        if shared.kernel not in written:
-            written[shared.kernel] = _write(shared.kernel, m.schedule, target, config)
-        found = written[shared.kernel]
-        if isinstance(found, str):
-            unfit.append(Unfit(m.region, found))
-        else:
-            nest, source, broken = found
-            built.append(Built(m.region, nest, m.arguments, shared.sizes, source, broken))
-    return [*built, *unfit, *tiled]
-
-
-def _build_tiled(
-    region: Region, part: Partition, streams: frozenset[Value], config: Config
-) -> Built | Unfit:
-    """The launches and the text of a region on a GPU."""
-    exact, device = config.precision == "eager", device_of(region.ops)
-    try:
-        lowered = lower(region, part.storage, exact=exact)
-        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
-        kernel = with_hosts(kernel, lowered.arguments, device)
-        verify(kernel)
-        version, multiprocessors = capability(device)
-        tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
-    except (Misaligned, Unschedulable) as e:
-        return Unfit(region, str(e))
-    sizes = tuple(symbol(s) for s in kernel.symbols)
-    try:
-        source = emit_triton(tiles, exact=exact)
-    except CompileError as e:
-        return Built(region, tiles, lowered.arguments, sizes, f"# {e}", str(e))
-    return Built(region, tiles, lowered.arguments, sizes, source)
-
-
-def _schedule(
-    region: Region,
-    part: Partition,
-    streams: frozenset[Value],
-    target: Target,
-    config: Config,
-    schedule: Schedule | None,
-) -> _Scheduled | Unfit:
-    try:
-        lowered = lower(region, part.storage, exact=config.precision == "eager")
-        kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
-    except Misaligned as e:
-        return Unfit(region, str(e))
-    chosen = schedule or choose_schedule(kernel, target)
-    return _Scheduled(region, kernel, chosen, lowered.arguments)
-
-
-def _write(
-    kernel: Kernel, schedule: Schedule, target: Target, config: Config
-) -> tuple[Nest, str, str | None] | str:
-    """The loops of a kernel, their text, and why that is none; or why there are no loops."""
-    verify(kernel)  # 8 us a statement, where compiling one takes 1000
-    try:
-        nest = with_prefetch(build_nest(kernel, schedule, repeat=True))
-    except Unschedulable as e:
-        return str(e)
-    try:
-        contract = config.precision != "eager"
-        return nest, emit(nest, contract=contract, avx512=target.avx512), None
-    except CompileError as e:
-        return nest, f"; {e}", str(e)
 
 
 def _launcher(b: Built, text: str, config: Config) -> Launch:

@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tofuse.assembly import Assembled, Built, assemble, build_region
+from tofuse.assembly import Assembled, assemble
 from tofuse.backends.aten.region import graph_runner
 from tofuse.backends.llvm.load import host_target
+from tofuse.building import Built, build_region
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.capture.eager import EagerMemory

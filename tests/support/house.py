@@ -170,6 +170,8 @@ LAYER: dict[str, int] = {
     **{stage: 3 for stage in sorted(STAGES)},
     "executors": 3,
     "tuning": 4,
+    "building": 4,
+    "products": 4,
     "assembly": 5,
     "contest": 5,
     "pipeline": 6,

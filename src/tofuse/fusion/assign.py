@@ -11,6 +11,7 @@ from tofuse.ir.machine import Machine
 from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 
+ONLY_PYTORCH = "only PyTorch has this operator"
 NO_KERNELS = "our kernels are not among the executors"
 
 
@@ -35,7 +36,7 @@ def assign_call(region: Region, executors: Executors, machine: Machine) -> Assig
     request = request_of(op)
     chosen, why = executors.choose(request, expected)
     if chosen is None:
-        usual = "only PyTorch has this operator" if executors.kernels else NO_KERNELS
+        usual = ONLY_PYTORCH if executors.kernels else NO_KERNELS
         return Assignment(LIBRARY, why or usual, expected)
     us = expected if chosen.cost is None else chosen.cost(request)
     return Assignment(chosen.name, why, us, chosen)

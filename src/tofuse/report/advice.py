@@ -78,10 +78,10 @@ APART: tuple[tuple[str, Advice], ...] = (
         "library call",
         Advice(
             "One side is a library call",
-            "One of the two is an operator that PyTorch's own library runs, such as a matrix "
-            "product or a convolution. It reads and writes whole tensors in memory, so the value "
-            "between them has to be one.",
-            "As a rule nothing: the library's kernel is faster than a generated one. Several "
+            "One of the two is an operator that runs whole, such as a matrix product or a "
+            "convolution: PyTorch's library does it, or code of ours that works like one. It reads "
+            "and writes whole tensors in memory, so the value between them has to be one.",
+            "As a rule nothing: blocks that fit the caches matter more there than fusion. Several "
             "products of one operand can be one product with stacked weights; that saves calls.",
         ),
     ),

@@ -51,9 +51,8 @@ class RegionReport:
 
     @property
     def by(self) -> str:
-        """Who runs it, in words: a generated kernel's backend, a registered executor, PyTorch."""
-        generated = self.kernel is not None
-        return self.executor if generated or self.executor not in ("llvm", "aten") else "PyTorch"
+        """Who runs it, in words: our code's backend, a registered executor, PyTorch."""
+        return "PyTorch" if self.executor == "aten" else self.executor
 
 
 @dataclass(frozen=True)
@@ -247,7 +246,7 @@ class Report:
 
     @property
     def launches_after(self) -> int:
-        """Kernels and calls of PyTorch's operators."""
+        """Kernels, and operators that run whole: library calls."""
         return len(self.regions)
 
     def phase(self, phase: str) -> Report:

@@ -70,7 +70,7 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
     yield Text.assemble(
         (f"{report.name or 'program'}: ", "bold"),
         f"{plural(report.launches_before, 'operation')} as {plural(len(report.kernels), 'kernel')}"
-        f" and {plural(calls, 'call')} of PyTorch's operators",
+        f" and {plural(calls, 'library call')}",
     )
     yield _before_and_after(comparisons(report, [p for p in programs if p is not None]))
     for graph, program in zip(report.graphs, programs, strict=True):

@@ -80,11 +80,11 @@ class _Builder:
         returned = [r for r in self.signature.results if isinstance(r, Value)]
         self.homes = find_homes(self.part, self.signature.writes, returned, self.calls)
         for k, region in enumerate(self.part.regions):
-            if region.library:
+            if region in self.calls:
+                self._launch(region, self.calls[region])
+            elif region.library:
                 op = region.ops[0]
                 self._library(op, self.others.get(region, str(op.attr("target"))))
-            elif region in self.calls:
-                self._launch(region, self.calls[region])
             else:
                 self._fallback(region, k)
         self._copy_back()

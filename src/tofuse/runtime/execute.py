@@ -17,6 +17,7 @@ from tofuse.runtime.cuda import CudaLauncher, empty_on
 from tofuse.runtime.group import Group
 from tofuse.runtime.launch import Entry, Launcher
 from tofuse.runtime.pool import POOL, SMALLEST
+from tofuse.runtime.products import ProductLauncher
 from tofuse.runtime.together import groups_of
 
 Tensor = torch.Tensor  # for those who handle tensors without looking into them
@@ -25,7 +26,7 @@ Run = Callable[[list[object]], list[object]]
 
 def load_plan(
     plan: Plan,
-    kernels: Sequence[Launcher | CudaLauncher],
+    kernels: Sequence[Launcher | CudaLauncher | ProductLauncher],
     driver: Entry,
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from platformdirs import user_cache_dir
@@ -13,7 +14,7 @@ from tofuse.ir.schedule import Target
 from tofuse.runtime.host import host
 from tofuse.runtime.store import Store
 
-VERSION = "1"  # of what is measured; other files are another version's
+VERSION = "2"  # of what is measured; other files are another version's
 
 _known: dict[tuple[Path, str, Target], Machine | None] = {}  # what the disk holds, read once
 
@@ -32,7 +33,8 @@ def assumed_machine(target: Target, config: Config) -> Machine:
     if config.machine is not None:
         return _from_file(config.machine)
     found = host()
-    return default_machine(target.threads, target.lanes, found.l2_bytes, found.l3_bytes)
+    base = default_machine(target.threads, target.lanes, found.l2_bytes, found.l3_bytes)
+    return replace(base, flops=2 * base.flops) if target.products else base
 
 
 def measured_machine(target: Target, config: Config) -> Machine:

@@ -41,7 +41,14 @@ def host_lanes() -> int:
 
 
 def host_target(threads: int) -> Target:
-    return Target(host_lanes(), threads, avx512=host_lanes() == 16)
+    """What there is to generate code for on this processor.
+
+    PyTorch's products are MKL's, which uses AVX2 on processors that are not Intel's: where there is
+    AVX-512, ours are twice as fast.
+    """
+    avx512 = host_lanes() == 16
+    products = avx512 and llvm.get_host_cpu_name().startswith("znver")
+    return Target(host_lanes(), threads, avx512=avx512, products=products)
 
 
 _engines: list[llvm.ExecutionEngine] = []  # keeps machine code alive as long as the process

@@ -118,12 +118,12 @@ def _turn(frame: Frame, tile: Tile, s: Load | Store, slot: str, dtype: DType) ->
             far.append(frame.element(frame.pointers[s.buffer], dtype, at))
         sources, source = (far, dtype) if isinstance(s, Load) else (near, kind)
         parts = [frame.load(p, source, lanes, None) for p in sources]
-        parts = _transpose(f, parts, vector(REGISTER[kind], lanes))
+        parts = transpose(f, parts, vector(REGISTER[kind], lanes))
         for p, x in zip(near if isinstance(s, Load) else far, parts, strict=True):
             frame.store(p, kind if isinstance(s, Load) else dtype, x, lanes, None)
 
 
-def _transpose(f: Function, parts: Sequence[str], kind: str) -> list[str]:
+def transpose(f: Function, parts: Sequence[str], kind: str) -> list[str]:
     """As many vectors as lanes, rows for columns: swap ever larger blocks off the diagonal."""
     turned, lanes = list(parts), len(parts)
     step = 1

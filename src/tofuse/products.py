@@ -1,0 +1,121 @@
+"""Matrix products among the library calls: who runs them, and the code of those that we do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tofuse.backends.llvm.load import address, load
+from tofuse.backends.llvm.matmul.driver import COLUMNS, SLABS, WORDS, driver_text
+from tofuse.backends.llvm.matmul.lanes import LANES
+from tofuse.backends.llvm.matmul.micro import micro_text
+from tofuse.backends.llvm.matmul.pack import (
+    DEPTH,
+    WIDTH,
+    one_after_another,
+    side_by_side,
+    slab_elements,
+    turned_columns,
+)
+from tofuse.config import Config
+from tofuse.fusion.assign import ONLY_PYTORCH, Assignment
+from tofuse.fusion.products import Product, product_of
+from tofuse.ir.dims import Dim, hint, symbol
+from tofuse.ir.executor import KERNELS, LIBRARY
+from tofuse.ir.graph import Value
+from tofuse.ir.machine import Machine
+from tofuse.ir.region import Partition, Region
+from tofuse.ir.schedule import Target
+from tofuse.runtime.homes import KernelCall
+from tofuse.runtime.products import Blocking, ProductLauncher
+
+MOST_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
+WHY = "AVX-512, which PyTorch's library of matrix products does not use on this processor"
+
+
+def build_products(
+    part: Partition,
+    assigned: dict[Region, Assignment],
+    target: Target,
+    config: Config,
+    machine: Machine,
+    launchers: Sequence[object],
+) -> dict[Region, tuple[KernelCall, ProductLauncher]]:
+    """Machine code for products that gain by ours, numbered after `launchers`.
+
+    `assigned` then says so. `verify` leaves products to PyTorch, and so does an order of executors
+    with PyTorch first.
+    """
+    names = [n for n in config.executors if n in (KERNELS, LIBRARY)]
+    found: dict[Region, tuple[KernelCall, ProductLauncher]] = {}
+    if not target.products or names[:1] != [KERNELS] or config.verify:
+        return found
+    for region, chosen in assigned.items():
+        product = product_of(region, part.storage)
+        if isinstance(product, str) or chosen.executor is not None:
+            continue
+        launcher, arguments = _launcher(product)
+        sizes = tuple(map(symbol, launcher.symbols))
+        number = len(launchers) + len(found)
+        found[region] = KernelCall(number, arguments, sizes, None), launcher
+        us = min(chosen.us, machine.launch_us + product_us(product, machine))
+        why = WHY if chosen.why == ONLY_PYTORCH else f"{chosen.why}; {WHY}"
+        assigned[region] = Assignment(KERNELS, why, us)
+    return found
+
+
+def product_us(product: Product, machine: Machine) -> float:
+    """Microseconds of a product, all threads at work."""
+    return hint(product.flops) / (machine.flops * machine.threads) / 1e3
+
+
+def kernel_rows(m: Dim) -> int:
+    """Rows of C in registers: few idle ones in the last slab, and many sums at once."""
+    if not isinstance(m, int):
+        return MOST_ROWS
+    if m <= MOST_ROWS:
+        return max(1, m)
+    return min(range(MOST_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + LOST))
+
+
+LOST = 0.7  # rows' worth of time that a slab costs beside its rows
+
+
+def _launcher(p: Product) -> tuple[ProductLauncher, tuple[Value, ...]]:
+    """The code of a product, and the values whose addresses it takes."""
+    rows = kernel_rows(p.m)
+    turned = not (p.a.column == 1 or p.k == 1)
+    beside = p.b.column == 1 or p.n == 1
+    pack_a = side_by_side(rows, LANES) if turned else one_after_another(rows)
+    pack_b = side_by_side(WIDTH, WIDTH) if beside else turned_columns()
+    slab = 4 * slab_elements(rows, turned)
+    fixed = {
+        "pack_a": _function(pack_a, "pack"),
+        "pack_b": _function(pack_b, "pack"),
+        "micro": _function(micro_text(rows, turned), "micro"),
+        "biased": int(p.bias is not None),
+        "rows": rows,
+        "slab": slab,
+    }
+    sizes: dict[str, Dim] = {
+        **{"batch": p.batch, "m": p.m, "n": p.n, "k": p.k},
+        **{"a_batch": p.a.batch, "a_line": p.a.row, "a_depth": p.a.column},
+        **{"b_batch": p.b.batch, "b_line": p.b.column, "b_depth": p.b.row},
+        "a_stride": p.a.column if turned else p.a.row,
+        "b_stride": p.b.row if beside else p.b.column,
+        **{"c_batch": p.c.batch, "c_stride": p.c.row},
+    }
+    operands = [p.a, p.b, p.c]
+    if p.bias is not None:
+        operands.append(p.bias)
+        sizes |= {"bias_batch": p.bias.batch, "bias_stride": p.bias.row}
+    else:
+        sizes |= {"bias_batch": p.c.batch, "bias_stride": p.c.row}
+    blocking = Blocking(rows, WIDTH, slab, slab * SLABS + 4 * DEPTH * COLUMNS)
+    (entry,) = load(driver_text(), ["kernel"])
+    offsets = [x.offset for x in operands]
+    launcher = ProductLauncher(entry, WORDS, sizes, fixed, offsets, blocking)
+    return launcher, tuple(x.root for x in operands)
+
+
+def _function(text: str, name: str) -> int:
+    return address(load(text, [name])[0])
