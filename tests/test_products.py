@@ -164,3 +164,54 @@ def test_rows_in_registers_leave_few_idle():
     assert kernel_rows(512) * -(-512 // kernel_rows(512)) <= 520
     assert kernel_rows(128) == 13
     assert kernel_rows(5) == 5
+
+
+IMAGES = [(3, 20, 9, 11), (1, 8, 6, 6), (2, 40, 50), (2, 12, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("shape", IMAGES)
+def test_pointwise_convolutions(shape, last, bias):
+    kind = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(shape)]
+    layer = kind(shape[1], 24, 1, bias=bias)
+    x = torch.randn(shape)
+    if last and len(shape) == 4:
+        x = x.to(memory_format=torch.channels_last)
+    x.requires_grad_()
+    given = torch.randn_like(layer(x))
+    wide = kind(shape[1], 24, 1, bias=bias).double()
+    wide.load_state_dict(layer.state_dict())
+    exact = torch.autograd.grad(
+        (wide(z := x.detach().double().requires_grad_()) * given).sum(), [z, *wide.parameters()]
+    )
+    torch._dynamo.reset()
+    compiled = tofuse.compile(layer)
+    out = compiled(x)
+    assert out.stride() == layer(x).stride()
+    torch.testing.assert_close(out.double(), wide(x.double()), rtol=1e-4, atol=1e-4)
+    got = torch.autograd.grad((out * given).sum(), [x, *layer.parameters()])
+    for ours, true in zip(got, exact, strict=True):
+        torch.testing.assert_close(ours.double(), true, rtol=1e-4, atol=1e-3)
+    assert "aten" not in executors(layer, x)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"stride": 2}, {"padding": 1}, {"groups": 4}, {"kernel_size": 3}],
+    ids=lambda o: next(iter(o)),
+)
+def test_other_convolutions_are_pytorchs(options):
+    layer = torch.nn.Conv2d(8, 16, **{"kernel_size": 1, **options})
+    x = torch.randn(2, 8, 10, 10, requires_grad=True)
+    assert set(executors(layer, x)) == {"aten"}
+    exact = torch.autograd.grad(layer(x).square().sum(), [x, *layer.parameters()])
+    got = torch.autograd.grad(tofuse.compile(layer)(x).square().sum(), [x, *layer.parameters()])
+    for ours, true in zip(got, exact, strict=True):
+        torch.testing.assert_close(ours, true, rtol=1e-4, atol=1e-3)
+
+
+def test_weights_shared_by_a_batch_are_one_product():
+    x, w = torch.randn(6, 33, 50), torch.randn(50, 45)
+    check(lambda x, w: x @ w, x, w)
+    check(lambda x, w: torch.bmm(x, w.expand(6, 50, 45)), x, w)

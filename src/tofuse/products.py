@@ -88,10 +88,11 @@ def _launcher(p: Product) -> tuple[ProductLauncher, tuple[Value, ...]]:
     pack_a = side_by_side(rows, LANES) if turned else one_after_another(rows)
     pack_b = side_by_side(WIDTH, WIDTH) if beside else turned_columns()
     slab = 4 * slab_elements(rows, turned)
+    by_row = p.bias is not None and p.bias.column == 0 and p.n != 1
     fixed = {
         "pack_a": _function(pack_a, "pack"),
         "pack_b": _function(pack_b, "pack"),
-        "micro": _function(micro_text(rows, turned), "micro"),
+        "micro": _function(micro_text(rows, turned, by_row), "micro"),
         "biased": int(p.bias is not None),
         "rows": rows,
         "slab": slab,
@@ -103,13 +104,13 @@ def _launcher(p: Product) -> tuple[ProductLauncher, tuple[Value, ...]]:
         "a_stride": p.a.column if turned else p.a.row,
         "b_stride": p.b.row if beside else p.b.column,
         **{"c_batch": p.c.batch, "c_stride": p.c.row},
+        **{"depths": p.depths, "a_depths": p.a.batch, "b_depths": p.b.batch},
     }
     operands = [p.a, p.b, p.c]
     if p.bias is not None:
         operands.append(p.bias)
-        sizes |= {"bias_batch": p.bias.batch, "bias_stride": p.bias.row}
-    else:
-        sizes |= {"bias_batch": p.c.batch, "bias_stride": p.c.row}
+    added = p.bias or p.c
+    sizes |= {"bias_batch": added.batch, "bias_stride": added.row, "bias_column": added.column}
     blocking = Blocking(rows, WIDTH, slab, slab * SLABS + 4 * DEPTH * COLUMNS)
     (entry,) = load(driver_text(), ["kernel"])
     offsets = [x.offset for x in operands]

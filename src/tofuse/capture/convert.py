@@ -16,6 +16,8 @@ from torch.fx.node import Argument as FxArgument
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Argument, Call, Rule, Text
 from tofuse.capture.claims import Claims, claimed, nobody
+from tofuse.capture.convolution import TARGET as CONVOLUTION_BACKWARD
+from tofuse.capture.convolution import convolution_backward
 from tofuse.capture.devices import DEVICES
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.eager import EagerMemory, memory_of
@@ -209,6 +211,8 @@ class _Converter:
                 return self._finals(call, rule(call), mark)
             except Refused:
                 del self.build.ops[mark:]
+        if str(target) == CONVOLUTION_BACKWARD and not taken and fusible(node, target):
+            return convolution_backward(call, args)
         return opaque(call, args, kwargs)
 
     def _finals(self, call: Call, found: Value | tuple[Value, ...], mark: int) -> Result:

@@ -40,6 +40,19 @@ def opaque(
     return [results.get(k) for k in range(len(value))]
 
 
+def opaque_part(call: Call, args: list[Argument], place: int) -> Value | None:
+    """Append the op for one of its results alone; None where nobody reads that."""
+    values = call.node.meta["val"]
+    if place not in _picked(call.node, values):
+        return None
+    operands: list[Operand] = []
+    text = ", ".join(_render(a, operands) for a in args)
+    result = _result(call, values[place], f"{call.node.name}_r{place}")
+    attrs: dict[str, Attr] = {"target": str(call.node.target), "args": text, "picks": (place,)}
+    _append(call.build, operands, (result,), attrs)
+    return result
+
+
 def has_effect(node: Node) -> bool:
     """Whether a call must stay though nobody reads it, and must not be merged with its like."""
     target = node.target

@@ -80,7 +80,7 @@ class ProductLauncher:
         env = dict(zip(self.symbols, symbols, strict=True))
         found = {name: evaluate(d, env) for name, d in self.sizes.items()} | dict(self.fixed)
         m, n, batch = found["m"], found["n"], found.pop("batch")
-        flops = 2 * batch * m * n * found["k"]
+        flops = 2 * batch * m * n * found["k"] * found["depths"]
         threads = max(1, min(most, flops // FLOPS_PER_THREAD))
         down, across = _grid(m, n, batch, threads, self.blocking)
         m_step = _step(m, down, self.blocking.rows)

@@ -16,7 +16,8 @@ WORDS = (
     *("a_batch", "a_line", "a_depth", "a_stride"),
     *("b_batch", "b_line", "b_depth", "b_stride"),
     *("c_batch", "c_stride"),
-    *("bias_batch", "bias_stride", "biased"),
+    *("bias_batch", "bias_stride", "bias_column", "biased"),
+    *("depths", "a_depths", "b_depths"),
     *("tasks", "across", "tasks_each", "m_step", "n_step"),
     *("rows", "slab", "space", "space_each", "threads"),
 )
@@ -50,26 +51,28 @@ def _task_text() -> str:
     block = f.let(f"mul i64 {w['rows']}, {SLABS}")
     with f.loop("%first", w["tasks"], "%step") as task:
         batch = f.let(f"sdiv i64 {task}, {w['tasks_each']}")
-        part = f.let(f"srem i64 {task}, {w['tasks_each']}")
-        down = f.let(f"sdiv i64 {part}, {w['across']}")
-        right = f.let(f"srem i64 {part}, {w['across']}")
+        place = f.let(f"srem i64 {task}, {w['tasks_each']}")
+        down = f.let(f"sdiv i64 {place}, {w['across']}")
+        right = f.let(f"srem i64 {place}, {w['across']}")
         m0 = f.let(f"mul i64 {down}, {w['m_step']}")
         n0 = f.let(f"mul i64 {right}, {w['n_step']}")
         m1 = _least(f, w["m"], f.let(f"add i64 {m0}, {w['m_step']}"))
         n1 = _least(f, w["n"], f.let(f"add i64 {n0}, {w['n_step']}"))
         at = {x: _at(f, w[x], [(batch, w[f"{x}_batch"])]) for x in ("a", "b", "c", "bias")}
-        with f.loop(n0, n1, str(COLUMNS)) as n:
+        with f.loop(n0, n1, str(COLUMNS)) as n, f.loop("0", w["depths"], "1") as part:
             columns = _least(f, str(COLUMNS), f.let(f"sub i64 {n1}, {n}"))
             # a product over nothing is zeros: one round of depth 0
             deep = f.let(f"call i64 @llvm.smax.i64(i64 {w['k']}, i64 1)")
             with f.loop("0", deep, str(DEPTH)) as k:
                 depth = _least(f, str(DEPTH), f.let(f"sub i64 {w['k']}, {k}"))
-                source = _at(f, at["b"], [(n, w["b_line"]), (k, w["b_depth"])])
+                steps = [(n, w["b_line"]), (k, w["b_depth"]), (part, w["b_depths"])]
+                source = _at(f, at["b"], steps)
                 _pack(f, w["pack_b"], source, w["b_stride"], columns, depth, space_b)
-                bits = _bits(f, k, w["k"], w["biased"])
+                bits = _bits(f, w, part, k)
                 with f.loop(m0, m1, block) as m:
                     rows = _least(f, block, f.let(f"sub i64 {m1}, {m}"))
-                    source = _at(f, at["a"], [(m, w["a_line"]), (k, w["a_depth"])])
+                    steps = [(m, w["a_line"]), (k, w["a_depth"]), (part, w["a_depths"])]
+                    source = _at(f, at["a"], steps)
                     _pack(f, w["pack_a"], source, w["a_stride"], rows, depth, space_a)
                     _multiply(f, w, at, (space_a, space_b), (m, n), (rows, columns), depth, bits)
     return "declare i64 @llvm.smin.i64(i64, i64)\ndeclare i64 @llvm.smax.i64(i64, i64)\n" + f.text(
@@ -99,7 +102,7 @@ def _multiply(
             a = f.let(f"getelementptr i8, ptr {space_a}, i64 {slab}")
             row = f.let(f"add i64 {m}, {i}")
             c = _at(f, at["c"], [(row, w["c_stride"]), (column, "1")])
-            bias = _at(f, at["bias"], [(row, w["bias_stride"]), (column, "1")])
+            bias = _at(f, at["bias"], [(row, w["bias_stride"]), (column, w["bias_column"])])
             height = f.let(f"sub i64 {rows}, {i}")
             words = [depth, w["c_stride"], height, width, bits, w["bias_stride"]]
             d, stride, height, width_, bits_, bias_stride = (f"i64 {x}" for x in words)
@@ -115,12 +118,14 @@ def _pack(
     f.put(f"call void {pack}(ptr {source}, i64 {stride}, i64 {lines}, i64 {depth}, ptr {to})")
 
 
-def _bits(f: Function, k: str, depth: str, biased: str) -> str:
+def _bits(f: Function, w: dict[str, str], part: str, k: str) -> str:
     """What the kernel adds in this round: what is there after the first, the bias in the last."""
-    later = f.let(f"icmp sgt i64 {k}, 0")
-    last = f.let(f"icmp sge i64 {f.let(f'add i64 {k}, {DEPTH}')}, {depth}")
+    later = f.let(f"icmp ne i64 {f.let(f'or i64 {part}, {k}')}, 0")
+    deepest = f.let(f"icmp sge i64 {f.let(f'add i64 {k}, {DEPTH}')}, {w['k']}")
+    ending = f.let(f"icmp eq i64 {f.let(f'add i64 {part}, 1')}, {w['depths']}")
+    last = f.let(f"and i1 {deepest}, {ending}")
     added = f.let(f"select i1 {later}, i64 {ADDED}, i64 0")
-    with_bias = f.let(f"select i1 {last}, i64 {biased}, i64 0")
+    with_bias = f.let(f"select i1 {last}, i64 {w['biased']}, i64 0")
     return f.let(f"or i64 {added}, {f.let(f'mul i64 {with_bias}, {BIASED}')}")
 
 

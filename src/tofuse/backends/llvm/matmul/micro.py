@@ -5,6 +5,7 @@ from __future__ import annotations
 from tofuse.backends.llvm.matmul.lanes import (
     FLOATS,
     LANES,
+    MASK,
     below,
     element,
     load,
@@ -19,18 +20,19 @@ from tofuse.backends.llvm.text import Function
 ADDED, BIASED = 1, 2  # bits of what the kernel is told: C holds a sum already; the bias comes too
 
 
-def micro_text(rows: int, turned: bool) -> str:
+def micro_text(rows: int, turned: bool, by_row: bool = False) -> str:
     """`void @micro(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
 
     C[r, :] = sum over k of a[r, k] * b[k, :], plus what C holds and plus the bias where the bits
-    say so. Strides are in elements. `turned` is how A was packed (`slab_strides`).
+    say so. Strides are in elements. `turned` is how A was packed (`slab_strides`); a bias `by_row`
+    has one number for each row.
     """
-    return _Micro(rows, turned).text()
+    return _Micro(rows, turned, by_row).text()
 
 
 class _Micro:
-    def __init__(self, rows: int, turned: bool) -> None:
-        self.rows = rows
+    def __init__(self, rows: int, turned: bool, by_row: bool) -> None:
+        self.rows, self.by_row = rows, by_row
         self.per_row, self.per_turn = slab_strides(turned)
         self.f = Function()
         self.vectors = range(WIDTH // LANES)
@@ -73,8 +75,7 @@ class _Micro:
         for r in range(self.rows):
             at = f.let(f"add i64 {turn}, {r * self.per_row}")
             one = f.let(f"load float, ptr {element(f, '%a', at)}, align 4")
-            head = f.let(f"insertelement {FLOATS} poison, float {one}, i64 0")
-            a = spread(f, FLOATS, head)
+            a = self._spread(one)
             for v in self.vectors:
                 fma = self._intrinsic("fma", a, b[v], f"%s{r}.{v}")
                 f.put(f"%n{r}.{v} = {fma}")
@@ -95,13 +96,26 @@ class _Micro:
             inside = f.let(f"icmp slt i64 {r}, %rows")
             with f.when(inside):
                 at = f.let(f"mul i64 %stride, {r}")
-                bias_at = f.let(f"mul i64 %bias.stride, {r}")
+                first = element(f, "%bias", f.let(f"mul i64 %bias.stride, {r}"))
                 for v in self.vectors:
                     c = element(f, "%c", f.let(f"add i64 {at}, {v * LANES}"))
-                    bias = element(f, "%bias", f.let(f"add i64 {bias_at}, {v * LANES}"))
                     x = f.let(f"fadd {FLOATS} {sums[r, v]}, {load(f, c, old[v])}")
-                    x = f.let(f"fadd {FLOATS} {x}, {load(f, bias, given[v])}")
+                    x = f.let(f"fadd {FLOATS} {x}, {self._bias(first, v, given[v])}")
                     store(f, x, c, masks[v])
+
+    def _bias(self, first: str, vector: int, given: str) -> str:
+        """What is added to a vector of a row; zeros where nothing is."""
+        f = self.f
+        if not self.by_row:
+            return load(f, element(f, first, str(vector * LANES)), given)
+        x = self._spread(f.let(f"load float, ptr {first}, align 4"))
+        return f.let(f"select {MASK} {given}, {FLOATS} {x}, {FLOATS} zeroinitializer")
+
+    def _spread(self, x: str) -> str:
+        """A number in all lanes."""
+        return spread(
+            self.f, FLOATS, self.f.let(f"insertelement {FLOATS} poison, float {x}, i64 0")
+        )
 
     def _intrinsic(self, name: str, *operands: str) -> str:
         symbol = f"@llvm.{name}.v{LANES}f32"
