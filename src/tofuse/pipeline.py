@@ -107,6 +107,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.text("source", lambda: "\n".join(b.source for b in made.built))
     stages.text("plan", lambda: repr(made.plan))
     report = _report(phase, captured.graph, part, made, stages.spans)
+    report = replace(report, notes=(*captured.notes, *report.notes))
     held = [v for v in part.graph.inputs if v.name in kept]
     clock = keep(
         with_memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
@@ -12,15 +13,19 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.fx import GraphModule
 
 from tofuse.capture.claims import Claims, nobody
+from tofuse.capture.convert import NOTES
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.partition import partition
 from tofuse.capture.programs import guard_overlaps, pass_through_dropout, refusal
+from tofuse.capture.relayout import RELAID, channels_last
 from tofuse.capture.resize import hide_resizing
 from tofuse.capture.rng import merge_seeds
 
 Compiled = Callable[[list[object]], object]
 CompileGraph = Callable[[GraphModule, str], Compiled]
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
+
+Program = Callable[[bool, str], Backend]  # may it write into arguments; a note for the report
 
 
 class Boxed(Protocol):
@@ -50,19 +55,21 @@ def aot_backend(
     where AOTAutograd fails and `failed`, which is told of the error, does not raise.
     """
 
-    def compiler(phase: str) -> Callable[[GraphModule, Sequence[object]], Boxed]:
+    def compiler(phase: str, note: str) -> Callable[[GraphModule, Sequence[object]], Boxed]:
         def compile_phase(gm: GraphModule, example_inputs: Sequence[object]) -> Boxed:
             if phase == "inference":
                 gm = merge_seeds(gm)
+            if note:
+                gm.meta[NOTES] = (note,)
             return boxed(compile_graph(gm, phase))
 
         return compile_phase
 
-    def program(writes: bool) -> Backend:
+    def program(writes: bool, note: str) -> Backend:
         found: Backend = aot_autograd(
-            fw_compiler=compiler("forward"),
-            bw_compiler=compiler("backward"),
-            inference_compiler=compiler("inference"),
+            fw_compiler=compiler("forward", note),
+            bw_compiler=compiler("backward", ""),
+            inference_compiler=compiler("inference", note),
             partition_fn=_refuse_training
             if writes
             else functools.partial(partition_joint, budget=memory_budget),
@@ -79,7 +86,7 @@ def aot_backend(
         pass_through_dropout(gm)
         hide_resizing(gm)
         try:
-            return guard_overlaps(gm, _compile(program, gm, example_inputs))
+            return guard_overlaps(gm, _relaid_or_not(program, gm, example_inputs))
         except TorchDynamoException:
             raise  # to Dynamo
         except Exception as error:
@@ -95,16 +102,30 @@ class _Trains(Exception):
     """Autograd sees what a program does."""
 
 
+def _relaid_or_not(
+    program: Program, gm: GraphModule, inputs: Sequence[object]
+) -> Callable[..., object]:
+    """On channels last where that is possible: not every view is one of what lies so."""
+    other = channels_last(gm)
+    if other is not None:
+        with contextlib.suppress(Exception):
+            return _compile(program, other, inputs, RELAID)
+    return _compile(program, gm, inputs)
+
+
 def _compile(
-    program: Callable[[bool], Backend], gm: GraphModule, inputs: Sequence[object]
+    program: Program,
+    gm: GraphModule,
+    inputs: Sequence[object],
+    note: str = "",
 ) -> Callable[..., object]:
     """Writes into arguments are part of the program, but where autograd sees its results."""
     if not _trains(gm):
         try:
-            return program(True)(gm, inputs)
+            return program(True, note)(gm, inputs)
         except _Trains:
             pass
-    return program(False)(gm, inputs)
+    return program(False, note)(gm, inputs)
 
 
 def _refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:

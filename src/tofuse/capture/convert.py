@@ -45,7 +45,7 @@ class Captured:
     """A Graph and how the flat arguments and outputs of the FX graph map to it.
 
     `writes` are pairs of an argument and the value it gets when the program ends; these values
-    are the last outputs of the graph.
+    are the last outputs of the graph. `notes` are for the report.
     """
 
     graph: Graph
@@ -55,6 +55,10 @@ class Captured:
     symbols: dict[str, Source]
     memory: EagerMemory | None = None
     writes: tuple[tuple[Value, Value], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+NOTES = "tofuse_notes"  # in an FX graph's meta: what the report shall say of it
 
 
 def convert(gm: GraphModule, name: str, claims: Claims = nobody) -> Captured:
@@ -103,7 +107,8 @@ class _Converter:
         graph = Graph(tuple(inputs), tuple(self.build.ops), results, name)
         symbols, writes = self.build.sizes.sources, tuple(self.writes)
         memory = memory_of(self.gm)
-        return Captured(graph, arguments, outputs, tuple(self.constants), symbols, memory, writes)
+        constants, notes = tuple(self.constants), tuple(self.gm.meta.get(NOTES, ()))
+        return Captured(graph, arguments, outputs, constants, symbols, memory, writes, notes)
 
     def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:
         """Learn every symbol before any size is read, integers first."""

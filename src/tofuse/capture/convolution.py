@@ -11,13 +11,17 @@ TARGET = "aten.convolution_backward.default"
 
 
 def convolution_backward(call: Call, args: list[Argument]) -> list[Value | None]:
-    """The gradients that are read: of image and weight by PyTorch, of the bias as a sum."""
+    """The gradients that are read: of image and weight by PyTorch, of the bias as a sum.
+
+    The weight's lies as the weight does, whatever the images' layout.
+    """
     *given, mask = args
     assert isinstance(mask, list)
     found: list[Value | None] = [None, None, None]
     for k in (0, 1):
         only = [k == n and bool(wanted) for n, wanted in enumerate(mask)]
-        found[k] = opaque_part(call, [*given, only], k)
+        strides = call.tensor("weight").strides if k == 1 else None
+        found[k] = opaque_part(call, [*given, only], k, strides)
     bias = call.node.meta["val"][2]
     if bias is not None:
         found[2] = _bias(call)

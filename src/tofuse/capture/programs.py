@@ -37,12 +37,12 @@ def refusal(gm: GraphModule) -> str | None:
     inputs = [t for n in gm.graph.nodes if n.op == "placeholder" and (t := _tensor(n)) is not None]
     overlapping = {_memory(t) for t in inputs if overlaps_itself(t)}
     for node in gm.graph.nodes:
-        if any(overlaps_itself(t) or _memory(t) in overlapping for t in _written(node)):
+        if any(overlaps_itself(t) or _memory(t) in overlapping for t in written(node)):
             return "it writes into a tensor that overlaps itself"
         if overlapping and _holds_program(node):
             return "it may write into a tensor that overlaps itself"
-    written = _written_memory(gm)
-    spans = [(*_span(t, _memory(t) << 64), _memory(t) in written) for t in inputs]
+    changed = _written_memory(gm)
+    spans = [(*_span(t, _memory(t) << 64), _memory(t) in changed) for t in inputs]
     return "it writes into an argument that overlaps another" if collide(spans) else None
 
 
@@ -53,8 +53,8 @@ def guard_overlaps(gm: GraphModule, compiled: Run) -> Run:
     """
     values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
     tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
-    written = _written_memory(gm)
-    changed = {k for k in tensors if (t := _plain(values[k])) is not None and _memory(t) in written}
+    places = _written_memory(gm)
+    changed = {k for k in tensors if (t := _plain(values[k])) is not None and _memory(t) in places}
     if not changed or len(tensors) < 2 or any(_plain(values[k]) is None for k in tensors):
         return compiled
     fixed = not any(isinstance(v, torch.SymInt) for v in values)
@@ -131,18 +131,18 @@ def _span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
 
 
 def _written_memory(gm: GraphModule) -> set[int]:
-    return {_memory(t) for node in gm.graph.nodes for t in _written(node)}
+    return {_memory(t) for node in gm.graph.nodes for t in written(node)}
 
 
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _written(node: Node) -> list[torch.Tensor]:
+def written(node: Node) -> list[torch.Tensor]:
     """The tensors a call writes into."""
     if node.op not in ("call_function", "call_method"):
         return []
-    name, found = _name(node.target), [node.kwargs.get("out")]
+    name, found = name_of(node.target), [node.kwargs.get("out")]
     in_place = name.endswith("_") and not name.endswith("__")
     if in_place or name in WRITERS or node.kwargs.get("inplace") is True:
         first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
@@ -159,7 +159,8 @@ def _holds_program(node: Node) -> bool:
     return owner is None or any(name == node.target for name, _ in owner.named_modules())
 
 
-def _name(target: Target) -> str:
+def name_of(target: Target) -> str:
+    """The name of the function or method that a node calls."""
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 

@@ -187,11 +187,11 @@ def _operator(target: str) -> object:
 
 
 def _relay(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor laid out as the kernels were compiled for; itself where only empty or size-1
-    dimensions differ."""
+    """The tensor laid out as the kernels were compiled for; where only empty or size-1 dimensions
+    differ, in the same memory."""
     same = all(a == b or n == 1 for a, b, n in zip(t.stride(), strides, t.shape, strict=True))
     if same or t.numel() == 0:
-        return t
+        return t.as_strided(t.shape, strides)
     laid = torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device)
     return laid.copy_(t)
 

@@ -1,0 +1,109 @@
+"""Convolutions on channels last: images are laid out anew once, and all that follows keeps it.
+
+The library's convolutions read images with their channels side by side; others it copies into such
+an order and back, at every layer. Here the copy is made where images come in, and results that the
+caller sees lie as they would without.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+from tofuse.capture.programs import name_of, written
+
+RELAID = (
+    "images lie channels last from the first convolution on, as the library's convolutions read "
+    "them; results lie row by row again"
+)
+LEAST = 2  # convolutions: a lone one would be copied to and from
+
+
+def channels_last(gm: GraphModule) -> GraphModule | None:
+    """The program with its images channels last; None where it has too few, or may see the layout.
+
+    The programs of Dynamo only, whose nodes have example values.
+    """
+    convolutions = [n for n in gm.graph.nodes if _is_convolution(n)]
+    if len(convolutions) < LEAST or all(_window(n) == 1 for n in convolutions):
+        return None
+    calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
+    if any(_sees_layout(n) for n in calls) or not _restorable(gm):
+        return None
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    copy = GraphModule(gm, graph)
+    for node in [n for n in copy.graph.nodes if _is_convolution(n)]:
+        image = node.args[0]
+        assert isinstance(image, Node)
+        with copy.graph.inserting_before(node):
+            laid = _contiguous(copy.graph, image, torch.channels_last)
+        node.args = (laid, *node.args[1:])
+    _restore(copy)
+    copy.recompile()
+    return copy
+
+
+def _is_convolution(node: Node) -> bool:
+    """A two-dimensional one of float32 on the CPU, of an image that lies row by row."""
+    if node.target is not torch.conv2d or len(node.args) < 2 or not isinstance(node.args[0], Node):
+        return False
+    image, made = node.args[0].meta.get("example_value"), node.meta.get("example_value")
+    if not isinstance(image, torch.Tensor) or not isinstance(made, torch.Tensor):
+        return False
+    plain = image.dim() == 4 and image.device.type == "cpu" and image.dtype is torch.float32
+    return plain and image.is_contiguous()
+
+
+def _window(node: Node) -> int:
+    weight = node.args[1]
+    value = weight.meta.get("example_value") if isinstance(weight, Node) else None
+    return int(value.shape[2] * value.shape[3]) if isinstance(value, torch.Tensor) else 1
+
+
+def _sees_layout(node: Node) -> bool:
+    """Whether what a call does depends on strides, or it writes into what may be view or copy."""
+    if name_of(node.target) in STRIDES:
+        return True
+    if not written(node):
+        return False
+    target = node.args[0] if node.args else None
+    if not isinstance(target, Node):
+        return True
+    return _may_copy(target) or any(map(_may_copy, target.users))
+
+
+def _may_copy(node: Node) -> bool:
+    """Whether a call gives a view of some tensors, and a copy of others."""
+    return name_of(node.target) in COPIES
+
+
+def _results(gm: GraphModule) -> list[Node]:
+    """The results of three dimensions and more."""
+    nodes = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
+    values = [(n, n.meta.get("example_value")) for n in nodes if n.op != "placeholder"]
+    return [n for n, v in values if isinstance(v, torch.Tensor) and v.dim() > 2]
+
+
+def _restorable(gm: GraphModule) -> bool:
+    """Whether results lie row by row."""
+    return all(n.meta["example_value"].is_contiguous() for n in _results(gm))
+
+
+def _restore(gm: GraphModule) -> None:
+    """Lay results out row by row."""
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    for node in _results(gm):
+        with gm.graph.inserting_before(output):
+            laid = _contiguous(gm.graph, node, torch.contiguous_format)
+        output.replace_input_with(node, laid)
+
+
+def _contiguous(graph: torch.fx.Graph, node: Node, layout: torch.memory_format) -> Node:
+    made = graph.call_method("contiguous", (node,), {"memory_format": layout})
+    made.meta = dict(node.meta)
+    return made
+
+
+STRIDES = frozenset(("as_strided", "stride", "storage_offset", "is_contiguous", "untyped_storage"))
+COPIES = frozenset(("reshape", "flatten", "contiguous", "unflatten", "to", "ravel", "view_as"))

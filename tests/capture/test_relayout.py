@@ -1,0 +1,119 @@
+"""Images that are laid out channels last: the same results, in the same layout, on fewer copies."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tofuse
+from tests.support.eager import assert_as_eager
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+LAST = "channels last"
+
+
+def layers(bias=False):
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2, 1, bias=bias),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(8, 16, 3, padding=1, bias=bias),
+        nn.ReLU(),
+    )
+
+
+def notes(fn, *inputs):
+    return " ".join(n for g in tofuse.explain(fn)(*inputs).graphs for n in g.notes)
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("shape", [(2, 3, 20, 20), (1, 3, 17, 23), (3, 3, 8, 9)])
+def test_results_gradients_and_layout_are_eagers(shape, train):
+    model, other = layers().train(train), layers().train(train)
+    other.load_state_dict(model.state_dict())
+    x = torch.randn(shape)
+    compiled = tofuse.compile(model)
+    out, want = compiled(x), other(x)
+    assert LAST in notes(model, x)
+    assert out.stride() == want.stride()
+    torch.testing.assert_close(out, want, rtol=1e-4, atol=1e-4)
+    given = torch.randn_like(want)
+    (out * given).sum().backward()
+    (want * given).sum().backward()
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert a.grad.stride() == b.grad.stride()
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-3)
+
+
+def test_sizes_that_change():
+    model = layers().eval()
+    compiled = tofuse.compile(model, dynamic=True)
+    for side in (16, 21, 33):
+        x = torch.randn(2, 3, side, side)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_view_of_what_lies_otherwise_is_left_as_it_is():
+    model = layers()
+
+    def f(x):
+        return model(x).view(x.shape[0], -1)
+
+    x = torch.randn(2, 3, 20, 20)
+    assert LAST not in notes(f, x)
+    torch._dynamo.reset()
+    torch.testing.assert_close(tofuse.compile(f)(x), f(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_write_through_what_would_be_a_copy_is_left_as_it_is():
+    model = layers().requires_grad_(False)
+
+    def f(x):
+        y = model(x)
+        y.flatten(1).mul_(2)
+        return y
+
+    x = torch.randn(2, 3, 20, 20)
+    assert LAST not in notes(f, x)
+    torch._dynamo.reset()
+    torch.testing.assert_close(tofuse.compile(f)(x), f(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, w: F.conv2d(x, w),  # a lone one
+        lambda x, w: F.conv2d(F.conv2d(x, w[:, :, :1, :1]), w[:, :, :1, :1]),  # products
+        lambda x, w: F.conv2d(F.conv2d(x, w), w).transpose(1, 2),  # not row by row
+        lambda x, w: torch.as_strided(F.conv2d(F.conv2d(x, w), w), (2, 8), (8, 1)),
+    ],
+)
+def test_programs_that_are_left_as_they_are(f):
+    x, w = torch.randn(2, 8, 9, 9), torch.randn(8, 8, 3, 3)
+    assert LAST not in notes(f, x, w)
+    torch._dynamo.reset()
+    assert_as_eager(f, x, w, rtol=1e-3, atol=1e-3)
+
+
+def test_images_that_lie_so_already_stay():
+    model = layers().to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 20, 20).to(memory_format=torch.channels_last)
+    out = tofuse.compile(model)(x)
+    assert out.stride() == model(x).stride()
+    torch.testing.assert_close(out, model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_several_results_and_an_argument_among_them():
+    a, b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+
+    def f(x):
+        y = a(x)
+        return y, b(y) + x, y.mean((2, 3)), x
+
+    x = torch.randn(2, 3, 12, 12)
+    assert LAST in notes(f, x)
+    torch._dynamo.reset()
+    for got, want in zip(tofuse.compile(f)(x), f(x), strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
