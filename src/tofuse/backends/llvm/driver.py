@@ -3,13 +3,15 @@
 `i32 @kernel(ptr block)` takes 64-bit words: how many rounds, how many threads, and for each round
 a counter that starts at 0, the number of tasks, their address, and the address that contexts are
 counted from. A task is four words: a function of a kernel, the place of its context in bytes, the
-number of the share, and of how many. Threads take the next task when they are done with one.
+number of the share, and of how many. Threads take the next task when they are done with one, and
+wait for each other between rounds.
 """
 
 DRIVER = """
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare void @GOMP_barrier()
 
-define internal void @worker(ptr %round) nounwind {
+define internal void @round(ptr %round) nounwind {
 entry:
   %count.at = getelementptr i64, ptr %round, i64 1
   %tasks.at = getelementptr i64, ptr %round, i64 2
@@ -39,33 +41,38 @@ done:
   ret void
 }
 
-define i32 @kernel(ptr %block) nounwind {
+define internal void @worker(ptr %block) nounwind {
 entry:
-  %threads.at = getelementptr i64, ptr %block, i64 1
   %rounds = load i64, ptr %block
-  %threads = load i64, ptr %threads.at
-  %few = trunc i64 %threads to i32
-  %alone = icmp eq i64 %threads, 1
   br label %next
 next:
-  %r = phi i64 [ 0, %entry ], [ %after, %end ]
-  %more = icmp slt i64 %r, %rounds
-  br i1 %more, label %run, label %done
-run:
+  %r = phi i64 [ 0, %entry ], [ %after, %wait ]
   %skip = shl i64 %r, 2
   %at = add i64 %skip, 2
   %round = getelementptr i64, ptr %block, i64 %at
-  br i1 %alone, label %one, label %many
-one:
-  call void @worker(ptr %round)
-  br label %end
-many:
-  call void @GOMP_parallel(ptr @worker, ptr %round, i32 %few, i32 0)
-  br label %end
-end:
+  call void @round(ptr %round)
   %after = add i64 %r, 1
+  %more = icmp slt i64 %after, %rounds
+  br i1 %more, label %wait, label %done
+wait:
+  call void @GOMP_barrier()
   br label %next
 done:
+  ret void
+}
+
+define i32 @kernel(ptr %block) nounwind {
+entry:
+  %threads.at = getelementptr i64, ptr %block, i64 1
+  %threads = load i64, ptr %threads.at
+  %alone = icmp eq i64 %threads, 1
+  br i1 %alone, label %one, label %many
+one:
+  call void @worker(ptr %block)
+  ret i32 0
+many:
+  %few = trunc i64 %threads to i32
+  call void @GOMP_parallel(ptr @worker, ptr %block, i32 %few, i32 0)
   ret i32 0
 }
 """

@@ -117,7 +117,7 @@ def assembly(text: str) -> str:
 
 def bind_threads(library: ctypes.CDLL | None) -> None:
     """Resolve the OpenMP entry points from the runtime torch loaded, or run on one thread."""
-    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    names = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
     for name in names:
         if library is not None:
             address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
