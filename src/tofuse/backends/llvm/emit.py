@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.arrays import combine_threads, fold_inner, store_partial
+from tofuse.backends.llvm.arrays import combine_threads, fold_stages, store_partial
 from tofuse.backends.llvm.body import Body
 from tofuse.backends.llvm.random import store_keys
 from tofuse.backends.llvm.registers import Frame
@@ -111,8 +111,8 @@ class _Emitter:
             self.body.nodes(frame, phase.head)
             self._band(frame, phase)
         for a, cell in zip(phase.partials, partial_cells, strict=True):
-            if a.inner is not None and cell is None:
-                fold_inner(frame, a)
+            if a.stages and cell is None:
+                fold_stages(frame, a)
             if cell is not None:
                 store_partial(frame, a, cell)
             self.body.end(a)
@@ -144,7 +144,7 @@ class _Emitter:
                 rest = rest if k == 0 else f.let(f"sdiv i64 {rest}, {trips[k]}")
                 self.body.set_axis(frame, loop, at)
             self.body.nodes(frame, phase.body)
-            self.body.fold_sometimes(frame, phase.band, flat)
+            self.body.chains.step(frame, phase.band)
 
     def _worker(self, k: int) -> str:
         """What each thread of the pool runs: its shares, however many threads there are."""

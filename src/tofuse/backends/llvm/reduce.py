@@ -22,13 +22,17 @@ COMBINE = {
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """An accumulator in registers: `unroll` slots of `lanes` lanes (and of positions)."""
+    """An accumulator in registers: `unroll` slots of `lanes` lanes (and of positions).
+
+    A long sum gathers in `slots`, which go into the first of `stages` every so many steps.
+    """
 
     reduce: Reduce
     dtype: DType
     lanes: int
     slots: tuple[str, ...]
     positions: tuple[str, ...] = ()
+    stages: tuple[tuple[str, ...], ...] = ()
 
 
 def identity(op: str, dtype: DType) -> float | int | bool:
@@ -48,21 +52,24 @@ def identity(op: str, dtype: DType) -> float | int | bool:
     return lowest if op in ("amax", "argmax") else highest
 
 
-def new_cell(frame: Frame, r: Reduce, dtype: DType, lanes: int, unroll: int) -> Cell:
+def new_cell(
+    frame: Frame, r: Reduce, dtype: DType, lanes: int, unroll: int, stages: int = 0
+) -> Cell:
     """Reserve registers and set them to the identity."""
     kind, f = vector(REGISTER[dtype], lanes), frame.f
     slots = tuple(f.alloca(kind) for _ in range(unroll))
     positions: tuple[str, ...] = ()
     if r.position is not None:
         positions = tuple(f.alloca(vector("i64", lanes)) for _ in range(unroll))
-    cell = Cell(r, dtype, lanes, slots, positions)
+    later = tuple(tuple(f.alloca(kind) for _ in range(unroll)) for _ in range(stages))
+    cell = Cell(r, dtype, lanes, slots, positions, later)
     reset(frame, cell)
     return cell
 
 
 def reset(frame: Frame, cell: Cell) -> None:
     kind, start = vector(REGISTER[cell.dtype], cell.lanes), identity(cell.reduce.op, cell.dtype)
-    for slot in cell.slots:
+    for slot in (*cell.slots, *(s for later in cell.stages for s in later)):
         frame.f.put(f"store {kind} {literal(start, cell.dtype, cell.lanes)}, ptr {slot}")
     for slot in cell.positions:
         # past every real position, so that the first element wins even at the identity
@@ -127,17 +134,40 @@ def combine(frame: Frame, op: str, a: str, b: str, dtype: DType, lanes: int) -> 
 
 def fold_into(frame: Frame, inner: Cell, outer: Cell) -> None:
     """Add what an inner loop gathered to the accumulator of the loop around it."""
-    kind = vector(REGISTER[inner.dtype], inner.lanes)
-    for a, b in zip(inner.slots, outer.slots, strict=True):
-        x, y = frame.f.let(f"load {kind}, ptr {a}"), frame.f.let(f"load {kind}, ptr {b}")
-        total = combine(frame, inner.reduce.op, y, x, inner.dtype, inner.lanes)
-        frame.f.put(f"store {kind} {total}, ptr {b}")
+    for x, slot in zip(gathered(frame, inner), outer.slots, strict=True):
+        _fold_slot(frame, inner, x, slot)
+
+
+def fold_stage(frame: Frame, cell: Cell, stage: int) -> None:
+    """Add what a stage gathered to the next one, and start it again."""
+    rows, kind = (cell.slots, *cell.stages), vector(REGISTER[cell.dtype], cell.lanes)
+    start = literal(identity(cell.reduce.op, cell.dtype), cell.dtype, cell.lanes)
+    for a, b in zip(rows[stage], rows[stage + 1], strict=True):
+        _fold_slot(frame, cell, frame.f.let(f"load {kind}, ptr {a}"), b)
+        frame.f.put(f"store {kind} {start}, ptr {a}")
+
+
+def _fold_slot(frame: Frame, cell: Cell, x: str, slot: str) -> None:
+    kind = vector(REGISTER[cell.dtype], cell.lanes)
+    old = frame.f.let(f"load {kind}, ptr {slot}")
+    total = combine(frame, cell.reduce.op, old, x, cell.dtype, cell.lanes)
+    frame.f.put(f"store {kind} {total}, ptr {slot}")
+
+
+def gathered(frame: Frame, cell: Cell) -> list[str]:
+    """The slots of all stages together, the smallest sums first."""
+    kind = vector(REGISTER[cell.dtype], cell.lanes)
+    parts = [frame.f.let(f"load {kind}, ptr {s}") for s in cell.slots]
+    for later in cell.stages:
+        more = [frame.f.let(f"load {kind}, ptr {s}") for s in later]
+        pairs = zip(parts, more, strict=True)
+        parts = [combine(frame, cell.reduce.op, a, b, cell.dtype, cell.lanes) for a, b in pairs]
+    return parts
 
 
 def finish(frame: Frame, cell: Cell) -> tuple[str, str]:
     """Fold all lanes: the scalar result, and the value it was found at for argmax (else '')."""
-    f, r, kind = frame.f, cell.reduce, vector(REGISTER[cell.dtype], cell.lanes)
-    parts = [f.let(f"load {kind}, ptr {s}") for s in cell.slots]
+    r, parts = cell.reduce, gathered(frame, cell)
     if r.position is not None:
         return _finish_arg(frame, cell, parts)
     while len(parts) > 1:
