@@ -37,12 +37,13 @@ class Schedule:
 @dataclass(frozen=True)
 class Target:
     """What a backend generates for: lanes of 4 bytes in a vector, threads, bytes of L2 a core,
-    and whether it has AVX-512."""
+    whether it has AVX-512, and how many floats a register of the machine itself holds."""
 
     lanes: int
     threads: int
     scratch_bytes: int = 256 * 1024
     avx512: bool = False
+    native: int = 16
 
 
 def parse_schedule(text: str) -> Schedule:

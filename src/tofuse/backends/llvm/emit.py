@@ -14,16 +14,17 @@ from tofuse.backends.llvm.body import Body
 from tofuse.backends.llvm.random import store_keys
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import Function
-from tofuse.backends.llvm.vector_math import math_definitions
+from tofuse.backends.llvm.vector_math import LIBRARY, library_definition, math_definitions
 from tofuse.ir.loops import Nest, Phase
 
 
-def emit(nest: Nest, *, contract: bool = True, avx512: bool = False) -> str:
+def emit(nest: Nest, *, contract: bool = True, avx512: bool = False, native: int = 16) -> str:
     """The text of a module for one kernel.
 
-    `contract` allows fused multiply-adds, `avx512` that extension's own instructions.
+    `contract` allows fused multiply-adds, `avx512` that extension's own instructions; `native` is
+    how many floats a register holds on the machine, for calls of the vector library.
     """
-    return _Emitter(nest, contract, avx512).run()
+    return _Emitter(nest, contract, avx512, native).run()
 
 
 def part_names(nest: Nest) -> list[tuple[str, bool]]:
@@ -42,8 +43,8 @@ def context_words(nest: Nest) -> int:
 
 
 class _Emitter:
-    def __init__(self, nest: Nest, contract: bool, avx512: bool) -> None:
-        self.nest, self.contract, self.avx512 = nest, contract, avx512
+    def __init__(self, nest: Nest, contract: bool, avx512: bool, native: int) -> None:
+        self.nest, self.contract, self.avx512, self.native = nest, contract, avx512, native
         self.body = Body(nest)
         self.shared = frozenset(
             a.array.name for p in nest.phases for a in p.partials if a.array is not None
@@ -63,7 +64,10 @@ class _Emitter:
         texts.append(self._entry(name, calls))
         by_width: dict[int, list[tuple[str, str]]] = {}
         for op, elem, lanes in self.math:
-            by_width.setdefault(lanes, []).append((op, elem))
+            if op in LIBRARY:
+                self.declared |= library_definition(op, elem, lanes, self.native)
+            else:
+                by_width.setdefault(lanes, []).append((op, elem))
         for lanes, wanted in sorted(by_width.items()):
             self.declared |= math_definitions(sorted(wanted), lanes, self.avx512)
         return "\n".join([*self.declared.values(), "", *texts, "!0 = !{i32 1}"])
