@@ -8,7 +8,7 @@ from tofuse.backends.llvm.reduce import Cell, better_of, combine, finish, identi
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import REGISTER, literal, vector
 from tofuse.ir.dims import hint
-from tofuse.ir.kernel import Affine
+from tofuse.ir.kernel import Affine, Reduce
 from tofuse.ir.loops import Accumulate, Scratch
 from tofuse.ir.types import DType
 
@@ -83,11 +83,24 @@ def _move(
             frame.store(slots[0], dtype, literal(start, dtype, lanes), lanes, None)
 
 
-def update_array(frame: Frame, a: Accumulate) -> None:
-    """Take the current values into the array elements of their kept axes."""
+def added_up(frame: Frame, r: Reduce, rows: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Vectors of several rows combined, in pairs."""
+    while len(rows) > 1:
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [
+            tuple(
+                combine(frame, r.op, a, b, r.dtype, frame.lanes) for a, b in zip(*both, strict=True)
+            )
+            for both in pairs
+        ]
+    return rows[0]
+
+
+def update_array(frame: Frame, a: Accumulate, values: Sequence[str]) -> None:
+    """Take values into the array elements of their kept axes."""
     assert a.array is not None
     r, lanes, dtype = a.reduce, frame.lanes, (a.best or a.array).dtype
-    for u, x in enumerate(frame.get(r.arg, dtype)):
+    for u, x in enumerate(values):
         mask = frame.mask(u)
         slot = frame.scratch_element((*a.stages, a.array)[0], u)
         if a.best is None:

@@ -7,10 +7,17 @@ from contextlib import contextmanager
 
 from typing_extensions import assert_never
 
-from tofuse.backends.llvm.arrays import clear_array, fold_into_array, fold_stages, update_array
+from tofuse.backends.llvm.arrays import (
+    added_up,
+    clear_array,
+    fold_into_array,
+    fold_stages,
+    update_array,
+)
 from tofuse.backends.llvm.chains import Chains
 from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
 from tofuse.backends.llvm.registers import Frame, Register
+from tofuse.backends.llvm.rows import Rows, rows_at_once
 from tofuse.backends.llvm.segments import segments
 from tofuse.backends.llvm.statements import (
     emit_ahead,
@@ -25,7 +32,7 @@ from tofuse.backends.llvm.statements import (
 from tofuse.backends.llvm.text import vector
 from tofuse.backends.llvm.tiles import find_tile, is_whole, turned
 from tofuse.ir.chains import FIRST, is_cut
-from tofuse.ir.dims import Dim
+from tofuse.ir.dims import Dim, known_multiple
 from tofuse.ir.kernel import (
     Compute,
     Inside,
@@ -118,10 +125,7 @@ class Body:
         elif innermost and self.nest.schedule.vector > 1:
             self._vector_loop(frame, node, lo, hi, extent if extent != 0 else None)
         else:
-            with self.scope(frame), frame.f.loop(lo, hi, "1") as at:
-                frame.index[loop.axis] = at
-                self.nodes(frame, node.body)
-                self.chains.step(frame, [loop])
+            self._plain_loop(frame, node, lo, hi)
         for a, cell in begun:
             if a.stages:
                 fold_stages(frame, a)
@@ -129,6 +133,40 @@ class Body:
                 result, _ = finish(frame, cell)
                 frame.env[a.reduce.name] = Register((result,), a.reduce.dtype, 1)
             self.end(a)
+
+    def _plain_loop(self, frame: Frame, node: For, lo: str, hi: str) -> None:
+        f, loop = frame.f, node.loop
+        rows = rows_at_once(self.nest, node) if lo == "0" and frame.tile is None else None
+        if rows is not None:
+            left = f.let(f"srem i64 {hi}, {rows.count}")
+            end = f.let(f"sub i64 {hi}, {left}")
+            with self.scope(frame), f.loop(lo, end, str(rows.count)) as at:
+                frame.index[loop.axis], frame.rows = at, rows
+                self.nodes(frame, node.body)
+                frame.index[loop.axis] = f.let(f"add i64 {at}, {rows.count - 1}")
+                self.chains.step(frame, [loop], rows.count)
+            frame.rows, lo = None, end
+            if known_multiple(self.nest.kernel.extent(loop.axis), rows.count):
+                return
+        with self.scope(frame), f.loop(lo, hi, "1") as at:
+            frame.index[loop.axis] = at
+            self.nodes(frame, node.body)
+            if rows is None:
+                self.chains.step(frame, [loop])
+
+    def _together(self, frame: Frame, node: For, rows: Rows) -> None:
+        """One vector of several rows: what they add up to goes into the arrays."""
+        first, taken = frame.index[rows.axis], [n.stmt for n in node.body if isinstance(n, Do)]
+        sums = [s for s in taken if isinstance(s, Reduce)]
+        parts: dict[Reduce, list[tuple[str, ...]]] = {r: [] for r in sums}
+        for k in range(rows.count):
+            with self.scope(frame):
+                frame.index[rows.axis] = frame.f.let(f"add i64 {first}, {k}")
+                self.nodes(frame, [n for n in node.body if not _is_reduce(n)])
+                for r in sums:
+                    parts[r].append(frame.get(r.arg, r.dtype))
+        for r in sums:
+            update_array(frame, self.arrays[r.name], added_up(frame, r, parts[r]))
 
     def _vector_loop(self, frame: Frame, node: For, lo: str, hi: str, extent: Dim | None) -> None:
         """Run in vectors, in segments where guards are known."""
@@ -204,7 +242,10 @@ class Body:
                 limit = f.let(f"shufflevector {kind} {one}, {kind} poison, {zeros}")
                 masks.append(f.let(f"icmp slt {kind} <{ramp}>, {limit}"))
             frame.masks = tuple(masks)
-        self.nodes(frame, node.body)
+        if frame.rows is not None:
+            self._together(frame, node, frame.rows)
+        else:
+            self.nodes(frame, node.body)
         frame.vector, frame.masks = None, None
 
     def _inner_cells(self, frame: Frame, node: For) -> list[tuple[str, Cell | Accumulate]]:
@@ -289,7 +330,8 @@ class Body:
                 if s.name in self.cells:
                     update(frame, self.cells[s.name])
                 else:
-                    update_array(frame, self.arrays[s.name])
+                    a = self.arrays[s.name]
+                    update_array(frame, a, frame.get(s.arg, self._accumulator_dtype(s)))
                 return
             case Store():
                 emit_store(frame, s, self.memory[s.buffer])
@@ -320,3 +362,7 @@ class Body:
             for u in range(frame.unroll)
         ]
         frame.put(node.name, parts, scratch.dtype)
+
+
+def _is_reduce(node: Node) -> bool:
+    return isinstance(node, Do) and isinstance(node.stmt, Reduce)

@@ -36,11 +36,14 @@ class Chains:
         around = schedule.loops[:-1] if schedule.vector > 1 else schedule.loops
         return [lp for lp in around if lp.axis in r.over]
 
-    def step(self, frame: Frame, done: Collection[Loop]) -> None:
-        """After an iteration of the loops `done`, move on what has gathered long enough."""
+    def step(self, frame: Frame, done: Collection[Loop], rows: int = 1) -> None:
+        """After an iteration of the loops `done`, move on what has gathered long enough.
+
+        An iteration that took several `rows` added their sum.
+        """
         for a in self.arrays.values():
             if a.stages and self.loops(a.reduce)[-1] in done:
-                outside, every = self._outside(a.reduce), _periods(len(a.stages))
+                outside, every = self._outside(a.reduce), _periods(len(a.stages), rows)
                 fold = partial(fold_array, frame, a, outside)
                 self._move(frame, self._count(frame, a.reduce), every, fold)
         for cell in self.cells.values():
@@ -110,6 +113,6 @@ class Chains:
         return -(-extent // (schedule.vector * schedule.unroll))
 
 
-def _periods(count: int) -> list[tuple[int, int]]:
+def _periods(count: int, rows: int = 1) -> list[tuple[int, int]]:
     """Each stage, and after how many steps it is due."""
-    return [(k, due(k)) for k in range(count)]
+    return [(k, due(k) * rows) for k in range(count)]
