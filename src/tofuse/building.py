@@ -158,6 +158,6 @@ def _write(
         return str(e)
     try:
         contract = config.precision != "eager"
-        return nest, emit(nest, contract=contract, avx512=target.avx512), None
+        return nest, emit(nest, contract=contract, avx512=target.avx512, native=target.native), None
     except CompileError as e:
         return nest, f"; {e}", str(e)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tofuse.assembly import Assembled, assemble
 from tofuse.backends.aten.region import graph_runner
-from tofuse.backends.llvm.load import host_target
+from tofuse.backends.llvm.load import bind_functions, host_target
 from tofuse.building import Built, build_region
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import AtenGraph, Captured, convert
@@ -22,7 +22,7 @@ from tofuse.fusion.order import unfused_peak
 from tofuse.fusion.storage import is_view
 from tofuse.fusion.within import partition_within
 from tofuse.ir.dims import Dim, symbol, symbols_of
-from tofuse.ir.executor import KERNELS
+from tofuse.ir.executor import KERNELS, Request
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
@@ -50,7 +50,7 @@ from tofuse.report.stages import Stages
 from tofuse.runtime.build import Signature, plan_timeline
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run
-from tofuse.runtime.launch import thread_count
+from tofuse.runtime.launch import find_vector_library, thread_count
 from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.together import launch_count, sharing
 from tofuse.schedule.choose import choose_schedule
@@ -79,6 +79,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.done("passes")
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
+    bind_functions(find_vector_library())
     machine = assumed_machine(target, config)
     memory = captured.memory or EagerMemory(unfused_peak(graph))
     kept = frozenset(memory.kept if phase == "backward" else ())
@@ -154,9 +155,16 @@ def _measured_choices(part: Partition, target: Target, config: Config) -> dict[R
 
 
 def claims_of(config: Config) -> Claims:
-    """The calls that stay whole, for executors that come before our kernels."""
+    """The calls that stay whole: for executors before our kernels, or as we lack a function."""
     executors = executors_of(config)
-    return executors.claims if executors.before(KERNELS) or not executors.kernels else nobody
+    missing = frozenset(f"aten.{f}.default" for f in bind_functions(find_vector_library()))
+
+    def claims(request: Request) -> bool:
+        lacking = request.target in missing and all(t.device == "cpu" for t in request.inputs)
+        return lacking or executors.claims(request)
+
+    plain = executors.kernels and not executors.before(KERNELS)
+    return nobody if plain and not missing else claims
 
 
 def compile_text(text: str, config: Config, keep: Keep = lambda report: None) -> Run:

@@ -9,7 +9,7 @@ import torch
 from tests.support.numbers import TORCH_DTYPES
 from tofuse.backends.interp.run import run_kernel
 from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import Entry, bind_threads, load
+from tofuse.backends.llvm.load import Entry, bind_functions, bind_threads, load
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.lower import Lowered, lower
 from tofuse.fusion.storage import storages
@@ -21,7 +21,7 @@ from tofuse.ir.loops import Nest
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.ops.kernel_verify import verify
-from tofuse.runtime.launch import find_openmp
+from tofuse.runtime.launch import find_openmp, find_vector_library
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import build_nest
 
@@ -111,6 +111,7 @@ def run_nest(
 @functools.cache
 def compiled(text: str, name: str) -> Entry:
     bind_threads(find_openmp())
+    bind_functions(find_vector_library())
     (entry,) = load(text, [name])
     return entry
 

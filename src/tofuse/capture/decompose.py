@@ -10,6 +10,7 @@ from torch._decomp import decomposition_table as torch_table
 from torch._ops import OpOverload
 
 from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
+from tofuse.capture.decompose_elementwise import ELEMENTWISE
 from tofuse.capture.rng import RANDOM_DECOMPOSITIONS
 
 aten = torch.ops.aten
@@ -30,6 +31,7 @@ def decompositions(
     }
     table.update(_foreach())
     table.update(OWN)
+    table.update(ELEMENTWISE)
     if own_random:
         table.update(RANDOM_DECOMPOSITIONS)
     return unless_claimed(table, claims)

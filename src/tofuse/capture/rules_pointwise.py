@@ -35,6 +35,17 @@ def no_bools(rule: Rule) -> Rule:
     return guarded
 
 
+def no_halves(rule: Rule) -> Rule:
+    """Leave to ATen what depends on the spacing of 16-bit floats, which we compute in float32."""
+
+    def guarded(call: Call) -> Value | tuple[Value, ...]:
+        if call.out.dtype.is_half:
+            raise Refused("halves")
+        return rule(call)
+
+    return guarded
+
+
 def rounding(kind: str) -> Rule:
     """floor, ceil, trunc and round leave integers as they are."""
 
@@ -304,7 +315,7 @@ ROOTS: dict[bool | int | float, str] = {0.5: "sqrt", -0.5: "rsqrt", -1: "recipro
 
 MATH = (
     "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan "
-    "sinh cosh tanh asinh acosh atanh erf erfc"
+    "sinh cosh tanh asinh acosh atanh erf erfc lgamma"
 )
 
 POINTWISE: dict[str, Rule] = {
@@ -343,6 +354,8 @@ POINTWISE: dict[str, Rule] = {
     "aten.fmod": integral("fmod"),
     "aten.pow": power,
     "aten.atan2": same("atan2", "self", "other"),
+    "aten.hypot": same("hypot", "self", "other"),
+    "aten.nextafter": no_halves(same("nextafter", "self", "other")),
     "aten.copysign": same("copysign", "self", "other"),
     "aten.clamp": clamp,
     "aten.clamp_min": clamp,

@@ -298,7 +298,7 @@ UNARY: dict[str, Row] = {
     "relu": Row(lambda e, x: e("maximum", x, e.number(0)), "", takes="if"),
     "silu": Row(lambda e, x: e("mul", x, e("sigmoid", x)), "aten.silu.default", True, takes="bifc"),
     "erfinv": Row(refuse, "aten.erfinv.default", to_float=True),
-    "lgamma": Row(refuse, "aten.lgamma.default", to_float=True),
+    "lgamma": Row(ir("lgamma"), "aten.lgamma.default", to_float=True),
     "logical_not": Row(
         logical("logical_not"), "aten.logical_not.default", to_bool=True, takes="bifc"
     ),

@@ -349,6 +349,6 @@ _CLASSES = {
     **_rows("exp", "exp exp2 expm1 log log2 log10 log1p sigmoid"),
     **_rows("tanh", "sinh cosh tanh"),
     **_rows("erf", "sin cos tan asin acos atan asinh acosh atanh erf erfc"),
-    **_rows("pow", "pow atan2"),
+    **_rows("pow", "pow atan2 hypot lgamma"),
     **_rows("remainder", "truncdiv floordiv remainder fmod"),
 }

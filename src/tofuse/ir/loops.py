@@ -59,13 +59,14 @@ class Accumulate:
     """A reduction under way: in registers, or in `array` where it keeps axes of inner loops.
 
     argmax and argmin keep the best value so far in `best`, beside its position in `array`. Long
-    sums gather in `inner`, which is added to `array` every so many steps.
+    sums gather in the first of `stages`, which goes into the next every so many steps, and the
+    last of them into `array`; see `ir/chains.py`.
     """
 
     reduce: Reduce
     array: Scratch | None = None
     best: Scratch | None = None
-    inner: Scratch | None = None
+    stages: tuple[Scratch, ...] = ()
 
 
 Node = Union[Do, Restore, For]  # noqa: UP007

@@ -17,7 +17,7 @@ DEFAULT_NS: Mapping[str, float] = {
     "exp": 0.12,  # exp, log, sigmoid
     "tanh": 0.11,  # tanh, sinh, cosh
     "erf": 0.25,  # erf, sin, cos, the inverse functions
-    "pow": 1.0,  # pow, atan2
+    "pow": 1.0,  # pow, atan2, hypot, lgamma
     "remainder": 7.0,  # integer division, fmod
     "random": 0.37,  # a number of Philox-4x32-10
     "gather": 0.24,  # an address that is itself a value

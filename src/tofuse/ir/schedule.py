@@ -37,13 +37,15 @@ class Schedule:
 @dataclass(frozen=True)
 class Target:
     """What a backend generates for: lanes of 4 bytes in a vector, threads, bytes of L2 a core,
-    whether it has AVX-512, and whether matrix products of ours are faster than PyTorch's."""
+    whether it has AVX-512, whether matrix products of ours are faster than PyTorch's, and how many
+    floats a register of the machine itself holds."""
 
     lanes: int
     threads: int
     scratch_bytes: int = 256 * 1024
     avx512: bool = False
     products: bool = False
+    native: int = 16
 
 
 def parse_schedule(text: str) -> Schedule:

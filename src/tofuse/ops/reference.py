@@ -228,7 +228,8 @@ SAME_NAME = (
     "neg abs sign floor ceil round trunc logical_not bitwise_not isnan isinf sqrt rsqrt reciprocal "
     "exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan sinh cosh tanh asinh "
     "acosh atanh erf erfc add sub mul div maximum minimum eq ne lt le gt ge copysign logical_and "
-    "logical_or logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod pow atan2 where"
+    "logical_or logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod pow atan2 hypot "
+    "lgamma nextafter where"
 )
 
 REFERENCE: dict[str, Callable[..., Tensor]] = {

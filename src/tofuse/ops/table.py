@@ -48,6 +48,7 @@ UNARY_MATH = (
     _rows(_E, 1, 4, "sqrt rsqrt reciprocal")
     | _rows(_E, 1, 10, "exp exp2 expm1 log log2 log10 log1p sigmoid")
     | _rows(_E, 1, 14, "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc")
+    | _rows(_E, 1, 60, "lgamma")
 )
 # div is true division of floats; truncdiv, floordiv, remainder (sign of the divisor) and fmod (sign
 # of the dividend) act on floats, and on integers by a constant that is neither 0 nor -1.
@@ -56,7 +57,8 @@ BINARY = (
     | _rows(_E, 2, 1, "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor")
     | _rows(_E, 2, 2, "shift_left shift_right")
     | _rows(_E, 2, 4, "div truncdiv floordiv remainder fmod")
-    | _rows(_E, 2, 20, "pow atan2")
+    | _rows(_E, 2, 4, "nextafter")
+    | _rows(_E, 2, 20, "pow atan2 hypot")
 )
 TERNARY = _rows(_E, 3, 1, "where")
 CONVERT = _rows(_E, 1, 1, "convert")
@@ -112,4 +114,4 @@ COMPARISONS = frozenset(
         "isinf",
     ]
 )
-TRANSCENDENTAL = frozenset(UNARY_MATH) | {"pow", "atan2"}
+TRANSCENDENTAL = frozenset(UNARY_MATH) | {"pow", "atan2", "hypot"}

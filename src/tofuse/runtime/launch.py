@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,17 @@ def workspace(nbytes: int) -> int:
 def thread_count() -> int:
     """How many threads torch uses now."""
     return torch.get_num_threads()
+
+
+@functools.cache
+def find_vector_library() -> ctypes.CDLL | None:
+    """The library of elementary functions over vectors that torch is linked with."""
+    for path in (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"):
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:
+            continue
+    return None
 
 
 def find_openmp() -> ctypes.CDLL | None:

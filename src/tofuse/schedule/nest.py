@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
+from tofuse.ir.chains import is_cut, stages, steps_of
 from tofuse.ir.dims import Dim, hint, product
 from tofuse.ir.kernel import (
     Compute,
@@ -32,7 +33,6 @@ Item = Union[Stmt, Restore]  # noqa: UP007
 
 RECOMPUTE_COST = 3.0  # additions a value may cost and still be computed again, not kept
 LARGE_RECOMPUTE_COST = 40.0  # the same where its row would not stay in the L2 cache
-LONG_SUM = 256  # steps from which a sum in scratch is taken in two stages
 KEY_WORDS = 32  # room for the round keys of a random generator
 PHASES = -1  # the level outside all loops, where one phase follows another
 ROW_BYTES = 256 * 1024  # of scratch a thread, about a quarter of an L2 cache
@@ -257,19 +257,19 @@ class _Builder:
             return Accumulate(r)
         array = self._array(r, level)
         if r.position is None:
-            return Accumulate(r, array, inner=self._inner_array(r, level))
+            return Accumulate(r, array, stages=self._stage_arrays(r, level))
         dtype = self.makers[r.arg].dtype
         axes = self._inner_axes(r.name, level)
         best = self._allocate(f"{r.name}.best", dtype, axes, level)
         return Accumulate(r, array, best)
 
-    def _inner_array(self, r: Reduce, level: int) -> Scratch | None:
-        """A second array for a long float sum; see `Accumulate`."""
+    def _stage_arrays(self, r: Reduce, level: int) -> tuple[Scratch, ...]:
+        """More arrays for a long float sum; see `Accumulate`."""
         axes = self._inner_axes(r.name, level)
-        steps = [self.kernel.extent(a) for a in r.over if a != self.schedule.loops[-1].axis]
-        if r.op != "sum" or not r.dtype.is_float or not axes or hint(product(steps)) < LONG_SUM:
-            return None
-        return self._allocate(f"{r.name}.inner", r.dtype, axes, level)
+        if not axes or not is_cut(r):
+            return ()
+        count = stages(steps_of(self.kernel, self.schedule, r))
+        return tuple(self._allocate(f"{r.name}.{k}", r.dtype, axes, level) for k in range(count))
 
     def _array(self, r: Reduce, level: int) -> Scratch:
         if r.name not in self.scratch:

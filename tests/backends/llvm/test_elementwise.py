@@ -20,6 +20,7 @@ QUOTIENTS = {"fmod", "remainder"}
 FLOAT_ONLY = TRANSCENDENTAL | {
     "div",
     "copysign",
+    "nextafter",
     "floor",
     "ceil",
     "round",

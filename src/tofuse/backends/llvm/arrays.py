@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tofuse.backends.llvm.reduce import Cell, better_of, combine, finish, identity
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import REGISTER, literal, vector
+from tofuse.ir.dims import hint
+from tofuse.ir.kernel import Affine, Reduce
 from tofuse.ir.loops import Accumulate, Scratch
 from tofuse.ir.types import DType
 
-FOLD_EVERY = 64  # steps an inner array gathers before it is added to the whole: keeps errors small
+AT_ONCE = 4  # vectors moved at a time: stages are moved while the next rows are on their way
 
 
 def clear_array(frame: Frame, a: Accumulate) -> None:
@@ -19,7 +23,7 @@ def clear_array(frame: Frame, a: Accumulate) -> None:
         _fill(frame, a.array, 2**62)
         _fill(frame, a.best, identity(op, a.best.dtype))
         return
-    for scratch in (a.array, *([a.inner] if a.inner else [])):
+    for scratch in (*a.stages, a.array):
         _fill(frame, scratch, identity(op, scratch.dtype))
 
 
@@ -30,20 +34,75 @@ def _fill(frame: Frame, scratch: Scratch, start: float | int | bool) -> None:
         frame.store(slot, scratch.dtype, literal(start, scratch.dtype, lanes), lanes, None)
 
 
-def fold_inner(frame: Frame, a: Accumulate) -> None:
-    """Add what the inner array gathered to the whole, and start it again."""
-    assert a.array is not None and a.inner is not None
-    _add(frame, a.reduce.op, a.array, frame.block, (a.inner, frame.block))
-    _fill(frame, a.inner, identity(a.reduce.op, a.inner.dtype))
+def fold_array(frame: Frame, a: Accumulate, outside: Sequence[str], stage: int) -> None:
+    """Add what a stage gathered to the next one, and start it again.
+
+    Only the elements of the current point of the axes `outside`, which are the array's first.
+    """
+    assert a.array is not None
+    rows = (*a.stages, a.array)
+    fixed = tuple((x, c) for x, c in rows[stage].index.terms if x in outside)
+    least = min((c for _, c in fixed), key=hint, default=rows[stage].elements)
+    first = frame.affine(Affine(fixed), rows[stage].tiled)
+    start = identity(a.reduce.op, a.array.dtype)
+    _move(frame, a.reduce.op, rows[stage : stage + 2], (first, frame.size(least)), start)
 
 
-def update_array(frame: Frame, a: Accumulate) -> None:
-    """Take the current values into the array elements of their kept axes."""
+def fold_stages(frame: Frame, a: Accumulate) -> None:
+    """Add what all stages gathered to the whole, the smallest sums first."""
+    assert a.array is not None
+    f, dtype, lanes = frame.f, a.array.dtype, _lanes(frame, a.array)
+    with f.loop("0", frame.size(a.array.elements), str(lanes)) as i:
+        slots = [_slot(frame, frame.block, s, i) for s in (*a.stages, a.array)]
+        total = frame.load(slots[0], dtype, lanes, None)
+        for slot in slots[1:]:
+            more = frame.load(slot, dtype, lanes, None)
+            total = combine(frame, a.reduce.op, total, more, dtype, lanes)
+        frame.store(slots[-1], dtype, total, lanes, None)
+
+
+def _move(
+    frame: Frame,
+    op: str,
+    rows: tuple[Scratch, ...],
+    part: tuple[str, str],
+    start: float | int | bool,
+) -> None:
+    """Add elements of one array to another's and set them to `start`; `part` is first and count."""
+    f, (source, into), (first, count) = frame.f, rows, part
+    lanes, dtype = _lanes(frame, into), into.dtype
+    whole = count.isdigit() and int(count) % (AT_ONCE * lanes) == 0
+    step = AT_ONCE if whole else 1
+    with f.loop("0", count, str(step * lanes)) as k:
+        for u in range(step):
+            i = f.let(f"add i64 {first}, {f.let(f'add i64 {k}, {u * lanes}')}")
+            slots = [_slot(frame, frame.block, s, i) for s in (source, into)]
+            new, old = (frame.load(s, dtype, lanes, None) for s in slots)
+            total = combine(frame, op, old, new, dtype, lanes)
+            frame.store(slots[1], dtype, total, lanes, None)
+            frame.store(slots[0], dtype, literal(start, dtype, lanes), lanes, None)
+
+
+def added_up(frame: Frame, r: Reduce, rows: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Vectors of several rows combined, in pairs."""
+    while len(rows) > 1:
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [
+            tuple(
+                combine(frame, r.op, a, b, r.dtype, frame.lanes) for a, b in zip(*both, strict=True)
+            )
+            for both in pairs
+        ]
+    return rows[0]
+
+
+def update_array(frame: Frame, a: Accumulate, values: Sequence[str]) -> None:
+    """Take values into the array elements of their kept axes."""
     assert a.array is not None
     r, lanes, dtype = a.reduce, frame.lanes, (a.best or a.array).dtype
-    for u, x in enumerate(frame.get(r.arg, dtype)):
+    for u, x in enumerate(values):
         mask = frame.mask(u)
-        slot = frame.scratch_element(a.inner or a.array, u)
+        slot = frame.scratch_element((*a.stages, a.array)[0], u)
         if a.best is None:
             old = frame.load(slot, dtype, lanes, mask)
             new = combine(frame, r.op, old, x, dtype, lanes)
@@ -70,7 +129,7 @@ def fold_into_array(frame: Frame, cell: Cell, a: Accumulate) -> None:
     assert a.array is not None
     f, dtype = frame.f, cell.dtype
     result, best = finish(frame, cell)
-    slot = frame.scratch_element(a.inner or a.array, 0)
+    slot = frame.scratch_element((*a.stages, a.array)[0], 0)
     if a.best is None:
         old = frame.load(slot, dtype, 1, None)
         total = combine(frame, a.reduce.op, old, result, dtype, 1)

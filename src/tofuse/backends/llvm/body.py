@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from typing_extensions import assert_never
 
 from tofuse.backends.llvm.arrays import (
-    FOLD_EVERY,
+    added_up,
     clear_array,
-    fold_inner,
     fold_into_array,
+    fold_stages,
     update_array,
 )
+from tofuse.backends.llvm.chains import Chains
 from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
 from tofuse.backends.llvm.registers import Frame, Register
+from tofuse.backends.llvm.rows import Rows, rows_at_once
 from tofuse.backends.llvm.segments import segments
 from tofuse.backends.llvm.statements import (
     emit_ahead,
@@ -29,7 +31,8 @@ from tofuse.backends.llvm.statements import (
 )
 from tofuse.backends.llvm.text import vector
 from tofuse.backends.llvm.tiles import find_tile, is_whole, turned
-from tofuse.ir.dims import Dim
+from tofuse.ir.chains import FIRST, is_cut
+from tofuse.ir.dims import Dim, known_multiple
 from tofuse.ir.kernel import (
     Compute,
     Inside,
@@ -54,8 +57,8 @@ class Body:
         self.memory = {b.name: b.dtype for b in nest.kernel.buffers}
         _, self.runs = iteration_axes(nest.kernel)
         self.dtypes = {s.name: s.dtype for s in nest.kernel.body if not isinstance(s, Store)}
-        self.cells: dict[str, Cell] = {}  # reductions under way in registers
-        self.arrays: dict[str, Accumulate] = {}  # and in scratch
+        self.chains = Chains(nest)
+        self.cells, self.arrays = self.chains.cells, self.chains.arrays
 
     def trips(self, frame: Frame, loop: Loop) -> str:
         extent = self.nest.kernel.extent(loop.axis)
@@ -118,35 +121,52 @@ class Body:
             with self.scope(frame), frame.f.loop("0", self.trips(frame, loop), "1") as at:
                 self.set_axis(frame, loop, at)
                 self.nodes(frame, node.body)
+                self.chains.step(frame, [loop])
         elif innermost and self.nest.schedule.vector > 1:
             self._vector_loop(frame, node, lo, hi, extent if extent != 0 else None)
         else:
-            with self.scope(frame), frame.f.loop(lo, hi, "1") as at:
-                frame.index[loop.axis] = at
-                self.nodes(frame, node.body)
-                self.fold_sometimes(frame, [loop], at)
+            self._plain_loop(frame, node, lo, hi)
         for a, cell in begun:
-            if a.inner is not None:
-                fold_inner(frame, a)
+            if a.stages:
+                fold_stages(frame, a)
             if cell is not None:
                 result, _ = finish(frame, cell)
                 frame.env[a.reduce.name] = Register((result,), a.reduce.dtype, 1)
             self.end(a)
 
-    def fold_sometimes(self, frame: Frame, loops: Sequence[Loop], at: str) -> None:
-        """Every so many steps of their innermost loop, take long sums' inner arrays in."""
-        f, order = frame.f, self.nest.schedule.loops[:-1]
-        due = [
-            a
-            for a in self.arrays.values()
-            if a.inner is not None and [lp for lp in order if lp.axis in a.reduce.over][-1] in loops
-        ]
-        if not due:
-            return
-        step = f.let(f"and i64 {at}, {FOLD_EVERY - 1}")
-        with f.when(f.let(f"icmp eq i64 {step}, {FOLD_EVERY - 1}")):
-            for a in due:
-                fold_inner(frame, a)
+    def _plain_loop(self, frame: Frame, node: For, lo: str, hi: str) -> None:
+        f, loop = frame.f, node.loop
+        rows = rows_at_once(self.nest, node) if lo == "0" and frame.tile is None else None
+        if rows is not None:
+            left = f.let(f"srem i64 {hi}, {rows.count}")
+            end = f.let(f"sub i64 {hi}, {left}")
+            with self.scope(frame), f.loop(lo, end, str(rows.count)) as at:
+                frame.index[loop.axis], frame.rows = at, rows
+                self.nodes(frame, node.body)
+                frame.index[loop.axis] = f.let(f"add i64 {at}, {rows.count - 1}")
+                self.chains.step(frame, [loop], rows.count)
+            frame.rows, lo = None, end
+            if known_multiple(self.nest.kernel.extent(loop.axis), rows.count):
+                return
+        with self.scope(frame), f.loop(lo, hi, "1") as at:
+            frame.index[loop.axis] = at
+            self.nodes(frame, node.body)
+            if rows is None:
+                self.chains.step(frame, [loop])
+
+    def _together(self, frame: Frame, node: For, rows: Rows) -> None:
+        """One vector of several rows: what they add up to goes into the arrays."""
+        first, taken = frame.index[rows.axis], [n.stmt for n in node.body if isinstance(n, Do)]
+        sums = [s for s in taken if isinstance(s, Reduce)]
+        parts: dict[Reduce, list[tuple[str, ...]]] = {r: [] for r in sums}
+        for k in range(rows.count):
+            with self.scope(frame):
+                frame.index[rows.axis] = frame.f.let(f"add i64 {first}, {k}")
+                self.nodes(frame, [n for n in node.body if not _is_reduce(n)])
+                for r in sums:
+                    parts[r].append(frame.get(r.arg, r.dtype))
+        for r in sums:
+            update_array(frame, self.arrays[r.name], added_up(frame, r, parts[r]))
 
     def _vector_loop(self, frame: Frame, node: For, lo: str, hi: str, extent: Dim | None) -> None:
         """Run in vectors, in segments where guards are known."""
@@ -181,7 +201,8 @@ class Body:
             left = f.let(f"srem i64 {span}, {step}")
             whole_end = f.let(f"sub i64 {hi}, {left}")
         if known is None or known >= step:
-            with self.scope(frame), f.loop(lo, whole_end, str(step)) as at:
+            blocks = self._blocks(frame, node, lo, whole_end)
+            with blocks as (start, end), self.scope(frame), f.loop(start, end, str(step)) as at:
                 frame.index[loop.axis] = at
                 emit_ahead(frame, node.ahead, self.memory, schedule)
                 self._vector_body(frame, node, at, None)
@@ -190,6 +211,22 @@ class Body:
             with self.scope(frame), f.when(rest):
                 left = f.let(f"sub i64 {hi}, {whole_end}")
                 self._vector_body(frame, node, whole_end, left)
+
+    @contextmanager
+    def _blocks(self, frame: Frame, node: For, lo: str, hi: str) -> Iterator[tuple[str, str]]:
+        """The bounds of one block after the other, where a sum takes more than one."""
+        sums = [s.stmt for s in node.body if isinstance(s, Do) and isinstance(s.stmt, Reduce)]
+        cells = [self.cells[r.name] for r in sums if r.name in self.cells]
+        cells = [c for c in cells if c.stages]
+        if not cells:
+            yield lo, hi
+            return
+        size, f = FIRST * self.nest.schedule.vector * self.nest.schedule.unroll, frame.f
+        with f.loop(lo, hi, str(size)) as start:
+            end = f.let(f"add i64 {start}, {size}")
+            less = f.let(f"icmp slt i64 {end}, {hi}")
+            yield start, f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
+            self.chains.block_done(frame, cells, start, size)
 
     def _vector_body(self, frame: Frame, node: For, at: str, left: str | None) -> None:
         f, lanes = frame.f, self.nest.schedule.vector
@@ -205,7 +242,10 @@ class Body:
                 limit = f.let(f"shufflevector {kind} {one}, {kind} poison, {zeros}")
                 masks.append(f.let(f"icmp slt {kind} <{ramp}>, {limit}"))
             frame.masks = tuple(masks)
-        self.nodes(frame, node.body)
+        if frame.rows is not None:
+            self._together(frame, node, frame.rows)
+        else:
+            self.nodes(frame, node.body)
         frame.vector, frame.masks = None, None
 
     def _inner_cells(self, frame: Frame, node: For) -> list[tuple[str, Cell | Accumulate]]:
@@ -220,13 +260,15 @@ class Body:
             if not isinstance(stmt, Reduce) or stmt in own:
                 continue
             array, outer = self.arrays.get(stmt.name), self.cells.get(stmt.name)
+            stages = self.chains.stages(stmt, in_vectors=True)
             if array is not None and node.loop.axis in stmt.over:
                 dtype = self._accumulator_dtype(stmt)
                 schedule = self.nest.schedule
-                cell = new_cell(frame, stmt, dtype, schedule.vector, schedule.unroll)
+                cell = new_cell(frame, stmt, dtype, schedule.vector, schedule.unroll, stages)
                 fresh.append((stmt.name, array))
-            elif outer is not None and stmt.op in ("sum", "prod"):
-                cell = new_cell(frame, stmt, outer.dtype, outer.lanes, len(outer.slots))
+            elif outer is not None and is_cut(stmt):
+                unroll = len(outer.slots)
+                cell = new_cell(frame, stmt, outer.dtype, outer.lanes, unroll, stages)
                 fresh.append((stmt.name, outer))
             else:
                 continue
@@ -257,7 +299,9 @@ class Body:
             return None
         lanes = self.nest.schedule.vector if in_vectors else 1
         unroll = self.nest.schedule.unroll if in_vectors else 1
-        self.cells[r.name] = new_cell(frame, r, dtype, lanes, unroll)
+        alone = in_vectors and not self.chains.loops(r)  # within a single loop
+        stages = self.chains.stages(r, in_vectors=alone)
+        self.cells[r.name] = new_cell(frame, r, dtype, lanes, unroll, stages)
         return self.cells[r.name]
 
     def _runs_in_vectors(self, r: Reduce) -> bool:
@@ -286,7 +330,8 @@ class Body:
                 if s.name in self.cells:
                     update(frame, self.cells[s.name])
                 else:
-                    update_array(frame, self.arrays[s.name])
+                    a = self.arrays[s.name]
+                    update_array(frame, a, frame.get(s.arg, self._accumulator_dtype(s)))
                 return
             case Store():
                 emit_store(frame, s, self.memory[s.buffer])
@@ -317,3 +362,7 @@ class Body:
             for u in range(frame.unroll)
         ]
         frame.put(node.name, parts, scratch.dtype)
+
+
+def _is_reduce(node: Node) -> bool:
+    return isinstance(node, Do) and isinstance(node.stmt, Reduce)

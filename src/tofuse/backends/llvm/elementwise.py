@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.text import REGISTER, Function, literal, vector
-from tofuse.backends.llvm.vector_math import MATH, math_symbol
+from tofuse.backends.llvm.vector_math import LIBRARY, MATH, math_symbol
 from tofuse.errors import CompileError
 from tofuse.ir.types import DType
 
@@ -45,7 +45,7 @@ def emit_elementwise(f: Function, op: str, args: Sequence[str], shape: Shape) ->
     """The name of the result; raises CompileError for an op this backend has no rule for."""
     if op in _RULES:
         return _RULES[op](f, args, shape)
-    if op in MATH and shape.of.is_float:
+    if (op in MATH or op in LIBRARY) and shape.of.is_float:
         elem = "f64" if shape.of is DType.F64 else "f32"
         f.math[op, elem, shape.lanes] = None
         typed = ", ".join(f"{shape.operand} {a}" for a in args)
@@ -129,6 +129,29 @@ def _sign(f: Function, args: Sequence[str], s: Shape) -> str:
     below = _RULES["lt"](f, (args[0], zero), s)
     negative = _select(f, s, s.operand, below, s.const(-1), zero)
     return _select(f, s, s.operand, above, s.const(1), negative)
+
+
+def _nextafter(f: Function, args: Sequence[str], s: Shape) -> str:
+    """One step in the order of the bits, which is that of the sizes."""
+    x, y = args
+    bits = s.of.itemsize * 8
+    kind, of = vector(f"i{bits}", s.lanes), DType.I32 if bits == 32 else DType.I64
+    ints = [f.let(f"bitcast {s.operand} {v} to {kind}") for v in (x, y)]
+    up = f.let(f"fcmp olt {s.operand} {x}, {y}")
+    below = f.let(f"icmp slt {kind} {ints[0]}, {literal(0, of, s.lanes)}")
+    grows = f.let(f"xor {s.mask} {up}, {below}")
+    one, less = literal(1, of, s.lanes), literal(-1, of, s.lanes)
+    step = _select(f, s, kind, grows, one, less)
+    moved = f.let(f"add {kind} {ints[0]}, {step}")
+    sign = f.let(f"and {kind} {ints[1]}, {literal(-(2 ** (bits - 1)), of, s.lanes)}")
+    least = f.let(f"or {kind} {sign}, {one}")
+    from_zero = f.let(f"fcmp oeq {s.operand} {x}, {s.const(0.0)}")
+    moved = _select(f, s, kind, from_zero, least, moved)
+    moved = f.let(f"bitcast {kind} {moved} to {s.operand}")
+    equal = f.let(f"fcmp oeq {s.operand} {x}, {y}")
+    moved = _select(f, s, s.operand, equal, y, moved)
+    nan = f.let(f"fcmp uno {s.operand} {x}, {y}")
+    return _select(f, s, s.operand, nan, f.let(f"fadd {s.operand} {x}, {y}"), moved)
 
 
 def _reciprocal(f: Function, args: Sequence[str], s: Shape) -> str:
@@ -318,6 +341,7 @@ _RULES: dict[str, Callable[[Function, Sequence[str], Shape], str]] = {
     "sqrt": _intrinsic("sqrt"),
     "copysign": _intrinsic("copysign"),
     "reciprocal": _reciprocal,
+    "nextafter": _nextafter,
     "logical_and": _logical("and"),
     "logical_or": _logical("or"),
     "logical_xor": _logical("xor"),

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.arrays import combine_threads, fold_inner, store_partial
+from tofuse.backends.llvm.arrays import combine_threads, fold_stages, store_partial
 from tofuse.backends.llvm.body import Body
 from tofuse.backends.llvm.random import store_keys
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import Function
-from tofuse.backends.llvm.vector_math import math_definitions
+from tofuse.backends.llvm.vector_math import LIBRARY, library_definition, math_definitions
 from tofuse.ir.loops import Nest, Phase
 
 
-def emit(nest: Nest, *, contract: bool = True, avx512: bool = False) -> str:
+def emit(nest: Nest, *, contract: bool = True, avx512: bool = False, native: int = 16) -> str:
     """The text of a module for one kernel.
 
-    `contract` allows fused multiply-adds, `avx512` that extension's own instructions.
+    `contract` allows fused multiply-adds, `avx512` that extension's own instructions; `native` is
+    how many floats a register holds on the machine, for calls of the vector library.
     """
-    return _Emitter(nest, contract, avx512).run()
+    return _Emitter(nest, contract, avx512, native).run()
 
 
 def part_names(nest: Nest) -> list[tuple[str, bool]]:
@@ -42,8 +43,8 @@ def context_words(nest: Nest) -> int:
 
 
 class _Emitter:
-    def __init__(self, nest: Nest, contract: bool, avx512: bool) -> None:
-        self.nest, self.contract, self.avx512 = nest, contract, avx512
+    def __init__(self, nest: Nest, contract: bool, avx512: bool, native: int) -> None:
+        self.nest, self.contract, self.avx512, self.native = nest, contract, avx512, native
         self.body = Body(nest)
         self.shared = frozenset(
             a.array.name for p in nest.phases for a in p.partials if a.array is not None
@@ -63,7 +64,10 @@ class _Emitter:
         texts.append(self._entry(name, calls))
         by_width: dict[int, list[tuple[str, str]]] = {}
         for op, elem, lanes in self.math:
-            by_width.setdefault(lanes, []).append((op, elem))
+            if op in LIBRARY:
+                self.declared |= library_definition(op, elem, lanes, self.native)
+            else:
+                by_width.setdefault(lanes, []).append((op, elem))
         for lanes, wanted in sorted(by_width.items()):
             self.declared |= math_definitions(sorted(wanted), lanes, self.avx512)
         return "\n".join([*self.declared.values(), "", *texts, "!0 = !{i32 1}"])
@@ -111,8 +115,8 @@ class _Emitter:
             self.body.nodes(frame, phase.head)
             self._band(frame, phase)
         for a, cell in zip(phase.partials, partial_cells, strict=True):
-            if a.inner is not None and cell is None:
-                fold_inner(frame, a)
+            if a.stages and cell is None:
+                fold_stages(frame, a)
             if cell is not None:
                 store_partial(frame, a, cell)
             self.body.end(a)
@@ -144,7 +148,7 @@ class _Emitter:
                 rest = rest if k == 0 else f.let(f"sdiv i64 {rest}, {trips[k]}")
                 self.body.set_axis(frame, loop, at)
             self.body.nodes(frame, phase.body)
-            self.body.fold_sometimes(frame, phase.band, flat)
+            self.body.chains.step(frame, phase.band)
 
     def _worker(self, k: int) -> str:
         """What each thread of the pool runs: its shares, however many threads there are."""

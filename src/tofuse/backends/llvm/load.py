@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.binding as llvm
 
+from tofuse.backends.llvm.vector_math import LIBRARY, PREFIX, library_symbols
 from tofuse.errors import CompileError
 from tofuse.ir.schedule import Target
 
@@ -46,13 +47,15 @@ def host_target(threads: int) -> Target:
     PyTorch's products are MKL's, which uses AVX2 on processors that are not Intel's: where there is
     AVX-512, ours are twice as fast.
     """
-    avx512 = host_lanes() == 16
+    lanes = host_lanes()
+    avx512 = lanes == 16
     products = avx512 and llvm.get_host_cpu_name().startswith("znver")
-    return Target(host_lanes(), threads, avx512=avx512, products=products)
+    return Target(lanes, threads, avx512=avx512, products=products, native=max(4, lanes))
 
 
 _engines: list[llvm.ExecutionEngine] = []  # keeps machine code alive as long as the process
 _loaded: dict[str, list[Entry]] = {}  # the same text is compiled once in a process
+_bound: set[str] = set()  # functions of the vector library whose addresses are known
 
 
 def load(text: str, names: Sequence[str]) -> list[Entry]:
@@ -77,6 +80,9 @@ def _compile(text: str, names: Sequence[str]) -> list[Entry]:
         module.verify()
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the kernel: {e}") from e
+    for f in module.functions:  # linking without an address would end the process
+        if f.is_declaration and f.name.startswith(PREFIX) and f.name not in _bound:
+            raise CompileError(f"this build of PyTorch has no {f.name}")
     _optimise(module, machine)
     engine = llvm.create_mcjit_compiler(module, _new_machine())
     engine.finalize_object()
@@ -123,3 +129,17 @@ def bind_threads(library: ctypes.CDLL | None) -> None:
             address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
             assert address is not None
             llvm.add_symbol(name, address)
+
+
+def bind_functions(library: ctypes.CDLL | None) -> frozenset[str]:
+    """Resolve the functions of torch's vector library, and name those that it does not have."""
+    missing = set()
+    for name in LIBRARY:
+        for symbol in library_symbols(name, max(4, host_lanes())):
+            found = getattr(library, symbol, None)
+            if found is None:
+                missing.add(name)
+            elif symbol not in _bound:
+                llvm.add_symbol(symbol, ctypes.cast(found, ctypes.c_void_p).value)
+                _bound.add(symbol)
+    return frozenset(missing)

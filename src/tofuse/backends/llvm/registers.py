@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tofuse.backends.llvm.elementwise import bf16_bits
 from tofuse.backends.llvm.random import splat
+from tofuse.backends.llvm.rows import Rows
 from tofuse.backends.llvm.text import MEMORY, REGISTER, Function, literal, vector
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
@@ -63,6 +64,7 @@ class Frame:
     splats: dict[str, str] = field(default_factory=dict)
     known: dict[str, bool] = field(default_factory=dict)  # guards that all lanes pass, or none
     tile: Tile | None = None  # the one inside which loops run now, all of it
+    rows: Rows | None = None  # those that a vector loop takes together
     turned: dict[Stmt, str] = field(default_factory=dict)  # arrays of accesses across its rows
 
     @property

@@ -161,7 +161,7 @@ _BOOL: _Rule = {
 }
 _UNARY = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc rsqrt floor ceil trunc"
+    "atanh erf erfc lgamma rsqrt floor ceil trunc"
 )
 _FLOAT: _Rule = {
     **{name: _library(name) for name in _UNARY.split()},
@@ -176,6 +176,8 @@ _FLOAT: _Rule = {
     "floordiv": "_float_floordiv({0}, {1})",
     "pow": _library("pow", 2),
     "atan2": _library("atan2", 2),
+    "hypot": _library("hypot", 2),
+    "nextafter": _library("nextafter", 2),
     "copysign": _library("copysign", 2),
     "neg": "({0} * -1.0)",  # Triton's own minus is 0 - x, which loses the sign of zero
     "sign": "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0)).to({0}.dtype)",

@@ -1,5 +1,11 @@
-"""Elementary functions over vectors, as LLVM IR text that is inlined into kernels."""
+"""Elementary functions over vectors: IR text that is inlined into kernels, or a library's."""
 
+from tofuse.backends.llvm.vector_math.library import (
+    LIBRARY,
+    PREFIX,
+    library_definition,
+    library_symbols,
+)
 from tofuse.backends.llvm.vector_math.registry import (
     MATH,
     MathSpec,
@@ -7,4 +13,13 @@ from tofuse.backends.llvm.vector_math.registry import (
     math_symbol,
 )
 
-__all__ = ["MATH", "MathSpec", "math_definitions", "math_symbol"]
+__all__ = [
+    "LIBRARY",
+    "MATH",
+    "PREFIX",
+    "MathSpec",
+    "library_definition",
+    "library_symbols",
+    "math_definitions",
+    "math_symbol",
+]

@@ -1,0 +1,64 @@
+"""Largest and smallest values: nan wherever it stands, infinities, tails, all as eager."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+LENGTHS = (1, 5, 16, 37, 64, 200, 1030)
+PROGRAMS = {
+    "amax": lambda x: x.amax(-1),
+    "amin": lambda x: x.amin(-1),
+    "all": lambda x: torch.stack([x.amax(), x.amin()]),
+    "outer": lambda x: x.amax(0),
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    # 0 / 0 in the lanes behind the end is no element's nan
+    "of quotients": lambda x: (x / x.abs()).amax(-1),
+}
+
+
+def rows(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of numbers: one with each special value at each of some places, some of one value."""
+    g = torch.Generator().manual_seed(length)
+    special, places = (math.nan, math.inf, -math.inf), sorted({0, length // 2, length - 1})
+    x = torch.randn(len(special) * len(places) + 5, length, generator=g) + 0.01
+    for k, value in enumerate(special):
+        for j, place in enumerate(places):
+            x[k * len(places) + j, place] = value
+    x[-2], x[-3], x[-4] = -math.inf, math.inf, math.nan
+    x[-5, 0], x[-5, -1] = math.inf, -math.inf
+    return x.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_special_values_in_rows(name, length, dtype):
+    x = rows(length, dtype)
+    ours, eager = tofuse.compile(PROGRAMS[name], dynamic=False)(x), PROGRAMS[name](x)
+    close = {torch.float32: 1e-6, torch.float64: 1e-14, torch.bfloat16: 1e-2}[dtype]
+    torch.testing.assert_close(ours, eager, rtol=close, atol=close, equal_nan=True)
+
+
+@pytest.mark.parametrize("place", [0, 17, 4095, 500_000, 999_999])
+def test_a_nan_anywhere_in_a_large_tensor(place):
+    """Threads' parts and tiles are brought together with their nans."""
+    x = torch.randn(1_000_000)
+    compiled = tofuse.compile(lambda x: (x.amax(), x.amin()), dynamic=False)
+    assert compiled(x) == (x.max(), x.min())
+    x[place] = math.nan
+    assert all(v.isnan() for v in compiled(x))
+
+
+def test_cross_entropy_of_special_rows():
+    x = rows(1030, torch.float32)
+    target = torch.arange(len(x)) % 1030
+    program = lambda x, t: F.cross_entropy(x, t, reduction="none")  # noqa: E731
+    ours, eager = tofuse.compile(program)(x, target), program(x, target)
+    torch.testing.assert_close(ours, eager, rtol=1e-6, atol=1e-6, equal_nan=True)

@@ -1,0 +1,112 @@
+"""Sums, means, variances and products are as accurate as eager's, whatever their length."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import tofuse
+from tofuse.ir.chains import FIRST, NEXT, due, stages
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+HALF_ULP = 2.0**-24
+
+Reduction = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": lambda x, dims: x.sum(dims),
+    "mean": lambda x, dims: x.mean(dims),
+    "var": lambda x, dims: x.var(dims),
+}
+AXES: dict[str, tuple[Callable[[int, int], tuple[int, ...]], tuple[int, ...]]] = {
+    "inner": (lambda n, c: (c, n), (1,)),
+    "outer": (lambda n, c: (n, c), (0,)),
+    "middle": (lambda n, c: (c // 4, n, 4), (1,)),
+    "outer two": (lambda n, c: (5, n, c), (0, 1)),
+    "inner two": (lambda n, c: (c, n, 3), (1, 2)),
+    "outer and inner": (lambda n, c: (n, c, 6), (0, 2)),
+}
+
+
+def error(result: torch.Tensor, exact: torch.Tensor) -> float:
+    """The root of the mean square error, relative to the results'."""
+    return float((result.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+
+
+def holds(x: torch.Tensor, program: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Our error is eager's at most, a quarter for chance and one rounding allowed."""
+    exact = program(x.double())
+    ours, eager = (error(f(x), exact) for f in (tofuse.compile(program, dynamic=False), program))
+    assert ours <= 1.25 * eager + HALF_ULP, f"{ours:.2e}, eager {eager:.2e}"
+
+
+@pytest.mark.parametrize("mean", [0.3, 0.0])
+@pytest.mark.parametrize("axes", AXES)
+@pytest.mark.parametrize("length", [1, 7, 1000, 8191, 1_000_000])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_errors_are_at_most_eagers(name, length, axes, mean):
+    """Issue: reductions at least as accurate as eager, held against float64."""
+    if name == "var" and (length == 1 or mean == 0.0):
+        return
+    shape, dims = AXES[axes]
+    x = torch.randn(shape(length, 64 if length < 1_000_000 else 8)) + mean
+    holds(x, lambda x: REDUCTIONS[name](x, dims))
+
+
+@pytest.mark.parametrize("axes", ["inner", "outer"])
+@pytest.mark.parametrize("length", [7, 1000, 8191])
+def test_products(length, axes):
+    """Factors of any size: one rounding each, in any order."""
+    shape, dims = AXES[axes]
+    x = torch.exp(torch.randn(shape(length, 64)) / length**0.5)
+    holds(x, lambda x: x.prod(dims[0]))
+
+
+@pytest.mark.parametrize("axes", ["inner", "outer", "outer two"])
+def test_sizes_that_are_not_known(axes):
+    """A sum over a symbol's length is cut like a long one."""
+    shape, dims = AXES[axes]
+    program = lambda x: x.sum(dims)  # noqa: E731
+    compiled = tofuse.compile(program, dynamic=True)
+    for length in (900, 8191):
+        x = torch.randn(shape(length, 64)) + 0.3
+        exact = program(x.double())
+        assert error(compiled(x), exact) <= 1.25 * error(program(x), exact) + HALF_ULP
+
+
+def test_a_norms_column_sums():
+    """Rows and columns summed in one reading: the columns' sums are cut too."""
+
+    def program(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        h = (x - x.mean(1, keepdim=True)) * x.var(1, keepdim=True).add(1e-5).rsqrt()
+        return torch.stack([(g * h + g).sum(0), g.sum(0)])
+
+    x, g = torch.randn(8192, 256), torch.randn(8192, 256) + 0.3
+    exact = program(x.double(), g.double())
+    ours = error(tofuse.compile(program)(x, g), exact)
+    assert ours <= 1.25 * error(program(x, g), exact) + HALF_ULP
+
+
+@pytest.mark.parametrize("dim", [0, 1, (0, 1)])
+def test_doubles(dim):
+    """Held against sums in the processor's longer floats."""
+    x = torch.randn(8192, 64, dtype=torch.float64) + 0.3
+    exact = torch.from_numpy(np.asarray(x.numpy().astype("longdouble").sum(dim), dtype="float64"))
+    program = lambda x: x.sum(dim)  # noqa: E731
+    ours, eager = error(tofuse.compile(program)(x), exact), error(program(x), exact)
+    assert ours <= 1.25 * eager + 2.0**-53
+
+
+def test_halves_are_summed_in_floats():
+    x = (torch.randn(8192, 64) + 0.3).bfloat16()
+    holds(x, lambda x: torch.stack([x.sum(0)[:64], x[:64].sum(1)]))
+
+
+def test_stages():
+    """Few terms need none, and no accumulator but the last takes more than it may."""
+    assert [stages(n) for n in (1, FIRST, FIRST + 1, FIRST * NEXT, FIRST * NEXT + 1)] == [
+        *(0, 0, 1, 1, 2)
+    ]
+    for n in (10, 1000, 10**6):
+        count = stages(n)
+        assert count == 0 or n <= due(count) < n * NEXT
