@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.decompose import decompositions
+from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.partition import partition
 from tofuse.capture.programs import guard_overlaps, pass_through_dropout, refusal
 from tofuse.capture.resize import hide_resizing
@@ -54,6 +55,8 @@ def aot_backend(
         def compile_phase(gm: GraphModule, example_inputs: Sequence[object]) -> Boxed:
             if phase == "inference":
                 gm = merge_seeds(gm)
+            if phase == "forward":
+                accept_any_layout()
             return boxed(compile_graph(gm, phase))
 
         return compile_phase
