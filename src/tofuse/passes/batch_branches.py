@@ -31,11 +31,10 @@ def batch_branches(graph: Graph) -> Graph:
     they differ in anything but their pieces, or read large values of their own.
     """
     branches, cats = candidates(graph)
-    for chosen in (cats, closed(cats, branches)) if cats else ():
-        batched = _Batch(graph, branches, chosen).graph() if chosen else None
-        if batched is not None:
-            return batched
-    return graph
+    batched = _Batch(graph, branches, cats).graph() if cats else None
+    if batched is None and (rest := closed(cats, branches)):
+        batched = _Batch(graph, branches, rest).graph()
+    return graph if batched is None else batched
 
 
 class _Batch:
