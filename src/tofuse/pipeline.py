@@ -35,6 +35,7 @@ from tofuse.ir.show import show_graph
 from tofuse.ir.tiles import GpuTarget
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
+from tofuse.passes.near_misses import near_misses
 from tofuse.report.model import (
     LITTLE,
     GraphReport,
@@ -124,7 +125,8 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in made.built))
     stages.text("source", lambda: "\n".join(b.source for b in made.built))
     stages.text("plan", lambda: repr(made.plan))
-    report = _report(phase, captured.graph, part, made, stages.spans)
+    told = replace(part, verdicts=(*part.verdicts, *near_misses(captured.graph, graph)))
+    report = _report(phase, captured.graph, told, made, stages.spans)
     held = [v for v in part.graph.inputs if v.name in kept]
     clock = keep(
         with_memory(
