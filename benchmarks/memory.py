@@ -22,7 +22,7 @@ from benchmarks.measure import stepper
 from benchmarks.seeds import SEEDS, Program, Size
 from benchmarks.workloads.catalogue import choose
 
-GROUPS = ("table", "extra", "models")
+GROUPS = ("table", "extra", "bf16", "models")
 SLACK = 64 * 1024  # bytes of seeds and row statistics, and of what Python's own calls allocate
 WARM = 2  # runs before the one that is measured
 Compile = Callable[[Program], Program]

@@ -31,11 +31,15 @@ class Ready:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The first step took so long; the mean magnitude of each result tells peers that differ."""
+    """The first step took so long; the mean magnitude of each result tells peers that differ.
+
+    `predicted_s` is what the cost model says of a step's regions, where the peer has one.
+    """
 
     seconds: float
     least_bytes: int | None
     magnitudes: tuple[float, ...]
+    predicted_s: float | None = None
 
 
 @dataclass(frozen=True)

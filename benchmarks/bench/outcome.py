@@ -15,12 +15,16 @@ FAR = 0.05  # a mean magnitude this far from eager's, in proportion, is wrong in
 
 @dataclass(frozen=True)
 class Figures:
-    """One peer's: seconds of each round and of the first call, and memory that steps needed."""
+    """One peer's: seconds of each round and of the first call, and memory that steps needed.
+
+    `predicted_s` is what its cost model says of all regions of a step; None where it has none.
+    """
 
     rounds_s: tuple[float, ...]
     compile_s: float
     memory_bytes: int
     magnitudes: tuple[float, ...]
+    predicted_s: float | None = None
 
     @property
     def median_s(self) -> float:
@@ -123,6 +127,7 @@ def as_json(outcome: Outcome) -> dict[str, object]:
             name: {
                 "median_s": figures.median_s,
                 "rounds_s": figures.rounds_s,
+                "predicted_s": figures.predicted_s,
                 "compile_s": figures.compile_s,
                 "memory_bytes": figures.memory_bytes,
             }

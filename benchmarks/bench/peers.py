@@ -6,11 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from platformdirs import user_cache_dir
 
 import tofuse
 from benchmarks.seeds import Program
+from tofuse.api import compile_reporting
+from tofuse.config import make_config
+from tofuse.report.model import Report
 
 US = "tofuse"
+CALIBRATED = "TOFUSE_BENCH_CALIBRATED"  # the folder of measured machines, for our workers
+Reporting = Callable[[Program], tuple[Program, Report]]
 
 # glibc then keeps every block it is given back, instead of mapping fresh pages on each call.
 KEEP_WARM = {
@@ -35,6 +41,7 @@ class Peer:
     modules: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     caches_of: str | None = None
+    reporting: Reporting | None = None  # compiles, and says what it predicts
 
     def environment(self, caches: Path) -> dict[str, str]:
         """The caller's environment with this peer's allocator, and with caches in that folder."""
@@ -44,6 +51,7 @@ class Peer:
             **self.settings,
             "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
             "XDG_CACHE_HOME": str(caches),
+            CALIBRATED: user_cache_dir("tofuse"),
             "HF_HUB_OFFLINE": "1",
         }
 
@@ -60,13 +68,19 @@ def ours(program: Program) -> Program:
     return tofuse.compile(program)
 
 
+def reporting(program: Program) -> tuple[Program, Report]:
+    """Compiled with the machine that was measured before, if one was; its caches are ours."""
+    folder = os.environ.get(CALIBRATED)
+    return compile_reporting(program, make_config({"cache_dir": folder}))
+
+
 CAPTURE = ("torch._dynamo", "torch._functorch.aot_autograd")
 INDUCTOR = (*CAPTURE, "torch._inductor.compile_fx")
 
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(US, "tofuse", ours, CAPTURE),
+        Peer(US, "tofuse", ours, CAPTURE, reporting=reporting),
         Peer("eager", "eager", as_it_is),
         Peer("inductor", "Inductor as installed", inductor, INDUCTOR),
         Peer(

@@ -60,6 +60,7 @@ class Entrant:
             self.compiled.seconds,
             self.settled.memory_bytes,
             self.compiled.magnitudes,
+            self.compiled.predicted_s,
         )
 
 

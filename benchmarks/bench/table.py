@@ -35,9 +35,10 @@ def table(title: str, outcomes: Sequence[Outcome], peers: Sequence[str]) -> Tabl
 
 
 def headings(peers: Sequence[str]) -> list[str]:
-    everyone = (US, *peers)
     return [
-        *(f"{SHORT[name]} ms" for name in everyone),
+        f"{SHORT[US]} ms",
+        "predicted ms",
+        *(f"{SHORT[name]} ms" for name in peers),
         *(f"{SHORT[name]}/ours" for name in peers),
         "share",
         "compile s",
@@ -51,7 +52,8 @@ def legend(peers: Sequence[str]) -> str:
     compiling = [SHORT[name] for name in (US, *peers) if name in COMPILERS]
     return (
         f"compile s: {', '.join(compiling)}; memory MB: {', '.join(everyone)}; "
-        "share: of the copy's bandwidth"
+        "share: of the copy's bandwidth; "
+        "predicted: by the machine that tofuse.calibrate() measured, else an assumed one"
     )
 
 
@@ -62,7 +64,9 @@ def cells(outcome: Outcome, peers: Sequence[str]) -> list[Text]:
     memory = {name: f"{f.memory_bytes / 1e6:.0f}" for name, f in outcome.figures.items()}
     share = outcome.share
     return [
-        *(time(outcome, name) for name in everyone),
+        time(outcome, US),
+        predicted(outcome),
+        *(time(outcome, name) for name in peers),
         *(ratio(outcome.ratio(name)) for name in peers),
         Text("" if share is None else f"{share:.2f}"),
         Text(", ".join(seconds.get(name, "-") for name in compiling)),
@@ -75,6 +79,12 @@ def time(outcome: Outcome, peer: str) -> Text:
     if peer in outcome.failures:
         return Text(outcome.failures[peer][:CELL_CHARACTERS], style="red")
     return Text(milliseconds(outcome.figures[peer].median_s * 1e3))
+
+
+def predicted(outcome: Outcome) -> Text:
+    """Milliseconds that our cost model says of a step's regions, without the calls around them."""
+    seconds = outcome.figures[US].predicted_s if US in outcome.figures else None
+    return Text("" if seconds is None else milliseconds(seconds * 1e3))
 
 
 def ratio(value: float | None) -> Text:

@@ -23,7 +23,7 @@ from benchmarks.bench.messages import (
     Took,
     Turn,
 )
-from benchmarks.bench.peers import PEERS, Peer
+from benchmarks.bench.peers import PEERS, Peer, Reporting
 from benchmarks.seeds import RNG_SEED, Size
 from benchmarks.workloads.base import Case, Step
 from benchmarks.workloads.catalogue import pick
@@ -71,7 +71,15 @@ def first(peer: Peer, case: Case) -> tuple[Step, Reply]:
     results = step.run()
     seconds = time.perf_counter() - start
     magnitudes = tuple(x.detach().double().abs().mean().item() for x in results)
-    return step, Compiled(seconds, step.least_bytes(), magnitudes)
+    predicted = None if peer.reporting is None else predict(peer.reporting, case)
+    return step, Compiled(seconds, step.least_bytes(), magnitudes, predicted)
+
+
+def predict(reporting: Reporting, case: Case) -> float:
+    """Seconds that the cost model says of a step's regions; compiles once more, for the report."""
+    compiled, report = reporting(case.target)
+    case.drive(compiled).run()
+    return sum(r.predicted_us for r in report.regions) / 1e6
 
 
 def answer(request: Request, step: Step) -> Reply:

@@ -41,6 +41,7 @@ from tofuse.runtime.execute import Run, Tensor, load_plan
 from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.launch import Launcher, Part, find_openmp
 from tofuse.runtime.machines import measured_machine
+from tofuse.runtime.out_variants import out_variant as variant
 from tofuse.runtime.pool import POOL
 from tofuse.runtime.products import ProductLauncher
 from tofuse.runtime.verify import Checked, Inputs, save_inputs
@@ -75,7 +76,7 @@ def assemble(
     streams = streamed(part)
     measured = measured_machine(target, config)
     executors = executors_of(config)
-    assigned = {r: assign_call(r, executors, measured) for r in part.regions if r.library}
+    assigned = {r: assign_call(r, executors, measured, variant) for r in part.regions if r.library}
     wanted, unfit = _wanted(part, choices, executors)
     made = build_regions(wanted, part, streams, target, config)
     built = [b for b in made if isinstance(b, Built)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config, Option, make_config
+from tofuse.fusion.library_cost import FRESH
 from tofuse.ir.machine import Machine
 from tofuse.ir.parse import parse_graph
 from tofuse.pipeline import compile_text
@@ -162,7 +163,18 @@ def _memory(base: Machine, threads: int) -> Machine:
     if threads > 1:  # together no slower than one alone, whatever disturbed the measurement
         together = max(memory, base.core_rate)
         return replace(base, shared_rate=max(l3, base.l3_rate), memory_rate=together)
-    return replace(base, l2_rate=rate(base.l2_bytes * 0.5), l3_rate=l3, core_rate=memory)
+    fresh = _fresh_rate(replace(base, core_rate=memory))
+    return replace(
+        base, l2_rate=rate(base.l2_bytes * 0.5), l3_rate=l3, core_rate=memory, fresh_rate=fresh
+    )
+
+
+def _fresh_rate(base: Machine) -> float:
+    """Bytes a nanosecond of results that PyTorch allocates itself, beyond writing them."""
+    nbytes = 2 * FRESH
+    took = _time(_call("aten.clone.default", "$0", str(nbytes // 4)), SHARED_BUDGET_S)
+    moving = 2 * nbytes / base.core_rate / 1e3
+    return nbytes / max(1.0, took - base.call_us - moving) / 1e3
 
 
 def _threads(base: Machine) -> Machine:
@@ -179,6 +191,7 @@ _PROBES: dict[str, tuple[str, str]] = {
     "divide": ("  c = div(q, p) : F", "c"),
     "exp": ("  c = exp(p) : F", "c"),
     "tanh": ("  c = tanh(p) : F", "c"),
+    "sin": ("  c = sin(p) : F", "c"),
     "erf": ("  c = erf(p) : F", "c"),
     "pow": ("  c = pow(q, p) : F", "c"),
     "remainder": ("  c = fmod(q, p) : F", "c"),

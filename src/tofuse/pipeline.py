@@ -14,6 +14,7 @@ from tofuse.building import Built, build_region
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.capture.eager import EagerMemory
+from tofuse.capture.gradients import gradients
 from tofuse.config import Config
 from tofuse.errors import CaptureError
 from tofuse.executors import executors_of
@@ -35,6 +36,7 @@ from tofuse.ir.show import show_graph
 from tofuse.ir.tiles import GpuTarget
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
+from tofuse.passes.near_misses import near_misses
 from tofuse.report.model import (
     LITTLE,
     GraphReport,
@@ -51,6 +53,7 @@ from tofuse.runtime.build import Signature, plan_timeline
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import find_vector_library, thread_count
+from tofuse.runtime.layouts import ByLayout
 from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.together import launch_count, sharing
 from tofuse.schedule.choose import choose_schedule
@@ -69,7 +72,24 @@ def compile_graph(gm: AtenGraph, phase: str, config: Config, keep: Keep) -> Run:
     except CaptureError as e:
         keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
         return graph_runner(gm)
-    return compile_captured(captured, phase, config, keep)
+    run = compile_captured(captured, phase, config, keep)
+    return run if phase != "backward" else _for_any_layout(run, captured, config)
+
+
+def _for_any_layout(run: Run, captured: Captured, config: Config) -> Run:
+    """A backward that is compiled again where gradients keep coming in another layout."""
+    given = gradients(captured)
+
+    def compile_laid(layouts: Mapping[int, tuple[int, ...]]) -> Run:
+        try:
+            return compile_captured(given.laid(layouts), "backward", config, lambda report: None)
+        except Exception as error:
+            if config.strict:
+                raise
+            warnings.warn(f"tofuse copies gradients of another layout: {error}", stacklevel=2)
+            return run
+
+    return ByLayout(run, given.expected, compile_laid) if given.expected else run
 
 
 def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep) -> Run:
@@ -107,7 +127,8 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in made.built))
     stages.text("source", lambda: "\n".join(b.source for b in made.built))
     stages.text("plan", lambda: repr(made.plan))
-    report = _report(phase, captured.graph, part, made, stages.spans)
+    told = replace(part, verdicts=(*part.verdicts, *near_misses(captured.graph, graph)))
+    report = _report(phase, captured.graph, told, made, stages.spans)
     report = replace(report, notes=(*captured.notes, *report.notes))
     held = [v for v in part.graph.inputs if v.name in kept]
     clock = keep(

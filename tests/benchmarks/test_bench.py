@@ -16,6 +16,7 @@ from benchmarks.bench.page import write_page
 from benchmarks.bench.peers import KEEP_WARM, PEERS, US
 from benchmarks.bench.process import WorkerFailed, scratch, started
 from benchmarks.bench.table import complaints, line, summary, tables
+from benchmarks.bench.worker import predict
 from benchmarks.workloads import bars, extra, table
 from benchmarks.workloads.base import Workload, leaf
 from benchmarks.workloads.catalogue import COPY, GROUPS, MODELS, WORKLOADS, choose, pick
@@ -172,6 +173,32 @@ def test_ratios_and_share_take_medians():
     assert got.ratio("eager") == pytest.approx(8.0)
     assert got.ratio("inductor") is None
     assert got.share == pytest.approx(0.75)
+
+
+def test_what_is_predicted_stands_beside_our_time(tmp_path: Path):
+    told = outcome(1.0, eager=10.0)
+    told.figures[US] = replace(told.figures[US], predicted_s=1.25e-3)
+    (drawn,) = tables([told], ["eager"])
+    headings = [str(column.header) for column in drawn.columns]
+    assert headings[1:4] == ["ours ms", "predicted ms", "eager ms"]
+    assert "1.25" in str(next(iter(drawn.columns[2].cells)))
+    peers = as_json(told)["peers"]
+    assert isinstance(peers, dict)
+    assert peers[US]["predicted_s"] == 1.25e-3
+    assert peers["eager"]["predicted_s"] is None
+    write_page([told], ["eager"], "bench", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "predicted ms" in page and "1.25" in page
+
+
+def test_the_prediction_is_of_all_regions_of_a_step():
+    case = pick("softmax_backward").build("small")
+    reporting = PEERS[US].reporting
+    assert reporting is not None
+    compiled, report = reporting(case.target)
+    case.drive(compiled).run()
+    assert {g.phase for g in report.graphs} == {"forward", "backward"}
+    assert predict(reporting, case) == sum(r.predicted_us for r in report.regions) / 1e6 > 0
 
 
 def test_a_bar_held():

@@ -153,3 +153,63 @@ def test_a_matrix_product_costs_by_its_arithmetic():
 
     assert 7 < product_us(2048) / product_us(1024) < 8.1
     assert abs(product_us(1024) / (2 * 1024**3 / 100 / 1e3) - 1) < 0.2
+
+
+def call_us(text: str, pooled: bool = False) -> float:
+    graph = parse_graph(text)
+    region = Region("call", graph.ops, graph.ops[0].results, library=True)
+    return library_us(region, default_machine(1, 16), pooled)
+
+
+def test_a_call_costs_more_for_a_list_of_tensors():
+    def cat_us(n: int) -> float:
+        inputs, operands = (", ".join(f"x{k}{kind}" for k in range(n)) for kind in (": f32[1]", ""))
+        args = "[" + ", ".join(f"${k}" for k in range(n)) + "], 0"
+        attrs = f"target='aten.cat.default', args='{args}', shape=({n},), dtype=f32"
+        return call_us(f"""graph({inputs}) {{
+  v = opaque({operands}, {attrs}) : f32[{n}]
+  return v
+}}""")
+
+    machine = default_machine(1, 16)
+    assert machine.call_us <= cat_us(2) < 1.1 * machine.call_us
+    assert 5 * cat_us(2) < cat_us(200) < 100 * cat_us(2)
+
+
+def test_large_results_that_pytorch_allocates_are_fresh_pages():
+    def clone(n: int) -> str:
+        return f"""graph(x: f32[{n}]) {{
+  v = opaque(x, target='aten.clone.default', args='$0', shape=({n},), dtype=f32) : f32[{n}]
+  return v
+}}"""
+
+    machine, n = default_machine(1, 16), 16 << 20
+    beyond = call_us(clone(n)) - call_us(clone(n), pooled=True)
+    assert abs(beyond - 4 * n / machine.fresh_rate / 1e3) < 1
+    small = 1 << 20
+    assert call_us(clone(small)) == call_us(clone(small), pooled=True)
+
+
+def test_what_is_stored_past_the_caches_leaves_the_operands_there():
+    """Operands that fit the shared cache are read from it, though results would not fit beside."""
+    n = 5 << 20  # 20 MB of 32
+    machine = default_machine(1, 16)
+    text = """kernel k(x: in f32, y: %s f32) over i:%d {
+  v0 = load x[i] : f32
+  store y[i] v0 : f32
+}"""
+    kept, past = (cost(kernel(text % (role, n))).traffic_us for role in ("out", "stream"))
+    expected = 4 * n / machine.l3_rate + 4 * n / machine.core_rate
+    assert past < 0.9 * kept
+    assert abs(past * 1e3 / expected - 1) < 0.01
+
+
+def test_a_footprint_a_little_over_the_shared_cache_is_partly_in_it():
+    sizes = [int(share * (32 << 20) / 8) for share in (0.7, 0.8, 1.0, 1.2, 1.3)]
+    rates = [8 * n / cost(pointwise(n)).traffic_us for n in sizes]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > rates[1] > rates[2] > rates[3] > rates[4]
+
+
+def test_sine_is_cheaper_than_the_error_function():
+    assert cost(pointwise(10_000, "sin")).work_us < cost(pointwise(10_000, "erf")).work_us

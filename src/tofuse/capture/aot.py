@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import NOTES
 from tofuse.capture.decompose import decompositions
+from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.partition import partition
 from tofuse.capture.programs import guard_overlaps, pass_through_dropout, refusal
 from tofuse.capture.relayout import RELAID, channels_last
@@ -55,21 +56,11 @@ def aot_backend(
     where AOTAutograd fails and `failed`, which is told of the error, does not raise.
     """
 
-    def compiler(phase: str, note: str) -> Callable[[GraphModule, Sequence[object]], Boxed]:
-        def compile_phase(gm: GraphModule, example_inputs: Sequence[object]) -> Boxed:
-            if phase == "inference":
-                gm = merge_seeds(gm)
-            if note:
-                gm.meta[NOTES] = (note,)
-            return boxed(compile_graph(gm, phase))
-
-        return compile_phase
-
     def program(writes: bool, note: str) -> Backend:
         found: Backend = aot_autograd(
-            fw_compiler=compiler("forward", note),
-            bw_compiler=compiler("backward", ""),
-            inference_compiler=compiler("inference", note),
+            fw_compiler=_compiler(compile_graph, "forward", note),
+            bw_compiler=_compiler(compile_graph, "backward"),
+            inference_compiler=_compiler(compile_graph, "inference", note),
             partition_fn=_refuse_training
             if writes
             else functools.partial(partition_joint, budget=memory_budget),
@@ -96,6 +87,23 @@ def aot_backend(
             return gm.forward
 
     return backend
+
+
+def _compiler(
+    compile_graph: CompileGraph, phase: str, note: str = ""
+) -> Callable[[GraphModule, Sequence[object]], Boxed]:
+    """What AOTAutograd calls for the graph of a phase; the note is for the report."""
+
+    def compile_phase(gm: GraphModule, example_inputs: Sequence[object]) -> Boxed:
+        if phase == "inference":
+            gm = merge_seeds(gm)
+        if note:
+            gm.meta[NOTES] = (note,)
+        if phase == "forward":
+            accept_any_layout()
+        return boxed(compile_graph(gm, phase))
+
+    return compile_phase
 
 
 class _Trains(Exception):

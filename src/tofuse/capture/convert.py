@@ -23,6 +23,7 @@ from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.eager import EagerMemory, memory_of
 from tofuse.capture.location import locate
 from tofuse.capture.opaque import opaque
+from tofuse.capture.repeats import Repeats
 from tofuse.capture.rules_create import CREATION
 from tofuse.capture.rules_pointwise import POINTWISE
 from tofuse.capture.rules_reduce import REDUCTIONS
@@ -85,6 +86,10 @@ class _Converter:
     env: dict[Node, Result] = field(default_factory=dict)
     constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
     writes: list[tuple[Value, Value]] = field(default_factory=list)
+    plain: dict[Node, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.repeats = Repeats(self.build)
 
     def run(self, name: str) -> Captured:
         nodes = list(self.gm.graph.nodes)
@@ -202,25 +207,35 @@ class _Converter:
     def _aten(self, node: Node, target: torch._ops.OpOverload) -> Result:
         args = [self._resolve(a) for a in node.args]
         kwargs = {k: self._resolve(a) for k, a in node.kwargs.items()}
-        schema = target._schema.arguments
-        named: dict[str, Argument] = {
-            a.name: a.default_value for a in schema if a.has_default_value()
-        }
-        named |= dict(zip((a.name for a in schema), args, strict=False))
-        call = Call(self.build, node, named | kwargs)
+        names, defaults = _schema(target)
+        named = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        call = Call(self.build, node, named)
         rule, mark = rule_of(target), len(self.build.ops)
-        taken = str(target).rpartition(".")[0] not in VIEWS and claimed(node, self.claims)
-        if rule is not None and not taken and fusible(node, target):
+        taken = claimed(node, self.claims) and str(target).rpartition(".")[0] not in VIEWS
+        if rule is not None and not taken and fusible(node, target, self.plain):
             try:
-                self.build.device = _device(node)
-                return self._finals(call, rule(call), mark)
+                return self._ruled(call, rule, mark)
             except Refused:
                 del self.build.ops[mark:]
         if str(target) == CONVOLUTION_BACKWARD and not taken and fusible(node, target):
             return convolution_backward(call, args)
         return opaque(call, args, kwargs)
 
-    def _finals(self, call: Call, found: Value | tuple[Value, ...], mark: int) -> Result:
+    def _ruled(self, call: Call, rule: Rule, mark: int) -> Result:
+        """What a rule makes of a call, or made of one like it."""
+        operands, base = dict[Value, int](), self.build.count
+        key = self.repeats.key(call, operands)
+        if key is not None and key in self.repeats.known:
+            return self.repeats.again(self.repeats.known[key], operands, call.node.name)
+        self.build.device = _device(call.node)
+        found = self._finals(call, rule(call), mark)
+        if key is not None:
+            self.repeats.learn(key, operands, found, mark, base)
+        return found
+
+    def _finals(
+        self, call: Call, found: Value | tuple[Value, ...], mark: int
+    ) -> Value | list[Value]:
         """Check a rule's results against torch's, and give them torch's strides."""
         single = isinstance(found, Value)
         results = self._owned(call, [found] if isinstance(found, Value) else list(found), mark)
@@ -285,22 +300,43 @@ def _is_fresh(value: Value, made: Mapping[Value, Op]) -> bool:
     return value in made and opdef(made[value].kind).pattern is not Pattern.BROADCAST
 
 
-def fusible(node: Node, target: torch._ops.OpOverload) -> bool:
-    """Whether every tensor of the call has a dtype, layout and device that the rules know."""
+@lru_cache(maxsize=4096)
+def _schema(target: torch._ops.OpOverload) -> tuple[tuple[str, ...], dict[str, Argument]]:
+    """The names of an overload's arguments, and their defaults."""
+    arguments = target._schema.arguments
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    return tuple(a.name for a in arguments), defaults
+
+
+def fusible(
+    node: Node, target: torch._ops.OpOverload, known: dict[Node, bool] | None = None
+) -> bool:
+    """Whether every tensor of the call has a dtype, layout and device that the rules know.
+
+    `known` holds the answers for nodes that were asked about before.
+    """
     if target._schema.is_mutable or target._schema.overload_name.endswith("out"):
         return False
-    values = [n.meta.get("val") for n in node.all_input_nodes] + [node.meta.get("val")]
-    tensors: list[torch.Tensor] = []
-    for value in values:
-        group = value if isinstance(value, (list, tuple)) else [value]
-        tensors += [v for v in group if isinstance(v, torch.Tensor)]
+    known = {} if known is None else known
+    for n in (*node.all_input_nodes, node):
+        if n not in known:
+            known[n] = _plain(n.meta.get("val"))
+        if not known[n]:
+            return False
+    return True
+
+
+def _plain(value: object) -> bool:
+    """Whether every tensor of a node's value has a dtype, layout and device the rules know."""
+    group = value if isinstance(value, (list, tuple)) else (value,)
     return all(
         t.layout is torch.strided
         and dtype_of(t.dtype) != DType.OTHER
         and t.device.type in DEVICES
         and not t.is_conj()
         and not t.is_neg()
-        for t in tensors
+        for t in group
+        if isinstance(t, torch.Tensor)
     )
 
 

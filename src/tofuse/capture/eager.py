@@ -65,6 +65,7 @@ class _Walk:
     order: Sequence[Node]
     num_fwd_outputs: int
     sizes: dict[int, int] = field(default_factory=dict)  # of storages
+    known: dict[Node, frozenset[int]] = field(default_factory=dict)  # the storages of each node
 
     def run(self) -> EagerMemory:
         outputs = tree_leaves(next(n for n in self.order if n.op == "output").args)
@@ -107,18 +108,20 @@ class _Walk:
 
     def _storages(self, nodes: Iterable[Node]) -> set[int]:
         """The storages of the nodes' tensors, whose sizes are noted."""
-        found = set()
+        found: set[int] = set()
         for node in nodes:
-            for key, nbytes in storages(node):
-                self.sizes[key] = nbytes
-                found.add(key)
+            if (keys := self.known.get(node)) is None:
+                pairs = storages(node)
+                self.sizes.update(pairs)
+                keys = self.known[node] = frozenset(key for key, _ in pairs)
+            found |= keys
         return found
 
 
 def storages(node: Node) -> list[tuple[int, int]]:
     """A key and the bytes of every storage that a node's value stands on."""
-    found = []
-    for value in tree_leaves(node.meta.get("val")):
+    found, made = [], node.meta.get("val")
+    for value in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             storage = value.untyped_storage()
             found.append((storage._cdata, _hint(storage.nbytes())))

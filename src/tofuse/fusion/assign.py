@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tofuse.fusion.library_cost import library_us
@@ -29,10 +30,16 @@ class Assignment:
         return f"{self.name}_{op.attr('target')}".replace(".", "_")
 
 
-def assign_call(region: Region, executors: Executors, machine: Machine) -> Assignment:
-    """Who runs a library region."""
+def assign_call(
+    region: Region,
+    executors: Executors,
+    machine: Machine,
+    pooled: Callable[[str], object | None] = lambda target: None,
+) -> Assignment:
+    """Who runs a library region; `pooled` answers for operators that write where they are told."""
     op = region.ops[0]
-    expected = library_us(region, machine)
+    given = pooled(str(op.attr("target"))) is not None
+    expected = library_us(region, machine, given)
     request = request_of(op)
     chosen, why = executors.choose(request, expected)
     if chosen is None:

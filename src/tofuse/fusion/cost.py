@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Union
 
+from tofuse.fusion.guarded import shares, touched
 from tofuse.ir.dims import hint, product
 from tofuse.ir.kernel import (
     Affine,
@@ -31,6 +32,7 @@ LINE = 64  # bytes that memory moves at once
 OVERLAP = 0.15  # of the smaller of arithmetic and traffic is not hidden behind the larger
 MARGIN = 2.5  # by which a merge must be predicted slower: what it is held against is a lower bound
 FEW_LINES = 512  # strided lines that stay in the nearest cache from one loop to the next
+PARTLY = (0.75, 1.25)  # of the shared cache: between, part of what is read again is still there
 Access = Union[Load, Store, Take]  # noqa: UP007
 
 
@@ -92,9 +94,15 @@ def _rate(machine: Machine, footprint: float, threads: int) -> float:
     """Bytes a nanosecond from the nearest memory that holds `footprint` bytes."""
     if footprint <= machine.l2_bytes * threads:
         return machine.l2_rate * threads
-    if footprint <= machine.l3_bytes * 0.75:
-        return min(machine.l3_rate * threads, machine.shared_rate)
-    return min(machine.core_rate * threads, machine.memory_rate)
+    near = min(machine.l3_rate * threads, machine.shared_rate)
+    far = min(machine.core_rate * threads, machine.memory_rate)
+    least, most = (share * machine.l3_bytes for share in PARTLY)
+    if footprint <= least:
+        return near
+    if footprint >= most:
+        return far
+    missed = (footprint - least) / (most - least)
+    return 1 / ((1 - missed) / near + missed / far)
 
 
 @dataclass(eq=False)
@@ -109,14 +117,20 @@ class _Estimate:
     spent: list[tuple[Stmt, float, float]] = field(default_factory=list)  # points and ns, by place
     values: dict[str, frozenset[str]] = field(default_factory=dict)  # the axes each depends on
     phase: int = 0
+    shares: dict[Stmt, float] = field(default_factory=dict)  # of the points that need it
 
     def run(self) -> Cost:
         kernel, machine = self.nest.kernel, self.machine
         self.values, _ = iteration_axes(kernel)
+        schedule = self.nest.schedule
+        self.shares = shares(kernel, schedule.loops[-1].axis if schedule.vector > 1 else None)
         points = hint(product(a.extent for a in kernel.axes))
         worth = min(machine.threads, threads_worth(points, kernel_work(kernel)))
         total, work, traffic, widest = machine.launch_us * 1e3, 0.0, 0.0, 1
-        footprint = sum(_span(s, kernel) for s in _first_accesses(kernel))
+        spans = {s.buffer: _span(s, kernel) for s in _first_accesses(kernel)}
+        footprint = sum(spans.values())
+        past = frozenset(b.name for b in kernel.buffers if b.role == "stream")
+        cached = sum(span for name, span in spans.items() if name not in past)
         for k, phase in enumerate(self.nest.phases):
             self.phase, self.work_ns, self.again_ns, self.nbytes = k, 0.0, 0.0, {}
             trips = math.prod(self._trips(lp, phase.band) for lp in phase.band)
@@ -125,8 +139,7 @@ class _Estimate:
             widest = max(widest, self.threads)
             self._phase(phase, trips)
             busy = self.work_ns * share / self.threads
-            moved = sum(self.nbytes.values()) / _rate(machine, footprint, self.threads)
-            moved += self.again_ns
+            moved = self._moved(past, cached) + self.again_ns
             total += max(busy, moved) + OVERLAP * min(busy, moved)
             work, traffic = work + busy, traffic + moved
         if widest > 1:
@@ -141,6 +154,14 @@ class _Estimate:
         return Cost(
             total / 1e3, work / 1e3, traffic / 1e3, int(footprint), widest, again, apart / 1e3
         )
+
+    def _moved(self, past: frozenset[str], cached: float) -> float:
+        """ns of each byte from its home; what is stored past the caches takes no place in them."""
+        streamed = sum(n for name, n in self.nbytes.items() if name in past)
+        rest = sum(self.nbytes.values()) - streamed
+        machine = self.machine
+        to_memory = min(machine.core_rate * self.threads, machine.memory_rate)
+        return streamed / to_memory + rest / _rate(machine, cached, self.threads)
 
     def _phase(self, phase: Phase, trips: int) -> None:
         self._nodes(phase.head, (), 1.0, 1.0)
@@ -159,7 +180,7 @@ class _Estimate:
             match node:
                 case Do():
                     before = self.work_ns
-                    self._statement(node.stmt, around, times)
+                    self._statement(node.stmt, around, times * self.shares.get(node.stmt, 1.0))
                     self.spent.append((node.stmt, points, self.work_ns - before))
                 case Restore():
                     self._arithmetic("load", node.scratch.dtype, around, times)
@@ -323,7 +344,7 @@ def _first_accesses(kernel: Kernel) -> list[Access]:
 def _span(stmt: Access, kernel: Kernel) -> float:
     """Bytes of distinct elements that an access touches."""
     buffer = next(b for b in kernel.buffers if b.name == stmt.buffer)
-    elements = _distinct(stmt.index, kernel)
+    elements = _distinct(stmt.index, kernel) * touched(kernel, stmt.buffer)
     if isinstance(stmt, Take):
         points = math.prod(hint(a.extent) for a in kernel.axes)
         elements = min(points, elements * hint(stmt.extent))
@@ -348,7 +369,8 @@ _CLASSES = {
     **_rows("divide", "div sqrt rsqrt reciprocal"),
     **_rows("exp", "exp exp2 expm1 log log2 log10 log1p sigmoid"),
     **_rows("tanh", "sinh cosh tanh"),
-    **_rows("erf", "sin cos tan asin acos atan asinh acosh atanh erf erfc"),
+    **_rows("sin", "sin cos"),
+    **_rows("erf", "tan asin acos atan asinh acosh atanh erf erfc"),
     **_rows("pow", "pow atan2 hypot lgamma"),
     **_rows("remainder", "truncdiv floordiv remainder fmod"),
 }

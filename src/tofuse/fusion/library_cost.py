@@ -13,26 +13,37 @@ from tofuse.ir.region import Region
 from tofuse.ops.table import Pattern, opdef
 
 TRIPS = 3.0  # how often an op of several passes inside moves its operands; softmax, pooling
+FEW = 3  # operands that the cost of a call includes; lists of tensors are longer
+OPERAND = 0.15  # of a call, for each more; see docs/measurements.md
+FRESH = 32 << 20  # bytes that malloc takes from the system each time: glibc's largest threshold
 
 
-def library_us(region: Region, machine: Machine) -> float:
-    """Microseconds of a region run op by op through PyTorch."""
+def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:
+    """Microseconds of a region run op by op through PyTorch; `pooled`: into memory given to it."""
     here = machine_on(device_of(region.ops), machine)
-    return sum(_op_us(op, here) for op in region.ops if not _is_view(op))
+    return sum(_op_us(op, here, pooled) for op in region.ops if not _is_view(op))
 
 
-def _op_us(op: Op, machine: Machine) -> float:
+def _op_us(op: Op, machine: Machine, pooled: bool) -> float:
+    if op.kind == "opaque" and str(op.attr("target")).startswith("tofuse."):
+        return machine.call_us * 0.5
+    calling = machine.call_us * (1 + OPERAND * max(0, len(op.inputs) - FEW))
+    fresh = 0 if pooled else sum(n for v in op.results if (n := _nbytes(v)) >= FRESH)
+    return calling + fresh / machine.fresh_rate / 1e3 + _running_us(op, machine)
+
+
+def _running_us(op: Op, machine: Machine) -> float:
+    """Beyond the call itself, in memory that is there."""
     nbytes = sum(_nbytes(v) for v in (*dict.fromkeys(op.inputs), *op.results))
     moving = traffic_us(machine, nbytes)
     if op.kind != "opaque":
         points = max((hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
         adding = points * opdef(op.kind).cost * machine.cost("cheap") / 1e3 / machine.threads
-        return machine.call_us + max(moving, adding)
+        return max(moving, adding)
     done = _flops(op)
     if done:
-        return machine.call_us + moving + done / (machine.flops * machine.threads) / 1e3
-    free = str(op.attr("target")).startswith("tofuse.")
-    return machine.call_us * 0.5 if free else machine.call_us + TRIPS * moving
+        return moving + done / (machine.flops * machine.threads) / 1e3
+    return TRIPS * moving
 
 
 def _flops(op: Op) -> float:

@@ -11,16 +11,24 @@ from tofuse.ir.region import Partition, Strided
 
 LARGE = 8 << 20  # bytes; streamed stores gain 30 to 40 % there, see docs/measurements.md
 
+BETWEEN = 2 * LARGE  # what may be moved between a write and a read that still finds it
+
 
 def streamed(part: Partition) -> frozenset[Value]:
-    """Large outputs of kernels that the next region does not read."""
+    """Large outputs of kernels that are not read soon: by the next region, or before much else is
+    moved."""
     found: set[Value] = set()
-    regions = [*part.regions, None]
-    for region, after in zip(part.regions, regions[1:], strict=True):
-        soon = {_root(part.storage, v) for v in after.inputs} if after is not None else set()
-        for v in () if region.library else region.outputs:
-            if hint(v.type.nbytes) >= LARGE and v not in soon:
-                found.add(v)
+    for k, region in enumerate(part.regions):
+        large = {v for v in region.outputs if hint(v.type.nbytes) >= LARGE}
+        if region.library or not large:
+            continue
+        between = 0
+        for after in part.regions[k + 1 :]:
+            large -= {_root(part.storage, v) for v in after.inputs}
+            between += sum(hint(v.type.nbytes) for v in (*after.inputs, *after.outputs))
+            if between > BETWEEN or not large:
+                break
+        found |= large
     return frozenset(found)
 
 

@@ -16,7 +16,8 @@ DEFAULT_NS: Mapping[str, float] = {
     "divide": 0.03,  # div, sqrt, reciprocal
     "exp": 0.12,  # exp, log, sigmoid
     "tanh": 0.11,  # tanh, sinh, cosh
-    "erf": 0.25,  # erf, sin, cos, the inverse functions
+    "sin": 0.12,  # sin, cos
+    "erf": 0.25,  # erf, tan, the inverse functions
     "pow": 1.0,  # pow, atan2, hypot, lgamma
     "remainder": 7.0,  # integer division, fmod
     "random": 0.37,  # a number of Philox-4x32-10
@@ -49,6 +50,7 @@ class Machine:
     row_ns: float = 2.0  # entering a loop
     fold_ns: float = 4.0  # bringing one reduction's vectors together at the end of a loop
     call_us: float = 2.0  # one of PyTorch's operators
+    fresh_rate: float = 3.0  # writing to memory that the system maps at the first touch
     flops: float = 100.0  # of a matrix product, one thread, operations a nanosecond
     ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_NS))
 
@@ -93,6 +95,7 @@ def gpu_machine() -> Machine:
         memory_rate=4300.0,
         launch_us=4.0,
         call_us=4.0,
+        fresh_rate=4300.0,
         flops=50_000.0,
         ns={k: v / 250 for k, v in DEFAULT_NS.items()},
     )

@@ -30,6 +30,7 @@ GRAPH_PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 def run_passes(graph: Graph, rounds: int = 3) -> Graph:
     """Run all passes, again and again until they change nothing, but at most `rounds` times."""
+    graph = batch_branches(dead_code(graph))  # first: what runs over one branch then runs once
     for _ in range(rounds):
         before = graph
         for pass_ in GRAPH_PASSES:

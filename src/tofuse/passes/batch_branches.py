@@ -20,6 +20,7 @@ from tofuse.passes.branches import (
 )
 from tofuse.passes.order import in_order
 from tofuse.passes.rewrite import Sweep, exposed
+from tofuse.passes.runs import nest_runs
 
 Attrs = dict[str, Attr]
 
@@ -28,14 +29,33 @@ def batch_branches(graph: Graph) -> Graph:
     """cat(f(x[0:m]), f(x[m:2m]), ...) = f over the pieces of x, with a leading dimension of pieces
 
     What others read of a single branch becomes a slice of that. The branches are left alone where
-    they differ in anything but their pieces, or read large values of their own.
+    they differ in anything but their pieces, or read large values of their own; of these, runs of
+    neighbours that match are batched, and joined with the rest.
     """
-    branches, cats = candidates(graph)
-    for chosen in (cats, closed(cats, branches)) if cats else ():
-        batched = _Batch(graph, branches, chosen).graph() if chosen else None
-        if batched is not None:
+    batched = _batched(graph)
+    if batched is not None:
+        return batched
+    cats = [op for op in graph.ops if op.kind == "cat" and len(op.inputs) > 2]
+    while cats:
+        nested, inner = nest_runs(graph, cats)
+        batched = _batched(nested) if inner else None
+        if batched is None:
+            return graph
+        left = {op.result for op in batched.ops if op.kind == "cat"}
+        refused = {outer for cat, outer in inner.items() if cat.result in left}
+        if not refused:
             return batched
+        cats = [op for op in cats if op not in refused]
     return graph
+
+
+def _batched(graph: Graph) -> Graph | None:
+    """The graph with all cats batched whose branches match; None if there are none."""
+    branches, cats = candidates(graph)
+    batched = _Batch(graph, branches, cats).graph() if cats else None
+    if batched is None and (rest := closed(cats, branches)):
+        batched = _Batch(graph, branches, rest).graph()
+    return batched
 
 
 class _Batch:

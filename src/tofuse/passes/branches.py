@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Union
 
 from tofuse.ir.dims import hint
@@ -56,6 +57,19 @@ class Branches:
         self.graph = graph
         self.nodes: dict[Bundle, Node | None] = {}
         self._producers = graph.producers()
+
+    @cached_property
+    def outputs(self) -> frozenset[Value | None]:
+        return frozenset(self.graph.outputs)
+
+    @cached_property
+    def effects(self) -> dict[Op, int]:
+        """Per op how many ops before it may have written into a tensor that they read."""
+        count, before = 0, {}
+        for op in self.graph.ops:
+            before[op] = count
+            count += has_effect(op) and bool(op.inputs)
+        return before
 
     def match(self, root: Bundle) -> bool:
         """Whether the values of a bundle are computed in the same way from their leaves up."""
@@ -140,7 +154,7 @@ def candidates(graph: Graph) -> tuple[Branches, list[Op]]:
     cats = [op for op in graph.ops if op.kind == "cat" and len({v.type for v in op.inputs}) == 1]
     if not cats:
         return branches, found
-    seen, outputs, effects = exposed(graph), set(graph.outputs), _effects_before(graph)
+    seen = exposed(graph)
     for cat in cats:
         if len(cat.inputs) < 2 or not branches.match(cat.inputs):
             continue
@@ -149,19 +163,17 @@ def candidates(graph: Graph) -> tuple[Branches, list[Op]]:
             continue
         if cat.result in seen and branches.is_view(cat.inputs):
             continue  # eager makes a copy
-        reads = (effects[op] for op in branches.reads(cat))
-        if all(n == effects[cat] for n in reads) and _is_cheap(cat, branches, outputs):
+        if refusal(cat, branches) is None:
             found.append(cat)
     return branches, found
 
 
-def _effects_before(graph: Graph) -> dict[Op, int]:
-    """Per op how many ops before it may have written into a tensor that they read."""
-    count, before = 0, {}
-    for op in graph.ops:
-        before[op] = count
-        count += has_effect(op) and bool(op.inputs)
-    return before
+def refusal(cat: Op, branches: Branches) -> str | None:
+    """Why matching branches are not batched; None where that is safe and cheap."""
+    effects = branches.effects
+    if any(effects[op] != effects[cat] for op in branches.reads(cat)):
+        return "between them an operator may write into a tensor"
+    return _dear(cat, branches)
 
 
 def closed(cats: list[Op], branches: Branches) -> list[Op]:
@@ -183,9 +195,9 @@ def closed(cats: list[Op], branches: Branches) -> list[Op]:
         cats = kept
 
 
-def _is_cheap(cat: Op, branches: Branches, outputs: set[Value | None]) -> bool:
-    """Whether little is packed, and no output would keep the memory of all branches for one."""
-    work, packed = 0, 0
+def _dear(cat: Op, branches: Branches) -> str | None:
+    """Why it does not pay: little may be packed, and no output keep all branches for one."""
+    outputs, work, packed = branches.outputs, 0, 0
     for bundle, node in branches.below(cat.inputs):
         size = hint(bundle[0].type.numel)
         if isinstance(node, Packed):
@@ -193,8 +205,8 @@ def _is_cheap(cat: Op, branches: Branches, outputs: set[Value | None]) -> bool:
         else:
             work = max(work, size)
         if isinstance(node, Step) and len({v in outputs for v in bundle}) > 1:
-            return False
-    return packed * PACKING <= work
+            return "the program returns what one of them computes, which would keep all in memory"
+    return None if packed * PACKING <= work else "each reads large tensors of its own"
 
 
 def _split(ops: tuple[Op, ...]) -> Split | None:

@@ -75,6 +75,16 @@ FUSED: tuple[tuple[str, Advice], ...] = (
 
 APART: tuple[tuple[str, Advice], ...] = (
     (
+        "^not batched",
+        Advice(
+            "Branches that nearly match",
+            "Branches that do the same to pieces of a tensor run as one; here one of them "
+            "differs, and those that differ run by themselves.",
+            "Make the branches the same, with pieces of one size, or let it be: the result is "
+            "right either way.",
+        ),
+    ),
+    (
         "library call",
         Advice(
             "One side is a library call",

@@ -14,7 +14,7 @@ from tofuse.ir.schedule import Target
 from tofuse.runtime.host import host
 from tofuse.runtime.store import Store
 
-VERSION = "2"  # of what is measured; other files are another version's
+VERSION = "3"  # of what is measured; other files are another version's
 
 _known: dict[tuple[Path, str, Target], Machine | None] = {}  # what the disk holds, read once
 

@@ -14,14 +14,29 @@ from tofuse.ops.reference import TO_TORCH, run_graph
 
 
 def graph_runner(gm: torch.fx.GraphModule) -> Callable[[list[object]], list[object]]:
-    """A callable that runs a whole ATen graph op by op; it takes its arguments in one list."""
+    """A callable that runs a whole ATen graph op by op; it takes its arguments in one list.
+
+    Gradients are laid out as they were traced: views of them may not fit another layout.
+    """
+    nodes = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    traced = [n.meta.get("val") if str(n.target).startswith("tangents_") else None for n in nodes]
 
     def run(args: list[object]) -> list[object]:
-        taken = list(args)
+        taken = [_laid(x, like) for x, like in zip(args, traced, strict=True)]
         args.clear()
         return list(torch.fx.Interpreter(gm).boxed_run(taken))
 
     return run
+
+
+def _laid(x: object, like: object) -> object:
+    """A tensor in the layout of another, where that is known."""
+    if not isinstance(x, torch.Tensor) or not isinstance(like, torch.Tensor):
+        return x
+    known = all(isinstance(n, int) for n in (*like.shape, *like.stride()))
+    if not known or x.layout is not torch.strided or x.stride() == like.stride():
+        return x
+    return torch.empty_strided(x.shape, like.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
 def region_runner(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:
