@@ -135,9 +135,23 @@ def _nll_loss_backward(
     return torch.where(hit, value, 0.0)
 
 
+def _embedding_dense_backward(
+    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Tensor:
+    """Rows added to zeros, by an operator that can write into warm memory."""
+    if scale_grad_by_freq or grad.device.type != "cpu":
+        return NotImplemented
+    rows, places = grad.reshape(-1, grad.shape[-1]), indices.reshape(-1)
+    if padding_idx >= 0:
+        rows = torch.where((places == padding_idx).unsqueeze(1), 0.0, rows)
+    zeros = grad.new_zeros(()).expand(num_weights, grad.shape[-1])
+    return aten.index_add(zeros, 0, places, rows)
+
+
 OWN: dict[OpOverload, Decomposition] = {
     aten.linalg_vector_norm.default: _linalg_vector_norm,
     aten._foreach_norm.Scalar: _foreach_norm,
+    aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.fmax.default: _fmax,

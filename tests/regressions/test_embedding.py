@@ -1,0 +1,54 @@
+"""Gradients of embeddings: words met twice, padding, halves, no words at all."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+IDS = {
+    "rows": torch.tensor([[3, 0, 3, 9], [1, 3, 2, 2]]),
+    "one": torch.tensor(4),
+    "flat": torch.randint(0, 10, (700,)),
+    "none": torch.empty(0, dtype=torch.int64),
+    "int32": torch.tensor([1, 1, 5], dtype=torch.int32),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"padding_idx": 3}, {"scale_grad_by_freq": True}], ids=str)
+@pytest.mark.parametrize("ids", IDS)
+def test_gradients_are_eagers(ids, options, dtype):
+    def f(weight, ids):
+        return F.embedding(ids, weight, **options) * 2
+
+    weight = torch.randn(10, 7, dtype=dtype, requires_grad=True)
+    out, want = tofuse.compile(f)(weight, IDS[ids]), f(weight, IDS[ids])
+    given = torch.randn_like(want)
+    (got,) = torch.autograd.grad(out, weight, given)
+    (theirs,) = torch.autograd.grad(want, weight, given)
+    assert got.stride() == theirs.stride()
+    wide = weight.detach().double().requires_grad_()
+    (exact,) = torch.autograd.grad(f(wide, IDS[ids]), wide, given.double())
+    limit = (theirs - exact).abs().max() + 1e-6  # bf16 sums of 70 rows are eager's worst
+    assert (got - exact).abs().max() <= limit
+
+
+def test_padding_takes_no_gradient_that_is_no_number():
+    weight, ids = torch.randn(10, 7, requires_grad=True), torch.tensor([3, 1])
+    given = torch.full((2, 7), float("nan"))
+    f = tofuse.compile(lambda w, i: F.embedding(i, w, padding_idx=3))
+    (got,) = torch.autograd.grad(f(weight, ids), weight, given)
+    assert not got[3].any() and got[1].isnan().all()
+
+
+def test_the_gradient_lies_in_warm_memory():
+    weight, ids = torch.randn(5000, 64, requires_grad=True), torch.randint(0, 5000, (64,))
+    f = tofuse.compile(lambda w, i: F.embedding(i, w).sin())
+    plan = tofuse.explain(lambda w, i: F.embedding(i, w).sin())(weight, ids).graphs[-1].plan
+    assert "call aten.index_add.out(" in plan
+    for _ in range(3):
+        (got,) = torch.autograd.grad(f(weight, ids).sum(), weight)
+    (exact,) = torch.autograd.grad(F.embedding(ids, weight).sin().sum(), weight)
+    torch.testing.assert_close(got, exact)
