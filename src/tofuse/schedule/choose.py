@@ -26,6 +26,7 @@ from tofuse.ir.types import DType
 STRIP = 4096  # elements a task of a flat loop; a few microseconds of work
 TILE = 16  # floats in a cache line, by as many rows; twice that on both sides where it fits
 COLUMN_STRIP = 512  # columns reduced at a time: rows of 2 KB keep the prefetcher running
+LINES = 32  # elements that are whole cache lines in any type of two bytes or more
 RANDOM_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
 
 
@@ -189,7 +190,8 @@ def _strip(
         per_thread = -(-extent // target.threads)
         if per_thread < 64 and not inner:
             return 0
-        return min(COLUMN_STRIP, -(-per_thread // 64) * 64)
+        unit = 64 if per_thread >= 64 else LINES
+        return min(COLUMN_STRIP, -(-per_thread // unit) * unit)
     if vector in facts.reduced and extent > 2 * STRIP:
         return STRIP
     rows = 1
