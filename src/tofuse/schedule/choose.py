@@ -190,7 +190,8 @@ def _strip(
         per_thread = -(-extent // target.threads)
         if per_thread < 64 and not inner:
             return 0
-        unit = 64 if per_thread >= 64 else LINES
+        drawn = any(isinstance(s, Uniform) for s in kernel.body)
+        unit = RANDOM_BLOCK if per_thread >= RANDOM_BLOCK or drawn else LINES
         return min(COLUMN_STRIP, -(-per_thread // unit) * unit)
     if vector in facts.reduced and extent > 2 * STRIP:
         return STRIP

@@ -323,6 +323,11 @@ def test_uniform(cols: int):
     buffers = {"s": torch.tensor(seed), "y": torch.empty(rows * cols)}
     assert_same_bits(judge(k, buffers, {})["y"], want)
     chosen = [*schedules(k, lanes=(1, 4, 8, 16)), *odd_schedules(k)]
+    chosen += [  # as many at a time as share counters, from places where they do not begin
+        Schedule((Loop("i1", strip), Loop("i0"), Loop("i1")), 1, lanes, 64 // lanes)
+        for strip in (8, 32, 48)
+        for lanes in (8, 16)
+    ]
     for schedule in chosen:
         for threads in (1, 2, 3):
             assert_same_bits(run_llvm(k, schedule, buffers, {}, threads)["y"], want)

@@ -223,6 +223,7 @@ def _in_blocks(frame: Frame, s: Uniform) -> bool:
     if frame.vector is None or frame.unroll * frame.lanes != BLOCK or LANES % frame.lanes:
         return False
     others = [c for a, c in s.col.terms if a != frame.vector] + [s.col.const]
+    others += [lp.strip for lp in frame.nest.schedule.loops if lp.axis == frame.vector]
     return s.col.coefficient(frame.vector) == 1 and all(known_multiple(c, BLOCK) for c in others)
 
 
