@@ -117,3 +117,30 @@ def test_several_results_and_an_argument_among_them():
     for got, want in zip(tofuse.compile(f)(x), f(x), strict=True):
         assert got.stride() == want.stride()
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_results_that_share_memory_still_do():
+    first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+
+    def f(x):
+        y = second(first(x))
+        return y, y[0], y.flatten(1)
+
+    with torch.no_grad():
+        whole, part, flat = tofuse.compile(f)(torch.randn(2, 3, 12, 12))
+        whole.zero_()
+    assert not part.any() and not flat.any()
+
+
+def test_a_fault_elsewhere_is_not_taken_for_a_view(monkeypatch):
+    """Only that the program cannot lie otherwise makes it stay; any other error is the user's."""
+    compiled = []
+
+    def fail(*args):
+        compiled.append(args)
+        raise RuntimeError("no view of this")
+
+    monkeypatch.setattr(tofuse.api, "compile_graph", fail)
+    with pytest.raises(Exception, match="no view of this"):
+        tofuse.compile(layers().eval(), strict=True)(torch.randn(2, 3, 20, 20))
+    assert len(compiled) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
@@ -77,7 +76,9 @@ def aot_backend(
         pass_through_dropout(gm)
         hide_resizing(gm)
         try:
-            return guard_overlaps(gm, _relaid_or_not(program, gm, example_inputs))
+            relaid = channels_last(gm)
+            given = (gm, "") if relaid is None else (relaid, RELAID)
+            return guard_overlaps(gm, _compile(program, *given, example_inputs))
         except TorchDynamoException:
             raise  # to Dynamo
         except Exception as error:
@@ -110,22 +111,8 @@ class _Trains(Exception):
     """Autograd sees what a program does."""
 
 
-def _relaid_or_not(
-    program: Program, gm: GraphModule, inputs: Sequence[object]
-) -> Callable[..., object]:
-    """On channels last where that is possible: not every view is one of what lies so."""
-    other = channels_last(gm)
-    if other is not None:
-        with contextlib.suppress(Exception):
-            return _compile(program, other, inputs, RELAID)
-    return _compile(program, gm, inputs)
-
-
 def _compile(
-    program: Program,
-    gm: GraphModule,
-    inputs: Sequence[object],
-    note: str = "",
+    program: Program, gm: GraphModule, note: str, inputs: Sequence[object]
 ) -> Callable[..., object]:
     """Writes into arguments are part of the program, but where autograd sees its results."""
     if not _trains(gm):

@@ -35,14 +35,14 @@ def refusal(gm: GraphModule) -> str | None:
     elements, or is an error; a functional program cannot tell it.
     """
     inputs = [t for n in gm.graph.nodes if n.op == "placeholder" and (t := _tensor(n)) is not None]
-    overlapping = {_memory(t) for t in inputs if overlaps_itself(t)}
+    overlapping = {memory(t) for t in inputs if overlaps_itself(t)}
     for node in gm.graph.nodes:
-        if any(overlaps_itself(t) or _memory(t) in overlapping for t in written(node)):
+        if any(overlaps_itself(t) or memory(t) in overlapping for t in written(node)):
             return "it writes into a tensor that overlaps itself"
         if overlapping and _holds_program(node):
             return "it may write into a tensor that overlaps itself"
     changed = _written_memory(gm)
-    spans = [(*_span(t, _memory(t) << 64), _memory(t) in changed) for t in inputs]
+    spans = [(*_span(t, memory(t) << 64), memory(t) in changed) for t in inputs]
     return "it writes into an argument that overlaps another" if collide(spans) else None
 
 
@@ -54,7 +54,7 @@ def guard_overlaps(gm: GraphModule, compiled: Run) -> Run:
     values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
     tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
     places = _written_memory(gm)
-    changed = {k for k in tensors if (t := _plain(values[k])) is not None and _memory(t) in places}
+    changed = {k for k in tensors if (t := _plain(values[k])) is not None and memory(t) in places}
     if not changed or len(tensors) < 2 or any(_plain(values[k]) is None for k in tensors):
         return compiled
     fixed = not any(isinstance(v, torch.SymInt) for v in values)
@@ -131,10 +131,11 @@ def _span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
 
 
 def _written_memory(gm: GraphModule) -> set[int]:
-    return {_memory(t) for node in gm.graph.nodes for t in written(node)}
+    return {memory(t) for node in gm.graph.nodes for t in written(node)}
 
 
-def _memory(tensor: torch.Tensor) -> int:
+def memory(tensor: torch.Tensor) -> int:
+    """The same number for tensors that share memory."""
     return tensor.untyped_storage()._cdata
 
 

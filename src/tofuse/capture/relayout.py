@@ -8,9 +8,10 @@ caller sees lie as they would without.
 from __future__ import annotations
 
 import torch
-from torch.fx import GraphModule, Node
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Interpreter, Node
 
-from tofuse.capture.programs import name_of, written
+from tofuse.capture.programs import memory, name_of, written
 
 RELAID = (
     "images lie channels last from the first convolution on, as the library's convolutions read "
@@ -41,7 +42,7 @@ def channels_last(gm: GraphModule) -> GraphModule | None:
         node.args = (laid, *node.args[1:])
     _restore(copy)
     copy.recompile()
-    return copy
+    return copy if _runs(copy) else None
 
 
 def _is_convolution(node: Node) -> bool:
@@ -86,8 +87,27 @@ def _results(gm: GraphModule) -> list[Node]:
 
 
 def _restorable(gm: GraphModule) -> bool:
-    """Whether results lie row by row."""
-    return all(n.meta["example_value"].is_contiguous() for n in _results(gm))
+    """Whether results lie row by row, each in memory of its own: copies would part those that
+    share it."""
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    values = [n.meta.get("example_value") for n in output.all_input_nodes]
+    places = [memory(v) for v in values if isinstance(v, torch.Tensor)]
+    alone = len(places) == len(set(places))
+    return alone and all(n.meta["example_value"].is_contiguous() for n in _results(gm))
+
+
+def _runs(gm: GraphModule) -> bool:
+    """Whether shapes can be followed through the program: a view may need rows in one piece."""
+    values = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
+    mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
+    if mode is None:
+        return False
+    try:
+        with mode, torch.no_grad():
+            Interpreter(gm).run(*values)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _restore(gm: GraphModule) -> None:
