@@ -18,8 +18,9 @@ from tofuse.backends.llvm.matmul.pack import (
 )
 from tofuse.config import Config
 from tofuse.fusion.assign import ONLY_PYTORCH, Assignment
+from tofuse.fusion.library_cost import library_us
 from tofuse.fusion.products import Product, product_of
-from tofuse.ir.dims import Dim, hint, symbol
+from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.graph import Value
 from tofuse.ir.machine import Machine
@@ -30,6 +31,8 @@ from tofuse.runtime.products import Blocking, ProductLauncher
 
 MOST_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
 WHY = "AVX-512, which PyTorch's library of matrix products does not use on this processor"
+
+WHY_CONVOLUTION = "a matrix product of channels, on the images as they lie"
 
 
 def build_products(
@@ -57,15 +60,10 @@ def build_products(
         sizes = tuple(map(symbol, launcher.symbols))
         number = len(launchers) + len(found)
         found[region] = KernelCall(number, arguments, sizes, None), launcher
-        us = min(chosen.us, machine.launch_us + product_us(product, machine))
-        why = WHY if chosen.why == ONLY_PYTORCH else f"{chosen.why}; {WHY}"
-        assigned[region] = Assignment(KERNELS, why, us)
+        own = WHY_CONVOLUTION if "convolution" in str(region.ops[0].attr("target")) else WHY
+        why = own if chosen.why == ONLY_PYTORCH else f"{chosen.why}; {own}"
+        assigned[region] = Assignment(KERNELS, why, library_us(region, machine, pooled=True))
     return found
-
-
-def product_us(product: Product, machine: Machine) -> float:
-    """Microseconds of a product, all threads at work."""
-    return hint(product.flops) / (machine.flops * machine.threads) / 1e3
 
 
 def kernel_rows(m: Dim) -> int:

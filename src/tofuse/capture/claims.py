@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 from tofuse.ir.executor import Request, Tensor
 
 Claims = Callable[[Request], bool]
-Decomposition = Callable[..., Union[torch.Tensor, Sequence[torch.Tensor]]]  # noqa: UP007
+Result = Union[torch.Tensor, Sequence[Union[torch.Tensor, None]]]  # noqa: UP007  (run time)
+Decomposition = Callable[..., Result]
 
 
 def nobody(request: Request) -> bool:
@@ -38,7 +39,7 @@ def claimed(node: Node, claims: Claims) -> bool:
 
 
 def _guarded(op: torch._ops.OpOverload, rule: Decomposition, claims: Claims) -> Decomposition:
-    def decompose(*args: object, **kwargs: object) -> torch.Tensor | Sequence[torch.Tensor]:
+    def decompose(*args: object, **kwargs: object) -> Result:
         if claims(_request(str(op), (args, kwargs))):
             return NotImplemented  # which tells torch to keep the call
         return rule(*args, **kwargs)

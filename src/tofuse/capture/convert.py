@@ -16,8 +16,6 @@ from torch.fx.node import Argument as FxArgument
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Argument, Call, Rule, Text
 from tofuse.capture.claims import Claims, claimed, nobody
-from tofuse.capture.convolution import TARGET as CONVOLUTION_BACKWARD
-from tofuse.capture.convolution import convolution_backward
 from tofuse.capture.devices import DEVICES
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.eager import EagerMemory, memory_of
@@ -217,8 +215,6 @@ class _Converter:
                 return self._ruled(call, rule, mark)
             except Refused:
                 del self.build.ops[mark:]
-        if str(target) == CONVOLUTION_BACKWARD and not taken and fusible(node, target):
-            return convolution_backward(call, args)
         return opaque(call, args, kwargs)
 
     def _ruled(self, call: Call, rule: Rule, mark: int) -> Result:

@@ -148,9 +148,37 @@ def _embedding_dense_backward(
     return aten.index_add(zeros, 0, places, rows)
 
 
+def _convolution_backward(
+    grad: Tensor,
+    image: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    *options: object,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """A call for each gradient, as each is computed by itself; the bias's is a sum that fuses.
+
+    The weight's lies as the weight does, whatever the images' layout.
+    """
+    *form, mask = options
+    assert isinstance(mask, (list, tuple))
+    if sum(mask) < 2:
+        return NotImplemented
+    found: list[Tensor | None] = [None, None, None]
+    for k in (k for k in (0, 1) if mask[k]):
+        only = [k == n for n in range(3)]
+        parts = aten.convolution_backward(grad, image, weight, bias_sizes, *form, only)
+        found[k] = parts[k]
+    if found[1] is not None and weight.is_contiguous():
+        found[1] = found[1].reshape(-1).view(weight.shape)
+    if mask[2]:
+        found[2] = grad.sum([d for d in range(grad.dim()) if d != 1])
+    return found[0], found[1], found[2]
+
+
 OWN: dict[OpOverload, Decomposition] = {
     aten.linalg_vector_norm.default: _linalg_vector_norm,
     aten._foreach_norm.Scalar: _foreach_norm,
+    aten.convolution_backward.default: _convolution_backward,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import replace
 
 import torch
 from torch.fx import Node
@@ -11,7 +10,7 @@ from torch.fx import Node
 from tofuse.capture.builder import Builder
 from tofuse.capture.call import Argument, Call, Text
 from tofuse.errors import CaptureError
-from tofuse.ir.dims import Dim, SymDim, show_dim
+from tofuse.ir.dims import SymDim, show_dim
 from tofuse.ir.graph import Attr, Op, Operand, Value
 
 
@@ -39,25 +38,6 @@ def opaque(
     if results:
         _append(call.build, operands, tuple(results.values()), attrs | {"picks": picks, **effect})
     return [results.get(k) for k in range(len(value))]
-
-
-def opaque_part(
-    call: Call, args: list[Argument], place: int, strides: tuple[Dim, ...] | None = None
-) -> Value | None:
-    """Append the op for one of its results alone; None where nobody reads that.
-
-    The result lies as torch says, or as `strides` do.
-    """
-    values = call.node.meta["val"]
-    if place not in _picked(call.node, values):
-        return None
-    operands: list[Operand] = []
-    text = ", ".join(_render(a, operands) for a in args)
-    result = _result(call, values[place], f"{call.node.name}_r{place}")
-    result = replace(result, strides=strides or result.strides)
-    attrs: dict[str, Attr] = {"target": str(call.node.target), "args": text, "picks": (place,)}
-    _append(call.build, operands, (result,), attrs)
-    return result
 
 
 def has_effect(node: Node) -> bool:
