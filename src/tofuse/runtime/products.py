@@ -26,10 +26,11 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Layout:
-    """Words of the context that are the same from call to call, by their place, and threads."""
+    """What is the same from call to call: the context's words, where tensors begin in bytes, and
+    the bytes of workspace."""
 
     words: tuple[int, ...]
-    threads: int
+    starts: tuple[int, ...]
     space: int
 
 
@@ -56,27 +57,26 @@ class ProductLauncher:
         self.symbols = tuple(sorted({s for d in dims for s in symbols_of(d)}))
         self.context = ctypes.c_int64 * len(self.names)
         self.space_at = self.names.index("space")
-        self.layouts: dict[tuple[int, ...], tuple[Layout, tuple[int, ...]]] = {}
+        self.layouts: dict[tuple[int, ...], Layout] = {}
 
     def __call__(self, *words: int) -> None:
         """Compute c."""
         tensors = len(self.offsets)
         key = (torch.get_num_threads(), *words[tensors:])
-        known = self.layouts.get(key)
-        if known is None:
+        layout = self.layouts.get(key)
+        if layout is None:
             if len(self.layouts) >= LAYOUTS:
                 self.layouts.clear()
-            known = self.layouts[key] = self._layout(*key)
-        layout, offsets = known
+            layout = self.layouts[key] = self._layout(*key)
         context = self.context(*layout.words)
-        for k, start in enumerate(offsets):
+        for k, start in enumerate(layout.starts):
             context[k] = words[k] + start
         if tensors == 3:
             context[3] = context[2]  # read under a mask that is empty: it has to be memory
         context[self.space_at] = workspace(layout.space)
         self.entry(context)
 
-    def _layout(self, most: int, *symbols: int) -> tuple[Layout, tuple[int, ...]]:
+    def _layout(self, most: int, *symbols: int) -> Layout:
         env = dict(zip(self.symbols, symbols, strict=True))
         found = {name: evaluate(d, env) for name, d in self.sizes.items()} | dict(self.fixed)
         m, n, batch = found["m"], found["n"], found.pop("batch")
@@ -96,8 +96,8 @@ class ProductLauncher:
             "threads": max(1, min(threads, batch * down * across)),
         }
         words = tuple(found.get(name, 0) for name in self.names)
-        offsets = tuple(4 * evaluate(d, env) for d in self.offsets)
-        return Layout(words, threads, self.blocking.space * threads), offsets
+        starts = tuple(4 * evaluate(d, env) for d in self.offsets)
+        return Layout(words, starts, self.blocking.space * threads)
 
 
 def _grid(m: int, n: int, batch: int, threads: int, blocking: Blocking) -> tuple[int, int]:
@@ -110,7 +110,7 @@ def _grid(m: int, n: int, batch: int, threads: int, blocking: Blocking) -> tuple
         return -(-parts // threads) * (rows * columns + PACKING * (rows + columns))
 
     wanted = -(-threads // max(1, batch))
-    down = min((d for d in range(1, wanted + 1)), key=cost) if batch else 1
+    down = min(range(1, wanted + 1), key=cost) if batch else 1
     return down, -(-wanted // down)
 
 
