@@ -181,6 +181,23 @@ def test_one_block_serves_several_dtypes():
     assert pool.stats()["blocks"] == 1 and pool.stats()["hits"] == 4
 
 
+def test_a_free_block_serves_smaller_requests_down_to_half():
+    pool = Pool(limit=1 << 30)
+    large = pool.empty(8 * N, (2 * N,), (1,), torch.float32)
+    place = large.data_ptr()
+    del large
+    for count in (2 * N, N + N // 2, N):
+        small = pool.empty(4 * count, (count,), (1,), torch.float32)
+        assert small.data_ptr() == place
+        del small
+    held = [pool.empty(4 * N, (N,), (1,), torch.float32) for _ in range(2)]
+    assert held[1].data_ptr() != place and pool.stats()["held_bytes"] == 12 * N
+    held.clear()
+    exact = pool.empty(4 * N, (N,), (1,), torch.float32)
+    assert exact.data_ptr() != place
+    assert pool.empty(2 * N, (N // 2,), (1,), torch.float32).data_ptr() != place
+
+
 def test_small_and_oversized_tensors_go_to_torch():
     pool = Pool(limit=1 << 20)
     pool.empty(SMALLEST - 1, (SMALLEST - 1,), (1,), torch.uint8)

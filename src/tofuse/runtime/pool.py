@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from sys import getrefcount
 
@@ -24,6 +25,7 @@ from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stubs
 SMALLEST = 256 * 1024  # bytes; below, malloc recycles its own memory without new pages
 HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
+LARGER = 2  # a free block serves a request this many times smaller; measured in docs/measurements.md
 
 
 class Block:
@@ -62,7 +64,11 @@ class Block:
 
 @dataclass(eq=False)
 class Pool:
-    """Blocks by size class. `limit` bounds the bytes it holds, in use or free."""
+    """Blocks by size class. `limit` bounds the bytes it holds, in use or free.
+
+    A request that finds no free block of its class takes a larger one rather than grow the pool:
+    a training step's activations lie where the gradients of the step before lay.
+    """
 
     limit: int
     blocks: dict[int, list[Block]] = field(default_factory=dict)
@@ -86,24 +92,32 @@ class Pool:
             return result
 
     def _take(self, size: int) -> Block | None:
-        bucket = self.blocks.setdefault(size, [])
-        for block in bucket:
-            if block.free():
-                if block.moved():
-                    bucket.remove(block)
-                    self.held -= size
-                    break
-                self.hits += 1
-                return block
+        block = self._find(size)
+        if block is not None:
+            self.hits += 1
+            return block
         self.misses += 1
         if self.held + size > self.limit:
             self._trim(self.held + size - self.limit)
         if self.held + size > self.limit:
             return None
         block = Block(size)
-        self.blocks.setdefault(size, []).append(block)  # trimming has put new lists there
+        self.blocks.setdefault(size, []).append(block)
         self.held += size
         return block
+
+    def _find(self, size: int) -> Block | None:
+        """The smallest free block that is large enough, and not too large."""
+        for larger in size_classes(size, LARGER * size):
+            bucket = self.blocks.get(larger, ())
+            for block in bucket:
+                if block.free():
+                    if not block.moved():
+                        return block
+                    bucket.remove(block)
+                    self.held -= larger
+                    break
+        return None
 
     def _trim(self, wanted: int) -> int:
         """Give back free blocks, the largest first, until that many bytes are gone."""
@@ -147,6 +161,13 @@ def size_class(nbytes: int) -> int:
     """Eight classes to a power of two: at most an eighth is wasted."""
     step = max(4096, 1 << max(0, nbytes.bit_length() - 4))
     return -(-nbytes // step) * step
+
+
+def size_classes(first: int, last: int) -> Iterator[int]:
+    """The size classes from one of them up to that many bytes."""
+    while first <= last:
+        yield first
+        first = size_class(first + 1)
 
 
 def _advise_huge_pages(address: int, size: int) -> None:
