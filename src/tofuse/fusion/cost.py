@@ -8,6 +8,7 @@ from typing import Union
 
 from tofuse.fusion.guarded import shares, touched
 from tofuse.ir.dims import hint, product
+from tofuse.ir.interleave import interleaved
 from tofuse.ir.kernel import (
     Affine,
     Compute,
@@ -254,6 +255,8 @@ class _Estimate:
         step = abs(hint(stmt.index.coefficient(vector))) if vector else 0
         moving = isinstance(stmt, Take) and vector in self.values[stmt.by]
         kind = "gather" if moving else "strided" if step > 1 else "load"
+        if vector and kind == "strided" and interleaved(self.nest.kernel, stmt.index, vector):
+            kind = "load"
         self._arithmetic(kind, buffer.dtype if kind == "load" else DType.F32, around, times)
         if buffer.dtype.is_half:
             self._arithmetic("cheap", DType.F32, around, times)

@@ -25,7 +25,7 @@ from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stubs
 SMALLEST = 256 * 1024  # bytes; below, malloc recycles its own memory without new pages
 HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
-LARGER = 2  # a free block serves a request this many times smaller; measured in docs/measurements.md
+LARGER = 2  # times the request: a free block that large serves it; see docs/measurements.md
 
 
 class Block:
@@ -109,7 +109,7 @@ class Pool:
     def _find(self, size: int) -> Block | None:
         """The smallest free block that is large enough, and not too large."""
         for larger in size_classes(size, LARGER * size):
-            bucket = self.blocks.get(larger, ())
+            bucket = self.blocks.get(larger, [])
             for block in bucket:
                 if block.free():
                     if not block.moved():

@@ -60,6 +60,31 @@ def test_writes_across_the_vector(shape):
     torch.testing.assert_close(result["y2"].view(columns, rows), ((x + y) * y).t(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("colours", "points"), [(2, 128), (3, 77), (4, 64), (5, 16), (8, 200)])
+def test_colours_of_pixels_are_parted_and_joined_in_registers(colours, points, dtype, lanes):
+    register = "f32" if dtype == "bf16" else dtype
+    buffers = ", ".join(
+        [*(f"x{k}: in {dtype}" for k in "01"), *(f"y{k}: out {dtype}" for k in "23")]
+    )
+    kernel = parse_kernel(f"""kernel k({buffers}) over i0:3 i1:{points} i2:{colours} {{
+  v0 = load x0[({colours * points})*i0 + ({colours})*i1 + i2] : {register}
+  v1 = load x1[({colours * points})*i0 + i1 + ({points})*i2] : {register}
+  v2 = add v0 v1 of {register} : {register}
+  store y2[({colours * points})*i0 + i1 + ({points})*i2] v2 : {register}
+  store y3[({colours * points})*i0 + ({colours})*i1 + i2] v2 : {register}
+}}""")
+    schedule = choose_schedule(kernel, Target(lanes, 2))
+    assert schedule.loops[-2].axis == "i2" and schedule.loops[-1].axis == "i1"
+    x = (torch.randn(3, points, colours) * 9).to(TYPES[dtype])
+    y = (torch.randn(3, colours, points) * 9).to(TYPES[dtype])
+    given = {"x0": x, "x1": y, "y2": torch.empty_like(y), "y3": torch.empty_like(x)}
+    results = run_nest(build_nest(kernel, schedule), given, {}, threads=2)
+    for name, expected in (("y2", x.transpose(1, 2) + y), ("y3", x + y.transpose(1, 2))):
+        torch.testing.assert_close(results[name].view(expected.shape), expected, rtol=0, atol=0)
+
+
 def test_whole_tiles_need_no_gathers():
     text = emit(nest(summed("f32", (128, 64)), "f32", (128, 64), 16))
     assert "shufflevector" in text and "masked.gather" not in text

@@ -28,13 +28,17 @@ class Register:
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of `side` by `side` points, and the accesses in it that are contiguous along `rows`
+    """A tile of `height` by `width` points, and the accesses in it that are contiguous along `rows`
     while vectors run along `columns`. Each of these goes through a small array; `plain` are other
-    reads, contiguous along `columns`."""
+    reads, contiguous along `columns`.
+
+    It is square, or it has all of the rows, and these lie interleaved in the accesses.
+    """
 
     rows: str
     columns: str
-    side: int
+    height: int
+    width: int
     accesses: tuple[Load | Store, ...]
     plain: tuple[Load, ...]
 
