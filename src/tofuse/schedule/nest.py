@@ -211,13 +211,14 @@ class _Builder:
             return Restore(name, self.scratch[name]) if self.kept[name] <= level else maker
         large = level == PHASES or self._row_bytes(name, level) > ROW_BYTES
         limit = LARGE_RECOMPUTE_COST if large else RECOMPUTE_COST
-        if level == PHASES or self._cost(name, earlier) <= limit:
+        if level == PHASES or self._cost(name, level, earlier) <= limit:
             return maker
         self.scratch[name] = self._allocate(name, maker.dtype, self._inner_axes(name, level), level)
         self.kept[name] = level
         return Restore(name, self.scratch[name])
 
-    def _cost(self, name: str, earlier: set[str]) -> float:
+    def _cost(self, name: str, level: int, earlier: set[str]) -> float:
+        """What it takes to compute a value again from what is still there."""
         total, work, seen = 0.0, [name], set()
         while work:
             n = work.pop()
@@ -225,7 +226,7 @@ class _Builder:
                 continue
             seen.add(n)
             stmt = self.makers[n]
-            if isinstance(stmt, Reduce):
+            if isinstance(stmt, Reduce) or not self._inner_axes(n, level):
                 continue
             total += _stmt_cost(stmt)
             work += uses(stmt)

@@ -234,21 +234,6 @@ def test_kernel(name: str):
     agree(kernel(text), lengths, sizes)
 
 
-def test_streams_start_at_whole_vectors():
-    """A streamed store traps where it is not aligned: not so for tiles of odd length."""
-    k = kernel(
-        """kernel k(x: in f32, y: stream f32) over i0:200 {
-          v0 = load x[i0] : f32
-          store y[i0] v0 : f32
-        }"""
-    )
-    x = plain(200, torch.float32, GENERATOR)
-    for strip, streams in ((24, False), (32, True), (200, False)):
-        nest = build_nest(k, Schedule((Loop("i0", strip), Loop("i0")), 1, 16, 1))
-        assert ("nontemporal" in emit(nest)) == streams
-        assert torch.equal(run_llvm(k, nest.schedule, {"x": x, "y": x.clone()}, {}, 2)["y"], x)
-
-
 TAKE = """kernel k(w: in f32, i: in i64, y: out f32) over i0:9 i1:37 {{
   v0 = load i[{by}] : i64
   v1 = take {wrap}w[{at}] by v0 * {stride} below 11 : f32

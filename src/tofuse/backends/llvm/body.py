@@ -15,6 +15,7 @@ from tofuse.backends.llvm.arrays import (
     update_array,
 )
 from tofuse.backends.llvm.chains import Chains
+from tofuse.backends.llvm.peel import elements_before, to_align
 from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
 from tofuse.backends.llvm.registers import Frame, Register
 from tofuse.backends.llvm.rows import Rows, rows_at_once
@@ -194,6 +195,10 @@ class Body:
         """
         f, schedule, loop = frame.f, self.nest.schedule, node.loop
         step = schedule.vector * schedule.unroll
+        stores = to_align(frame, node, extent)
+        if stores:
+            lo, extent = self._begin(frame, node, stores[0], lo, hi), None
+        frame.aligned = stores
         known = extent if isinstance(extent, int) else None
         whole_end = hi
         if known is None or known % step:
@@ -211,6 +216,18 @@ class Body:
             with self.scope(frame), f.when(rest):
                 left = f.let(f"sub i64 {hi}, {whole_end}")
                 self._vector_body(frame, node, whole_end, left)
+
+        frame.aligned = ()
+
+    def _begin(self, frame: Frame, node: For, store: Store, lo: str, hi: str) -> str:
+        """One masked group up to where a store begins a vector; returns where that is."""
+        f = frame.f
+        with self.scope(frame):
+            frame.index[node.loop.axis] = lo
+            before = elements_before(frame, store, f.let(f"sub i64 {hi}, {lo}"))
+            with f.when(f.let(f"icmp ne i64 {before}, 0")):
+                self._vector_body(frame, node, lo, before)
+        return f.let(f"add i64 {lo}, {before}")
 
     @contextmanager
     def _blocks(self, frame: Frame, node: For, lo: str, hi: str) -> Iterator[tuple[str, str]]:

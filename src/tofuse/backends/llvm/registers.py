@@ -68,6 +68,7 @@ class Frame:
     splats: dict[str, str] = field(default_factory=dict)
     known: dict[str, bool] = field(default_factory=dict)  # guards that all lanes pass, or none
     tile: Tile | None = None  # the one inside which loops run now, all of it
+    aligned: tuple[Store, ...] = ()  # begin whole vectors in the loop at hand
     rows: Rows | None = None  # those that a vector loop takes together
     turned: dict[Stmt, str] = field(default_factory=dict)  # arrays of accesses across its rows
 

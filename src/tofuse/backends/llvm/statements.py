@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.backends.llvm.elementwise import Shape, emit_elementwise
+from tofuse.backends.llvm.peel import is_aligned
 from tofuse.backends.llvm.random import (
     KEY_WORDS,
     load_word,
@@ -17,7 +18,7 @@ from tofuse.backends.llvm.registers import Frame, fetch, register
 from tofuse.backends.llvm.text import literal, vector
 from tofuse.backends.llvm.tiles import turned_element
 from tofuse.ir.dims import known_multiple
-from tofuse.ir.kernel import Affine, Compute, Inside, Iota, Load, Store, Take, Uniform
+from tofuse.ir.kernel import Compute, Inside, Iota, Load, Store, Take, Uniform
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.types import DType
 
@@ -183,7 +184,7 @@ def emit_store(frame: Frame, s: Store, memory: DType) -> None:
         mask = frame.mask(u)
         if frame.vector is None or step == 1:
             slot = frame.element(pointer, memory, _plus(frame, at, u * frame.lanes))
-            if mask is None and s.buffer in frame.streams and _aligned(frame, s.index):
+            if mask is None and _is_streamed(frame, s):
                 frame.stream(slot, memory, values[u], frame.lanes)
             else:
                 frame.store(slot, memory, values[u], frame.lanes, mask)
@@ -192,13 +193,11 @@ def emit_store(frame: Frame, s: Store, memory: DType) -> None:
             frame.scatter(pointer, memory, lanes, values[u], frame.lanes, mask)
 
 
-def _aligned(frame: Frame, index: Affine) -> bool:
-    """Whether every whole vector along the axis starts at a multiple of its own size."""
-    if frame.vector is None:
+def _is_streamed(frame: Frame, s: Store) -> bool:
+    """Whether whole vectors of a store go past the caches."""
+    if frame.vector is None or s.buffer not in frame.streams:
         return False
-    others = [c for a, c in index.terms if a != frame.vector]
-    strips = [lp.strip for lp in frame.nest.schedule.loops if lp.axis == frame.vector]
-    return all(known_multiple(c, frame.lanes) for c in (*others, index.const, *strips))
+    return s in frame.aligned if frame.aligned else is_aligned(frame, s.index, frame.vector)
 
 
 def _plus(frame: Frame, at: str, more: int) -> str:
