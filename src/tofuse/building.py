@@ -24,7 +24,8 @@ from tofuse.ir.tiles import GpuTarget, TileProgram
 from tofuse.ops.kernel_verify import verify
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.legal import Unschedulable
+from tofuse.schedule.nest import build_nest
 from tofuse.schedule.prefetch import with_prefetch
 from tofuse.schedule.share import share
 from tofuse.schedule.tile_nest import build_tiles

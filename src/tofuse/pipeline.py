@@ -57,7 +57,8 @@ from tofuse.runtime.layouts import ByLayout
 from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.together import launch_count, sharing
 from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.legal import Unschedulable
+from tofuse.schedule.nest import build_nest
 from tofuse.schedule.tile_nest import build_tiles
 from tofuse.schedule.variants import variants
 from tofuse.tuning import Choice, Workshop, as_chosen, tune

@@ -27,7 +27,8 @@ from tofuse.ops.kernel_verify import verify
 from tofuse.ops.reference import run_graph
 from tofuse.passes import run_passes
 from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.legal import Unschedulable
+from tofuse.schedule.nest import build_nest
 from tofuse.schedule.overwrite import overwrites
 
 EXAMPLES = 120

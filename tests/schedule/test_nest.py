@@ -12,7 +12,8 @@ from tofuse.ir.kernel import Affine, Inside, Kernel, Load, Store, Take, Uniform,
 from tofuse.ir.loops import Nest
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.legal import Unschedulable
+from tofuse.schedule.nest import build_nest
 
 CASES = read_cases(Path(__file__).parent / "nest.txt")
 SIZES = {"s0": 5, "s1": 37}

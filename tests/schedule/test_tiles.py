@@ -7,7 +7,7 @@ import pytest
 from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import kernel
 from tofuse.ir.tiles import GpuTarget
-from tofuse.schedule.nest import Unschedulable
+from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.tile_nest import build_tiles
 
 CASES = read_cases(Path(__file__).parent / "tiles.txt")

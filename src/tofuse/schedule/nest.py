@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Union
 
 from tofuse.ir.chains import is_cut, stages, steps_of
 from tofuse.ir.dims import Dim, hint, product
 from tofuse.ir.kernel import (
     Compute,
     Definition,
-    Inside,
-    Iota,
     Kernel,
-    Load,
     Reduce,
     Stmt,
     Store,
@@ -26,20 +22,16 @@ from tofuse.ir.kernel import (
 from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore, Scratch
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
-from tofuse.ops.table import opdef
+from tofuse.schedule.again import Item, item_uses, statement_cost, unchanged
+from tofuse.schedule.legal import Unschedulable, check_loops
 from tofuse.schedule.liveness import drop_dead
-
-Item = Union[Stmt, Restore]  # noqa: UP007
 
 RECOMPUTE_COST = 3.0  # additions a value may cost and still be computed again, not kept
 LARGE_RECOMPUTE_COST = 40.0  # the same where its row would not stay in the L2 cache
 KEY_WORDS = 32  # room for the round keys of a random generator
+TURNS = 8  # of a loop that make an array for a value worth while
 PHASES = -1  # the level outside all loops, where one phase follows another
 ROW_BYTES = 256 * 1024  # of scratch a thread, about a quarter of an L2 cache
-
-
-class Unschedulable(Exception):
-    """The loop order does not fit the kernel; the message is a verdict's reason."""
 
 
 def build_nest(kernel: Kernel, schedule: Schedule, *, repeat: bool = False) -> Nest:
@@ -48,7 +40,7 @@ def build_nest(kernel: Kernel, schedule: Schedule, *, repeat: bool = False) -> N
     With `repeat`, where that is the only way, reductions are taken again at every point of loops
     outside theirs that they do not depend on.
     """
-    _check_loops(kernel, schedule)
+    check_loops(kernel, schedule)
     try:
         return drop_dead(_Builder(kernel, schedule, *iteration_axes(kernel)).run())
     except Unschedulable:
@@ -73,24 +65,6 @@ def _repeated_axes(
         elif not isinstance(s, Store):
             values[s.name] = runs[s]
     return values, runs
-
-
-def _check_loops(kernel: Kernel, schedule: Schedule) -> None:
-    """Every axis has a loop, and before it maybe one over tiles; none is shared out twice."""
-    loops, parallel = schedule.loops, schedule.parallel
-    strips: dict[str, list[int]] = {a.name: [] for a in kernel.axes}
-    for lp in loops:
-        if lp.axis not in strips:
-            raise Unschedulable(f"there is no axis {lp.axis}")
-        strips[lp.axis].append(lp.strip)
-    for axis, found in strips.items():
-        if not found or found[-1] != 0 or 0 in found[:-1] or len(found) > 2:
-            raise Unschedulable(f"{axis} needs one loop, and one over tiles before it or none")
-    shared = [lp.axis for lp in loops[:parallel]]
-    if len(set(shared)) != len(shared):
-        raise Unschedulable("an axis and its tiles are shared out among threads")
-    if schedule.vector > 1 and parallel == len(loops) and loops:
-        raise Unschedulable("the loop that runs in vectors is shared out among threads")
 
 
 @dataclass(eq=False)
@@ -150,7 +124,7 @@ class _Builder:
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
         for s in items:
             latest = 0
-            for name in _uses(s):
+            for name in item_uses(s):
                 if name not in by_name:
                     continue
                 d = by_name[name]
@@ -178,7 +152,7 @@ class _Builder:
         work = list(wanted)
         while work:
             s = work.pop()
-            for name in _uses(s):
+            for name in item_uses(s):
                 maker = by_name.get(name)
                 if maker is None or maker in chosen or stages[maker] == k:
                     continue
@@ -213,9 +187,14 @@ class _Builder:
         limit = LARGE_RECOMPUTE_COST if large else RECOMPUTE_COST
         if level == PHASES or self._cost(name, level, earlier) <= limit:
             return maker
+        return Restore(name, self._keep(maker, level))
+
+    def _keep(self, maker: Definition, level: int) -> Scratch:
+        """An array for a value, which holds what loops from `level` on run over."""
+        name = maker.name
         self.scratch[name] = self._allocate(name, maker.dtype, self._inner_axes(name, level), level)
         self.kept[name] = level
-        return Restore(name, self.scratch[name])
+        return self.scratch[name]
 
     def _cost(self, name: str, level: int, earlier: set[str]) -> float:
         """What it takes to compute a value again from what is still there."""
@@ -228,7 +207,7 @@ class _Builder:
             stmt = self.makers[n]
             if isinstance(stmt, Reduce) or not self._inner_axes(n, level):
                 continue
-            total += _stmt_cost(stmt)
+            total += statement_cost(stmt)
             work += uses(stmt)
         return total
 
@@ -299,7 +278,9 @@ class _Builder:
     # -- loops -----------------------------------------------------------------------------------
 
     def _phases(self, items: list[Item]) -> tuple[Phase, ...]:
-        axes = {lp.axis for lp in self.schedule.loops if any(self._runs_over(s, lp) for s in items)}
+        axes = {
+            lp.axis for lp in self.schedule.loops if any(self._runs_over(s, lp.axis) for s in items)
+        }
         loops = self.schedule.loops
         band = tuple(lp for lp in loops[: self.schedule.parallel] if lp.axis in axes)
         partials = tuple(
@@ -310,19 +291,21 @@ class _Builder:
         if not band:  # one thread runs it all, in passes as within any loop
             body = self._nodes(self.schedule.parallel, items, frozenset())
             return (Phase((), (), body, partials),)
+        shared = frozenset(lp.axis for lp in band)
         deep = [s for s in items if self.depth(s) > 0]
-        body = self._nodes(self.schedule.parallel, deep, frozenset(lp.axis for lp in band))
+        once, deep = self._hoist(deep, shared, self.schedule.parallel)
+        body = self._nodes(self.schedule.parallel, deep, shared)
         head = [s for s in items if self.depth(s) == 0 and not isinstance(s, Store)]
-        phase = Phase(band, self._straight(head, frozenset()), body, partials)
+        begin = self._nodes(self.schedule.parallel, once, frozenset())
+        phase = Phase(band, (*self._straight(head, frozenset()), *begin), body, partials)
         single = [s for s in items if self.depth(s) == 0]
         if len(single) == len(head):
             return (phase,)
         after = self._straight(single, frozenset())  # no thread still reads what they overwrite
         return (phase, Phase((), (), after, ()))
 
-    def _runs_over(self, item: Item, loop: Loop) -> bool:
-        axes = self.values[item.name] if isinstance(item, Restore) else self.runs[item]
-        return loop.axis in axes
+    def _runs_over(self, item: Item, axis: str) -> bool:
+        return axis in (self.values[item.name] if isinstance(item, Restore) else self.runs[item])
 
     def _nodes(self, level: int, items: list[Item], around: frozenset[str]) -> tuple[Node, ...]:
         """Passes at one level: straight statements, then one loop around the deeper ones.
@@ -339,7 +322,10 @@ class _Builder:
             if not deep:
                 continue
             loop = self.schedule.loops[level]
-            alone, deep = self._outside(loop, deep)
+            apart, rest = self._outside(loop, deep)
+            once, rest = self._hoist(rest, frozenset((loop.axis,)), level)
+            alone = [s for s in deep if s in {*apart, *once}]
+            deep = rest
             nodes += self._nodes(level + 1, alone, around) if alone else ()
             if not deep:
                 continue
@@ -357,9 +343,9 @@ class _Builder:
 
         The stores get a nest of their own beside the loop, so that they happen once.
         """
-        if not any(self._runs_over(s, loop) for s in items):
+        if not any(self._runs_over(s, loop.axis) for s in items):
             return items, []
-        stores = {s for s in items if isinstance(s, Store) and not self._runs_over(s, loop)}
+        stores = {s for s in items if isinstance(s, Store) and not self._runs_over(s, loop.axis)}
         if not stores:
             return [], items
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
@@ -367,12 +353,40 @@ class _Builder:
         work: list[Item] = list(stores)
         while work:
             s = work.pop()
-            makers = [by_name[u] for u in _uses(s) if u in by_name]
+            makers = [by_name[u] for u in item_uses(s) if u in by_name]
             work += [m for m in makers if m not in needed]
             needed.update(makers)
         if any(isinstance(s, Reduce) for s in needed):
             return [], items
         return [s for s in items if s in needed], [s for s in items if s not in stores]
+
+    def _hoist(
+        self, items: list[Item], axes: frozenset[str], level: int
+    ) -> tuple[list[Item], list[Item]]:
+        """Costly values that loops over some axes do not change, with what they need; and the
+        items, which read them back from arrays."""
+        if hint(product(self.kernel.extent(a) for a in axes)) < TURNS:
+            return [], items
+
+        def changes(s: Item) -> bool:
+            return any(self._runs_over(s, a) for a in axes)
+
+        def keep(s: Compute, makers: set[str]) -> bool:
+            known = s.name in self.scratch
+            if self.schedule.loops[-1].axis not in self.runs[s] or known:
+                return known and self.kept.get(s.name) == level
+            small = self._row_bytes(s.name, level) <= ROW_BYTES
+            if not small or self._cost(s.name, level, makers) <= RECOMPUTE_COST:
+                return False
+            self._keep(s, level)
+            return True
+
+        kept, needed = unchanged(items, changes, keep)
+        rest = [
+            Restore(s.name, self.scratch[s.name]) if isinstance(s, Compute) and s in kept else s
+            for s in items
+        ]
+        return [s for s in items if s in needed], rest
 
     def _straight(self, items: Sequence[Item], around: frozenset[str]) -> tuple[Node, ...]:
         """Statements in place; stores and reductions must run once per point of their own axes."""
@@ -380,19 +394,3 @@ class _Builder:
             if isinstance(s, (Store, Reduce)) and not around <= self.runs[s]:
                 raise Unschedulable("iteration spaces differ")
         return tuple(s if isinstance(s, Restore) else Do(s) for s in items)
-
-
-def _uses(item: Item) -> tuple[str, ...]:
-    return () if isinstance(item, Restore) else uses(item)
-
-
-def _stmt_cost(stmt: Stmt) -> float:
-    match stmt:
-        case Load() | Iota() | Inside() | Store():
-            return 0.5
-        case Compute() if stmt.op.startswith("round"):
-            return 2.0
-        case Compute():
-            return opdef(stmt.op).cost
-        case _:
-            return 20.0

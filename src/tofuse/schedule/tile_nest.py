@@ -24,7 +24,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.tiles import GpuTarget, Partial, Pass, Tile, TileNest, TileProgram, Tiling, Workspace
 from tofuse.ir.types import DType
-from tofuse.schedule.nest import Unschedulable
+from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.tiling import choose_tiling
 
 MOST_LAUNCHES = 8

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.schedule import Loop, Schedule
-from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.legal import Unschedulable
+from tofuse.schedule.nest import build_nest
 
 STRIPS = (1024, 4096, 16384)
 MOST_UNROLLED = 8

@@ -13,7 +13,8 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ops.philox import uniform
 from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import Unschedulable, build_nest
+from tofuse.schedule.legal import Unschedulable
+from tofuse.schedule.nest import build_nest
 
 GENERATOR = torch.Generator().manual_seed(11)
 
@@ -69,6 +70,21 @@ kernel k(x: in f32, w: in f32, y: out f32, z: out f32, u: out f32) over i0:s0 i1
 }"""
 
 CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
+    "what rows share": (
+        """kernel k(x: in f32, w: in f32, y: out f32, z: out f32) over i0:9 i1:11 i2:37 {
+          v0 = load w[(37)*i0 + i2] : f32
+          v1 = erf v0 of f32 : f32
+          v2 = load w[i2] : f32
+          v3 = exp v2 of f32 : f32
+          v4 = load x[(407)*i0 + (37)*i1 + i2] : f32
+          v5 = mul v4 v1 of f32 : f32
+          v6 = add v5 v3 of f32 : f32
+          store y[(407)*i0 + (37)*i1 + i2] v6 : f32
+          store z[(37)*i0 + i2] v1 : f32
+        }""",
+        {"x": 3663, "w": 333, "y": 3663, "z": 333},
+        {},
+    ),
     "transpose": (
         """kernel k(x: in f32, y: out f32) over i0:37 i1:29 {
           v0 = load x[i0 + (37)*i1] : f32

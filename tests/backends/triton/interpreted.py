@@ -25,7 +25,7 @@ from tofuse.ir.tiles import GpuTarget
 from tofuse.ops.kernel_verify import verify
 from tofuse.passes import run_passes
 from tofuse.schedule import tiling
-from tofuse.schedule.nest import Unschedulable
+from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.tile_nest import build_tiles
 
 CASES = read_cases(Path(__file__).parents[2] / "schedule" / "tiles.txt")

@@ -1,0 +1,60 @@
+"""What it takes to compute values again, and which are worth an array instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Union
+
+from tofuse.ir.kernel import Compute, Inside, Iota, Load, Stmt, Store, uses
+from tofuse.ir.loops import Restore
+from tofuse.ops.table import opdef
+
+Item = Union[Stmt, Restore]  # noqa: UP007
+
+
+def statement_cost(stmt: Stmt) -> float:
+    """Additions that a statement takes as long as."""
+    match stmt:
+        case Load() | Iota() | Inside() | Store():
+            return 0.5
+        case Compute() if stmt.op.startswith("round"):
+            return 2.0
+        case Compute():
+            return opdef(stmt.op).cost
+        case _:
+            return 20.0
+
+
+def unchanged(
+    items: Sequence[Item],
+    changes: Callable[[Item], bool],
+    keep: Callable[[Compute, set[str]], bool],
+) -> tuple[set[Item], set[Item]]:
+    """Values that a loop reads and does not change, where `keep` gives them an array.
+
+    `keep` is told of the statements that compute a value. Returned are those values, and with them
+    all that they need.
+    """
+    by_name = {s.name: s for s in items if not isinstance(s, Store)}
+    read = {u for s in items if changes(s) for u in item_uses(s)}
+    kept: set[Item] = set()
+    needed: set[Item] = set()
+    for s in items:
+        if not isinstance(s, Compute) or s.name not in read or changes(s):
+            continue
+        chain, work = {s.name}, [s.name]
+        while work:
+            new = [u for u in item_uses(by_name[work.pop()]) if u in by_name and u not in chain]
+            chain |= set(new)
+            work += new
+        makers = [by_name[n] for n in chain]
+        plain = all(isinstance(m, (Compute, Load, Iota, Inside, Restore)) for m in makers)
+        if plain and keep(s, {m.name for m in makers if not isinstance(m, Restore)}):
+            kept.add(s)
+            needed.update(makers)
+    return kept, needed
+
+
+def item_uses(item: Item) -> tuple[str, ...]:
+    """The values that a statement reads."""
+    return () if isinstance(item, Restore) else uses(item)
