@@ -102,6 +102,24 @@ def test_halves_are_summed_in_floats():
     holds(x, lambda x: torch.stack([x.sum(0)[:64], x[:64].sum(1)]))
 
 
+@pytest.mark.parametrize("size", [4, 20])
+def test_a_cube_is_not_summed_along_its_diagonal(size):
+    """Sums over different axes of an argument are added: their loops are not one."""
+    x = torch.randn(size, size, size)
+    holds(x, lambda x: x.sum(0) + x.sum(1))
+    holds(x, lambda x: x.sum(0) + x.sum(1) + x.sum(2))
+    holds(x[0], lambda x: x.sum(0) * x.sum(1))
+
+
+def test_a_sum_that_goes_on_while_another_pass_uses_its_loop():
+    """The stages of the mean move on in the pass that adds to it, and in no other."""
+    x = torch.randn(3, 200, 100, 5)
+    strict = tofuse.compile(lambda x: (x.exp().sum((1, 3)), x.mean((0, 2))), strict=True)
+    sums, means = strict(x)
+    torch.testing.assert_close(sums, x.exp().sum((1, 3)))
+    torch.testing.assert_close(means, x.mean((0, 2)))
+
+
 def test_stages():
     """Few terms need none, and no accumulator but the last takes more than it may."""
     assert [stages(n) for n in (1, FIRST, FIRST + 1, FIRST * NEXT, FIRST * NEXT + 1)] == [

@@ -69,10 +69,12 @@ def _share_reads(state: Alignment) -> None:
 
 
 def _diagonal(state: Alignment) -> Value | None:
-    """A value two of whose dimensions have become one axis."""
-    for value, dims in state.inner.items():
+    """A value two of whose dimensions have become one axis, in the region or where it is read."""
+    read = ((op.operands[k], dims) for (op, k), dims in state.outer.items())
+    for value, dims in (*state.inner.items(), *read):
         leaves = state.leaves(dims)
         if len(set(leaves)) != len(leaves):
+            assert isinstance(value, Value)
             return value
     return None
 
