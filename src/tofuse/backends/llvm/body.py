@@ -122,7 +122,7 @@ class Body:
             with self.scope(frame), frame.f.loop("0", self.trips(frame, loop), "1") as at:
                 self.set_axis(frame, loop, at)
                 self.nodes(frame, node.body)
-                self.chains.step(frame, [loop])
+                self.chains.step(frame, [loop], node.body)
         elif innermost and self.nest.schedule.vector > 1:
             self._vector_loop(frame, node, lo, hi, extent if extent != 0 else None)
         else:
@@ -145,7 +145,7 @@ class Body:
                 frame.index[loop.axis], frame.rows = at, rows
                 self.nodes(frame, node.body)
                 frame.index[loop.axis] = f.let(f"add i64 {at}, {rows.count - 1}")
-                self.chains.step(frame, [loop], rows.count)
+                self.chains.step(frame, [loop], node.body, rows.count)
             frame.rows, lo = None, end
             if known_multiple(self.nest.kernel.extent(loop.axis), rows.count):
                 return
@@ -153,7 +153,7 @@ class Body:
             frame.index[loop.axis] = at
             self.nodes(frame, node.body)
             if rows is None:
-                self.chains.step(frame, [loop])
+                self.chains.step(frame, [loop], node.body)
 
     def _together(self, frame: Frame, node: For, rows: Rows) -> None:
         """One vector of several rows: what they add up to goes into the arrays."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from tofuse.backends.llvm.arrays import fold_array
@@ -11,7 +11,7 @@ from tofuse.backends.llvm.registers import Frame
 from tofuse.ir.chains import FIRST, due, is_cut, stages, steps_of
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.kernel import Reduce
-from tofuse.ir.loops import Accumulate, Nest
+from tofuse.ir.loops import Accumulate, Do, For, Nest, Node
 from tofuse.ir.schedule import Loop
 
 
@@ -36,19 +36,23 @@ class Chains:
         around = schedule.loops[:-1] if schedule.vector > 1 else schedule.loops
         return [lp for lp in around if lp.axis in r.over]
 
-    def step(self, frame: Frame, done: Collection[Loop], rows: int = 1) -> None:
-        """After an iteration of the loops `done`, move on what has gathered long enough.
+    def step(
+        self, frame: Frame, done: Collection[Loop], body: Sequence[Node], rows: int = 1
+    ) -> None:
+        """After an iteration of the loops `done`, move on what has gathered long enough in `body`.
 
-        An iteration that took several `rows` added their sum.
+        The same loop runs in later passes too, in which nothing gathers. An iteration that took
+        several `rows` added their sum.
         """
+        here = set(_reductions(body)) if self.arrays or self.cells else set()
         for a in self.arrays.values():
-            if a.stages and self.loops(a.reduce)[-1] in done:
+            if a.stages and a.reduce in here and self.loops(a.reduce)[-1] in done:
                 outside, every = self._outside(a.reduce), _periods(len(a.stages), rows)
                 fold = partial(fold_array, frame, a, outside)
                 self._move(frame, self._count(frame, a.reduce), every, fold)
         for cell in self.cells.values():
             loops, every = self.loops(cell.reduce), _periods(len(cell.stages))
-            if cell.stages and loops and loops[-1] in done:
+            if cell.stages and cell.reduce in here and loops and loops[-1] in done:
                 at = self._count(frame, cell.reduce)
                 self._move(frame, at, every, partial(fold_stage, frame, cell))
 
@@ -111,6 +115,15 @@ class Chains:
         if not isinstance(extent, int):
             return extent
         return -(-extent // (schedule.vector * schedule.unroll))
+
+
+def _reductions(nodes: Sequence[Node]) -> Iterator[Reduce]:
+    """What takes in a value somewhere in these nodes."""
+    for node in nodes:
+        if isinstance(node, For):
+            yield from _reductions(node.body)
+        elif isinstance(node, Do) and isinstance(node.stmt, Reduce):
+            yield node.stmt
 
 
 def _periods(count: int, rows: int = 1) -> list[tuple[int, int]]:

@@ -148,7 +148,7 @@ class _Emitter:
                 rest = rest if k == 0 else f.let(f"sdiv i64 {rest}, {trips[k]}")
                 self.body.set_axis(frame, loop, at)
             self.body.nodes(frame, phase.body)
-            self.body.chains.step(frame, phase.band)
+            self.body.chains.step(frame, phase.band, phase.body)
 
     def _worker(self, k: int) -> str:
         """What each thread of the pool runs: its shares, however many threads there are."""
