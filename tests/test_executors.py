@@ -143,6 +143,30 @@ def test_a_result_of_another_type_is_an_error(registered):
         tofuse.compile(project, executors=("short", "llvm"))(torch.ones(2, 2), torch.ones(2, 2))
 
 
+def test_one_executor_takes_several_calls_of_one_operator(registered):
+    registered("mine", ops=["aten.mm"], run=torch.mm)
+    a, b, c = torch.randn(5, 6), torch.randn(6, 7), torch.randn(7, 8)
+    compiled = tofuse.compile(lambda a, b, c: ((a @ b).relu() @ c), executors=("mine", "llvm"))
+    torch.testing.assert_close(compiled(a, b, c), (a @ b).relu() @ c)
+
+
+def test_a_size_that_was_not_known_is_checked_when_it_is(registered):
+    registered("short", ops=["aten.mm"], run=lambda a, b: torch.mm(a, b)[:1])
+    compiled = tofuse.compile(project, executors=("short", "llvm"), dynamic=True)
+    with pytest.raises(TofuseError, match=r"gave torch.float32 \(1, 7\) for .* gives f32\[6,7\]"):
+        compiled(torch.randn(6, 5), torch.randn(5, 7))
+
+
+def test_a_check_or_cost_that_fails_is_named(registered):
+    x = torch.randn(4, 4)
+    registered("checks", ops=["aten.mm"], run=torch.mm, check=lambda r: 1 / 0)
+    with pytest.warns(UserWarning, match=r"'checks': its check failed for aten.mm.default\(float32"):
+        tofuse.compile(torch.mm, executors=("checks", "llvm"))(x, x)
+    registered("costs", ops=["aten.mm"], run=torch.mm, cost=lambda r: "little")
+    with pytest.warns(UserWarning, match=r"'costs': its cost failed .* ValueError"):
+        tofuse.compile(torch.mm, executors=("costs", "llvm"))(x, x)
+
+
 def test_everything_through_aten():
     net = torch.nn.Sequential(
         torch.nn.Linear(6, 6), torch.nn.GELU(), torch.nn.LayerNorm(6), torch.nn.Dropout(0.3)

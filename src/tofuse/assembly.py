@@ -89,7 +89,7 @@ def assemble(
     done("machine code")
     notes += [f"{r.name} runs through PyTorch: {why}" for r, why in unfit.items()]
     users = {r: a for r, a in assigned.items() if a.executor is not None}
-    labels = {r: a.label(r.ops[0]) for r, a in users.items()}
+    labels = {r: f"{a.label(r.ops[0])}_{k}" for k, (r, a) in enumerate(users.items())}
     checked = _checked(calls, config)
     notes += _unsupported(part, config)
     launched = {r: c for r, c in calls.items() if r not in checked}

@@ -45,8 +45,8 @@ def assign_call(
     if chosen is None:
         usual = ONLY_PYTORCH if executors.kernels else NO_KERNELS
         return Assignment(LIBRARY, why or usual, expected)
-    us = expected if chosen.cost is None else chosen.cost(request)
-    return Assignment(chosen.name, why, us, chosen)
+    us = chosen.price(request)
+    return Assignment(chosen.name, why, expected if us is None else us, chosen)
 
 
 def assign_kernel(us: float, why: str, device: str = "cpu") -> Assignment:

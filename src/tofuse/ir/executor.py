@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Union
 
+from tofuse.errors import TofuseError
+
 KERNELS, LIBRARY = "llvm", "aten"  # the executors that are always there
 TRITON = "triton"  # what KERNELS, which stands for our kernels on any device, are on a GPU
 
@@ -51,11 +53,25 @@ class Executor:
             answer = True if self.check is None else self.check(request)
         except Exception as e:
             if all(None not in t.shape for t in request.inputs):
-                raise
+                raise self._failed("check", request, e) from e
             return f"{self.name}'s check does not take unknown sizes: {e}"
         if answer is True:
             return None
         return f"{self.name} refuses: {answer}" if answer else f"{self.name} refuses"
+
+    def price(self, request: Request) -> float | None:
+        """Microseconds of a call; None where it does not say."""
+        try:
+            return None if self.cost is None else float(self.cost(request))
+        except Exception as e:
+            raise self._failed("cost", request, e) from e
+
+    def _failed(self, what: str, request: Request, error: Exception) -> TofuseError:
+        shapes = ", ".join(f"{t.dtype}{list(t.shape)}" for t in request.inputs)
+        return TofuseError(
+            f"executor {self.name!r}: its {what} failed for {request.target}({shapes}): "
+            f"{type(error).__name__}: {error}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +101,7 @@ class Executors:
         reasons: list[str] = []
         for e in self.before(LIBRARY):
             reason = e.refusal(request)
-            if reason is None and e.cost is not None and (us := e.cost(request)) > library_us:
+            if reason is None and (us := e.price(request)) is not None and us > library_us:
                 reason = f"{e.name} says {us:.4g} us, PyTorch is expected to take {library_us:.4g}"
             if reason is None:
                 return e, "; ".join([*reasons, f"{e.name} takes {request.target}"])

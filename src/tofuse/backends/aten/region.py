@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from tofuse.errors import TofuseError
-from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
+from tofuse.ir.graph import Graph, Op, Operand, Value
 from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
@@ -58,30 +62,51 @@ def executor_runner(name: str, op: Op, run: Callable[..., object]) -> Callable[.
     Kernels read its results by address, so their types must be right.
     """
     picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else None
+    symbolic = any(isinstance(d, SymDim) for v in op.results for d in v.shape)
+    named = [op.operands[int(k)] for k in re.findall(r"\$(\d+)", str(op.attr("args")))]
 
     def call(*args: object, **kwargs: object) -> object:
+        sizes = _sizes(named, tree_leaves((args, kwargs))) if symbolic else {}
         results = run(*args, **kwargs)
         given = [results] if picks is None else [results[k] for k in picks]  # type: ignore[index]
         for value, result in zip(op.results, given, strict=True):
-            if not _is_of(result, value):
+            shape = tuple(_known(d, sizes) for d in value.shape)
+            if not _is_of(result, value, shape):
+                wanted = replace(value.type, shape=shape)
                 raise TofuseError(
                     f"executor {name!r} gave {_shown(result)} for {op.attr('target')}, which "
-                    f"gives {value.type!r}; its run must return what the operator would"
+                    f"gives {wanted!r}; its run must return what the operator would"
                 )
         return results
 
     return call
 
 
+def _sizes(named: Sequence[Operand], leaves: Sequence[object]) -> dict[str, int]:
+    """What the operands of a call say of the sizes that were not known."""
+    found: dict[str, int] = {}
+    tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+    for value, tensor in zip(named, tensors, strict=True):
+        assert isinstance(value, Value)
+        for dim, size in zip(value.shape, tensor.shape, strict=True):
+            if symbols_of(dim) and dim == symbol(symbols_of(dim)[0]):
+                found[symbols_of(dim)[0]] = size
+    return found
+
+
+def _known(dim: Dim, sizes: Mapping[str, int]) -> Dim:
+    return evaluate(dim, sizes) if all(s in sizes for s in symbols_of(dim)) else dim
+
+
 def _shown(x: object) -> str:
     return f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
 
 
-def _is_of(result: object, value: Value) -> bool:
+def _is_of(result: object, value: Value, shape: Sequence[Dim]) -> bool:
     """Whether a result has a value's dtype and shape, as far as its sizes are known."""
-    if not isinstance(result, torch.Tensor) or len(result.shape) != len(value.shape):
+    if not isinstance(result, torch.Tensor) or len(result.shape) != len(shape):
         return False
-    sizes = zip(value.shape, result.shape, strict=True)
+    sizes = zip(shape, result.shape, strict=True)
     right = all(not isinstance(d, int) or d == n for d, n in sizes)
     known = value.dtype is DType.OTHER or result.dtype is TO_TORCH[value.dtype]
     return right and known and result.device.type == value.type.device.split(":")[0]
