@@ -47,6 +47,22 @@ def test_less_is_saved_and_gradients_are_the_same(budget, capture):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_arguments_that_only_the_forward_read_are_read_again(capture):
+    """The biases and the first weight: the backward has no use for them but to start over."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, 3)
+    )
+    x, parameters = torch.randn(7, WIDTH), list(net.parameters())
+    bound = forward(net, [x], capture=capture, memory_budget=0.0, strict=True)
+    assert bound.saved_bytes == 0
+    fused = tofuse.compile(net, capture=capture, memory_budget=0.0, strict=True)
+    mine, theirs = (torch.autograd.grad(f(x).square().sum(), parameters) for f in (fused, net))
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
 def test_work_grows_as_the_budget_falls():
     def memories():
         for tenths in (10, 7, 5, 3, 1, 0):

@@ -121,10 +121,11 @@ class Budget:
         return list(found)
 
     def _prune(self) -> None:
-        """Drop what nothing reads any more."""
+        """Drop what nothing reads any more, and add the arguments that are read from now on."""
         self.repeated = dict.fromkeys(self._walk(self.sinks) or ())
         read = {i for n in self.repeated for i in n.all_input_nodes} | set(self.sinks)
-        self.saved = {n: None for n in self.saved if n in read}
+        arguments = [n for n in self.order if n in self.given and n.op == "placeholder"]
+        self.saved = {n: None for n in (*self.saved, *arguments) if n in read}
 
     def _storages(self, node: Node) -> list[tuple[int, int]]:
         if node not in self.known:
