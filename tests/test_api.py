@@ -154,11 +154,32 @@ def test_an_unknown_option_is_named_with_the_nearest_one():
         tofuse.compile(torch.sin, precision="slow")
     with pytest.raises(ValueError, match="no stage 'grph' to show"):
         tofuse.compile(torch.sin, show="grph")
+    with pytest.raises(OptionError, match="show is names of stages such as 'graph,plan', not 3"):
+        tofuse.compile(torch.sin, show=3)
+    for name in ("dynamic", "fullgraph", "verify", "strict"):
+        with pytest.raises(OptionError, match=f"{name} is True.* False.*, not 'no'"):
+            tofuse.compile(torch.sin, **{name: "no"})
+    with pytest.raises(OptionError, match=r"executors is a tuple .*, not \(\)"):
+        tofuse.compile(torch.sin, executors=())
+
+
+def test_stages_may_be_named_in_a_tuple(capsys):
+    tofuse.compile(lambda x: x.sin() + 1, show=("graph", "plan"))(torch.randn(3))
+    text = capsys.readouterr().out
+    assert "inference: graph" in text and "inference: plan" in text
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match="is no folder to write to"):
+        tofuse.compile(torch.sin, dump=tmp_path / "file" / "folder")
 
 
 def test_what_is_not_callable_is_refused():
     with pytest.raises(TypeError, match="functions and modules, not int"):
         tofuse.compile(3)  # type: ignore[call-overload]  # which is what mypy says, too
+    with pytest.raises(TypeError, match="functions and modules, not int"):
+        tofuse.explain(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("version", ["2.10.1", "2.14.0+cpu", "1.13"])

@@ -109,6 +109,15 @@ def test_a_refused_wish_is_a_warning_with_the_reason():
     assert all("though fuse asks for it" in v.rule for v in report.verdicts)
 
 
+def test_a_wish_without_fuel_is_no_warning():
+    def f(x):
+        with tofuse.fuse():
+            return x.sin().cos()
+
+    report = tofuse.explain(f, fuel=0)(torch.randn(20))
+    assert [v.rule for v in report.verdicts] == ["no fuel left, though fuse asks for it"]
+
+
 def program(x):
     y = x.sin() * 2
     z = y.cos() + y
@@ -214,3 +223,35 @@ def test_bisect_restores_what_the_program_writes():
     before, expected = x.clone(), f(x.clone())
     assert tofuse.bisect(f, [x], close_to(expected)) is None
     assert torch.equal(x, before)
+
+
+def test_bisect_restores_what_a_module_holds():
+    """Gradients of parameters do not add up from trial to trial, nor do running statistics."""
+    norm = torch.nn.BatchNorm1d(6)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 6), norm, torch.nn.GELU())
+    x, held = torch.randn(8, 6), {k: t.clone() for k, t in net.state_dict().items()}
+    seen = []
+
+    def check(result):
+        result.square().sum().backward()
+        seen.append((norm.weight.grad.clone(), norm.running_mean.clone()))
+        return len(seen) != 1  # as if the kernels with all fusions were wrong
+
+    assert tofuse.bisect(net, [x], check) is not None
+    for found in seen[1:]:
+        torch.testing.assert_close(found, seen[0])
+    assert norm.weight.grad is None
+    torch.testing.assert_close(net.state_dict(), held, rtol=0, atol=0)
+
+
+def test_bisect_takes_a_tensor_for_an_answer():
+    with pytest.raises(tofuse.VerifyError, match="without any fusion"):
+        tofuse.bisect(program, [torch.randn(5)], lambda result: torch.tensor(False))
+    assert tofuse.bisect(program, [torch.randn(5)], lambda result: None) is None
+
+
+def test_bisect_refuses_what_it_cannot_call():
+    with pytest.raises(TypeError, match=r"inputs in a list, such as \[x\], not a Tensor"):
+        tofuse.bisect(program, torch.randn(5), bool)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="function that checks a result, not None"):
+        tofuse.bisect(program, [torch.randn(5)], None)  # type: ignore[arg-type]

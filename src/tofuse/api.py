@@ -20,7 +20,7 @@ from tofuse.capture.aot import Backend, CompileGraph, aot_backend
 from tofuse.capture.trace import Traced
 from tofuse.config import Config, Option, make_config
 from tofuse.contest import Contest
-from tofuse.errors import UnsupportedError
+from tofuse.errors import OptionError, UnsupportedError
 from tofuse.executors import executors_of
 from tofuse.pipeline import Keep, claims_of, compile_graph
 from tofuse.report.measured import measured
@@ -87,6 +87,7 @@ def explain(
     has the microseconds of the calls (`report.calls`) and of each region (`.measured_us`).
     """
     config = make_config(options)
+    _check_callable(target)
 
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
         report = Report(name=getattr(target, "__name__", type(target).__name__))
@@ -141,14 +142,28 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
     _check_torch()
     executors_of(config)  # this and the next raise now, not at the first call, for what is unknown
     check_machine(config)
-    if not callable(target):
-        raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
+    _check_folder(config)
+    _check_callable(target)
     if config.capture == "trace":
         return _trace(target, config, keep)
     backend = _backend(config, keep)
     if not isinstance(target, torch.nn.Module):
         return _jit(target, backend, config)
     return _twin(target, _jit(_frame(target._call_impl), backend, config))
+
+
+def _check_callable(target: object) -> None:
+    if not callable(target):
+        raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
+
+
+def _check_folder(config: Config) -> None:
+    """Raise OptionError where nothing can be written to the folder that `dump` names."""
+    try:
+        if config.dump is not None:
+            config.dump.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise OptionError(f"dump={str(config.dump)!r} is no folder to write to: {e}") from e
 
 
 def _trace(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]

@@ -54,13 +54,15 @@ def bisect(
 ) -> Culprit | None:
     """The fusion that breaks a check; None where the check passes with all of them.
 
-    `check` gets the result of `target(*inputs)`; it fails where it gives False or raises
-    AssertionError. It may run the backward: fusions of that count too. Each time the inputs are
-    as they were, their `.grad` is None, and random numbers start anew. `repro` is a folder for a
-    file that shows the fusion's effect again. The culprit is printed and returned.
+    `check` gets the result of `target(*inputs)`; it fails where it gives False, or a tensor that
+    is, or raises AssertionError. It may run the backward: fusions of that count too. Each time
+    the inputs, and a module's parameters and buffers, are as they were, their `.grad` is None, and
+    random numbers start anew. `repro` is a folder for a file that shows the fusion's effect again.
+    The culprit is printed and returned.
 
     Raises VerifyError where the check fails without any fusion too.
     """
+    _check_arguments(inputs, check)
     trial = _Trial(target, inputs, check, make_config(options | {"fuel": None}))
     passes, report = trial.run(None)
     if passes:
@@ -80,6 +82,14 @@ def bisect(
     return culprit
 
 
+def _check_arguments(inputs: object, check: object) -> None:
+    if not isinstance(inputs, Sequence):
+        kind = type(inputs).__name__
+        raise TypeError(f"bisect takes the inputs in a list, such as [x], not a {kind}")
+    if not callable(check):
+        raise TypeError(f"bisect takes a function that checks a result, not {check!r}")
+
+
 @dataclass(frozen=True)
 class _Trial:
     """Compiles with some fuel, runs, and checks."""
@@ -90,22 +100,34 @@ class _Trial:
     config: Config
 
     def run(self, fuel: int | None) -> tuple[bool, Report]:
-        tensors = [t for t in tree_leaves(self.inputs) if isinstance(t, torch.Tensor)]
+        tensors = self.tensors()
         before = [t.detach().clone() for t in tensors]
+        gradients = [t.grad if t.is_leaf else None for t in tensors]
+        for t in tensors:
+            t.grad = None
         compiled, report = compile_reporting(self.target, replace(self.config, fuel=fuel))
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 return self.passes(compiled(*self.inputs)), report
         finally:
-            for t, old in zip(tensors, before, strict=True):
-                t.grad = None
+            for t, old, gradient in zip(tensors, before, gradients, strict=True):
+                t.grad = gradient
                 if not torch.equal(t.detach(), old):
                     t.detach().copy_(old)
 
+    def tensors(self) -> list[torch.Tensor]:
+        """What a run may write to: the inputs, and what a module holds."""
+        found = [t for t in tree_leaves(self.inputs) if isinstance(t, torch.Tensor)]
+        owner = getattr(self.target, "__self__", self.target)  # of a method
+        if isinstance(owner, torch.nn.Module):
+            found += [*owner.parameters(), *owner.buffers()]
+        return found
+
     def passes(self, result: object) -> bool:
         try:
-            return self.check(result) is not False
+            answer = self.check(result)
+            return answer is None or bool(answer)
         except AssertionError:
             return False
 

@@ -53,21 +53,15 @@ def make_config(options: Mapping[str, Option]) -> Config:
     tune = options.get("tune", os.environ.get("TOFUSE_TUNE")) or "off"
     if tune not in ("off", "measure"):
         raise OptionError(f"tune is 'off' or 'measure', not {tune!r}")
-    show = options.get("show", os.environ.get("TOFUSE_SHOW", ""))
-    stages = tuple(s.strip() for s in str(show or "").split(",") if s.strip())
-    for s in stages:
-        if s not in STAGES:
-            raise OptionError(f"there is no stage {s!r} to show; stages are {', '.join(STAGES)}")
-    dynamic = options.get("dynamic")
     return Config(
-        dynamic=None if dynamic is None else bool(dynamic),
+        dynamic=None if options.get("dynamic") is None else _flag(options, "dynamic"),
         capture=str(capture),
-        fullgraph=bool(options.get("fullgraph", False)),
+        fullgraph=_flag(options, "fullgraph"),
         precision=str(precision),
-        verify=bool(options.get("verify", False)),
+        verify=_flag(options, "verify"),
         fuel=_fuel(options.get("fuel")),
-        strict=bool(options.get("strict", False)),
-        show=stages,
+        strict=_flag(options, "strict"),
+        show=_stages(options.get("show", os.environ.get("TOFUSE_SHOW"))),
         pool_bytes=_pool_bytes(options),
         memory_budget=_memory_budget(options),
         executors=_executors(options),
@@ -78,12 +72,38 @@ def make_config(options: Mapping[str, Option]) -> Config:
     )
 
 
-def _executors(options: Mapping[str, Option]) -> tuple[str, ...]:
-    given = options.get("executors", os.environ.get("TOFUSE_EXECUTORS")) or "llvm,aten"
-    names = given.split(",") if isinstance(given, str) else given
+def _flag(options: Mapping[str, Option], name: str) -> bool:
+    value = options.get(name, False)
+    if not isinstance(value, bool):
+        known = "True, False or None" if name == "dynamic" else "True or False"
+        raise OptionError(f"{name} is {known}, not {value!r}")
+    return value
+
+
+def _names(value: Option) -> tuple[str, ...] | None:
+    """Names in a list, or in a text with commas between them; None for anything else."""
+    names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
-        raise OptionError(f"executors is a tuple of names such as ('llvm', 'aten'), not {given!r}")
+        return None
     return tuple(n.strip() for n in names if n.strip())
+
+
+def _stages(value: Option) -> tuple[str, ...]:
+    names = _names("" if value is None else value)
+    if names is None:
+        raise OptionError(f"show is names of stages such as 'graph,plan', not {value!r}")
+    for s in names:
+        if s not in STAGES:
+            raise OptionError(f"there is no stage {s!r} to show; stages are {', '.join(STAGES)}")
+    return names
+
+
+def _executors(options: Mapping[str, Option]) -> tuple[str, ...]:
+    given = options.get("executors", os.environ.get("TOFUSE_EXECUTORS") or None)
+    names = _names("llvm,aten" if given is None else given)
+    if not names:
+        raise OptionError(f"executors is a tuple of names such as ('llvm', 'aten'), not {given!r}")
+    return names
 
 
 def _path(options: Mapping[str, Option], name: str, variable: str) -> Path | None:

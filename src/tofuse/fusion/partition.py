@@ -28,6 +28,7 @@ MAX_BUFFERS = 64
 JOINED_WORK = 40.0  # additions an element, about what writing and reading a piece takes
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 SPREAD = 8  # shapes of its readers: a value that more of them need is computed once, before
+NO_FUEL = "no fuel left"
 Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
@@ -117,7 +118,7 @@ class _Partitioner:
             self.storage,
             tuple(verdicts.values()),
             tuple(verdicts.get(pair) or _sibling(*pair) for pair in self.merges),
-            tuple(v for (s, op), v in verdicts.items() if asked_for(s, op) and not v.fused),
+            tuple(v for pair, v in verdicts.items() if self._is_refused(pair, v)),
         )
 
     # -- merging ---------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class _Partitioner:
             self.groups.merge(self.groups.of[producer], self.groups.of[consumer])
         for s, op in self._edges():
             if whole[s] is whole[op]:
-                self.reasons[s, op] = "no fuel left"
+                self.reasons[s, op] = NO_FUEL
 
     def _obstacle(self, a: Group, b: Group, producer: Op, consumer: Op) -> str | None:
         if self.groups.of[producer].library and self.flat[self.groups.of[consumer]]:
@@ -347,6 +348,10 @@ class _Partitioner:
         """Pairs of computing ops of which the second reads the first, in program order."""
         ops = [op for op in self.graph.ops if not self.view[op]]
         return [(s, op) for op in ops for s in self._sources(op)]
+
+    def _is_refused(self, pair: tuple[Op, Op], verdict: Verdict) -> bool:
+        """Whether the user wants them fused and does not know why they are not."""
+        return asked_for(*pair) and not verdict.fused and self.reasons.get(pair) != NO_FUEL
 
     def _verdict(self, s: Op, op: Op) -> Verdict:
         fused = self.groups.of[s] is self.groups.of[op]
