@@ -246,6 +246,33 @@ def test_verdicts_name_the_rule_the_bytes_and_the_line():
     assert str(fused[0].rule) in str(report)
 
 
+def test_the_bytes_that_verdicts_save_add_up():
+    """A value that two fused ops read is neither written nor read twice; a result is written."""
+
+    def f(x):
+        y = x.sin()
+        z = y.cos() * y
+        return z, z.exp()
+
+    x = torch.randn(100, 50)
+    report = tofuse.explain(f)(x)
+    by_pair = {(v.producer, v.consumer): v.bytes_saved // x.nbytes for v in report.verdicts}
+    assert by_pair == {("sin", "cos"): 2, ("sin", "mul"): 1, ("cos", "mul"): 2, ("mul", "exp"): 1}
+    saved = sum(v.bytes_saved for v in report.verdicts)
+    assert saved == report.bytes_before - report.bytes_after
+
+
+def test_the_copy_of_a_view_is_at_the_views_line():
+    def f(x):
+        y = x.sin().flip(0)
+        return y.cumsum(0)
+
+    report = tofuse.explain(f)(torch.randn(10, 5))
+    lines = {v.loc.code for v in report.verdicts if v.loc is not None}
+    assert lines == {"y = x.sin().flip(0)", "return y.cumsum(0)"}
+    assert all(v.loc is not None for v in report.verdicts)
+
+
 def test_explaining_twice_and_for_inference():
     def f(x):
         return x.sin() + 1

@@ -70,6 +70,17 @@ def test_steps_belong_to_regions():
     assert list(names.values()) == [r.name for r in graph.regions]
 
 
+def test_a_call_that_writes_where_it_is_told_has_its_time():
+    """Large results of a library call lie in memory of ours: the call returns nothing."""
+    report = tofuse.explain(lambda x: x.sin().flip(0).cumsum(0) + 1, measure=True)(
+        torch.randn(300, 300)
+    )
+    (graph,) = report.graphs
+    assert ".out(" in graph.plan
+    assert [s.name for s in graph.run] == [r.name for r in graph.regions]
+    assert all(r.measured_us for r in graph.regions)
+
+
 def test_a_traced_function_is_measured_too():
     report = tofuse.explain(block, measure=True, capture="trace")(*block_arguments())
     assert report.backward.regions

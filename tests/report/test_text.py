@@ -45,6 +45,15 @@ def test_launches_that_are_alike_share_a_row():
     assert "mm_0 x5" in text and "mm_2" not in text.partition("fused:")[0]
 
 
+def test_a_long_line_leaves_room_for_the_bytes():
+    def f(x):
+        return (x.sin() @ x).relu() + 1  # a line of the user's that is much longer than what fits
+
+    for line in str(tofuse.explain(f)(torch.randn(512, 512))).splitlines():
+        if "->" in line and "return (x.sin()" in line:
+            assert "1.05 MB" in line, line
+
+
 def test_it_has_colour_in_a_terminal_and_none_in_a_string():
     report = tofuse.explain(lambda x: x.sin() + 1)(torch.randn(4))
     out = io.StringIO()

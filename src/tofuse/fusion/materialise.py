@@ -25,6 +25,7 @@ def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
     ops: list[Op] = []
     copies: dict[Value, Value] = {}
     taken = {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
+    makers = graph.producers()
 
     def real(v: Value | None, fine: Fine) -> Value | None:
         if v is None or fine(v, storage):
@@ -34,7 +35,7 @@ def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
             while name in taken:
                 name += "_"
             taken.add(name)
-            copy = make_op("convert", (v,), {"dtype": v.dtype}, name=name)
+            copy = make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=makers.get(v))
             ops.append(replace(copy, results=(replace(copy.result, strides=v.strides),)))
             copies[v] = ops[-1].result
         return copies[v]

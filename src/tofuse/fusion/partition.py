@@ -15,7 +15,7 @@ from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
 from tofuse.fusion.names import region_name
 from tofuse.fusion.storage import is_view, storages
-from tofuse.ir.dims import Dim, hint, product
+from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.hints import asked_for, kept_apart
 from tofuse.ir.kernel import Kernel
@@ -360,8 +360,10 @@ class _Partitioner:
             rule = self.reasons.get((s, op), "merged elsewhere first")
             asked = ", though fuse asks for it" if asked_for(s, op) else ""
             return Verdict(*names, False, rule + asked, loc=op.loc)
-        stored = any(self.groups.of[u] is not self.groups.of[s] for u in self.readers[s.result])
-        nbytes = hint(product((s.result.type.nbytes, 1 if stored else 2)))
+        here = [u for u in self.readers[s.result] if self.groups.of[u] is self.groups.of[s]]
+        stored = s.result in self.returned or len(here) < len(self.readers[s.result])
+        # each reader saves a read, the first of them the write too
+        nbytes = hint(s.result.type.nbytes) * (2 if op is here[0] and not stored else 1)
         rule = _RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
         rule += ", as fuse asks" if asked_for(s, op) else ""
         machine = machine_on(s.result.type.device, self.machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -39,8 +40,15 @@ def step_regions(plan: Plan, report: GraphReport) -> dict[int, str]:
             found[k] = step.name
         elif isinstance(step, Call):
             owner = next((by_result[n] for n in step.results if n in by_result), None)
+            if owner is None:
+                written = reversed(_KEYWORD.findall(step.args))  # where a call is told to write
+                owners = (by_result[n] for n in written if n in by_result)
+                owner = next((r for r in owners if r not in found.values()), None)
             if owner is None and not step.results and silent:
                 owner = silent.pop(0)
             if owner is not None:
                 found[k] = owner
     return found
+
+
+_KEYWORD = re.compile(r"=(\w+)")

@@ -192,10 +192,10 @@ def _apart(g: GraphReport, program: Program) -> Iterator[RenderableType]:
         large = sorted(group.verdicts, key=lambda v: -edges[id(v)].nbytes if id(v) in edges else 0)
         shown = large[:MOST]
         pairs = [f"{v.producer} -> {v.consumer}" for v in shown]
-        table = Table.grid(padding=(0, 3, 0, 0))
+        table = Table.grid(padding=(0, 3, 0, 0), expand=True)
         table.add_column(no_wrap=True, min_width=max(map(len, pairs)))
         table.add_column(no_wrap=True, min_width=7, justify="right")
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # what does not fit goes
         for v, pair in zip(shown, pairs, strict=True):
             rule = f"{v.rule}  " if rules else ""
             place = Text(rule + _place(v.loc, program))
