@@ -236,6 +236,7 @@ def test_inputs_that_require_grad_are_read_only_as_numbers():
     [
         ([], r"takes 1 inputs \(T0\), not 0"),
         ([torch.ones(2, 3), torch.ones(2)], "takes 1 inputs"),
+        (torch.ones(2, 3), "takes its inputs in a list, not a Tensor"),
         ([torch.ones(2, 3).double()], r"input 0 \(T0\) has dtype torch.float64, and Float"),
         ([torch.ones(2)], "has 1 dimensions, not 2"),
         ([torch.ones(3, 2).t()], "not contiguous at dimension"),

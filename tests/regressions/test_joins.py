@@ -45,7 +45,7 @@ def test_joins_of_computed_values(name):
     assert len(report.kernels) == count
     if count > 1:
         rules = " ".join(v.rule for v in report.verdicts if not v.fused)
-        assert "needed on its own" in rules or "merged dimensions" in rules
+        assert "loops of its own" in rules or "merged dimensions" in rules
 
 
 def dear(x, y):

@@ -47,6 +47,25 @@ def test_the_data_is_whole_and_refers_to_itself_rightly():
         ]
 
 
+def test_what_keeps_branches_apart_is_told_though_it_is_no_edge():
+    def f(x):
+        a, b, c = x.split([8, 8, 8], 1)
+        return torch.cat([a.sin() * 2, b.sin() * 2, c.cos() * 2], 1).amax(1)
+
+    (graph,) = data_of(page_text(tofuse.explain(f)(torch.randn(4, 24))))["graphs"]
+    (rule,) = (r for r in graph["rules"] if r["title"] == "Branches that nearly match")
+    (other,) = rule["others"]
+    assert other["rule"].startswith("branch[2]: not batched: op cos")
+    assert "torch.cat" in graph["lines"][other["line"]]["code"]
+
+
+def test_no_launch_is_above_the_machines_limit():
+    data = data_of(page_text(measured_block()))
+    regions = [r for g in data["graphs"] for r in g["regions"] if r["measured_us"]]
+    best = max(1e6 * r["work"] / r["measured_us"] for r in regions)
+    assert data["limits"]["arithmetic"] >= best
+
+
 def test_a_users_line_cannot_end_the_data():
     def f(x):
         return x.sin() + len("</script><script>alert(1)</script>")

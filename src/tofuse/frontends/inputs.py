@@ -29,6 +29,8 @@ def specs(statements: Sequence[Statement]) -> list[Spec]:
 
 def flatten(name: str, wanted: Sequence[Spec], given: Sequence[Input]) -> list[Flat]:
     """The arguments of the plan; DefinitionError where one is not as defined."""
+    if not isinstance(given, Sequence):
+        raise DefinitionError(f"{name} takes its inputs in a list, not a {type(given).__name__}")
     if len(given) != len(wanted):
         given = _regroup(name, wanted, given)
     flat: list[Flat] = []

@@ -227,7 +227,7 @@ def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
             mask = self.add(Inside(self.fresh(), index, start, start + extent, mask))
             for atom in self.alignment.atoms.leaves(dims[d]):
                 if atom in self.axes and x in self.alignment.inner:
-                    raise Misaligned(f"a piece of the {op.kind} is needed on its own too")
+                    raise Misaligned(f"a piece of the {op.kind} has loops of its own")
                 moved[atom] = index + Affine((), -1 * start)
         at_piece = tuple(sorted(moved.items(), key=lambda s: s[0]))
         if x in self.alignment.inner:

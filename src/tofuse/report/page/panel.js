@@ -97,7 +97,7 @@ function showHelp() {
     el("p", {}, "Click an operation, a line between two, or a box. Here you will see the line of your code it comes from, what it reads and writes, and why it was fused or not."),
     el("div", { class: "legend" },
       el("i", {}), "a generated kernel: one launch, everything inside fused",
-      el("i", { class: "library" }), "an operator that PyTorch’s library runs",
+      el("i", { class: "library" }), "an operator that runs whole: a library call",
       el("i", { class: "line" }), "a value that stays in registers or cache",
       el("i", { class: "line cut" }), "a tensor that goes through memory, because the two were not fused",
       el("i", { class: "port" }), "an input or an output"),

@@ -28,14 +28,18 @@ function drawRules() {
         el("span", {}, pair(e), l ? el("small", {}, `${l.place}  `, el("code", {}, l.code)) : null),
         el("small", {}, bytes(e.nbytes))));
     };
-    const list = el("ul", { class: "links" }, r.edges.slice(0, shown).map(item));
+    const other = (o) => {
+      const l = o.line >= 0 ? g.lines[o.line] : null;
+      return el("li", {}, el("span", {}, o.rule, l ? el("small", {}, `${l.place}  `, el("code", {}, l.code)) : null));
+    };
+    const list = el("ul", { class: "links" }, [...r.others.map(other), ...r.edges.slice(0, shown).map(item)]);
     const rest = r.edges.length - shown;
     const more = rest > 0 ? el("button", { class: "more", type: "button", onclick: (e) => {
       list.append(...r.edges.slice(shown).map(item));
       e.target.remove();
     } }, `Show ${rest} more`) : null;
     return el("div", { class: "rule" },
-      el("h3", {}, r.title, el("span", {}, `  ${plural(r.edges.length, "pair")}`)),
+      el("h3", {}, r.title, el("span", {}, `  ${plural(r.edges.length + r.others.length, "pair")}`)),
       el("div", {}, el("p", {}, r.meaning),
         r.todo ? el("p", { class: "todo" }, el("b", {}, "What you can do"), r.todo) : null),
       el("div", {}, list, more));
