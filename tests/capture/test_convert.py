@@ -5,7 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.exc import BackendCompilerFailed
 
+import tofuse
 from tests.capture.support import check, compiled
+from tests.support.eager import assert_as_eager
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Value
 
@@ -148,6 +150,40 @@ def test_layouts_are_kept():
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
     recorder = check(lambda x: (x * 2, x.clone(), x.permute(2, 0, 3, 1), x.contiguous() + 1), x)
     assert recorder.captured[0].graph.inputs[0].strides == x.stride()
+
+
+REREAD = {
+    "rows": lambda x: (x * 2).as_strided((6, 4), (4, 1)) + 1,
+    "columns": lambda x: (x * 2).as_strided((4, 6), (1, 4)) + 1,
+    "of a transpose": lambda x: (x.transpose(0, 2) * 2).as_strided((24,), (1,)) + 1,
+    "of a part": lambda x: x[1:].as_strided((12,), (1,)) + 1,
+}
+PLACES = {
+    "gaps": lambda x: (x * 2).as_strided((3, 2), (4, 2)) + 1,
+    "repeated": lambda x: (x * 2).as_strided((3, 3), (1, 1)) + 1,
+    "from elsewhere": lambda x: (x * 2).as_strided((3, 4), (4, 1), 12) + 1,
+    "alike but for the place": lambda x: (
+        x[1:].as_strided((12,), (1,), 12) + x[:1].as_strided((12,), (1,), 12)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*REREAD, *PLACES])
+def test_memory_read_in_another_order(name):
+    """As a reshape where all elements are read once; by PyTorch else."""
+    program, x = (REREAD | PLACES)[name], torch.randn(2, 3, 4)
+    assert_as_eager(program, x)
+    calls = tofuse.explain(program)(x).library_calls
+    assert [c.name for c in calls] == ([] if name in REREAD else ["aten.as_strided.default"])
+
+
+def test_memory_written_in_another_order():
+    def f(x, y):
+        return torch.as_strided_scatter(x * 2, y + 1, (4, 6), (1, 4)) * 3
+
+    x, y = torch.randn(2, 3, 4), torch.randn(4, 6)
+    assert_as_eager(f, x, y)
+    assert not tofuse.explain(f)(x, y).library_calls
 
 
 def test_a_view_and_an_input_may_be_outputs():

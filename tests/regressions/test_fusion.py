@@ -22,6 +22,21 @@ def test_softmax_over_the_outer_axis_is_one_kernel():
     assert_as_eager(lambda x: x.softmax(0), x)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_group_norm_is_one_kernel_that_reads_its_input_once(grad):
+    """Its statistics see the image as groups, what follows as channels: one memory."""
+
+    def f(x, w, b):
+        return F.silu(F.group_norm(x, 4, w, b))
+
+    args = [t.requires_grad_(grad) for t in (torch.randn(2, 16, 8, 8), *torch.randn(2, 16))]
+    report = tofuse.explain(f)(*args)
+    assert len(report.forward.kernels) == 1 and not report.library_calls
+    assert report.forward.bytes_after < 2.1 * args[0].nbytes
+    assert len(report.backward.kernels) == grad
+    assert_as_eager(f, *args, rtol=1e-4, atol=1e-4)
+
+
 def test_a_sum_and_a_cosine_read_their_input_once():
     """pytorch test_perf, "would be nice" """
 

@@ -23,6 +23,7 @@ from tofuse.capture.location import locate
 from tofuse.capture.opaque import opaque
 from tofuse.capture.repeats import Repeats
 from tofuse.capture.rules_create import CREATION
+from tofuse.capture.rules_memory import MEMORY
 from tofuse.capture.rules_pointwise import POINTWISE
 from tofuse.capture.rules_reduce import REDUCTIONS
 from tofuse.capture.rules_views import VIEWS
@@ -220,7 +221,8 @@ class _Converter:
     def _ruled(self, call: Call, rule: Rule, mark: int) -> Result:
         """What a rule makes of a call, or made of one like it."""
         operands, base = dict[Value, int](), self.build.count
-        key = self.repeats.key(call, operands)
+        seen = rule not in MEMORY.values()  # a place in memory is not seen from the arguments
+        key = self.repeats.key(call, operands) if seen else None
         if key is not None and key in self.repeats.known:
             return self.repeats.again(self.repeats.known[key], operands, call.node.name)
         self.build.device = _device(call.node)
@@ -350,4 +352,4 @@ DROPPED = frozenset(
 # Views by their schema no views: nobody else holds what they are given.
 GIVEN_AWAY = frozenset(("aten._unsafe_view.default", "aten.lift.default"))
 
-RULES: Mapping[str, Rule] = {**POINTWISE, **VIEWS, **REDUCTIONS, **CREATION}
+RULES: Mapping[str, Rule] = {**POINTWISE, **VIEWS, **MEMORY, **REDUCTIONS, **CREATION}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.fusion.axes import Atom, Atoms, Misaligned
-from tofuse.ir.dims import Dim
+from tofuse.ir.dims import Dim, contiguous_strides
 from tofuse.ir.graph import Op, Value
+from tofuse.ir.region import Strided
 from tofuse.ops.table import Pattern, opdef
 
 Dims = list[list[Atom]]  # per dimension, the axes it consists of, outermost first
@@ -30,7 +31,7 @@ class Alignment:
         return [a for d in dims for a in self.atoms.leaves(d)]
 
 
-def align(ops: Sequence[Op]) -> Alignment:
+def align(ops: Sequence[Op], storage: Mapping[Value, Strided]) -> Alignment:
     """Axes for every value of a region; raises Misaligned, whose message is a verdict's reason."""
     state = Alignment(Atoms(), {}, {})
     for op in ops:
@@ -38,34 +39,55 @@ def align(ops: Sequence[Op]) -> Alignment:
             if isinstance(x, Value) and x not in state.inner:
                 state.outer[op, k] = fresh_dims(state.atoms, x.shape)
         state.inner[op.result] = _RULES[opdef(op.kind).pattern](state, op)
-    _share_reads(state)
+    _share_reads(state, storage)
     diagonal = _diagonal(state)
     if diagonal is not None:
         raise Misaligned(f"{diagonal.name} would be read along its diagonal")
     return state
 
 
-def _share_reads(state: Alignment) -> None:
-    """Let the uses of one outside value run over the same axes, so that it is read once.
+def _share_reads(state: Alignment, storage: Mapping[Value, Strided]) -> None:
+    """Let the uses of one outside tensor run over the same axes, so that it is read once.
 
-    Not where that would tie two dimensions of a value together, as in `x + x.T`.
+    Reshapes of it too. Not where that would tie two dimensions of a value together, as in
+    `x + x.T`.
     """
-    first: dict[Value, Dims] = {}
+    first: dict[Value | tuple[Value, Dim, Dim], Dims] = {}
     for (op, k), dims in state.outer.items():
         value = op.operands[k]
         assert isinstance(value, Value)
-        other = first.setdefault(value, dims)
-        if state.leaves(other) == state.leaves(dims) or not value.shape:
+        if not value.shape:
+            continue
+        row = _row_major(value, storage)
+        other, alike = first.setdefault(value, dims), True
+        if other is dims and row is not None:
+            other, alike = first.setdefault(row, dims), False
+        if state.leaves(other) == state.leaves(dims):
             continue
         before = state.atoms.snapshot()
         try:
-            for a, b in zip(other, dims, strict=True):
-                state.atoms.unify(a, b)
+            if alike:
+                for a, b in zip(other, dims, strict=True):
+                    state.atoms.unify(a, b)
+            else:
+                state.atoms.unify([a for d in other for a in d], [a for d in dims for a in d])
         except Misaligned:
             state.atoms.restore(before)
             continue
         if _diagonal(state) is not None:
             state.atoms.restore(before)
+
+
+def _row_major(value: Value, storage: Mapping[Value, Strided]) -> tuple[Value, Dim, Dim] | None:
+    """The memory that a value covers row by row, without gaps: its tensor, offset and extent."""
+    place = storage.get(value)
+    if place is None:
+        return None
+    usual = contiguous_strides(value.shape)
+    places = zip(value.shape, place.strides, usual, strict=True)
+    if any(extent != 1 and stride != plain for extent, stride, plain in places):
+        return None
+    return place.root, place.offset, value.type.numel
 
 
 def _diagonal(state: Alignment) -> Value | None:

@@ -52,13 +52,13 @@ def lower(region: Region, storage: dict[Value, Strided], *, exact: bool = False)
     `exact` rounds half-precision values after every op, as eager does.
     """
     try:
-        alignment = align(region.ops)
+        alignment = align(region.ops, storage)
     except Misaligned:
         flat = flattened(region, storage)
         if flat is None:
             raise
         region, storage = flat
-        alignment = align(region.ops)
+        alignment = align(region.ops, storage)
     return _Lowering(region, storage, alignment, exact).run()
 
 
