@@ -110,7 +110,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
         graph,
         lambda k: misfit(k, target, machine),
         machine,
-        limit + LITTLE,
+        None if _derived(captured) else limit + LITTLE,
         kept,
         config.fuel,
         gpu_misfit,
@@ -144,6 +144,12 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
         )
     )
     return made.load(clock)
+
+
+def _derived(captured: Captured) -> bool:
+    """Whether sizes depend on others (`s0 // 4`): guessed one by one, they do not fit together,
+    and bytes cannot be compared."""
+    return any(kind.startswith("expr:") for kind, _, _ in captured.symbols.values())
 
 
 def _measured_choices(part: Partition, target: Target, config: Config) -> dict[Region, Choice]:

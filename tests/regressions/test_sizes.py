@@ -149,3 +149,16 @@ def test_tensors_beyond_two_to_the_31_elements_are_addressed_in_64_bits():
     memory[index] = torch.tensor([3, 4, 5], dtype=torch.int8)
     taken = tofuse.compile(lambda x, i: x[i].int() + 1)(memory, index)
     assert taken.tolist() == [4, 5, 6]
+
+
+def test_sizes_that_follow_from_others_do_not_count_as_memory():
+    """A quarter of the channels, guessed apart from them: nothing was fused to save memory."""
+
+    def f(x, w, b):
+        return F.silu(F.group_norm(x, 4, w, b))
+
+    args = [t.requires_grad_() for t in (torch.randn(2, 16, 8, 8), *torch.randn(2, 16))]
+    report = tofuse.explain(f, dynamic=True)(*args)
+    assert not [v for v in report.verdicts if "more memory" in v.rule]
+    assert len(report.backward.kernels) < 8
+    assert_as_eager(f, *args, rtol=1e-4, atol=1e-4, options={"dynamic": True})
