@@ -80,7 +80,8 @@ def _facts(graph: GraphReport, region: RegionReport | None) -> dict[str, str | i
     here = set(region.values)
     apart = [v for v in graph.verdicts if v.consumer in here and not v.fused]
     if apart:
-        facts["not fused with"] = "; ".join(f"{v.producer}: {v.rule}" for v in apart)
+        said = dict.fromkeys(f"{v.producer}: {v.rule}" for v in apart)
+        facts["not fused with"] = "; ".join(said)
     if region.locs:
         facts["lines"] = ", ".join(map(repr, region.locs))
     return facts
