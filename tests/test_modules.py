@@ -1,6 +1,7 @@
 """Compiled modules: they stay modules, and share all they have with the original."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -65,6 +66,15 @@ def test_a_copy_of_a_compiled_module_is_a_module_of_its_own():
     assert type(other) is Net and other.linear.weight is not net.linear.weight
     other.linear.weight.data.zero_()
     same(tofuse.compile(net), net, x)
+
+
+def test_a_pickled_compiled_module_is_the_original():
+    net, x = nn.Linear(4, 2), torch.randn(3, 4)
+    for capture in ("dynamo", "trace"):
+        compiled = tofuse.compile(net, capture=capture)
+        other = pickle.loads(pickle.dumps(compiled))
+        assert type(other) is nn.Linear and type(copy.copy(compiled)) is nn.Linear
+        torch.testing.assert_close(other(x), compiled(x))
 
 
 def test_modules_of_torch_itself_are_compiled():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import statistics
@@ -221,7 +222,7 @@ def _twin(module: M, call: Callable[..., object]) -> M:
         body["__module__"], body["__qualname__"] = kind.__module__, kind.__qualname__
         body["__doc__"] = kind.__doc__
         body["_compiled_call_impl"] = staticmethod(call)
-        body["__reduce_ex__"] = lambda self, protocol: module.__reduce_ex__(protocol)
+        body["__reduce_ex__"] = lambda self, protocol: (copy.copy, (module,))
 
     twin: M = object.__new__(types.new_class(kind.__name__, (kind,), {}, fill))
     twin.__dict__ = module.__dict__
