@@ -267,6 +267,23 @@ def test_foreach():
     assert not any("foreach" in k for k in recorder.ops("forward"))
 
 
+def test_foreach_with_numbers():
+    def f(a, b):
+        low = torch._foreach_maximum([a, b], 0.5)
+        return tuple(torch._foreach_minimum(low, [1.0, 0.75]))
+
+    recorder = check(f, torch.randn(3), torch.randn(4))
+    assert set(recorder.ops("inference")) <= {"maximum", "minimum", "clamp"}
+
+
+def test_memory_with_gaps_is_torchs():
+    def f(x):
+        return x.new_empty_strided((3, 2), (7, 3)), torch.empty_strided((2, 3), (1, 2))
+
+    run, _ = compiled(f)
+    assert [t.stride() for t in run(torch.ones(1))] == [(7, 3), (1, 2)]
+
+
 def test_batch_norm_trains():
     results = []
     for wrap in (lambda m: m, lambda m: compiled(m)[0]):

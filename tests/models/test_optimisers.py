@@ -16,6 +16,7 @@ STEPS = [
     ("Adam", {"lr": 0.1, "amsgrad": True, "foreach": True}),
     ("AdamW", {"lr": 0.1, "foreach": False}),
     ("AdamW", {"lr": torch.tensor(0.1), "capturable": False, "foreach": False}),
+    ("ASGD", {"lr": 0.1, "foreach": True}),
 ]
 
 

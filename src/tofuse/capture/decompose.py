@@ -45,10 +45,11 @@ def _foreach() -> dict[OpOverload, Decomposition]:
     """One op over a list of tensors is the same op on each of them."""
     table: dict[OpOverload, Decomposition] = {}
     for name in FOREACH.split():
-        single = getattr(aten, name)
         packet = getattr(aten, f"_foreach_{name}")
         for overload in packet.overloads():
             op = getattr(packet, overload)
+            numbers = overload in ("Scalar", "ScalarList")
+            single = getattr(aten, WITH_NUMBERS.get(name, name) if numbers else name)
             packed = overload == "Tensor" and name.startswith("addc")  # scalars in one tensor
             if not op._schema.is_mutable and not packed:
                 table[op] = _each(single)
@@ -191,6 +192,8 @@ FOREACH = (
     "expm1 floor frac lerp lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal "
     "round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc"
 )
+
+WITH_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
 # Names in torch's own registry of decompositions. What could not be fused anyhow (scatters,
 # pooling, interpolation) or has a better library routine (products, attention) is not here.

@@ -35,6 +35,20 @@ def constant(number: int) -> Rule:
     return rule
 
 
+def strided(call: Call) -> Value:
+    """Zeros too, where memory has no gaps: what we allocate has none."""
+    tensor = call.node.meta["val"]
+    if not all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride())):
+        raise Refused("memory of a layout that is not fixed")
+    pairs = sorted(p for p in zip(tensor.stride(), tensor.shape, strict=True) if p[1] != 1)
+    reach = 1
+    for stride, extent in pairs:
+        if stride != reach:
+            raise Refused("memory with gaps")
+        reach = stride * extent
+    return call.build.full(call.out.shape, Scalar(0), call.out.dtype)
+
+
 def arange(call: Call) -> Value:
     """Whole numbers only: ATen computes others in double precision, step by step."""
     out = call.out
@@ -73,8 +87,8 @@ CREATION: dict[str, Rule] = {
     "aten.empty.memory_format": constant(0),
     "aten.empty_like": constant(0),
     "aten.new_empty": constant(0),
-    "aten.empty_strided": constant(0),
-    "aten.new_empty_strided": constant(0),
+    "aten.empty_strided": strided,
+    "aten.new_empty_strided": strided,
     "aten.arange": arange,
     "prims.iota": arange,
     "tofuse.uniform": uniform,
