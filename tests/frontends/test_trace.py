@@ -1,5 +1,6 @@
 """memory_efficient_fusion and capture="trace": captured once as a pure function."""
 
+import copy
 import functools
 import math
 
@@ -327,3 +328,45 @@ def test_as_a_method():
 
     x = torch.randn(4)
     torch.testing.assert_close(Model().scale(x), x * 3)
+
+
+def test_views_of_arguments_keep_their_gradients_from_call_to_call():
+    agree(torch.t, leaf(3, 4))
+    agree(lambda x: (x.detach(), x[1:]), leaf(3, 4))
+
+
+def test_checks_in_the_backward_are_no_tangents():
+    agree(lambda x: torch.linalg.eigvals(x).abs().sum(), leaf(4, 4))
+
+
+def test_transforms_inside():
+    def weighed(x, weight=WEIGHT):
+        return (x.sin() * weight).sum()
+
+    over = torch.func.grad(weighed)
+    agree(over, torch.randn(5))
+    agree(torch.func.vmap(weighed), torch.randn(3, 5))
+    agree(lambda w, x: over(w, x) * 2, torch.randn(5), torch.randn(5))
+    with pytest.raises(CaptureError, match="closes over; make it an argument"):
+        tofuse.memory_efficient_fusion(lambda x: x * over(WEIGHT))(torch.randn(5))
+
+
+def test_an_error_of_tracing_alone_names_the_line():
+    split = tofuse.memory_efficient_fusion(lambda x, at: torch.tensor_split(x, at))
+    with pytest.raises(CaptureError, match=r"test_trace\.py:\d+.*compile it without"):
+        split(torch.randn(4), torch.tensor([1, 3]))
+
+
+class Plain(torch.Tensor):
+    """A subclass that says nothing of its own operators."""
+
+
+def test_what_no_stand_in_can_replace_is_eagers():
+    compiled = tofuse.memory_efficient_fusion(lambda x: x * 2)
+    assert type(compiled(torch.ones(3).as_subclass(Plain))) is Plain
+    assert compiled(torch.eye(3).to_sparse()).layout is torch.sparse_coo
+
+
+def test_copies_are_the_function_itself():
+    compiled = tofuse.memory_efficient_fusion(norm)
+    assert copy.deepcopy(compiled) is copy.copy(compiled) is compiled

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -29,11 +30,15 @@ _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parent.pare
 
 
 class Substitute(TorchFunctionMode):
-    """Puts traced tensors in the place of real ones that a function has closed over."""
+    """Puts traced tensors in the place of real ones that a function has closed over.
 
-    def __init__(self, by_identity: Mapping[int, torch.Tensor]) -> None:
+    Where a call gives one back that it was given, the function gets the real one again, so that
+    whatever it keeps is no traced tensor.
+    """
+
+    def __init__(self, by_identity: Mapping[int, torch.Tensor], real: Mapping[int, torch.Tensor]):
         super().__init__()
-        self.by_identity = by_identity
+        self.by_identity, self.real = by_identity, real
 
     def __torch_function__(
         self,
@@ -47,7 +52,8 @@ class Substitute(TorchFunctionMode):
             fx_traceback.set_stack_trace([line])
         if self.by_identity:
             args, kwargs = tree_map(self._traced, (args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        return self.real.get(id(result), result)
 
     def _traced(self, x: object) -> object:
         return self.by_identity.get(id(x), x)
@@ -60,6 +66,7 @@ class _Closed(TorchFunctionMode):
         super().__init__()
         self.mode = mode
         self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.real: dict[int, torch.Tensor] = {}
 
     def __torch_function__(
         self,
@@ -69,20 +76,36 @@ class _Closed(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         args, kwargs = tree_map(self._fake, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        return self.real.get(id(result), result)
 
     def _fake(self, x: object) -> object:
-        if not isinstance(x, torch.Tensor) or isinstance(x, FakeTensor):
+        if not isinstance(x, torch.Tensor) or isinstance(innermost(x), FakeTensor):
             return x
+        if is_functorch_wrapped_tensor(x):
+            raise CaptureError(
+                "capture='trace' cannot see into torch.func: a transform in the program takes a "
+                f"tensor of shape {tuple(innermost(x).shape)} that the program closes over; make "
+                "it an argument of the program, or compile it without capture='trace'"
+            )
         if id(x) not in self.found:
             self.found[id(x)] = (x, self.mode.from_tensor(x))
+            self.real[id(self.found[id(x)][1])] = x
         return self.found[id(x)][1]
+
+
+def innermost(x: torch.Tensor) -> torch.Tensor:
+    """What is inside the wrappers of torch.func's transforms."""
+    while is_functorch_wrapped_tensor(x):
+        x = get_unwrapped(x)
+    return x
 
 
 def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors that `function(*tensors)` reads beside its arguments, as it meets them.
 
-    CaptureError, with the user's line, where the way through the function depends on data.
+    CaptureError, with the user's line, where the way through the function depends on data, or
+    where stand-ins for tensors do not take it.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(t) for t in tensors]
@@ -92,9 +115,13 @@ def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[tor
             function(*fake)
     except CaptureError:
         raise
-    except Exception:
+    except Exception as error:
         function(*tensors)  # the program's own error, in eager's words
-        raise
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CaptureError(
+            f"capture='trace' cannot follow a program{_own_line(error)}: {first}; "
+            "compile it without capture='trace'"
+        ) from error
     return [real for real, _ in closed.found.values()]
 
 
@@ -104,13 +131,17 @@ def data_errors() -> Iterator[None]:
     try:
         yield
     except DATA_ERRORS as error:
-        lines = traceback.extract_tb(error.__traceback__)
-        own = [f for f in lines if not f.filename.startswith((_TORCH, _OURS))]
-        where = f" ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own else ""
         raise CaptureError(
-            f"capture='trace' cannot follow a program whose way or shapes depend on data{where}; "
-            "use torch.where, or compile it without capture='trace'"
+            "capture='trace' cannot follow a program whose way or shapes depend on data"
+            f"{_own_line(error)}; use torch.where, or compile it without capture='trace'"
         ) from error
+
+
+def _own_line(error: BaseException) -> str:
+    """The user's innermost line that an error came through, in parentheses; or nothing."""
+    lines = traceback.extract_tb(error.__traceback__)
+    own = [f for f in lines if not f.filename.startswith((_TORCH, _OURS))]
+    return f" ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own else ""
 
 
 def _user_line(frame: FrameType | None) -> str | None:

@@ -73,16 +73,17 @@ class _Tree:
 
     def __init__(self, function: Function, tensors: Sequence[torch.Tensor], given: int) -> None:
         self.function, self.given = function, given
-        self.closed = [id(t) for t in tensors[given:]]
+        self.closed = tensors[given:]
         self.again = {id(t): k for k, t in enumerate(tensors[:given])}
         self.leaves: list[object] = []
         self.spec = tree_flatten(None)[1]
 
     def flat(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """What is traced."""
-        mapping = dict(zip(self.closed, tensors[self.given :], strict=True))
+        closed = list(zip(self.closed, tensors[self.given :], strict=True))
+        mapping = {id(real): traced for real, traced in closed}
         mapping |= {key: tensors[k] for key, k in self.again.items()}
-        with Substitute(mapping):
+        with Substitute(mapping, {id(traced): real for real, traced in closed}):
             result = self.function(*tensors[: self.given])
         leaves, self.spec = tree_flatten(result)
         self.leaves = [mapping.get(id(x), x) for x in leaves]
@@ -170,15 +171,19 @@ class _Parts:
         """The program without AOTAutograd's wrappers; None where it needs them.
 
         It does where an argument is changed, where a result that requires grad is a view, for
-        tensor subclasses, and under autocast.
+        tensor subclasses, where calls have effects in an order, and under autocast.
         """
         meta = None if self.context is None else self.context.fw_metadata
-        if meta is None or self.writes() or meta.tokens or autocast_on():
+        if meta is None or self.writes() or autocast_on():
+            return None
+        if meta.tokens or meta.num_backward_tokens:
             return None
         if not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_inp_meta):
             return None
         count = len(meta.output_info)
         if "inference" in self.runs:
+            if any(o.requires_grad for o in meta.output_info):  # views of arguments
+                return None
             return _inference(self.runs["inference"], count, requires_grad)
         plain = (OutputType.non_alias, OutputType.unsafe_view_alias)
         if self.graphs is None or any(o.output_type not in plain for o in meta.output_info):

@@ -18,11 +18,13 @@ from types import MethodType
 import torch
 from torch._C import _are_functorch_transforms_active as transforms_active
 from torch._C._dynamo.guards import TensorGuards
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tofuse.capture.arguments import Call, Keywords, Signature, signature_of, take_apart
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import closed_over
 from tofuse.capture.joint import CompileGraph, compile_program
+from tofuse.capture.state import unchanged
 
 grad_enabled = torch.is_grad_enabled
 
@@ -101,6 +103,10 @@ class Traced:
                     return entry.run(*args, *extra)
         return self._find(args, kwargs)
 
+    def __reduce__(self) -> str:
+        """Copied and pickled as functions are: itself, by its name."""
+        return str(self.__dict__.get("__qualname__", type(self).__name__))
+
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., object]:
         """As a method: `self` is an argument like another."""
         return self if instance is None else MethodType(self, instance)
@@ -123,6 +129,8 @@ class Traced:
                 continue
             if entry.guard.check(*tensors, *extra) and entry.state_fits(tensors):
                 return entry.run(*tensors, *extra)
+        if not all(map(traceable, tensors)):
+            return self.function(*args, **kwargs)
         call = take_apart(args, kwargs)
         entry, result = self._trace(call)
         entries = self.plain if call.plain else self.other.setdefault(signature, [])
@@ -136,14 +144,17 @@ class Traced:
             args, kwargs = call.rebuild(tensors)
             return self.function(*args, **kwargs)
 
-        found = closed_over(flat, call.tensors)
+        found: list[torch.Tensor] = []
+        with unchanged(self.modules, found):
+            found += closed_over(flat, call.tensors)
         given = {id(t): k for k, t in enumerate(call.tensors)}
         slots = {id(t): s for s in self._slots() if (t := s.held[s.name]) is not None}
         closed = [t for t in found if id(t) not in given and id(t) not in slots]
         held = [t for t in found if id(t) not in given and id(t) in slots]
         tensors = [*call.tensors, *closed, *held]
         count, budget = len(call.tensors), self.memory_budget
-        program = compile_program(flat, tensors, count, self.compile_graph, budget, self.claims)
+        with unchanged(self.modules, found):
+            program = compile_program(flat, tensors, count, self.compile_graph, budget, self.claims)
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         entry = Entry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
@@ -166,6 +177,13 @@ class Traced:
             for held in (module._parameters, module._buffers)
             for name in held
         ]
+
+
+def traceable(tensor: torch.Tensor) -> bool:
+    """Whether a stand-in can take an argument's place in a trace; if not, eager runs it."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return tensor.layout is torch.strided and not tensor.is_quantized
+    return bool(is_traceable_wrapper_subclass(tensor))
 
 
 def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,45 @@
+"""Tracing leaves what modules hold as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from tofuse.errors import CaptureError
+
+
+@contextmanager
+def unchanged(modules: Sequence[torch.nn.Module], read: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Put back the tensors that a program put in the place of others, which are traced ones.
+
+    CaptureError where the next call would have to see the new one: a parameter, a buffer, or a
+    tensor that the program reads too. `read` may grow while the program is traced.
+    """
+    places = [(m, held, dict(held)) for m in modules for held in _places(m)]
+    replaced: list[str] = []
+    try:
+        yield
+    finally:
+        for module, held, old in places:
+            names = [n for n, x in held.items() if isinstance(x, torch.Tensor)]
+            for name in names:
+                before = old.get(name)
+                if held[name] is before:
+                    continue
+                if held is not module.__dict__ or any(before is t for t in read):
+                    replaced.append(f"{type(module).__name__}.{name}")
+                if name in old:
+                    held[name] = before
+                else:
+                    del held[name]
+    if replaced:
+        raise CaptureError(
+            f"capture='trace' cannot follow a program that replaces a tensor, {replaced[0]}; "
+            "write into it, with copy_ for instance, or compile it without capture='trace'"
+        )
+
+
+def _places(module: torch.nn.Module) -> tuple[MutableMapping[str, object], ...]:
+    return (module._parameters, module._buffers, module.__dict__)  # type: ignore[return-value]  # invariant
