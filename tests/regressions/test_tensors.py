@@ -35,6 +35,19 @@ def test_complex_and_sparse_tensors(name):
     assert_as_eager(fn, *args)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.parametrize("name", ["to_sparse", "to_sparse_csr"])
+def test_sparse_results_of_a_trace(name):
+    """They have no strides, and nobody lays them out."""
+
+    def fn(x):
+        return getattr(x.relu() * 2, name)(), x + 1
+
+    compiled = tofuse.compile(fn, strict=True, capture="trace")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), fn(X))
+
+
 def test_complex_gradients():
     """pytorch 191330"""
     x = X.clone().requires_grad_()

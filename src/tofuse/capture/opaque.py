@@ -6,6 +6,7 @@ import operator
 
 import torch
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.builder import Builder
 from tofuse.capture.call import Argument, Call, Text
@@ -24,6 +25,8 @@ def opaque(
     attrs: dict[str, Attr] = {"target": str(call.node.target), "args": ", ".join(parts)}
     value = call.node.meta.get("val")
     effect = {"effect": True} if has_effect(call.node) else {}
+    if any(t.layout is not torch.strided for t in tree_leaves(value) if torch.is_tensor(t)):
+        effect["strided"] = False
     if isinstance(value, torch.Tensor):
         result = _result(call, value, call.node.name)
         attrs |= {"shape": result.shape, "dtype": result.dtype, **effect}
@@ -32,7 +35,7 @@ def opaque(
     if not isinstance(value, (list, tuple)) or not value:
         raise CaptureError(f"{call.node.target} returns no tensor")
     picks = _picked(call.node, value)
-    if not picks and effect:
+    if not picks and has_effect(call.node):
         picks = tuple(k for k, v in enumerate(value) if isinstance(v, torch.Tensor))[:1]
     results = {k: _result(call, value[k], f"{call.node.name}_r{k}") for k in picks}
     if results:

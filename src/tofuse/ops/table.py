@@ -95,6 +95,7 @@ OPS: dict[str, OpDef] = {
     # attrs target: 'aten.mm.default'; args: Python text of the call's arguments in which $0, $1 ...
     # are the operands and size symbols stand by name, e.g. '$0, None, [1, s0], dtype=torch.int64'.
     # Several results: attrs picks, the positions of the results in the returned tuple.
+    # attrs effect: it must stay though nobody reads it; strided: False where results are sparse.
     **_rows(Pattern.OPAQUE, -1, 0, "opaque"),
 }
 

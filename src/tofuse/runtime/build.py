@@ -188,7 +188,8 @@ class _Builder:
             return
         if variant is not None:  # an operator that can write elsewhere returns no operand
             self.fresh += map(self._allocation, op.results)
-        strides = tuple(r.layout for r in op.results)
+        sparse = ("strided", False) in op.attrs
+        strides = tuple(None if sparse else r.layout for r in op.results)
         self.steps.append(Call(target, args, names, picks, strides))
 
     def _fallback(self, region: Region, number: int) -> None:
@@ -203,7 +204,7 @@ class _Builder:
 
 def _writable(op: Op, picks: Sequence[int]) -> OutVariant | None:
     """The form of a library call that writes its results where it is told."""
-    if not all(_dense(r) for r in op.results):
+    if ("strided", False) in op.attrs or not all(_dense(r) for r in op.results):
         return None
     variant = out_variant(str(op.attr("target")))
     if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names))):
