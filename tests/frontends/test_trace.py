@@ -4,9 +4,11 @@ import copy
 import functools
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 import tofuse
@@ -365,6 +367,20 @@ def test_what_no_stand_in_can_replace_is_eagers():
     compiled = tofuse.memory_efficient_fusion(lambda x: x * 2)
     assert type(compiled(torch.ones(3).as_subclass(Plain))) is Plain
     assert compiled(torch.eye(3).to_sparse()).layout is torch.sparse_coo
+    held = np.ones(3)
+    for k in (1, 2):
+        held[0] = k
+        assert compiled(held)[0] == 2 * k
+
+
+def test_a_checkpoint_around_the_first_call():
+    compiled = tofuse.memory_efficient_fusion(lambda x: F.gelu(x).sin())
+    x = leaf(4, 5)
+    for _ in range(2):
+        y = torch.utils.checkpoint.checkpoint(compiled, x, use_reentrant=False)
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        wanted = torch.autograd.grad(F.gelu(x).sin().sum(), x)
+        torch.testing.assert_close(grad, wanted[0])
 
 
 def test_copies_are_the_function_itself():

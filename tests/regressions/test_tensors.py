@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import tofuse
 from tests.support.eager import assert_as_eager, copies
@@ -96,6 +97,18 @@ def test_dtypes_without_kernels(name):
     wide = torch.complex64 if dtype.is_complex else torch.float32
     assert_as_eager(lambda x: x.to(wide) * 2, torch.ones(4).to(dtype), rtol=0, atol=0)
     assert_as_eager(lambda x: (x * 2).to(dtype), torch.ones(4, dtype=wide), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_forward_mode_derivatives_are_torchs(capture):
+    """No kernel has one, and a result without any would be wrong."""
+    compiled = tofuse.compile(lambda x: x.sin() * x, strict=True, capture=capture)
+    x = torch.randn(3)
+    compiled(x)
+    with forward_ad.dual_level():
+        _, tangent = forward_ad.unpack_dual(compiled(forward_ad.make_dual(x, torch.ones(3))))
+    torch.testing.assert_close(tangent, x.cos() * x + x.sin())
 
 
 def test_subclasses_and_parameters_stay_what_they_are():

@@ -16,7 +16,12 @@ from tofuse.capture.convert import NOTES
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.partition import partition
-from tofuse.capture.programs import guard_overlaps, pass_through_dropout, refusal
+from tofuse.capture.programs import (
+    guard_overlaps,
+    leave_forward_derivatives,
+    pass_through_dropout,
+    refusal,
+)
 from tofuse.capture.relayout import RELAID, channels_last
 from tofuse.capture.resize import hide_resizing
 from tofuse.capture.rng import merge_seeds
@@ -78,7 +83,8 @@ def aot_backend(
         try:
             relaid = channels_last(gm)
             given = (gm, "") if relaid is None else (relaid, RELAID)
-            return guard_overlaps(gm, _compile(program, *given, example_inputs))
+            compiled = guard_overlaps(gm, _compile(program, *given, example_inputs))
+            return leave_forward_derivatives(gm, compiled)
         except TorchDynamoException:
             raise  # to Dynamo
         except Exception as error:

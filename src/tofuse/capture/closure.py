@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
@@ -94,6 +95,12 @@ class _Closed(TorchFunctionMode):
         return self.found[id(x)][1]
 
 
+def _unhooked() -> AbstractContextManager[object]:
+    """What autograd would keep of stand-ins is no business of the caller's hooks."""
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return saved_tensors_hooks(lambda x: x, lambda x: x) if hooked else nullcontext()
+
+
 def innermost(x: torch.Tensor) -> torch.Tensor:
     """What is inside the wrappers of torch.func's transforms."""
     while is_functorch_wrapped_tensor(x):
@@ -111,7 +118,7 @@ def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[tor
     fake = [mode.from_tensor(t) for t in tensors]
     closed = _Closed(mode)
     try:
-        with data_errors(), closed, mode:
+        with data_errors(), _unhooked(), closed, mode:
             function(*fake)
     except CaptureError:
         raise

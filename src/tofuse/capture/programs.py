@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
 from torch.utils._pytree import tree_leaves
@@ -68,6 +69,17 @@ def guard_overlaps(gm: GraphModule, compiled: Run) -> Run:
             if collide([(*_span(args[k], at), k in changed) for k, at in found]):
                 return gm.forward(*args)
             known = places
+        return compiled(*args)
+
+    return run
+
+
+def leave_forward_derivatives(gm: GraphModule, compiled: Run) -> Run:
+    """`compiled`, but `gm` where forward-mode derivatives are taken: kernels have none."""
+
+    def run(*args: object) -> object:
+        if forward_ad._current_level >= 0:
+            return gm.forward(*args)
         return compiled(*args)
 
     return run

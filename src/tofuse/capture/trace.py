@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from types import MethodType
 
 import torch
+from numpy import ndarray
 from torch._C import _are_functorch_transforms_active as transforms_active
 from torch._C._dynamo.guards import TensorGuards
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tofuse.capture.arguments import Call, Keywords, Signature, signature_of, take_apart
@@ -87,6 +89,8 @@ class Traced:
         self.other: dict[Signature, list[Entry]] = {}
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        if forward_ad._current_level >= 0:  # kernels have no forward derivatives
+            return self.function(*args, **kwargs)
         if not kwargs:
             grad = grad_enabled()
             for entry in self.plain:
@@ -129,9 +133,9 @@ class Traced:
                 continue
             if entry.guard.check(*tensors, *extra) and entry.state_fits(tensors):
                 return entry.run(*tensors, *extra)
-        if not all(map(traceable, tensors)):
-            return self.function(*args, **kwargs)
         call = take_apart(args, kwargs)
+        if not all(map(traceable, tensors)) or any(isinstance(x, ndarray) for x in call.leaves):
+            return self.function(*args, **kwargs)
         entry, result = self._trace(call)
         entries = self.plain if call.plain else self.other.setdefault(signature, [])
         entries.insert(0, entry)
@@ -181,9 +185,10 @@ class Traced:
 
 def traceable(tensor: torch.Tensor) -> bool:
     """Whether a stand-in can take an argument's place in a trace; if not, eager runs it."""
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return tensor.layout is torch.strided and not tensor.is_quantized
-    return bool(is_traceable_wrapper_subclass(tensor))
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return False
+    known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return known or bool(is_traceable_wrapper_subclass(tensor))
 
 
 def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
