@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 
 import llvmlite.binding as llvm
@@ -53,9 +54,20 @@ def host_target(threads: int) -> Target:
     return Target(lanes, threads, avx512=avx512, products=products, native=max(4, lanes))
 
 
-_engines: list[llvm.ExecutionEngine] = []  # keeps machine code alive as long as the process
+_linked: list[llvm.ResourceTracker] = []  # keeps machine code alive as long as the process
+_numbers = itertools.count()  # of libraries, failed ones too
 _loaded: dict[str, list[Entry]] = {}  # the same text is compiled once in a process
-_bound: set[str] = set()  # functions of the vector library whose addresses are known
+_bound: dict[str, int] = {}  # where the functions are that kernels call, by name
+
+
+@functools.cache
+def linker() -> llvm.LLJIT:
+    """Links machine code into this process.
+
+    A module's own text and code generation are given up once its machine code is made: of 0.8 MB
+    a kernel, less than a tenth stays.
+    """
+    return llvm.create_lljit_compiler(_new_machine())
 
 
 def load(text: str, names: Sequence[str]) -> list[Entry]:
@@ -65,8 +77,8 @@ def load(text: str, names: Sequence[str]) -> list[Entry]:
     return _loaded[text]
 
 
-def address(entry: Entry) -> int:
-    """Where an entry's machine code is."""
+def address(entry: Callable[..., object]) -> int:
+    """Where the machine code of a C function is."""
     found = ctypes.cast(entry, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
     assert found is not None
     return found
@@ -80,19 +92,29 @@ def _compile(text: str, names: Sequence[str]) -> list[Entry]:
         module.verify()
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the kernel: {e}") from e
-    for f in module.functions:  # linking without an address would end the process
-        if f.is_declaration and f.name.startswith(PREFIX) and f.name not in _bound:
-            raise CompileError(f"this build of PyTorch has no {f.name}")
+    called = [f.name for f in module.functions if f.is_declaration]
+    for name in called:
+        if name.startswith(PREFIX) and name not in _bound:
+            raise CompileError(f"this build of PyTorch has no {name}")
     _optimise(module, machine)
-    engine = llvm.create_mcjit_compiler(module, _new_machine())
-    engine.finalize_object()
-    _engines.append(engine)
+    library = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(module))
+    library.add_current_process()  # memset and its like
+    for name in called:
+        if name in _bound:
+            library.import_symbol(name, _bound[name])
+    for name in names:
+        library.export_symbol(name)
+    try:
+        code = library.link(linker(), f"kernels{next(_numbers)}")
+    except RuntimeError as e:
+        raise CompileError(f"LLVM cannot link the kernel: {e}") from e
+    _linked.append(code)
     prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    return [prototype(engine.get_function_address(n)) for n in names]
+    return [prototype(code[n]) for n in names]
 
 
 def _new_machine() -> llvm.TargetMachine:
-    """MCJIT takes its machine over, so each engine needs one of its own."""
+    """The linker takes its machine over, so it needs one of its own."""
     return host_machine.__wrapped__()
 
 
@@ -126,9 +148,7 @@ def bind_threads(library: ctypes.CDLL | None) -> None:
     names = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
     for name in names:
         if library is not None:
-            address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-            assert address is not None
-            llvm.add_symbol(name, address)
+            _bound[name] = address(getattr(library, name))
 
 
 def bind_functions(library: ctypes.CDLL | None) -> frozenset[str]:
@@ -140,6 +160,5 @@ def bind_functions(library: ctypes.CDLL | None) -> frozenset[str]:
             if found is None:
                 missing.add(name)
             elif symbol not in _bound:
-                llvm.add_symbol(symbol, ctypes.cast(found, ctypes.c_void_p).value)
-                _bound.add(symbol)
+                _bound[symbol] = address(found)
     return frozenset(missing)
