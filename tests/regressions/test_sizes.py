@@ -162,3 +162,17 @@ def test_sizes_that_follow_from_others_do_not_count_as_memory():
     assert not [v for v in report.verdicts if "more memory" in v.rule]
     assert len(report.backward.kernels) < 8
     assert_as_eager(f, *args, rtol=1e-4, atol=1e-4, options={"dynamic": True})
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
+def test_sizes_that_only_guards_know_to_be_equal(shape):
+    """The backward of an LU joins parts of min(m, n) and of n columns, with a guard that n < m."""
+
+    def f(x):
+        return torch.lu_unpack(*torch.linalg.lu_factor(x))[1:]
+
+    compiled = tofuse.compile(f, strict=True, dynamic=True)
+    for k in range(2):
+        x = torch.randn(shape[0] + k, shape[1] + k, requires_grad=True)
+        got, wanted = (torch.autograd.grad([t.sum() for t in g(x)], x) for g in (compiled, f))
+        torch.testing.assert_close(got, wanted)

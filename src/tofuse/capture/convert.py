@@ -28,7 +28,7 @@ from tofuse.capture.rules_pointwise import POINTWISE
 from tofuse.capture.rules_reduce import REDUCTIONS
 from tofuse.capture.rules_views import VIEWS
 from tofuse.capture.sizes import Sizes, Source
-from tofuse.errors import CaptureError
+from tofuse.errors import CaptureError, VerifyError
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.types import DType, TensorType
@@ -216,6 +216,10 @@ class _Converter:
                 return self._ruled(call, rule, mark)
             except Refused:
                 del self.build.ops[mark:]
+            except VerifyError:
+                if not self.build.sizes.sources:
+                    raise
+                del self.build.ops[mark:]  # only torch's guards tell that two sizes are equal
         return opaque(call, args, kwargs)
 
     def _ruled(self, call: Call, rule: Rule, mark: int) -> Result:
