@@ -40,3 +40,11 @@ def test_a_module_that_replaces_a_tensor_is_an_error(name):
         tofuse.memory_efficient_fusion(module)(torch.ones(3))
     assert module.seen is None and type(getattr(module, name)) is torch.Tensor
     assert list(module.state_dict()) == ["count"] and not module.hidden.any()
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_a_module_that_learns_its_shapes_from_the_first_call():
+    net = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
+    compiled, x = tofuse.memory_efficient_fusion(net), torch.randn(2, 4)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), net(x))

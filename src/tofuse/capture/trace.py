@@ -20,6 +20,7 @@ from numpy import ndarray
 from torch._C import _are_functorch_transforms_active as transforms_active
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tofuse.capture.arguments import Call, Keywords, Signature, signature_of, take_apart
@@ -135,6 +136,9 @@ class Traced:
                 return entry.run(*tensors, *extra)
         call = take_apart(args, kwargs)
         if not all(map(traceable, tensors)) or any(isinstance(x, ndarray) for x in call.leaves):
+            return self.function(*args, **kwargs)
+        held = [s.held[s.name] for s in self._slots()]
+        if any(t is not None and is_lazy(t) for t in held):  # this call gives them their shapes
             return self.function(*args, **kwargs)
         entry, result = self._trace(call)
         entries = self.plain if call.plain else self.other.setdefault(signature, [])
