@@ -73,3 +73,14 @@ def test_a_folder_that_cannot_be_written_costs_only_the_file(
         got = tofuse.compile(fn)(x)
     torch.testing.assert_close(got, fn(x))
     assert "shows it again" not in str(caught[0].message)
+
+
+def test_what_lies_backwards_comes_as_what_it_is_made_of():
+    """Torch has no negative strides: the region that PyTorch runs turns its tensor itself."""
+
+    def turned(x):
+        return torch.sign(x.flip(0)[1:]) * x.cumsum(1)[1:]
+
+    x = torch.randn(6, 8)
+    with pytest.warns(UserWarning, match="no LLVM rule for sign"):
+        torch.testing.assert_close(tofuse.compile(turned)(x), turned(x))

@@ -34,7 +34,7 @@ from tofuse.ir.tiles import TileProgram
 from tofuse.products import build_products
 from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
-from tofuse.runtime.build import Signature, build_plan
+from tofuse.runtime.build import Signature, build_plan, from_tensors
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.execute import Run, Tensor, load_plan
@@ -95,8 +95,11 @@ def assemble(
     launched = {r: c for r, c in calls.items() if r not in checked}
     plan = build_plan(part, signature, launched, labels)
     check = _checker(part, streams, target, config)
+    whole = {r: from_tensors(r, part) for r in part.regions if not r.library}
     functions: dict[str, Callable[..., object]] = {
-        f"region{k}": check(r, calls[r], launchers) if r in checked else region_runner(r)
+        f"region{k}": check(whole[r], calls[r], launchers)
+        if r in checked
+        else region_runner(whole[r])
         for k, r in enumerate(part.regions)
         if not r.library
     }

@@ -52,6 +52,12 @@ def test_special_values_pass():
     f(x)
 
 
+def test_what_lies_backwards_and_whole_numbers_pass():
+    f = tofuse.compile(lambda x, n: (x.flip(0).sin(), n.flip(1) * 2, n > 1), verify=True)
+    x, n = torch.randn(4, 5), torch.arange(20).view(4, 5)
+    torch.testing.assert_close(f(x, n), (x.flip(0).sin(), n.flip(1) * 2, n > 1))
+
+
 def faulty(x, y):
     z = x.sin() + y
     w = z.cos() - 2 * x  # here

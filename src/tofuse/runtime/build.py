@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import Dim, contiguous_strides, hint, show_dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
 from tofuse.ir.plan_verify import makes, reads
-from tofuse.ir.region import Partition, Region
+from tofuse.ir.region import Partition, Region, Strided
 from tofuse.ir.types import DType
 from tofuse.runtime.arena import with_arena
 from tofuse.runtime.homes import KernelCall, find_homes, root_of
@@ -63,6 +63,28 @@ def plan_timeline(plan: Plan, part: Partition, held: Iterable[Value] = ()) -> Ti
     values = (*part.graph.inputs, *(r for op in part.graph.ops for r in op.results))
     sizes = {variable(v): hint(v.type.nbytes) for v in values}
     return timeline(plan, sizes, [variable(v) for v in held])
+
+
+def from_tensors(region: Region, part: Partition) -> Region:
+    """A region of the same results, whose inputs are tensors that torch has.
+
+    A view with negative strides is none: the ops that make it are part of this region.
+    """
+    work = [v for v in region.inputs if _turned(part.storage.get(v))]
+    if not work:
+        return region
+    makers = {r: op for op in part.graph.ops for r in op.results}
+    wanted = {r for op in region.ops for r in op.results}
+    while work:
+        op = makers[work.pop()]
+        wanted.update(op.results)
+        work += [v for v in op.inputs if _turned(part.storage.get(v))]
+    ops = tuple(op for op in part.graph.ops if not wanted.isdisjoint(op.results))
+    return replace(region, ops=ops)
+
+
+def _turned(place: Strided | None) -> bool:
+    return place is not None and any(hint(s) < 0 for s in place.strides)
 
 
 @dataclass(eq=False)
@@ -193,6 +215,7 @@ class _Builder:
         self.steps.append(Call(target, args, names, picks, strides))
 
     def _fallback(self, region: Region, number: int) -> None:
+        region = from_tensors(region, self.part)
         tensors = ", ".join(self._tensor(v) for v in region.inputs)
         names = tuple(variable(v) for v in region.outputs)
         strides = tuple(self.part.storage[v].strides for v in region.outputs)
