@@ -48,3 +48,18 @@ def test_a_module_that_learns_its_shapes_from_the_first_call():
     compiled, x = tofuse.memory_efficient_fusion(net), torch.randn(2, 4)
     for _ in range(3):
         torch.testing.assert_close(compiled(x), net(x))
+
+
+def test_a_submodule_that_is_replaced():
+    inner = nn.Sequential(nn.ReLU(), nn.Linear(3, 2))
+    net = nn.Sequential(nn.Linear(3, 3), inner)
+    compiled, x = tofuse.memory_efficient_fusion(net), torch.randn(2, 3)
+    for change in (
+        lambda: None,
+        lambda: net.__setitem__(0, nn.Linear(3, 3)),
+        lambda: inner.append(nn.Tanh()),
+        lambda: inner.__setitem__(2, nn.Dropout(0.0)),
+    ):
+        change()
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), net(x))

@@ -5,8 +5,8 @@ dtype, shape, strides, device and requires_grad of tensors, which arguments are 
 arguments by value, grad mode, autocast, and the training flags of modules. Tensors that the
 function closes over, parameters of modules among them, are inputs by identity: gradients flow to
 them, and changes in place are seen; another tensor under the same name is not, but for the
-parameters and buffers of a module that is itself compiled. Python numbers, and globals of other
-kinds, are constants from the first call on.
+parameters, buffers and submodules of a module that is itself compiled. Python numbers, and
+globals of other kinds, are constants from the first call on.
 """
 
 from __future__ import annotations
@@ -85,13 +85,25 @@ class Traced:
     ) -> None:
         self.function, self.compile_graph, self.claims = function, compile_graph, claims
         self.memory_budget = memory_budget
-        self.modules = [] if module is None else list(module.modules())
+        self.module = module
         self.plain: list[Entry] = []  # for calls with distinct tensors and nothing else
         self.other: dict[Signature, list[Entry]] = {}
+        self._look()
+
+    def _look(self) -> None:
+        """Learn which modules there are; what was compiled for others is no longer valid."""
+        self.modules = [] if self.module is None else list(self.module.modules())
+        self.tree = [(h, tuple(h.values())) for m in self.modules if (h := m._modules)]
+        self.plain.clear()
+        self.other.clear()
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if forward_ad._current_level >= 0:  # kernels have no forward derivatives
             return self.function(*args, **kwargs)
+        for held, children in self.tree:
+            if tuple(held.values()) != children:
+                self._look()
+                break
         if not kwargs:
             grad = grad_enabled()
             for entry in self.plain:
