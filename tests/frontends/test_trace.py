@@ -353,6 +353,10 @@ def test_transforms_inside():
         tofuse.memory_efficient_fusion(lambda x: x * over(WEIGHT))(torch.randn(5))
 
 
+def test_sizes_stay_sizes():
+    agree(lambda x: x.new(torch.Size((3, 5))).fill_(2) * x * WEIGHT, leaf(5))
+
+
 def test_an_error_of_tracing_alone_names_the_line():
     split = tofuse.memory_efficient_fusion(lambda x, at: torch.tensor_split(x, at))
     with pytest.raises(CaptureError, match=r"test_trace\.py:\d+.*compile it without"):

@@ -52,7 +52,7 @@ class Substitute(TorchFunctionMode):
         if line is not None:
             fx_traceback.set_stack_trace([line])
         if self.by_identity:
-            args, kwargs = tree_map(self._traced, (args, kwargs or {}))
+            args, kwargs = tree_map(self._traced, (args, kwargs or {}), is_leaf=_is_size)
         result = func(*args, **(kwargs or {}))
         return self.real.get(id(result), result)
 
@@ -76,7 +76,7 @@ class _Closed(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        args, kwargs = tree_map(self._fake, (args, kwargs or {}))
+        args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=_is_size)
         result = func(*args, **kwargs)
         return self.real.get(id(result), result)
 
@@ -93,6 +93,11 @@ class _Closed(TorchFunctionMode):
             self.found[id(x)] = (x, self.mode.from_tensor(x))
             self.real[id(self.found[id(x)][1])] = x
         return self.found[id(x)][1]
+
+
+def _is_size(x: object) -> bool:
+    """A tree of numbers to pytree, and to `Tensor.new` something else than a list of them."""
+    return isinstance(x, torch.Size)
 
 
 def _unhooked() -> AbstractContextManager[object]:
