@@ -42,7 +42,7 @@ class Target:
 
     lanes: int
     threads: int
-    scratch_bytes: int = 256 * 1024
+    l2_bytes: int = 1 << 20
     avx512: bool = False
     products: bool = False
     native: int = 16

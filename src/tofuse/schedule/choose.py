@@ -27,6 +27,7 @@ from tofuse.ir.types import DType
 STRIP = 4096  # elements a task of a flat loop; a few microseconds of work
 TILE = 16  # floats in a cache line, by as many rows; twice that on both sides where it fits
 COLUMN_STRIP = 512  # columns reduced at a time: rows of 2 KB keep the prefetcher running
+MOST_COLUMNS = 2048  # of which sums lie in the nearest caches
 LINES = 32  # elements that are whole cache lines in any type of two bytes or more
 RANDOM_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
 
@@ -57,6 +58,8 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
         tiles = [Loop(along, width), Loop(short), Loop(along)]
         return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
     strip = _strip(kernel, facts, vector, outer, inner, target)
+    if strip and _in_whole_rows(kernel, facts, rest, strip, target):
+        return Schedule((*map(Loop, rest), Loop(vector)), 1, lanes, unroll)
     if strip and (vector not in facts.row):
         loops = [Loop(vector, strip), *map(Loop, outer), *map(Loop, inner), Loop(vector)]
         if not facts.reduced & set(rest) and outer:
@@ -221,6 +224,26 @@ def _strip(
     for a in outer:
         rows *= hint(kernel.extent(a))
     return STRIP if rows < 4 * target.threads and extent > STRIP else 0
+
+
+def _in_whole_rows(
+    kernel: Kernel, facts: _Facts, rest: list[str], strip: int, target: Target
+) -> bool:
+    """Whether columns that are reduced and walked again are, each time, by rows and not by strips.
+
+    A strip that its caches do not hold comes from memory again in any case, in pieces of lines
+    that the processor does not foresee.
+    """
+    rows = math.prod(hint(kernel.extent(a)) for a in rest)
+    columns = [hint(kernel.extent(a.name)) for a in kernel.axes if a.name not in rest]
+    again = bool(rest) and facts.reduced == set(rest) and facts.row == set(rest)
+    long = 4 * rows * min(strip, *columns) > target.l2_bytes
+    return (
+        again
+        and long
+        and max(columns) <= MOST_COLUMNS
+        and (target.threads > 1 or max(columns) > strip)
+    )
 
 
 def _columns_alone(kernel: Kernel, facts: _Facts, vector: str) -> bool:

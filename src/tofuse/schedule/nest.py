@@ -20,7 +20,7 @@ from tofuse.ir.kernel import (
     uses,
 )
 from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore, Scratch
-from tofuse.ir.schedule import Loop, Schedule
+from tofuse.ir.schedule import Schedule
 from tofuse.ir.types import DType
 from tofuse.schedule.again import Item, item_uses, statement_cost, unchanged
 from tofuse.schedule.legal import Unschedulable, check_loops
@@ -278,11 +278,8 @@ class _Builder:
     # -- loops -----------------------------------------------------------------------------------
 
     def _phases(self, items: list[Item]) -> tuple[Phase, ...]:
-        axes = {
-            lp.axis for lp in self.schedule.loops if any(self._runs_over(s, lp.axis) for s in items)
-        }
-        loops = self.schedule.loops
-        band = tuple(lp for lp in loops[: self.schedule.parallel] if lp.axis in axes)
+        outer = self.schedule.loops[: self.schedule.parallel]
+        band = tuple(lp for lp in outer if any(self._runs_over(s, lp.axis) for s in items))
         partials = tuple(
             self._accumulate(s, PHASES)
             for s in items
@@ -292,17 +289,20 @@ class _Builder:
             body = self._nodes(self.schedule.parallel, items, frozenset())
             return (Phase((), (), body, partials),)
         shared = frozenset(lp.axis for lp in band)
-        deep = [s for s in items if self.depth(s) > 0]
-        once, deep = self._hoist(deep, shared, self.schedule.parallel)
-        body = self._nodes(self.schedule.parallel, deep, shared)
-        head = [s for s in items if self.depth(s) == 0 and not isinstance(s, Store)]
+        apart, rest = self._outside(shared, items)
+        once, deep = self._hoist(
+            [s for s in rest if self.depth(s) > 0], shared, self.schedule.parallel
+        )
+        head = self._straight([s for s in rest if self.depth(s) == 0], frozenset())
         begin = self._nodes(self.schedule.parallel, once, frozenset())
-        phase = Phase(band, (*self._straight(head, frozenset()), *begin), body, partials)
-        single = [s for s in items if self.depth(s) == 0]
-        if len(single) == len(head):
+        body = self._nodes(self.schedule.parallel, deep, shared)
+        phase = Phase(band, (*head, *begin), body, partials)
+        if not apart:
             return (phase,)
-        after = self._straight(single, frozenset())  # no thread still reads what they overwrite
-        return (phase, Phase((), (), after, ()))
+        if any(self.depth(s) for s in apart) and not any(isinstance(s, Restore) for s in apart):
+            raise Unschedulable("iteration spaces differ")  # not what reductions leave: much work
+        after = self._nodes(self.schedule.parallel, apart, frozenset())
+        return (phase, Phase((), (), after, ()))  # no thread still reads what they overwrite
 
     def _runs_over(self, item: Item, axis: str) -> bool:
         return axis in (self.values[item.name] if isinstance(item, Restore) else self.runs[item])
@@ -322,8 +322,9 @@ class _Builder:
             if not deep:
                 continue
             loop = self.schedule.loops[level]
-            apart, rest = self._outside(loop, deep)
-            once, rest = self._hoist(rest, frozenset((loop.axis,)), level)
+            around_it = frozenset((loop.axis,))
+            apart, rest = self._outside(around_it, deep)
+            once, rest = self._hoist(rest, around_it, level)
             alone = [s for s in deep if s in {*apart, *once}]
             deep = rest
             nodes += self._nodes(level + 1, alone, around) if alone else ()
@@ -338,14 +339,15 @@ class _Builder:
             nodes.append(For(loop, body, accumulators))
         return tuple(nodes)
 
-    def _outside(self, loop: Loop, items: list[Item]) -> tuple[list[Item], list[Item]]:
-        """Stores that do not run over a loop, with what they need, and the statements that do.
+    def _outside(self, axes: frozenset[str], items: list[Item]) -> tuple[list[Item], list[Item]]:
+        """Stores that run over none of some loops' axes, with what they need, and all the rest.
 
-        The stores get a nest of their own beside the loop, so that they happen once.
+        The stores get a nest of their own beside the loops, so that they happen once.
         """
-        if not any(self._runs_over(s, loop.axis) for s in items):
+        inside = [s for s in items if any(self._runs_over(s, a) for a in axes)]
+        if not inside:
             return items, []
-        stores = {s for s in items if isinstance(s, Store) and not self._runs_over(s, loop.axis)}
+        stores = {s for s in items if isinstance(s, Store) and s not in inside}
         if not stores:
             return [], items
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
