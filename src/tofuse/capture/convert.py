@@ -25,6 +25,7 @@ from tofuse.capture.repeats import Repeats
 from tofuse.capture.rules_create import CREATION
 from tofuse.capture.rules_memory import MEMORY
 from tofuse.capture.rules_pointwise import POINTWISE
+from tofuse.capture.rules_pool import POOLING, asks_places, max_pool
 from tofuse.capture.rules_reduce import REDUCTIONS
 from tofuse.capture.rules_views import VIEWS
 from tofuse.capture.sizes import Sizes, Source
@@ -68,6 +69,16 @@ def convert(gm: GraphModule, name: str, claims: Claims = nobody) -> Captured:
     claims become `opaque` ops.
     """
     return _Converter(gm, claims).run(name)
+
+
+def can_fuse(node: Node) -> bool:
+    """Whether a call has a rule that takes it, as far as its operator, types and readers tell."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    rule = rule_of(node.target)
+    if rule is None or (rule is max_pool and asks_places(node)):
+        return False
+    return fusible(node, node.target)
 
 
 @lru_cache(maxsize=4096)
@@ -356,4 +367,11 @@ DROPPED = frozenset(
 # Views by their schema no views: nobody else holds what they are given.
 GIVEN_AWAY = frozenset(("aten._unsafe_view.default", "aten.lift.default"))
 
-RULES: Mapping[str, Rule] = {**POINTWISE, **VIEWS, **MEMORY, **REDUCTIONS, **CREATION}
+RULES: Mapping[str, Rule] = {
+    **POINTWISE,
+    **VIEWS,
+    **MEMORY,
+    **REDUCTIONS,
+    **POOLING,
+    **CREATION,
+}

@@ -33,10 +33,11 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.budget import Bounded, Budget, limit_of
-from tofuse.capture.convert import fusible, rule_of
+from tofuse.capture.convert import can_fuse, rule_of
 from tofuse.capture.eager import UNKNOWN_SIZE, EagerMemory, attach, eager_memory, storages
 from tofuse.capture.hints import hint_of
 from tofuse.capture.mincut import INFINITE, cut_vertices
+from tofuse.capture.rules_pool import POOLING
 from tofuse.capture.rules_reduce import REDUCTIONS
 from tofuse.ir.hints import NO_FUSE
 from tofuse.ops.table import TRANSCENDENTAL
@@ -45,6 +46,7 @@ CHAIN = 30.0  # transcendental operations computed again per value, at most
 CHEAP = 0.05  # what any other operation counts in this
 RESULT, ARGUMENT = 1, 2  # the price of what lives anyway; a result saves more work
 LITTLE = 64 * 1024  # bytes that are saved though eager saves them not, such as row statistics
+PASSES = frozenset((*REDUCTIONS.values(), *POOLING.values()))  # rules of what reads all memory
 LAST_RESORT = 1 << 50  # the price of saving what will be changed
 
 
@@ -232,8 +234,7 @@ def _recomputable(node: Node) -> bool:
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
         return True  # an element of a tuple
-    rule = rule_of(node.target)
-    return rule is not None and rule not in REDUCTIONS.values() and fusible(node, node.target)
+    return can_fuse(node) and rule_of(node.target) not in PASSES
 
 
 def _recomputable_or_sum(node: Node) -> bool:
@@ -275,9 +276,8 @@ def _is_transcendental(node: Node) -> bool:
 def _read_by_library(node: Node, readers: set[Node]) -> bool:
     """Whether one of the readers runs in a library, so that the value must lie in memory."""
     for user in node.users:
-        if user not in readers or not isinstance(user.target, torch._ops.OpOverload):
-            continue
-        if not (rule_of(user.target) and fusible(user, user.target)):
+        in_library = isinstance(user.target, torch._ops.OpOverload) and not can_fuse(user)
+        if user in readers and in_library:
             return True
     return False
 

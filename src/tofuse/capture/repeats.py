@@ -46,7 +46,8 @@ class Repeats:
             given = tuple((name, self._shown(x, operands)) for name, x in call.arguments.items())
         except _Symbolic:
             return None
-        return str(call.node.target), given, tuple(outputs)
+        asked = frozenset(u.args[1:] for u in call.node.users) if len(outputs) > 1 else None
+        return str(call.node.target), given, tuple(outputs), asked
 
     def learn(
         self, key: Hashable, operands: Iterable[Value], results: Results, mark: int, base: int

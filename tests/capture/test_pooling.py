@@ -1,0 +1,87 @@
+"""Pooling becomes reads at offsets where nobody asks for the places; else PyTorch's operator."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+OPTIONS: list[Any] = list(
+    itertools.product((2, 3, (2, 3)), (None, 1, 3), (0, 1), (1, 2), (False, True))
+)
+
+
+def special(*shape, dtype=torch.float32):
+    x = torch.randn(shape)
+    return torch.where(x > 1.6, torch.nan, torch.where(x < -1.2, -torch.inf, x)).to(dtype)
+
+
+def agree(f, x):
+    try:
+        expected = f(x)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=str(error).split(",")[0].split("(")[0]):
+            tofuse.compile(f, capture="trace")(x)
+        return
+    got = tofuse.compile(f, capture="trace")(x)
+    torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9, 11), (3, 8, 8), (2, 16, 12, 7)], ids=str)
+def test_max_pooling_is_as_eager(shape):
+    x = special(*shape)
+    forms = [x, x.to(memory_format=torch.channels_last)] if x.dim() == 4 else [x]
+    for x, (size, step, low, gap, ceil) in itertools.product(forms, OPTIONS):
+        agree(lambda x: F.max_pool2d(x, size, step, low, gap, ceil), x)  # noqa: B023
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9, 11), (2, 16, 12, 7)], ids=str)
+def test_average_pooling_is_as_eager(shape):
+    x, counts = torch.randn(shape), [(True, None), (False, None), (True, 5)]
+    for (size, step, low, gap, ceil), (padded, own) in itertools.product(OPTIONS, counts):
+        if gap == 1:
+            agree(lambda x: F.avg_pool2d(x, size, step, low, ceil, padded, own), x)  # noqa: B023
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float16])
+def test_other_types(dtype):
+    x = special(2, 5, 14, 17, dtype=dtype)
+    agree(lambda x: F.max_pool2d(x, 3, 2, 1), x)
+    agree(lambda x: F.avg_pool2d(x, 3, 2, 1), torch.randn(2, 5, 14, 17).to(dtype))
+    agree(lambda x: F.max_pool1d(x, 3, 2, 1), x[0])
+    agree(lambda x: F.avg_pool1d(x, 3, 2, 1), torch.randn(3, 9).to(dtype))
+
+
+def test_a_pool_is_one_kernel_with_what_is_around_it():
+    x = torch.randn(2, 32, 16, 16).to(memory_format=torch.channels_last)
+    report = tofuse.explain(lambda x: F.max_pool2d(x * 2, 2) + 1)(x)
+    assert len(report.kernels) == 1 and not report.library_calls
+
+
+def test_places_that_are_asked_for_are_pytorchs():
+    x = special(2, 3, 8, 10)
+
+    def f(x):
+        values, places = F.max_pool2d(x, 2, return_indices=True)
+        return values + 1, places, F.max_pool2d(x, 2) * 2
+
+    for got, expected in zip(tofuse.compile(f)(x), f(x), strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])
+def test_gradients_and_sizes_that_change(pool):
+    compiled = tofuse.compile(lambda x: pool(x.tanh(), 3, 2, 1).exp())
+    for n in (8, 9, 15, 16):
+        x = torch.randn(2, 3, n, n + 2, requires_grad=True)
+        y = pool(x.tanh(), 3, 2, 1).exp()
+        expected = torch.autograd.grad(y.sum(), x)[0]
+        got = compiled(x)
+        torch.testing.assert_close(got, y)
+        torch.testing.assert_close(torch.autograd.grad(got.sum(), x)[0], expected)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), y)
