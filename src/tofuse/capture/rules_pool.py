@@ -49,7 +49,8 @@ def max_pool(call: Call) -> tuple[Value, ...]:
     for piece in _pieces(call, call.tensor("self"), windows, float("-inf")):
         best = piece if best is None else call.build.emit("maximum", (best, piece), {})
     assert best is not None
-    return best, call.build.full(places.shape, Scalar(0), places.dtype)
+    unread = call.build.full(places.shape, Scalar(0), places.dtype)
+    return best, unread
 
 
 def avg_pool(call: Call) -> Value:

@@ -58,7 +58,7 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
         tiles = [Loop(along, width), Loop(short), Loop(along)]
         return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
     strip = _strip(kernel, facts, vector, outer, inner, target)
-    if strip and _in_whole_rows(kernel, facts, rest, strip, target):
+    if strip and _in_whole_rows(kernel, facts, vector, strip, target):
         return Schedule((*map(Loop, rest), Loop(vector)), 1, lanes, unroll)
     if strip and (vector not in facts.row):
         loops = [Loop(vector, strip), *map(Loop, outer), *map(Loop, inner), Loop(vector)]
@@ -226,24 +226,19 @@ def _strip(
     return STRIP if rows < 4 * target.threads and extent > STRIP else 0
 
 
-def _in_whole_rows(
-    kernel: Kernel, facts: _Facts, rest: list[str], strip: int, target: Target
-) -> bool:
+def _in_whole_rows(kernel: Kernel, facts: _Facts, vector: str, strip: int, target: Target) -> bool:
     """Whether columns that are reduced and walked again are, each time, by rows and not by strips.
 
     A strip that its caches do not hold comes from memory again in any case, in pieces of lines
     that the processor does not foresee.
     """
-    rows = math.prod(hint(kernel.extent(a)) for a in rest)
-    columns = [hint(kernel.extent(a.name)) for a in kernel.axes if a.name not in rest]
-    again = bool(rest) and facts.reduced == set(rest) and facts.row == set(rest)
-    long = 4 * rows * min(strip, *columns) > target.l2_bytes
-    return (
-        again
-        and long
-        and max(columns) <= MOST_COLUMNS
-        and (target.threads > 1 or max(columns) > strip)
-    )
+    rest = frozenset(facts.order) - {vector}
+    if not rest or facts.reduced != rest or facts.row != rest:
+        return False
+    rows, columns = math.prod(hint(kernel.extent(a)) for a in rest), hint(kernel.extent(vector))
+    if columns > MOST_COLUMNS or 4 * rows * min(strip, columns) <= target.l2_bytes:
+        return False
+    return target.threads > 1 or columns > strip
 
 
 def _columns_alone(kernel: Kernel, facts: _Facts, vector: str) -> bool:

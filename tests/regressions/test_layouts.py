@@ -1,0 +1,50 @@
+"""Sizes, types and orders of axes that take other loops than the usual ones."""
+
+import pytest
+import torch
+
+import tofuse
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def agree(f, *args, tolerance=1e-4):
+    got = tofuse.compile(f, capture="trace")(*args)
+    torch.testing.assert_close(got, f(*args), rtol=tolerance, atol=tolerance)
+
+
+def normed(x):
+    return (x - x.mean(0)) * torch.rsqrt(x.float().var(0, unbiased=False) + 1e-3).to(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(9973, 257), (20011, 33), (3001, 2047), (5000, 1), (1, 300)])
+def test_columns_that_are_walked_again(shape, dtype):
+    rows, columns = shape
+    tolerance = 5e-2 if dtype is torch.bfloat16 else 1e-4
+    wide, turned = torch.randn(rows, 2 * columns), torch.randn(columns, rows)
+    for x in (torch.randn(shape), turned.t(), wide[:, ::2]):
+        agree(normed, x.to(dtype), tolerance=tolerance)
+        agree(lambda x: x.softmax(0), x.to(dtype), tolerance=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("shape", [(2, 13, 17), (3, 31, 1), (4, 1, 64), (8, 7, 9), (3, 0, 5)])
+def test_colours_first_and_last(shape, dtype):
+    colours, height, width = shape
+    x = (torch.rand(2, *shape) * 200).to(dtype)
+    agree(lambda x: x.permute(0, 2, 3, 1).contiguous(), x)
+    y = (torch.rand(2, height, width, colours) * 200).to(dtype)
+    agree(lambda x, y: y.permute(0, 3, 1, 2).contiguous() + x * 2, x, y)
+
+
+@pytest.mark.parametrize("shape", [(3, 37, 101), (16, 1, 9), (1, 50, 64), (9, 40, 0)])
+def test_dear_values_that_rows_share(shape):
+    f = torch.randn(shape[1:])
+    agree(lambda q, f: q * torch.cos(f) + q.flip(-1) * torch.sin(f).erf(), torch.randn(shape), f)
+    agree(lambda q, f: (q * f.cos()).softmax(-1) * f.exp().sum(-1, True), torch.randn(shape), f)
+
+
+@pytest.mark.parametrize("shape", [(3001, 1001), (1501, 2999)])
+def test_large_results_in_rows_of_odd_length(shape):
+    agree(lambda x: torch.cat([x.tanh(), x[:, :13].exp()], 1), torch.randn(shape))
