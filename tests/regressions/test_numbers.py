@@ -71,7 +71,7 @@ EXACT = {
     "relu": F.relu,
     "relu6": F.relu6,
     "sign": lambda x: (torch.sign(x), torch.sgn(x), torch.signbit(x), x.neg(), x.abs()),
-    "clamp": lambda x: (x.clamp(-1, 1), x.clamp(min=0.0), x.clamp(max=-0.0), x.clamp(min=NAN)),
+    "clamp": lambda x: (x.clamp(-1, 1), x.clamp(min=0.0), x.clamp(max=-0.0), x.clamp(NAN, 1.0)),
     "rounding": lambda x: (x.round(), x.floor(), x.ceil(), x.trunc()),
     "extremes": lambda x: (x.amax(), x.amin(), x[1:].amax(), x[1:].amin(), x[5:].amax()),
     "places": lambda x: (x.argmax(), x.argmin(), x[1:].argmax(), x.max(0), x.min(0)),

@@ -1,9 +1,12 @@
 """The golden table: for each program of the corpus its kernels, library calls and bytes.
 
-`pytest --accept` rewrites the lines of the tests that run.
+`pytest --accept` rewrites the lines of the tests that run. The table was made under one release of
+PyTorch: others take some operators apart in other ways, and transformers asks for the release.
 """
 
 from pathlib import Path
+
+import torch
 
 from tofuse.report.model import Report
 
@@ -11,8 +14,13 @@ TABLE = Path(__file__).parents[1] / "golden" / "kernels.txt"
 TITLE = "# program, phase: kernels, library calls, bytes op by op -> bytes of the kernels and calls"
 
 
+MADE_UNDER = "2.13."
+
+
 def assert_golden(name: str, report: Report, accept: bool) -> None:
     """The table has just these lines about a program."""
+    if not torch.__version__.startswith(MADE_UNDER):
+        return
     phases = sorted({g.phase for g in report.graphs})
     lines = [_line(name, phase, report.phase(phase)) for phase in phases]
     table = TABLE.read_text().splitlines() if TABLE.exists() else [TITLE]

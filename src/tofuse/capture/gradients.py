@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from torch import Tensor
 from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta
 from torch._guards import TracingContext
 
@@ -33,8 +34,9 @@ def accept_any_layout() -> None:
     meta = None if context is None else context.fw_metadata
     if meta is None or not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_tangent_meta):
         return
-    for plain in meta.subclass_tangent_meta:
-        if plain.memory_format is not None and plain.memory_format.memory_format is None:
+    for plain, traced in zip(meta.subclass_tangent_meta, meta.traced_tangents, strict=True):
+        known = isinstance(traced, Tensor) and all(isinstance(n, int) for n in traced.shape)
+        if plain.memory_format is not None and known:
             plain.memory_format = MemoryFormatMeta(_Any(), _Any())  # type: ignore[arg-type]  # above
 
 
