@@ -29,6 +29,7 @@ from tofuse.schedule.nest import build_nest
 from tofuse.schedule.prefetch import with_prefetch
 from tofuse.schedule.share import share
 from tofuse.schedule.tile_nest import build_tiles
+from tofuse.schedule.write_out import write_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +145,7 @@ def _schedule(
         kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
     except Misaligned as e:
         return Unfit(region, str(e))
+    kernel = write_out(kernel, target)
     chosen = schedule or choose_schedule(kernel, target)
     return _Scheduled(region, kernel, chosen, lowered.arguments)
 

@@ -61,6 +61,7 @@ from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.nest import build_nest
 from tofuse.schedule.tile_nest import build_tiles
 from tofuse.schedule.variants import variants
+from tofuse.schedule.write_out import write_out
 from tofuse.tuning import Choice, Workshop, as_chosen, tune
 
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
@@ -210,6 +211,7 @@ def compile_text(text: str, config: Config, keep: Keep = lambda report: None) ->
 def misfit(kernel: Kernel, target: Target, machine: Machine) -> str | None:
     """Why a kernel has no loop nest, or a worse one than its parts; None where it is good."""
     try:
+        kernel = write_out(kernel, target)
         nest = build_nest(kernel, choose_schedule(kernel, target))
     except Unschedulable as e:
         return str(e)

@@ -30,6 +30,7 @@ from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.nest import build_nest
 from tofuse.schedule.overwrite import overwrites
+from tofuse.schedule.write_out import write_out
 
 EXAMPLES = 120
 ROUNDS = {"sum", "pow"}  # two ways to compute these differ in the last bit, or in a zero's sign
@@ -58,6 +59,7 @@ def cut(graph: Graph) -> Partition:
 
     def misfit(kernel: Kernel) -> str | None:
         try:
+            kernel = write_out(kernel, target)
             build_nest(kernel, choose_schedule(kernel, target))
         except Unschedulable as e:
             return str(e)
@@ -121,7 +123,9 @@ def test_graphs(data: st.DataObject):
         return judge(kernel, buffers, sizes)
 
     def by_chosen(kernel, buffers, sizes):
-        nest = build_nest(kernel, choose_schedule(kernel, Target(4, 2)), repeat=True)
+        written = write_out(kernel, Target(4, 2))
+        verify(written)
+        nest = build_nest(written, choose_schedule(written, Target(4, 2)), repeat=True)
         return run_nest(nest, buffers, sizes, 2, contract=False)
 
     def by_drawn(kernel, buffers, sizes):

@@ -27,6 +27,7 @@ from tofuse.capture.rules_memory import MEMORY
 from tofuse.capture.rules_pointwise import POINTWISE
 from tofuse.capture.rules_pool import POOLING, asks_places, max_pool
 from tofuse.capture.rules_reduce import REDUCTIONS
+from tofuse.capture.rules_scatter import SCATTERS
 from tofuse.capture.rules_views import VIEWS
 from tofuse.capture.sizes import Sizes, Source
 from tofuse.errors import CaptureError, VerifyError
@@ -370,6 +371,7 @@ GIVEN_AWAY = frozenset(("aten._unsafe_view.default", "aten.lift.default"))
 RULES: Mapping[str, Rule] = {
     **POINTWISE,
     **VIEWS,
+    **SCATTERS,
     **MEMORY,
     **REDUCTIONS,
     **POOLING,

@@ -41,7 +41,7 @@ def transpose(call: Call) -> Value:
 def select(call: Call) -> Value:
     x = call.tensor("self")
     dim = call.dim("dim", len(x.shape))
-    start = _position(call.integer("index"), x.shape[dim])
+    start = position(call.integer("index"), x.shape[dim])
     return call.build.reshape(call.build.slice(x, dim, start, 1), call.out.shape)
 
 
@@ -50,7 +50,7 @@ def slice_(call: Call) -> Value:
     dim = call.dim("dim", len(x.shape))
     start = call.integer("start") if call.given("start") else 0
     if start < 0:
-        start = max(0, _position(start, x.shape[dim]))
+        start = max(0, position(start, x.shape[dim]))
     if out[dim] == 0:
         start = 0
     return call.build.slice(x, dim, start, out[dim], call.integer("step"))
@@ -154,48 +154,9 @@ def stack(call: Call) -> Value:
     return call.build.copy(joined) if len(parts) == 1 else joined
 
 
-def select_backward(call: Call) -> Value:
-    grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
-    dim = call.dim("dim", len(sizes))
-    start = _position(call.integer("index"), sizes[dim])
-    one = call.build.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
-    return _place(call, one, dim, start, sizes[dim])
-
-
-def slice_backward(call: Call) -> Value:
-    grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
-    dim, start = call.dim("dim", len(sizes)), call.integer("start")
-    if call.integer("step") != 1:
-        raise Refused("the gradient of a slice with gaps")
-    if start < 0:
-        start = max(0, _position(start, sizes[dim]))
-    if start > 0:
-        start = min(start, _fixed(sizes[dim]))
-    placed = _place(call, grad, dim, start, sizes[dim])
-    return call.build.copy(placed) if placed is grad else placed
-
-
-def slice_scatter(call: Call) -> Value:
-    x, source = call.tensor("self"), call.tensor("src")
-    dim = call.dim("dim", len(x.shape))
-    extent = _fixed(x.shape[dim])
-    start = call.integer("start") if call.given("start") else 0
-    start = min(max(0, _position(start, extent) if start < 0 else start), extent)
-    width = _fixed(source.shape[dim])
-    if call.integer("step") != 1 or source.dtype != x.dtype:
-        raise Refused("a scatter with gaps")
-    parts = (
-        call.build.slice(x, dim, 0, start),
-        source,
-        call.build.slice(x, dim, start + width, extent - start - width),
-    )
-    joined = call.build.cat([p for p in parts if p.shape[dim] != 0], dim)
-    return call.build.copy(joined) if joined in (x, source) else joined
-
-
 def embedding(call: Call) -> Value:
     index, shape = call.tensor("indices"), call.out.shape
-    _require_index(index)
+    require_index(index)
     last = len(shape) - 1
     wide = call.build.broadcast(index, shape, tuple(range(last)))
     return _take(call, call.tensor("weight"), wide, (-1, last), wrapping=False)
@@ -203,7 +164,7 @@ def embedding(call: Call) -> Value:
 
 def index_select(call: Call) -> Value:
     x, index = call.tensor("self"), call.tensor("index")
-    _require_index(index)
+    require_index(index)
     if len(x.shape) == 0 or len(index.shape) != 1:
         raise Refused("a 0-d selection")
     dim = call.dim("dim", len(x.shape))
@@ -223,7 +184,7 @@ def index(call: Call) -> Value:
     dim, chosen = places[0], picked[places[0]]
     if not isinstance(chosen, Value):
         raise Refused("an index that is no tensor")
-    _require_index(chosen)
+    require_index(chosen)
     width = len(chosen.shape)
     wide = call.build.broadcast(chosen, call.out.shape, tuple(range(dim, dim + width)))
     dims = (
@@ -248,7 +209,7 @@ def unsafe_index(call: Call) -> Value:
     width = len(out) - (len(x.shape) - len(indices))
     shape, build, flat = out[first : first + width], call.build, None
     for i, extent in zip(indices, x.shape[first:], strict=False):
-        _require_index(i)
+        require_index(i)
         wide = build.expand(build.convert(i, DType.I64), shape)
         below = build.emit("lt", (wide, Scalar(0)), {})
         shifted = build.emit("add", (wide, Scalar(extent)), {})
@@ -266,7 +227,7 @@ def unsafe_index(call: Call) -> Value:
 
 def gather(call: Call) -> Value:
     x, index = call.tensor("self"), call.tensor("index")
-    _require_index(index)
+    require_index(index)
     if len(x.shape) == 0 or len(index.shape) != len(x.shape):
         raise Refused("a 0-d gather")
     dim = call.dim("dim", len(x.shape))
@@ -283,22 +244,13 @@ def _take(call: Call, x: Value, index: Value, dims: tuple[int, ...], wrapping: b
     return call.build.emit("take", (x, index), {"dims": dims, "wrap": wrapping})
 
 
-def _place(call: Call, x: Value, dim: int, start: int, extent: Dim) -> Value:
-    """Zeros of this extent, with `x` at `start` of dimension `dim`."""
-    after = extent - x.shape[dim] - start
-    if not isinstance(after, int):
-        raise Refused("a place that is not fixed")
-    rank = len(x.shape)
-    low = tuple(start if k == dim else 0 for k in range(rank))
-    high = tuple(after if k == dim else 0 for k in range(rank))
-    return call.build.pad(x, low, high, Scalar(0.0 if x.dtype.is_float else 0))
+def position(index: int, extent: Dim) -> int:
+    """Where an index is that may count from the end."""
+    return index if index >= 0 else index + fixed(extent)
 
 
-def _position(index: int, extent: Dim) -> int:
-    return index if index >= 0 else index + _fixed(extent)
-
-
-def _fixed(extent: Dim) -> int:
+def fixed(extent: Dim) -> int:
+    """An extent that is a number; others are refused."""
     if not isinstance(extent, int):
         raise Refused("a place that is not fixed")
     return extent
@@ -308,7 +260,7 @@ def _positive(amounts: list[int]) -> tuple[int, ...]:
     return tuple(max(0, a) for a in amounts)
 
 
-def _require_index(index: Value) -> None:
+def require_index(index: Value) -> None:
     if index.dtype not in (DType.I64, DType.I32):
         raise Refused("an index that is no integer tensor")
 
@@ -338,9 +290,6 @@ VIEWS: dict[str, Rule] = {
     "aten.constant_pad_nd": pad,
     "aten.cat": cat,
     "aten.stack": stack,
-    "aten.select_backward": select_backward,
-    "aten.slice_backward": slice_backward,
-    "aten.slice_scatter": slice_scatter,
     "aten.embedding": embedding,
     "aten.index_select": index_select,
     "aten.index.Tensor": index,

@@ -8,7 +8,7 @@ from typing import Union
 
 from tofuse.fusion.guarded import shares, touched
 from tofuse.ir.dims import hint, product
-from tofuse.ir.interleave import interleaved
+from tofuse.ir.interleave import groups, is_spaced
 from tofuse.ir.kernel import (
     Affine,
     Compute,
@@ -255,9 +255,14 @@ class _Estimate:
         step = abs(hint(stmt.index.coefficient(vector))) if vector else 0
         moving = isinstance(stmt, Take) and vector in self.values[stmt.by]
         kind = "gather" if moving else "strided" if step > 1 else "load"
-        if vector and kind == "strided" and interleaved(self.nest.kernel, stmt.index, vector):
-            kind = "load"
-        self._arithmetic(kind, buffer.dtype if kind == "load" else DType.F32, around, times)
+        vectors = 1  # moved for one
+        if vector and kind == "strided":
+            if stmt in groups(self.nest.kernel.body, vector):
+                kind = "load"
+            elif isinstance(stmt, Load) and is_spaced(step, self.nest.schedule.vector):
+                kind, vectors = "load", step
+        dtype = buffer.dtype if kind == "load" else DType.F32
+        self._arithmetic(kind, dtype, around, times * vectors)
         if buffer.dtype.is_half:
             self._arithmetic("cheap", DType.F32, around, times)
         span = _span(stmt, self.nest.kernel)

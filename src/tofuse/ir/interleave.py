@@ -1,18 +1,55 @@
-"""Accesses with a short axis between the neighbours of a long one, as the colours of pixels."""
+"""Accesses with gaps between the neighbours of an axis, as one colour of pixels, or all of them."""
 
 from __future__ import annotations
 
-from tofuse.ir.kernel import Affine, Kernel
+from collections.abc import Iterable
+from typing import Union
+
+from tofuse.ir.dims import Dim
+from tofuse.ir.kernel import Affine, Kernel, Load, Stmt, Store
 
 MOST = 8  # elements side by side; each costs as many shuffles of a vector as it has neighbours
+Access = Union[Load, Store]  # noqa: UP007
 
 
-def interleaved(kernel: Kernel, index: Affine, along: str) -> str | None:
-    """The axis that has all its elements between neighbours along another: c < 3 in x[3*i + c]."""
-    step = index.coefficient(along)
-    if not isinstance(step, int) or not 2 <= step <= MOST:
-        return None
-    for axis in index.axes:
-        if axis != along and index.coefficient(axis) == 1 and kernel.extent(axis) == step:
-            return axis
-    return None
+def is_between(kernel: Kernel, index: Affine, axis: str, along: str) -> bool:
+    """Whether elements along an axis all lie between neighbours along another: c < 3 in 3*i + c."""
+    count, step = kernel.extent(axis), index.coefficient(along)
+    if axis == along or index.coefficient(axis) != 1:
+        return False
+    return isinstance(count, int) and isinstance(step, int) and 2 <= count <= step <= MOST
+
+
+def is_spaced(step: Dim, lanes: int) -> bool:
+    """Whether vectors of every `step`-th element, backwards too, are picked from whole vectors:
+    for less than what its elements cost one at a time."""
+    return isinstance(step, int) and step not in (0, 1) and abs(step) <= max(1, lanes // 2)
+
+
+def groups(stmts: Iterable[Stmt], along: str) -> dict[Access, tuple[Access, ...]]:
+    """Reads, or writes, of all the elements from one neighbour along an axis to the next.
+
+    The group, in the order in which its elements lie, is given with the first of its reads or the
+    last of its writes, which does the work of all; with the others, nothing.
+    """
+    alike: dict[tuple[int, tuple[object, ...]], dict[int, Access]] = {}
+    order: dict[Access, int] = {}
+    for s in stmts:
+        if isinstance(s, (Load, Store)):
+            step, place = s.index.coefficient(along), s.index.const
+            if isinstance(step, int) and 2 <= step <= MOST and isinstance(place, int):
+                guard = s.guard if isinstance(s, Load) else None
+                key = type(s), s.buffer, s.index.terms, guard
+                alike.setdefault((step, key), {}).setdefault(place, s)
+                order[s] = len(order)
+    found: dict[Access, tuple[Access, ...]] = {}
+    for (step, _), places in alike.items():
+        end = min(places)
+        for first in sorted(places):
+            if first >= end and all(first + k in places for k in range(step)):
+                members = tuple(places[first + k] for k in range(step))
+                found |= dict.fromkeys(members, ())
+                worker = min if isinstance(members[0], Load) else max
+                found[worker(members, key=lambda s: order[s])] = members
+                end = first + step
+    return found

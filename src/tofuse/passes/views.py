@@ -81,6 +81,24 @@ def slice_of_cat(op: Op, sweep: Sweep) -> Rewrite | None:
     return None
 
 
+def slice_within_cat(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A slice of some of one operand of a cat is a slice of that operand, if nobody sees that."""
+    cat, shape = sweep.define(op.operands[0], "cat"), op.result.shape
+    if cat is None or not sweep.is_private(op.result):
+        return None
+    dim, start, step, at = cat.int("dim"), op.ints("start"), op.ints("step"), 0
+    for piece in cat.inputs:
+        width, count = piece.shape[dim], shape[dim]
+        if not (isinstance(width, int) and isinstance(count, int)):
+            return None
+        begin = start[dim] - at
+        ends = begin, begin + (count - 1) * step[dim]
+        if min(ends) >= 0 and max(ends) < width:
+            return _slice(op, piece, (*start[:dim], begin, *start[dim + 1 :]), step)
+        at += width
+    return None
+
+
 def broadcast_nothing(op: Op, sweep: Sweep) -> Rewrite | None:
     """A broadcast that adds no dimension is nothing."""
     return sweep.instead(op, op.operands[0])
@@ -152,7 +170,7 @@ def _same_but(dim: int, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 RULES: dict[str, tuple[Rule, ...]] = {
     "reshape": (same_shape, reshape_twice),
     "permute": (permute_nothing, permute_twice, permute_of_ones, permute_of_broadcast),
-    "slice": (slice_whole, slice_twice, slice_of_cat),
+    "slice": (slice_whole, slice_twice, slice_of_cat, slice_within_cat),
     "broadcast": (broadcast_nothing, broadcast_twice),
     "cat": (cat_of_one, cat_of_slices),
     "pad": (pad_nothing,),

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from tofuse.ir.dims import hint, known_multiple
-from tofuse.ir.interleave import interleaved
+from tofuse.ir.interleave import is_spaced
 from tofuse.ir.kernel import (
     Affine,
     Compute,
@@ -49,13 +49,6 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
         side = TILE if least < 4 * TILE else 2 * TILE
         # along the axis that memory to turn is contiguous in: so it is read in long streams
         tiles = [Loop(vector, side), Loop(across, side), Loop(across), Loop(vector)]
-        return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
-    between = _interleaved(kernel, facts, target)
-    if between is not None:
-        along, short = between
-        around = [Loop(a) for a in facts.order if a not in between]
-        width = TILE if hint(kernel.extent(along)) < 4 * TILE else 4 * TILE
-        tiles = [Loop(along, width), Loop(short), Loop(along)]
         return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
     strip = _strip(kernel, facts, vector, outer, inner, target)
     if strip and _in_whole_rows(kernel, facts, vector, strip, target):
@@ -120,6 +113,8 @@ def _vector_score(kernel: Kernel, facts: _Facts, axis: str) -> float:
         step = index.coefficient(axis)
         if step == 1:
             score += weight
+        elif is_spaced(step, TILE):
+            score += weight / 2
         elif step != 0:
             score -= weight
     most = max((w for _, w in facts.accesses if w > 0), default=1) or 1
@@ -182,20 +177,6 @@ def _transposed(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> s
             long = hint(kernel.extent(axis)) >= TILE and hint(kernel.extent(vector)) >= TILE
             if axis != vector and index.coefficient(axis) == 1 and long:
                 return axis
-    return None
-
-
-def _interleaved(kernel: Kernel, facts: _Facts, target: Target) -> tuple[str, str] | None:
-    """An axis that some buffers are contiguous along, and a short one, all of which lies between
-    its neighbours in others: tiles of all of the short axis make both sides contiguous."""
-    if facts.reduced or target.lanes == 1:
-        return None
-    for index, _ in facts.accesses:
-        for along in index.axes:
-            short = interleaved(kernel, index, along)
-            plain = any(i.coefficient(along) == 1 for i, _ in facts.accesses)
-            if short is not None and plain and hint(kernel.extent(along)) >= TILE:
-                return along, short
     return None
 
 

@@ -34,6 +34,7 @@ from tofuse.backends.llvm.text import vector
 from tofuse.backends.llvm.tiles import find_tile, is_whole, turned
 from tofuse.ir.chains import FIRST, is_cut
 from tofuse.ir.dims import Dim, known_multiple
+from tofuse.ir.interleave import groups
 from tofuse.ir.kernel import (
     Compute,
     Inside,
@@ -172,6 +173,8 @@ class Body:
     def _vector_loop(self, frame: Frame, node: For, lo: str, hi: str, extent: Dim | None) -> None:
         """Run in vectors, in segments where guards are known."""
         inner = self._inner_cells(frame, node)
+        stmts = [n.stmt for n in node.body if isinstance(n, Do)]
+        frame.groups = {} if frame.tile else groups(stmts, node.loop.axis)
         if isinstance(extent, int) and lo == "0" and extent:
             step = self.nest.schedule.vector * self.nest.schedule.unroll
             for s in segments(node, extent, step):
@@ -180,6 +183,7 @@ class Body:
             frame.known = {}
         else:
             self._groups(frame, node, lo, hi, extent)
+        frame.groups = {}
         for name, outer in inner:
             cell = self.cells.pop(name)
             if isinstance(outer, Cell):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.backends.llvm.elementwise import bf16_bits
@@ -10,6 +11,7 @@ from tofuse.backends.llvm.rows import Rows
 from tofuse.backends.llvm.text import MEMORY, REGISTER, Function, literal, vector
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
+from tofuse.ir.interleave import Access
 from tofuse.ir.kernel import Affine, Arg, Load, Stmt, Store
 from tofuse.ir.loops import Nest, Scratch
 from tofuse.ir.types import DType
@@ -28,16 +30,13 @@ class Register:
 
 @dataclass(frozen=True)
 class Tile:
-    """A tile of `height` by `width` points, and the accesses in it that are contiguous along `rows`
+    """A tile of `width` by `width` points, and the accesses in it that are contiguous along `rows`
     while vectors run along `columns`. Each of these goes through a small array; `plain` are other
     reads, contiguous along `columns`.
-
-    It is square, or it has all of the rows, and these lie interleaved in the accesses.
     """
 
     rows: str
     columns: str
-    height: int
     width: int
     accesses: tuple[Load | Store, ...]
     plain: tuple[Load, ...]
@@ -71,6 +70,7 @@ class Frame:
     aligned: tuple[Store, ...] = ()  # begin whole vectors in the loop at hand
     rows: Rows | None = None  # those that a vector loop takes together
     turned: dict[Stmt, str] = field(default_factory=dict)  # arrays of accesses across its rows
+    groups: Mapping[Access, tuple[Access, ...]] = field(default_factory=dict)  # in a vector loop
 
     @property
     def lanes(self) -> int:
@@ -170,18 +170,18 @@ class Frame:
 
     def load(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
         """Read `lanes` elements next to each other, into a register."""
+        return self.widen(self.raw(pointer, dtype, lanes, mask), dtype, lanes)
+
+    def raw(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
+        """Read `lanes` elements next to each other, in their form in memory."""
         kind = vector(MEMORY[dtype], lanes)
-        align = _alignment(dtype)
         if mask is None:
-            raw = self.f.let(f"load {kind}, ptr {pointer}, align {align}")
-        elif lanes == 1:
-            wide, bit = vector(MEMORY[dtype], 1), self.f.let(f"bitcast i1 {mask} to <1 x i1>")
-            wide = f"<1 x {MEMORY[dtype]}>"
+            return self.f.let(f"load {kind}, ptr {pointer}, align {_alignment(dtype)}")
+        if lanes == 1:
+            wide, bit = f"<1 x {MEMORY[dtype]}>", self.f.let(f"bitcast i1 {mask} to <1 x i1>")
             one = self._masked_load(pointer, dtype, wide, "<1 x i1>", bit, 1)
-            raw = self.f.let(f"extractelement {wide} {one}, i64 0")
-        else:
-            raw = self._masked_load(pointer, dtype, kind, vector("i1", lanes), mask, lanes)
-        return self.widen(raw, dtype, lanes)
+            return self.f.let(f"extractelement {wide} {one}, i64 0")
+        return self._masked_load(pointer, dtype, kind, vector("i1", lanes), mask, lanes)
 
     def _masked_load(
         self, pointer: str, dtype: DType, kind: str, bits: str, mask: str, lanes: int
@@ -209,14 +209,20 @@ class Frame:
 
     def stream(self, pointer: str, dtype: DType, value: str, lanes: int) -> None:
         """Write `lanes` elements past the caches; the pointer is aligned to all of them."""
-        raw, kind = self.narrow(value, dtype, lanes), vector(MEMORY[dtype], lanes)
-        align = lanes * dtype.itemsize
+        self.put_stream(pointer, dtype, self.narrow(value, dtype, lanes), lanes)
+
+    def put_stream(self, pointer: str, dtype: DType, raw: str, lanes: int) -> None:
+        """The same for elements in their form in memory."""
+        kind, align = vector(MEMORY[dtype], lanes), lanes * dtype.itemsize
         self.f.put(f"store {kind} {raw}, ptr {pointer}, align {align}, !nontemporal !0")
 
     def store(self, pointer: str, dtype: DType, value: str, lanes: int, mask: str | None) -> None:
         """Write `lanes` elements next to each other."""
-        raw, kind = self.narrow(value, dtype, lanes), vector(MEMORY[dtype], lanes)
-        align = _alignment(dtype)
+        self.put_raw(pointer, dtype, self.narrow(value, dtype, lanes), lanes, mask)
+
+    def put_raw(self, pointer: str, dtype: DType, raw: str, lanes: int, mask: str | None) -> None:
+        """The same for elements in their form in memory."""
+        kind, align = vector(MEMORY[dtype], lanes), _alignment(dtype)
         if mask is None or lanes == 1:
             self.f.put(f"store {kind} {raw}, ptr {pointer}, align {align}")
             return

@@ -15,9 +15,11 @@ from tofuse.backends.llvm.random import (
     uniform_from_bits,
 )
 from tofuse.backends.llvm.registers import Frame, fetch, register
+from tofuse.backends.llvm.spaced import load_group, load_spaced, store_group
 from tofuse.backends.llvm.text import literal, vector
 from tofuse.backends.llvm.tiles import turned_element
 from tofuse.ir.dims import known_multiple
+from tofuse.ir.interleave import is_spaced
 from tofuse.ir.kernel import Compute, Inside, Iota, Load, Store, Take, Uniform
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.types import DType
@@ -33,6 +35,10 @@ def emit_load(frame: Frame, s: Load, memory: DType) -> None:
         slot = turned_element(frame, s, register(memory))
         frame.put(s.name, [frame.load(slot, register(memory), frame.lanes, None)], s.dtype)
         return
+    if s in frame.groups:
+        if frame.groups[s]:
+            load_group(frame, frame.groups[s], memory)
+        return
     pointer = frame.pointers[s.buffer]
     step = s.index.coefficient(frame.vector) if frame.vector is not None else 0
     parts = []
@@ -44,6 +50,9 @@ def emit_load(frame: Frame, s: Load, memory: DType) -> None:
             parts.append(frame.load(slot, memory, frame.lanes, mask))
         elif step == 0:
             parts.append(_load_same(frame, pointer, memory, at, mask))
+        elif isinstance(step, int) and is_spaced(step, frame.lanes):
+            first = _plus(frame, at, u * frame.lanes * step)
+            parts.append(load_spaced(frame, pointer, memory, first, step, mask))
         else:
             lanes = frame.lane_index(s.index, u)
             parts.append(frame.gather(pointer, memory, lanes, frame.lanes, mask))
@@ -174,6 +183,10 @@ def emit_inside(frame: Frame, s: Inside) -> None:
 
 def emit_store(frame: Frame, s: Store, memory: DType) -> None:
     pointer, of = frame.pointers[s.buffer], register(memory)
+    if s in frame.groups:
+        if frame.groups[s]:
+            store_group(frame, frame.groups[s], memory)
+        return
     step = s.index.coefficient(frame.vector) if frame.vector is not None else 0
     values = frame.get(s.value, of)
     if s in frame.turned:

@@ -16,8 +16,8 @@ from tofuse.backends.llvm.matmul.lanes import (
     only_if,
     store,
 )
+from tofuse.backends.llvm.shuffles import transpose
 from tofuse.backends.llvm.text import Function
-from tofuse.backends.llvm.tiles import transpose
 
 WIDTH = 2 * LANES  # columns of B in a slab
 DEPTH = 256

@@ -1,0 +1,191 @@
+"""Kernel -> Kernel: short axes between the neighbours of a long one are written out.
+
+Pairs that are rotated, colours of pixels, corners of boxes: a vector runs along the pairs, and what
+is done with each of the two stands there once for each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tofuse.ir.dims import hint
+from tofuse.ir.graph import Scalar
+from tofuse.ir.interleave import is_between
+from tofuse.ir.kernel import (
+    Affine,
+    Arg,
+    Compute,
+    Inside,
+    Iota,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Take,
+    Uniform,
+    affine,
+    iteration_axes,
+    uses,
+)
+from tofuse.ir.schedule import Target
+
+LEAST = 16  # elements along the axis that vectors then run along
+MOST = 256  # statements
+
+
+def write_out(kernel: Kernel, target: Target) -> Kernel:
+    """The kernel with as few such axes as its length allows."""
+    if target.lanes == 1:
+        return kernel
+    refused: set[str] = set()
+    while (axis := _short_axis(kernel, refused)) is not None:
+        written = _Writer(kernel, axis).kernel() if _allowed(kernel, axis) else kernel
+        if written is kernel:
+            refused.add(axis)
+        kernel = written
+    return kernel
+
+
+def _short_axis(kernel: Kernel, refused: set[str]) -> str | None:
+    """An axis all of which lies between neighbours of a long one in some access."""
+    for s in kernel.body:
+        if isinstance(s, (Load, Store)):
+            for along in s.index.axes:
+                if hint(kernel.extent(along)) >= LEAST:
+                    for axis in s.index.axes:
+                        if axis not in refused and is_between(kernel, s.index, axis, along):
+                            return axis
+    return None
+
+
+def _allowed(kernel: Kernel, axis: str) -> bool:
+    """Whether every statement can be written once for each place, and that is not too much."""
+    _, runs = iteration_axes(kernel)
+    inside = [s for s in kernel.body if axis in runs[s]]
+    if any(isinstance(s, Uniform) for s in inside):
+        return False
+    if any(isinstance(s, Reduce) and s.position is not None for s in inside):
+        return False
+    return len(inside) * hint(kernel.extent(axis)) + len(kernel.body) <= MOST
+
+
+@dataclass
+class _Writer:
+    """`names` has what stands for a value at each place, `known` what guards are there."""
+
+    old: Kernel
+    axis: str
+    body: list[Stmt] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        count = self.old.extent(self.axis)
+        assert isinstance(count, int)
+        self.names: list[dict[str, str]] = [{} for _ in range(count)]
+        self.known: list[dict[str, bool]] = [{} for _ in range(count)]
+
+    def kernel(self) -> Kernel:
+        _, runs = iteration_axes(self.old)
+        for s in self.old.body:
+            if self.axis not in runs[s]:
+                self.body.append(s)
+            elif isinstance(s, Reduce) and self.axis in s.over:
+                self._combine(s)
+            else:
+                for k in range(len(self.names)):
+                    self._write(s, k)
+        axes = tuple(a for a in self.old.axes if a.name != self.axis)
+        return replace(self.old, axes=axes, body=_live(self.body))
+
+    def _write(self, s: Stmt, k: int) -> None:
+        """A statement at one place."""
+        guard = s.guard if isinstance(s, (Load, Take, Inside)) else None
+        passed = True if guard is None else self.known[k].get(guard)
+        if isinstance(s, Store):
+            value = self._name(s.value, k)
+            self.body.append(replace(s, index=self._at(s.index, k), value=value))
+            return
+        if isinstance(s, Inside):
+            self._judge(s, k, passed)
+        if isinstance(s, Compute) and s.op == "where" and s.args[0] in self.known[k]:
+            chosen = s.args[1 if self.known[k][str(s.args[0])] else 2]
+            if isinstance(chosen, str):
+                self.names[k][s.name] = self.names[k].get(chosen, chosen)
+                return
+        self.names[k][s.name] = name = f"{s.name}_{k}"
+        if isinstance(s, (Load, Take)) and passed is False:
+            zero = Scalar(0.0 if s.dtype.is_float else 0)
+            kept = (Scalar(True), zero, zero)
+            self.body.append(Compute(name, "where", kept, s.dtype, s.dtype))
+            return
+        self.body.append(self._placed(s, name, k, None if passed else guard))
+
+    def _placed(self, s: Stmt, name: str, k: int, guard: str | None) -> Stmt:
+        own = None if guard is None else self.names[k].get(guard, guard)
+        match s:
+            case Load() | Inside():
+                return replace(s, name=name, index=self._at(s.index, k), guard=own)
+            case Take():
+                by = self.names[k].get(s.by, s.by)
+                return replace(s, name=name, index=self._at(s.index, k), by=by, guard=own)
+            case Iota():
+                return replace(s, name=name, index=self._at(s.index, k))
+            case Compute():
+                return replace(s, name=name, args=tuple(self._name(a, k) for a in s.args))
+            case Reduce():
+                return replace(s, name=name, arg=self.names[k].get(s.arg, s.arg))
+        raise AssertionError(s)
+
+    def _combine(self, s: Reduce) -> None:
+        """A reduction over the axis: its operands at all places, in pairs, and what is left."""
+        parts = [names.get(s.arg, s.arg) for names in self.names]
+        over, op = tuple(a for a in s.over if a != self.axis), COMBINE[s.op]
+        last = s.name if not over else f"{s.name}_all"
+        number = 0
+        while len(parts) > 1:
+            pairs = [parts[k : k + 2] for k in range(0, len(parts), 2)]
+            parts = []
+            for pair in pairs:
+                name = pair[0]
+                if len(pair) == 2:
+                    name = last if len(pairs) == 1 else f"{s.name}_{number}"
+                    number += 1
+                    self.body.append(Compute(name, op, tuple(pair), s.dtype, s.dtype))
+                parts.append(name)
+        if over:
+            self.body.append(replace(s, arg=parts[0], over=over))
+
+    def _judge(self, s: Inside, k: int, passed: bool | None) -> None:
+        """Whether a guard passes at a place, where that is known."""
+        at = self._at(s.index, k)
+        inside: bool | None = None
+        if not at.terms and all(isinstance(d, int) for d in (at.const, s.lo, s.hi)):
+            inside = hint(s.lo) <= hint(at.const) < hint(s.hi)
+        if inside is False or passed is False:
+            self.known[k][s.name] = False
+        elif inside and passed:
+            self.known[k][s.name] = True
+
+    def _at(self, index: Affine, k: int) -> Affine:
+        rest = [(a, c) for a, c in index.terms if a != self.axis]
+        return affine(rest, index.const + index.coefficient(self.axis) * k)
+
+    def _name(self, arg: Arg, k: int) -> Arg:
+        return self.names[k].get(arg, arg) if isinstance(arg, str) else arg
+
+
+def _live(body: list[Stmt]) -> tuple[Stmt, ...]:
+    """What a store needs."""
+    wanted: set[str] = set()
+    kept: list[Stmt] = []
+    for s in reversed(body):
+        if isinstance(s, Store) or s.name in wanted:
+            wanted.update(uses(s))
+            kept.append(s)
+    return tuple(reversed(kept))
+
+
+COMBINE = {
+    **{"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"},
+    **{"any": "logical_or", "all": "logical_and"},
+}

@@ -1,0 +1,43 @@
+"""Every case of writing out: the kernel after it, which computes what the one before it does."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.schedule.test_nest import lengths
+from tests.support.cases import Case, accept, read_cases
+from tests.support.kernels import filled, judge, kernel, run_nest
+from tofuse.ir.schedule import Target
+from tofuse.ops.kernel_verify import verify
+from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.nest import build_nest
+from tofuse.schedule.write_out import write_out
+
+CASES = read_cases(Path(__file__).parent / "write_out.txt")
+SIZES = {"s0": 37}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_text(case: Case, request: pytest.FixtureRequest):
+    before = kernel(case.before)
+    after = write_out(before, Target(16, 2))
+    verify(after)
+    if request.config.getoption("--accept"):
+        accept(case, repr(after))
+    else:
+        assert repr(after) == case.after
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_machine_code(case: Case, lanes: int):
+    k, target = kernel(case.before), Target(lanes, 2)
+    sizes = {s: SIZES[s] for s in k.symbols}
+    buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
+    want = judge(k, buffers, sizes, precise=True)
+    written = write_out(k, target)
+    assert (written is k) == (lanes == 1 or case.after == repr(k))
+    nest = build_nest(written, choose_schedule(written, target))
+    for name, t in run_nest(nest, buffers, sizes, 2).items():
+        torch.testing.assert_close(t, want[name], rtol=1e-5, atol=1e-5)
