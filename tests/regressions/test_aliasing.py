@@ -288,3 +288,17 @@ def test_one_result_returned_several_times():
         a, b, c, d = tofuse.compile(f)(x)
         assert {t.untyped_storage().data_ptr() for t in (b, c, d)} == {a.data_ptr()}
         assert_as_eager(f, x)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_a_result_beside_its_detached_self(capture):
+    """Autograd gives nothing for the one, and something for the other and its views."""
+
+    def f(x):
+        y = x * 2
+        return y.detach(), y[:, :3], y
+
+    x = X.clone().requires_grad_()
+    assert_as_eager(f, x, options={"capture": capture})
+    assert_as_eager(lambda x: f(x)[:2], x, options={"capture": capture})
+    assert_as_eager(lambda x: f(x)[::2], x, options={"capture": capture})
