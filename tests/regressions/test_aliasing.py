@@ -209,6 +209,8 @@ LAYOUTS = {
     "pad": (lambda x: F.pad(x, (-1, -2)), X),
     "cat": (lambda x: torch.cat([x, x], 1), LAST),
     "stack": (lambda x: torch.stack([x.t(), x.t()], -1), X),
+    "batch norm": (lambda x: F.batch_norm(x, None, None, training=True), X.t()),
+    "batch norm, last": (lambda x: F.batch_norm(x, None, None, training=True) * 2, LAST),
     "product": (lambda x: torch.cartesian_prod(x[0], x[:, 0]), X),
 }
 
