@@ -304,3 +304,10 @@ def test_a_result_beside_its_detached_self(capture):
     assert_as_eager(f, x, options={"capture": capture})
     assert_as_eager(lambda x: f(x)[:2], x, options={"capture": capture})
     assert_as_eager(lambda x: f(x)[::2], x, options={"capture": capture})
+
+
+def test_gradients_of_results_whose_elements_lie_on_one_another():
+    """Each window has gradients of its own, though the windows of the result overlap."""
+    x = X.clone().requires_grad_()
+    assert_as_eager(lambda x: (x * 2).unfold(1, 3, 1), x)
+    assert_as_eager(lambda x: (x * 2).unfold(0, 3, 1)[1:], x)

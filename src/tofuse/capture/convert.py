@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Union
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
@@ -159,7 +160,10 @@ class _Converter:
         plain = tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg()
         dtype = dtype_of(tensor.dtype) if plain else DType.OTHER
         type_ = TensorType(self.build.sizes.shape(tensor.shape), dtype, str(tensor.device))
-        return Value(type_, name, self.build.sizes.layout(tensor) if plain else None)
+        # AOTAutograd guesses that gradients lie as the results do: none lie on one another.
+        guessed = name.startswith("tangents_") and not is_non_overlapping_and_dense_or_false(tensor)
+        laid = plain and not guessed
+        return Value(type_, name, self.build.sizes.layout(tensor) if laid else None)
 
     def _constant(self, node: Node) -> Result:
         """A tensor the FX graph holds: one number becomes `full`, others become inputs."""
