@@ -240,7 +240,8 @@ def _signature(captured: Captured, graph: Graph) -> Signature:
     now = dict(zip(captured.graph.outputs, graph.outputs, strict=True))
     results = tuple(now[r] if isinstance(r, Value) else r for r in captured.results)
     writes = tuple((t, new) for t, v in captured.writes if (new := now[v]) is not None)
-    return Signature((*captured.arguments, *constants), results, captured.symbols, writes)
+    arguments = (*captured.arguments, *constants)
+    return Signature(arguments, results, captured.symbols, writes, captured.again)
 
 
 def _call_reason(region: Region) -> str:

@@ -209,6 +209,8 @@ LAYOUTS = {
     "pad": (lambda x: F.pad(x, (-1, -2)), X),
     "cat": (lambda x: torch.cat([x, x], 1), LAST),
     "stack": (lambda x: torch.stack([x.t(), x.t()], -1), X),
+    "batch norm": (lambda x: F.batch_norm(x, None, None, training=True), X.t()),
+    "batch norm, last": (lambda x: F.batch_norm(x, None, None, training=True) * 2, LAST),
     "product": (lambda x: torch.cartesian_prod(x[0], x[:, 0]), X),
 }
 
@@ -288,3 +290,24 @@ def test_one_result_returned_several_times():
         a, b, c, d = tofuse.compile(f)(x)
         assert {t.untyped_storage().data_ptr() for t in (b, c, d)} == {a.data_ptr()}
         assert_as_eager(f, x)
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_a_result_beside_its_detached_self(capture):
+    """Autograd gives nothing for the one, and something for the other and its views."""
+
+    def f(x):
+        y = x * 2
+        return y.detach(), y[:, :3], y
+
+    x = X.clone().requires_grad_()
+    assert_as_eager(f, x, options={"capture": capture})
+    assert_as_eager(lambda x: f(x)[:2], x, options={"capture": capture})
+    assert_as_eager(lambda x: f(x)[::2], x, options={"capture": capture})
+
+
+def test_gradients_of_results_whose_elements_lie_on_one_another():
+    """Each window has gradients of its own, though the windows of the result overlap."""
+    x = X.clone().requires_grad_()
+    assert_as_eager(lambda x: (x * 2).unfold(1, 3, 1), x)
+    assert_as_eager(lambda x: (x * 2).unfold(0, 3, 1)[1:], x)

@@ -201,3 +201,12 @@ def test_resizing_byte_images_is_eagers_to_the_bit(name, dynamic):
     assert_as_eager(f, x, rtol=0, atol=0, options={"dynamic": dynamic})
     last = x.contiguous(memory_format=torch.channels_last)
     assert_as_eager(f, last, rtol=0, atol=0, options={"dynamic": dynamic})
+
+
+@pytest.mark.parametrize("name", ["huber_loss", "smooth_l1_loss", "mse_loss", "l1_loss"])
+def test_losses_of_two_types(name):
+    """A loss has the type that ATen gives it, which need not be the wider one."""
+    x, y = torch.randn(9), torch.randn(9, dtype=torch.float64)
+    for a, b in ((x, y), (y, x), (x.bfloat16(), x)):
+        torch._dynamo.reset()
+        assert_as_eager(getattr(F, name), a, b, rtol=1e-2, atol=1e-2, calls=1)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Union
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
@@ -47,7 +48,8 @@ class Captured:
     """A Graph and how the flat arguments and outputs of the FX graph map to it.
 
     `writes` are pairs of an argument and the value it gets when the program ends; these values
-    are the last outputs of the graph. `notes` are for the report.
+    are the last outputs of the graph. `again` are places of results that are an earlier one's
+    value in a tensor of their own. `notes` are for the report.
     """
 
     graph: Graph
@@ -58,6 +60,7 @@ class Captured:
     memory: EagerMemory | None = None
     writes: tuple[tuple[Value, Value], ...] = ()
     notes: tuple[str, ...] = ()
+    again: tuple[int, ...] = ()
 
 
 NOTES = "tofuse_notes"  # in an FX graph's meta: what the report shall say of it
@@ -124,7 +127,8 @@ class _Converter:
         symbols, writes = self.build.sizes.sources, tuple(self.writes)
         memory = memory_of(self.gm)
         constants, notes = tuple(self.constants), tuple(self.gm.meta.get(NOTES, ()))
-        return Captured(graph, arguments, outputs, constants, symbols, memory, writes, notes)
+        again = self._again(nodes[-1])
+        return Captured(graph, arguments, outputs, constants, symbols, memory, writes, notes, again)
 
     def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:
         """Learn every symbol before any size is read, integers first."""
@@ -157,7 +161,10 @@ class _Converter:
         plain = tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg()
         dtype = dtype_of(tensor.dtype) if plain else DType.OTHER
         type_ = TensorType(self.build.sizes.shape(tensor.shape), dtype, str(tensor.device))
-        return Value(type_, name, self.build.sizes.layout(tensor) if plain else None)
+        # AOTAutograd guesses that gradients lie as the results do: none lie on one another.
+        guessed = name.startswith("tangents_") and not is_non_overlapping_and_dense_or_false(tensor)
+        laid = plain and not guessed
+        return Value(type_, name, self.build.sizes.layout(tensor) if laid else None)
 
     def _constant(self, node: Node) -> Result:
         """A tensor the FX graph holds: one number becomes `full`, others become inputs."""
@@ -294,6 +301,16 @@ class _Converter:
                 raise CaptureError(f"an output of type {type(value).__name__} is not supported")
             found.append(value)
         return tuple(found)
+
+    def _again(self, node: Node) -> tuple[int, ...]:
+        """Results that are the value of an earlier one, but another tensor: autograd may treat the
+        two differently, as it does where one is detached."""
+        first: dict[Result, object] = {}
+        outputs = node.args[0]
+        assert isinstance(outputs, (list, tuple))
+        pairs = [(k, n, self.env[n]) for k, n in enumerate(outputs) if isinstance(n, Node)]
+        tensors = [(k, n, v) for k, n, v in pairs if isinstance(v, Value)]
+        return tuple(k for k, n, v in tensors if first.setdefault(v, n) is not n)
 
     def _where(self) -> str:
         loc = self.build.loc

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch._decomp import decomposition_table as torch_table
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 
 from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
 from tofuse.capture.decompose_elementwise import ELEMENTWISE
@@ -31,6 +32,11 @@ def decompositions(
     }
     table.update(_foreach())
     table.update(OWN)
+    for packet in BATCH_NORMS.split():
+        for overload in getattr(aten, packet).overloads():
+            op = getattr(getattr(aten, packet), overload)
+            if op in table:
+                table[op] = _as_the_library_lays(table[op])
     table.update(ELEMENTWISE)
     if own_random:
         table.update(RANDOM_DECOMPOSITIONS)
@@ -114,6 +120,25 @@ def _sides(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return (a, b) if a.dtype.itemsize == 2 else (b, a)
 
 
+def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    """ATen's has the type of its first operand alone."""
+    if x.dtype != target.dtype:
+        return NotImplemented
+    loss: Tensor = torch_table[aten.huber_loss.default](x, target, reduction, delta)
+    return loss
+
+
+def _as_the_library_lays(norm: Decomposition) -> Decomposition:
+    """A batch norm's result lies row by row or channels last, however its input lies."""
+
+    def apply(x: Tensor, *rest: object, **options: object) -> Sequence[Tensor]:
+        result, *others = norm(x, *rest, **options)
+        assert result is not None
+        return (result.contiguous(memory_format=suggest_memory_format(x)), *others)
+
+    return apply
+
+
 def _nll_loss_backward(
     grad: Tensor,
     x: Tensor,
@@ -181,11 +206,18 @@ OWN: dict[OpOverload, Decomposition] = {
     aten._foreach_norm.Scalar: _foreach_norm,
     aten.convolution_backward.default: _convolution_backward,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
+    aten.huber_loss.default: _huber_loss,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.fmax.default: _fmax,
     aten.fmin.default: _fmin,
 }
+
+BATCH_NORMS = (
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
+    "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update "
+    "_batch_norm_with_update_functional"
+)
 
 FOREACH = (
     "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp "

@@ -70,6 +70,7 @@ class _Lowering:
     exact: bool
     body: list[Stmt] = field(default_factory=list)
     types: dict[str, DType] = field(default_factory=dict)
+    stored: set[str] = field(default_factory=set)  # what is read from memory
     memo: dict[tuple[object, ...], Arg] = field(default_factory=dict)
     buffers: dict[tuple[Value, str], Buffer] = field(default_factory=dict)
     axes: dict[Atom, Axis] = field(default_factory=dict)
@@ -142,6 +143,8 @@ class _Lowering:
     def add(self, stmt: Definition) -> str:
         self.body.append(stmt)
         self.types[stmt.name] = stmt.dtype
+        if isinstance(stmt, (Load, Take)):
+            self.stored.add(stmt.name)
         return stmt.name
 
     def fresh(self) -> str:
@@ -149,6 +152,15 @@ class _Lowering:
 
     def compute(self, op: str, args: tuple[Arg, ...], dtype: DType, of: DType) -> Arg:
         return self.add(Compute(self.fresh(), op, args, dtype, of))
+
+    def as_stored(self, arg: Arg, dtype: DType) -> Arg:
+        """A half as memory would hold it: a maximum that was kept equals what it was taken of."""
+        key = ("stored", arg)
+        if not isinstance(arg, str) or self.exact or arg in self.stored:
+            return arg
+        if key not in self.memo:
+            self.memo[key] = rounded(self.compute, arg, dtype)
+        return self.memo[key]
 
     def operand(self, op: Op, k: int, sub: Substitution, guard: str | None) -> Arg:
         x = op.operands[k]
@@ -191,6 +203,8 @@ def _elementwise(self: _Lowering, op: Op, sub: Substitution, guard: str | None) 
     of = operand_type(op)
     if op.kind == "convert":
         return converted(self.compute, args[0], of, op.result.dtype)
+    if op.kind in COMPARISONS and of.is_half and Scalar(0) not in args:
+        args = tuple(self.as_stored(a, of) for a in args)
     return self.compute(op.kind, args, register(op.result.dtype), register(of))
 
 
@@ -369,6 +383,8 @@ def stmt_dims(stmt: Stmt) -> list[Dim]:
             indices = [stmt.index]
     return found + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
 
+
+COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 _EMIT: dict[Pattern, Callable[[_Lowering, Op, Substitution, str | None], Arg]] = {
     Pattern.ELEMENTWISE: _elementwise,

@@ -25,13 +25,15 @@ from tofuse.runtime.together import launch_together
 class Signature:
     """A call's flat arguments and results: tensors, sizes, or None; where sizes come from.
 
-    `writes` are pairs of an argument and the value it is given when the program ends.
+    `writes` are pairs of an argument and the value it is given when the program ends. `again` are
+    places of results that are an earlier one's value in a tensor of their own.
     """
 
     arguments: tuple[Value | Dim | None, ...]
     results: tuple[Value | Dim | None, ...]
     symbols: Mapping[str, tuple[str, int, int]]
     writes: tuple[tuple[Value, Value], ...] = ()
+    again: tuple[int, ...] = ()
 
 
 def build_plan(
@@ -110,7 +112,7 @@ class _Builder:
             else:
                 self._fallback(region, k)
         self._copy_back()
-        results = tuple(self._result(r) for r in self.signature.results)
+        results = tuple(self._result(k, r) for k, r in enumerate(self.signature.results))
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(self.signature.arguments))
         symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
         legal = {c.kernel: c.overwrites for c in self.calls.values()}
@@ -142,9 +144,14 @@ class _Builder:
             kind
         ]
 
-    def _result(self, result: Value | Dim | None) -> str:
+    def _result(self, k: int, result: Value | Dim | None) -> str:
         if isinstance(result, Value):
-            return self._tensor(result)
+            tensor = self._tensor(result)
+            if k not in self.signature.again:
+                return tensor
+            strides = self.part.storage[result].strides
+            self.steps.append(View(f"{tensor}_again{k}", tensor, result.shape, strides, 0))
+            return f"{tensor}_again{k}"
         return "None" if result is None else show_dim(result)
 
     # -- steps -----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from tofuse.backends.llvm.statements import (
     emit_take,
     emit_uniform,
 )
-from tofuse.backends.llvm.text import vector
+from tofuse.backends.llvm.text import Function, vector
 from tofuse.backends.llvm.tiles import find_tile, is_whole, turned
 from tofuse.ir.chains import FIRST, is_cut
 from tofuse.ir.dims import Dim, known_multiple
@@ -214,12 +214,13 @@ class Body:
             with blocks as (start, end), self.scope(frame), f.loop(start, end, str(step)) as at:
                 frame.index[loop.axis] = at
                 emit_ahead(frame, node.ahead, self.memory, schedule)
-                self._vector_body(frame, node, at, None)
+                self._vector_body(frame, node, at)
         if known is None or known % step:
             rest = f.let(f"icmp slt i64 {whole_end}, {hi}")
             with self.scope(frame), f.when(rest):
                 left = f.let(f"sub i64 {hi}, {whole_end}")
-                self._vector_body(frame, node, whole_end, left)
+                frame.masks = self._masks(f, left, None if known is None else known % step)
+                self._vector_body(frame, node, whole_end)
 
         frame.aligned = ()
 
@@ -230,7 +231,8 @@ class Body:
             frame.index[node.loop.axis] = lo
             before = elements_before(frame, store, f.let(f"sub i64 {hi}, {lo}"))
             with f.when(f.let(f"icmp ne i64 {before}, 0")):
-                self._vector_body(frame, node, lo, before)
+                frame.masks = self._masks(f, before, None)
+                self._vector_body(frame, node, lo)
         return f.let(f"add i64 {lo}, {before}")
 
     @contextmanager
@@ -249,25 +251,31 @@ class Body:
             yield start, f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
             self.chains.block_done(frame, cells, start, size)
 
-    def _vector_body(self, frame: Frame, node: For, at: str, left: str | None) -> None:
-        f, lanes = frame.f, self.nest.schedule.vector
+    def _vector_body(self, frame: Frame, node: For, at: str) -> None:
         frame.vector, frame.index[node.loop.axis] = node.loop.axis, at
-        if left is not None:
-            masks = []
-            for u in range(self.nest.schedule.unroll):
-                kind = vector("i32", lanes)
-                ramp = ", ".join(f"i32 {u * lanes + k}" for k in range(lanes))
-                few = f.let(f"trunc i64 {left} to i32")
-                one = f.let(f"insertelement {kind} poison, i32 {few}, i64 0")
-                zeros = f"<{lanes} x i32> zeroinitializer"
-                limit = f.let(f"shufflevector {kind} {one}, {kind} poison, {zeros}")
-                masks.append(f.let(f"icmp slt {kind} <{ramp}>, {limit}"))
-            frame.masks = tuple(masks)
         if frame.rows is not None:
             self._together(frame, node, frame.rows)
         else:
             self.nodes(frame, node.body)
         frame.vector, frame.masks = None, None
+
+    def _masks(self, f: Function, left: str, known: int | None) -> tuple[str, ...]:
+        """The lanes of each vector that are among the `left` elements, `known` where it is.
+
+        LLVM 22 takes a masked store of truncated lanes, where it sees that only the first lane is
+        active, for a store of the whole wide element: it must not see that.
+        """
+        lanes, masks = self.nest.schedule.vector, []
+        kind, zeros = vector("i32", lanes), f"<{lanes} x i32> zeroinitializer"
+        few = f.let(f"trunc i64 {left} to i32")
+        for u in range(self.nest.schedule.unroll):
+            seen = known is not None and known - u * lanes != 1
+            count = few if seen else f.opaque("i32", few)
+            ramp = ", ".join(f"i32 {u * lanes + k}" for k in range(lanes))
+            one = f.let(f"insertelement {kind} poison, i32 {count}, i64 0")
+            limit = f.let(f"shufflevector {kind} {one}, {kind} poison, {zeros}")
+            masks.append(f.let(f"icmp slt {kind} <{ramp}>, {limit}"))
+        return tuple(masks)
 
     def _inner_cells(self, frame: Frame, node: For) -> list[tuple[str, Cell | Accumulate]]:
         """Fresh vector accumulators for reductions that began outside this loop.
