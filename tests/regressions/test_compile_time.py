@@ -57,6 +57,24 @@ def test_the_backward_of_a_long_chain_compiles():
     assert_as_eager(lambda x: chain(x, 400), x, calls=1)
 
 
+def scan(a, b):
+    """`b[t] += a[t] * b[t - 1]` for all rows at once, in steps that double."""
+    step = 1
+    while step < b.shape[1]:
+        b = torch.cat([b[:, :step], b[:, step:] + a[:, step:] * b[:, :-step]], 1)
+        a = torch.cat([a[:, :step], a[:, step:] * a[:, :-step]], 1)
+        step *= 2
+    return b
+
+
+def test_a_scan_in_doubling_steps_compiles():
+    """Each step reads the one before at two places, so its expression tree has 2^4 leaves."""
+    a, b = (torch.rand(2, 12, 8, requires_grad=True) for _ in range(2))
+    start = time.process_time()
+    assert_as_eager(scan, a, b, calls=1)
+    assert time.process_time() - start < 20
+
+
 def layers(count):
     torch.manual_seed(0)
     return nn.Sequential(*(m for _ in range(count) for m in (nn.Linear(32, 32), nn.ReLU())))

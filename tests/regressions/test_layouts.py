@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tofuse
 
@@ -48,3 +49,14 @@ def test_dear_values_that_rows_share(shape):
 @pytest.mark.parametrize("shape", [(3001, 1001), (1501, 2999)])
 def test_large_results_in_rows_of_odd_length(shape):
     agree(lambda x: torch.cat([x.tanh(), x[:, :13].exp()], 1), torch.randn(shape))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_operators_that_lay_a_given_result_as_their_operands_lie(dynamic):
+    def f(x, w):
+        return F.pad(x * w[:, None, None], (1, 1, 1, 1), mode="reflect") * 3
+
+    x = torch.randn(3, 4, 12, 12).to(memory_format=torch.channels_last)
+    w, given = torch.rand(4, requires_grad=True), torch.randn(3, 4, 14, 14)
+    ours = torch.autograd.grad(tofuse.compile(f, dynamic=dynamic)(x, w), w, given)
+    torch.testing.assert_close(ours, torch.autograd.grad(f(x, w), w, given))

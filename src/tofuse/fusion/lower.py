@@ -35,6 +35,7 @@ from tofuse.ir.region import Region, Strided
 from tofuse.ir.types import DType
 from tofuse.ops.table import Pattern, opdef
 
+MOST_STATEMENTS = 512  # three for each op of the largest kernel; a scan's steps double them
 Substitution = tuple[tuple[Atom, Affine], ...]  # atoms read elsewhere than at their own loop
 
 
@@ -141,6 +142,8 @@ class _Lowering:
     # -- values ----------------------------------------------------------------------------------
 
     def add(self, stmt: Definition) -> str:
+        if len(self.body) >= MOST_STATEMENTS:
+            raise Misaligned("slices of joins of slices: the same would be computed too often")
         self.body.append(stmt)
         self.types[stmt.name] = stmt.dtype
         if isinstance(stmt, (Load, Take)):

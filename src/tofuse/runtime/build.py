@@ -236,6 +236,8 @@ def _writable(op: Op, picks: Sequence[int]) -> OutVariant | None:
     """The form of a library call that writes its results where it is told."""
     if ("strided", False) in op.attrs or not all(_dense(r) for r in op.results):
         return None
+    if any(len(v.shape) > 3 and not _by_rows(v) for v in op.inputs):
+        return None  # some lay their result as an image among their operands lies, a given one too
     variant = out_variant(str(op.attr("target")))
     if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names))):
         return None
@@ -244,8 +246,11 @@ def _writable(op: Op, picks: Sequence[int]) -> OutVariant | None:
 
 def _dense(v: Value) -> bool:
     plain = v.type.device == "cpu" and v.dtype is not DType.OTHER
-    contiguous = v.layout == contiguous_strides(v.shape)
-    return plain and contiguous
+    return plain and _by_rows(v)
+
+
+def _by_rows(v: Value) -> bool:
+    return v.layout == contiguous_strides(v.shape)
 
 
 def variable(v: Value) -> str:
