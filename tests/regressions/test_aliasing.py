@@ -122,6 +122,10 @@ def test_in_place_ops_on_inputs_on_views_and_in_chains(fn):
         assert_as_eager(fn, X.clone().t().contiguous().t())
 
 
+def test_an_argument_of_one_row_turned_and_written():
+    assert_as_eager(lambda x: x.transpose_(0, 1).mul_(2), torch.arange(6.0).view(1, 6))
+
+
 @pytest.mark.parametrize("fn", WRITES[:-1], ids=lambda f: f.__name__)
 def test_in_place_ops_with_gradients(fn):
     """thunder 1109, 801, 1893"""
