@@ -62,6 +62,24 @@ def test_arguments_that_alias_after_arguments_that_did_not():
             assert_same(outcome(compiled, copies(pair), {}), outcome(f, copies(pair), {}))
 
 
+@torch.library.custom_op("tofuse_tests::shift", mutates_args={"x"})
+def shift(x: torch.Tensor, by: torch.Tensor) -> None:
+    for k in range(len(x)):
+        x[k] += by[k]
+
+
+def test_an_operator_that_writes_into_overlapping_arguments():
+    def f(x, y):
+        shift(x, y)
+        return y * 2
+
+    base = torch.arange(6.0)
+    compiled = tofuse.compile(f)
+    for first, second in ((base, base.clone()), (base[1:], base[:-1]), (base[:3], base[3:])):
+        mine, theirs = copies((first, second)), copies((first, second))
+        assert_same(outcome(compiled, mine, {}), outcome(f, theirs, {}))
+
+
 def chain(x):
     x.add_(1)
     x.mul_(2)
