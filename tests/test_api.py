@@ -167,10 +167,10 @@ def test_options_of_the_backend(capsys):
     f, x = lambda x: x.sin() * 2, torch.ones(3)
     compiled = torch.compile(f, backend="tofuse", options={"show": "plan"})
     assert torch.allclose(compiled(x), f(x)) and "launch" in capsys.readouterr().out
-    for options in ({"shw": "plan"}, {"capture": "trace"}):
+    for name, value in (("shw", "plan"), ("capture", "trace")):
         torch._dynamo.reset()
         with pytest.raises(RuntimeError, match="OptionError"):
-            torch.compile(f, backend="tofuse", options=options)(x)
+            torch.compile(f, backend="tofuse", options={name: value})(x)
     torch._dynamo.reset()
     with pytest.raises(RuntimeError, match="OptionError"):
         torch.compile(f, backend="tofuse", mode="reduce-overhead")(x)
