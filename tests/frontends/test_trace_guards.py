@@ -93,6 +93,13 @@ def test_sets_and_objects_that_hold_each_other():
     assert torch.equal(compiled(scale, x), x * 4)
 
 
+def test_sizes_are_sizes_on_both_sides():
+    compiled = tofuse.compile(lambda x, size: (x * size.numel(), x.shape), capture="trace")
+    for _ in range(2):
+        got, size = compiled(torch.ones(2, 3), torch.Size([4, 5]))
+        assert torch.equal(got, torch.full((2, 3), 20.0)) and isinstance(size, torch.Size)
+
+
 @pytest.mark.parametrize("fn", [lambda x: x.detach(), lambda x: (x.data, x.detach() * 2)])
 def test_a_detached_argument_is_another_tensor(fn):
     assert_as_eager(fn, torch.randn(3, requires_grad=True), calls=3, options=TRACE)

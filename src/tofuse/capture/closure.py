@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tofuse.capture.arguments import is_size
 from tofuse.capture.programs import overlaps_itself
 from tofuse.errors import CaptureError
 
@@ -53,7 +54,7 @@ class Substitute(TorchFunctionMode):
         if line is not None:
             fx_traceback.set_stack_trace([line])
         if self.by_identity:
-            args, kwargs = tree_map(self._traced, (args, kwargs or {}), is_leaf=_is_size)
+            args, kwargs = tree_map(self._traced, (args, kwargs or {}), is_leaf=is_size)
         result = func(*args, **(kwargs or {}))
         return self.real.get(id(result), result)
 
@@ -78,7 +79,7 @@ class _Closed(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=_is_size)
+        args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=is_size)
         if func in GRADIENT and any(args[0] is fake for fake, *_ in self.outside):
             raise _Unfollowed("reads or changes .grad of a tensor from outside")
         if _writes_twice(func, args):
@@ -136,11 +137,6 @@ def _writes_twice(func: Function, args: tuple[object, ...]) -> bool:
         return False
     written = innermost(args[0])
     return written.layout is torch.strided and overlaps_itself(written)
-
-
-def _is_size(x: object) -> bool:
-    """A tree of numbers to pytree, and to `Tensor.new` something else than a list of them."""
-    return isinstance(x, torch.Size)
 
 
 def _unhooked() -> AbstractContextManager[object]:

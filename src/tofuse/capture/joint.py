@@ -23,6 +23,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tofuse.capture.aot import Boxed, boxed, partition_joint
+from tofuse.capture.arguments import is_size
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import Function, Substitute, data_errors
 from tofuse.capture.decompose import decompositions
@@ -86,7 +87,7 @@ class _Tree:
         mapping |= {key: tensors[k] for key, k in self.again.items()}
         with Substitute(mapping, {id(traced): real for real, traced in closed}), _open_lstms():
             result = self.function(*tensors[: self.given])
-        leaves, self.spec = tree_flatten(result)
+        leaves, self.spec = tree_flatten(result, is_leaf=is_size)
         self.leaves = [mapping.get(id(x), x) for x in leaves]
         found = [x for x in self.leaves if isinstance(x, torch.Tensor)]
         self.leaves = [_TENSOR if isinstance(x, torch.Tensor) else x for x in self.leaves]

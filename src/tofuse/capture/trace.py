@@ -140,8 +140,8 @@ class Traced:
         """The training flags, then the keys of the hooks that there are; () for a function."""
         if not self.modules:
             return ()
-        training = [m.training for m in self.modules]
-        return (*training, *[tuple(h) for h in self.hooks if h])
+        hooked = [tuple(h) for h in self.hooks if h] if any(self.hooks) else ()
+        return (*[m.training for m in self.modules], *hooked)
 
     def _find(self, args: tuple[object, ...], kwargs: Keywords) -> object:
         """Run any arguments; trace where there is no entry for them."""
