@@ -163,6 +163,27 @@ def test_an_unknown_option_is_named_with_the_nearest_one():
         tofuse.compile(torch.sin, executors=())
 
 
+def test_options_of_the_backend(capsys):
+    f, x = lambda x: x.sin() * 2, torch.ones(3)
+    compiled = torch.compile(f, backend="tofuse", options={"show": "plan"})
+    assert torch.allclose(compiled(x), f(x)) and "launch" in capsys.readouterr().out
+    for name, value in (("shw", "plan"), ("capture", "trace")):
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError, match="OptionError"):
+            torch.compile(f, backend="tofuse", options={name: value})(x)
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="OptionError"):
+        torch.compile(f, backend="tofuse", mode="reduce-overhead")(x)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_torchscript_stays_what_it_is():
+    linear, x = nn.Linear(4, 3), torch.ones(2, 4)
+    scripted = torch.jit.trace(linear, x)
+    assert torch.equal(tofuse.compile(scripted)(x), linear(x))
+    assert "TorchScript" in str(tofuse.explain(scripted)(x))
+
+
 def test_stages_may_be_named_in_a_tuple(capsys):
     tofuse.compile(lambda x: x.sin() + 1, show=("graph", "plan"))(torch.randn(3))
     text = capsys.readouterr().out

@@ -134,9 +134,24 @@ def empty_cache() -> int:
     return POOL.trim()
 
 
-def dynamo_backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-    """The backend behind `torch.compile(fn, backend="tofuse")`."""
-    return _backend(make_config({}), lambda report: None)(gm, example_inputs)
+def dynamo_backend(
+    gm: GraphModule,
+    example_inputs: Sequence[object],
+    *,
+    options: Mapping[str, Option] | None = None,
+    mode: str | None = None,
+) -> Callable[..., object]:
+    """The backend behind `torch.compile(fn, backend="tofuse")`, its `options` among ours."""
+    given = options or {}
+    if mode is not None:
+        raise OptionError(f"the backend 'tofuse' has options and no modes, such as {mode!r}")
+    if foreign := [name for name in ("capture", "dynamic", "fullgraph") if name in given]:
+        raise OptionError(f"torch.compile captures, not the backend 'tofuse': no {foreign[0]!r}")
+    config = make_config(given)
+    executors_of(config)
+    check_machine(config)
+    _check_folder(config)
+    return _backend(config, lambda report: None)(gm, example_inputs)
 
 
 def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
@@ -145,6 +160,9 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
     check_machine(config)
     _check_folder(config)
     _check_callable(target)
+    if isinstance(target, torch.jit.ScriptModule):
+        _Left(config, keep).refused("it is TorchScript, which has no Python to capture")
+        return target
     if config.capture == "trace":
         return _trace(target, config, keep)
     backend = _backend(config, keep)

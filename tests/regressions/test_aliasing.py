@@ -62,6 +62,24 @@ def test_arguments_that_alias_after_arguments_that_did_not():
             assert_same(outcome(compiled, copies(pair), {}), outcome(f, copies(pair), {}))
 
 
+@torch.library.custom_op("tofuse_tests::shift", mutates_args={"x"})
+def shift(x: torch.Tensor, by: torch.Tensor) -> None:
+    for k in range(len(x)):
+        x[k] += by[k]
+
+
+def test_an_operator_that_writes_into_overlapping_arguments():
+    def f(x, y):
+        shift(x, y)
+        return y * 2
+
+    base = torch.arange(6.0)
+    compiled = tofuse.compile(f)
+    for first, second in ((base, base.clone()), (base[1:], base[:-1]), (base[:3], base[3:])):
+        mine, theirs = copies((first, second)), copies((first, second))
+        assert_same(outcome(compiled, mine, {}), outcome(f, theirs, {}))
+
+
 def chain(x):
     x.add_(1)
     x.mul_(2)
@@ -120,6 +138,10 @@ def test_in_place_ops_on_inputs_on_views_and_in_chains(fn):
     assert_as_eager(fn, X.clone())
     if fn is not twice:  # which views its argument as row-major
         assert_as_eager(fn, X.clone().t().contiguous().t())
+
+
+def test_an_argument_of_one_row_turned_and_written():
+    assert_as_eager(lambda x: x.transpose_(0, 1).mul_(2), torch.arange(6.0).view(1, 6))
 
 
 @pytest.mark.parametrize("fn", WRITES[:-1], ids=lambda f: f.__name__)

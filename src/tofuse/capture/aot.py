@@ -16,6 +16,7 @@ from tofuse.capture.convert import NOTES
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.partition import partition
+from tofuse.capture.positions import gather_positions
 from tofuse.capture.programs import (
     guard_overlaps,
     leave_forward_derivatives,
@@ -80,6 +81,7 @@ def aot_backend(
             return gm.forward
         pass_through_dropout(gm)
         hide_resizing(gm)
+        gather_positions(gm)
         try:
             relaid = channels_last(gm)
             given = (gm, "") if relaid is None else (relaid, RELAID)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
@@ -32,7 +33,7 @@ class Call:
 
 def take_apart(args: tuple[object, ...], kwargs: Keywords) -> Call:
     """The distinct tensors of a call in order, and where they stood."""
-    leaves, spec = tree_flatten((args, dict(kwargs)))
+    leaves, spec = tree_flatten((args, dict(kwargs)), is_leaf=is_size)
     tensors, places = _distinct(leaves)
     plain = not kwargs and len(tensors) == len(args) == len(leaves)
     return Call(tuple(tensors), tuple(places), tuple(leaves), spec, plain)
@@ -43,17 +44,22 @@ def signature_of(
 ) -> tuple[Signature, list[torch.Tensor]]:
     """Everything about a call but its distinct tensors, to compare by; and these.
 
-    Numbers count with their type and sign; of lists and dicts, what is in them.
+    Numbers count with their type and sign; of lists, dicts and objects, what is in them.
     """
     leaves: Sequence[object] = (*args, *kwargs.values())
     spec: object = None
     for x in leaves:
         if not isinstance(x, (torch.Tensor, float)) and type(x) not in SIMPLE:
-            leaves, spec = tree_flatten((args, dict(kwargs)))
+            leaves, spec = tree_flatten((args, dict(kwargs)), is_leaf=is_size)
             break
     tensors, places = _distinct(leaves)
     rest = [_key(x) for x, k in zip(leaves, places, strict=True) if k < 0]
     return (len(args), tuple(kwargs), spec, tuple(places), tuple(rest)), tensors
+
+
+def is_size(x: object) -> bool:
+    """A tree of numbers to pytree, which puts it together as a tuple; we take it whole."""
+    return isinstance(x, torch.Size)
 
 
 def _distinct(leaves: Sequence[object]) -> tuple[list[torch.Tensor], list[int]]:
@@ -71,12 +77,28 @@ def _distinct(leaves: Sequence[object]) -> tuple[list[torch.Tensor], list[int]]:
     return tensors, places
 
 
-def _key(x: object) -> object:
-    """What a guard compares of something that is no tensor."""
+def _key(x: object, outer: tuple[int, ...] = ()) -> object:
+    """What a guard compares of something that is no tensor; `outer` are the objects it is in."""
+    if type(x) in SIMPLE:
+        return (type(x), x)
     if isinstance(x, (float, complex)):
         return (type(x), repr(x))  # -0.0 is not 0.0, and nan is nan
+    if isinstance(x, set):
+        return (type(x), frozenset(x))
+    if _may_change(x) and id(x) not in outer:
+        leaves, spec = tree_flatten(vars(x))
+        held = tuple(_key(v, (*outer, id(x))) for v in leaves)
+        return (type(x), None if is_dataclass(x) else id(x), spec, held)
     try:
         hash(x)
     except TypeError:
         return (type(x), id(x))
     return (type(x), x)
+
+
+def _may_change(x: object) -> bool:
+    """Whether it is an object of Python's that is compared by identity, or not at all."""
+    kind = type(x)
+    if kind.__new__ is not object.__new__ or isinstance(x, (torch.nn.Module, Enum)):
+        return False
+    return kind.__hash__ in (None, object.__hash__) and getattr(x, "__dict__", None) is not None

@@ -22,8 +22,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from tofuse.capture.arguments import is_size
+from tofuse.capture.programs import overlaps_itself
 from tofuse.errors import CaptureError
 
 Function = Callable[..., object]
@@ -52,7 +54,7 @@ class Substitute(TorchFunctionMode):
         if line is not None:
             fx_traceback.set_stack_trace([line])
         if self.by_identity:
-            args, kwargs = tree_map(self._traced, (args, kwargs or {}), is_leaf=_is_size)
+            args, kwargs = tree_map(self._traced, (args, kwargs or {}), is_leaf=is_size)
         result = func(*args, **(kwargs or {}))
         return self.real.get(id(result), result)
 
@@ -63,11 +65,12 @@ class Substitute(TorchFunctionMode):
 class _Closed(TorchFunctionMode):
     """Notes the real tensors among fake ones, which only a closure brings, and makes them fake."""
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: FakeTensorMode, given: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.mode = mode
         self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.real: dict[int, torch.Tensor] = {}
+        self.outside = [(t, *_gradient(t)) for t in given]
 
     def __torch_function__(
         self,
@@ -76,7 +79,11 @@ class _Closed(TorchFunctionMode):
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=_is_size)
+        args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=is_size)
+        if func in GRADIENT and any(args[0] is fake for fake, *_ in self.outside):
+            raise _Unfollowed("reads or changes .grad of a tensor from outside")
+        if _writes_twice(func, args):
+            raise RuntimeError("it writes into a tensor that overlaps itself")
         result = func(*args, **kwargs)
         return self.real.get(id(result), result)
 
@@ -90,14 +97,46 @@ class _Closed(TorchFunctionMode):
                 "it an argument of the program, or compile it without capture='trace'"
             )
         if id(x) not in self.found:
-            self.found[id(x)] = (x, self.mode.from_tensor(x))
-            self.real[id(self.found[id(x)][1])] = x
+            fake = self.mode.from_tensor(x)
+            self.found[id(x)], self.real[id(fake)] = (x, fake), x
+            self.outside.append((fake, *_gradient(fake)))
         return self.found[id(x)][1]
 
+    def check(self, result: object) -> None:
+        """Raise where a program leaves more behind than its results, or hides tensors in them."""
+        if any(_gradient(t) != (grad, version) for t, grad, version in self.outside):
+            raise _Unfollowed(
+                "adds to .grad of a tensor from outside (torch.autograd.grad is pure)"
+            )
+        for x in tree_leaves(result):
+            held = tree_leaves(getattr(x, "__dict__", None))
+            if not isinstance(x, torch.Tensor) and any(isinstance(v, FakeTensor) for v in held):
+                name = type(x).__name__
+                raise _Unfollowed(
+                    f"returns tensors inside of a {name}, which torch.utils._pytree does not know "
+                    "(a tuple, list or dict it does)"
+                )
 
-def _is_size(x: object) -> bool:
-    """A tree of numbers to pytree, and to `Tensor.new` something else than a list of them."""
-    return isinstance(x, torch.Size)
+
+class _Unfollowed(Exception):
+    """What a program does that a pure function cannot; its text goes on 'a program that ...'."""
+
+
+def _gradient(t: torch.Tensor) -> tuple[int, int]:
+    """Which tensor its .grad is, and how often it was changed."""
+    grad = t.grad if t.is_leaf else None
+    return (0, 0) if grad is None else (id(grad), grad._version)
+
+
+def _writes_twice(func: Function, args: tuple[object, ...]) -> bool:
+    """Whether a call writes into a tensor of which several elements are in one place."""
+    name = getattr(func, "__name__", "")
+    if name in METADATA or not name.endswith("_") or name.endswith("__"):
+        return False
+    if not args or not isinstance(args[0], torch.Tensor):
+        return False
+    written = innermost(args[0])
+    return written.layout is torch.strided and overlaps_itself(written)
 
 
 def _unhooked() -> AbstractContextManager[object]:
@@ -121,12 +160,18 @@ def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[tor
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(t) for t in tensors]
-    closed = _Closed(mode)
+    closed = _Closed(mode, fake)
     try:
         with data_errors(), _unhooked(), closed, mode:
-            function(*fake)
+            result = function(*fake)
+        closed.check(result)
     except CaptureError:
         raise
+    except _Unfollowed as error:
+        raise CaptureError(
+            f"capture='trace' cannot follow a program that {error}{_own_line(error)}; "
+            "compile it without capture='trace'"
+        ) from error
     except Exception as error:
         function(*tensors)  # the program's own error, in eager's words
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -171,3 +216,8 @@ DATA_ERRORS = (
     GuardOnDataDependentSymNode,
     UnsupportedOperatorException,
 )
+GRAD = vars(torch._C.TensorBase)["grad"]
+GRADIENT = (GRAD.__get__, GRAD.__set__, GRAD.__delete__)
+METADATA = frozenset(
+    ("as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "set_", "squeeze_")
+) | frozenset(("swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))

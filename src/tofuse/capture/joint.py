@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -22,6 +23,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tofuse.capture.aot import Boxed, boxed, partition_joint
+from tofuse.capture.arguments import is_size
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import Function, Substitute, data_errors
 from tofuse.capture.decompose import decompositions
@@ -83,9 +85,9 @@ class _Tree:
         closed = list(zip(self.closed, tensors[self.given :], strict=True))
         mapping = {id(real): traced for real, traced in closed}
         mapping |= {key: tensors[k] for key, k in self.again.items()}
-        with Substitute(mapping, {id(traced): real for real, traced in closed}):
+        with Substitute(mapping, {id(traced): real for real, traced in closed}), _open_lstms():
             result = self.function(*tensors[: self.given])
-        leaves, self.spec = tree_flatten(result)
+        leaves, self.spec = tree_flatten(result, is_leaf=is_size)
         self.leaves = [mapping.get(id(x), x) for x in leaves]
         found = [x for x in self.leaves if isinstance(x, torch.Tensor)]
         self.leaves = [_TENSOR if isinstance(x, torch.Tensor) else x for x in self.leaves]
@@ -107,6 +109,18 @@ class _Tree:
         if self.spec.type is tuple and count == len(self.leaves) == len(self.spec.children()):
             return lean
         return lambda *xs: self.rebuild(lean(*xs))
+
+
+@contextmanager
+def _open_lstms() -> Iterator[None]:
+    """Where gradients are wanted, LSTMs are taken apart; as a call of mkldnn's, as which torch
+    captures them where only weights require grad, they keep nothing for the backward."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(enabled and not torch.is_grad_enabled())
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 _TENSOR = object()  # the place of a tensor among results
@@ -180,11 +194,11 @@ class _Parts:
             return None
         if not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_inp_meta):
             return None
-        count = len(meta.output_info)
         if "inference" in self.runs:
             if any(o.requires_grad for o in meta.output_info):  # views of arguments
                 return None
-            return _inference(self.runs["inference"], count, requires_grad)
+            views = [o.output_type is OutputType.alias_of_input for o in meta.output_info]
+            return _inference(self.runs["inference"], views, requires_grad)
         plain = (OutputType.non_alias, OutputType.unsafe_view_alias)
         if self.graphs is None or any(o.output_type not in plain for o in meta.output_info):
             return None
@@ -192,13 +206,16 @@ class _Parts:
         return _training(self, wanted)
 
 
-def _inference(run: Run, count: int, requires_grad: bool) -> Callable[..., Results]:
-    """Without a backward; operators of PyTorch must not record one."""
-    if count != 1:
+def _inference(run: Run, views: Sequence[bool], requires_grad: bool) -> Callable[..., Results]:
+    """Without a backward; operators of PyTorch must not record one. `views` are of arguments."""
+    if len(views) != 1 or views[0]:
 
         def several(*tensors: torch.Tensor) -> Results:
             with torch.no_grad():
-                return tuple(run([*tensors])[:count])
+                made = run([*tensors])
+                # a plan gives an argument itself for a view that is all of it
+                found = tuple(t.detach() if v else t for t, v in zip(made, views, strict=False))
+            return found[0] if len(views) == 1 else found
 
         return several
 

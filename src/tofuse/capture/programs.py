@@ -35,7 +35,9 @@ def refusal(gm: GraphModule) -> str | None:
     A write into a tensor that overlaps itself has an effect that depends on the order of the
     elements, or is an error; a functional program cannot tell it.
     """
-    inputs = [t for n in gm.graph.nodes if n.op == "placeholder" and (t := _tensor(n)) is not None]
+    inputs = [
+        t for n in gm.graph.nodes if n.op == "placeholder" and (t := tensor_of(n)) is not None
+    ]
     overlapping = {memory(t) for t in inputs if overlaps_itself(t)}
     for node in gm.graph.nodes:
         if any(overlaps_itself(t) or memory(t) in overlapping for t in written(node)):
@@ -120,7 +122,8 @@ def _guess(size: int | torch.SymInt) -> int:
     return 1 if hint is None else int(hint)
 
 
-def _tensor(node: Node) -> torch.Tensor | None:
+def tensor_of(node: Node) -> torch.Tensor | None:
+    """What stands for a node's tensor, if that lies in memory by strides."""
     return _plain(node.meta.get("example_value"))
 
 
@@ -160,8 +163,11 @@ def written(node: Node) -> list[torch.Tensor]:
     if in_place or name in WRITERS or node.kwargs.get("inplace") is True:
         first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
         found += node.args if name.startswith("_fused") else first
+    if isinstance(node.target, torch._ops.OpOverload):
+        pairs = zip(node.target._schema.arguments, node.args, strict=False)
+        found += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
     leaves = [x for x in tree_leaves(found) if isinstance(x, Node)]
-    return [t for x in leaves if (t := _tensor(x)) is not None]
+    return [t for x in leaves if (t := tensor_of(x)) is not None]
 
 
 def _holds_program(node: Node) -> bool:

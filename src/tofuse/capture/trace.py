@@ -2,16 +2,17 @@
 
 No bytecode is looked at: the function runs once on fake tensors. Guards are on what goes in:
 dtype, shape, strides, device and requires_grad of tensors, which arguments are one tensor, other
-arguments by value, grad mode, autocast, and the training flags of modules. Tensors that the
-function closes over, parameters of modules among them, are inputs by identity: gradients flow to
-them, and changes in place are seen; another tensor under the same name is not, but for the
+arguments by value, grad mode, autocast, and the training flags and hooks of modules. Tensors that
+the function closes over, parameters of modules among them, are inputs by identity: gradients flow
+to them, and changes in place are seen; another tensor under the same name is not, but for the
 parameters, buffers and submodules of a module that is itself compiled. Python numbers, and
 globals of other kinds, are constants from the first call on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
 
@@ -19,7 +20,9 @@ import torch
 from numpy import ndarray
 from torch._C import _are_functorch_transforms_active as transforms_active
 from torch._C._dynamo.guards import TensorGuards
+from torch._dynamo.convert_frame import compile_lock
 from torch.autograd import forward_ad
+from torch.compiler import is_dynamo_compiling
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -48,12 +51,14 @@ class Entry:
     run: Callable[..., object]
     closed: tuple[torch.Tensor, ...]
     slots: tuple[Slot, ...]
+    tied: tuple[tuple[Slot, Slot], ...]  # that hold one tensor
+    kept: tuple[object, ...]  # arguments of the signature, of which another may not have the id
     same: tuple[tuple[int, torch.Tensor], ...]  # arguments that the function also closes over
     memory: tuple[tuple[int, int], ...] | None  # how they share it, where one is written into
     grad: bool | None  # None: no argument requires grad, so that the mode does not matter
     autocast: torch.dtype | None
     default: torch.dtype
-    modes: tuple[bool, ...]
+    modes: tuple[object, ...]
 
     def extra(self) -> tuple[torch.Tensor | None, ...]:
         """The tensors that are read beside the arguments, as they are now."""
@@ -68,6 +73,8 @@ class Entry:
         if self.autocast is not None and self.autocast is not torch.get_autocast_dtype("cpu"):
             return False
         if self.same and any(tensors[k] is not t for k, t in self.same):
+            return False
+        if self.tied and any(a.held.get(a.name) is not b.held.get(b.name) for a, b in self.tied):
             return False
         return self.memory is None or self.memory == sharing(tensors)
 
@@ -94,6 +101,7 @@ class Traced:
         """Learn which modules there are; what was compiled for others is no longer valid."""
         self.modules = [] if self.module is None else list(self.module.modules())
         self.tree = [(h, tuple(h.values())) for m in self.modules if (h := m._modules)]
+        self.hooks = [h for m in self.modules for h in _hooks(m)]
         self.plain.clear()
         self.other.clear()
 
@@ -128,13 +136,16 @@ class Traced:
         """As a method: `self` is an argument like another."""
         return self if instance is None else MethodType(self, instance)
 
-    def _modes(self) -> tuple[bool, ...]:
-        """The training flags; () for a function."""
-        return tuple([m.training for m in self.modules]) if self.modules else ()
+    def _modes(self) -> tuple[object, ...]:
+        """The training flags, then the keys of the hooks that there are; () for a function."""
+        if not self.modules:
+            return ()
+        hooked = [tuple(h) for h in self.hooks if h] if any(self.hooks) else ()
+        return (*[m.training for m in self.modules], *hooked)
 
     def _find(self, args: tuple[object, ...], kwargs: Keywords) -> object:
         """Run any arguments; trace where there is no entry for them."""
-        if transforms_active():
+        if transforms_active() or is_dynamo_compiling():
             return self.function(*args, **kwargs)
         signature, tensors = signature_of(args, kwargs)
         modes = self._modes()
@@ -152,7 +163,8 @@ class Traced:
         held = [s.held[s.name] for s in self._slots()]
         if any(t is not None and is_lazy(t) for t in held):  # this call gives them their shapes
             return self.function(*args, **kwargs)
-        entry, result = self._trace(call)
+        with compile_lock, _tracing():
+            entry, result = self._trace(call)
         entries = self.plain if call.plain else self.other.setdefault(signature, [])
         entries.insert(0, entry)
         return result
@@ -168,7 +180,12 @@ class Traced:
         with unchanged(self.modules, found):
             found += closed_over(flat, call.tensors)
         given = {id(t): k for k, t in enumerate(call.tensors)}
-        slots = {id(t): s for s in self._slots() if (t := s.held[s.name]) is not None}
+        slots: dict[int, Slot] = {}
+        tied: list[tuple[Slot, Slot]] = []
+        for slot in self._slots():
+            tensor = slot.held[slot.name]
+            if tensor is not None and (first := slots.setdefault(id(tensor), slot)) is not slot:
+                tied.append((first, slot))
         closed = [t for t in found if id(t) not in given and id(t) not in slots]
         held = [t for t in found if id(t) not in given and id(t) in slots]
         tensors = [*call.tensors, *closed, *held]
@@ -181,6 +198,8 @@ class Traced:
             run=program.run,
             closed=tuple(closed),
             slots=tuple(slots[id(t)] for t in held),
+            tied=tuple(tied),
+            kept=tuple(x for x in call.leaves if not isinstance(x, torch.Tensor)),
             same=tuple((given[id(t)], t) for t in found if id(t) in given),
             memory=sharing(call.tensors) if program.writes else None,
             grad=grad_enabled() if any(t.requires_grad for t in tensors) else None,
@@ -197,6 +216,23 @@ class Traced:
             for held in (module._parameters, module._buffers)
             for name in held
         ]
+
+
+@contextmanager
+def _tracing() -> Iterator[None]:
+    """Say that something is compiled, or what Dynamo compiled raises in all other threads."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def _hooks(module: torch.nn.Module) -> tuple[Mapping[int, object], ...]:
+    """Where a module keeps the hooks that run in a call of it, by their keys."""
+    before, after = module._forward_pre_hooks, module._forward_hooks
+    return (before, after, module._backward_pre_hooks, module._backward_hooks)
 
 
 def traceable(tensor: torch.Tensor) -> bool:

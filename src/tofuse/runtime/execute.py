@@ -94,7 +94,7 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
             lines += _group_source(launches) if step is launches[-1] else []
         else:
             lines += _step_source(step)
-    lines += ["for old, new in moved: old is new or old.copy_(new)"] if changes else []
+    lines += ["for old, new in moved: old.data_ptr() == new.data_ptr() or old.copy_(new)"] * changes
     lines.append(f"return [{', '.join(plan.results)}]")
     return "\n    ".join(lines)
 

@@ -1,0 +1,74 @@
+"""Indices that are tensors of one integer: gathers where nobody can tell, else PyTorch's."""
+
+import pytest
+import torch
+
+import tofuse
+from tests.support.eager import assert_as_eager, copies
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+CACHE, NEW = torch.randn(2, 9, 3), torch.randn(2, 3)
+
+
+def put(cache, pos, new):
+    cache[:, pos] = new
+    return (cache * 2).cumsum(1)
+
+
+def put_one(cache, pos, new):
+    cache[:, -pos] = new[0]
+    return cache + 1
+
+
+def look_up(cache, pos, new):
+    return cache[:, pos].sin() * 2, torch.linspace(0, 1, 20)[pos] * new
+
+
+def look_up_in_what_is_computed(cache, pos, new):
+    return (cache.exp()[:, pos - 2] + new).sin(), cache
+
+
+@pytest.mark.parametrize("fn", [put, put_one, look_up, look_up_in_what_is_computed])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_positions_in_tensors_are_compiled(fn, dtype):
+    compiled = tofuse.compile(fn)
+    for k in (0, 3, 8):
+        mine, theirs = (copies((CACHE, torch.tensor(k, dtype=dtype), NEW)) for _ in range(2))
+        torch.testing.assert_close(compiled(*mine), fn(*theirs))
+        torch.testing.assert_close(mine, theirs)
+    report = tofuse.explain(fn)(*copies((CACHE, torch.tensor(1, dtype=dtype), NEW)))
+    assert report.kernels and not any("whole program" in n for g in report.graphs for n in g.notes)
+
+
+def test_gradients_flow_to_the_position():
+    assert_as_eager(
+        look_up, CACHE.clone().requires_grad_(), torch.tensor(4), NEW.clone().requires_grad_()
+    )
+
+
+def test_an_index_out_of_range_is_eagers_error():
+    with pytest.raises(IndexError, match="out of bounds"):
+        tofuse.compile(lambda x, k: x[k].sin())(CACHE, torch.tensor(7))
+
+
+def views(cache, pos, new):
+    return cache[:, pos], cache[pos // 9]
+
+
+def write_through_a_view(cache, pos, new):
+    row = cache[:, pos]
+    row.add_(new)
+    return cache * 2
+
+
+def write_another_type(cache, pos, new):
+    cache[:, pos] = new.double()
+    cache[pos // 9] = 3.0
+    return cache + 1
+
+
+@pytest.mark.filterwarnings("ignore:tofuse leaves a program to PyTorch")
+@pytest.mark.parametrize("fn", [views, write_through_a_view, write_another_type])
+def test_views_stay_views(fn):
+    assert_as_eager(fn, CACHE.clone(), torch.tensor(3), NEW.clone())

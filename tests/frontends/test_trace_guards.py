@@ -1,0 +1,213 @@
+"""capture="trace": what changes between calls is noticed; what cannot be followed is refused."""
+
+import gc
+import threading
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tofuse
+from tests.support.eager import assert_as_eager
+from tofuse.errors import CaptureError
+
+TRACE = {"capture": "trace"}
+
+
+@dataclass
+class Held:
+    a: torch.Tensor
+    b: int = 3
+
+
+class Scale:
+    def __init__(self, factor, other=None):
+        self.factor, self.other = factor, other
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+# -- what may change ------------------------------------------------------------------------------
+
+
+def test_weights_that_are_tied_and_untied():
+    model, x = Tied(), torch.randn(3, 4)
+    compiled = tofuse.compile(model, capture="trace")
+    torch.testing.assert_close(compiled(x), model(x))
+    model.second.weight = nn.Parameter(torch.randn(4, 4))
+    torch.testing.assert_close(compiled(x), model(x))
+    model.first.weight = nn.Parameter(torch.randn(4, 4))
+    torch.testing.assert_close(compiled(x), model(x))
+    model.second.weight = model.first.weight
+    compiled(x).sum().backward()
+    mine, model.first.weight.grad = model.first.weight.grad, None
+    model(x).sum().backward()
+    torch.testing.assert_close(mine, model.first.weight.grad)
+
+
+def test_hooks_that_come_and_go():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
+    compiled = tofuse.compile(model, capture="trace")
+    plain = compiled(x)
+    hook = model[0].register_forward_hook(lambda module, args, out: out * 2)
+    torch.testing.assert_close(compiled(x), plain * 2)
+    hook.remove()
+    model.register_forward_pre_hook(lambda module, args: (args[0] * 0,))
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_objects_that_are_changed_or_made_anew():
+    x, scale, held = torch.ones(3), Scale(2.0), Held(torch.ones(3))
+    scaled = tofuse.compile(lambda o, x: x * o.factor, capture="trace")
+    doubled = tofuse.compile(lambda h: h.a * h.b, capture="trace")
+    assert torch.equal(scaled(scale, x), x * 2)
+    scale.factor = 5.0
+    assert torch.equal(scaled(scale, x), x * 5)
+    assert torch.equal(doubled(held), x * 3)
+    held.a, held.b = torch.full((3,), 2.0), 4
+    assert torch.equal(doubled(held), x * 8)
+    for k in range(6):  # the next may get the number of the last
+        assert torch.equal(doubled(Held(torch.full((3,), float(k)))), x * 3 * k)
+        assert torch.equal(scaled(Scale(k), x), x * k)
+        gc.collect()
+
+
+def test_sets_and_objects_that_hold_each_other():
+    x, scale = torch.ones(3), Scale(2.0)
+    counted = tofuse.compile(lambda s, x: x * len(s), capture="trace")
+    assert [float(counted(s, x)[0]) for s in ({1}, {1, 2}, {4, 5, 6}, set())] == [1, 2, 3, 0]
+    scale.other = Scale(3.0, scale)
+    compiled = tofuse.compile(lambda o, x: x * o.other.factor, capture="trace")
+    assert torch.equal(compiled(scale, x), x * 3)
+    scale.other.factor = 4.0
+    assert torch.equal(compiled(scale, x), x * 4)
+
+
+def test_sizes_are_sizes_on_both_sides():
+    compiled = tofuse.compile(lambda x, size: (x * size.numel(), x.shape), capture="trace")
+    for _ in range(2):
+        got, size = compiled(torch.ones(2, 3), torch.Size([4, 5]))
+        assert torch.equal(got, torch.full((2, 3), 20.0)) and isinstance(size, torch.Size)
+
+
+@pytest.mark.parametrize("fn", [lambda x: x.detach(), lambda x: (x.data, x.detach() * 2)])
+def test_a_detached_argument_is_another_tensor(fn):
+    assert_as_eager(fn, torch.randn(3, requires_grad=True), calls=3, options=TRACE)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def clip(model, x):
+    return nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+
+def read(model, x):
+    return model.weight.grad * 2
+
+
+def accumulate(model, x):
+    loss = model(x).sum()
+    loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("fn", [clip, read, accumulate])
+def test_gradients_that_lie_outside_are_not_seen(fn):
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    model(x).sum().backward()
+    grad = model.weight.grad
+    assert grad is not None
+    before = grad.clone()
+    with pytest.raises(CaptureError, match=r"\.grad of a tensor from outside"):
+        tofuse.compile(lambda x: fn(model, x), capture="trace")(x)
+    assert model.weight.grad is grad and torch.equal(grad, before)
+
+
+def test_gradients_inside_are_the_programs_own():
+    def fn(x):
+        w = x.detach().requires_grad_()
+        w.sin().sum().backward()
+        return w.grad * 2
+
+    assert_as_eager(fn, torch.randn(5), options=TRACE)
+
+
+def test_tensors_inside_of_an_object_that_is_returned():
+    with pytest.raises(CaptureError, match="returns tensors inside of a Held"):
+        tofuse.compile(lambda x: [Held(x.sin())], capture="trace")(torch.ones(3))
+
+
+def test_a_write_into_an_expanded_view_is_eagers_error():
+    with pytest.raises(RuntimeError, match="single memory location"):
+        tofuse.compile(lambda x: x.expand(3, 4).add_(1), capture="trace")(torch.ones(4))
+
+
+# -- in company -----------------------------------------------------------------------------------
+
+
+def test_an_lstm_whose_weights_alone_are_trained():
+    lstm, x = nn.LSTM(4, 5, 2, batch_first=True), torch.randn(3, 6, 4)
+    grads = []
+    for call in (tofuse.compile(lstm, capture="trace"), lstm):
+        lstm.zero_grad()
+        out, (_, cell) = call(x)
+        (out.sin().sum() + cell.sum()).backward()
+        grads.append([out, *[p.grad for p in lstm.parameters()]])
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_inside_of_torch_compile():
+    inner = tofuse.compile(lambda x: x.sin() * 2, capture="trace")
+    outer = torch.compile(lambda x: inner(x).cos(), backend="aot_eager")
+    for k in range(3):
+        x = torch.full((4,), float(k), requires_grad=True)
+        outer(x).sum().backward()
+        expected = torch.full((4,), float(k), requires_grad=True)
+        (expected.sin() * 2).cos().sum().backward()
+        torch.testing.assert_close(x.grad, expected.grad)
+        inner(x.detach())
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_threads_that_compile_and_threads_that_run():
+    errors: list[Exception] = []
+    running = tofuse.compile(lambda x: x.sin() * 2)
+    running(torch.ones(3))
+    stop = threading.Event()
+
+    def run():
+        try:
+            while not stop.is_set():
+                running(torch.ones(3))
+        except Exception as error:
+            errors.append(error)
+
+    def trace(k):
+        compiled = tofuse.compile(lambda x: F.gelu(x) * k, capture="trace")
+        try:
+            torch.testing.assert_close(compiled(torch.ones(3)), F.gelu(torch.ones(3)) * k)
+        except Exception as error:
+            errors.append(error)
+
+    runner = threading.Thread(target=run)
+    tracers = [threading.Thread(target=trace, args=(k,)) for k in range(6)]
+    for thread in (runner, *tracers):
+        thread.start()
+    for thread in tracers:
+        thread.join()
+    stop.set()
+    runner.join()
+    assert not errors
+    assert torch.equal(tofuse.compile(lambda x: x + 1)(torch.ones(3)), torch.full((3,), 2.0))
