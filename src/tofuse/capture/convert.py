@@ -28,6 +28,7 @@ from tofuse.capture.rules_memory import MEMORY
 from tofuse.capture.rules_pointwise import POINTWISE
 from tofuse.capture.rules_pool import POOLING, asks_places, max_pool
 from tofuse.capture.rules_reduce import REDUCTIONS
+from tofuse.capture.rules_resample import RESAMPLES
 from tofuse.capture.rules_scatter import SCATTERS
 from tofuse.capture.rules_views import VIEWS
 from tofuse.capture.sizes import Sizes, Source
@@ -244,7 +245,7 @@ class _Converter:
     def _ruled(self, call: Call, rule: Rule, mark: int) -> Result:
         """What a rule makes of a call, or made of one like it."""
         operands, base = dict[Value, int](), self.build.count
-        seen = rule not in MEMORY.values()  # a place in memory is not seen from the arguments
+        seen = rule not in UNSEEN
         key = self.repeats.key(call, operands) if seen else None
         if key is not None and key in self.repeats.known:
             return self.repeats.again(self.repeats.known[key], operands, call.node.name)
@@ -389,8 +390,11 @@ RULES: Mapping[str, Rule] = {
     **POINTWISE,
     **VIEWS,
     **SCATTERS,
+    **RESAMPLES,
     **MEMORY,
     **REDUCTIONS,
     **POOLING,
     **CREATION,
 }
+
+UNSEEN = (*MEMORY.values(), *RESAMPLES.values())  # what these make, arguments' types do not tell

@@ -32,6 +32,9 @@ def opaque(
         attrs |= {"shape": result.shape, "dtype": result.dtype, **effect}
         _append(call.build, operands, (result,), attrs)
         return result
+    if value is None and call.node.is_impure():  # such as a check of numbers
+        _append(call.build, operands, (), attrs | {"effect": True})
+        return []
     if not isinstance(value, (list, tuple)) or not value:
         raise CaptureError(f"{call.node.target} returns no tensor")
     picks = _picked(call.node, value)

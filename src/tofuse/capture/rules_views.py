@@ -293,6 +293,5 @@ VIEWS: dict[str, Rule] = {
     "aten.embedding": embedding,
     "aten.index_select": index_select,
     "aten.index.Tensor": index,
-    "aten._unsafe_index": unsafe_index,
     "aten.gather": gather,
 }

@@ -29,7 +29,7 @@ from tofuse.ir.kernel import (
     Uniform,
     affine,
     iteration_axes,
-    uses,
+    live,
 )
 from tofuse.ir.region import Region, Strided
 from tofuse.ir.types import DType
@@ -88,7 +88,7 @@ class _Lowering:
             index = self.address(place, self.alignment.inner[v], ())
             out = self.buffer(place.root, "out")
             self.body.append(Store(out, index, self.value(v, (), None), v.dtype))
-        body = _live(self.body)
+        body = live(self.body)
         used = {b for s in body for b in _buffers_of(s)}
         kept = {k: b for k, b in self.buffers.items() if b.name in used}
         kernel = Kernel(
@@ -325,17 +325,6 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
 
 def _opaque(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     raise Misaligned("an operator that only PyTorch runs")
-
-
-def _live(body: list[Stmt]) -> list[Stmt]:
-    """The statements that a store needs."""
-    needed: set[str] = set()
-    kept: list[Stmt] = []
-    for stmt in reversed(body):
-        if isinstance(stmt, Store) or stmt.name in needed:
-            needed.update(uses(stmt))
-            kept.append(stmt)
-    return kept[::-1]
 
 
 def _buffers_of(stmt: Stmt) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ and vectors are the schedule's business (`ir/schedule.py`, `ir/loops.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -240,6 +240,17 @@ def iteration_axes(kernel: Kernel) -> tuple[dict[str, frozenset[str]], dict[Stmt
         if not isinstance(stmt, Store):
             values[stmt.name] = axes - frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
     return values, runs
+
+
+def live(body: Sequence[Stmt]) -> list[Stmt]:
+    """The statements that a store needs."""
+    needed: set[str] = set()
+    kept: list[Stmt] = []
+    for stmt in reversed(body):
+        if isinstance(stmt, Store) or stmt.name in needed:
+            needed.update(uses(stmt))
+            kept.append(stmt)
+    return kept[::-1]
 
 
 def show_kernel(kernel: Kernel) -> str:

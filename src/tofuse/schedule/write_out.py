@@ -26,7 +26,7 @@ from tofuse.ir.kernel import (
     Uniform,
     affine,
     iteration_axes,
-    uses,
+    live,
 )
 from tofuse.ir.schedule import Target
 
@@ -95,7 +95,7 @@ class _Writer:
                 for k in range(len(self.names)):
                     self._write(s, k)
         axes = tuple(a for a in self.old.axes if a.name != self.axis)
-        return replace(self.old, axes=axes, body=_live(self.body))
+        return replace(self.old, axes=axes, body=tuple(live(self.body)))
 
     def _write(self, s: Stmt, k: int) -> None:
         """A statement at one place."""
@@ -172,17 +172,6 @@ class _Writer:
 
     def _name(self, arg: Arg, k: int) -> Arg:
         return self.names[k].get(arg, arg) if isinstance(arg, str) else arg
-
-
-def _live(body: list[Stmt]) -> tuple[Stmt, ...]:
-    """What a store needs."""
-    wanted: set[str] = set()
-    kept: list[Stmt] = []
-    for s in reversed(body):
-        if isinstance(s, Store) or s.name in wanted:
-            wanted.update(uses(s))
-            kept.append(s)
-    return tuple(reversed(kept))
 
 
 COMBINE = {

@@ -1,0 +1,62 @@
+"""Neighbours that are repeated, forward and backward; checks of numbers stay beside kernels."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+SIZES = [
+    *[((2, 3, 5, 7), {"scale_factor": k}) for k in (2, 3, 0.5, 2.5)],
+    *[((2, 3, 5, 7), {"size": s}) for s in ((10, 7), (15, 28), (11, 9), (5, 7))],
+    *[((2, 3, 6), {"scale_factor": 2}), ((1, 2, 3, 4, 5), {"scale_factor": 2})],
+]
+
+
+@pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize(("shape", "how"), SIZES, ids=str)
+def test_interpolation_is_as_eager(shape, how, mode, options):
+    x = torch.randn(shape, requires_grad=True)
+    assert_as_eager(lambda x: F.interpolate(x * 2, mode=mode, **how) + 1, x, options=options)
+
+
+def test_channels_last_stays():
+    x = torch.randn(2, 3, 5, 7).to(memory_format=torch.channels_last).requires_grad_()
+    assert_as_eager(lambda x: F.interpolate(x * 2, scale_factor=2) + 1, x)
+
+
+def test_whole_factors_are_one_kernel_each_way():
+    x = torch.randn(2, 3, 8, 8, requires_grad=True)
+    report = tofuse.explain(lambda x: F.interpolate(x.sin(), scale_factor=2) + 1)(x)
+    assert [(len(g.kernels), len(g.library_calls)) for g in report.graphs] == [(1, 0), (1, 0)]
+
+
+def test_two_factors_in_one_program_are_two():
+    """Calls whose operands look alike, but whose places do not."""
+
+    def f(x):
+        return F.interpolate(x, size=8) + F.interpolate(x, scale_factor=2.1)
+
+    assert_as_eager(f, torch.randn(2, 3, 4))
+
+
+def scored(x, t):
+    return -(F.one_hot(t, 10) * x.log_softmax(-1)).sum(-1).mean()
+
+
+@pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
+def test_classes_as_rows_of_ones(options):
+    x, t = torch.randn(33, 10, requires_grad=True), torch.randint(0, 10, (33,))
+    compiled = assert_as_eager(scored, x, t, options=options)
+    for bad in (10, -1):
+        t[5] = bad
+        with pytest.raises(RuntimeError, match="Class values must be"):
+            compiled(x, t)
+
+
+def test_a_check_of_numbers_stays_beside_kernels():
+    (graph,) = tofuse.explain(lambda t: F.one_hot(t, 10).float() * 2)(torch.arange(10)).graphs
+    assert {c.name for c in graph.library_calls} == {"aten._assert_async.msg"}
