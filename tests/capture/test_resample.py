@@ -43,6 +43,37 @@ def test_two_factors_in_one_program_are_two():
     assert_as_eager(f, torch.randn(2, 3, 4))
 
 
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "area"])
+@pytest.mark.parametrize("how", [{"scale_factor": 2.1}, {"size": (9, 6)}], ids=str)
+def test_what_trains_is_resized_by_pytorch(how, mode, last):
+    x = torch.randn(2, 3, 5, 7)
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+
+    def f(x):
+        return F.interpolate(x.sin(), mode=mode, **how) * 2
+
+    assert_as_eager(f, x.requires_grad_())
+    if mode == "bilinear":
+        report = tofuse.explain(f)(x)
+        called = [c.name for g in report.graphs for c in g.library_calls]
+        assert called == [f"aten.upsample_bilinear2d{way}.default" for way in ("", "_backward")]
+        with torch.no_grad():
+            assert not tofuse.explain(f)(x).library_calls
+
+
+def test_sizes_that_are_symbols_are_resized_too():
+    compiled = tofuse.compile(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
+    for size in (5, 8, 11):
+        x = torch.randn(1, 2, size, size + 1, requires_grad=True)
+        wanted = F.interpolate(x, scale_factor=2, mode="bilinear")
+        torch.testing.assert_close(compiled(x), wanted)
+        given = torch.randn_like(wanted)
+        ours, eager = (torch.autograd.grad(y, x, given)[0] for y in (compiled(x), wanted))
+        torch.testing.assert_close(ours, eager)
+
+
 def scored(x, t):
     return -(F.one_hot(t, 10) * x.log_softmax(-1)).sum(-1).mean()
 

@@ -24,6 +24,7 @@ from tofuse.capture.programs import (
     refusal,
 )
 from tofuse.capture.relayout import RELAID, channels_last
+from tofuse.capture.resampling import resize_whole
 from tofuse.capture.resize import hide_resizing
 from tofuse.capture.rng import merge_seeds
 
@@ -82,6 +83,7 @@ def aot_backend(
         pass_through_dropout(gm)
         hide_resizing(gm)
         gather_positions(gm)
+        resize_whole(gm)
         try:
             relaid = channels_last(gm)
             given = (gm, "") if relaid is None else (relaid, RELAID)

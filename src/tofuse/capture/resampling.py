@@ -1,0 +1,63 @@
+"""Images that are resized, and trained through: by PyTorch's operators, whose gradients are sums.
+
+Taken apart, a resize reads its image at computed places, and the gradient adds to each place one
+element after the other. Neighbours repeated whole times are no such places (`rules_resample.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch.fx import GraphModule, Node
+
+
+def resize_whole(gm: GraphModule) -> None:
+    """Let calls of `interpolate` in a program of Dynamo's that trains reach PyTorch's operators."""
+    if not torch.is_grad_enabled():
+        return
+    changed = False
+    for node in gm.graph.find_nodes(op="call_function", target=F.interpolate):
+        if _trains(node) and not _repeats(node):
+            node.target, changed = _whole(F.interpolate), True
+    if changed:
+        gm.recompile()
+
+
+@functools.cache
+def _whole(function: Callable[..., object]) -> Callable[..., object]:
+    """The function where torch's own decompositions, written in Python, are not looked at."""
+
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        with torch._C._DisablePythonDispatcher():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _trains(node: Node) -> bool:
+    """Whether its image needs a gradient, and sizes are numbers: symbols need torch's Python."""
+    image = node.args[0] if node.args else node.kwargs.get("input")
+    value = image.meta.get("example_value") if isinstance(image, Node) else None
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return False
+    made = node.meta.get("example_value")
+    sizes = (*value.shape, *made.shape) if isinstance(made, torch.Tensor) else (None,)
+    return value.device.type == "cpu" and all(isinstance(n, int) for n in sizes)
+
+
+def _repeats(node: Node) -> bool:
+    """Whether each element is repeated, as often as any other."""
+    given = dict(zip(("input", "size", "scale_factor", "mode"), node.args, strict=False))
+    given |= node.kwargs
+    image = given["input"]
+    assert isinstance(image, Node)
+    before, after = image.meta["example_value"].shape, node.meta["example_value"].shape
+    whole = all(b and a % b == 0 for b, a in zip(before, after, strict=True))
+    scale = given.get("scale_factor")
+    scales = scale if isinstance(scale, (list, tuple)) else [scale]
+    exact = all(s is None or float(s) == int(s) for s in scales)  # type: ignore[arg-type]  # numbers
+    return whole and exact and given.get("mode", "nearest") in ("nearest", "nearest-exact")
