@@ -27,19 +27,19 @@ def halves(m, n):
 
 def test_a_statement_is_for_the_segments_that_use_it():
     k = halves(256, 1024)
-    found = {s.name: part for s, part in shares(k, "j").items() if hasattr(s, "name")}
+    found = {s.name: part for s, part in shares(k, ("j",)).items() if hasattr(s, "name")}
     assert found["v2"] == found["v1"] == found["v6"] == 0.25
     assert found["v7"] == found["v4"] == found["v5"] == 0.75
     assert found["v9"] == found["v10"] == found["v11"] == 1.0
 
 
 def test_other_axes_and_loops_without_guards_know_nothing():
-    assert shares(halves(256, 1024), "i") == {}
-    assert shares(halves(256, 1024), None) == {}
+    assert shares(halves(256, 1024), ("i",)) == {}
+    assert shares(halves(256, 1024), ()) == {}
     plain = (
         "kernel k(x: in f32, y: out f32) over i:8 {\n  v = load x[i] : f32\n  store y[i] v : f32\n}"
     )
-    assert shares(kernel(plain), "i") == {}
+    assert shares(kernel(plain), ("i",)) == {}
 
 
 def test_elements_read_by_two_pieces_are_touched_once():

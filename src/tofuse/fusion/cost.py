@@ -124,7 +124,10 @@ class _Estimate:
         kernel, machine = self.nest.kernel, self.machine
         self.values, _ = iteration_axes(kernel)
         schedule = self.nest.schedule
-        self.shares = shares(kernel, schedule.loops[-1].axis if schedule.vector > 1 else None)
+        strips = {lp.axis for lp in schedule.loops if lp.strip}
+        inside = [lp.axis for lp in schedule.loops[-1:] if schedule.vector > 1]
+        around = [lp.axis for lp in schedule.loops[:-1] if lp.axis not in strips]
+        self.shares = shares(kernel, (*inside, *around))
         points = hint(product(a.extent for a in kernel.axes))
         worth = min(machine.threads, threads_worth(points, kernel_work(kernel)))
         total, work, traffic, widest = machine.launch_us * 1e3, 0.0, 0.0, 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from tofuse.ir.dims import hint
@@ -12,19 +12,18 @@ MOST = 6  # segments that a loop is cut into; one of more has masks, and does al
 Part = tuple[str, int, int]  # of an axis, from, up to
 
 
-def shares(kernel: Kernel, axis: str | None) -> dict[Stmt, float]:
-    """The part of the vector axis in which a statement's result is used; 1 for those not named.
+def shares(kernel: Kernel, axes: Sequence[str]) -> dict[Stmt, float]:
+    """The part of an axis in which a statement's result is used; 1 for those not named.
 
-    A loop over that axis runs in segments in which the guards are known. What only one side of a
-    `where` needs is dead in the segments of the other.
+    A loop over the first of the axes that has guards runs in segments in which these are known.
+    What only one side of a `where` needs is dead in the segments of the other.
     """
-    guards = {
-        s.name: part
-        for s in kernel.body
-        if isinstance(s, Inside) and (part := _part(s, kernel)) is not None and part[0] == axis
-    }
-    if axis is None or not guards:
+    parts = {s.name: _part(s, kernel) for s in kernel.body if isinstance(s, Inside)}
+    guarded = {part[0] for part in parts.values() if part is not None}
+    axis = next((a for a in axes if a in guarded), None)
+    if axis is None:
         return {}
+    guards = {name: p for name, p in parts.items() if p is not None and p[0] == axis}
     extent = hint(kernel.extent(axis))
     cuts = sorted({0, extent, *(c for _, *ends in guards.values() for c in ends)})
     segments = list(pairwise(cuts))

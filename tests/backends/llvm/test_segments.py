@@ -31,18 +31,22 @@ def loop(k: Kernel, unroll: int) -> For:
     return node
 
 
+def cuts(k: Kernel, unroll: int, extent: int, step: int) -> list[Segment]:
+    return segments(loop(k, unroll).body, "i1", extent, step, {})
+
+
 def test_cuts_are_multiples_of_a_group():
     first, second = {"v0": False, "v2": True}, {"v0": True, "v2": False}
-    assert segments(loop(cat(3, 64, 32), 2), 96, 32) == [
+    assert cuts(cat(3, 64, 32), 2, 96, 32) == [
         Segment(0, 64, first),
         Segment(64, 96, second),
     ]
-    assert segments(loop(cat(3, 40, 60), 1), 100, 16) == [
+    assert cuts(cat(3, 40, 60), 1, 100, 16) == [
         Segment(0, 32, first),
         Segment(32, 48, {}),
         Segment(48, 100, second),
     ]
-    assert segments(loop(cat(3, 3, 4), 1), 7, 16) == [Segment(0, 7, {})]
+    assert cuts(cat(3, 3, 4), 1, 7, 16) == [Segment(0, 7, {})]
 
 
 @pytest.mark.parametrize("sizes", [(64, 32), (32, 64), (40, 60), (3, 4), (1, 130), (128, 1)])
@@ -59,3 +63,42 @@ def test_pieces(sizes):
 def test_no_masks_where_pieces_are_whole_vectors():
     text = emit(build_nest(cat(5, 64, 32), schedules(cat(5, 64, 32), lanes=[16])[0]))
     assert "masked.load" not in text and "icmp sge" not in text
+
+
+def stacked(place: str, pieces: int) -> Kernel:
+    """Pieces one after the other along an outer axis, each with arithmetic of its own."""
+    buffers = ", ".join([*(f"x{k}: in f32" for k in range(pieces)), f"y{pieces}: out f32"])
+    lines, chosen = [], "0.0"
+    for k in range(pieces):
+        lines += [
+            f"  g{k} = inside [i1] {k} {k + 1} : b1",
+            f"  v{k} = load x{k}[(40)*i0 + i2] if g{k} : f32",
+            f"  w{k} = mul v{k} {k + 2}.0 of f32 : f32",
+            f"  z{k} = where g{k} w{k} {chosen} of f32 : f32",
+        ]
+        chosen = f"z{k}"
+    body = "\n".join([*lines, f"  store y{pieces}[{place}] {chosen} : f32"])
+    return kernel(f"kernel k({buffers}) over i0:3 i1:{pieces} i2:40 {{\n{body}\n}}")
+
+
+@pytest.mark.parametrize("pieces", [2, 4, 6, 9])
+@pytest.mark.parametrize("outer", [True, False])
+def test_pieces_along_an_outer_axis(pieces, outer):
+    place = "(120)*i1 + (40)*i0 + i2" if outer else f"({40 * pieces})*i0 + (40)*i1 + i2"
+    k, x = stacked(place, pieces), torch.randn(9, 3, 40)
+    buffers = {f"x{n}": x[n].flatten() for n in range(pieces)}
+    buffers[f"y{pieces}"] = torch.empty(pieces * 120)
+    orders = [f"order {o}; parallel {p}; vector 16; unroll 1" for o, p in ORDERS]
+    for schedule in schedules(k, *orders):
+        got = run_llvm(k, schedule, buffers, {}, threads=2)
+        for name, want in judge(k, buffers, {}).items():
+            assert torch.equal(got[name], want), schedule
+
+
+ORDERS = [("i1 i0 i2", 1), ("i1 i0 i2", 2), ("i0 i1 i2", 1), ("i0 i2 i1", 1), ("i1 i0 i2/16 i2", 2)]
+
+
+def test_a_piece_along_an_outer_axis_is_read_without_masks():
+    k = stacked("(120)*i1 + (40)*i0 + i2", 4)
+    text = emit(build_nest(k, parse_schedule("order i1 i0 i2; parallel 1; vector 8; unroll 1")))
+    assert "masked.load" not in text

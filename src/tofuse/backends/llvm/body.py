@@ -17,9 +17,9 @@ from tofuse.backends.llvm.arrays import (
 from tofuse.backends.llvm.chains import Chains
 from tofuse.backends.llvm.peel import elements_before, to_align
 from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
-from tofuse.backends.llvm.registers import Frame, Register
+from tofuse.backends.llvm.registers import Frame, Register, tail_masks
 from tofuse.backends.llvm.rows import Rows, rows_at_once
-from tofuse.backends.llvm.segments import segments
+from tofuse.backends.llvm.segments import MOST_STATEMENTS, between, segments
 from tofuse.backends.llvm.statements import (
     emit_ahead,
     emit_compute,
@@ -30,7 +30,6 @@ from tofuse.backends.llvm.statements import (
     emit_take,
     emit_uniform,
 )
-from tofuse.backends.llvm.text import Function, vector
 from tofuse.backends.llvm.tiles import find_tile, is_whole, turned
 from tofuse.ir.chains import FIRST, is_cut
 from tofuse.ir.dims import Dim, known_multiple
@@ -92,6 +91,20 @@ class Body:
                 case _:
                     assert_never(node)
 
+    def pieces(self, frame: Frame, nodes: Sequence[Node], loops: Sequence[Loop]) -> None:
+        """What is in loops: for each piece of a cat apart, where one loop tells which it is."""
+        for axis in (lp.axis for lp in loops if not lp.strip and frame.tile is None):
+            extent, known, at = self.nest.kernel.extent(axis), frame.known, frame.index[axis]
+            found = segments(nodes, axis, extent, 1, known) if isinstance(extent, int) else []
+            if 1 < len(found) <= MOST_STATEMENTS // len(self.nest.kernel.body):
+                for s in found:
+                    with self.scope(frame), frame.f.when(between(frame.f, at, s.start, s.end)):
+                        frame.known = known | s.known
+                        self.nodes(frame, nodes)
+                frame.known = known
+                return
+        self.nodes(frame, nodes)
+
     def _for(self, frame: Frame, node: For) -> None:
         tile = None if frame.tile else find_tile(self.nest, node, self.memory)
         if tile is None or node.reductions:
@@ -152,7 +165,7 @@ class Body:
                 return
         with self.scope(frame), f.loop(lo, hi, "1") as at:
             frame.index[loop.axis] = at
-            self.nodes(frame, node.body)
+            self.pieces(frame, node.body, [loop])
             if rows is None:
                 self.chains.step(frame, [loop], node.body)
 
@@ -177,10 +190,11 @@ class Body:
         frame.groups = {} if frame.tile else groups(stmts, node.loop.axis)
         if isinstance(extent, int) and lo == "0" and extent:
             step = self.nest.schedule.vector * self.nest.schedule.unroll
-            for s in segments(node, extent, step):
-                frame.known = s.known
+            known = frame.known
+            for s in segments(node.body, node.loop.axis, extent, step, known):
+                frame.known = known | s.known
                 self._groups(frame, node, str(s.start), str(s.end), s.end - s.start)
-            frame.known = {}
+            frame.known = known
         else:
             self._groups(frame, node, lo, hi, extent)
         frame.groups = {}
@@ -219,7 +233,7 @@ class Body:
             rest = f.let(f"icmp slt i64 {whole_end}, {hi}")
             with self.scope(frame), f.when(rest):
                 left = f.let(f"sub i64 {hi}, {whole_end}")
-                frame.masks = self._masks(f, left, None if known is None else known % step)
+                frame.masks = tail_masks(frame, left, None if known is None else known % step)
                 self._vector_body(frame, node, whole_end)
 
         frame.aligned = ()
@@ -231,7 +245,7 @@ class Body:
             frame.index[node.loop.axis] = lo
             before = elements_before(frame, store, f.let(f"sub i64 {hi}, {lo}"))
             with f.when(f.let(f"icmp ne i64 {before}, 0")):
-                frame.masks = self._masks(f, before, None)
+                frame.masks = tail_masks(frame, before, None)
                 self._vector_body(frame, node, lo)
         return f.let(f"add i64 {lo}, {before}")
 
@@ -258,24 +272,6 @@ class Body:
         else:
             self.nodes(frame, node.body)
         frame.vector, frame.masks = None, None
-
-    def _masks(self, f: Function, left: str, known: int | None) -> tuple[str, ...]:
-        """The lanes of each vector that are among the `left` elements, `known` where it is.
-
-        LLVM 22 takes a masked store of truncated lanes, where it sees that only the first lane is
-        active, for a store of the whole wide element: it must not see that.
-        """
-        lanes, masks = self.nest.schedule.vector, []
-        kind, zeros = vector("i32", lanes), f"<{lanes} x i32> zeroinitializer"
-        few = f.let(f"trunc i64 {left} to i32")
-        for u in range(self.nest.schedule.unroll):
-            seen = known is not None and known - u * lanes != 1
-            count = few if seen else f.opaque("i32", few)
-            ramp = ", ".join(f"i32 {u * lanes + k}" for k in range(lanes))
-            one = f.let(f"insertelement {kind} poison, i32 {count}, i64 0")
-            limit = f.let(f"shufflevector {kind} {one}, {kind} poison, {zeros}")
-            masks.append(f.let(f"icmp slt {kind} <{ramp}>, {limit}"))
-        return tuple(masks)
 
     def _inner_cells(self, frame: Frame, node: For) -> list[tuple[str, Cell | Accumulate]]:
         """Fresh vector accumulators for reductions that began outside this loop.

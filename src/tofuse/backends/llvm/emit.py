@@ -147,7 +147,7 @@ class _Emitter:
                 at = rest if k == 0 else f.let(f"srem i64 {rest}, {trips[k]}")
                 rest = rest if k == 0 else f.let(f"sdiv i64 {rest}, {trips[k]}")
                 self.body.set_axis(frame, loop, at)
-            self.body.nodes(frame, phase.body)
+            self.body.pieces(frame, phase.body, phase.band)
             self.body.chains.step(frame, phase.band, phase.body)
 
     def _worker(self, k: int) -> str:

@@ -296,6 +296,26 @@ def fetch(frame: Frame, buffer: str, dtype: DType, at: str, elements: int) -> No
         frame.f.call("@llvm.prefetch.p0", "void", ("ptr", slot), read, near, data)
 
 
+def tail_masks(frame: Frame, left: str, known: int | None) -> tuple[str, ...]:
+    """The lanes of each vector that are among the `left` elements, `known` where it is.
+
+    LLVM 22 takes a masked store of truncated lanes, where it sees that only the first lane is
+    active, for a store of the whole wide element: it must not see that.
+    """
+    f, schedule = frame.f, frame.nest.schedule
+    lanes, masks = schedule.vector, []
+    kind, zeros = vector("i32", lanes), f"<{lanes} x i32> zeroinitializer"
+    few = f.let(f"trunc i64 {left} to i32")
+    for u in range(schedule.unroll):
+        seen = known is not None and known - u * lanes != 1
+        count = few if seen else f.opaque("i32", few)
+        ramp = ", ".join(f"i32 {u * lanes + k}" for k in range(lanes))
+        one = f.let(f"insertelement {kind} poison, i32 {count}, i64 0")
+        limit = f.let(f"shufflevector {kind} {one}, {kind} poison, {zeros}")
+        masks.append(f.let(f"icmp slt {kind} <{ramp}>, {limit}"))
+    return tuple(masks)
+
+
 def register(dtype: DType) -> DType:
     """The type that a value of memory has in a register."""
     return DType.F32 if dtype.is_half else dtype

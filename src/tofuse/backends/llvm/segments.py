@@ -1,14 +1,17 @@
-"""Where along the vector axis guards are known: a loop over pieces of a cat has no masks."""
+"""Where along an axis guards are known: there a loop over a cat is that over one of its pieces."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tofuse.backends.llvm.text import Function
 from tofuse.ir.kernel import Inside
-from tofuse.ir.loops import Do, For
+from tofuse.ir.loops import Do, Node
 
 MOST = 6  # segments of one loop; each is compiled by itself
+MOST_STATEMENTS = 256  # in all segments of a loop around others
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,12 @@ class Segment:
     known: dict[str, bool]
 
 
-def segments(node: For, extent: int, step: int) -> list[Segment]:
-    """A vector loop from 0 in pieces that start at multiples of `step`."""
-    guards = [n.stmt for n in node.body if isinstance(n, Do) and isinstance(n.stmt, Inside)]
-    ranges = {g.name: _range(g, node.loop.axis) for g in guards}
+def segments(
+    nodes: Sequence[Node], axis: str, extent: int, step: int, given: Mapping[str, bool]
+) -> list[Segment]:
+    """A loop from 0 in pieces that start at multiples of `step`; other guards are `given`."""
+    guards = [n.stmt for n in nodes if isinstance(n, Do) and isinstance(n.stmt, Inside)]
+    ranges = {g.name: _range(g, axis) for g in guards}
     cuts = {0, extent}
     for bounds in ranges.values():
         for b in bounds or ():
@@ -34,7 +39,7 @@ def segments(node: For, extent: int, step: int) -> list[Segment]:
         known: dict[str, bool] = {}
         for g in guards:
             inside = _outcome(ranges[g.name], start, end)
-            outer = known.get(g.guard) if g.guard is not None else True
+            outer = True if g.guard is None else known.get(g.guard, given.get(g.guard))
             if inside is False or outer is False:
                 known[g.name] = False
             elif inside and outer:
@@ -44,6 +49,12 @@ def segments(node: For, extent: int, step: int) -> list[Segment]:
         else:
             found.append(Segment(start, end, known))
     return found if 1 <= len(found) <= MOST else [Segment(0, extent, {})]
+
+
+def between(f: Function, at: str, start: int, end: int) -> str:
+    """Whether an index lies in a segment, as an i1."""
+    low, high = f.let(f"icmp sge i64 {at}, {start}"), f.let(f"icmp slt i64 {at}, {end}")
+    return f.let(f"and i1 {low}, {high}")
 
 
 def _range(g: Inside, axis: str) -> tuple[int, int] | None:
