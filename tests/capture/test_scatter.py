@@ -32,6 +32,18 @@ def test_slices_with_gaps(place, width, grad):
     assert not graph.library_calls
 
 
+@pytest.mark.parametrize("options", [{}, {"capture": "trace"}], ids=str)
+def test_strides_are_those_of_what_is_written_to(options):
+    x = torch.randn(6, 33).t()
+
+    def f(x):
+        z = x.clone()
+        z[:, ::2] = x[:, :3] * 3
+        return z
+
+    assert_as_eager(f, x, options=options)
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dim", [0, 1])
 def test_gradients_of_slices_with_gaps(place, dim):

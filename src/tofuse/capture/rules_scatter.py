@@ -28,7 +28,9 @@ def slice_backward(call: Call) -> Value:
     if step == 1 or grad.shape[dim] == 0:
         placed = _place(call, grad, dim, start, sizes[dim])
     else:
-        placed = _place_with_gaps(call, grad, dim, start, step, fixed(sizes[dim]))
+        return call.build.copy(
+            _place_with_gaps(call, grad, dim, start, step, fixed(sizes[dim]))
+        )  # no view: it may lie in any order
     return call.build.copy(placed) if placed is grad else placed
 
 
@@ -43,7 +45,7 @@ def slice_scatter(call: Call) -> Value:
     if step == 1 or fixed(source.shape[dim]) == 0:
         joined = _write(call, x, source, dim, start)
     else:
-        joined = _write_with_gaps(call, x, source, dim, start, step)
+        return call.build.copy(_write_with_gaps(call, x, source, dim, start, step))
     return call.build.copy(joined) if joined in (x, source) else joined
 
 
