@@ -13,10 +13,11 @@ from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
 from tofuse import tuning
 from tofuse.errors import OptionError
+from tofuse.fusion.lower import lower
 from tofuse.fusion.split import cuts, split
 from tofuse.fusion.storage import storages
 from tofuse.ir.parse import parse_graph as parse
-from tofuse.ir.region import Region
+from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.runtime.store import Store
 from tofuse.schedule.choose import choose_schedule
@@ -228,6 +229,24 @@ def test_a_region_is_split_where_both_sides_compute():
     assert [v.name for v in head.outputs] == ["v0"]
     assert [v.name for v in tail.outputs] == ["v2", "v4"]
     assert split(region, places, 4) is None, "no strides express v3"
+
+
+def test_two_views_of_one_tensor_are_one_tensor_by_themselves():
+    graph = parse("""graph(x: f32[6,8]) {
+  v0 = reshape(x, shape=(6, 2, 4)) : f32[6,2,4]
+  v1 = sum(v0, dims=(1, 2)) : f32[6]
+  v2 = broadcast(v1, dims=(0,), shape=(6, 8)) : f32[6,8]
+  v3 = mul(x, v2) : f32[6,8]
+  return v3
+}""")
+    storage = storages(graph)
+    views = [op for op in graph.ops if op.kind == "reshape"]
+    outputs = tuple(v for v in graph.outputs if v is not None)
+    region = Region("r", tuple(op for op in graph.ops if op not in views), outputs)
+    assert len(region.inputs) == 2
+    alone = tuning.by_itself(region, Partition(graph, (region,), storage, ()))
+    assert [v.name for v in alone.graph.inputs] == ["x"]
+    assert lower(alone.regions[0], alone.storage).kernel.axes == lower(region, storage).kernel.axes
 
 
 def test_the_option_is_checked():

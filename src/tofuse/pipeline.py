@@ -18,22 +18,20 @@ from tofuse.capture.gradients import gradients
 from tofuse.config import Config
 from tofuse.errors import CaptureError
 from tofuse.executors import executors_of
-from tofuse.fusion.cost import loss, nest_cost
+from tofuse.fusion.cost import nest_cost
 from tofuse.fusion.order import unfused_peak
 from tofuse.fusion.storage import is_view
 from tofuse.fusion.within import partition_within
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.executor import KERNELS, Request
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.kernel import Kernel
 from tofuse.ir.loops import Nest
-from tofuse.ir.machine import Machine
 from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.region_text import show_partition
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.show import show_graph
-from tofuse.ir.tiles import GpuTarget
+from tofuse.judge import Judge, gpu_misfit
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.passes.near_misses import near_misses
@@ -56,12 +54,8 @@ from tofuse.runtime.launch import find_vector_library, thread_count
 from tofuse.runtime.layouts import ByLayout
 from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.together import launch_count, sharing
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.nest import build_nest
-from tofuse.schedule.tile_nest import build_tiles
 from tofuse.schedule.variants import variants
-from tofuse.schedule.write_out import write_out
 from tofuse.tuning import Choice, Workshop, as_chosen, tune
 
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
@@ -106,15 +100,17 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     memory = captured.memory or EagerMemory(unfused_peak(graph))
     kept = frozenset(memory.kept if phase == "backward" else ())
     # symbols count as one guess in our sizes, as their first values in eager's
-    limit = unfused_peak(graph) if captured.symbols else memory.peak(phase)
+    limit = unfused_peak(graph, kept) if captured.symbols else memory.peak(phase)
+    judge = Judge(target, machine)
     part = partition_within(
         graph,
-        lambda k: misfit(k, target, machine),
+        judge.misfit,
         machine,
         None if _derived(captured) else limit + LITTLE,
         kept,
         config.fuel,
         gpu_misfit,
+        judge.cost,
     )
     stages.done("partition")
     _warn_refused(part.refused)
@@ -206,25 +202,6 @@ def compile_text(text: str, config: Config, keep: Keep = lambda report: None) ->
     places = {s: ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
     captured = Captured(graph, arguments, graph.outputs, (), places)
     return compile_captured(captured, graph.name, config, keep)
-
-
-def misfit(kernel: Kernel, target: Target, machine: Machine) -> str | None:
-    """Why a kernel has no loop nest, or a worse one than its parts; None where it is good."""
-    try:
-        kernel = write_out(kernel, target)
-        nest = build_nest(kernel, choose_schedule(kernel, target))
-    except Unschedulable as e:
-        return str(e)
-    return loss(nest_cost(nest, machine))
-
-
-def gpu_misfit(kernel: Kernel) -> str | None:
-    """Why a kernel has no launches on a GPU; None where it has, whatever they cost."""
-    try:
-        build_tiles(kernel, GpuTarget())
-    except Unschedulable as e:
-        return str(e)
-    return None
 
 
 def _warn_refused(refused: Sequence[Verdict]) -> None:

@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tofuse.errors import TofuseError
 from tofuse.fusion.hosts import device_of
 from tofuse.fusion.split import cuts, split
-from tofuse.fusion.storage import storages
+from tofuse.fusion.storage import is_view, storages
 from tofuse.ir.dims import symbols_of
+from tofuse.ir.graph import Op
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, parse_schedule
 from tofuse.ir.show import show_graph
@@ -112,8 +113,17 @@ def as_chosen(
 
 
 def by_itself(region: Region, part: Partition) -> Partition:
-    """A partition of one region, its inputs lying where they lie in the program."""
-    graph = region_graph(region, part.storage)
+    """A partition of one region, its inputs lying where they lie in the program: what it reads as
+    two views of one tensor is one tensor here too."""
+    makers, views = part.graph.producers(), dict[Op, None]()
+    work = [*region.inputs]
+    while work:
+        op = makers.get(work.pop())
+        if op is not None and is_view(op):
+            views[op] = None
+            work += op.inputs
+    ops = tuple(op for op in part.graph.ops if op in views or op in region.ops)
+    graph = region_graph(replace(region, ops=ops), part.storage)
     return Partition(graph, (Region(region.name, graph.ops, region.outputs),), storages(graph), ())
 
 

@@ -44,9 +44,9 @@ def test_other_axes_and_loops_without_guards_know_nothing():
 
 def test_elements_read_by_two_pieces_are_touched_once():
     k = halves(512, 1024)
-    assert touched(k, "x") == 0.5  # both halves read the same
-    assert touched(k, "w") == 1.0  # each its own
-    assert touched(k, "z") == touched(k, "y") == 1.0
+    assert touched(k)["x"] == 0.5  # both halves read the same
+    assert touched(k)["w"] == 1.0  # each its own
+    assert touched(k)["z"] == touched(k)["y"] == 1.0
 
 
 def test_a_dear_piece_costs_by_its_length():

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import tofuse
+from tofuse.api import compile_reporting
+from tofuse.config import make_config
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.order import ordered, peak_bytes, unfused_peak
 from tofuse.fusion.partition import partition
@@ -123,3 +125,17 @@ def test_many_regions_are_put_in_order_quickly():
     start = time.process_time()
     assert peak_bytes(ordered(part))[0] == 2 * T
     assert time.process_time() - start < 5  # 0.06 alone; the collector comes on top
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_what_a_backward_of_unknown_sizes_was_given_counts_on_both_sides():
+    def f(x):
+        for _ in range(12):
+            x = torch.tanh(x.cumsum(0))
+        return x
+
+    c, report = compile_reporting(f, make_config({"dynamic": True}))
+    c(torch.randn(64, 64, requires_grad=True)).sum().backward()
+    forward, backward = report.graphs
+    assert backward.eager_peak_bytes >= forward.saved_bytes > 0
+    assert not any("holds up to" in note for note in backward.notes)

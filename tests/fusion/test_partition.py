@@ -17,8 +17,8 @@ from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Partition
 from tofuse.ir.region_text import show_partition
 from tofuse.ir.types import DType, TensorType
+from tofuse.judge import Judge
 from tofuse.ops.shapes import make_op
-from tofuse.pipeline import misfit
 
 OPS = 2000
 SECONDS = 0.3  # 0.05 to 0.16 on a quiet core; half as fast where it is shared
@@ -135,7 +135,7 @@ NAMES = [make.__name__ for make in SHAPES]
 
 def cut(graph: Graph, fuel: int | None = None) -> Partition:
     target = host_target(2)
-    return partition(graph, lambda k: misfit(k, target, Machine()), Machine(), fuel)
+    return partition(graph, Judge(target, Machine()).misfit, Machine(), fuel)
 
 
 @pytest.mark.parametrize("make", SHAPES, ids=NAMES)
@@ -206,4 +206,4 @@ def test_equal_shapes_that_nothing_ties_are_checked():
     )
     for region in part.regions:
         kernel = coalesce(lower(region, part.storage).kernel)
-        assert misfit(kernel, host_target(2), Machine()) is None
+        assert Judge(host_target(2), Machine()).misfit(kernel) is None

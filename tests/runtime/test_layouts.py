@@ -7,6 +7,7 @@ import torch.nn.functional as F
 import tofuse
 from tests.support.peak import peak_bytes
 from tofuse.backends.aten.region import graph_runner
+from tofuse.runtime.execute import _relay
 
 
 def normed(x, weight):
@@ -44,6 +45,26 @@ def test_gradients_of_every_layout(layout, capture):
         expected = torch.autograd.grad(normed(*inputs), inputs, given)
         got = torch.autograd.grad(fast(*inputs), inputs, given)
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)  # sums over 1024
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_gradients_of_a_result_that_overlaps_itself(capture):
+    x = torch.randn(10, requires_grad=True)
+
+    def windows(x):
+        return (x * 2).unfold(0, 3, 1)
+
+    fast = tofuse.compile(windows, capture=capture)
+    for _ in range(3):
+        given = torch.randn(8, 3)
+        (expected,) = torch.autograd.grad(windows(x), x, given)
+        torch.testing.assert_close(torch.autograd.grad(fast(x), x, given)[0], expected)
+
+
+def test_what_is_repeated_is_laid_out_once():
+    given = torch.rand(2, 1, 3).expand(2, 4, 3)
+    laid = _relay(given, (1, 0, 2))
+    assert laid.stride() == (1, 0, 2) and torch.equal(laid, given)
 
 
 @pytest.mark.parametrize("kind", ["rows", "one number", "permuted"])

@@ -6,7 +6,7 @@ import torch
 from tests.support.kernels import run_nest
 from tofuse.ir.kernel_parse import parse_kernel
 from tofuse.ir.loops import Nest
-from tofuse.ir.schedule import Target
+from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import build_nest
 from tofuse.schedule.prefetch import with_prefetch
@@ -45,3 +45,35 @@ def test_what_lies_behind_the_last_row_is_not_read():
     x = torch.randn(1024, 1000)
     results = run_nest(softmax(1024, 1000), {"x0": x, "y1": torch.empty(1024, 1000)}, {}, threads=2)
     torch.testing.assert_close(results["y1"].view(1024, 1000), torch.softmax(x, -1))
+
+
+def columns(channels: int, places: int) -> Nest:
+    """Sums over places of ten channels of many: rows of 40 bytes."""
+    axes = f"i0:{channels} i1:{places} i2:10"
+    kernel = parse_kernel(f"""kernel k(x0: in f32, y1: out f32) over {axes} {{
+  v0 = load x0[(10)*i0 + ({10 * channels})*i1 + i2] : f32
+  v1 = exp v0 of f32 : f32
+  v2 = reduce sum<i1> v1 : f32
+  store y1[(10)*i0 + i2] v2 : f32
+}}""")
+    schedule = parse_schedule("order i0 i1 i2; parallel 1; vector 16; unroll 1")
+    return with_prefetch(build_nest(kernel, schedule))
+
+
+@pytest.mark.parametrize(
+    "channels, places, fetched",
+    [
+        (32, 1024, True),
+        (32, 64, False),  # in the cache anyway
+        (1, 65536, False),  # one row follows the other
+    ],
+)
+def test_short_rows_that_lie_apart_are_fetched_some_rows_ahead(channels, places, fetched):
+    assert repr(columns(channels, places)).count("ahead x0") == fetched
+
+
+def test_what_lies_behind_the_last_short_row_is_not_read():
+    x = torch.randn(1024, 320)
+    results = run_nest(columns(32, 1024), {"x0": x, "y1": torch.empty(320)}, {}, threads=2)
+    exact = x.double().exp().sum(0).float()
+    torch.testing.assert_close(results["y1"].view(320), exact, rtol=2e-6, atol=0)

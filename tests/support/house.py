@@ -171,6 +171,7 @@ LAYER: dict[str, int] = {
     "executors": 3,
     "tuning": 4,
     "building": 4,
+    "judge": 4,
     "products": 4,
     "assembly": 5,
     "contest": 5,

@@ -75,6 +75,8 @@ class Atoms:
             ex, ey = self._extent[x], self._extent[y]
             if ex == ey:
                 self._union(x, y)
+            elif 0 in (ex, ey):
+                raise Misaligned("an axis without elements has no parts")  # or any number of them
             elif (q := exact_div(ex, ey)) is not None:
                 hi, lo = self._split(x, q, ey)
                 self._union(lo, y)

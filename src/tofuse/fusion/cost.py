@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -27,11 +28,12 @@ from tofuse.ir.machine import Machine
 from tofuse.ir.schedule import Loop
 from tofuse.ir.tiles import TileProgram
 from tofuse.ir.types import DType
-from tofuse.ops.work import kernel_work, threads_worth
+from tofuse.ops.work import kernel_work, op_class, threads_worth
 
 LINE = 64  # bytes that memory moves at once
 OVERLAP = 0.15  # of the smaller of arithmetic and traffic is not hidden behind the larger
 MARGIN = 2.5  # by which a merge must be predicted slower: what it is held against is a lower bound
+SHORT_ROW, UNFORESEEN_NS = 512, 1.5  # bytes of a row that ends unnoticed; what a line of it takes
 FEW_LINES = 512  # strided lines that stay in the nearest cache from one loop to the next
 PARTLY = (0.75, 1.25)  # of the shared cache: between, part of what is read again is still there
 Access = Union[Load, Store, Take]  # noqa: UP007
@@ -40,8 +42,9 @@ Access = Union[Load, Store, Take]  # noqa: UP007
 @dataclass(frozen=True)
 class Cost:
     """Of one launch. `work_us` and `traffic_us` are what arithmetic and memory take alone, on the
-    threads there are; `again` counts additions' worth of work done more than once a value, and
-    `apart_us` is a bound from below on two kernels that do it once and pass it on in memory."""
+    threads there are, `even_us` all in long vectors of neighbours; `again` counts additions' worth
+    of work done more than once a value, and `apart_us` is a bound from below on two kernels that
+    do it once and pass it on in memory."""
 
     us: float
     work_us: float
@@ -50,6 +53,7 @@ class Cost:
     threads: int
     again: float
     apart_us: float
+    even_us: float
 
 
 def nest_cost(nest: Nest, machine: Machine) -> Cost:
@@ -112,11 +116,13 @@ class _Estimate:
     machine: Machine
     threads: int = 1  # that the phase at hand runs on
     work_ns: float = 0.0  # of one thread doing all
+    even_ns: float = 0.0  # of that, what neighbours in full vectors would take
+    strided_ns: float = 0.0  # what an access takes more that is none
     nbytes: dict[str, float] = field(default_factory=dict)  # from home, by buffer
     again_ns: float = 0.0  # traffic of rereading
     seen: dict[str, tuple[int, tuple[Loop, ...]]] = field(default_factory=dict)
     spent: list[tuple[Stmt, float, float]] = field(default_factory=list)  # points and ns, by place
-    values: dict[str, frozenset[str]] = field(default_factory=dict)  # the axes each depends on
+    values: Mapping[str, frozenset[str]] = field(default_factory=dict)  # axes each depends on
     phase: int = 0
     shares: dict[Stmt, float] = field(default_factory=dict)  # of the points that need it
 
@@ -130,34 +136,36 @@ class _Estimate:
         self.shares = shares(kernel, (*inside, *around))
         points = hint(product(a.extent for a in kernel.axes))
         worth = min(machine.threads, threads_worth(points, kernel_work(kernel)))
-        total, work, traffic, widest = machine.launch_us * 1e3, 0.0, 0.0, 1
+        total = even = machine.launch_us * 1e3
+        work, traffic, widest = 0.0, 0.0, 1
         spans = {s.buffer: _span(s, kernel) for s in _first_accesses(kernel)}
         footprint = sum(spans.values())
         past = frozenset(b.name for b in kernel.buffers if b.role == "stream")
         cached = sum(span for name, span in spans.items() if name not in past)
         for k, phase in enumerate(self.nest.phases):
-            self.phase, self.work_ns, self.again_ns, self.nbytes = k, 0.0, 0.0, {}
+            self.phase, self.nbytes = k, {}
+            self.work_ns = self.even_ns = self.again_ns = 0.0
             trips = math.prod(self._trips(lp, phase.band) for lp in phase.band)
             self.threads = max(1, min(worth, trips)) if phase.band else 1
             share = math.ceil(trips / self.threads) * self.threads / max(1, trips)
             widest = max(widest, self.threads)
             self._phase(phase, trips)
             busy = self.work_ns * share / self.threads
-            moved = self._moved(past, cached) + self.again_ns
-            total += max(busy, moved) + OVERLAP * min(busy, moved)
+            moved = self._moved(past, cached)
+            even += _together(self.even_ns * share / self.threads, moved)
+            moved += self.again_ns
+            total += _together(busy, moved)
             work, traffic = work + busy, traffic + moved
         if widest > 1:
-            total += machine.parallel_us * 1e3 * (0.5 + 0.5 * len(self.nest.phases))
+            waking = machine.parallel_us * 1e3 * (0.5 + 0.5 * len(self.nest.phases))
+            total, even = total + waking, even + waking
         repeated, passed, needed = self._recomputed()
         spared = work * (1 - needed)
-        once = machine.launch_us * 2e3 + max(work - spared, traffic)
-        apart = (
-            once + OVERLAP * min(work - spared, traffic) + passed / _rate(machine, passed, widest)
-        )
+        once = machine.launch_us * 2e3 + _together(work - spared, traffic)
+        apart = once + passed / _rate(machine, passed, widest)
         again = repeated / machine.cost("cheap")
-        return Cost(
-            total / 1e3, work / 1e3, traffic / 1e3, int(footprint), widest, again, apart / 1e3
-        )
+        us, work, traffic, apart, even = (ns / 1e3 for ns in (total, work, traffic, apart, even))
+        return Cost(us, work, traffic, int(footprint), widest, again, apart, even)
 
     def _moved(self, past: frozenset[str], cached: float) -> float:
         """ns of each byte from its home; what is stored past the caches takes no place in them."""
@@ -183,9 +191,12 @@ class _Estimate:
         for node in nodes:
             match node:
                 case Do():
-                    before = self.work_ns
+                    before, self.strided_ns = self.work_ns, 0.0
                     self._statement(node.stmt, around, times * self.shares.get(node.stmt, 1.0))
-                    self.spent.append((node.stmt, points, self.work_ns - before))
+                    spent = self.work_ns - before
+                    self.spent.append((node.stmt, points, spent))
+                    full = times * (1 if self._in_vectors(around) else self.machine.lanes)
+                    self.even_ns += (spent - self.strided_ns) * points / max(1.0, full)
                 case Restore():
                     self._arithmetic("load", node.scratch.dtype, around, times)
                 case For():
@@ -266,9 +277,12 @@ class _Estimate:
                 kind, vectors = "load", step
         dtype = buffer.dtype if kind == "load" else DType.F32
         self._arithmetic(kind, dtype, around, times * vectors)
+        if kind == "strided":
+            self.strided_ns = (self.machine.cost("strided") - self.machine.cost("load")) * times
         if buffer.dtype.is_half:
             self._arithmetic("cheap", DType.F32, around, times)
         span = _span(stmt, self.nest.kernel)
+        self._short_rows(stmt, around, times, buffer.dtype.itemsize, span)
         if step > 1 and vector is not None:
             self._lines(stmt, vector, step, times, buffer.dtype.itemsize, span)
         before = self.seen.get(stmt.buffer)
@@ -308,6 +322,21 @@ class _Estimate:
                 self.machine, held * self.threads, self.threads
             )
 
+    def _short_rows(
+        self, stmt: Access, around: tuple[Loop, ...], times: float, itemsize: int, span: float
+    ) -> None:
+        """Rows of a few lines that lie apart: the processor does not foresee the next one."""
+        if len(around) < 2 or not self._in_vectors(around) or span <= self.machine.l2_bytes / 2:
+            return
+        outside, along = (lp.axis for lp in around[-2:])
+        extent = hint(self.nest.kernel.extent(along))
+        row, step = extent * itemsize, abs(hint(stmt.index.coefficient(outside))) * itemsize
+        if stmt.index.coefficient(along) == 1 and row <= SHORT_ROW and step >= row + LINE:
+            lines = math.ceil(row / LINE) + (row % LINE != 0) / 2
+            lanes = self.nest.schedule.vector
+            rows = times / (math.ceil(extent / lanes) * lanes) / self.threads
+            self.again_ns += rows * lines * UNFORESEEN_NS
+
     def _row_bytes(self, stmt: Access, common: list[Loop], itemsize: int) -> float:
         """Bytes of a buffer that the loops inside the common ones run over."""
         tiles = {lp.axis: lp.strip for lp in common if lp.strip}
@@ -328,9 +357,8 @@ class _Estimate:
         _, runs = iteration_axes(kernel)
         points = {s: math.prod(hint(kernel.extent(a)) for a in runs[s]) for s in kernel.body}
         wanted: dict[str, int] = {}  # how often a value is read at most, if nothing is repeated
-        for s in kernel.body:
-            for name in uses(s):
-                wanted[name] = max(wanted.get(name, 0), points[s])
+        for s, name in ((x, n) for x in kernel.body for n in uses(x)):
+            wanted[name] = max(wanted.get(name, 0), points[s])
         for s, ran, ns in self.spent:
             once = wanted.get(s.name, 0) if isinstance(s, (Load, Take)) else points[s]
             part = min(1.0, once / max(1.0, ran))
@@ -339,6 +367,11 @@ class _Estimate:
                 repeated += ns * (1 - part)
                 nbytes += 2.0 * points[s] * s.dtype.itemsize
         return repeated, nbytes, left / max(1e-9, sum(ns for _, _, ns in self.spent))
+
+
+def _together(work: float, traffic: float) -> float:
+    """ns of arithmetic and memory side by side."""
+    return max(work, traffic) + OVERLAP * min(work, traffic)
 
 
 def _first_accesses(kernel: Kernel) -> list[Access]:
@@ -355,7 +388,7 @@ def _first_accesses(kernel: Kernel) -> list[Access]:
 def _span(stmt: Access, kernel: Kernel) -> float:
     """Bytes of distinct elements that an access touches."""
     buffer = next(b for b in kernel.buffers if b.name == stmt.buffer)
-    elements = _distinct(stmt.index, kernel) * touched(kernel, stmt.buffer)
+    elements = _distinct(stmt.index, kernel) * touched(kernel).get(stmt.buffer, 1.0)
     if isinstance(stmt, Take):
         points = math.prod(hint(a.extent) for a in kernel.axes)
         elements = min(points, elements * hint(stmt.extent))
@@ -365,23 +398,3 @@ def _span(stmt: Access, kernel: Kernel) -> float:
 def _distinct(index: Affine, kernel: Kernel) -> int:
     """How many places an affine index takes, if no two points share one."""
     return math.prod(hint(kernel.extent(a)) for a in index.axes)
-
-
-def op_class(op: str) -> str:
-    """The row of a machine's table of costs for an elementwise op."""
-    return _CLASSES.get(op, "cheap")
-
-
-def _rows(kind: str, names: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), kind)
-
-
-_CLASSES = {
-    **_rows("divide", "div sqrt rsqrt reciprocal"),
-    **_rows("exp", "exp exp2 expm1 log log2 log10 log1p sigmoid"),
-    **_rows("tanh", "sinh cosh tanh"),
-    **_rows("sin", "sin cos"),
-    **_rows("erf", "tan asin acos atan asinh acosh atanh erf erfc"),
-    **_rows("pow", "pow atan2 hypot lgamma"),
-    **_rows("remainder", "truncdiv floordiv remainder fmod"),
-}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from tofuse.ir.dims import hint
@@ -61,22 +62,25 @@ def _wanted(
     return dict.fromkeys(uses(s), own)
 
 
-def touched(kernel: Kernel, buffer: str) -> float:
-    """The part of the points that touch elements of a buffer of their own: below 1 where the
-    accesses to it are all guarded. Accesses of one guard length that start together are one."""
+@lru_cache(maxsize=8)
+def touched(kernel: Kernel) -> Mapping[str, float]:
+    """For buffers whose accesses are all guarded the part of the points that touch elements of
+    their own. Accesses of one guard length that start together are one."""
     guards = {s.name: s for s in kernel.body if isinstance(s, Inside)}
-    parts: dict[tuple[object, ...], float] = {}
+    reach = {n: _part(g, kernel) if g.guard is None else None for n, g in guards.items()}
+    found: dict[str, dict[tuple[object, ...], float]] = {}
     for s in kernel.body:
-        if not isinstance(s, (Load, Store)) or s.buffer != buffer:
+        if not isinstance(s, (Load, Store)):
             continue
-        guard = guards.get(s.guard or "") if isinstance(s, Load) else None
-        part = None if guard is None or guard.guard is not None else _part(guard, kernel)
+        part = reach.get(s.guard) if isinstance(s, Load) and s.guard is not None else None
+        parts = found.setdefault(s.buffer, {})
         if part is None:
-            return 1.0
+            parts[()] = 1.0
+            continue
         axis, lo, hi = part
         start = s.index.const + s.index.coefficient(axis) * lo
         parts[repr(start), s.index.terms] = (hi - lo) / max(1, hint(kernel.extent(axis)))
-    return min(1.0, sum(parts.values())) if parts else 1.0
+    return {name: min(1.0, sum(parts.values())) for name, parts in found.items()}
 
 
 def _part(guard: Inside, kernel: Kernel) -> Part | None:

@@ -47,10 +47,17 @@ class Lowered:
     arguments: tuple[Value, ...]
 
 
-def lower(region: Region, storage: dict[Value, Strided], *, exact: bool = False) -> Lowered:
+def lower(
+    region: Region,
+    storage: dict[Value, Strided],
+    *,
+    exact: bool = False,
+    halves: frozenset[str] = frozenset(),
+) -> Lowered:
     """The kernel of a region; raises Misaligned where its values have no common axes.
 
-    `exact` rounds half-precision values after every op, as eager does.
+    `exact` rounds half-precision values after every op, as eager does; otherwise only those
+    named in `halves` are.
     """
     try:
         alignment = align(region.ops, storage)
@@ -60,7 +67,7 @@ def lower(region: Region, storage: dict[Value, Strided], *, exact: bool = False)
             raise
         region, storage = flat
         alignment = align(region.ops, storage)
-    return _Lowering(region, storage, alignment, exact).run()
+    return _Lowering(region, storage, alignment, exact, halves).run()
 
 
 @dataclass(eq=False)
@@ -69,9 +76,9 @@ class _Lowering:
     storage: dict[Value, Strided]
     alignment: Alignment
     exact: bool
+    halves: frozenset[str]
     body: list[Stmt] = field(default_factory=list)
     types: dict[str, DType] = field(default_factory=dict)
-    stored: set[str] = field(default_factory=set)  # what is read from memory
     memo: dict[tuple[object, ...], Arg] = field(default_factory=dict)
     buffers: dict[tuple[Value, str], Buffer] = field(default_factory=dict)
     axes: dict[Atom, Axis] = field(default_factory=dict)
@@ -146,8 +153,6 @@ class _Lowering:
             raise Misaligned("slices of joins of slices: the same would be computed too often")
         self.body.append(stmt)
         self.types[stmt.name] = stmt.dtype
-        if isinstance(stmt, (Load, Take)):
-            self.stored.add(stmt.name)
         return stmt.name
 
     def fresh(self) -> str:
@@ -155,15 +160,6 @@ class _Lowering:
 
     def compute(self, op: str, args: tuple[Arg, ...], dtype: DType, of: DType) -> Arg:
         return self.add(Compute(self.fresh(), op, args, dtype, of))
-
-    def as_stored(self, arg: Arg, dtype: DType) -> Arg:
-        """A half as memory would hold it: a maximum that was kept equals what it was taken of."""
-        key = ("stored", arg)
-        if not isinstance(arg, str) or self.exact or arg in self.stored:
-            return arg
-        if key not in self.memo:
-            self.memo[key] = rounded(self.compute, arg, dtype)
-        return self.memo[key]
 
     def operand(self, op: Op, k: int, sub: Substitution, guard: str | None) -> Arg:
         x = op.operands[k]
@@ -195,7 +191,8 @@ class _Lowering:
                 raise Misaligned("a deep chain of slices")
             op = self.producers[v]
             made = _EMIT[opdef(op.kind).pattern](self, op, sub, guard)
-            if self.exact and v.dtype.is_half and isinstance(made, str):
+            exact = self.exact or v.name in self.halves
+            if exact and v.dtype.is_half and isinstance(made, str):
                 made = rounded(self.compute, made, v.dtype)
             self.memo[key] = made
         return self.memo[key]
@@ -206,8 +203,6 @@ def _elementwise(self: _Lowering, op: Op, sub: Substitution, guard: str | None) 
     of = operand_type(op)
     if op.kind == "convert":
         return converted(self.compute, args[0], of, op.result.dtype)
-    if op.kind in COMPARISONS and of.is_half and Scalar(0) not in args:
-        args = tuple(self.as_stored(a, of) for a in args)
     return self.compute(op.kind, args, register(op.result.dtype), register(of))
 
 
@@ -375,8 +370,6 @@ def stmt_dims(stmt: Stmt) -> list[Dim]:
             indices = [stmt.index]
     return found + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
 
-
-COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 _EMIT: dict[Pattern, Callable[[_Lowering, Op, Substitution, str | None], Arg]] = {
     Pattern.ELEMENTWISE: _elementwise,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from tofuse.fusion.storage import dense_strides
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Attr, Graph, Op, Value, substitute
 from tofuse.ir.region import Strided
@@ -47,7 +48,8 @@ def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
             moved = {v: r for v in op.inputs if (r := real(v, fine)) is not None and r is not v}
             op = replace(op, operands=substitute(op.operands, moved)) if moved else op
         ops.append(op)
-    outputs = tuple(real(v, _returnable) for v in graph.outputs)
+    made = {v for v, op in makers.items() if op.kind != "opaque"}
+    outputs = tuple(real(v, lambda v, s: _returnable(v, s, made)) for v in graph.outputs)
     return graph if tuple(ops) == graph.ops else replace(graph, ops=tuple(ops), outputs=outputs)
 
 
@@ -70,12 +72,20 @@ def _expressible(v: Value, storage: dict[Value, Strided]) -> bool:
     return v in storage and all(hint(s) >= 0 for s in storage[v].strides)
 
 
-def _returnable(v: Value, storage: dict[Value, Strided]) -> bool:
-    """Whether it may go to the caller: no elements repeat (stride 0) that eager has apart."""
+def _returnable(v: Value, storage: dict[Value, Strided], made: Collection[Value]) -> bool:
+    """Whether it may go to the caller: no elements repeat (stride 0) that eager has apart.
+
+    What eager has without gaps lies in the same order, but in memory that is not ours to lay out.
+    """
     if not _expressible(v, storage):
         return False
-    places = zip(v.shape, v.layout, storage[v].strides, strict=True)
-    return not any(extent != 1 and there == 0 != seen for extent, seen, there in places)
+    strides = storage[v].strides
+    places = list(zip(v.shape, v.layout, strides, strict=True))
+    if any(extent != 1 and there == 0 != seen for extent, seen, there in places):
+        return False
+    if v.layout != dense_strides(v) or storage[v].root not in made:
+        return True
+    return all(extent == 1 or hint(seen) == hint(there) for extent, seen, there in places)
 
 
 NEEDS: dict[Pattern, Fine] = {

@@ -1,10 +1,11 @@
-"""Readable names for kernels, from what they compute."""
+"""Readable names: of kernels, from what they compute, and of rules that ops are fused by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tofuse.ir.graph import Op
+from tofuse.ops.table import Pattern
 
 
 def region_name(ops: Sequence[Op], number: int) -> str:
@@ -28,3 +29,11 @@ _IDIOMS = (
     ("dropout", {"uniform"}),
 )
 _DULL = {"convert", "sub", "where", "full", "div", "ge", "lt", "le", "gt"}
+
+
+RULE_NAMES = {
+    Pattern.ELEMENTWISE: "elementwise over common axes",
+    Pattern.REDUCE: "reduction over the producer's axes",
+    Pattern.TAKE: "index computed in place",
+    Pattern.JOIN: "pieces read in place",
+}

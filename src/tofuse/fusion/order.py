@@ -31,11 +31,11 @@ def peak_bytes(
     return _Lives(part, held).peak(part.regions)
 
 
-def unfused_peak(graph: Graph) -> int:
-    """The peak of running every op by itself, views as views."""
+def unfused_peak(graph: Graph, held: frozenset[str] = frozenset()) -> int:
+    """The peak of running every op by itself, views as views; `held` as in `peak_bytes`."""
     ops = [op for op in graph.ops if not is_view(op)]
     regions = tuple(Region("", (op,), op.results) for op in ops)
-    return peak_bytes(Partition(graph, regions, storages(graph), ()))[0]
+    return peak_bytes(Partition(graph, regions, storages(graph), ()), held)[0]
 
 
 @dataclass(eq=False)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import traffic_us
+from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, roots
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
-from tofuse.fusion.names import region_name
+from tofuse.fusion.names import RULE_NAMES, region_name
 from tofuse.fusion.storage import is_view, storages
+from tofuse.fusion.weigh import GAIN, Costs, Fits, Judges, dearer, is_uneven, loops_change
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.hints import asked_for, kept_apart
-from tofuse.ir.kernel import Kernel
 from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import Pattern, opdef
@@ -29,7 +30,6 @@ JOINED_WORK = 40.0  # additions an element, about what writing and reading a pie
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 SPREAD = 8  # shapes of its readers: a value that more of them need is computed once, before
 NO_FUEL = "no fuel left"
-Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
 
 
 def partition(
@@ -39,14 +39,16 @@ def partition(
     fuel: int | None = None,
     apart: frozenset[str] = frozenset(),
     fits_gpu: Fits | None = None,
+    costs: Costs | None = None,
 ) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone.
 
     With `fuel` only so many merges are made, the first ones of those that are made without. The
     ops whose results are named in `apart` are no part of a larger kernel. Kernels for GPUs are
-    asked of `fits_gpu`; without it each of their ops stays by itself.
+    asked of `fits_gpu`; without it each of their ops stays by itself. Those for the CPU whose
+    loops serve a part of them badly are weighed by `costs`, merge by merge.
     """
-    ask = _Fits(fits, fits_gpu)
+    ask = Judges(fits, fits_gpu, costs)
     part = _cut(graph, ask, machine, None, apart)
     folded = fold_epilogues(part)
     if folded is not part.graph or fuel is not None:
@@ -54,19 +56,8 @@ def partition(
     return part
 
 
-@dataclass(frozen=True)
-class _Fits:
-    """Whom to ask on which device."""
-
-    cpu: Fits
-    gpu: Fits | None
-
-    def on(self, device: str) -> Fits | None:
-        return self.cpu if device == "cpu" else self.gpu
-
-
 def _cut(
-    graph: Graph, fits: _Fits, machine: Machine, fuel: int | None, apart: frozenset[str]
+    graph: Graph, fits: Judges, machine: Machine, fuel: int | None, apart: frozenset[str]
 ) -> Partition:
     storage = storages(graph)
     real = materialise(graph, storage)
@@ -77,7 +68,7 @@ def _cut(
 @dataclass(eq=False)
 class _Partitioner:
     graph: Graph
-    fits: _Fits
+    fits: Judges
     machine: Machine
     fuel: int | None
     apart: frozenset[str]
@@ -88,11 +79,13 @@ class _Partitioner:
     producers: dict[Value, Op] = field(default_factory=dict)
     users: dict[Value, list[Op]] = field(default_factory=dict)
     reasons: dict[tuple[Op, Op], str] = field(default_factory=dict)
+    costs: dict[Group, tuple[int, Cost | None]] = field(default_factory=dict)  # of so many ops
     flat: dict[Group, bool] = field(default_factory=dict)  # elementwise ops only
     joins: dict[Group, list[Op]] = field(default_factory=dict)  # the cats and pads in it
     returned: set[Value] = field(default_factory=set)  # roots of the graph's outputs
     readers: dict[Value, list[Op]] = field(default_factory=dict)  # through views too
     spread: dict[Op, bool] = field(default_factory=dict)
+    uneven: list[tuple[list[Op], float]] = field(default_factory=list)  # kernels and their cost
     trusting: bool = False
     trusted: dict[Op, int] = field(default_factory=dict)
     merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order: a member of each group
@@ -108,6 +101,8 @@ class _Partitioner:
         self.readers = {v: self._reading(v) for v in values}
         if not self._grow_on_trust():
             self._grow()
+            if self._trust_wholes():
+                self._grow()
         self._share_inputs()
         self._stop_at(len(self.merges) if self.fuel is None else self.fuel)
         regions = [self._region(g, k) for k, g in enumerate(self.groups.sorted())]
@@ -125,7 +120,7 @@ class _Partitioner:
 
     def _grow(self) -> None:
         self.groups = Groups(self.order)
-        self.reasons, self.flat, self.joins, self.merges = {}, {}, {}, []
+        self.reasons, self.flat, self.joins, self.merges, self.costs = {}, {}, {}, [], {}
         for op in self.graph.ops:
             if not self.view[op]:
                 self._place(op)
@@ -145,8 +140,29 @@ class _Partitioner:
         return len(good) == len(groups)
 
     def _fits(self, group: Group) -> bool:
-        plain = self.flat[group] and self._plain(set(group.ops))
-        return plain or self._misfit(group.ops) is None
+        if self.flat[group] and self._plain(set(group.ops)):
+            return True
+        reason, cost = self._judged(group.ops)
+        if is_uneven(cost):
+            self.uneven.append((group.ops, cost.us))
+            return False
+        return reason is None
+
+    def _trust_wholes(self) -> bool:
+        """Trust uneven kernels after all whose parts, as they grew, are not predicted to gain."""
+        before = len(self.trusted)
+        for k, (ops, us) in enumerate(self.uneven):
+            parts = [self._cost(g) for g in dict.fromkeys(self.groups.of[op] for op in ops)]
+            apart = sum(math.inf if c is None else c.us for c in parts)
+            if len(parts) > 1 and apart >= GAIN * us:
+                self.trusted |= dict.fromkeys(ops, -1 - k)
+        return len(self.trusted) > before
+
+    def _cost(self, group: Group) -> Cost | None:
+        known = self.costs.get(group)
+        if known is None or known[0] != len(group.ops):
+            known = self.costs[group] = (len(group.ops), self._judged(group.ops)[1])
+        return known[1]
 
     def _place(self, op: Op) -> None:
         """Put an op into the kernel of its producers, the largest saving first."""
@@ -229,7 +245,11 @@ class _Partitioner:
         known = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(known) == 1 and None not in known:
             return None
-        return self._misfit(self.groups.merged_ops(a, b))
+        reason, together = self._judged(self.groups.merged_ops(a, b))
+        weighed = is_uneven(together) and not asked_for(producer, consumer)
+        if not weighed or not loops_change(a.ops, b.ops):
+            return reason
+        return dearer(together, (self._cost(a), self._cost(b)))
 
     def _dear_join(self, a: Group, b: Group) -> str | None:
         """Whether a join would compute too much: every element computes all pieces, and picks."""
@@ -279,18 +299,17 @@ class _Partitioner:
         maker = self.producers.get(v)
         return maker is not None and self.view[maker] and self.makers.get(v) in inside
 
-    def _misfit(self, ops: list[Op]) -> str | None:
-        """Why these ops are not one kernel, found by lowering and scheduling them."""
+    def _judged(self, ops: list[Op]) -> tuple[str | None, Cost | None]:
+        """Why these ops are not one kernel, or what it costs, by lowering and scheduling them."""
+        device = device_of(ops)
         try:
-            region = self._build(ops, "attempt")
-            lowered = lower(region, self.storage)
-            kernel = with_hosts(coalesce(lowered.kernel), lowered.arguments, device_of(ops))
+            lowered = lower(self._build(ops, "attempt"), self.storage)
+            kernel = with_hosts(coalesce(lowered.kernel), lowered.arguments, device)
         except Misaligned as e:
-            return str(e)
+            return str(e), None
         if len(kernel.buffers) > MAX_BUFFERS:
-            return f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
-        fits = self.fits.on(device_of(ops))
-        return None if fits is None else fits(kernel)
+            return f"a kernel reads and writes at most {MAX_BUFFERS} buffers", None
+        return self.fits.judge(kernel, device)
 
     def _share_inputs(self) -> None:
         """Merge kernels that read the same large tensor: it is then read once."""
@@ -364,7 +383,7 @@ class _Partitioner:
         stored = s.result in self.returned or len(here) < len(self.readers[s.result])
         # each reader saves a read, the first of them the write too
         nbytes = hint(s.result.type.nbytes) * (2 if op is here[0] and not stored else 1)
-        rule = _RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
+        rule = RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
         rule += ", as fuse asks" if asked_for(s, op) else ""
         machine = machine_on(s.result.type.device, self.machine)
         gain = traffic_us(machine, nbytes) + machine.launch_us
@@ -374,11 +393,3 @@ class _Partitioner:
 def _sibling(a: Op, b: Op) -> Verdict:
     """Of two ops in one kernel for what they read."""
     return Verdict(a.result.name, b.result.name, True, "both read one tensor", loc=b.loc)
-
-
-_RULE_NAMES = {
-    Pattern.ELEMENTWISE: "elementwise over common axes",
-    Pattern.REDUCE: "reduction over the producer's axes",
-    Pattern.TAKE: "index computed in place",
-    Pattern.JOIN: "pieces read in place",
-}

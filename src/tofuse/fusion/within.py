@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.order import ordered, peak_bytes
-from tofuse.fusion.partition import Fits, partition
+from tofuse.fusion.partition import partition
+from tofuse.fusion.weigh import Costs, Fits
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition
 
@@ -19,6 +20,7 @@ def partition_within(
     held: frozenset[str] = frozenset(),
     fuel: int | None = None,
     fits_gpu: Fits | None = None,
+    costs: Costs | None = None,
 ) -> Partition:
     """Regions in order, whose peak is at most `limit` bytes, or else the lowest one found.
 
@@ -27,7 +29,7 @@ def partition_within(
     inputs that live for these regions alone.
     """
     apart: frozenset[str] = frozenset()
-    best = ordered(partition(graph, fits, machine, fuel, apart, fits_gpu), held)
+    best = ordered(partition(graph, fits, machine, fuel, apart, fits_gpu, costs), held)
     least, causes = peak_bytes(best, held)
     for _ in range(ROUNDS):
         kernels = [r for r in causes if not r.library and len(r.ops) > 1]
@@ -36,7 +38,7 @@ def partition_within(
         if limit is None or least <= limit or names <= apart:
             break
         apart |= names
-        part = ordered(partition(graph, fits, machine, fuel, apart, fits_gpu), held)
+        part = ordered(partition(graph, fits, machine, fuel, apart, fits_gpu, costs), held)
         most, causes = peak_bytes(part, held)
         if most < least:
             best, least = part, most

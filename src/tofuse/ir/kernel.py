@@ -7,8 +7,9 @@ and vectors are the schedule's business (`ir/schedule.py`, `ir/loops.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Union
 
 from tofuse.ir.dims import Dim, show_dim
@@ -190,8 +191,12 @@ class Kernel:
     symbols: tuple[str, ...]
     body: tuple[Stmt, ...]
 
+    @cached_property
+    def extents(self) -> Mapping[str, Dim]:
+        return {a.name: a.extent for a in self.axes}
+
     def extent(self, axis: str) -> Dim:
-        return next(a.extent for a in self.axes if a.name == axis)
+        return self.extents[axis]
 
     def __repr__(self) -> str:
         return show_kernel(self)
@@ -227,7 +232,10 @@ def own_axes(stmt: Stmt) -> tuple[str, ...]:
             return stmt.index.axes
 
 
-def iteration_axes(kernel: Kernel) -> tuple[dict[str, frozenset[str]], dict[Stmt, frozenset[str]]]:
+@lru_cache(maxsize=8)
+def iteration_axes(
+    kernel: Kernel,
+) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
     """Per value name the axes it depends on, and per statement the axes it runs over.
 
     The two differ for a reduction: it runs over its operand's axes, its value depends on the rest.

@@ -1,4 +1,4 @@
-"""How much work a kernel is, and how many threads that is worth."""
+"""How much work a kernel is, of which classes, and how many threads that is worth."""
 
 from __future__ import annotations
 
@@ -22,3 +22,23 @@ def kernel_work(kernel: Kernel) -> float:
 def threads_worth(elements: int, work: float) -> int:
     """How many threads that many points of that much work are worth."""
     return max(1, int(elements * work / WORK_PER_THREAD))
+
+
+def op_class(op: str) -> str:
+    """The row of a machine's table of costs for an elementwise op."""
+    return _CLASSES.get(op, "cheap")
+
+
+def _rows(kind: str, names: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), kind)
+
+
+_CLASSES = {
+    **_rows("divide", "div sqrt rsqrt reciprocal"),
+    **_rows("exp", "exp exp2 expm1 log log2 log10 log1p sigmoid"),
+    **_rows("tanh", "sinh cosh tanh"),
+    **_rows("sin", "sin cos"),
+    **_rows("erf", "tan asin acos atan asinh acosh atanh erf erfc"),
+    **_rows("pow", "pow atan2 hypot lgamma"),
+    **_rows("remainder", "truncdiv floordiv remainder fmod"),
+}

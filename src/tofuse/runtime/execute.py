@@ -9,7 +9,7 @@ from torch._C._dynamo.guards import _empty_strided_cpu  # type: ignore[attr-defi
 from torch.autograd import profiler
 
 from tofuse.ir.dims import Dim, product, show_dim
-from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View
+from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
 from tofuse.runtime.clock import Clock, now
@@ -86,12 +86,15 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
             new = f"{p.name} := relay({p.name}, {laid})))" if p.written else ""
             lines.append(check + old + (new or f"relay({p.name}, {laid})"))
     groups = groups_of(plan)
+    returned = frozenset(plan.results)
     for k, step in enumerate(plan.steps):
         if timed and isinstance(step, (Launch, Call)):  # one by one, also those of a group
             lines += ["begin = now()", *_step_source(step), f"lap({k}, begin, now())"]
         elif isinstance(step, Launch) and step.group is not None:
             launches = groups[step.group]
             lines += _group_source(launches) if step is launches[-1] else []
+        elif isinstance(step, View):
+            lines.append(_view_source(step, step.name in returned))
         else:
             lines += _step_source(step)
     lines += ["for old, new in moved: old.data_ptr() == new.data_ptr() or old.copy_(new)"] * changes
@@ -99,7 +102,7 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
     return "\n    ".join(lines)
 
 
-def _step_source(step: Step) -> list[str]:
+def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
     match step:
         case Arena():
             return [
@@ -125,14 +128,16 @@ def _step_source(step: Step) -> list[str]:
             ]
         case Call():
             return _call_source(step)
-        case View():
-            offset = f"{step.source}.storage_offset() + {show_dim(step.offset)}"
-            return [
-                f"{step.name} = as_strided({step.source}, {_dims(step.shape)}, "
-                f"{_dims(step.strides)}, {offset})"
-            ]
         case Release():
             return [f"del {', '.join(step.names)}"]
+
+
+def _view_source(step: View, returned: bool) -> str:
+    """A view. One that is returned is none to autograd, which refuses writes into views that an
+    autograd function made; what a view is to eager, AOTAutograd makes from its base."""
+    offset = f"{step.source}.storage_offset() + {show_dim(step.offset)}"
+    made = f"as_strided({step.source}, {_dims(step.shape)}, {_dims(step.strides)}, {offset})"
+    return f"{step.name} = {made}{'.detach()' if returned else ''}"
 
 
 def _group_source(launches: Sequence[Launch]) -> list[str]:
@@ -188,12 +193,14 @@ def _operator(target: str) -> object:
 
 def _relay(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """The tensor laid out as the kernels were compiled for; where only empty or size-1 dimensions
-    differ, in the same memory."""
+    differ, in the same memory. Along a stride of 0 its elements are equal."""
     same = all(a == b or n == 1 for a, b, n in zip(t.stride(), strides, t.shape, strict=True))
     if same or t.numel() == 0:
-        return t.as_strided(t.shape, strides)
-    laid = torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device)
-    return laid.copy_(t)
+        return t.as_strided(t.shape, strides).detach()
+    apart = tuple(1 if s == 0 else n for s, n in zip(strides, t.shape, strict=True))
+    laid = torch.empty_strided(apart, strides, dtype=t.dtype, device=t.device)
+    laid.copy_(t.as_strided(apart, t.stride()))  # what is repeated is written once
+    return laid.expand(t.shape)
 
 
 def _traced(name: str, kernel: Callable[..., None], *words: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.ir.dims import hint, known_multiple
@@ -67,7 +68,7 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
 class _Facts:
     """`row`: axes reduced and then walked again; `reduced`: all that are; `order`: by stride."""
 
-    runs: dict[Stmt, frozenset[str]]
+    runs: Mapping[Stmt, frozenset[str]]
     row: frozenset[str]
     reduced: frozenset[str]
     order: tuple[str, ...]

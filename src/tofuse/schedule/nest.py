@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.ir.chains import is_cut, stages, steps_of
@@ -51,9 +51,9 @@ def build_nest(kernel: Kernel, schedule: Schedule, *, repeat: bool = False) -> N
 
 def _repeated_axes(
     kernel: Kernel, schedule: Schedule
-) -> tuple[dict[str, frozenset[str]], dict[Stmt, frozenset[str]]]:
+) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
     """`iteration_axes` of a kernel whose inner reductions depend on all loops around them."""
-    values, runs = iteration_axes(kernel)
+    values, runs = ({**m} for m in iteration_axes(kernel))
     names = [lp.axis for lp in schedule.loops]
     for s in kernel.body:
         runs[s] |= frozenset().union(*(values[u] for u in uses(s)))
@@ -71,8 +71,8 @@ def _repeated_axes(
 class _Builder:
     kernel: Kernel
     schedule: Schedule
-    values: dict[str, frozenset[str]]
-    runs: dict[Stmt, frozenset[str]]
+    values: Mapping[str, frozenset[str]]
+    runs: Mapping[Stmt, frozenset[str]]
     makers: dict[str, Definition] = field(default_factory=dict)
     scratch: dict[str, Scratch] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)  # the level that a scratch array spans

@@ -1,4 +1,4 @@
-"""Nest -> Nest: bring the next row into the cache while a later pass computes on this one."""
+"""Nest -> Nest: bring rows into the cache that the processor does not foresee."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from tofuse.ops.table import OPS, opdef
 LARGE = 1 << 20  # bytes of a tensor that is not in the L2 cache anyway
 BUSY = 8.0  # additions per element of a pass that leaves time for fetching, such as an exp
 ROW_BYTES = 256 * 1024  # of rows fetched ahead, beside as much of this row: half an L2 cache
+SHORT = 512  # bytes of a row that is over before the processor follows it
+APART = 64  # bytes between such rows: at least a line
+ROWS = 16  # that are under way at once
 
 
 def with_prefetch(nest: Nest) -> Nest:
     """Let the costliest later pass over a row ask for what the first will read of the next row.
 
-    The first pass waits for memory, and a pass that computes much leaves memory idle; see
-    docs/measurements.md.
+    The first pass waits for memory, and a pass that computes much leaves memory idle. Short rows
+    that lie apart are asked for some rows ahead. See docs/measurements.md.
     """
     return replace(nest, phases=tuple(_phase(nest.kernel, p) for p in nest.phases))
 
@@ -35,11 +38,15 @@ def _nodes(kernel: Kernel, nodes: Sequence[Node], around: Loop | None) -> tuple[
         replace(n, body=_nodes(kernel, n.body, n.loop)) if isinstance(n, For) else n for n in nodes
     ]
     passes = [n for n in result if isinstance(n, For)]
+    if around is not None and not around.strip:
+        passes = [replace(n, ahead=_short_rows(kernel, n, around.axis)) for n in passes]
+        rest = iter(passes)
+        result = [next(rest) if isinstance(n, For) else n for n in result]
     later = [n for n in passes[1:] if n.loop == passes[0].loop]
     if around is None or around.strip or not later:
         return tuple(result)
     busiest = max(later, key=_cost)
-    if _cost(busiest) >= BUSY:
+    if _cost(busiest) >= BUSY and not busiest.ahead:
         ahead = _ahead(kernel, passes[0], around.axis)
         result[result.index(busiest)] = replace(busiest, ahead=ahead)
     return tuple(result)
@@ -68,6 +75,24 @@ def _ahead(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:
     if row > ROW_BYTES:
         return ()
     return tuple(replace(s, index=s.index + affine([], s.index.coefficient(axis))) for s in loads)
+
+
+def _short_rows(kernel: Kernel, pass_: For, axis: str) -> tuple[Load, ...]:
+    """What an innermost loop reads in short rows of large tensors, some rows on along `axis`."""
+    if any(isinstance(n, For) for n in pass_.body):
+        return pass_.ahead
+    _, runs = iteration_axes(kernel)
+    along = pass_.loop.axis
+    found: list[Load] = []
+    for s in (n.stmt for n in pass_.body if isinstance(n, Do)):
+        if not isinstance(s, Load) or s.guard is not None or s.index.coefficient(along) != 1:
+            continue
+        row = _bytes(kernel, s, frozenset([along]))
+        step = s.index.coefficient(axis)
+        far = hint(step) * _bytes(kernel, s, frozenset()) >= row + APART
+        if row <= SHORT and far and _bytes(kernel, s, runs[s]) >= LARGE:
+            found.append(replace(s, index=s.index + affine([], step * ROWS)))
+    return tuple(found)
 
 
 def _bytes(kernel: Kernel, s: Load, axes: frozenset[str]) -> int:

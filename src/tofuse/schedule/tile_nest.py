@@ -211,7 +211,7 @@ class _Spaces:
     """Workspace for the parts and the results of reductions that programs share."""
 
     def __init__(
-        self, kernel: Kernel, values: dict[str, frozenset[str]], shares: int, count: int
+        self, kernel: Kernel, values: Mapping[str, frozenset[str]], shares: int, count: int
     ) -> None:
         self.kernel, self.values, self.shares, self.count = kernel, values, shares, count
         self.axis = f"p{count}"

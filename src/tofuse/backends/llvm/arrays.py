@@ -104,9 +104,7 @@ def update_array(frame: Frame, a: Accumulate, values: Sequence[str]) -> None:
         mask = frame.mask(u)
         slot = frame.scratch_element((*a.stages, a.array)[0], u)
         if a.best is None:
-            old = frame.load(slot, dtype, lanes, mask)
-            new = combine(frame, r.op, old, x, dtype, lanes)
-            frame.store(slot, dtype, new, lanes, mask)
+            _update(frame, a, slot, x, mask)
             continue
         assert r.position is not None
         f, ints, kind = frame.f, vector("i64", lanes), vector(REGISTER[dtype], lanes)
@@ -122,6 +120,23 @@ def update_array(frame: Frame, a: Accumulate, values: Sequence[str]) -> None:
         place = f.let(f"select {bits} {better}, {ints} {at}, {ints} {where}")
         frame.store(best_slot, dtype, best, lanes, mask)
         frame.store(slot, DType.I64, place, lanes, mask)
+
+
+def _update(frame: Frame, a: Accumulate, slot: str, x: str, mask: str | None) -> None:
+    """Take a vector into the elements at `slot`.
+
+    Where the padding has room for a whole vector, lanes that are masked keep what lies there: a
+    load that follows a masked store waits until it has reached the cache.
+    """
+    assert a.array is not None
+    dtype, lanes, op = a.array.dtype, frame.lanes, a.reduce.op
+    whole = mask is None or (frame.unroll == 1 and lanes <= _lanes(frame, a.array))
+    old = frame.load(slot, dtype, lanes, None if whole else mask)
+    new = combine(frame, op, old, x, dtype, lanes)
+    if whole and mask is not None:
+        kind = vector(REGISTER[dtype], lanes)
+        new = frame.f.let(f"select {vector('i1', lanes)} {mask}, {kind} {new}, {kind} {old}")
+    frame.store(slot, dtype, new, lanes, None if whole else mask)
 
 
 def fold_into_array(frame: Frame, cell: Cell, a: Accumulate) -> None:

@@ -211,7 +211,7 @@ class Body:
 
         `extent` is the number of iterations where it is known, to leave out what never runs.
         """
-        f, schedule, loop = frame.f, self.nest.schedule, node.loop
+        f, schedule = frame.f, self.nest.schedule
         step = schedule.vector * schedule.unroll
         stores = to_align(frame, node, extent)
         if stores:
@@ -226,8 +226,6 @@ class Body:
         if known is None or known >= step:
             blocks = self._blocks(frame, node, lo, whole_end)
             with blocks as (start, end), self.scope(frame), f.loop(start, end, str(step)) as at:
-                frame.index[loop.axis] = at
-                emit_ahead(frame, node.ahead, self.memory, schedule)
                 self._vector_body(frame, node, at)
         if known is None or known % step:
             rest = f.let(f"icmp slt i64 {whole_end}, {hi}")
@@ -267,6 +265,7 @@ class Body:
 
     def _vector_body(self, frame: Frame, node: For, at: str) -> None:
         frame.vector, frame.index[node.loop.axis] = node.loop.axis, at
+        emit_ahead(frame, node.ahead, self.memory, self.nest.schedule)
         if frame.rows is not None:
             self._together(frame, node, frame.rows)
         else:
