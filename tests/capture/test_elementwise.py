@@ -140,3 +140,21 @@ def test_texts_at_every_width(name, native):
     for elem in ("f32", "f64"):
         for width in (1, 2, 4, 8, 16):
             llvm.parse_assembly("\n".join(library_definition(name, elem, width, native).values()))
+
+
+BESIDE_NUMBERS = {
+    "comparisons": lambda x: torch.stack([x == 0.37, x >= 0.37, x > 0.37, x < 0.37, x != 0.37]),
+    "remainders": lambda x: torch.stack([x % 0.37, torch.fmod(x, 0.37), torch.remainder(0.37, x)]),
+    "sums": lambda x: torch.stack([x + 0.37, x - 0.37, 0.37 - x]),
+    "products": lambda x: torch.stack([x * 0.37, x / 0.37]),
+    "powers": lambda x: torch.stack([x.abs() ** 0.37, 0.37 ** x.abs()]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", BESIDE_NUMBERS)
+def test_numbers_beside_halves_are_rounded_where_eager_rounds_them(name, dtype):
+    x = torch.linspace(-40, 40, 500).to(dtype)
+    x[:3] = torch.tensor([0.37, -0.37, 0.74])
+    compiled = tofuse.compile(BESIDE_NUMBERS[name], precision="eager")
+    torch.testing.assert_close(compiled(x), BESIDE_NUMBERS[name](x), rtol=0, atol=0)

@@ -44,6 +44,29 @@ def test_strides_are_those_of_what_is_written_to(options):
     assert_as_eager(f, x, options=options)
 
 
+def test_what_is_written_becomes_of_the_type_of_what_it_is_written_to():
+    x = torch.arange(12.0).reshape(3, 4)
+
+    def f(x):
+        mask, whole = x > 5, x.long()
+        row, rows = x[1] / 3, x[:2] / 3
+        return (
+            *(torch.select_scatter(t, row, 0, -1) for t in (mask, whole)),
+            *(torch.slice_scatter(t, rows, 0, 1, 3) for t in (mask, whole)),
+        )
+
+    assert_as_eager(f, x, rtol=0, atol=0)
+    assert not tofuse.explain(f)(x).library_calls
+
+
+def test_nothing_is_written_to_nothing():
+    def f(x):
+        x[:1] *= 2
+        return torch.slice_scatter(x, x[1:], 0, 1)
+
+    assert_as_eager(f, torch.zeros(0, 3), options={"strict": True})
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("dim", [0, 1])
 def test_gradients_of_slices_with_gaps(place, dim):
@@ -117,3 +140,37 @@ def test_sizes_that_are_symbols():
     for rows in (7, 1, 20):
         x = torch.randn(rows, 8)
         assert torch.equal(compiled(x), f(x))
+
+
+MASK, ROWS = torch.arange(40).reshape(8, 5) % 3 == 0, torch.arange(8) % 3 == 0
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 5)])
+@pytest.mark.parametrize("mask", [MASK, ROWS], ids=["elements", "rows"])
+def test_one_value_that_trains_is_a_where(mask, shape):
+    shape = shape if mask is ROWS else shape[:0]
+    x, y = torch.randn(8, 5, requires_grad=True), torch.randn(shape, requires_grad=True)
+    assert_as_eager(masked, x, mask, y)
+    assert not tofuse.explain(masked)(x, mask, y).library_calls
+
+
+@pytest.mark.parametrize("mask", [MASK, ROWS], ids=["elements", "rows"])
+def test_a_value_that_trains_for_each_place(mask):
+    """The write is PyTorch's, and only that; it is checked, once."""
+    x = torch.randn(8, 5, requires_grad=True)
+    y = torch.randn(int(mask.sum()), *x.shape[mask.dim() :], requires_grad=True)
+    assert_as_eager(masked, x, mask, y)
+    report = tofuse.explain(masked)(x, mask, y)
+    assert [c.name.split(".")[1] for c in report.library_calls] == [
+        "_assert_async",
+        "masked_scatter",
+        "masked_scatter_backward",
+    ]
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        tofuse.compile(masked)(x, mask, y[1:])
+
+
+def masked(x, mask, y):
+    z = torch.sin(x) * 2
+    z[mask] = y
+    return (z * 3).tanh()

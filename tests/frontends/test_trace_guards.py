@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 import tofuse
@@ -211,3 +212,31 @@ def test_threads_that_compile_and_threads_that_run():
     runner.join()
     assert not errors
     assert torch.equal(tofuse.compile(lambda x: x + 1)(torch.ones(3)), torch.full((3,), 2.0))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_inside(reentrant):
+    def body(x, w):
+        return torch.tanh(x @ w) * x
+
+    def f(x, w):
+        return torch.utils.checkpoint.checkpoint(body, x, w, use_reentrant=reentrant).sum(-1)
+
+    compiled = tofuse.compile(f, capture="trace")
+    for _ in range(2):
+        grads = []
+        for g in (compiled, f):
+            x, w = (torch.ones(4, 4).triu().requires_grad_() for _ in range(2))
+            g(x, w).sum().backward()
+            grads.append((x.grad, w.grad))
+        torch.testing.assert_close(*grads)
+
+
+def test_writes_into_windows_are_an_error_and_reads_are_not():
+    def write(x):
+        x.unfold(0, 2, 3)[1:].T[0] = 5
+        return x + 1
+
+    with pytest.raises(CaptureError, match=r"test_trace_guards\.py:\d+.*windows"):
+        tofuse.compile(write, **TRACE)(torch.randn(8))
+    assert_as_eager(lambda x: (x * 2).unfold(0, 2, 1).sum(-1), torch.randn(8), options=TRACE)

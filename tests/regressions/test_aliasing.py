@@ -39,6 +39,15 @@ def test_a_write_into_an_input_that_overlaps_itself_is_as_eager():
             fn(*copies((expanded,)))
 
 
+@pytest.mark.parametrize("fn", [lambda m: ~m, lambda m: m & m.all(0), lambda m: m | m.any(0)])
+def test_operators_on_masks_are_no_writes(fn):
+    """Their names, `invert`, `and_` and `or_`, look like those of writes."""
+    mask = torch.tensor([True, False, True]).expand(4, 3)
+    assert_as_eager(fn, mask)
+    report = tofuse.explain(fn)(mask)
+    assert report.kernels and not any("whole" in note for note in report.notes)
+
+
 @pytest.mark.parametrize("strides", [(2, 1), (0, 1), (1, 1)])
 def test_reading_an_input_that_overlaps_itself(strides):
     """pytorch 152425"""
@@ -60,6 +69,17 @@ def test_arguments_that_alias_after_arguments_that_did_not():
         compiled = tofuse.compile(f)
         for pair in (first, apart, same, crossed, disjoint, apart, same):
             assert_same(outcome(compiled, copies(pair), {}), outcome(f, copies(pair), {}))
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_what_lies_between_windows_is_kept_where_these_are_written(step):
+    def f(x):
+        windows = x.unfold(0, 2, step)
+        windows[1:].transpose(0, 1).mul_(3)
+        return x + 1
+
+    assert_as_eager(f, torch.arange(9.0) + 1, rtol=0, atol=0)
+    assert_as_eager(lambda x: f(x * 2), torch.arange(9.0) + 1, rtol=0, atol=0)
 
 
 @torch.library.custom_op("tofuse_tests::shift", mutates_args={"x"})
@@ -314,6 +334,18 @@ def test_one_result_returned_several_times():
         assert_as_eager(f, x)
 
 
+def test_a_piece_beside_the_whole_that_it_is_a_piece_of():
+    def f(x):
+        y = x * 2
+        z = torch.cat([y, x + 1])
+        return z, z[:6]
+
+    for x in (X, X.clone().requires_grad_()):
+        whole, piece = tofuse.compile(f)(x)
+        assert whole.data_ptr() == piece.data_ptr()
+        assert_as_eager(f, x)
+
+
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 def test_a_result_beside_its_detached_self(capture):
     """Autograd gives nothing for the one, and something for the other and its views."""
@@ -333,3 +365,33 @@ def test_gradients_of_results_whose_elements_lie_on_one_another():
     x = X.clone().requires_grad_()
     assert_as_eager(lambda x: (x * 2).unfold(1, 3, 1), x)
     assert_as_eager(lambda x: (x * 2).unfold(0, 3, 1)[1:], x)
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
+def test_a_result_that_is_no_view_in_eager_may_be_written(grad):
+    """A copy that a reshape makes, and that stands in a tensor of another shape here."""
+
+    def merge(x):
+        return x.transpose(0, 1).reshape(8, 6)
+
+    x = torch.randn(2, 8, 3, requires_grad=True)
+    made = []
+    for fn in (merge, tofuse.compile(merge)):
+        with torch.set_grad_enabled(grad):
+            y = fn(x)
+        assert not y._is_view()
+        y[torch.tensor([1, 2])] = x.detach()[0, 0].repeat(2) * 2
+        y.mul_(x.sum())
+        made += [y, *torch.autograd.grad(y.square().sum(), x)]
+    torch.testing.assert_close(made[2:], made[:2])
+
+
+def test_a_saved_index_whose_elements_lie_on_one_another():
+    """Its rows are one row here and apart in eager, each of them expanded, with gaps between."""
+
+    def f(x, y):
+        rows = (x + 1)[None].expand(2, 8).clone()[:, 1:5]
+        return (y * 2).scatter(2, rows.unsqueeze(1).expand(2, 3, 4), 0.5).sin()
+
+    x, y = torch.arange(8) % 7, torch.randn(2, 3, 8, requires_grad=True)
+    assert_as_eager(f, x, y)

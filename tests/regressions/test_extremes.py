@@ -67,15 +67,17 @@ def test_cross_entropy_of_special_rows():
 KEPT = {
     "one axis": lambda x, y: (x * y + x).amax(-1),
     "magnitudes": lambda x, y: torch.linalg.vector_norm(x * y, torch.inf, dim=0),
-    "both": lambda x, y: torch.stack(torch.aminmax(x * y, dim=-1)),
+    "both": lambda x, y: torch.stack(((x * y).amin(-1), (x * y).amax(-1))),
     "scaled": lambda x, y: x * y / (x * y).abs().amax(-1, keepdim=True),
+    "of a chain": lambda x, y: ((x * y).sin() + x * y * 0.3).amax(-1),
+    "in floats": lambda x, y: ((x * y).sin() * 1.37).float().amax(-1),
 }
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", KEPT)
 def test_a_maximum_that_was_kept_is_found_again(name, dtype):
-    """A maximum is kept as a half; what it was taken of is computed again, in floats."""
+    """A maximum is kept as a half; what it was taken of is computed again, rounded as before."""
     values = [torch.randn(33, 40).to(dtype) for _ in range(2)]
 
     def gradients(fn, kind):
@@ -84,5 +86,4 @@ def test_a_maximum_that_was_kept_is_found_again(name, dtype):
 
     ours, eager = gradients(tofuse.compile(KEPT[name]), dtype), gradients(KEPT[name], dtype)
     for a, b in zip(ours, eager, strict=True):
-        apart = a.numel() - ((a - b).abs() <= 0.1 * b.abs() + 0.1).sum()
-        assert apart <= 6, f"{apart} gradients differ"  # where another element rounds to the same
+        torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)

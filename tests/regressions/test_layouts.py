@@ -60,3 +60,33 @@ def test_operators_that_lay_a_given_result_as_their_operands_lie(dynamic):
     w, given = torch.rand(4, requires_grad=True), torch.randn(3, 4, 14, 14)
     ours = torch.autograd.grad(tofuse.compile(f, dynamic=dynamic)(x, w), w, given)
     torch.testing.assert_close(ours, torch.autograd.grad(f(x, w), w, given))
+
+
+def written_columns(x):
+    made = x.clone()
+    made.t()[::2] = x.t()[::2] * 3
+    return made.t()
+
+
+IMAGES = torch.randn(2, 8, 4, 6)
+SHUFFLED = {
+    "roll": lambda x: (x * 2).roll(1, 2),
+    "rolls": lambda x: x.roll((1, -9), (2, 1)),
+    "roll of all": lambda x: x.roll(5),
+    "roll by nothing": lambda x: x.roll(4, 2),
+    "channel_shuffle": lambda x: F.channel_shuffle(x * 2, 2),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2) + 1,
+    "a view of what is written": lambda x: written_columns(x[0, 0]),
+}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_results_lie_as_eagers(name, layout):
+    x = IMAGES.contiguous(memory_format=layout).requires_grad_()
+    ours, eager = tofuse.compile(SHUFFLED[name])(x), SHUFFLED[name](x)
+    torch.testing.assert_close(ours, eager, check_stride=True)
+    given = torch.randn_like(eager)
+    (got,), (expected,) = (torch.autograd.grad(y, x, given) for y in (ours, eager))
+    torch.testing.assert_close(got, expected)

@@ -65,6 +65,22 @@ def test_floats_to_integers():
     assert_as_eager(f, torch.tensor([1.7, -1.7, 100.5, -100.2, 0.3, -0.0]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_sums_and_products_into_bools(dtype):
+    """Whether any is true, or all are; two make no false."""
+    x = torch.tensor([[1, 3, 0, -1], [2, 4, 0, 1]]).to(dtype)
+
+    def f(x):
+        return x.sum(0, dtype=torch.bool), x.prod(1, dtype=torch.bool)
+
+    assert_as_eager(f, x, rtol=0, atol=0)
+
+
+def test_a_sum_without_nan_into_a_bool():
+    x = torch.tensor([[1, 3, 0, -1], [2, 4, 0, 1]])  # of floats torch 2.11 has none
+    assert_as_eager(lambda x: x.nansum(dtype=torch.bool), x, rtol=0, atol=0)
+
+
 NAN, INF = float("nan"), float("inf")
 SPECIAL = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 1e-40, 3.5, -2.5])
 EXACT = {

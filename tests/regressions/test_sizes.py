@@ -133,6 +133,27 @@ def test_empty_zero_dim_and_size_one_tensors(name):
                 assert_as_eager(OPS[name], x, calls=1)
 
 
+NOTHING = {
+    "mean square": lambda x: F.mse_loss(x, x.detach() * 2),
+    "huber": lambda x: F.huber_loss(x, x.detach() * 2),
+    "smooth": lambda x: F.smooth_l1_loss(x, x.detach() * 2),
+    "rows": lambda x: F.embedding(torch.zeros(0, dtype=torch.long), x),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_losses_and_rows_of_nothing_train(name, shape):
+    x = torch.randn(shape, requires_grad=True)
+    assert_as_eager(NOTHING[name], x, calls=1, options={"strict": True})
+
+
+def test_groups_of_nothing_are_compiled_in_finite_time():
+    """An axis without elements divides into any number of others, again and again."""
+    x = torch.randn(0, 3, requires_grad=True)
+    assert_as_eager(lambda x: F.group_norm(x, 1), x, calls=1, options={"strict": True})
+
+
 def test_tensors_beyond_two_to_the_31_elements_are_addressed_in_64_bits():
     """Common: pages that nobody touches cost nothing, so the addresses are real."""
     far = 2**31

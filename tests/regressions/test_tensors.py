@@ -130,3 +130,14 @@ def test_meta_tensors_run_through_pytorch():
     report = tofuse.explain(lambda x: x * 2 + 1)(x)
     assert not report.kernels and len(report.library_calls) == 2
     assert tofuse.compile(lambda x: x * 2 + 1)(*copies((x,))).device.type == "meta"
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="a build without oneDNN")
+def test_tensors_in_layouts_of_onednn_run_through_pytorch():
+    def f(x):
+        return x.to_mkldnn().relu().to_dense() * 2
+
+    x = torch.randn(3, 4)
+    assert torch.equal(tofuse.compile(f)(x), f(x))
+    (graph,) = tofuse.explain(lambda x: (x.relu() * x).to_dense())(x.to_mkldnn()).graphs
+    assert "oneDNN" in graph.notes[0]

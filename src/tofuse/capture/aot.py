@@ -15,6 +15,7 @@ from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import NOTES
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.gradients import accept_any_layout
+from tofuse.capture.masks import write_by_mask
 from tofuse.capture.partition import partition
 from tofuse.capture.positions import gather_positions
 from tofuse.capture.programs import (
@@ -76,13 +77,14 @@ def aot_backend(
         return found
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-        reason = refusal(gm)
+        reason = refusal(gm, example_inputs)
         if reason is not None:
             refused(reason)
             return gm.forward
         pass_through_dropout(gm)
         hide_resizing(gm)
         gather_positions(gm)
+        write_by_mask(gm)
         resize_whole(gm)
         try:
             relaid = channels_last(gm)

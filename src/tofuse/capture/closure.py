@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tofuse.capture.arguments import is_size
-from tofuse.capture.programs import overlaps_itself
+from tofuse.capture.programs import memory, overlaps_itself, writes_by_name
 from tofuse.errors import CaptureError
 
 Function = Callable[..., object]
@@ -71,6 +71,7 @@ class _Closed(TorchFunctionMode):
         self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.real: dict[int, torch.Tensor] = {}
         self.outside = [(t, *_gradient(t)) for t in given]
+        self.windows: dict[int, torch.Tensor] = {}
 
     def __torch_function__(
         self,
@@ -82,10 +83,22 @@ class _Closed(TorchFunctionMode):
         args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=is_size)
         if func in GRADIENT and any(args[0] is fake for fake, *_ in self.outside):
             raise _Unfollowed("reads or changes .grad of a tensor from outside")
-        if _writes_twice(func, args):
+        written = _written(func, args)
+        if written is not None and overlaps_itself(innermost(written)):
             raise RuntimeError("it writes into a tensor that overlaps itself")
+        if id(written) in self.windows:  # AOTAutograd zeroes what lies between them
+            raise RuntimeError("it writes into windows of a tensor")
         result = func(*args, **kwargs)
+        if args and isinstance(result, torch.Tensor):
+            self._note_windows(func, args[0], result)
         return self.real.get(id(result), result)
+
+    def _note_windows(self, func: Function, source: object, result: torch.Tensor) -> None:
+        """Remember the results of `unfold`, and views of them."""
+        if not isinstance(source, torch.Tensor) or _place(source) != _place(result):
+            return
+        if getattr(func, "__name__", "") == "unfold" or id(source) in self.windows:
+            self.windows[id(result)] = result
 
     def _fake(self, x: object) -> object:
         if not isinstance(x, torch.Tensor) or isinstance(innermost(x), FakeTensor):
@@ -128,21 +141,26 @@ def _gradient(t: torch.Tensor) -> tuple[int, int]:
     return (0, 0) if grad is None else (id(grad), grad._version)
 
 
-def _writes_twice(func: Function, args: tuple[object, ...]) -> bool:
-    """Whether a call writes into a tensor of which several elements are in one place."""
+def _written(func: Function, args: tuple[object, ...]) -> torch.Tensor | None:
+    """The tensor that a call writes into."""
     name = getattr(func, "__name__", "")
-    if name in METADATA or not name.endswith("_") or name.endswith("__"):
-        return False
+    if name in METADATA or not writes_by_name(name):
+        return None
     if not args or not isinstance(args[0], torch.Tensor):
-        return False
-    written = innermost(args[0])
-    return written.layout is torch.strided and overlaps_itself(written)
+        return None
+    return args[0] if innermost(args[0]).layout is torch.strided else None
 
 
 def _unhooked() -> AbstractContextManager[object]:
     """What autograd would keep of stand-ins is no business of the caller's hooks."""
     hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
     return saved_tensors_hooks(lambda x: x, lambda x: x) if hooked else nullcontext()
+
+
+def _place(x: torch.Tensor) -> int | None:
+    """The same number for tensors that share memory; None for those without strides."""
+    x = innermost(x)
+    return memory(x) if x.layout is torch.strided else None
 
 
 def innermost(x: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,9 @@ def decompositions(
             op = getattr(getattr(aten, packet), overload)
             if op in table:
                 table[op] = _as_the_library_lays(table[op])
+    for packet in MEANS.split():
+        op = getattr(aten, packet).default
+        table[op] = _of_nothing_too(table[op])
     table.update(ELEMENTWISE)
     if own_random:
         table.update(RANDOM_DECOMPOSITIONS)
@@ -128,6 +131,12 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.
     return loss
 
 
+def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
+    """ATen's result has the type of what is written to; that of torch's, the wider one."""
+    written: Tensor = torch_table[aten.select_scatter.default](x, source.to(x.dtype), dim, index)
+    return written
+
+
 def _as_the_library_lays(norm: Decomposition) -> Decomposition:
     """A batch norm's result lies row by row or channels last, however its input lies."""
 
@@ -135,6 +144,17 @@ def _as_the_library_lays(norm: Decomposition) -> Decomposition:
         result, *others = norm(x, *rest, **options)
         assert result is not None
         return (result.contiguous(memory_format=suggest_memory_format(x)), *others)
+
+    return apply
+
+
+def _of_nothing_too(gradient: Decomposition) -> Decomposition:
+    """A mean's gradient; torch's rule divides a Python number by the count, also of nothing."""
+
+    def apply(grad: Tensor, x: Tensor, *rest: object) -> Tensor:
+        result = torch.zeros_like(x) if x.numel() == 0 else gradient(grad, x, *rest)
+        assert isinstance(result, Tensor)
+        return result
 
     return apply
 
@@ -167,7 +187,8 @@ def _embedding_dense_backward(
     """Rows added to zeros, by an operator that can write into warm memory."""
     if scale_grad_by_freq or grad.device.type != "cpu":
         return NotImplemented
-    rows, places = grad.reshape(-1, grad.shape[-1]), indices.reshape(-1)
+    places = indices.reshape(-1)
+    rows = grad.reshape(places.shape[0], grad.shape[-1])
     if padding_idx >= 0:
         rows = torch.where((places == padding_idx).unsqueeze(1), 0.0, rows)
     zeros = grad.new_zeros(()).expand(num_weights, grad.shape[-1])
@@ -201,7 +222,35 @@ def _convolution_backward(
     return found[0], found[1], found[2]
 
 
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """The two parts of each dimension joined the other way round, laid out as a cat is."""
+    if not all(isinstance(n, int) for n in x.shape):
+        return NotImplemented
+    if not dims:
+        return _roll(x.reshape(-1), shifts, (0,)).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        extent = x.shape[dim]
+        at = -shift % extent if extent else 0
+        x = torch.cat((x.narrow(dim, at, extent - at), x.narrow(dim, 0, at)), dim)
+    return x
+
+
+def _laid_as_given(rule: Decomposition) -> Decomposition:
+    """A rule of torch's whose result ATen lays out as the image that is given."""
+
+    def laid(x: Tensor, groups: int) -> Tensor:
+        made = rule(x, groups)
+        assert isinstance(made, Tensor)
+        return made.contiguous(memory_format=suggest_memory_format(x))
+
+    return laid
+
+
+SHUFFLES = (aten.channel_shuffle.default, aten.pixel_shuffle.default, aten.pixel_unshuffle.default)
+
 OWN: dict[OpOverload, Decomposition] = {
+    aten.roll.default: _roll,
+    **{op: _laid_as_given(torch_table[op]) for op in SHUFFLES},
     aten.linalg_vector_norm.default: _linalg_vector_norm,
     aten._foreach_norm.Scalar: _foreach_norm,
     aten.convolution_backward.default: _convolution_backward,
@@ -209,6 +258,7 @@ OWN: dict[OpOverload, Decomposition] = {
     aten.huber_loss.default: _huber_loss,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
+    aten.select_scatter.default: _select_scatter,
     aten.fmax.default: _fmax,
     aten.fmin.default: _fmin,
 }
@@ -218,6 +268,8 @@ BATCH_NORMS = (
     "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update "
     "_batch_norm_with_update_functional"
 )
+
+MEANS = "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"
 
 FOREACH = (
     "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp "
@@ -257,7 +309,7 @@ FROM_TORCH = (
     # reductions of several ops
     "aminmax count_nonzero nansum norm dist trace",
     # views and rearrangements
-    "affine_grid_generator block_diag channel_shuffle diag_embed pixel_shuffle pixel_unshuffle",
+    "affine_grid_generator block_diag diag_embed",
     "rot90 select_scatter tril triu tril_indices triu_indices meshgrid unsafe_split",
     "unsafe_split_with_sizes _reshape_alias expand_copy permute_copy squeeze_copy t_copy",
     "transpose_copy unsqueeze_copy unbind_copy split_with_sizes_copy view_copy",

@@ -21,12 +21,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import CheckpointFunction
 
 from tofuse.capture.aot import Boxed, boxed, partition_joint
 from tofuse.capture.arguments import is_size
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import Function, Substitute, data_errors
 from tofuse.capture.decompose import decompositions
+from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.rng import merge_seeds
 
 Run = Callable[[list[object]], list[torch.Tensor]]
@@ -85,7 +87,8 @@ class _Tree:
         closed = list(zip(self.closed, tensors[self.given :], strict=True))
         mapping = {id(real): traced for real, traced in closed}
         mapping |= {key: tensors[k] for key, k in self.again.items()}
-        with Substitute(mapping, {id(traced): real for real, traced in closed}), _open_lstms():
+        real = {id(traced): real for real, traced in closed}
+        with Substitute(mapping, real), _open_lstms(), _open_checkpoints():
             result = self.function(*tensors[: self.given])
         leaves, self.spec = tree_flatten(result, is_leaf=is_size)
         self.leaves = [mapping.get(id(x), x) for x in leaves]
@@ -123,6 +126,21 @@ def _open_lstms() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(enabled)
 
 
+@contextmanager
+def _open_checkpoints() -> Iterator[None]:
+    """Reentrant checkpoints run what they hold: how they compute it again cannot be traced, and
+    what is saved is the partition's decision."""
+
+    def apply(run: Callable[..., object], preserve_rng_state: bool, *args: object) -> object:
+        return run(*args)
+
+    CheckpointFunction.apply = apply  # type: ignore[method-assign]  # taken back below
+    try:
+        yield
+    finally:
+        del CheckpointFunction.apply  # which uncovers the inherited one
+
+
 _TENSOR = object()  # the place of a tensor among results
 
 
@@ -143,6 +161,8 @@ class _Parts:
             self.context = TracingContext.try_get() or self.context
             if phase == "backward":
                 return boxed(lambda args: self.backward()(args))
+            if phase == "forward":
+                accept_any_layout()
             module = merge_seeds(gm) if phase == "inference" else gm
             self.runs[phase] = self._compile(module, phase)
             return boxed(self.runs[phase])

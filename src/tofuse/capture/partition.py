@@ -80,8 +80,12 @@ def partition(
     forward, backward = _extract_fwd_bwd_modules(
         joint, tensors, saved_sym_nodes=numbers, num_fwd_outputs=num_fwd_outputs
     )
+    done = {n.name for n in plan.forward if n.op == "call_function"}
+    forward.graph.eliminate_dead_code(is_impure_node=_must_stay)
+    backward.graph.eliminate_dead_code(
+        is_impure_node=lambda n: _must_stay(n) and n.name not in done  # checks are made once
+    )
     for module in (forward, backward):
-        module.graph.eliminate_dead_code(is_impure_node=_must_stay)
         module.recompile()
         attach(module, memory)
     return forward, backward

@@ -29,23 +29,28 @@ def pass_through_dropout(gm: GraphModule) -> None:
             gm.recompile()
 
 
-def refusal(gm: GraphModule) -> str | None:
+def refusal(gm: GraphModule, inputs: Sequence[object]) -> str | None:
     """Why PyTorch has to run this program as it is; None where it can be compiled.
 
+    Dynamo's stand-ins for tensors in oneDNN's own layouts look like others, and have no memory.
     A write into a tensor that overlaps itself has an effect that depends on the order of the
     elements, or is an error; a functional program cannot tell it.
     """
-    inputs = [
+    if any(isinstance(t, torch.Tensor) and t.is_mkldnn for t in inputs):
+        return "an argument lies in a layout of oneDNN's own"
+    arguments = [
         t for n in gm.graph.nodes if n.op == "placeholder" and (t := tensor_of(n)) is not None
     ]
-    overlapping = {memory(t) for t in inputs if overlaps_itself(t)}
+    overlapping = {memory(t) for t in arguments if overlaps_itself(t)}
     for node in gm.graph.nodes:
         if any(overlaps_itself(t) or memory(t) in overlapping for t in written(node)):
             return "it writes into a tensor that overlaps itself"
+        if any(_through_windows(x) for x in _written_nodes(node)):
+            return "it writes into windows of a tensor"
         if overlapping and _holds_program(node):
             return "it may write into a tensor that overlaps itself"
     changed = _written_memory(gm)
-    spans = [(*_span(t, memory(t) << 64), memory(t) in changed) for t in inputs]
+    spans = [(*_span(t, memory(t) << 64), memory(t) in changed) for t in arguments]
     return "it writes into an argument that overlaps another" if collide(spans) else None
 
 
@@ -156,18 +161,39 @@ def memory(tensor: torch.Tensor) -> int:
 
 def written(node: Node) -> list[torch.Tensor]:
     """The tensors a call writes into."""
+    return [t for x in _written_nodes(node) if (t := tensor_of(x)) is not None]
+
+
+def writes_by_name(name: str) -> bool:
+    """Whether functions and methods of a name write into their first argument."""
+    in_place = name.endswith("_") and not name.endswith("__") and name not in OPERATORS
+    return in_place or name in WRITERS
+
+
+def _written_nodes(node: Node) -> list[Node]:
     if node.op not in ("call_function", "call_method"):
         return []
     name, found = name_of(node.target), [node.kwargs.get("out")]
-    in_place = name.endswith("_") and not name.endswith("__")
-    if in_place or name in WRITERS or node.kwargs.get("inplace") is True:
+    if writes_by_name(name) or node.kwargs.get("inplace") is True:
         first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
         found += node.args if name.startswith("_fused") else first
     if isinstance(node.target, torch._ops.OpOverload):
         pairs = zip(node.target._schema.arguments, node.args, strict=False)
         found += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
-    leaves = [x for x in tree_leaves(found) if isinstance(x, Node)]
-    return [t for x in leaves if (t := tensor_of(x)) is not None]
+    return [x for x in tree_leaves(found) if isinstance(x, Node)]
+
+
+def _through_windows(view: Node) -> bool:
+    """Whether a view is one of windows; AOTAutograd zeroes what lies between written windows."""
+    while (t := tensor_of(view)) is not None:
+        if name_of(view.target) == "unfold":
+            return True
+        before = view.args[0] if view.args else None
+        base = tensor_of(before) if isinstance(before, Node) else None
+        if not isinstance(before, Node) or base is None or memory(base) != memory(t):
+            return False
+        view = before
+    return False
 
 
 def _holds_program(node: Node) -> bool:
@@ -185,6 +211,8 @@ def name_of(target: Target) -> str:
 
 OFF_BY_DEFAULT = frozenset((F.alpha_dropout, F.feature_alpha_dropout))
 DROPOUTS = frozenset((F.dropout, torch.dropout)) | OFF_BY_DEFAULT
-WRITERS = frozenset(("__setitem__", "setitem")) | frozenset(
-    name for name in dir(operator) if name.startswith("i") and f"__{name}__" in dir(operator)
+OPERATORS = frozenset(dir(operator))  # `and_` and `or_` end like writes and are none
+AUGMENTED = frozenset(  # `iadd` beside `add`, `iand` beside `and_`; not `invert`
+    n for n in OPERATORS if n.startswith("i") and not OPERATORS.isdisjoint((n[1:], f"{n[1:]}_"))
 )
+WRITERS = AUGMENTED | {f"__{n}__" for n in ("setitem", *AUGMENTED)} | {"setitem"}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
 from tofuse.capture.builder import Refused, scalar
@@ -11,6 +15,7 @@ from tofuse.capture.dtypes import dtype_of
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
+from tofuse.ops.reference import TO_TORCH
 
 
 def same(kind: str, *names: str) -> Rule:
@@ -44,6 +49,26 @@ def no_halves(rule: Rule) -> Rule:
         return rule(call)
 
     return guarded
+
+
+def on_elements(rule: Rule) -> Rule:
+    """A number beside halves is a half itself, as in ATen's kernels of these ops for the CPU; in
+    others, such as products, it is not rounded."""
+
+    def rounded(call: Call) -> Value | tuple[Value, ...]:
+        types = {(v.dtype, v.type.device) for v in call.arguments.values() if isinstance(v, Value)}
+        (dtype, device), *more = types
+        if more or not dtype.is_half or device != "cpu":
+            return rule(call)
+        found = dict(call.arguments)
+        for name in ("self", "other", "exponent"):
+            number = found.get(name)
+            if isinstance(number, float):
+                with unset_fake_temporarily():
+                    found[name] = torch.tensor(number, dtype=TO_TORCH[dtype]).item()
+        return rule(replace(call, arguments=found))
+
+    return rounded
 
 
 def rounding(kind: str) -> Rule:
@@ -323,7 +348,10 @@ POINTWISE: dict[str, Rule] = {
     **{f"aten.{kind}": no_bools(same(kind, "self")) for kind in ("neg", "abs", "sign")},
     **{f"aten.{kind}": rounding(kind) for kind in ("floor", "ceil", "trunc")},
     "aten.round.default": rounding("round"),
-    **{f"aten.{kind}": comparison(kind) for kind in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{
+        f"aten.{kind}": on_elements(comparison(kind))
+        for kind in ("eq", "ne", "lt", "le", "gt", "ge")
+    },
     **{f"aten.{kind}": test(kind) for kind in ("isnan", "isinf")},
     "aten.logical_not": logical("logical_not", "self"),
     **{
@@ -337,11 +365,11 @@ POINTWISE: dict[str, Rule] = {
     "aten.bitwise_not": on_bools("bitwise_not", "logical_not", "self"),
     "aten.bitwise_left_shift": shift("shift_left"),
     "aten.bitwise_right_shift": shift("shift_right"),
-    "aten.add": scaled_sum("add"),
+    "aten.add": on_elements(scaled_sum("add")),
     "aten.addcdiv": scaled_pair("div"),
     "aten.addcmul": scaled_pair("mul"),
     "aten.lerp": interpolate,
-    "aten.sub": scaled_sum("sub"),
+    "aten.sub": on_elements(scaled_sum("sub")),
     "aten.mul": on_bools("mul", "logical_and", "self", "other"),
     "aten.maximum": on_bools("maximum", "logical_or", "self", "other"),
     "aten.minimum": on_bools("minimum", "logical_and", "self", "other"),
@@ -350,9 +378,9 @@ POINTWISE: dict[str, Rule] = {
     "aten.div": divide,
     "aten.true_divide": divide,
     "aten.floor_divide": integral("floordiv"),
-    "aten.remainder": integral("remainder"),
-    "aten.fmod": integral("fmod"),
-    "aten.pow": power,
+    "aten.remainder": on_elements(integral("remainder")),
+    "aten.fmod": on_elements(integral("fmod")),
+    "aten.pow": on_elements(power),
     "aten.atan2": same("atan2", "self", "other"),
     "aten.hypot": same("hypot", "self", "other"),
     "aten.nextafter": no_halves(same("nextafter", "self", "other")),

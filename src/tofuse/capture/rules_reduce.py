@@ -10,11 +10,12 @@ from tofuse.ir.types import DType, TensorType
 
 
 def accumulate(kind: str) -> Rule:
-    """sum and prod, in the result's dtype."""
+    """sum and prod, in the result's dtype; into bools, any and all."""
 
     def rule(call: Call) -> Value:
         x, out = call.tensor("self"), call.out
-        total = call.build.reduce(kind, x, _dims(call, x), _wide(out.dtype))
+        found = {"sum": "any", "prod": "all"}[kind] if out.dtype == DType.BOOL else kind
+        total = call.build.reduce(found, x, _dims(call, x), _wide(out.dtype))
         return _finish(call.build, x, total, out)
 
     return rule

@@ -35,13 +35,14 @@ def slice_backward(call: Call) -> Value:
 
 
 def slice_scatter(call: Call) -> Value:
-    x, source = call.tensor("self"), call.tensor("src")
+    x = call.tensor("self")
+    source = call.build.convert(call.tensor("src"), x.dtype)
     dim, step = call.dim("dim", len(x.shape)), call.integer("step")
     extent = fixed(x.shape[dim])
     start = call.integer("start") if call.given("start") else 0
     start = min(max(0, position(start, extent) if start < 0 else start), extent)
-    if source.dtype != x.dtype:
-        raise Refused("a scatter into another dtype")
+    if extent == 0:
+        return call.build.copy(x)
     if step == 1 or fixed(source.shape[dim]) == 0:
         joined = _write(call, x, source, dim, start)
     else:

@@ -83,25 +83,6 @@ def flip(call: Call) -> Value:
     return call.build.copy(x) if x is call.tensor("self") else x
 
 
-def roll(call: Call) -> Value:
-    x = flat = call.tensor("self")
-    shifts, dims = call.integers("shifts"), call.integers("dims")
-    if not dims:
-        flat = call.build.reshape(x, (x.type.numel,))
-        dims = (0,)
-    for shift, d in zip(shifts, dims, strict=True):
-        dim = wrap(d, len(flat.shape))
-        extent = flat.shape[dim]
-        if not isinstance(extent, int):
-            raise Refused("a roll of an extent that is not fixed")
-        at = (-shift) % extent if extent else 0
-        if at:
-            tail = call.build.slice(flat, dim, at, extent - at)
-            flat = call.build.cat([tail, call.build.slice(flat, dim, 0, at)], dim)
-    result = call.build.reshape(flat, x.shape)
-    return call.build.copy(result) if result is x else result
-
-
 def repeat(call: Call) -> Value:
     """Each dimension (e) becomes (times, e), stretched and merged."""
     x, times = call.tensor("self"), call.sizes("repeats")
@@ -285,7 +266,6 @@ VIEWS: dict[str, Rule] = {
     "aten.chunk": split,
     "aten.unbind": split,
     "aten.flip": flip,
-    "aten.roll": roll,
     "aten.repeat": repeat,
     "aten.constant_pad_nd": pad,
     "aten.cat": cat,

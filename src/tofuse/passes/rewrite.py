@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -69,6 +70,21 @@ class Sweep:
             self._exposed |= {root, value}
         return value
 
+    def is_shown_besides(self, value: Value) -> bool:
+        """Whether the caller sees a view, and some of its memory through what is no view of it."""
+        if value not in self._exposed:
+            return False
+        mine = self._memory(value)
+        for output in self.graph.outputs:
+            other = self._memory(output) if output is not None else (value,)
+            if value in other or other[-1] is not mine[-1]:
+                continue
+            meet = next(v for v in other if v in mine)
+            ways = [line[line.index(meet) - 1] for line in (mine, other) if line[0] is not meet]
+            if len(ways) < 2 or not _apart(*(self._given[v] for v in ways)):
+                return True
+        return False
+
     def is_private(self, value: Value) -> bool:
         """Whether nobody outside the rewritten ops sees the value's strides or its memory."""
         return value not in self._rigid and value not in self._exposed
@@ -103,6 +119,17 @@ class Sweep:
             value = op.inputs[0]
         return value
 
+    def _memory(self, value: Value) -> tuple[Value, ...]:
+        """A value of the given graph, what it is a view of, and so on to whose memory it is."""
+        found = [value]
+        while (op := self._given.get(found[-1])) is not None and may_alias(op):
+            found.append(op.inputs[0])
+        return tuple(found)
+
+    @cached_property
+    def _given(self) -> dict[Value, Op]:
+        return {r: op for op in self.graph.ops for r in op.results}
+
     @cached_property
     def _names(self) -> frozenset[str]:
         values = (r.name for op in self.graph.ops for r in op.results)
@@ -122,6 +149,19 @@ class Sweep:
     @cached_property
     def _exposed(self) -> set[Value]:
         return exposed(self.graph)
+
+
+def _apart(a: Op, b: Op) -> bool:
+    """Whether two views of one value are slices without a common element."""
+    if a.kind != "slice" or b.kind != "slice":
+        return False
+    return any(max(p) < min(q) or max(q) < min(p) for p, q in zip(_ends(a), _ends(b), strict=True))
+
+
+def _ends(op: Op) -> list[tuple[float, float]]:
+    """The first and the last place that a slice reads of each dimension, as far as is known."""
+    rows = zip(op.ints("start"), op.ints("step"), op.result.shape, strict=True)
+    return [(a, a + (n - 1) * s) if isinstance(n, int) else (0, math.inf) for a, s, n in rows]
 
 
 def exposed(graph: Graph) -> set[Value]:

@@ -67,9 +67,9 @@ def slice_twice(op: Op, sweep: Sweep) -> Rewrite | None:
 
 
 def slice_of_cat(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A slice that is one whole operand of a cat is that operand."""
+    """A slice that is one whole operand of a cat is that operand, if nobody sees both."""
     cat = sweep.define(op.operands[0], "cat")
-    if cat is None or any(s != 1 for s in op.ints("step")):
+    if cat is None or any(s != 1 for s in op.ints("step")) or sweep.is_shown_besides(op.result):
         return None
     dim, start = cat.int("dim"), op.ints("start")
     at: Dim = 0
