@@ -25,6 +25,17 @@ def same(compiled, function, *args):
 # -- functions -----------------------------------------------------------------------------------
 
 
+def test_a_decorator_with_options():
+    @tofuse.compile(dynamic=True)
+    def wave(x):
+        return x.sin() + 1
+
+    assert wave.__name__ == "wave"
+    same(wave, lambda x: x.sin() + 1, torch.randn(5))
+    with pytest.raises(OptionError, match="colour"):
+        tofuse.compile(colour=1)
+
+
 def test_functions_keep_their_arguments_and_containers():
     Pair = namedtuple("Pair", "a b")
 

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -145,3 +146,41 @@ def test_torch_compile_finds_the_backend_by_name():
     same(f, lambda x: x.sin() + 1, torch.randn(4))
     net = Net().eval()
     same(torch.compile(net, backend="tofuse"), net, torch.ones(2, 4))
+
+
+@pytest.fixture
+def alone():
+    """A group of one process."""
+    dist.init_process_group(
+        "gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1
+    )
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("make", [Net, lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU())])
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
+def test_a_model_that_is_distributed(alone, make, capture):
+    """The model inside is compiled; what shares its gradients runs at each call."""
+    model, x = make().eval(), torch.randn(3, 4)
+    around = nn.parallel.DistributedDataParallel(model)
+    assert tofuse.explain(around, capture=capture)(x).kernels
+    compiled, calls = tofuse.compile(around, capture=capture), list[int]()
+    assert isinstance(compiled, nn.parallel.DistributedDataParallel)
+    around.register_comm_hook(calls, share)
+    for _ in range(2):
+        model.zero_grad()
+        compiled(x).sum().backward()
+        got = [p.grad.clone() for p in model.parameters()]
+        model.zero_grad()
+        model(x).sum().backward()
+        torch.testing.assert_close(got, [p.grad for p in model.parameters()])
+    assert len(calls) >= 2
+
+
+def share(calls, bucket):
+    calls.append(bucket.index())
+    done = torch.futures.Future[torch.Tensor]()
+    done.set_result(bucket.buffer())
+    return done

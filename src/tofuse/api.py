@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar, overload
 
 import torch
 from torch.fx import GraphModule
+from torch.nn.parallel import DistributedDataParallel
 
 from tofuse.backends.aten.region import graph_runner
 from tofuse.backends.llvm.load import host_target
@@ -36,6 +37,7 @@ from tofuse.runtime.pool import POOL
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
+T = TypeVar("T", bound=Callable[..., object])
 ROUNDS = 7  # of measured calls: odd, so that the median is one of them
 OLDEST, NEWEST = (2, 11), (2, 13)
 RECOMPILATIONS = 256  # of one function; Dynamo's own limit on all of them together
@@ -45,18 +47,24 @@ RECOMPILATIONS = 256  # of one function; Dynamo's own limit on all of them toget
 def compile(target: M, **options: Option) -> M: ...
 @overload
 def compile(target: Callable[P, R], **options: Option) -> Callable[P, R]: ...
-def compile(target, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
+@overload
+def compile(target: None = None, **options: Option) -> Callable[[T], T]: ...
+def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
     """Compile a function or a module, forward and backward.
 
     A module comes back as a module, an instance of its class, that shares everything with the
     original: parameters, buffers, submodules, hooks, mode; a function as a function. Options are
     the fields of `tofuse.config.Config`. Compilation happens at the first call, and again for
-    new dtypes, devices or (unless `dynamic`) shapes.
+    new dtypes, devices or (unless `dynamic`) shapes. Without a target it is a decorator:
+    `@tofuse.compile(dynamic=True)`.
 
     Raises TypeError for what is not callable, OptionError for an unknown option and
     UnsupportedError for a torch release outside 2.11 to 2.13.
     """
-    return _compile(target, make_config(options), lambda report: None)
+    config = make_config(options)
+    if target is None:
+        return lambda target: _compile(target, config, lambda report: None)
+    return _compile(target, config, lambda report: None)
 
 
 @overload
@@ -163,6 +171,8 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
     if isinstance(target, torch.jit.ScriptModule):
         _Left(config, keep).refused("it is TorchScript, which has no Python to capture")
         return target
+    if isinstance(target, DistributedDataParallel):
+        return _distributed(target, _compile(target.module, config, keep))
     if config.capture == "trace":
         return _trace(target, config, keep)
     backend = _backend(config, keep)
@@ -229,7 +239,12 @@ def _frame(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _twin(module: M, call: Callable[..., object]) -> M:
-    """A module that is the given one in everything, but calls `call`.
+    """A module that is the given one in everything, but calls `call`."""
+    return _subclassed(module, {"_compiled_call_impl": staticmethod(call)})
+
+
+def _subclassed(module: M, members: Mapping[str, object]) -> M:
+    """A module that is the given one in everything, but for these members of its class.
 
     The two share one `__dict__`: parameters, mode, hooks, whatever is set later. Copying or
     pickling the twin copies the original.
@@ -239,12 +254,23 @@ def _twin(module: M, call: Callable[..., object]) -> M:
     def fill(body: MutableMapping[str, object]) -> None:
         body["__module__"], body["__qualname__"] = kind.__module__, kind.__qualname__
         body["__doc__"] = kind.__doc__
-        body["_compiled_call_impl"] = staticmethod(call)
         body["__reduce_ex__"] = lambda self, protocol: (copy.copy, (module,))
+        body.update(members)
 
     twin: M = object.__new__(types.new_class(kind.__name__, (kind,), {}, fill))
     twin.__dict__ = module.__dict__
     return twin
+
+
+def _distributed(module: DistributedDataParallel, inner: Callable[..., object]) -> torch.nn.Module:
+    """The module around a compiled one: what gets its gradients ready to be shared, at every call,
+    stays Python."""
+
+    def run(self: DistributedDataParallel, *inputs: object, **kwargs: object) -> object:
+        with self._inside_ddp_forward():
+            return inner(*inputs, **kwargs)
+
+    return _subclassed(module, {"_run_ddp_forward": run})
 
 
 def _backend(config: Config, keep: Keep) -> Backend:
