@@ -35,6 +35,7 @@ DOUBLE = Format("double", "f64", "i64", 64, 52, 1023, float.fromhex("0x1.fffffff
 FORMATS = {"f32": FLOAT, "f64": DOUBLE}
 BY_SCALAR = {"float": FLOAT, "double": DOUBLE}
 SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i1": "i1"}
+LONG = 8  # coefficients of a polynomial that one chain of additions does not keep busy
 INFIX = {
     "add": ("fadd", "add"),
     "sub": ("fsub", "sub"),
@@ -253,7 +254,16 @@ class Builder:
         return self.select(limit > a, limit, a)
 
     def horner(self, x: Value, coefficients: Sequence[float]) -> Value:
-        """The polynomial with `coefficients`, lowest degree first."""
+        """The polynomial with `coefficients`, lowest degree first.
+
+        A long one but for its last step as two in x^2, of even and of odd powers: half the time
+        to wait for one multiplication after the other.
+        """
+        if len(coefficients) > LONG:
+            first, *rest = coefficients
+            odd = self.horner(x * x, rest[1::2])
+            even = self.horner(x * x, rest[::2])
+            return self.fma(self.fma(odd, x, even), x, first)
         total = x.like(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             total = self.fma(total, x, c)

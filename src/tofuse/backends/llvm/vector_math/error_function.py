@@ -31,18 +31,8 @@ def erfc(b: Builder, x: Value) -> Value:
 
 
 def _erf_f32(b: Builder, a: Value) -> Value:
-    """One Horner chain for two intervals: lanes below 1 join where the degree is theirs.
-
-    Choosing a coefficient is cheaper than a second chain, as it keeps the multipliers free.
-    """
-    small = a < 1.0
-    u = a - ERF_CENTRE
-    v = b.select(small, a * a, u)
-    shared = len(ERF_SMALL_F32)
-    total = b.select(small, a.like(0.0), b.horner(u, ERF_LARGE_F32[shared:]))
-    for near, far in zip(reversed(ERF_SMALL_F32), reversed(ERF_LARGE_F32[:shared]), strict=True):
-        total = b.fma(total, v, b.select(small, a.like(near), far))
-    y = b.fma(total, b.select(small, a, 1.0), b.select(small, a, 0.0))
+    near = b.fma(b.horner(a * a, ERF_SMALL_F32), a, a)
+    y = b.select(a < 1.0, near, b.horner(a - ERF_CENTRE, ERF_LARGE_F32))
     return b.select(a > ERF_ONE_F32, 1.0, y)
 
 
