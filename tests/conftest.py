@@ -1,7 +1,11 @@
 """Options and fixtures of the test run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+
+from tofuse import pipeline
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,3 +28,10 @@ def fresh_dynamo():
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def sixteen_lanes(monkeypatch):
+    """Kernels as for vectors of 16 floats, whatever this processor has: decisions may differ."""
+    target = pipeline.host_target
+    monkeypatch.setattr(pipeline, "host_target", lambda n: replace(target(n), lanes=16))

@@ -12,7 +12,7 @@ from tofuse.api import compile_reporting
 from tofuse.config import make_config
 
 pytestmark = [
-    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.usefixtures("fresh_dynamo", "sixteen_lanes"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 TRAINED = {w.name for w in WORKLOADS if w.name.endswith("_backward")}

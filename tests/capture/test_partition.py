@@ -70,9 +70,9 @@ def test_deep_graphs_partition_quickly():
         return x
 
     run, _ = compiled(f)
-    start = time.perf_counter()
+    start = time.process_time()
     run(leaf(4)).sum().backward()
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
 
 
 def test_an_argument_changed_in_place_is_not_saved():

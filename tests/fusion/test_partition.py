@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.clock import plain_loop
 from tofuse.backends.llvm.load import host_target
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine
@@ -21,7 +22,7 @@ from tofuse.judge import Judge
 from tofuse.ops.shapes import make_op
 
 OPS = 2000
-SECONDS = 0.3  # 0.05 to 0.16 on a quiet core; half as fast where it is shared
+LOOPS = 15  # times a plain loop of Python: 0.05 to 0.16 s on a quiet core, 3 to 9 times
 SIZE = (64, 64)
 
 
@@ -140,7 +141,7 @@ def cut(graph: Graph, fuel: int | None = None) -> Partition:
 
 @pytest.mark.parametrize("make", SHAPES, ids=NAMES)
 def test_two_thousand_ops_take_little_time(make):
-    graph, best = make(OPS), float("inf")
+    graph, best, most = make(OPS), float("inf"), LOOPS * plain_loop()
     assert 0.8 * OPS < len(graph.ops) < 1.2 * OPS
     gc.collect()
     gc.disable()  # of what the other tests left
@@ -149,11 +150,11 @@ def test_two_thousand_ops_take_little_time(make):
             start = time.process_time()
             cut(graph)
             best = min(best, time.process_time() - start)
-            if best < SECONDS:
+            if best < most:
                 break
     finally:
         gc.enable()
-    assert best < SECONDS
+    assert best < most
 
 
 @pytest.mark.parametrize("make", SHAPES, ids=NAMES)

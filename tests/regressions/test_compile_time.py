@@ -45,9 +45,9 @@ def test_a_ladder_of_depth_60_compiles_in_linear_time(grad):
 
 def test_a_chain_of_2000_pointwise_ops_compiles():
     """pytorch 148073: no recursion error, and not for minutes."""
-    start = time.perf_counter()
+    start = time.process_time()
     compiled = assert_as_eager(lambda x: chain(x, 2000), torch.randn(1000), calls=1)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 30
     assert compiled is not None
 
 

@@ -9,7 +9,7 @@ import torch
 from tests.support.numbers import TORCH_DTYPES
 from tofuse.backends.interp.run import run_kernel
 from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import Entry, bind_functions, bind_threads, load
+from tofuse.backends.llvm.load import Entry, bind_functions, bind_threads, host_target, load
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.lower import Lowered, lower
 from tofuse.fusion.storage import storages
@@ -93,7 +93,7 @@ def run_nest(
     if shared is not None:
         source, out = shared
         own[source] = own[out].copy_(own[source])
-    entry = compiled(emit(nest, contract=contract), kernel.name)
+    entry = compiled(emit(nest, contract=contract, native=host_target(1).native), kernel.name)
     block = evaluate(nest.block_bytes, sizes)
     space = torch.full((block * threads + 128,), PATTERN, dtype=torch.uint8)
     base = -(-space.data_ptr() // 64) * 64

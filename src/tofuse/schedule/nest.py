@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.ir.chains import is_cut, stages, steps_of
@@ -83,9 +83,7 @@ class _Builder:
         self.makers = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
         phases: list[Phase] = []
         body = list(self.kernel.body)
-        stages = self._stages(body, range(self.schedule.parallel))
-        for k in range(max(stages.values(), default=0) + 1):
-            items = self._closure([s for s in body if stages[s] == k], body, stages, k, PHASES)
+        for items in self._passes(body, range(self.schedule.parallel), PHASES):
             phases += self._phases(items)
         saved = {n: a for n, a in self.scratch.items() if not isinstance(self.makers[n], Reduce)}
         seeds = dict.fromkeys(s.seed for s in body if isinstance(s, Uniform))
@@ -137,32 +135,30 @@ class _Builder:
 
     # -- values that cross passes ----------------------------------------------------------------
 
-    def _closure(
-        self,
-        wanted: list[Item],
-        items: Sequence[Item],
-        stages: dict[Item, int],
-        k: int,
-        level: int,
-    ) -> list[Item]:
-        """The statements of pass k, with what it needs of earlier passes computed or read again."""
+    def _passes(self, items: Sequence[Item], levels: range, level: int) -> Iterator[list[Item]]:
+        """The statements of each pass; what it needs of earlier ones is computed or read again."""
+        stages = self._stages(items, levels, level)
+        order = {s: n for n, s in enumerate(items)}
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
-        earlier = {n for n, d in by_name.items() if stages[d] < k}
-        chosen: dict[Item, Item] = {s: s for s in wanted}
-        work = list(wanted)
-        while work:
-            s = work.pop()
-            for name in item_uses(s):
-                maker = by_name.get(name)
-                if maker is None or maker in chosen or stages[maker] == k:
-                    continue
-                again = self._again(maker, level, earlier)
-                if again is None:
-                    continue
-                chosen[maker] = again
-                if not isinstance(again, Restore):
-                    work.append(again)
-        return [chosen[s] for s in items if s in chosen]
+        parts: dict[int, list[Item]] = {0: []}
+        for s, k in stages.items():
+            parts.setdefault(k, []).append(s)
+        for k in sorted(parts):
+            earlier = {n for n, d in by_name.items() if stages[d] < k}
+            chosen: dict[Item, Item] = {s: s for s in parts[k]}
+            work = list(parts[k])
+            while work:
+                for name in item_uses(work.pop()):
+                    maker = by_name.get(name)
+                    if maker is None or maker in chosen or name not in earlier:
+                        continue
+                    again = self._again(maker, level, earlier)
+                    if again is None:
+                        continue
+                    chosen[maker] = again
+                    if not isinstance(again, Restore):
+                        work.append(again)
+            yield [chosen[s] for s in sorted(chosen, key=order.__getitem__)]
 
     def _again(self, maker: Item, level: int, earlier: set[str]) -> Item | None:
         """How an earlier pass's value comes into this one; None if it is still in a register."""
@@ -313,10 +309,7 @@ class _Builder:
         `around` are the axes of the loops that enclose them.
         """
         nodes: list[Node] = []
-        stages = self._stages(items, range(level, level + 1), level)
-        for k in range(max(stages.values(), default=0) + 1):
-            part = [s for s in items if stages[s] == k]
-            part = self._closure(part, items, stages, k, level)
+        for part in self._passes(items, range(level, level + 1), level):
             deep = [s for s in part if self.depth(s) > level]
             nodes += self._straight([s for s in part if self.depth(s) <= level], around)
             if not deep:
