@@ -2,7 +2,7 @@
 
 import gc
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -21,6 +21,12 @@ TRACE = {"capture": "trace"}
 class Held:
     a: torch.Tensor
     b: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    a: torch.Tensor
+    rest: tuple
 
 
 class Scale:
@@ -81,6 +87,25 @@ def test_objects_that_are_changed_or_made_anew():
         assert torch.equal(doubled(Held(torch.full((3,), float(k)))), x * 3 * k)
         assert torch.equal(scaled(Scale(k), x), x * k)
         gc.collect()
+
+
+def test_tensors_of_a_dataclass_are_arguments_and_results():
+    traced = 0
+
+    def step(held, parts):
+        nonlocal traced
+        traced += 1
+        return replace(held, a=held.a * parts[0].a), parts[0].a + held.b
+
+    compiled = tofuse.compile(step, capture="trace")
+    counts = []
+    for _ in range(4):
+        x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
+        held, total = compiled(Held(x, 5), [Frozen(y, ())])
+        (held.a * total).sum().backward()
+        torch.testing.assert_close(x.grad, y.detach() * (y.detach() + 5))
+        counts.append((held.b, traced))
+    assert counts == [(5, counts[0][1])] * 4
 
 
 def test_sets_and_objects_that_hold_each_other():
@@ -145,8 +170,16 @@ def test_gradients_inside_are_the_programs_own():
 
 
 def test_tensors_inside_of_an_object_that_is_returned():
-    with pytest.raises(CaptureError, match="returns tensors inside of a Held"):
-        tofuse.compile(lambda x: [Held(x.sin())], capture="trace")(torch.ones(3))
+    with pytest.raises(CaptureError, match="returns tensors inside of a Scale"):
+        tofuse.compile(lambda x: [Scale(x.sin())], capture="trace")(torch.ones(3))
+
+
+def test_a_field_of_an_argument_that_is_set():
+    def advance(held):
+        held.a = held.a + 1
+
+    with pytest.raises(CaptureError, match="sets a field of an argument, Held"):
+        tofuse.compile(advance, capture="trace")(Held(torch.ones(3)))
 
 
 def test_a_write_into_an_expanded_view_is_eagers_error():

@@ -9,6 +9,8 @@ from enum import Enum
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from tofuse.capture.trees import flatten
+
 Signature = tuple[object, ...]
 Keywords = Mapping[str, object]
 SIMPLE = frozenset((bool, int, str, type(None), torch.dtype, torch.device))
@@ -33,7 +35,7 @@ class Call:
 
 def take_apart(args: tuple[object, ...], kwargs: Keywords) -> Call:
     """The distinct tensors of a call in order, and where they stood."""
-    leaves, spec = tree_flatten((args, dict(kwargs)), is_leaf=is_size)
+    leaves, spec = flatten((args, dict(kwargs)))
     tensors, places = _distinct(leaves)
     plain = not kwargs and len(tensors) == len(args) == len(leaves)
     return Call(tuple(tensors), tuple(places), tuple(leaves), spec, plain)
@@ -50,16 +52,11 @@ def signature_of(
     spec: object = None
     for x in leaves:
         if not isinstance(x, (torch.Tensor, float)) and type(x) not in SIMPLE:
-            leaves, spec = tree_flatten((args, dict(kwargs)), is_leaf=is_size)
+            leaves, spec = flatten((args, dict(kwargs)))
             break
     tensors, places = _distinct(leaves)
     rest = [_key(x) for x, k in zip(leaves, places, strict=True) if k < 0]
     return (len(args), tuple(kwargs), spec, tuple(places), tuple(rest)), tensors
-
-
-def is_size(x: object) -> bool:
-    """A tree of numbers to pytree, which puts it together as a tuple; we take it whole."""
-    return isinstance(x, torch.Size)
 
 
 def _distinct(leaves: Sequence[object]) -> tuple[list[torch.Tensor], list[int]]:

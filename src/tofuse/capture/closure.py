@@ -24,8 +24,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tofuse.capture.arguments import is_size
 from tofuse.capture.programs import memory, overlaps_itself, writes_by_name
+from tofuse.capture.trees import flatten, is_size
 from tofuse.errors import CaptureError
 
 Function = Callable[..., object]
@@ -121,7 +121,7 @@ class _Closed(TorchFunctionMode):
             raise _Unfollowed(
                 "adds to .grad of a tensor from outside (torch.autograd.grad is pure)"
             )
-        for x in tree_leaves(result):
+        for x in flatten(result)[0]:
             held = tree_leaves(getattr(x, "__dict__", None))
             if not isinstance(x, torch.Tensor) and any(isinstance(v, FakeTensor) for v in held):
                 name = type(x).__name__

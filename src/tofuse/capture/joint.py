@@ -24,12 +24,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointFunction
 
 from tofuse.capture.aot import Boxed, boxed, partition_joint
-from tofuse.capture.arguments import is_size
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import Function, Substitute, data_errors
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.rng import merge_seeds
+from tofuse.capture.trees import flatten
 
 Run = Callable[[list[object]], list[torch.Tensor]]
 CompileGraph = Callable[[GraphModule, str], Callable[[list[object]], object]]
@@ -90,7 +90,7 @@ class _Tree:
         real = {id(traced): real for real, traced in closed}
         with Substitute(mapping, real), _open_lstms(), _open_checkpoints():
             result = self.function(*tensors[: self.given])
-        leaves, self.spec = tree_flatten(result, is_leaf=is_size)
+        leaves, self.spec = flatten(result)
         self.leaves = [mapping.get(id(x), x) for x in leaves]
         found = [x for x in self.leaves if isinstance(x, torch.Tensor)]
         self.leaves = [_TENSOR if isinstance(x, torch.Tensor) else x for x in self.leaves]

@@ -1,4 +1,4 @@
-"""Tracing leaves what modules hold as it was."""
+"""Tracing leaves what modules and arguments hold as it was."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from tofuse.capture.trees import held_by, records
 from tofuse.errors import CaptureError
 
 
@@ -39,6 +40,21 @@ def unchanged(modules: Sequence[torch.nn.Module], read: Sequence[torch.Tensor]) 
             f"capture='trace' cannot follow a program that replaces a tensor, {replaced[0]}; "
             "write into it, with copy_ for instance, or compile it without capture='trace'"
         )
+
+
+@contextmanager
+def same_fields(arguments: object) -> Iterator[None]:
+    """CaptureError where a program sets a field of a dataclass that it is given: what it gets is
+    another, that holds stand-ins for tensors."""
+    before = [(x, held_by(x)) for x in records(arguments)]
+    yield
+    for x, held in before:
+        now = held_by(x)
+        if changed := [name for name in held if now.get(name, held) is not held[name]]:
+            raise CaptureError(
+                "capture='trace' cannot follow a program that sets a field of an argument, "
+                f"{type(x).__name__}.{changed[0]}; return it, or compile without capture='trace'"
+            )
 
 
 def _places(module: torch.nn.Module) -> tuple[MutableMapping[str, object], ...]:

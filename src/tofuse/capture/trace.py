@@ -30,7 +30,7 @@ from tofuse.capture.arguments import Call, Keywords, Signature, signature_of, ta
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import closed_over
 from tofuse.capture.joint import CompileGraph, compile_program
-from tofuse.capture.state import unchanged
+from tofuse.capture.state import same_fields, unchanged
 
 grad_enabled = torch.is_grad_enabled
 
@@ -174,7 +174,8 @@ class Traced:
 
         def flat(*tensors: torch.Tensor) -> object:
             args, kwargs = call.rebuild(tensors)
-            return self.function(*args, **kwargs)
+            with same_fields((args, kwargs)):
+                return self.function(*args, **kwargs)
 
         found: list[torch.Tensor] = []
         with unchanged(self.modules, found):
