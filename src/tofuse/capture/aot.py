@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import NOTES
+from tofuse.capture.counted import counted_first
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.masks import write_by_mask
@@ -99,7 +100,7 @@ def aot_backend(
             failed(error)
             return gm.forward
 
-    return backend
+    return counted_first(backend)
 
 
 def _compiler(
