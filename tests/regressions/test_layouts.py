@@ -90,3 +90,23 @@ def test_results_lie_as_eagers(name, layout):
     given = torch.randn_like(eager)
     (got,), (expected,) = (torch.autograd.grad(y, x, given) for y in (ours, eager))
     torch.testing.assert_close(got, expected)
+
+
+COPIED = {
+    "repeat": lambda x: (x + 1).repeat(2, 1),
+    "expand": lambda x: (x + 1).expand(2, 6, 8).reshape(12, 8),
+    "flip": lambda x: (x * 2).flip(0),
+    "cut": lambda x: F.pad(-x, (-1, -1)),
+    "transpose": lambda x: (x * 2).t().reshape(8, 6),
+}
+
+
+@pytest.mark.parametrize("fn", COPIED.values(), ids=COPIED)
+@pytest.mark.parametrize("grad", [False, True])
+def test_parts_of_a_copy_lie_in_it(fn, grad):
+    """A copy of elements in another order, or of some, is one tensor to the caller."""
+    x = torch.randn(6, 8, requires_grad=grad)
+    for parts in (lambda y: (y, y[1:3]), lambda y: (y[::2],), lambda y: (y[1:], y.t())):
+        found = tofuse.compile(lambda x, parts=parts: parts(fn(x)))(x)
+        torch.testing.assert_close(found, parts(fn(x)), check_stride=True)
+        assert len({t.untyped_storage().data_ptr() for t in found}) == 1

@@ -53,7 +53,8 @@ class Sweep:
         """`value`, if it can take the place of the result of `op` for every reader.
 
         It cannot where a caller or PyTorch's own operator would see other strides, nor where the
-        caller would get one tensor's memory twice, or an input's, and eager makes a copy.
+        caller would get one tensor's memory twice, or an input's, or its elements in another
+        order or not all of them, and eager makes a copy.
         `copied` says whether eager does; without it, whether `op` is a view.
         """
         if copied is None:
@@ -66,6 +67,8 @@ class Sweep:
         if old in self._exposed:
             root = self.root(value)
             if copied and (root in self._inputs or root in self._exposed):
+                return None
+            if copied and not self._relabels(value):
                 return None
             self._exposed |= {root, value}
         return value
@@ -118,6 +121,12 @@ class Sweep:
         while (op := self.producer.get(value)) is not None and may_alias(op):
             value = op.inputs[0]
         return value
+
+    def _relabels(self, value: Value) -> bool:
+        """Whether it is all of somebody's memory, in order."""
+        while (op := self.producer.get(value)) is not None and op.kind == "reshape":
+            value = op.inputs[0]
+        return self.root(value) is value
 
     def _memory(self, value: Value) -> tuple[Value, ...]:
         """A value of the given graph, what it is a view of, and so on to whose memory it is."""
