@@ -154,11 +154,13 @@ def test_one_value_that_trains_is_a_where(mask, shape):
     assert not tofuse.explain(masked)(x, mask, y).library_calls
 
 
-@pytest.mark.parametrize("mask", [MASK, ROWS], ids=["elements", "rows"])
-def test_a_value_that_trains_for_each_place(mask):
+@pytest.mark.parametrize(
+    ("mask", "row"), [(MASK, ()), (ROWS, (5,)), (ROWS, (1,))], ids=["elements", "rows", "one each"]
+)
+def test_a_value_that_trains_for_each_place(mask, row):
     """The write is PyTorch's, and only that; it is checked, once."""
     x = torch.randn(8, 5, requires_grad=True)
-    y = torch.randn(int(mask.sum()), *x.shape[mask.dim() :], requires_grad=True)
+    y = torch.randn(int(mask.sum()), *row, requires_grad=True)
     assert_as_eager(masked, x, mask, y)
     report = tofuse.explain(masked)(x, mask, y)
     assert [c.name.split(".")[1] for c in report.library_calls] == [

@@ -29,7 +29,7 @@ def write_by_mask(gm: GraphModule) -> None:
         if m.dtype is not torch.bool or not m.dim() or y.dtype is not x.dtype:
             continue
         row = y.dim() <= len(rest) or (y.dim() == len(rest) + 1 and y.shape[0] == 1)
-        if not row and y.shape[1:] != rest:
+        if not row and y.dim() != len(rest) + 1:
             continue
         call = gm.graph.call_function
         with gm.graph.inserting_before(node):
@@ -40,6 +40,8 @@ def write_by_mask(gm: GraphModule) -> None:
                 count = gm.graph.call_method("size", (values, 0))
                 fits = call(operator.eq, (call(torch.sum, (mask,)), count))
                 call(torch.ops.aten._assert_async.msg, (fits, MISMATCH))
+                sizes = [gm.graph.call_method("size", (target, k)) for k in range(m.dim(), x.dim())]
+                values = gm.graph.call_method("expand", (values, count, *sizes))
                 gm.graph.call_method("masked_scatter_", (target, wide, values))
         gm.graph.erase_node(node)
         gm.recompile()
