@@ -158,3 +158,26 @@ def test_numbers_beside_halves_are_rounded_where_eager_rounds_them(name, dtype):
     x[:3] = torch.tensor([0.37, -0.37, 0.74])
     compiled = tofuse.compile(BESIDE_NUMBERS[name], precision="eager")
     torch.testing.assert_close(compiled(x), BESIDE_NUMBERS[name](x), rtol=0, atol=0)
+
+
+NUMBER = torch.tensor(0.377)
+STEPS = {
+    "addr": lambda x, y: torch.addr(x, y[0], x[:, 0], beta=0.5, alpha=2),
+    "addr, nothing added": lambda x, y: torch.addr(x, y[0], x[:, 0], beta=0),
+    "addcdiv": lambda x, y: torch.addcdiv(x, x.flip(0), y),
+    "lerp": lambda x, y: torch.lerp(x, y, x.flip(0)),
+    "sums of multiples": lambda x, y: (torch.add(x, y, alpha=0.3), torch.sub(x, y, alpha=0.3)),
+    "products": lambda x, y: (x * NUMBER, x / NUMBER, NUMBER * x, NUMBER / y),
+    "quotients": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "by a number": lambda x, y: [
+        torch.div(x, n, rounding_mode=mode) for n in (0.377, NUMBER) for mode in ("floor", "trunc")
+    ],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", STEPS)
+def test_halves_are_rounded_between_steps_where_eager_rounds_them(name, dtype):
+    x, y = (torch.randn(2, 40, 40, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
+    compiled = tofuse.compile(STEPS[name], precision="eager")
+    torch.testing.assert_close(compiled(x, y), STEPS[name](x, y), rtol=0, atol=0)

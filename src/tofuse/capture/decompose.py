@@ -305,7 +305,7 @@ FROM_TORCH = (
     # arithmetic of several ops
     "deg2rad rad2deg frac heaviside isneginf isposinf logaddexp logaddexp2",
     "logit logit_backward nan_to_num rsub sgn sinc special_entr special_log_ndtr special_ndtr",
-    "special_xlog1py square xlogy addr",
+    "special_xlog1py square xlogy",
     # reductions of several ops
     "aminmax count_nonzero nansum norm dist trace",
     # views and rearrangements

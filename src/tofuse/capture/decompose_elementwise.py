@@ -47,6 +47,16 @@ def erfinv(y: Tensor) -> Tensor:
     return torch.where(single.abs() == 1.0, single * math.inf, x.float()).to(y.dtype)
 
 
+def addr(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """In ATen's steps, each of which rounds halves."""
+    if x.dtype == torch.bool or not x.dtype == left.dtype == right.dtype:
+        return NotImplemented
+    made = (left if alpha == 1 else left * alpha).unsqueeze(1) * right
+    if beta == 0:
+        return made
+    return (x if beta == 1 else x * beta) + made
+
+
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """Coefficients from the highest down."""
     total = x * coefficients[0] + coefficients[1]
@@ -68,4 +78,5 @@ ELEMENTWISE: dict[OpOverload, Decomposition] = {
     aten.signbit.default: signbit,
     aten.round.decimals: round_decimals,
     aten.erfinv.default: erfinv,
+    aten.addr.default: addr,
 }

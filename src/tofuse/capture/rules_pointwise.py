@@ -9,9 +9,10 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from tofuse.capture.builder import Refused, scalar
+from tofuse.capture.builder import Refused
 from tofuse.capture.call import Call, Rule
 from tofuse.capture.dtypes import dtype_of
+from tofuse.capture.rules_composed import COMPOSED, product, single, truncated
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
@@ -61,7 +62,7 @@ def on_elements(rule: Rule) -> Rule:
         if more or not dtype.is_half or device != "cpu":
             return rule(call)
         found = dict(call.arguments)
-        for name in ("self", "other", "exponent"):
+        for name in ("self", "other", "exponent", "alpha"):
             number = found.get(name)
             if isinstance(number, float):
                 with unset_fake_temporarily():
@@ -137,27 +138,30 @@ def scaled_sum(kind: str) -> Rule:
             raise Refused("a multiple that is not fixed")
         if out.dtype == DType.BOOL and (kind, alpha) != ("add", 1):
             raise Refused("bools")
+        dtype = out.dtype
         if alpha != 1:
-            other = _times(call, other, alpha)
-        final = "logical_or" if out.dtype == DType.BOOL else kind
+            dtype = single(dtype)
+            other = _times(call, other, alpha, dtype)
+        final = "logical_or" if dtype == DType.BOOL else kind
         operands = (call.operand("self"), other)
-        return call.build.elementwise(final, *operands, shape=out.shape, dtype=out.dtype)
+        total = call.build.elementwise(final, *operands, shape=out.shape, dtype=dtype)
+        return call.build.convert(total, out.dtype)
 
     return rule
 
 
-def integral(kind: str) -> Rule:
+def integral(rule: Rule) -> Rule:
     """Division with rounding: of floats, or of integers by a constant that is not 0 or -1."""
 
-    def rule(call: Call) -> Value | tuple[Value, ...]:
+    def checked(call: Call) -> Value | tuple[Value, ...]:
         dtype = call.out.dtype
         if not dtype.is_float:
             divisor = call.integer("other")
             if not dtype.is_int or divisor in (0, -1) or not _holds(dtype, Scalar(divisor)):
                 raise Refused("an integer division that may fail")
-        return same(kind, "self", "other")(call)
+        return rule(call)
 
-    return rule
+    return checked
 
 
 def shift(kind: str) -> Rule:
@@ -175,11 +179,15 @@ def shift(kind: str) -> Rule:
 
 def divide(call: Call) -> Value | tuple[Value, ...]:
     mode = call.arguments.get("rounding_mode")
-    kinds = {None: None, "trunc": "truncdiv", "floor": "floordiv"}
-    if not isinstance(mode, (str, type(None))) or mode not in kinds:
+    if not isinstance(mode, (str, type(None))) or mode not in DIVISIONS:
         raise Refused("an unknown rounding mode")
-    kind = kinds[mode]
-    return integral(kind)(call) if kind else same("div", "self", "other")(call)
+    return DIVISIONS[mode](call)
+
+
+def multiply(call: Call) -> Value | tuple[Value, ...]:
+    if call.out.dtype == DType.BOOL:
+        return same("logical_and", "self", "other")(call)
+    return product("mul")(call)
 
 
 def power(call: Call) -> Value | tuple[Value, ...]:
@@ -224,56 +232,6 @@ def clamp(call: Call) -> Value:
     return result
 
 
-def fused_multiply_add(call: Call) -> Value:
-    """What Dynamo makes of `addcmul_` and `lerp_`; whether it rounds once is up to the kernel."""
-    (a, b, c), out = (call.operand(n) for n in "abc"), call.out
-    product = call.build.elementwise("mul", a, b, shape=out.shape, dtype=out.dtype)
-    return call.build.elementwise("add", product, c, shape=out.shape, dtype=out.dtype)
-
-
-def scaled_pair(kind: str) -> Rule:
-    """`self + value * tensor1 * tensor2`, or divided by the second."""
-
-    def rule(call: Call) -> Value:
-        out, build = call.out, call.build
-        value = call.number("value")
-        if not out.dtype.is_float or isinstance(value, SymDim):
-            raise Refused("integers, or a factor that is not fixed")
-        first = call.operand("tensor1")
-        first = first if value == 1 else _times(call, first, value)
-        pair = (first, call.operand("tensor2"))
-        product = build.elementwise(kind, *pair, shape=out.shape, dtype=out.dtype)
-        return build.elementwise(
-            "add", call.operand("self"), product, shape=out.shape, dtype=out.dtype
-        )
-
-    return rule
-
-
-def interpolate(call: Call) -> Value:
-    """Measured from the nearer end, as ATen does, so that both ends are met exactly."""
-    out, build = call.out, call.build
-    if not out.dtype.is_float:
-        raise Refused("an interpolation of what are no floats")
-
-    def do(kind: str, *operands: Operand) -> Value:
-        return build.elementwise(kind, *operands, shape=out.shape, dtype=out.dtype)
-
-    start, end, weight = call.tensor("self"), call.tensor("end"), call.operand("weight")
-    base: Operand
-    factor: Operand
-    if isinstance(weight, Scalar) and isinstance(weight.value, (int, float)):
-        far = abs(weight.value) >= 0.5
-        base, factor = (end, Scalar(weight.value - 1)) if far else (start, weight)
-    else:
-        weight = build.uniform(weight, out.shape, out.dtype)
-        absolute = build.emit("abs", (weight,), {})
-        test = build.emit("ge", (absolute, scalar(0.5, out.dtype)), {})
-        base = build.where(test, end, start, out)
-        factor = build.where(test, do("sub", weight, Scalar(1)), weight, out)
-    return do("add", base, do("mul", factor, do("sub", end, start)))
-
-
 def relu(call: Call) -> Value:
     """A negative zero stays one: of equals, maximum gives the second."""
     return call.build.emit("maximum", (_zero(call.out.dtype), call.tensor("self")), {})
@@ -314,12 +272,11 @@ def common_dtype(call: Call, *names: str) -> DType:
     return dtype_of(elementwise_dtypes(*examples, type_promotion_kind=kind)[1])
 
 
-def _times(call: Call, x: Operand, factor: float) -> Operand:
+def _times(call: Call, x: Operand, factor: float, dtype: DType) -> Operand:
     if isinstance(x, Scalar):
         if isinstance(x.value, SymDim):
             raise Refused("a multiple of a size")
         return Scalar(x.value * factor)
-    dtype = call.out.dtype
     return call.build.elementwise("mul", x, Scalar(factor), shape=x.shape, dtype=dtype)
 
 
@@ -336,6 +293,12 @@ def _holds(dtype: DType, x: Operand) -> bool:
     return low <= x.value < high
 
 
+DIVISIONS: dict[str | None, Rule] = {
+    None: product("div"),
+    "trunc": integral(truncated),
+    "floor": integral(product("floordiv")),
+}
+
 ROOTS: dict[bool | int | float, str] = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
 MATH = (
@@ -344,6 +307,7 @@ MATH = (
 )
 
 POINTWISE: dict[str, Rule] = {
+    **COMPOSED,
     **{f"aten.{kind}": same(kind, "self") for kind in MATH.split()},
     **{f"aten.{kind}": no_bools(same(kind, "self")) for kind in ("neg", "abs", "sign")},
     **{f"aten.{kind}": rounding(kind) for kind in ("floor", "ceil", "trunc")},
@@ -366,20 +330,17 @@ POINTWISE: dict[str, Rule] = {
     "aten.bitwise_left_shift": shift("shift_left"),
     "aten.bitwise_right_shift": shift("shift_right"),
     "aten.add": on_elements(scaled_sum("add")),
-    "aten.addcdiv": scaled_pair("div"),
-    "aten.addcmul": scaled_pair("mul"),
-    "aten.lerp": interpolate,
     "aten.sub": on_elements(scaled_sum("sub")),
-    "aten.mul": on_bools("mul", "logical_and", "self", "other"),
+    "aten.mul": multiply,
     "aten.maximum": on_bools("maximum", "logical_or", "self", "other"),
     "aten.minimum": on_bools("minimum", "logical_and", "self", "other"),
     "aten.max.other": on_bools("maximum", "logical_or", "self", "other"),
     "aten.min.other": on_bools("minimum", "logical_and", "self", "other"),
     "aten.div": divide,
     "aten.true_divide": divide,
-    "aten.floor_divide": integral("floordiv"),
-    "aten.remainder": on_elements(integral("remainder")),
-    "aten.fmod": on_elements(integral("fmod")),
+    "aten.floor_divide": DIVISIONS["floor"],
+    "aten.remainder": on_elements(integral(same("remainder", "self", "other"))),
+    "aten.fmod": on_elements(integral(same("fmod", "self", "other"))),
     "aten.pow": on_elements(power),
     "aten.atan2": same("atan2", "self", "other"),
     "aten.hypot": same("hypot", "self", "other"),
@@ -393,7 +354,6 @@ POINTWISE: dict[str, Rule] = {
     "aten._to_copy": convert,
     "aten.clone": convert,
     "aten.lift_fresh_copy": convert,
-    "prims.fma": fused_multiply_add,
     "aten.copy": copy_into,
     "prims.convert_element_type": convert,
 }
