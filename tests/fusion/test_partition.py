@@ -178,6 +178,24 @@ def test_fuel_makes_the_first_merges_of_all(make):
         assert sum(not r.library for r in part.regions) == computing - min(fuel, len(names))
 
 
+def test_what_runs_over_the_axes_of_what_it_reads_is_not_asked_for():
+    """Each question is a kernel lowered and scheduled, of as many ops as there are so far."""
+    p, asked = Program(), list[int]()
+    sums = p("sum", p.input(*SIZE), dims=(1,), dtype=DType.F32)
+    for _ in range(50):
+        sums = p("add", p("sin", sums), sums)
+    ends = [p("broadcast", sums, shape=SIZE, dims=(d,)) for d in (0, 1)]
+    graph, judge = p.graph(p("mul", *ends)), Judge(host_target(2), Machine())
+
+    def fits(kernel):
+        asked.append(len(kernel.body))
+        return judge.misfit(kernel)
+
+    part = partition(graph, fits, Machine())
+    assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == [101, 1]
+    assert len(asked) < 10
+
+
 def test_hints_of_a_graph_in_text_hold():
     text = """\
 graph(x: f32[8]) {{

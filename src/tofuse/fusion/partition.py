@@ -12,9 +12,11 @@ from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, roots
 from tofuse.fusion.hosts import device_of, with_hosts
+from tofuse.fusion.joins import dear_join
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
 from tofuse.fusion.names import RULE_NAMES, region_name
+from tofuse.fusion.sight import MAX_BUFFERS, Sight, is_elementwise
 from tofuse.fusion.storage import is_view, storages
 from tofuse.fusion.weigh import GAIN, Costs, Fits, Judges, dearer, is_uneven, loops_change
 from tofuse.ir.dims import Dim, hint
@@ -25,8 +27,6 @@ from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import Pattern, opdef
 
 MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows faster than the kernel
-MAX_BUFFERS = 64
-JOINED_WORK = 40.0  # additions an element, about what writing and reading a piece takes
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 SPREAD = 8  # shapes of its readers: a value that more of them need is computed once, before
 NO_FUEL = "no fuel left"
@@ -86,6 +86,9 @@ class _Partitioner:
     readers: dict[Value, list[Op]] = field(default_factory=dict)  # through views too
     spread: dict[Op, bool] = field(default_factory=dict)
     uneven: list[tuple[list[Op], float]] = field(default_factory=list)  # kernels and their cost
+    uneasy: set[Group] = field(default_factory=set)  # uneven ones that have grown
+    followed: list[Op] = field(default_factory=list)  # merged unasked
+    careful: bool = False
     trusting: bool = False
     trusted: dict[Op, int] = field(default_factory=dict)
     merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order: a member of each group
@@ -99,10 +102,11 @@ class _Partitioner:
         self.returned = {self.storage[v].root for v in graph.outputs if v in self.storage}
         values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
         self.readers = {v: self._reading(v) for v in values}
+        self.sight = Sight(self.storage, self.producers, self.makers, self.returned, self.readers)
         if not self._grow_on_trust():
-            self._grow()
+            self._grow_checked()
             if self._trust_wholes():
-                self._grow()
+                self._grow_checked()
         self._share_inputs()
         self._stop_at(len(self.merges) if self.fuel is None else self.fuel)
         regions = [self._region(g, k) for k, g in enumerate(self.groups.sorted())]
@@ -121,9 +125,18 @@ class _Partitioner:
     def _grow(self) -> None:
         self.groups = Groups(self.order)
         self.reasons, self.flat, self.joins, self.merges, self.costs = {}, {}, {}, [], {}
+        self.sight.lanes, self.uneasy, self.followed = {}, set(), []
         for op in self.graph.ops:
             if not self.view[op]:
                 self._place(op)
+
+    def _grow_checked(self) -> None:
+        """Merge step by step; what was merged unasked is asked for at the end."""
+        self._grow()
+        grown = dict.fromkeys(self.groups.of[op] for op in self.followed)
+        if any(self._judged(g.ops)[0] is not None for g in grown):
+            self.careful = True
+            self._grow()
 
     def _grow_on_trust(self) -> bool:
         """Merge all that nothing forbids at sight, then check each result once.
@@ -140,7 +153,7 @@ class _Partitioner:
         return len(good) == len(groups)
 
     def _fits(self, group: Group) -> bool:
-        if self.flat[group] and self._plain(set(group.ops)):
+        if self.flat[group] and self.sight.plain(set(group.ops)):
             return True
         reason, cost = self._judged(group.ops)
         if is_uneven(cost):
@@ -169,7 +182,7 @@ class _Partitioner:
         sources = self._sources(op)
         library = op.kind == "opaque"
         group = self.groups.add(op, library, sources)
-        self.flat[group] = opdef(op.kind).pattern is Pattern.ELEMENTWISE
+        self.flat[group] = is_elementwise(op)
         self.joins[group] = [op] if opdef(op.kind).pattern is Pattern.JOIN else []
         if library:
             many = op.attr("target") == CAT and len(op.inputs) > MOST_PIECES
@@ -186,12 +199,14 @@ class _Partitioner:
 
     def _try_merge(self, a: Group, b: Group, producer: Op, consumer: Op) -> Group:
         """Merge two groups if that is legal; otherwise note why not."""
-        if a is b:
-            return a
-        reason = self._obstacle(a, b, producer, consumer)
+        reason = None if a is b else self._obstacle(a, b, producer, consumer)
         if reason is not None:
             self.reasons[producer, consumer] = reason
             return b
+        if not self.trusting:
+            self.sight.merged(producer, consumer)
+        if a is b:
+            return a
         flat, joins = self.flat[a] and self.flat[b], self.joins[a] + self.joins[b]
         merged = self.groups.merge(a, b)
         self.flat[merged], self.joins[merged] = flat, joins
@@ -223,7 +238,8 @@ class _Partitioner:
         if kept_apart(producer, consumer):
             return "kept apart by no_fuse"
         if (self.joins[a] or self.joins[b]) and not asked_for(producer, consumer):
-            reason = self._dear_join(a, b)
+            joins = self.joins[a] + self.joins[b]
+            reason = dear_join(joins, {*a.ops, *b.ops}, self._sources)
             if reason is not None:
                 return reason
         if not asked_for(producer, consumer) and len(a.ops) + len(b.ops) > MAX_OPS:
@@ -240,31 +256,23 @@ class _Partitioner:
         if self.trusting:
             return None
         tied = {producer.result, *producer.inputs} & set(consumer.inputs)
-        if tied and self.flat[a] and self.flat[b] and self._plain({*a.ops, *b.ops}):
+        if tied and self.flat[a] and self.flat[b] and self.sight.plain({*a.ops, *b.ops}):
             return None
         known = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
         if len(known) == 1 and None not in known:
+            return None
+        sure = not self.careful and a not in self.uneasy and b.ops == [consumer]
+        read = [v for v in consumer.inputs if v in self.makers]
+        here = [v for v in read if self.groups.of[self.makers[v]] is a]
+        if sure and self.sight.follows(consumer, here, a.ops):
+            self.followed.append(consumer)
             return None
         reason, together = self._judged(self.groups.merged_ops(a, b))
         weighed = is_uneven(together) and not asked_for(producer, consumer)
         if not weighed or not loops_change(a.ops, b.ops):
             return reason
+        self.uneasy |= {a, b}
         return dearer(together, (self._cost(a), self._cost(b)))
-
-    def _dear_join(self, a: Group, b: Group) -> str | None:
-        """Whether a join would compute too much: every element computes all pieces, and picks."""
-        inside = {*a.ops, *b.ops}
-        for join in (*self.joins[a], *self.joins[b]):
-            seen = dict.fromkeys(s for s in self._sources(join) if s in inside)
-            work = list(seen)
-            while work:
-                new = [s for s in self._sources(work.pop()) if s in inside and s not in seen]
-                seen |= dict.fromkeys(new)
-                work += new
-            cost = sum(opdef(s.kind).cost for s in seen) * (1 - 1 / len(join.inputs))
-            if cost > JOINED_WORK:
-                return f"every element of the {join.kind} would compute all pieces"
-        return None
 
     def _spread(self, producer: Op) -> bool:
         """Whether kernels of many different loops read its result: no two of them can be one."""
@@ -276,28 +284,6 @@ class _Partitioner:
                     break
             self.spread[producer] = len(shapes - {producer.result.shape}) > SPREAD
         return self.spread[producer]
-
-    def _plain(self, inside: set[Op]) -> bool:
-        """Whether elementwise ops have one shape and no views between them: nothing to check."""
-        shape = next(iter(inside)).result.shape
-        alike = all(
-            v.shape == shape and v in self.storage and not self._viewed(v, inside)
-            for op in inside
-            for v in (*op.inputs, op.result)
-        )
-        return alike and (len(inside) <= MAX_BUFFERS // 2 or self._buffers(inside) <= MAX_BUFFERS)
-
-    def _buffers(self, inside: set[Op]) -> int:
-        """How many tensors a kernel of these ops reads and writes."""
-        read = {self.storage[v].root for op in inside for v in op.inputs}
-        made = {op.result for op in inside}
-        written = [v for v in made if v in self.returned or not inside.issuperset(self.readers[v])]
-        return len(read - made) + len(written)
-
-    def _viewed(self, v: Value, inside: set[Op]) -> bool:
-        """Whether a value is a view of something computed in these ops."""
-        maker = self.producers.get(v)
-        return maker is not None and self.view[maker] and self.makers.get(v) in inside
 
     def _judged(self, ops: list[Op]) -> tuple[str | None, Cost | None]:
         """Why these ops are not one kernel, or what it costs, by lowering and scheduling them."""
