@@ -74,3 +74,25 @@ def write_another_type(cache, pos, new):
 @pytest.mark.parametrize("fn", [views, write_through_a_view, write_another_type])
 def test_views_stay_views(fn):
     assert_as_eager(fn, CACHE.clone(), torch.tensor(3), NEW.clone())
+
+
+def several(x, i, j):
+    return x[i[:, None], j].sin() * 2, x[:, j, j] + 1, (x * 2)[i, j[:1]]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_several_indices_are_one(dynamic):
+    x, i, j = torch.randn(5, 4, 4), torch.tensor([0, -5, 4]), torch.tensor([-4, 3, 1, -1])
+    assert_as_eager(several, x, i, j, options={"dynamic": dynamic})
+    assert not tofuse.explain(several)(x, i, j).library_calls
+    compiled = tofuse.compile(several)
+    for wrong in ((5, 0), (-6, 0), (0, 4), (0, -5), (5, -5)):
+        bad = [k.clone() for k in (i, j)]
+        bad[0][1], bad[1][2] = wrong
+        with pytest.raises(IndexError):
+            compiled(x, *bad)
+
+
+def test_several_indices_into_what_lies_apart_stay_eagers():
+    x, i = torch.randn(4, 3, 5).transpose(0, 1), torch.tensor([0, 2])
+    assert_as_eager(lambda x, i: x[i, i].sin(), x, i)

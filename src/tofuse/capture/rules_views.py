@@ -155,13 +155,17 @@ def index_select(call: Call) -> Value:
 
 
 def index(call: Call) -> Value:
-    """`x[:, i]` with one tensor of integers; several, or a mask, go to ATen."""
+    """`x[:, i]`, or `x[i, j]` of memory without gaps; a mask goes to ATen."""
     x, picked = call.tensor("self"), call.arguments["indices"]
     if not isinstance(picked, (list, tuple)):
         raise Refused("no list of indices")
     places = [k for k, p in enumerate(picked) if p is not None]
     if len(places) != 1:
-        raise Refused("several index tensors")
+        strides = x.layout
+        for k in places[:-1]:
+            if strides[k] != strides[k + 1] * x.shape[k + 1]:
+                raise Refused("several indices into what lies apart")
+        return _merged_index(call, bounded=True)
     dim, chosen = places[0], picked[places[0]]
     if not isinstance(chosen, Value):
         raise Refused("an index that is no tensor")
@@ -177,29 +181,40 @@ def index(call: Call) -> Value:
 
 
 def unsafe_index(call: Call) -> Value:
-    """`x[i, j]` without bounds: adjacent indices become one into the flattened dimensions."""
+    """`x[i, j]` without bounds."""
+    picked = call.arguments["indices"]
+    assert isinstance(picked, (list, tuple))
+    return index(call) if sum(p is not None for p in picked) == 1 else _merged_index(call)
+
+
+def _merged_index(call: Call, bounded: bool = False) -> Value:
+    """Adjacent indices become one into the flattened dimensions: past their end, where one of
+    them is out of bounds."""
     x, picked, out = call.tensor("self"), call.arguments["indices"], call.out.shape
     assert isinstance(picked, (list, tuple))
     places = [k for k, p in enumerate(picked) if p is not None]
-    if len(places) == 1:
-        return index(call)
     first, last = places[0], places[-1]
     indices = [p for p in picked if isinstance(p, Value)]
     if len(indices) != last - first + 1:
         raise Refused("indices that are not adjacent")
     width = len(out) - (len(x.shape) - len(indices))
     shape, build, flat = out[first : first + width], call.build, None
+    merged = product(x.shape[first : last + 1])
     for i, extent in zip(indices, x.shape[first:], strict=False):
         require_index(i)
         wide = build.expand(build.convert(i, DType.I64), shape)
         below = build.emit("lt", (wide, Scalar(0)), {})
         shifted = build.emit("add", (wide, Scalar(extent)), {})
         here = build.emit("where", (below, shifted, wide), {})
+        if bounded:
+            low = build.emit("ge", (here, Scalar(0)), {})
+            high = build.emit("lt", (here, Scalar(extent)), {})
+            inside = build.emit("logical_and", (low, high), {})
+            here = build.emit("where", (inside, here, Scalar(merged)), {})
         if flat is not None:
             here = build.emit("add", (build.emit("mul", (flat, Scalar(extent)), {}), here), {})
         flat = here
     assert flat is not None
-    merged = product(x.shape[first : last + 1])
     rows = build.reshape(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
     spread = build.broadcast(flat, out, tuple(range(first, first + width)))
     after = range(first + width, len(out))
