@@ -109,6 +109,23 @@ def test_a_reshape_without_common_axes_is_one_flat_loop(name):
     assert len(kernels(REGROUPED[name], x.detach())) == 1
 
 
+MERGED_AND_SLICED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "read": lambda x: x.transpose(1, 2).reshape(2, 15)[:, 2:] + 1,
+    "merged again": lambda x: x.transpose(1, 2).reshape(2, 15)[:, :13].reshape(26) * 2,
+    "rolled": lambda x: x.transpose(1, 2).reshape(2, 15).roll(4, 1).exp(),
+}
+
+
+@pytest.mark.parametrize("name", MERGED_AND_SLICED)
+def test_a_part_of_merged_dimensions_is_read_from_a_copy(name):
+    """No loop runs over a part of two dimensions that lie apart: they are laid out first."""
+    f, x = MERGED_AND_SLICED[name], torch.randn(2, 3, 5, requires_grad=True)
+    report = tofuse.explain(f)(x)
+    assert not report.notes and not report.library_calls
+    assert len(report.forward.kernels) <= 3
+    assert_as_eager(f, x)
+
+
 def test_a_reshape_of_rows_that_matter_is_a_boundary_and_says_so():
     def f(x):
         y = x.softmax(1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from tofuse.fusion.storage import dense_strides
+from tofuse.fusion.align import align
+from tofuse.fusion.axes import Misaligned
+from tofuse.fusion.storage import dense_strides, is_view, view_storage
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Attr, Graph, Op, Value, substitute
 from tofuse.ir.region import Strided
@@ -20,9 +22,11 @@ Fine = Callable[[Value, dict[Value, Strided]], bool]
 def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
     """Operands of library calls and outputs of the graph are real tensors after this.
 
-    Outputs have the strides they were captured with; pieces of a cat lie in memory. A cat of
-    many pieces is a library call.
+    Outputs have the strides they were captured with; pieces of a cat lie in memory, and so does
+    what a slice takes a part of, where no loops run over that part. A cat of many pieces is a
+    library call.
     """
+    storage = dict(storage)
     ops: list[Op] = []
     copies: dict[Value, Value] = {}
     taken = {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
@@ -39,18 +43,36 @@ def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
             copy = make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=makers.get(v))
             ops.append(replace(copy, results=(replace(copy.result, strides=v.strides),)))
             copies[v] = ops[-1].result
+            storage[copies[v]] = Strided(copies[v], 0, dense_strides(copies[v]))
         return copies[v]
 
     for op in graph.ops:
         op = _by_library(op) if op.kind == "cat" and len(op.inputs) > MOST_PIECES else op
         fine = NEEDS.get(opdef(op.kind).pattern)
+        if op.kind == "slice" and not _has_loops(op, makers, storage):
+            fine = _strided  # its operand becomes a tensor
         if fine is not None:
             moved = {v: r for v in op.inputs if (r := real(v, fine)) is not None and r is not v}
             op = replace(op, operands=substitute(op.operands, moved)) if moved else op
+        if is_view(op) and op.result not in storage and op.inputs[0] in storage:
+            place = view_storage(op, storage[op.inputs[0]])
+            storage |= {} if place is None else {op.result: place}
         ops.append(op)
     made = {v for v, op in makers.items() if op.kind != "opaque"}
     outputs = tuple(real(v, lambda v, s: _returnable(v, s, made)) for v in graph.outputs)
     return graph if tuple(ops) == graph.ops else replace(graph, ops=tuple(ops), outputs=outputs)
+
+
+def _has_loops(op: Op, makers: Mapping[Value, Op], storage: Mapping[Value, Strided]) -> bool:
+    """Whether a view of memory has axes of its own: a slice of merged dimensions has none."""
+    views = [op]
+    while (v := views[-1].inputs[0]) not in storage and v in makers:
+        views.append(makers[v])
+    try:
+        align(views[::-1], storage)
+    except Misaligned:
+        return False
+    return True
 
 
 def _by_library(cat: Op) -> Op:
