@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +25,11 @@ def decompositions(
 
     What an executor claims stays whole.
     """
+    return unless_claimed(_table(own_random), claims)
+
+
+@functools.cache
+def _table(own_random: bool) -> Mapping[OpOverload, Decomposition]:
     names = frozenset(" ".join(FROM_TORCH).split())
     table: dict[OpOverload, Decomposition] = {
         op: rule
@@ -43,7 +49,7 @@ def decompositions(
     table.update(ELEMENTWISE)
     if own_random:
         table.update(RANDOM_DECOMPOSITIONS)
-    return unless_claimed(table, claims)
+    return table
 
 
 def _name(op: OpOverload) -> str:
