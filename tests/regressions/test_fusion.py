@@ -126,6 +126,23 @@ def test_a_part_of_merged_dimensions_is_read_from_a_copy(name):
     assert_as_eager(f, x)
 
 
+READ_ALONG_TWO: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "differences": lambda y: y[:, None] - y[:, :, None],
+    "read on": lambda y: (y[:, None] - y[:, :, None]).exp() * y[:, :, None],
+    "of three": lambda y: torch.where(y[:, None] > 0, y[:, :, None], y.roll(1, 1)[:, None]),
+}
+
+
+@pytest.mark.parametrize("name", READ_ALONG_TWO)
+def test_merged_dimensions_read_along_two_are_read_twice(name):
+    """No strides express them: both reads had the axes of one view, which is a diagonal."""
+    f, x = READ_ALONG_TWO[name], torch.randn(2, 3, 5, requires_grad=True)
+    merged = lambda x: f(x.transpose(1, 2).reshape(2, 15))  # noqa: E731
+    report = tofuse.explain(merged)(x)
+    assert not report.notes and not report.library_calls
+    assert_as_eager(merged, x)
+
+
 def test_a_reshape_of_rows_that_matter_is_a_boundary_and_says_so():
     def f(x):
         y = x.softmax(1)
