@@ -11,7 +11,7 @@ from tofuse.backends.llvm.load import host_target
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.lower import lower
-from tofuse.fusion.partition import partition
+from tofuse.fusion.partition import Answers, partition
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.hints import NO_FUSE
 from tofuse.ir.parse import parse_graph
@@ -178,22 +178,28 @@ def test_fuel_makes_the_first_merges_of_all(make):
         assert sum(not r.library for r in part.regions) == computing - min(fuel, len(names))
 
 
-def test_what_runs_over_the_axes_of_what_it_reads_is_not_asked_for():
+@pytest.mark.parametrize("returned, kernels", [(False, [101, 1]), (True, [63, 38, 1])])
+def test_what_runs_over_the_axes_of_what_it_reads_is_not_asked_for(returned, kernels):
     """Each question is a kernel lowered and scheduled, of as many ops as there are so far."""
     p, asked = Program(), list[int]()
-    sums = p("sum", p.input(*SIZE), dims=(1,), dtype=DType.F32)
+    sums = [p("sum", p.input(*SIZE), dims=(1,), dtype=DType.F32)]
     for _ in range(50):
-        sums = p("add", p("sin", sums), sums)
-    ends = [p("broadcast", sums, shape=SIZE, dims=(d,)) for d in (0, 1)]
-    graph, judge = p.graph(p("mul", *ends)), Judge(host_target(2), Machine())
+        sums.append(p("sin", sums[-1]))
+        sums.append(p("add", *sums[-2:]))
+    ends = [p("broadcast", sums[-1], shape=SIZE, dims=(d,)) for d in (0, 1)]
+    graph = p.graph(p("mul", *ends), *(sums if returned else ()))
+    judge, known = Judge(host_target(2), Machine()), Answers()
 
     def fits(kernel):
         asked.append(len(kernel.body))
         return judge.misfit(kernel)
 
-    part = partition(graph, fits, Machine())
-    assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == [101, 1]
+    part = partition(graph, fits, Machine(), known=known)
+    assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == kernels
     assert len(asked) < 10
+    before = len(asked)
+    partition(graph, fits, Machine(), known=known)
+    assert len(asked) == before
 
 
 def test_hints_of_a_graph_in_text_hold():

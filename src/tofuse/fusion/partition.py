@@ -31,6 +31,9 @@ MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows fas
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 SPREAD = 8  # shapes of its readers: a value that more of them need is computed once, before
 NO_FUEL = "no fuel left"
+TOO_MANY = f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
+Asked = tuple[tuple[Op, ...], tuple[Value, ...], tuple[Strided | None, ...]]
+Answers = dict[Asked, tuple[str | None, Cost | None]]  # of a kernel, its results and where it reads
 
 
 def partition(
@@ -41,31 +44,38 @@ def partition(
     apart: frozenset[str] = frozenset(),
     fits_gpu: Fits | None = None,
     costs: Costs | None = None,
+    known: Answers | None = None,
 ) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone.
 
     With `fuel` only so many merges are made, the first ones of those that are made without. The
     ops whose results are named in `apart` are no part of a larger kernel. Kernels for GPUs are
     asked of `fits_gpu`; without it each of their ops stays by itself. Those for the CPU whose
-    loops serve a part of them badly are weighed by `costs`, merge by merge.
+    loops serve a part of them badly are weighed by `costs`, merge by merge. What is asked of a
+    kernel is in `known` afterwards, and not asked again.
     """
-    ask = Judges(fits, fits_gpu, costs)
-    part = _cut(graph, ask, machine, None, apart)
+    ask, known = Judges(fits, fits_gpu, costs), {} if known is None else known
+    part = _cut(graph, ask, machine, None, apart, known)
     folded = fold_epilogues(part)
     if folded is not part.graph or fuel is not None:
-        part = _cut(folded, ask, machine, fuel, apart)
+        part = _cut(folded, ask, machine, fuel, apart, known)
     return part
 
 
 def _cut(
-    graph: Graph, fits: Judges, machine: Machine, fuel: int | None, apart: frozenset[str]
+    graph: Graph,
+    fits: Judges,
+    machine: Machine,
+    fuel: int | None,
+    apart: frozenset[str],
+    known: Answers,
 ) -> Partition:
     storage = storages(graph)
     real = materialise(graph, storage)
     storage = storage if real is graph else storages(real)
     own = own_views(real, storage)
     storage = storage if own is real else storages(own)
-    return _Partitioner(own, fits, machine, fuel, apart, storage).run()
+    return _Partitioner(own, fits, machine, fuel, apart, known, storage).run()
 
 
 @dataclass(eq=False)
@@ -75,6 +85,7 @@ class _Partitioner:
     machine: Machine
     fuel: int | None
     apart: frozenset[str]
+    known: Answers
     storage: dict[Value, Strided]
     order: dict[Op, int] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
@@ -82,7 +93,6 @@ class _Partitioner:
     producers: dict[Value, Op] = field(default_factory=dict)
     users: dict[Value, list[Op]] = field(default_factory=dict)
     reasons: dict[tuple[Op, Op], str] = field(default_factory=dict)
-    costs: dict[Group, tuple[int, Cost | None]] = field(default_factory=dict)  # of so many ops
     flat: dict[Group, bool] = field(default_factory=dict)  # elementwise ops only
     joins: dict[Group, list[Op]] = field(default_factory=dict)  # the cats and pads in it
     returned: set[Value] = field(default_factory=set)  # roots of the graph's outputs
@@ -127,7 +137,7 @@ class _Partitioner:
 
     def _grow(self) -> None:
         self.groups = Groups(self.order)
-        self.reasons, self.flat, self.joins, self.merges, self.costs = {}, {}, {}, [], {}
+        self.reasons, self.flat, self.joins, self.merges = {}, {}, {}, []
         self.sight.lanes, self.uneasy, self.followed = {}, set(), []
         for op in self.graph.ops:
             if not self.view[op]:
@@ -168,17 +178,12 @@ class _Partitioner:
         """Trust uneven kernels after all whose parts, as they grew, are not predicted to gain."""
         before = len(self.trusted)
         for k, (ops, us) in enumerate(self.uneven):
-            parts = [self._cost(g) for g in dict.fromkeys(self.groups.of[op] for op in ops)]
+            groups = dict.fromkeys(self.groups.of[op] for op in ops)
+            parts = [self._judged(g.ops)[1] for g in groups]
             apart = sum(math.inf if c is None else c.us for c in parts)
             if len(parts) > 1 and apart >= GAIN * us:
                 self.trusted |= dict.fromkeys(ops, -1 - k)
         return len(self.trusted) > before
-
-    def _cost(self, group: Group) -> Cost | None:
-        known = self.costs.get(group)
-        if known is None or known[0] != len(group.ops):
-            known = self.costs[group] = (len(group.ops), self._judged(group.ops)[1])
-        return known[1]
 
     def _place(self, op: Op) -> None:
         """Put an op into the kernel of its producers, the largest saving first."""
@@ -275,7 +280,7 @@ class _Partitioner:
         if not weighed or not loops_change(a.ops, b.ops):
             return reason
         self.uneasy |= {a, b}
-        return dearer(together, (self._cost(a), self._cost(b)))
+        return dearer(together, (self._judged(a.ops)[1], self._judged(b.ops)[1]))
 
     def _spread(self, producer: Op) -> bool:
         """Whether kernels of many different loops read its result: no two of them can be one."""
@@ -289,15 +294,24 @@ class _Partitioner:
         return self.spread[producer]
 
     def _judged(self, ops: list[Op]) -> tuple[str | None, Cost | None]:
-        """Why these ops are not one kernel, or what it costs, by lowering and scheduling them."""
-        device = device_of(ops)
+        """Why these ops are not one kernel, or what it costs."""
+        region = self._build(ops, "attempt")
+        places = tuple(map(self.storage.get, region.inputs))
+        if len({p.root for p in places if p is not None}) + len(region.outputs) > MAX_BUFFERS:
+            return TOO_MANY, None
+        asked = region.ops, region.outputs, places
+        if asked not in self.known:
+            self.known[asked] = self._tried(region, device_of(ops))
+        return self.known[asked]
+
+    def _tried(self, region: Region, device: str) -> tuple[str | None, Cost | None]:
         try:
-            lowered = lower(self._build(ops, "attempt"), self.storage)
+            lowered = lower(region, self.storage)
             kernel = with_hosts(coalesce(lowered.kernel), lowered.arguments, device)
         except Misaligned as e:
             return str(e), None
         if len(kernel.buffers) > MAX_BUFFERS:
-            return f"a kernel reads and writes at most {MAX_BUFFERS} buffers", None
+            return TOO_MANY, None
         return self.fits.judge(kernel, device)
 
     def _share_inputs(self) -> None:

@@ -52,7 +52,7 @@ class Sight:
             return False
         if any(v not in self.storage for v in op.inputs):
             return False
-        return len(read) == len(op.inputs) or self._buffers({*ops, op}) <= MAX_BUFFERS
+        return self._buffers({*ops, op}) <= MAX_BUFFERS
 
     def _lane(self, op: Op) -> Op:
         while op in self.lanes:

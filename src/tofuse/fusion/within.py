@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.order import ordered, peak_bytes
-from tofuse.fusion.partition import partition
+from tofuse.fusion.partition import Answers, partition
 from tofuse.fusion.weigh import Costs, Fits
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition
@@ -28,8 +28,14 @@ def partition_within(
     several results makes them at once, where eager makes one after the other. `held` names
     inputs that live for these regions alone.
     """
+    known: Answers = {}
+
+    def cut(apart: frozenset[str]) -> Partition:
+        part = partition(graph, fits, machine, fuel, apart, fits_gpu, costs, known)
+        return ordered(part, held)
+
     apart: frozenset[str] = frozenset()
-    best = ordered(partition(graph, fits, machine, fuel, apart, fits_gpu, costs), held)
+    best = cut(apart)
     least, causes = peak_bytes(best, held)
     for _ in range(ROUNDS):
         kernels = [r for r in causes if not r.library and len(r.ops) > 1]
@@ -38,7 +44,7 @@ def partition_within(
         if limit is None or least <= limit or names <= apart:
             break
         apart |= names
-        part = ordered(partition(graph, fits, machine, fuel, apart, fits_gpu, costs), held)
+        part = cut(apart)
         most, causes = peak_bytes(part, held)
         if most < least:
             best, least = part, most
