@@ -226,3 +226,14 @@ def test_losses_of_two_types(name):
     for a, b in ((x, y), (y, x), (x.bfloat16(), x)):
         torch._dynamo.reset()
         assert_as_eager(getattr(F, name), a, b, rtol=1e-2, atol=1e-2, calls=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_constant_among_halves_is_a_half(dtype):
+    def fn(x):
+        joined = torch.cat((torch.full((2,), 0.1, dtype=dtype), x))
+        return joined.float(), F.pad(x, (1, 1), value=0.1).double()
+
+    x = torch.randn(3).to(dtype)
+    for got, expected in zip(tofuse.compile(fn)(x), fn(x), strict=True):
+        assert torch.equal(got, expected)

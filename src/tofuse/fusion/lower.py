@@ -10,7 +10,8 @@ from tofuse.fusion.axes import Atom, Misaligned, radix
 from tofuse.fusion.convert import converted, operand_type, register, rounded
 from tofuse.fusion.flatten import flattened
 from tofuse.ir.dims import Dim, SymDim, symbols_of
-from tofuse.ir.graph import Op, Scalar, Value
+from tofuse.ir.elements import ROUND
+from tofuse.ir.graph import Op, Operand, Scalar, Value
 from tofuse.ir.kernel import (
     Affine,
     Arg,
@@ -222,7 +223,7 @@ def _view(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
 def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     out = self.alignment.inner[op.result]
     low = op.ints("low") if op.kind == "pad" else None
-    result: Arg | None = op.operands[1] if low is not None else None  # type: ignore[assignment]
+    result = _element(op.operands[1], op.result.dtype) if low is not None else None
     at: Dim = 0
     for k, x in reversed(list(enumerate(op.operands))):
         if not isinstance(x, Value):
@@ -311,11 +312,19 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     if op.kind == "full":
         value = op.attr("value")
         assert isinstance(value, (bool, int, float, SymDim))
-        return Scalar(value)
+        return _element(Scalar(value), op.result.dtype)
     start, step = op.attr("start"), op.attr("step")
     assert isinstance(start, (int, SymDim)) and isinstance(step, (int, SymDim))
     index = self.flat_index(self.alignment.inner[op.result], sub) * step + Affine((), start)
     return self.add(Iota(self.fresh(), index, register(op.result.dtype)))
+
+
+def _element(constant: Operand, dtype: DType) -> Arg:
+    """What a tensor of halves holds of a constant: nothing rounds it later."""
+    assert isinstance(constant, Scalar)
+    if dtype.is_half and isinstance(constant.value, float):
+        return Scalar(ROUND[dtype](constant.value))
+    return constant
 
 
 def _opaque(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-import struct
 from collections.abc import Callable
 from typing import Union
 
+from tofuse.ir.elements import ROUND
 from tofuse.ir.graph import Scalar
 from tofuse.ir.types import DType
 
@@ -24,7 +24,7 @@ def round_to(value: Number, dtype: DType) -> Number | None:
         return _wrap(int(value), dtype)
     if isinstance(value, int) and abs(value) > 2**53:
         return None
-    return _ROUND[dtype](float(value)) if dtype in _ROUND else None
+    return ROUND[dtype](float(value)) if dtype in ROUND else None
 
 
 def same(a: Number, b: Number) -> bool:
@@ -83,30 +83,6 @@ def _wrap(value: int, dtype: DType) -> int:
     return (value - low) % (1 << bits) + low
 
 
-def _round_f32(value: float) -> float:
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def _round_f16(value: float) -> float:
-    try:
-        return float(struct.unpack("<e", struct.pack("<e", _round_f32(value)))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
-
-
-def _round_bf16(value: float) -> float:
-    """Ties to even on the upper 16 bits of the float."""
-    value = _round_f32(value)
-    if not math.isfinite(value):
-        return value
-    bits = int(struct.unpack("<I", struct.pack("<f", value))[0])
-    bits += 0x7FFF + ((bits >> 16) & 1)
-    return float(struct.unpack("<f", struct.pack("<I", bits & 0xFFFF0000))[0])
-
-
 def _divide(a: float, b: float) -> float | None:
     return a / b if b != 0 else None
 
@@ -122,13 +98,6 @@ def _maximum(a: float, b: float) -> float | None:
 def _minimum(a: float, b: float) -> float | None:
     return None if math.isnan(a + b) or a == b == 0 else min(a, b)
 
-
-_ROUND: dict[DType, Callable[[float], float]] = {
-    DType.F64: float,
-    DType.F32: _round_f32,
-    DType.F16: _round_f16,
-    DType.BF16: _round_bf16,
-}
 
 _COMPARE: dict[str, Callable[..., Number | None]] = {
     "eq": operator.eq,
