@@ -272,7 +272,8 @@ class _Partitioner:
         sure = not self.careful and a not in self.uneasy and b.ops == [consumer]
         read = [v for v in consumer.inputs if v in self.makers]
         here = [v for v in read if self.groups.of[self.makers[v]] is a]
-        if sure and self.sight.follows(consumer, here, a.ops):
+        even = not any(loops_change((self.makers[v],), (consumer,)) for v in here)
+        if sure and even and self.sight.follows(consumer, here, a.ops):
             self.followed.append(consumer)
             return None
         reason, together = self._judged(self.groups.merged_ops(a, b))
