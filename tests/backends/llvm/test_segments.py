@@ -60,6 +60,29 @@ def test_pieces(sizes):
         assert torch.equal(run_llvm(k, schedule, given, {})["y2"], expected), schedule
 
 
+def test_uneven_pieces_are_loops_of_their_own():
+    """And the vectors between two of them."""
+    size, count, chosen = 170, 6, "0.0"
+    lines = []
+    for n in range(count):
+        lines += [
+            f"  g{n} = inside [i1] {size * n} {size * n + size} : b1",
+            f"  v{n} = load x{n}[({size})*i0 + i1 + {-size * n}] if g{n} : f32",
+            f"  z{n} = where g{n} v{n} {chosen} of f32 : f32",
+        ]
+        chosen = f"z{n}"
+    lines.append(f"  store y[({size * count})*i0 + i1] {chosen} : f32")
+    buffers = ", ".join([*(f"x{n}: in f32" for n in range(count)), "y: out f32"])
+    body = "\n".join(lines)
+    k = kernel(f"kernel k({buffers}) over i0:3 i1:{size * count} {{\n{body}\n}}")
+    assert len(cuts(k, 1, size * count, 16)) == 2 * count - 1
+    given = {f"x{n}": torch.randn(3, size) for n in range(count)}
+    flat = {n: x.flatten() for n, x in given.items()} | {"y": torch.empty(3 * size * count)}
+    for schedule in schedules(k, "order i0 i1; parallel 1; vector 16; unroll 2"):
+        got = run_llvm(k, schedule, flat, {})["y"]
+        assert torch.equal(got.view(3, -1), torch.cat(list(given.values()), 1)), schedule
+
+
 def test_no_masks_where_pieces_are_whole_vectors():
     text = emit(build_nest(cat(5, 64, 32), schedules(cat(5, 64, 32), lanes=[16])[0]))
     assert "masked.load" not in text and "icmp sge" not in text

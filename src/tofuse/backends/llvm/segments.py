@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tofuse.backends.llvm.text import Function
-from tofuse.ir.kernel import Inside
+from tofuse.ir.kernel import Inside, Load
 from tofuse.ir.loops import Do, Node
 
 MOST = 6  # segments of one loop; each is compiled by itself
+MOST_LOADS = 48  # in all segments: more of them, if each reads few pieces
 MOST_STATEMENTS = 256  # in all segments of a loop around others
 
 
@@ -48,7 +49,15 @@ def segments(
             found[-1] = Segment(found[-1].start, end, known)
         else:
             found.append(Segment(start, end, known))
-    return found if 1 <= len(found) <= MOST else [Segment(0, extent, {})]
+    few = len(found) <= MOST or sum(_loads(nodes, s.known) for s in found) <= MOST_LOADS
+    return found if found and few else [Segment(0, extent, {})]
+
+
+def _loads(nodes: Sequence[Node], known: Mapping[str, bool]) -> int:
+    """How many loads are left of a body, and one for the rest of it."""
+    stmts = [n.stmt for n in nodes if isinstance(n, Do)]
+    loads = [s for s in stmts if isinstance(s, Load)]
+    return 1 + sum(s.guard is None or known.get(s.guard, True) for s in loads)
 
 
 def between(f: Function, at: str, start: int, end: int) -> str:
