@@ -46,16 +46,13 @@ def graphs(fn, *args):
     return found
 
 
-@pytest.mark.parametrize("fn", [mixed, gated])
+@pytest.mark.parametrize("fn, dynamic", [(mixed, False), (gated, False), (gated, True)])
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("dynamic", [False, True])
 def test_the_graph_is_that_of_rules_alone(fn, grad, dynamic, monkeypatch):
     args = [torch.randn(4, 6).requires_grad_(grad) for _ in range(2)]
     if dynamic:
         for x in args:
             torch._dynamo.mark_dynamic(x, 0)
-    if dynamic and fn is mixed:
-        pytest.skip("its sizes are fixed")
     copied = graphs(fn, *args)
     monkeypatch.setattr(Repeats, "key", lambda self, call, operands: None)
     assert copied == graphs(fn, *args)
