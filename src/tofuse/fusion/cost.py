@@ -125,13 +125,14 @@ class _Estimate:
     values: Mapping[str, frozenset[str]] = field(default_factory=dict)  # axes each depends on
     phase: int = 0
     shares: dict[Stmt, float] = field(default_factory=dict)  # of the points that need it
+    beside: frozenset[Access] = frozenset()  # made or read together with their neighbours
 
     def run(self) -> Cost:
-        kernel, machine = self.nest.kernel, self.machine
+        kernel, schedule, machine = self.nest.kernel, self.nest.schedule, self.machine
         self.values, _ = iteration_axes(kernel)
-        schedule = self.nest.schedule
         strips = {lp.axis for lp in schedule.loops if lp.strip}
         inside = [lp.axis for lp in schedule.loops[-1:] if schedule.vector > 1]
+        self.beside = frozenset(groups(kernel.body, inside[0])) if inside else frozenset()
         around = [lp.axis for lp in schedule.loops[:-1] if lp.axis not in strips]
         self.shares = shares(kernel, (*inside, *around))
         points = hint(product(a.extent for a in kernel.axes))
@@ -268,13 +269,10 @@ class _Estimate:
         vector = around[-1].axis if self._in_vectors(around) else None
         step = abs(hint(stmt.index.coefficient(vector))) if vector else 0
         moving = isinstance(stmt, Take) and vector in self.values[stmt.by]
-        kind = "gather" if moving else "strided" if step > 1 else "load"
+        kind = "gather" if moving else "strided" if step > 1 and stmt not in self.beside else "load"
         vectors = 1  # moved for one
-        if vector and kind == "strided":
-            if stmt in groups(self.nest.kernel.body, vector):
-                kind = "load"
-            elif isinstance(stmt, Load) and is_spaced(step, self.nest.schedule.vector):
-                kind, vectors = "load", step
+        if kind == "strided" and type(stmt) is Load and is_spaced(step, self.nest.schedule.vector):
+            kind, vectors = "load", step
         dtype = buffer.dtype if kind == "load" else DType.F32
         self._arithmetic(kind, dtype, around, times * vectors)
         if kind == "strided":

@@ -14,6 +14,7 @@ class Group:
 
     ops: list[Op]
     library: bool
+    rank: int = 0  # of a group before all that read from it; no two are alike
     before: set[Group] = field(default_factory=set)  # groups it reads from
     after: set[Group] = field(default_factory=set)
 
@@ -26,7 +27,7 @@ class Groups:
     of: dict[Op, Group] = field(default_factory=dict)
 
     def add(self, op: Op, library: bool, producers: Iterable[Op]) -> Group:
-        group = Group([op], library)
+        group = Group([op], library, rank=len(self.of))
         self.of[op] = group
         for p in producers:
             group.before.add(self.of[p])
@@ -41,6 +42,7 @@ class Groups:
     def merge(self, a: Group, b: Group) -> Group:
         """The larger of two groups takes in the other; the caller has checked `separable`."""
         kept, gone = (a, b) if len(a.ops) >= len(b.ops) else (b, a)
+        _bring_together(a, b)
         for op in gone.ops:
             self.of[op] = kept
         kept.ops = self.merged_ops(a, b)
@@ -56,22 +58,8 @@ class Groups:
 
     def separable(self, a: Group, b: Group) -> bool:
         """Whether no third group lies on a path between the two, so that they may be merged."""
-        return not (self._reaches(a, b) or self._reaches(b, a))
-
-    def _reaches(self, source: Group, goal: Group) -> bool:
-        """Whether a path of two steps or more leads from `source` to `goal`."""
-        last = self.order[goal.ops[-1]]
-        work = [g for g in source.after if g is not goal]
-        seen = set(work)
-        while work:
-            g = work.pop()
-            if goal in g.after:
-                return True
-            for n in g.after:
-                if n not in seen and self.order[n.ops[0]] <= last:
-                    seen.add(n)
-                    work.append(n)
-        return False
+        first, last = _by_rank((a, b))
+        return not any(last in g.after for g in _behind(first, last))
 
     def sorted(self) -> list[Group]:
         """All groups, producers first, otherwise by program order."""
@@ -91,6 +79,46 @@ class Groups:
                     done.add(top)
                     result.append(stack.pop())
         return result
+
+
+def _bring_together(a: Group, b: Group) -> None:
+    """Rank anew what lies between two groups that become one (Pearce and Kelly 2006).
+
+    What the last of them needs comes before both, what needs the first after them.
+    """
+    first, last = _by_rank((a, b))
+    ahead, behind = _ahead(first, last), _behind(first, last)
+    moved = [*_by_rank(ahead), first, last, *_by_rank(behind)]
+    for g, rank in zip(moved, sorted(g.rank for g in moved), strict=True):
+        g.rank = rank
+
+
+def _by_rank(groups: Iterable[Group]) -> list[Group]:
+    return sorted(groups, key=lambda g: g.rank)
+
+
+def _behind(first: Group, last: Group) -> set[Group]:
+    """Groups that need the first one and do not rank behind the last."""
+    seen: set[Group] = set()
+    work = [first]
+    while work:
+        for g in work.pop().after:
+            if g.rank < last.rank and g not in seen:
+                seen.add(g)
+                work.append(g)
+    return seen
+
+
+def _ahead(first: Group, last: Group) -> set[Group]:
+    """Groups that the last one needs and that do not rank before the first."""
+    seen: set[Group] = set()
+    work = [last]
+    while work:
+        for g in work.pop().before:
+            if g.rank > first.rank and g not in seen:
+                seen.add(g)
+                work.append(g)
+    return seen
 
 
 def roots(graph_ops: Iterable[Op], is_view: dict[Op, bool]) -> dict[Value, Op]:
