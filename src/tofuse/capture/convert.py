@@ -20,6 +20,7 @@ from tofuse.capture.claims import Claims, claimed, nobody
 from tofuse.capture.devices import DEVICES
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.eager import EagerMemory, memory_of
+from tofuse.capture.effects import without_tokens
 from tofuse.capture.location import locate
 from tofuse.capture.opaque import opaque
 from tofuse.capture.repeats import Repeats
@@ -32,6 +33,7 @@ from tofuse.capture.rules_resample import RESAMPLES
 from tofuse.capture.rules_scatter import SCATTERS
 from tofuse.capture.rules_views import VIEWS
 from tofuse.capture.sizes import Sizes, Source
+from tofuse.capture.writes import reads_written
 from tofuse.errors import CaptureError, VerifyError
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
@@ -39,8 +41,6 @@ from tofuse.ir.types import DType, TensorType
 from tofuse.ops.table import Pattern, opdef
 
 Result = Union[Value, Dim, Text, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
-
-
 AtenGraph = GraphModule  # an FX graph of ATen operators
 
 
@@ -73,7 +73,7 @@ def convert(gm: GraphModule, name: str, claims: Claims = nobody) -> Captured:
     Calls without a rule, calls that their rule refuses, and calls but views that an executor
     claims become `opaque` ops.
     """
-    return _Converter(gm, claims).run(name)
+    return _Converter(without_tokens(gm), claims).run(name)
 
 
 def can_fuse(node: Node) -> bool:
@@ -195,7 +195,7 @@ class _Converter:
             return
         elif node.target is torch.ops.aten.copy_.default:
             self._write(node)
-        elif self.writes:
+        elif self.writes and reads_written(node):
             raise CaptureError(f"{node.target} after a write into an argument{self._where()}")
         elif not isinstance(node.target, torch._ops.OpOverload):
             raise CaptureError(f"{node.target} is not supported{self._where()}")

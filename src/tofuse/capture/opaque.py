@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.builder import Builder
 from tofuse.capture.call import Argument, Call, Text
+from tofuse.capture.effects import EFFECT
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import SymDim, show_dim
 from tofuse.ir.graph import Attr, Op, Operand, Value
@@ -32,7 +33,7 @@ def opaque(
         attrs |= {"shape": result.shape, "dtype": result.dtype, **effect}
         _append(call.build, operands, (result,), attrs)
         return result
-    if value is None and call.node.is_impure():  # such as a check of numbers
+    if value is None and (effect or call.node.is_impure()):  # such as a check of numbers
         _append(call.build, operands, (), attrs | {"effect": True})
         return []
     if not isinstance(value, (list, tuple)) or not value:
@@ -49,7 +50,7 @@ def opaque(
 def has_effect(node: Node) -> bool:
     """Whether a call must stay though nobody reads it, and must not be merged with its like."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if EFFECT in node.meta or not isinstance(target, torch._ops.OpOverload):
         return True
     return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
 

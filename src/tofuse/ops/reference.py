@@ -125,11 +125,11 @@ def _opaque(op: Op, operands: list[Tensor], sizes: Sizes) -> list[Tensor]:
     names = {"torch": torch, "inf": math.inf, "nan": math.nan, "_operands": operands, **sizes}
     args, kwargs = eval(f"(lambda *a, **k: (a, k))({text})", names)
     returned = call_target(str(attrs["target"]))(*args, **kwargs)
+    if not op.results:
+        return []
     if "picks" not in attrs:
         assert isinstance(returned, Tensor)
         return [returned]
-    if not op.results:
-        return []
     assert isinstance(returned, (list, tuple))
     return [returned[k] for k in op.ints("picks")]
 

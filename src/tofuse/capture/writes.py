@@ -1,0 +1,30 @@
+"""Which calls would see what a program writes into its arguments."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch.fx import Node
+
+COPY = torch.ops.aten.copy_.default
+
+
+def reads_written(node: Node) -> bool:
+    """Whether a call reads an argument, or a view of one, that some call writes into."""
+    bases = [_base(n) for n in node.all_input_nodes]
+    return any(u.target is COPY and u.args[0] is base for base in bases for u in base.users)
+
+
+def _base(node: Node) -> Node:
+    """Whose memory a view is on, or a chain of views; a node that is none itself."""
+    while node.target is operator.getitem or _is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_view(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not node.all_input_nodes:
+        return False
+    return any(r.alias_info for r in target._schema.returns)
