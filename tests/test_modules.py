@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tofuse
+from tofuse.capture.hooks import EMPTY, without_hook_guards
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -109,6 +110,38 @@ def test_hooks_come_and_go():
     compiled(x).sum().backward()
     net(x).sum().backward()
     torch.testing.assert_close(*seen)
+
+
+def test_hooks_come_where_the_graph_is_broken():
+    class Broken(Net):
+        def forward(self, x, *, factor=1.0):
+            torch._dynamo.graph_break()
+            return super().forward(x, factor=factor)
+
+    net, x = Broken().eval(), torch.randn(3, 4)
+    compiled = tofuse.compile(net)
+    same(compiled, net, x)
+    nn.Linear(2, 2).register_forward_hook(lambda module, args, output: output)  # another's
+    same(compiled, net, x)
+    net.linear.register_forward_hook(lambda module, args, output: output + 1)
+    same(compiled, net, x)
+    net.linear._forward_hooks.clear()
+    same(compiled, net, x)
+
+
+def test_no_guard_is_kept_for_hooks_that_are_not_there():
+    found: list[str] = []
+    net = Net().eval()
+
+    def compiled(keep):
+        def record(guards):
+            found.extend(g.guard_type for g, kept in zip(guards, keep(guards), strict=True) if kept)
+            return [True for _ in guards]
+
+        return torch.compile(net, backend="eager", options={"guard_filter_fn": record})
+
+    without_hook_guards(compiled)(torch.randn(3, 4))
+    assert found and EMPTY not in found
 
 
 def test_buffers_that_the_forward_changes():

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tofuse.backends.aten.region import graph_runner
 from tofuse.backends.llvm.load import host_target
 from tofuse.capture.aot import Backend, CompileGraph, aot_backend
+from tofuse.capture.hooks import Filter, without_hook_guards
 from tofuse.capture.trace import Traced
 from tofuse.config import Config, Option, make_config
 from tofuse.contest import Contest
@@ -175,10 +176,12 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
         return _distributed(target, _compile(target.module, config, keep))
     if config.capture == "trace":
         return _trace(target, config, keep)
-    backend = _backend(config, keep)
     if not isinstance(target, torch.nn.Module):
-        return _jit(target, backend, config)
-    return _twin(target, _jit(_frame(target._call_impl), backend, config))
+        return _jit(target, _backend(config, keep), config)
+    call = target._call_impl
+    return _twin(
+        target, without_hook_guards(lambda f: _jit(_frame(call), _backend(config, keep), config, f))
+    )
 
 
 def _check_callable(target: object) -> None:
@@ -204,13 +207,16 @@ def _trace(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
     return functools.update_wrapper(traced, target)
 
 
-def _jit(function: Callable[..., object], backend: Backend, config: Config) -> Callable[..., R]:
-    torch._dynamo.config.skip_nnmodule_hook_guards = False  # hooks may come and go
+def _jit(
+    function: Callable[..., object], backend: Backend, config: Config, guards: Filter | None = None
+) -> Callable[..., R]:
+    torch._dynamo.config.skip_nnmodule_hook_guards = False  # hooks may come and go: `hooks.py`
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
         backend=backend,
         dynamic=config.dynamic,
         fullgraph=config.fullgraph,
+        options={"guard_filter_fn": guards} if guards else None,
         **_recompile_limit(),
     )
 

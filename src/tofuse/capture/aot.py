@@ -8,6 +8,7 @@ from typing import NoReturn, Protocol
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.eval_frame import innermost_fn
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx import GraphModule
 
@@ -127,13 +128,16 @@ class _Trains(Exception):
 def _compile(
     program: Program, gm: GraphModule, note: str, inputs: Sequence[object]
 ) -> Callable[..., object]:
-    """Writes into arguments are part of the program, but where autograd sees its results."""
+    """Writes into arguments are part of the program, but where autograd sees its results.
+
+    Dynamo calls what comes back with itself switched off; a second switch would only cost.
+    """
     if not _trains(gm):
         try:
-            return program(True, note)(gm, inputs)
+            return innermost_fn(program(True, note)(gm, inputs))
         except _Trains:
             pass
-    return program(False, note)(gm, inputs)
+    return innermost_fn(program(False, note)(gm, inputs))
 
 
 def _refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:
