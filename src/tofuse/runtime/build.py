@@ -18,6 +18,7 @@ from tofuse.runtime.in_place import in_place
 from tofuse.runtime.out_variants import OutVariant, out_variant
 from tofuse.runtime.peak import Timeline, peak, timeline
 from tofuse.runtime.pool import SMALLEST
+from tofuse.runtime.shapes import allocate_as_seen
 from tofuse.runtime.together import launch_together
 
 
@@ -117,6 +118,7 @@ class _Builder:
         symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
         legal = {c.kernel: c.overwrites for c in self.calls.values()}
         steps, results = in_place(self.steps, results, legal, self.fresh)
+        steps, results = allocate_as_seen(steps, results)
         released = _with_releases(steps, results, [p.name for p in parameters])
         return Plan(self.part.graph.name, parameters, symbols, released, results)
 

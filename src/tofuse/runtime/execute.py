@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch._C._dynamo.guards import _empty_strided_cpu  # type: ignore[attr-defined]  # no stub
+from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stub
+    _empty_strided_cpu,
+    _reinterpret_tensor,
+)
 from torch.autograd import profiler
 
 from tofuse.ir.dims import Dim, product, show_dim
@@ -42,6 +45,7 @@ def load_plan(
         empty=_empty_strided_cpu,
         pooled=POOL.empty,
         as_strided=torch.as_strided,
+        reinterpret=_reinterpret_tensor,
         relay=_relay,
         traced=_traced,
         inf=float("inf"),
@@ -133,11 +137,17 @@ def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
 
 
 def _view_source(step: View, returned: bool) -> str:
-    """A view. One that is returned is none to autograd, which refuses writes into views that an
-    autograd function made; what a view is to eager, AOTAutograd makes from its base."""
+    """A tensor on the memory of another, which autograd knows nothing of.
+
+    One that is returned shares the count of writes with the other, by which autograd finds that
+    what it has saved was written over. It is no view to autograd, which refuses writes into views
+    that an autograd function made; what a view is to eager, AOTAutograd makes from its base.
+    """
+    laid = f"{step.source}, {_dims(step.shape)}, {_dims(step.strides)}"
+    if not returned:
+        return f"{step.name} = reinterpret({laid}, {show_dim(step.offset)})"
     offset = f"{step.source}.storage_offset() + {show_dim(step.offset)}"
-    made = f"as_strided({step.source}, {_dims(step.shape)}, {_dims(step.strides)}, {offset})"
-    return f"{step.name} = {made}{'.detach()' if returned else ''}"
+    return f"{step.name} = as_strided({laid}, {offset}).detach()"
 
 
 def _group_source(launches: Sequence[Launch]) -> list[str]:
@@ -182,13 +192,14 @@ def _function(target: str) -> str:
 
 
 def _operator(target: str) -> object:
-    """`aten.mm.default` -> the operator; our own seed without the dispatcher around it."""
+    """`aten.mm.default` -> the operator, without the Python around it, which takes a microsecond;
+    our own seed without the dispatcher either."""
     if target == "tofuse.seed.default":
         return draw_seed
     found: object = torch.ops
     for part in target.split("."):
         found = getattr(found, part)
-    return found
+    return found._op if isinstance(found, torch._ops.OpOverload) else found
 
 
 def _relay(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

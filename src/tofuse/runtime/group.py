@@ -16,13 +16,15 @@ TASKS = 8  # shares a thread gets at least, if there is enough work: the last to
 WORK_PER_TASK = WORK_PER_THREAD / 4  # less does not pay for taking a task
 TASK_WORDS = 4
 HEAD_WORDS = 2  # before the rounds, see `backends/llvm/driver.py`
+FEW = 4  # kernels that one thread calls in less time one by one than together
 LARGE_BLOCK = 1 << 14  # bytes of workspace: a kernel with more gets one share a thread
 
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
     """What a call's words are but for addresses: `moves` are (place, first, last) of the caller's
-    words, `spaces` (place, offset) of workspace; `tasks` must live as long."""
+    words, `spaces` (place, offset) of workspace; `tasks` must live as long. `alone`: the kernels
+    are so few and small that one call after the other takes less."""
 
     words: list[int]
     moves: list[tuple[int, int, int]]
@@ -31,6 +33,7 @@ class _Layout:
     contexts: int
     rounds: int
     tasks: object
+    alone: bool
 
 
 class Group:
@@ -49,6 +52,10 @@ class Group:
     def __call__(self, *words: int) -> None:
         """Run; raises IndexError where a gather met an index out of range."""
         layout = self._layout(torch.get_num_threads(), words)
+        if layout.alone:
+            for kernel, (first, _, last) in zip(self.kernels, self.starts, strict=True):
+                kernel(*words[first:last])
+            return
         filled = layout.words.copy()
         for at, first, last in layout.moves:
             filled[at : at + last - first] = words[first:last]
@@ -126,7 +133,8 @@ class Group:
         for r, (start, count) in enumerate(counts):
             at = HEAD_WORDS + TASK_WORDS * r
             out[at : at + 3] = [0, count, ctypes.addressof(table) + 8 * start]
-        return _Layout(out, moves, spaces, space, contexts, rounds, table)
+        alone = threads == 1 and len(self.kernels) <= FEW
+        return _Layout(out, moves, spaces, space, contexts, rounds, table, alone)
 
 
 def _shares(wanted: float, block: int, threads: int) -> int:

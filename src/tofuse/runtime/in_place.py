@@ -33,7 +33,7 @@ def in_place(
         for i, j in legal.get(step.kernel, ()):
             old, new = step.tensors[i], step.tensors[j]
             if old in made and _fits(made[old], made.get(new), step, last[old], k):
-                work[k:] = [_renamed(s, new, old) for s in work[k:]]
+                work[k:] = [renamed(s, new, old) for s in work[k:]]
                 names = tuple(old if n == new else n for n in names)
                 last[old] = last[new]
                 dropped.add(new)
@@ -64,7 +64,8 @@ def _last_uses(steps: Sequence[Step], results: Sequence[str]) -> dict[str, int]:
     return last
 
 
-def _renamed(step: Step, old: str, new: str) -> Step:
+def renamed(step: Step, old: str, new: str) -> Step:
+    """A step that reads `new` where it read `old`."""
     match step:
         case Launch():
             return replace(step, tensors=tuple(new if t == old else t for t in step.tensors))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,10 @@ class Launcher:
         self.elements = product(a.extent for a in kernel.axes)
         self.work = kernel_work(kernel)
         self.words = self.buffers + len(self.symbols) + 3
-        self.context = ctypes.c_int64 * self.words
+        # bytes are made faster than an array, but are not to be written: a check writes its result
+        self.context: Callable[..., object] = struct.Struct(f"{self.words}q").pack
+        if self.checks:
+            self.context = ctypes.c_int64 * self.words
         self.static = not symbols_of(self.elements) and not symbols_of(block_bytes)
         self.limit = threads_worth(hint(self.elements), self.work)
         self.block = hint(block_bytes)

@@ -1,0 +1,76 @@
+"""Tensors are allocated as they are looked at, where nobody looks at them otherwise."""
+
+import pytest
+import torch
+
+import tofuse
+from tofuse.ir.plan import show_step
+from tofuse.ir.plan_parse import parse_plan
+from tofuse.runtime.shapes import allocate_as_seen
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+MADE = "t_a = allocate f32[2,3,4]{12,4,1}"
+RUN = "launch 0 k(t_x, t_a)"
+
+
+def seen(*lines, results):
+    plan = parse_plan("\n".join(["plan p(t_x{4}) {", *lines, f"return {results}", "}"]))
+    steps, names = allocate_as_seen(plan.steps, plan.results)
+    return [show_step(s) for s in steps], names
+
+
+def test_the_view_that_all_look_at():
+    lines = [MADE, RUN, "t_v = view t_a [6,4]{4,1} + 0", "t_w = view t_a [3]{4} + 1"]
+    steps, results = seen(*lines, "t_y{1} = call aten.f.default(t_v, t_w)", results="t_y, t_v")
+    assert steps == [
+        "t_a = allocate f32[6,4]{4,1}",
+        RUN,
+        lines[3],
+        "t_y{1} = call aten.f.default(t_a, t_w)",
+    ]
+    assert results == ("t_y", "t_a")
+
+
+def test_the_returned_view_comes_first():
+    lines = [MADE, RUN, "t_v = view t_a [24]{1} + 0", "t_w = view t_a [4,6]{1,4} + 0"]
+    steps, results = seen(*lines, "launch 1 k(t_x)", results="t_w")
+    assert steps[0] == "t_a = allocate f32[4,6]{1,4}" and results == ("t_a",)
+    assert steps[2] == lines[2]
+
+
+@pytest.mark.parametrize(
+    "view", ["[6,4]{4,1} + 4", "[5,4]{4,1} + 0", "[6,4]{0,1} + 0", "[2,3,4]{16,4,1} + 0"]
+)
+def test_a_part_is_not_the_whole(view):
+    lines = [MADE, RUN, f"t_v = view t_a {view}"]
+    assert seen(*lines, results="t_v") == (lines, ("t_v",))
+
+
+@pytest.mark.parametrize("more", ["_ = call my.log.default(t_a)", "t_u = view t_a [2]{1} + 0"])
+def test_what_others_see_keeps_its_shape(more):
+    lines = [MADE, RUN, "t_v = view t_a [24]{1} + 0", more]
+    assert seen(*lines, results="t_v, t_a") == (lines, ("t_v", "t_a"))
+
+
+def test_results_have_their_shapes():
+    def run(x):
+        y = (x * 2).tanh()
+        return y.view(-1), (x + 1).transpose(0, 1), y.sum(0, keepdim=True)
+
+    x = torch.randn(5, 7, requires_grad=True)
+    made = tofuse.compile(run)(x)
+    for a, b in zip(made, run(x), strict=True):
+        assert a.shape == b.shape and a.stride() == b.stride()
+        torch.testing.assert_close(a, b)
+
+
+def test_writing_over_what_the_backward_needs_is_an_error():
+    """As in eager: a result that is seen in another shape inside counts its writes."""
+    x = torch.randn(6, 4, requires_grad=True)
+    w = torch.randn(4, 4, requires_grad=True)
+    y = tofuse.compile(lambda x, w: (x @ w).view(2, 3, 4).tanh())(x, w)
+    with torch.no_grad():
+        y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
