@@ -13,7 +13,7 @@ from tofuse.backends.llvm.arrays import combine_threads, fold_stages, store_part
 from tofuse.backends.llvm.body import Body
 from tofuse.backends.llvm.random import store_keys
 from tofuse.backends.llvm.registers import Frame
-from tofuse.backends.llvm.text import Function
+from tofuse.backends.llvm.text import VECTORS_ON_STACK, Function
 from tofuse.backends.llvm.vector_math import LIBRARY, library_definition, math_definitions
 from tofuse.ir.loops import Nest, Phase
 
@@ -128,7 +128,8 @@ class _Emitter:
             slot = f.let(f"getelementptr i64, ptr %context, i64 {words - 1}")
             f.put(f"store i64 1, ptr {slot}")
         head = f"define void @{self.nest.kernel.name}.slice{k}"
-        return self._close(f, f"{head}(ptr %context, i64 %share, i64 %shares) noinline nounwind")
+        rest = f"noinline nounwind {VECTORS_ON_STACK}"
+        return self._close(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
 
     def _band(self, frame: Frame, phase: Phase) -> None:
         """The shared-out loops as one flat range, of which each thread takes an equal part."""
@@ -172,7 +173,8 @@ class _Emitter:
         for a in phase.partials:
             combine_threads(frame, a, threads, stride)
         head = f"define void @{self.nest.kernel.name}.combine{k}"
-        return self._close(f, f"{head}(ptr %context, i64 %share, i64 %shares) nounwind")
+        rest = f"nounwind {VECTORS_ON_STACK}"
+        return self._close(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
 
     def _entry(self, name: str, phases: Sequence[tuple[int, Phase]]) -> str:
         f = Function()

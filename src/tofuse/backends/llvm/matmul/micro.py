@@ -15,7 +15,7 @@ from tofuse.backends.llvm.matmul.lanes import (
     store,
 )
 from tofuse.backends.llvm.matmul.pack import WIDTH, slab_strides
-from tofuse.backends.llvm.text import Function
+from tofuse.backends.llvm.text import VECTORS_ON_STACK, Function
 
 ADDED, BIASED = 1, 2  # bits of what the kernel is told: C holds a sum already; the bias comes too
 
@@ -43,7 +43,7 @@ class _Micro:
         self._store(sums)
         head = (
             "define void @micro(ptr %a, ptr %b, i64 %depth, ptr %c, i64 %stride, i64 %rows, "
-            "i64 %columns, i64 %bits, ptr %bias, i64 %bias.stride) nounwind"
+            f"i64 %columns, i64 %bits, ptr %bias, i64 %bias.stride) nounwind {VECTORS_ON_STACK}"
         )
         return module(self.f, head)
 

@@ -17,7 +17,7 @@ from tofuse.backends.llvm.matmul.lanes import (
     store,
 )
 from tofuse.backends.llvm.shuffles import transpose
-from tofuse.backends.llvm.text import Function
+from tofuse.backends.llvm.text import VECTORS_ON_STACK, Function
 
 WIDTH = 2 * LANES  # columns of B in a slab
 DEPTH = 256
@@ -37,7 +37,8 @@ def slab_elements(lines: int, turned: bool) -> int:
     return DEPTH * LANES if turned else lines * (DEPTH + LANES)
 
 
-HEAD = "define void @pack(ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to) nounwind"
+ARGUMENTS = "ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to"
+HEAD = f"define void @pack({ARGUMENTS}) nounwind {VECTORS_ON_STACK}"
 
 
 def side_by_side(lines: int, width: int) -> str:
