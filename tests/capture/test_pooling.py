@@ -1,4 +1,4 @@
-"""Pooling becomes reads at offsets where nobody asks for the places; else PyTorch's operator."""
+"""Pooling becomes reads at offsets, its gradient what an element hears from its windows."""
 
 import itertools
 from typing import Any
@@ -62,15 +62,55 @@ def test_a_pool_is_one_kernel_with_what_is_around_it():
     assert len(report.kernels) == 1 and not report.library_calls
 
 
-def test_places_that_are_asked_for_are_pytorchs():
+def test_places_that_are_asked_for():
     x = special(2, 3, 8, 10)
 
     def f(x):
         values, places = F.max_pool2d(x, 2, return_indices=True)
-        return values + 1, places, F.max_pool2d(x, 2) * 2
+        unpooled = F.max_unpool2d(torch.ones_like(values), places, 2)
+        return values + 1, places, F.max_pool2d(x, 2) * 2, unpooled
 
     for got, expected in zip(tofuse.compile(f)(x), f(x), strict=True):
         torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 9, 11), (2, 16, 12, 8)], ids=str)
+def test_places_and_gradients_are_as_eager(shape, channels_last):
+    """Also of windows in which every value is the same, infinite or none."""
+    for size, step, low, gap, ceil in OPTIONS[::3]:
+        x = special(*shape).round(decimals=0)
+        x = x.to(memory_format=torch.channels_last) if channels_last else x
+
+        def f(x):
+            return F.max_pool2d(x, size, step, low, gap, ceil, return_indices=True)  # noqa: B023
+
+        try:
+            f(x)
+        except RuntimeError:
+            continue  # padding of more than half a window, or nothing left
+        assert torch.equal(agree_with_gradient(f, x)[1], f(x)[1])
+        if gap == 1:
+            agree_with_gradient(lambda x: (F.avg_pool2d(x, size, step, low, ceil),), x)  # noqa: B023
+
+
+def agree_with_gradient(f, x):
+    inner, outer = (x.clone().requires_grad_() for _ in range(2))
+    got, expected = tofuse.compile(f, capture="trace")(inner), f(outer)
+    torch.testing.assert_close(got[0], expected[0], equal_nan=True)
+    gradient = torch.randn_like(expected[0])
+    (ours,) = torch.autograd.grad(got[0], inner, gradient)
+    (eagers,) = torch.autograd.grad(expected[0], outer, gradient)
+    torch.testing.assert_close(ours, eagers)
+    assert ours.stride() == eagers.stride()
+    return got
+
+
+@pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])
+def test_a_gradient_is_one_kernel(pool):
+    x = torch.randn(2, 32, 16, 16, requires_grad=True)
+    report = tofuse.explain(lambda x: pool(x * 2, 2) + 1)(x)
+    assert len(report.kernels) == 2 and not report.library_calls
 
 
 @pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])

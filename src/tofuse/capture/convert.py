@@ -27,7 +27,7 @@ from tofuse.capture.repeats import Repeats
 from tofuse.capture.rules_create import CREATION
 from tofuse.capture.rules_memory import MEMORY
 from tofuse.capture.rules_pointwise import POINTWISE
-from tofuse.capture.rules_pool import POOLING, asks_places, max_pool
+from tofuse.capture.rules_pool import POOLING
 from tofuse.capture.rules_reduce import REDUCTIONS
 from tofuse.capture.rules_resample import RESAMPLES
 from tofuse.capture.rules_scatter import SCATTERS
@@ -81,7 +81,7 @@ def can_fuse(node: Node) -> bool:
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     rule = rule_of(node.target)
-    if rule is None or (rule is max_pool and asks_places(node)):
+    if rule is None:
         return False
     return fusible(node, node.target)
 

@@ -1,125 +1,157 @@
-"""Rules for pooling: reads at offsets, one for each place of a window."""
+"""Rules for pooling: reads at offsets, one for each place of a window; and their gradients."""
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from torch.fx import Node
 
-from tofuse.capture.builder import Refused
+from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Call, Rule
+from tofuse.capture.windows import (
+    Gradient,
+    Place,
+    Windows,
+    numbers,
+    pair,
+    pieces,
+    windows_of,
+)
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
-MOST_PLACES = 25  # of a window; each is a read and an operation
-
-
-@dataclass(frozen=True)
-class _Windows:
-    """Along one dimension: `size` elements a window, `gap` apart, `step` from window to window;
-    `low` and `high` elements are added before the first and after the last."""
-
-    size: int
-    step: int
-    gap: int
-    low: int
-    high: int
-    count: Dim
-
-
-def asks_places(node: Node) -> bool:
-    """Whether a call's results beside the first are read."""
-    return any(u.target is not operator.getitem or u.args[1] != 0 for u in node.users)
+NO_GAPS = (1, 1)
+MOST_ELEMENTS = 1 << 31  # of an image, whose places are compared in 32 bits
 
 
 def max_pool(call: Call) -> tuple[Value, ...]:
-    """The largest of each window. Where each is, PyTorch's own operator finds out."""
-    if asks_places(call.node):
-        raise Refused("where the largest values are is asked for too")
+    """The largest of each window, and where it is in the image, row by row."""
     values, places = (call.type_of(t) for t in call.node.meta["val"])
-    gaps = _pair(call.integers("dilation"))
-    windows = _windows(call, values.shape, gaps, call.flag("ceil_mode"))
+    windows = windows_of(call, values.shape, pair(call.integers("dilation")))
     if not values.dtype.is_float:
         raise Refused("the pooled values are no floats")
+    if _asks_places(call.node):
+        return _with_places(call, windows)
     best: Value | None = None
-    for piece in _pieces(call, call.tensor("self"), windows, float("-inf")):
+    for piece in pieces(call.build, call.tensor("self"), windows, float("-inf")):
         best = piece if best is None else call.build.emit("maximum", (best, piece), {})
     assert best is not None
-    unread = call.build.full(places.shape, Scalar(0), places.dtype)
-    return best, unread
+    return best, call.build.full(places.shape, Scalar(0), places.dtype)
+
+
+def _asks_places(node: Node) -> bool:
+    return any(u.target is not operator.getitem or u.args[1] != 0 for u in node.users)
+
+
+def _with_places(call: Call, windows: tuple[Windows, Windows]) -> tuple[Value, ...]:
+    """A later value takes the place of the best if it is larger, or a NaN."""
+    x, build = call.tensor("self"), call.build
+    _, width = _fixed(x.shape[-2:])
+    best: Value | None = None
+    for k, piece in enumerate(pieces(build, x, windows, float("-inf"))):
+        row, column = divmod(k, windows[1].size)
+        offset = Scalar(row * windows[0].gap * width + column * windows[1].gap)
+        if best is None:
+            best, place = piece, _first_places(build, piece.shape, windows, width)
+            continue
+        larger = build.emit("gt", (piece, best), {})
+        better = build.emit("logical_or", (larger, build.emit("isnan", (piece,), {})), {})
+        best = build.emit("where", (better, piece, best), {})
+        place = build.emit("where", (better, offset, place), {})
+    assert best is not None
+    corners = [(-w.low * n, w.step * n, w.count) for w, n in zip(windows, (width, 1), strict=True)]
+    for begin in numbers(build, place.shape[:-2], corners):
+        place = build.emit("add", (place, begin), {})
+    return best, build.convert(place, DType.I64)
+
+
+def _first_places(
+    build: Builder, shape: tuple[Dim, ...], windows: tuple[Windows, Windows], width: int
+) -> Value:
+    """How far behind its begin the first place of each window lies that is in the image."""
+    outside = numbers(build, shape[:-2], [(w.low, -w.step, w.count) for w in windows])
+    total = build.full(shape, Scalar(0), DType.I32)
+    for w, elements, scale in zip(windows, outside, (width, 1), strict=True):
+        for place in range(0, min(w.low, w.size * w.gap), w.gap):
+            beyond = build.emit("gt", (elements, Scalar(place)), {})
+            step = (beyond, Scalar(w.gap * scale), Scalar(0))
+            further = build.emit("where", step, {"dtype": DType.I32})
+            total = build.emit("add", (total, further), {})
+    return total
+
+
+def _fixed(extents: tuple[Dim, ...]) -> tuple[int, int]:
+    height, width = extents
+    if not isinstance(height, int) or not isinstance(width, int) or height * width > MOST_ELEMENTS:
+        raise Refused("images of sizes that are not fixed, or too large")
+    return height, width
+
+
+def max_pool_gradient(call: Call) -> Value:
+    """To each element, from all windows whose largest value it is."""
+    grad, out, build = call.tensor("grad_output"), call.out, call.build
+    windows = windows_of(call, grad.shape, pair(call.integers("dilation")))
+    _fixed(out.shape[-2:])
+    dtype = _wide(out.dtype)
+    gradient = Gradient(call, windows, dtype)
+    given = gradient.padded(build.convert(grad, dtype), 0.0)
+    places = gradient.padded(build.convert(call.tensor("indices"), DType.I32), -1)
+
+    def say(residue: Place, of: Callable[[Value], Value]) -> Value:
+        hit = build.emit("eq", (of(places), gradient.positions(residue)), {})
+        return build.emit("where", (hit, of(given), Scalar(0.0)), {})
+
+    return build.convert(gradient.gather(say), out.dtype)
 
 
 def avg_pool(call: Call) -> Value:
     """The sums of the windows over their sizes, in float32 for the halves."""
-    x, out = call.tensor("self"), call.out
-    windows = _windows(call, out.shape, (1, 1), call.flag("ceil_mode"))
-    padded = any(w.low for w in windows) and not call.flag("count_include_pad")
-    beyond = call.flag("ceil_mode") and any(w.high for w in windows)
-    own = call.given("divisor_override")
-    if not own and (padded or beyond):
-        raise Refused("windows of several sizes")
-    if not out.dtype.is_float:
-        raise Refused("the pooled values are no floats")
-    dtype = DType.F32 if out.dtype.is_half else out.dtype
+    out, build = call.out, call.build
+    windows = windows_of(call, out.shape, NO_GAPS)
+    count = _divisor(call, windows)
+    x = build.convert(call.tensor("self"), _wide(out.dtype))
     total: Value | None = None
-    for piece in _pieces(call, call.build.convert(x, dtype), windows, 0.0):
-        total = piece if total is None else call.build.emit("add", (total, piece), {})
+    for piece in pieces(build, x, windows, 0.0):
+        total = piece if total is None else build.emit("add", (total, piece), {})
     assert total is not None
-    count = call.integer("divisor_override") if own else windows[0].size * windows[1].size
-    mean = call.build.emit("div", (total, Scalar(float(count))), {})
-    return call.build.convert(mean, out.dtype)
+    mean = build.emit("div", (total, Scalar(float(count))), {})
+    return build.convert(mean, out.dtype)
 
 
-def _windows(
-    call: Call, shape: tuple[Dim, ...], gaps: tuple[int, int], ceil: bool
-) -> tuple[_Windows, _Windows]:
-    """The windows along the last two dimensions."""
-    sizes = _pair(call.integers("kernel_size"))
-    steps = _pair(call.integers("stride") or call.integers("kernel_size"))
-    lows = _pair(call.integers("padding"))
-    if sizes[0] * sizes[1] > MOST_PLACES:
-        raise Refused(f"a window has more than {MOST_PLACES} places")
-    extents = call.tensor("self").shape[-2:]
-    found = []
-    for extent, count, size, step, gap, low in zip(
-        extents, shape[-2:], sizes, steps, gaps, lows, strict=True
-    ):
-        reach = (count + -1) * step + (size - 1) * gap + 1
-        high = reach + extent * -1 + -low
-        if not isinstance(high, int) and (low or ceil):
-            raise Refused("sizes that are not fixed")
-        found.append(
-            _Windows(size, step, gap, low, max(0, high) if isinstance(high, int) else 0, count)
-        )
-    return found[0], found[1]
+def avg_pool_gradient(call: Call) -> Value:
+    """To each element, from all windows it is in, what they give to each of theirs."""
+    grad, out, build = call.tensor("grad_output"), call.out, call.build
+    windows = windows_of(call, grad.shape, NO_GAPS)
+    count = _divisor(call, windows)
+    dtype = _wide(out.dtype)
+    share = build.emit("div", (build.convert(grad, dtype), Scalar(float(count))), {})
+    gradient = Gradient(call, windows, dtype)
+    shares = gradient.padded(share, 0.0)
+    return build.convert(gradient.gather(lambda residue, of: of(shares)), out.dtype)
 
 
-def _pieces(
-    call: Call, x: Value, windows: tuple[_Windows, _Windows], fill: float
-) -> Iterator[Value]:
-    """What is at each place of all windows, in the order in which PyTorch goes."""
-    rank = len(x.shape)
-    before, after = ([0] * (rank - 2) for _ in range(2))
-    for w in windows:
-        before.append(w.low)
-        after.append(w.high)
-    x = call.build.pad(x, tuple(before), tuple(after), Scalar(fill))
-    for places in itertools.product(*(range(w.size) for w in windows)):
-        piece = x
-        for d, (place, w) in enumerate(zip(places, windows, strict=True), rank - 2):
-            piece = call.build.slice(piece, d, place * w.gap, w.count, w.step)
-        yield piece
+def _divisor(call: Call, windows: tuple[Windows, Windows]) -> int:
+    """The size of every window, or what is given in its place."""
+    if not call.out.dtype.is_float:
+        raise Refused("the pooled values are no floats")
+    if call.given("divisor_override"):
+        return call.integer("divisor_override")
+    padded = any(w.low for w in windows) and not call.flag("count_include_pad")
+    if padded or (call.flag("ceil_mode") and any(w.high for w in windows)):
+        raise Refused("windows of several sizes")
+    return windows[0].size * windows[1].size
 
 
-def _pair(numbers: tuple[int, ...]) -> tuple[int, int]:
-    return numbers[0], numbers[-1]
+def _wide(dtype: DType) -> DType:
+    """What sums are computed in."""
+    return DType.F32 if dtype.is_half else dtype
 
 
 POOLING: dict[str, Rule] = {
     "aten.max_pool2d_with_indices": max_pool,
+    "aten.max_pool2d_with_indices_backward": max_pool_gradient,
     "aten.avg_pool2d": avg_pool,
+    "aten.avg_pool2d_backward": avg_pool_gradient,
 }

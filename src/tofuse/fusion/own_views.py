@@ -11,6 +11,26 @@ from tofuse.ir.graph import Graph, Op, Value, substitute
 from tofuse.ir.region import Strided
 
 
+def own_ranges(graph: Graph) -> Graph:
+    """A range that is laid along several dimensions is as many ranges, which cost nothing: views of
+    one along rows and columns would tie these together, however far apart they are read."""
+    makers = graph.producers()
+    taken = _names(graph)
+    along: dict[Value, dict[object, Value]] = {}
+    ops: list[Op] = []
+    for op in graph.ops:
+        if op.kind == "broadcast" and makers.get(v := op.inputs[0], op).kind == "iota":
+            ranges = along.setdefault(v, {})
+            if not ranges:
+                ranges[op.attr("dims")] = v
+            if op.attr("dims") not in ranges:
+                ops += _again((makers[v],), taken)
+                ranges[op.attr("dims")] = ops[-1].result
+            op = replace(op, operands=(ranges[op.attr("dims")],))
+        ops.append(op)
+    return replace(graph, ops=tuple(ops)) if len(ops) > len(graph.ops) else graph
+
+
 def own_views(graph: Graph, storage: Mapping[Value, Strided]) -> Graph:
     """No op reads a view that no strides express along two of its dimensions at once.
 
@@ -18,7 +38,7 @@ def own_views(graph: Graph, storage: Mapping[Value, Strided]) -> Graph:
     two views equal to `y` each has its own.
     """
     makers = graph.producers()
-    taken = {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
+    taken = _names(graph)
     own: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in graph.ops:
@@ -33,6 +53,10 @@ def own_views(graph: Graph, storage: Mapping[Value, Strided]) -> Graph:
         moved = own.keys() & chains
         ops.append(replace(op, operands=substitute(op.operands, own)) if moved else op)
     return replace(graph, ops=tuple(ops)) if own else graph
+
+
+def _names(graph: Graph) -> set[str]:
+    return {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
 
 
 def _unplaced(

@@ -16,7 +16,7 @@ from tofuse.fusion.joins import dear_join
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
 from tofuse.fusion.names import RULE_NAMES, region_name
-from tofuse.fusion.own_views import own_views
+from tofuse.fusion.own_views import own_ranges, own_views
 from tofuse.fusion.sight import MAX_BUFFERS, Sight, is_elementwise
 from tofuse.fusion.storage import is_view, storages
 from tofuse.fusion.weigh import GAIN, Costs, Fits, Judges, dearer, is_uneven, loops_change
@@ -71,7 +71,7 @@ def _cut(
     known: Answers,
 ) -> Partition:
     storage = storages(graph)
-    real = materialise(graph, storage)
+    real = own_ranges(materialise(graph, storage))
     storage = storage if real is graph else storages(real)
     own = own_views(real, storage)
     storage = storage if own is real else storages(own)
