@@ -67,7 +67,7 @@ def test_places_that_are_asked_for():
 
     def f(x):
         values, places = F.max_pool2d(x, 2, return_indices=True)
-        unpooled = F.max_unpool2d(torch.ones_like(values), places, [2])
+        unpooled = F.max_unpool2d(torch.ones_like(values), places, [2, 2])
         return values + 1, places, F.max_pool2d(x, 2) * 2, unpooled
 
     for got, expected in zip(tofuse.compile(f)(x), f(x), strict=True):
