@@ -81,6 +81,12 @@ class Groups:
         return result
 
 
+def both_in_one(a: Group, b: Group, sets: Iterable[frozenset[str]]) -> bool:
+    """Whether both groups have results that one of these sets of names has."""
+    first, second = ({v.name for op in g.ops for v in op.results} for g in (a, b))
+    return any(first & names and second & names for names in sets)
+
+
 def _bring_together(a: Group, b: Group) -> None:
     """Rank anew what lies between two groups that become one (Pearce and Kelly 2006).
 

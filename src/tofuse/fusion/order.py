@@ -21,21 +21,34 @@ def ordered(part: Partition, held: frozenset[str] = frozenset()) -> Partition:
     return replace(part, regions=tuple(early))
 
 
-def peak_bytes(
-    part: Partition, held: frozenset[str] = frozenset()
-) -> tuple[int, tuple[Region, ...]]:
-    """The most bytes of results, returned or not, held at once, and the regions that made them.
+@dataclass(frozen=True)
+class Peak:
+    """The most bytes of results, returned or not, held at once; the region that runs then; and of
+    those before it, the ones whose results nobody has read by then: how many bytes fewer would
+    be held if these were made later, from what their regions read."""
 
-    `held` names inputs that live for these regions alone. The region that runs then comes first.
-    """
-    return _Lives(part, held).peak(part.regions)
+    nbytes: int
+    region: Region | None
+    early: tuple[tuple[Region, int], ...]
+
+
+def peak_of(part: Partition, held: frozenset[str] = frozenset()) -> Peak:
+    """`held` names inputs that live for these regions alone."""
+    lives = _Lives(part, held)
+    nbytes, region = lives.peak(part.regions)
+    return Peak(nbytes, region, lives.early_at(region) if region else ())
+
+
+def peak_bytes(part: Partition, held: frozenset[str] = frozenset()) -> int:
+    """The most bytes of results held at once; `held` as above."""
+    return _Lives(part, held).peak(part.regions)[0]
 
 
 def unfused_peak(graph: Graph, held: frozenset[str] = frozenset()) -> int:
-    """The peak of running every op by itself, views as views; `held` as in `peak_bytes`."""
+    """The peak of running every op by itself, views as views; `held` as in `peak_of`."""
     ops = [op for op in graph.ops if not is_view(op)]
     regions = tuple(Region("", (op,), op.results) for op in ops)
-    return peak_bytes(Partition(graph, regions, storages(graph), ()), held)[0]
+    return peak_bytes(Partition(graph, regions, storages(graph), ()), held)
 
 
 @dataclass(eq=False)
@@ -77,25 +90,35 @@ class _Lives:
         place = self.part.storage.get(v)
         return v if place is None else place.root
 
-    def peak(self, order: Sequence[Region]) -> tuple[int, tuple[Region, ...]]:
-        """The most bytes held while a region runs; that region, and the makers of what lives."""
+    def peak(self, order: Sequence[Region]) -> tuple[int, Region | None]:
+        """The most bytes held while a region runs, and that region."""
         waiting = {v: len(rs) for v, rs in self.readers.items()}
-        live: dict[Value, Region | None] = dict.fromkeys(self.given)
-        held = most = sum(map(_nbytes, live))
-        causes: tuple[Region, ...] = ()
+        held = most = sum(map(_nbytes, self.given))
+        running = None
         for r in order:
-            live |= dict.fromkeys(self.makes[r], r)
             held += sum(_nbytes(v) for v in self.makes[r])
             if held > most:
-                most = held
-                makers = [m for m in live.values() if m is not None]
-                causes = tuple(dict.fromkeys([r, *makers]))
+                most, running = held, r
             for v in self.reads[r]:
                 waiting[v] -= 1
-            for v in self._dead(r, waiting):
-                held -= _nbytes(v)
-                del live[v]
-        return most, causes
+            held -= sum(_nbytes(v) for v in self._dead(r, waiting))
+        return most, running
+
+    def early_at(self, region: Region) -> tuple[tuple[Region, int], ...]:
+        """See `Peak.early`."""
+        number = {r: k for k, r in enumerate(self.part.regions)}
+        now = number[region]
+        first = {v: min(number[r] for r in rs) for v, rs in self.readers.items()}
+        last = {v: max(number[r] for r in rs) for v, rs in self.readers.items()}
+        found = []
+        for r in self.part.regions[:now]:
+            unread = [v for v in self.makes[r] if first.get(v, now + 1) > now]
+            unread = [v for v in unread if v in self.kept or v in first]
+            gone = [v for v in self.reads[r] if last[v] < now and v not in self.kept]
+            saved = sum(map(_nbytes, unread)) - sum(map(_nbytes, gone))
+            if saved > 0:
+                found.append((r, saved))
+        return tuple(sorted(found, key=lambda each: -each[1]))
 
     def early(self) -> list[Region]:
         """Among the regions that can run always the one that leaves the least held.

@@ -10,7 +10,7 @@ from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
-from tofuse.fusion.groups import Group, Groups, roots
+from tofuse.fusion.groups import Group, Groups, both_in_one, roots
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.joins import dear_join
 from tofuse.fusion.lower import lower
@@ -41,15 +41,15 @@ def partition(
     fits: Fits,
     machine: Machine,
     fuel: int | None = None,
-    apart: frozenset[str] = frozenset(),
+    apart: frozenset[frozenset[str]] = frozenset(),
     fits_gpu: Fits | None = None,
     costs: Costs | None = None,
     known: Answers | None = None,
 ) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone.
 
-    With `fuel` only so many merges are made, the first ones of those that are made without. The
-    ops whose results are named in `apart` are no part of a larger kernel. Kernels for GPUs are
+    With `fuel` only so many merges are made, the first ones of those that are made without. Of
+    the ops whose results a set of `apart` names, no two are in one kernel. Kernels for GPUs are
     asked of `fits_gpu`; without it each of their ops stays by itself. Those for the CPU whose
     loops serve a part of them badly are weighed by `costs`, merge by merge. What is asked of a
     kernel is in `known` afterwards, and not asked again.
@@ -67,7 +67,7 @@ def _cut(
     fits: Judges,
     machine: Machine,
     fuel: int | None,
-    apart: frozenset[str],
+    apart: frozenset[frozenset[str]],
     known: Answers,
 ) -> Partition:
     storage = storages(graph)
@@ -84,7 +84,7 @@ class _Partitioner:
     fits: Judges
     machine: Machine
     fuel: int | None
-    apart: frozenset[str]
+    apart: frozenset[frozenset[str]]
     known: Answers
     storage: dict[Value, Strided]
     order: dict[Op, int] = field(default_factory=dict)
@@ -241,7 +241,7 @@ class _Partitioner:
             return f"library call: {consumer.kind}, its epilogue, is in the next kernel"
         if a.library or b.library:
             return "library call"
-        if self.apart and any(op.result.name in self.apart for op in (*a.ops, *b.ops)):
+        if self.apart and both_in_one(a, b, self.apart):
             return "together they would hold more memory than eager"
         if kept_apart(producer, consumer):
             return "kept apart by no_fuse"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from tofuse.fusion.cost import Machine
-from tofuse.fusion.order import ordered, peak_bytes
+from tofuse.fusion.order import Peak, ordered, peak_of
 from tofuse.fusion.partition import Answers, partition
 from tofuse.fusion.weigh import Costs, Fits
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition
 
-ROUNDS = 3  # of taking kernels apart; few programs need one
+ROUNDS = 6  # of taking kernels apart; few programs need one
+
+Apart = frozenset[frozenset[str]]  # names of results of ops, no two of a set in one kernel
 
 
 def partition_within(
@@ -24,28 +26,48 @@ def partition_within(
 ) -> Partition:
     """Regions in order, whose peak is at most `limit` bytes, or else the lowest one found.
 
-    Where it is above, the kernels whose results live at the peak are taken apart: one with
-    several results makes them at once, where eager makes one after the other. `held` names
+    Where it is above, merges are not weighed one by one: what is fused needs no memory between.
+    If that is not enough, kernels are taken apart. One with several results makes them at once,
+    where eager makes one after the other: first those that hold what nobody reads yet at the peak,
+    a kernel for each result; then the kernel that runs at the peak, an op at a time. `held` names
     inputs that live for these regions alone.
     """
+
+    def cut(apart: Apart, weigh: Costs | None, known: Answers) -> tuple[Partition, Peak]:
+        part = partition(graph, fits, machine, fuel, apart, fits_gpu, weigh, known)
+        part = ordered(part, held)
+        return part, peak_of(part, held)
+
+    apart: Apart = frozenset()
     known: Answers = {}
-
-    def cut(apart: frozenset[str]) -> Partition:
-        part = partition(graph, fits, machine, fuel, apart, fits_gpu, costs, known)
-        return ordered(part, held)
-
-    apart: frozenset[str] = frozenset()
-    best = cut(apart)
-    least, causes = peak_bytes(best, held)
+    best, least = cut(apart, costs, known)
+    if limit is None or least.nbytes <= limit:
+        return best
+    whole: Answers = {}
+    part, peak = cut(apart, None, whole)
+    if peak.nbytes < least.nbytes:
+        best, least, costs, known = part, peak, None, whole
+    peak = least
     for _ in range(ROUNDS):
-        kernels = [r for r in causes if not r.library and len(r.ops) > 1]
-        wide = [r for r in kernels if len(r.outputs) > 1 or r is causes[0]]
-        names = {v.name for r in wide for op in r.ops for v in op.results}
-        if limit is None or least <= limit or names <= apart:
+        more = _culprits(peak, peak.nbytes - limit)
+        if least.nbytes <= limit or more <= apart:
             break
-        apart |= names
-        part = cut(apart)
-        most, causes = peak_bytes(part, held)
-        if most < least:
-            best, least = part, most
+        apart |= more
+        part, peak = cut(apart, costs, known)
+        if peak.nbytes < least.nbytes:
+            best, least = part, peak
     return best
+
+
+def _culprits(peak: Peak, excess: int) -> Apart:
+    """Kernels by what they hold too early, until that is the excess; the one at the peak if not."""
+    found: set[frozenset[str]] = set()
+    for region, nbytes in peak.early:
+        results = {v.name for v in region.outputs}
+        if excess > 0 and not region.library and len(results) > 1:
+            found.add(frozenset(results))
+            excess -= nbytes
+    at = peak.region
+    if excess > 0 and at is not None and not at.library and len(at.ops) > 1:
+        found.add(frozenset(v.name for op in at.ops for v in op.results))
+    return frozenset(found)
