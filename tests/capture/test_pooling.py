@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import tofuse
 
@@ -111,6 +112,17 @@ def test_a_gradient_is_one_kernel(pool):
     x = torch.randn(2, 32, 16, 16, requires_grad=True)
     report = tofuse.explain(lambda x: pool(x * 2, 2) + 1)(x)
     assert len(report.kernels) == 2 and not report.library_calls
+
+
+def test_padding_needs_no_memory_within_a_net():
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 32, 7, 2, 3), nn.BatchNorm2d(32), nn.ReLU()),
+        *(nn.MaxPool2d(3, 2, 1), nn.Conv2d(32, 32, 3, padding=1), nn.AvgPool2d(2)),
+        *(nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.AvgPool2d(3, 2)),
+    ).to(memory_format=torch.channels_last)
+    x = torch.randn(8, 3, 96, 96).to(memory_format=torch.channels_last)
+    report = tofuse.explain(net)(x)
+    assert ("pad",) not in [r.ops for r in report.graphs[0].regions]
 
 
 @pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from tofuse.ir.graph import Op
-from tofuse.ops.table import opdef
+from tofuse.ops.table import Pattern, opdef
 
 JOINED_WORK = 40.0  # additions an element, about what writing and reading a piece takes
 
@@ -25,3 +25,7 @@ def dear_join(
         if cost > JOINED_WORK:
             return f"every element of the {join.kind} would compute all pieces"
     return None
+
+
+def is_join(op: Op) -> bool:
+    return opdef(op.kind).pattern is Pattern.JOIN

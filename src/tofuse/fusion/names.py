@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.ir.graph import Op
+from tofuse.ir.region import Verdict
 from tofuse.ops.table import Pattern
 
 
@@ -37,3 +38,8 @@ RULE_NAMES = {
     Pattern.TAKE: "index computed in place",
     Pattern.JOIN: "pieces read in place",
 }
+
+
+def sibling(a: Op, b: Op) -> Verdict:
+    """Of two ops in one kernel for what they read."""
+    return Verdict(a.result.name, b.result.name, True, "both read one tensor", loc=b.loc)

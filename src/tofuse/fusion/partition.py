@@ -12,10 +12,10 @@ from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, both_in_one, roots
 from tofuse.fusion.hosts import device_of, with_hosts
-from tofuse.fusion.joins import dear_join
+from tofuse.fusion.joins import dear_join, is_join
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
-from tofuse.fusion.names import RULE_NAMES, region_name
+from tofuse.fusion.names import RULE_NAMES, region_name, sibling
 from tofuse.fusion.own_views import own_ranges, own_views
 from tofuse.fusion.sight import MAX_BUFFERS, Sight, is_elementwise
 from tofuse.fusion.storage import is_view, storages
@@ -25,7 +25,7 @@ from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.hints import asked_for, kept_apart
 from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.region import Partition, Region, Strided, Verdict
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import opdef
 
 MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows faster than the kernel
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
@@ -48,11 +48,10 @@ def partition(
 ) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone.
 
-    With `fuel` only so many merges are made, the first ones of those that are made without. Of
-    the ops whose results a set of `apart` names, no two are in one kernel. Kernels for GPUs are
-    asked of `fits_gpu`; without it each of their ops stays by itself. Those for the CPU whose
-    loops serve a part of them badly are weighed by `costs`, merge by merge. What is asked of a
-    kernel is in `known` afterwards, and not asked again.
+    With `fuel` only so many merges are made, the first ones of those made without. Of the ops whose
+    results a set of `apart` names, no two are in one kernel. Kernels for GPUs are asked of
+    `fits_gpu`, else each of their ops stays by itself. Those for the CPU whose loops serve a part
+    of them badly are weighed by `costs`, merge by merge. What is asked is noted in `known`.
     """
     ask, known = Judges(fits, fits_gpu, costs), {} if known is None else known
     part = _cut(graph, ask, machine, None, apart, known)
@@ -129,7 +128,7 @@ class _Partitioner:
             tuple(regions),
             self.storage,
             tuple(verdicts.values()),
-            tuple(verdicts.get(pair) or _sibling(*pair) for pair in self.merges),
+            tuple(verdicts.get(pair) or sibling(*pair) for pair in self.merges),
             tuple(v for pair, v in verdicts.items() if self._is_refused(pair, v)),
         )
 
@@ -142,6 +141,15 @@ class _Partitioner:
         for op in self.graph.ops:
             if not self.view[op]:
                 self._place(op)
+        for op in filter(is_join, self.graph.ops):
+            self._place_late(op)
+
+    def _place_late(self, join: Op) -> None:
+        """What is read at once by one kernel needs no memory, which its first reader alone did."""
+        readers = self.readers[join.result]
+        found = {self.groups.of[u] for u in readers}
+        if len(readers) > 1 and len(found) == 1:
+            self._try_merge(self.groups.of[join], found.pop(), join, readers[0])
 
     def _grow_checked(self) -> None:
         """Merge step by step; what was merged unasked is asked for at the end."""
@@ -191,7 +199,7 @@ class _Partitioner:
         library = op.kind == "opaque"
         group = self.groups.add(op, library, sources)
         self.flat[group] = is_elementwise(op)
-        self.joins[group] = [op] if opdef(op.kind).pattern is Pattern.JOIN else []
+        self.joins[group] = [op] if is_join(op) else []
         if library:
             many = op.attr("target") == CAT and len(op.inputs) > MOST_PIECES
             for s in sources:
@@ -202,8 +210,7 @@ class _Partitioner:
             group = self._try_merge(self.groups.of[s], self.groups.of[op], s, op)
 
     def _sources(self, op: Op) -> list[Op]:
-        found = [self.makers[v] for v in op.inputs if v in self.makers]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(self.makers[v] for v in op.inputs if v in self.makers))
 
     def _try_merge(self, a: Group, b: Group, producer: Op, consumer: Op) -> Group:
         """Merge two groups if that is legal; otherwise note why not."""
@@ -215,9 +222,9 @@ class _Partitioner:
             self.sight.merged(producer, consumer)
         if a is b:
             return a
-        flat, joins = self.flat[a] and self.flat[b], self.joins[a] + self.joins[b]
+        both = self.flat[a] and self.flat[b], self.joins[a] + self.joins[b]
         merged = self.groups.merge(a, b)
-        self.flat[merged], self.joins[merged] = flat, joins
+        self.flat[merged], self.joins[merged] = both
         self.merges.append((producer, consumer))
         return merged
 
@@ -369,8 +376,7 @@ class _Partitioner:
 
     def _edges(self) -> list[tuple[Op, Op]]:
         """Pairs of computing ops of which the second reads the first, in program order."""
-        ops = [op for op in self.graph.ops if not self.view[op]]
-        return [(s, op) for op in ops for s in self._sources(op)]
+        return [(s, op) for op in self.graph.ops if not self.view[op] for s in self._sources(op)]
 
     def _is_refused(self, pair: tuple[Op, Op], verdict: Verdict) -> bool:
         """Whether the user wants them fused and does not know why they are not."""
@@ -378,7 +384,7 @@ class _Partitioner:
 
     def _verdict(self, s: Op, op: Op) -> Verdict:
         fused = self.groups.of[s] is self.groups.of[op]
-        names = (s.results[0].name, op.results[0].name if op.results else op.kind)
+        names = s.results[0].name, op.results[0].name if op.results else op.kind
         if not fused:
             rule = self.reasons.get((s, op), "merged elsewhere first")
             asked = ", though fuse asks for it" if asked_for(s, op) else ""
@@ -387,13 +393,8 @@ class _Partitioner:
         stored = s.result in self.returned or len(here) < len(self.readers[s.result])
         # each reader saves a read, the first of them the write too
         nbytes = hint(s.result.type.nbytes) * (2 if op is here[0] and not stored else 1)
-        rule = RULE_NAMES.get(opdef(op.kind).pattern, "same loops")
-        rule += ", as fuse asks" if asked_for(s, op) else ""
-        machine = machine_on(s.result.type.device, self.machine)
-        gain = traffic_us(machine, nbytes) + machine.launch_us
+        asked = ", as fuse asks" if asked_for(s, op) else ""
+        rule = RULE_NAMES.get(opdef(op.kind).pattern, "same loops") + asked
+        on = machine_on(s.result.type.device, self.machine)
+        gain = traffic_us(on, nbytes) + on.launch_us
         return Verdict(*names, True, rule, nbytes, 1, 0.0, gain, op.loc)
-
-
-def _sibling(a: Op, b: Op) -> Verdict:
-    """Of two ops in one kernel for what they read."""
-    return Verdict(a.result.name, b.result.name, True, "both read one tensor", loc=b.loc)
