@@ -269,3 +269,20 @@ def test_a_backward_computes_again_what_the_forward_took_the_maximum_of():
 
     ours, exact = gradient(tofuse.compile(fn), torch.float32), gradient(fn, torch.float64)
     torch.testing.assert_close(ours, exact.float(), rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_chain_of_softmaxes_of_halves(dtype):
+    def fn(x):
+        for _ in range(4):
+            x = x.softmax(-1) * 12 + x * 0.1
+        return x.float()
+
+    x = torch.randn(33, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    weight = torch.cos(torch.arange(528.0)).reshape(33, 16)
+    found = []
+    for run, kind in ((tofuse.compile(fn), dtype), (fn, dtype), (fn, torch.float64)):
+        leaf = x.to(kind, copy=True).requires_grad_()
+        found.append(torch.autograd.grad((run(leaf) * weight).sum(), leaf)[0].double())
+    ours, eager, exact = found
+    assert (ours - exact).norm() <= 1.5 * (eager - exact).norm()
