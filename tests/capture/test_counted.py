@@ -1,4 +1,4 @@
-"""Tensors that are as long as an argument's number says are made before the program."""
+"""Sizes that are an argument's number."""
 
 import pytest
 import torch
@@ -32,3 +32,22 @@ def test_a_tensor_that_a_number_counts_the_elements_of(fn):
         torch.testing.assert_close(found, wanted)
         both = [r if fn is masked else r[1] for r in (found, wanted)]
         torch.testing.assert_close(*[torch.autograd.grad(r.sum(), x)[0] for r in both])
+
+
+def shortened(x, count):
+    y = x.narrow(0, 0, count) * 2
+    return (y.sin() + x.new_ones(count, 1)).view(count, 2, -1).mean(1) * count
+
+
+def padded(x, count):
+    return x.new_zeros(count, *x.shape).add(x).sum(0) * (torch.arange(count).sum() + count)
+
+
+@pytest.mark.parametrize("fn", [shortened, padded])
+def test_a_method_that_needs_a_number(fn):
+    compiled = tofuse.compile(fn)
+    for count in (3, 5, 1, 4):
+        x = torch.randn(6, 12, requires_grad=True)
+        found, wanted = (f(x, torch.tensor(count)) for f in (compiled, fn))
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(*[torch.autograd.grad(r.sum(), x)[0] for r in (found, wanted)])

@@ -237,3 +237,52 @@ def test_a_constant_among_halves_is_a_half(dtype):
     x = torch.randn(3).to(dtype)
     for got, expected in zip(tofuse.compile(fn)(x), fn(x), strict=True):
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_that_are_added_are_rounded_as_eagers(dtype):
+    def fn(x, y, z):
+        return x * y + z, x * y - y * z, (x + 1 / 3 * y).cumsum(0)[0], z - x * x
+
+    args = torch.randn(3, 1030, dtype=dtype).unbind()
+    for got, expected in zip(tofuse.compile(fn)(*args), fn(*args), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_a_backward_computes_again_what_the_forward_took_the_maximum_of():
+    """The peak of a softmax that is all but one-hot is 1: an ulp in its logit is an error in the
+    gradient that each layer multiplies."""
+
+    def fn(x):
+        for scale in range(10):
+            x = F.layer_norm(x, (16,)) + x.softmax(-1) * scale
+        return x
+
+    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
+    weight = torch.cos(torch.arange(80.0)).reshape(5, 16)
+
+    def gradient(run: Callable[..., torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        leaf = x.to(dtype, copy=True).requires_grad_()
+        (run(leaf) * weight).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    ours, exact = gradient(tofuse.compile(fn), torch.float32), gradient(fn, torch.float64)
+    torch.testing.assert_close(ours, exact.float(), rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_chain_of_softmaxes_of_halves(dtype):
+    def fn(x):
+        for _ in range(4):
+            x = x.softmax(-1) * 12 + x * 0.1
+        return x.float()
+
+    x = torch.randn(33, 16, generator=torch.Generator().manual_seed(0)).to(dtype)
+    weight = torch.cos(torch.arange(528.0)).reshape(33, 16)
+    found = []
+    for run, kind in ((tofuse.compile(fn), dtype), (fn, dtype), (fn, torch.float64)):
+        leaf = x.to(kind, copy=True).requires_grad_()
+        found.append(torch.autograd.grad((run(leaf) * weight).sum(), leaf)[0].double())
+    ours, eager, exact = found
+    assert (ours - exact).norm() <= 1.5 * (eager - exact).norm()

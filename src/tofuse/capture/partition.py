@@ -11,7 +11,7 @@ A minimum cut, as in torch's own partitioner, but of bytes alone and with our ow
 - What the forward writes out anyhow and a library call of the backward reads (the operand of
   a matrix product) is saved: computing it again would cost a pass over memory.
 - Saving what the forward would otherwise not write costs half as much again.
-- A value more than CHAIN operations from the last saved one is saved.
+- A value more than CHAIN operations, or two softmaxes of halves, from the last saved one is saved.
 - Where that is more than eager would save, or than `memory_budget` allows, saved values are given
   up again (`budget.py`).
 """
@@ -44,9 +44,11 @@ from tofuse.ops.table import TRANSCENDENTAL
 
 CHAIN = 30.0  # transcendental operations computed again per value, at most
 CHEAP = 0.05  # what any other operation counts in this
+PEAK = 0.6 * CHAIN  # and what subtracting the maximum of halves does: two such are too many
 RESULT, ARGUMENT = 1, 2  # the price of what lives anyway; a result saves more work
 LITTLE = 64 * 1024  # bytes that are saved though eager saves them not, such as row statistics
 PASSES = frozenset((*REDUCTIONS.values(), *POOLING.values()))  # rules of what reads all memory
+HALVES = (torch.float16, torch.bfloat16)
 LAST_RESORT = 1 << 50  # the price of saving what will be changed
 
 
@@ -194,7 +196,8 @@ class _Plan:
             if n not in self.forward or n in self.held:
                 continue
             longest = max((cost.get(i, 0.0) for i in n.all_input_nodes), default=0.0)
-            cost[n] = longest + (1.0 if _is_transcendental(n) else CHEAP)
+            step = PEAK if _below_peak(n) else 1.0 if _is_transcendental(n) else CHEAP
+            cost[n] = longest + step
             is_tensor = isinstance(n.meta.get("val"), torch.Tensor)
             if cost[n] > CHAIN and n in self.needed and is_tensor and not must_recompute(n):
                 self.held.add(n)
@@ -275,6 +278,20 @@ def _is_number(node: Node) -> bool:
 
 def _is_transcendental(node: Node) -> bool:
     return any(part in TRANSCENDENTAL for part in str(node.target).split(".")[1:2])
+
+
+def _below_peak(node: Node) -> bool:
+    """Whether it is the distance of halves from their maximum, as in a softmax.
+
+    The maximum is the forward's. Halves that are computed again are rounded at other places, so
+    that the peak's exponential is not 1, and the next softmax of the chain multiplies the error.
+    """
+    maximum = any(str(i.target) == "aten.amax.default" for i in node.all_input_nodes)
+    return maximum and any(
+        isinstance(t := j.meta.get("val"), torch.Tensor) and t.dtype in HALVES
+        for i in node.all_input_nodes
+        for j in i.all_input_nodes
+    )
 
 
 def _read_by_library(node: Node, readers: set[Node]) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.elementwise import Shape, emit_elementwise
+from tofuse.backends.llvm.elementwise import Shape, emit_accumulation, emit_elementwise
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import REGISTER, literal, vector
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.types import DType
 
 COMBINE = {
-    "sum": "add",
     "prod": "mul",
     "amax": "maximum",
     "amin": "minimum",
@@ -160,7 +159,10 @@ def better_of(frame: Frame, cell: Cell, x: str, at: str, old: str, where: str, l
 
 
 def combine(frame: Frame, op: str, a: str, b: str, dtype: DType, lanes: int) -> str:
-    return emit_elementwise(frame.f, COMBINE[op], (a, b), Shape(dtype, dtype, lanes))
+    shape = Shape(dtype, dtype, lanes)
+    if op == "sum":
+        return emit_accumulation(frame.f, a, b, shape)
+    return emit_elementwise(frame.f, COMBINE[op], (a, b), shape)
 
 
 def fold_into(frame: Frame, inner: Cell, outer: Cell) -> None:
