@@ -285,8 +285,8 @@ FOREACH = (
 
 WITH_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
-# Names in torch's own registry of decompositions. What could not be fused anyhow (scatters,
-# pooling, interpolation) or has a better library routine (products, attention) is not here.
+# Names in torch's own registry of decompositions. What could not be fused anyhow (scatters), has
+# rules of its own (pooling) or a better library routine (products, attention) is not here.
 FROM_TORCH = (
     # norms
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward",
