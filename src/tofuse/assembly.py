@@ -174,7 +174,7 @@ def _launcher(b: Built, text: str, config: Config) -> Launch:
         TritonLaunch(f"k{k}", given[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
     ]
     device = device_of(b.region.ops)
-    made = load_triton(text, launches, capability(device)[0], config.precision != "eager")
+    made = load_triton(text, launches, capability(device)[0])
     return CudaLauncher(b.nest, given, made.binary, device_index(device))
 
 

@@ -47,7 +47,7 @@ def binaries(text: str, divisible: bool = True) -> list[Binary]:
     launches = [
         Launch(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(program.nests)
     ]
-    loaded = load(emit(program), launches, 90, True)
+    loaded = load(emit(program), launches, 90)
     return [loaded.binary(k, (divisible,) * (len(n) - 1)) for k, n in enumerate(names)]
 
 
@@ -69,10 +69,17 @@ def test_arguments_that_are_not_aligned_get_code_of_their_own():
     assert not any("v4" in a for a in accesses(binary))
 
 
+def test_products_that_are_added_are_rounded():
+    text = POINTWISE.format("f32").replace("add v0 v1", "mul v0 v1")
+    (binary,) = binaries(text.replace("tanh v2", "add v2 v1"))
+    assert "mul.rn.f32" in binary.text
+    assert "fma" not in binary.text
+
+
 def test_what_triton_cannot_compile_is_an_error_of_ours():
     text = "import triton\n\n@triton.jit\ndef k0(x, flag, number):\n    nonsense(x)\n"
     loaded = load(
-        text, [Launch("k0", (("x", "*fp32"), ("flag", "*i32"), ("number", "i64")), 4)], 90, True
+        text, [Launch("k0", (("x", "*fp32"), ("flag", "*i32"), ("number", "i64")), 4)], 90
     )
     with pytest.raises(CompileError, match="Triton"):
         loaded.binary(0, (True, True))

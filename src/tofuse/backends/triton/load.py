@@ -28,23 +28,18 @@ def available() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def load(text: str, launches: Sequence[Launch], capability: int, contract: bool) -> Loaded:
+def load(text: str, launches: Sequence[Launch], capability: int) -> Loaded:
     """The functions of a text, compiled when first asked for."""
-    return Loaded(functions(text), tuple(launches), capability, contract)
+    return Loaded(functions(text), tuple(launches), capability)
 
 
 class Loaded:
     """Machine code of a text's functions for any alignment of their arguments."""
 
     def __init__(
-        self,
-        made: dict[str, Kernel],
-        launches: tuple[Launch, ...],
-        capability: int,
-        contract: bool,
+        self, made: dict[str, Kernel], launches: tuple[Launch, ...], capability: int
     ) -> None:
-        self.functions, self.launches = made, launches
-        self.capability, self.contract = capability, contract
+        self.functions, self.launches, self.capability = made, launches, capability
 
     def binary(self, number: int, divisible: Sequence[bool]) -> Binary:
         """Launch `number`, where those of its arguments are multiples of 16; CompileError."""
@@ -62,7 +57,9 @@ class Loaded:
         )
         options = {
             "num_warps": launch.warps,
-            "enable_fp_fusion": self.contract,
+            # what a backward computes again must be the forward's, of which it has the maximum:
+            # which products are rounded may not depend on what else is in a kernel
+            "enable_fp_fusion": False,
             "enable_reflect_ftz": False,
         }
         try:
