@@ -95,8 +95,40 @@ def test_places_and_gradients_are_as_eager(shape, channels_last):
             agree_with_gradient(lambda x: (F.avg_pool2d(x, size, step, low, ceil),), x)  # noqa: B023
 
 
+LAYOUTS = {
+    "transposed": lambda: torch.randn(2, 3, 17, 13).transpose(2, 3),
+    "permuted": lambda: torch.randn(17, 13, 3, 2).permute(3, 2, 0, 1),
+    "sliced": lambda: torch.randn(2, 6, 20, 31)[:, ::2, 1:18, ::2],
+    "expanded": lambda: torch.randn(1, 3, 12, 12).expand(4, 3, 12, 12),
+    "nothing": lambda: torch.randn(0, 3, 9, 9),
+    "one": lambda: torch.randn(1, 1, 5, 5),
+    "doubles": lambda: torch.randn(2, 5, 16, 15).double(),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_of_any_layout(layout):
+    x = LAYOUTS[layout]()
+    agree_with_gradient(lambda x: F.max_pool2d(x * 2, (5, 2), (2, 3), (2, 1), 1, True, True), x)
+    agree_with_gradient(lambda x: (F.max_pool2d(x.relu(), 2),), x)
+    agree_with_gradient(lambda x: (F.avg_pool2d(x, (1, 4), (1, 2)),), x)
+
+
+def test_batches_of_any_size():
+    def f(x):
+        return F.max_pool2d(x.sin(), 3, 2, 1)
+
+    compiled = tofuse.compile(f)
+    for n in (2, 7, 1, 5):
+        inner = torch.randn(n, 4, 12, 10, requires_grad=True)
+        outer = inner.detach().clone().requires_grad_()
+        compiled(inner).square().sum().backward()
+        f(outer).square().sum().backward()
+        torch.testing.assert_close(inner.grad, outer.grad)
+
+
 def agree_with_gradient(f, x):
-    inner, outer = (x.clone().requires_grad_() for _ in range(2))
+    inner, outer = (x.detach().requires_grad_() for _ in range(2))
     got, expected = tofuse.compile(f, capture="trace")(inner), f(outer)
     torch.testing.assert_close(got[0], expected[0], equal_nan=True)
     gradient = torch.randn_like(expected[0])

@@ -83,12 +83,12 @@ class _Line:
     low: int
     high: int
 
-    def places(self, residue: int) -> list[tuple[int, int]]:
-        """In a window, and the first of `count` windows: all in which these elements lie there."""
-        w = self.windows
-        at = residue + w.low
-        found = [p for p in range(w.size) if (at - p * w.gap) % w.step == 0]
-        return [(p, (at - p * w.gap) // w.step + self.low) for p in reversed(found)]
+    def starts(self, residue: int) -> list[int]:
+        """The first of `count` windows, padded, for each place at which these elements lie in one;
+        in the order of the windows."""
+        at, w = residue + self.windows.low, self.windows
+        steps = (divmod(at - place * w.gap, w.step) for place in reversed(range(w.size)))
+        return [step + self.low for step, rest in steps if not rest]
 
 
 def _line(w: Windows, extent: Dim) -> _Line:
@@ -137,8 +137,8 @@ class Gradient:
     def _one(self, residue: Place, say: Say) -> Value:
         total: Value | None = None
         counts = [n.count for n in self.lines]
-        found = [n.places(r) for n, r in zip(self.lines, residue, strict=True)]
-        for (_, i), (_, j) in itertools.product(*found):
+        found = [n.starts(r) for n, r in zip(self.lines, residue, strict=True)]
+        for i, j in itertools.product(*found):
             parts = [(i, counts[0], 1), (j, counts[1], 1)]
             said = say(residue, lambda x: _part(self.build, x, parts))  # noqa: B023
             total = said if total is None else self.build.emit("add", (total, said), {})

@@ -55,30 +55,24 @@ def emit_elementwise(f: Function, op: str, args: Sequence[str], shape: Shape) ->
 
 def emit_accumulation(f: Function, total: str, x: str, shape: Shape) -> str:
     """A sum of which x is one more part; a product is rounded with it, where nobody else has it."""
-    op = f"fadd {_flags(f)}" if shape.of.is_float else "add"
-    return f.let(f"{op} {shape.operand} {total}, {x}")
+    return _arith("fadd", "add", contract=True)(f, (total, x), shape)
 
 
-def _flags(f: Function) -> str:
-    """Of what may be one fused multiply-add: both of its halves say so.
+def _arith(
+    float_op: str, int_op: str, *, contract: bool = False
+) -> Callable[[Function, Sequence[str], Shape], str]:
+    """`contract`: it may be half of a fused multiply-add, of which both halves say so.
 
     Additions of elements do not: whether a product has other users differs from kernel to kernel,
     and a value that a backward computes again must be the forward's, of which it has the maximum.
     """
-    return "contract " if f.contract else ""
 
-
-def _arith(float_op: str, int_op: str) -> Callable[[Function, Sequence[str], Shape], str]:
     def rule(f: Function, args: Sequence[str], s: Shape) -> str:
-        op = float_op if s.of.is_float else int_op
+        flag = "contract " if contract and f.contract else ""
+        op = f"{float_op} {flag}" if s.of.is_float else int_op
         return f.let(f"{op} {s.operand} {args[0]}, {args[1]}")
 
     return rule
-
-
-def _mul(f: Function, args: Sequence[str], s: Shape) -> str:
-    op = f"fmul {_flags(f)}" if s.of.is_float else "mul"
-    return f.let(f"{op} {s.operand} {args[0]}, {args[1]}")
 
 
 def _compare(float_op: str, signed: str, unsigned: str) -> Callable[..., str]:
@@ -340,7 +334,7 @@ def _round_bf16(f: Function, args: Sequence[str], s: Shape) -> str:
 _RULES: dict[str, Callable[[Function, Sequence[str], Shape], str]] = {
     "add": _arith("fadd", "add"),
     "sub": _arith("fsub", "sub"),
-    "mul": _mul,
+    "mul": _arith("fmul", "mul", contract=True),
     "div": _arith("fdiv", "sdiv"),
     "maximum": _extremum("gt", "sgt", "ugt"),
     "minimum": _extremum("lt", "slt", "ult"),
