@@ -6,7 +6,10 @@ import operator
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_arg
+from torch.fx.node import has_side_effect, map_arg
+
+# The checks of `linalg.inv` and its like have no result: before torch 2.13 they counted as dead.
+has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
 WITH_EFFECTS = torch.ops.higher_order.with_effects
 EFFECT = "tofuse_effect"  # in a node's meta: it stays, though nobody reads it
