@@ -144,3 +144,36 @@ def test_a_fault_elsewhere_is_not_taken_for_a_view(monkeypatch):
     with pytest.raises(Exception, match="no view of this"):
         tofuse.compile(layers().eval(), strict=True)(torch.randn(2, 3, 20, 20))
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("side", [2, 40])
+def test_weights_larger_than_images_keep_them_row_by_row(side):
+    """Each weight would be laid out anew at every call."""
+    model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3))
+    x = torch.randn(1, 64, 2 + side, 2 + side)
+    said = notes(model, x)
+    assert ("row by row, though" in said) == (side == 2)
+    torch._dynamo.reset()
+    torch.testing.assert_close(tofuse.compile(model)(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)])
+def test_weights_are_laid_out_by_kernels(groups, needs):
+    """The library would copy them at every call, into memory of its own."""
+    x = torch.randn(2, 8, 9, 7).to(memory_format=torch.channels_last).requires_grad_(needs[0])
+    w = torch.randn(6, 8 // groups, 3, 3).requires_grad_(needs[1])
+
+    def f(x, w):
+        return F.conv2d(x, w, groups=groups).relu()
+
+    assert_as_eager(f, x, w, rtol=1e-4, atol=1e-4)
+    assert len(tofuse.explain(f)(x, w).kernels) > 1
+    out, want = tofuse.compile(f)(x, w), f(x, w)
+    assert out.stride() == want.stride()
+    for got, grad in zip(
+        torch.autograd.grad(out.sum(), [t for t in (x, w) if t.requires_grad]),
+        torch.autograd.grad(want.sum(), [t for t in (x, w) if t.requires_grad]),
+        strict=True,
+    ):
+        assert got.stride() == grad.stride()

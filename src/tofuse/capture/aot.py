@@ -26,7 +26,7 @@ from tofuse.capture.programs import (
     pass_through_dropout,
     refusal,
 )
-from tofuse.capture.relayout import RELAID, channels_last
+from tofuse.capture.relayout import channels_last
 from tofuse.capture.resampling import resize_whole
 from tofuse.capture.resize import hide_resizing
 from tofuse.capture.rng import merge_seeds
@@ -89,9 +89,7 @@ def aot_backend(
         write_by_mask(gm)
         resize_whole(gm)
         try:
-            relaid = channels_last(gm)
-            given = (gm, "") if relaid is None else (relaid, RELAID)
-            compiled = guard_overlaps(gm, _compile(program, *given, example_inputs))
+            compiled = guard_overlaps(gm, _compile(program, *channels_last(gm), example_inputs))
             return leave_forward_derivatives(gm, compiled)
         except TorchDynamoException:
             raise  # to Dynamo

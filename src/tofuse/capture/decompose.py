@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 
 from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
+from tofuse.capture.decompose_convolution import convolution, convolution_backward
 from tofuse.capture.decompose_elementwise import ELEMENTWISE
 from tofuse.capture.rng import RANDOM_DECOMPOSITIONS
 
@@ -201,33 +202,6 @@ def _embedding_dense_backward(
     return aten.index_add(zeros, 0, places, rows)
 
 
-def _convolution_backward(
-    grad: Tensor,
-    image: Tensor,
-    weight: Tensor,
-    bias_sizes: Sequence[int] | None,
-    *options: object,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """A call for each gradient, as each is computed by itself; the bias's is a sum that fuses.
-
-    The weight's lies as the weight does, whatever the images' layout.
-    """
-    *form, mask = options
-    assert isinstance(mask, (list, tuple))
-    if sum(mask) < 2:
-        return NotImplemented
-    found: list[Tensor | None] = [None, None, None]
-    for k in (k for k in (0, 1) if mask[k]):
-        only = [k == n for n in range(3)]
-        parts = aten.convolution_backward(grad, image, weight, bias_sizes, *form, only)
-        found[k] = parts[k]
-    if found[1] is not None and weight.is_contiguous():
-        found[1] = found[1].reshape(-1).view(weight.shape)
-    if mask[2]:
-        found[2] = grad.sum([d for d in range(grad.dim()) if d != 1])
-    return found[0], found[1], found[2]
-
-
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """The two parts of each dimension joined the other way round, laid out as a cat is."""
     if not all(isinstance(n, int) for n in x.shape):
@@ -259,7 +233,8 @@ OWN: dict[OpOverload, Decomposition] = {
     **{op: _laid_as_given(torch_table[op]) for op in SHUFFLES},
     aten.linalg_vector_norm.default: _linalg_vector_norm,
     aten._foreach_norm.Scalar: _foreach_norm,
-    aten.convolution_backward.default: _convolution_backward,
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.huber_loss.default: _huber_loss,
     aten.nll_loss_backward.default: _nll_loss_backward,

@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-UNKNOWN_SIZE = 4096  # stands for a size without a hint
+from tofuse.capture.sizes import at_first_call
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,8 @@ def storages(node: Node) -> list[tuple[int, int]]:
     for value in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             storage = value.untyped_storage()
-            found.append((storage._cdata, _hint(storage.nbytes())))
+            found.append((storage._cdata, at_first_call(storage.nbytes())))
     return found
-
-
-def _hint(n: int | torch.SymInt) -> int:
-    if isinstance(n, int):
-        return n
-    known = n.node.hint
-    return UNKNOWN_SIZE if known is None else int(known)
 
 
 def _backward(order: Sequence[Node]) -> set[Node]:

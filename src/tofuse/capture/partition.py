@@ -34,11 +34,12 @@ from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.budget import Bounded, Budget, limit_of
 from tofuse.capture.convert import can_fuse, rule_of
-from tofuse.capture.eager import UNKNOWN_SIZE, EagerMemory, attach, eager_memory, storages
+from tofuse.capture.eager import EagerMemory, attach, eager_memory, storages
 from tofuse.capture.hints import hint_of
 from tofuse.capture.mincut import INFINITE, cut_vertices
 from tofuse.capture.rules_pool import POOLING
 from tofuse.capture.rules_reduce import REDUCTIONS
+from tofuse.capture.sizes import at_first_call
 from tofuse.ir.hints import NO_FUSE
 from tofuse.ops.table import TRANSCENDENTAL
 
@@ -334,8 +335,7 @@ def _numel(node: Node) -> int:
     """Elements of a tensor, as far as its sizes are known."""
     numel = 1
     for extent in node.meta["val"].shape:
-        hint = extent if isinstance(extent, int) else extent.node.hint
-        numel *= UNKNOWN_SIZE if hint is None else int(hint)
+        numel *= at_first_call(extent)
     return numel
 
 

@@ -13,6 +13,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Target
 from torch.utils._pytree import tree_leaves
 
+from tofuse.capture.sizes import at_first_call
+
 Run = Callable[..., object]
 
 
@@ -107,7 +109,10 @@ def collide(spans: Sequence[tuple[int, int, bool]]) -> bool:
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether two indices may lie in one place."""
-    pairs = [(_guess(s), _guess(n)) for s, n in zip(tensor.stride(), tensor.shape, strict=True)]
+    pairs = [
+        (at_first_call(s, 1), at_first_call(n, 1))
+        for s, n in zip(tensor.stride(), tensor.shape, strict=True)
+    ]
     reach = 0
     for stride, extent in sorted(pairs):
         if extent == 0:
@@ -117,14 +122,6 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
                 return True
             reach += stride * (extent - 1)
     return False
-
-
-def _guess(size: int | torch.SymInt) -> int:
-    """A size, or its value at the first call; no guard is made."""
-    if isinstance(size, int):
-        return size
-    hint = size.node.hint
-    return 1 if hint is None else int(hint)
 
 
 def tensor_of(node: Node) -> torch.Tensor | None:
@@ -141,12 +138,14 @@ def _plain(value: object) -> torch.Tensor | None:
 
 def _span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
     """The bytes it lies in, from `base` or, where it is fake, from its storage's place on."""
-    extents = [_guess(n) for n in tensor.shape]
+    extents = [at_first_call(n, 1) for n in tensor.shape]
     if isinstance(tensor, FakeTensor):
-        base += _guess(tensor.storage_offset()) * tensor.itemsize
+        base += at_first_call(tensor.storage_offset(), 1) * tensor.itemsize
     if 0 in extents:
         return base, base
-    reach = sum((n - 1) * _guess(s) for n, s in zip(extents, tensor.stride(), strict=True))
+    reach = sum(
+        (n - 1) * at_first_call(s, 1) for n, s in zip(extents, tensor.stride(), strict=True)
+    )
     return base, base + (reach + 1) * tensor.itemsize
 
 

@@ -7,30 +7,43 @@ caller sees lie as they would without.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from tofuse.capture.programs import memory, name_of, written
+from tofuse.capture.sizes import at_first_call
 
 RELAID = (
     "images lie channels last from the first convolution on, as the library's convolutions read "
     "them; results lie row by row again"
 )
+STAYS = (
+    "images lie row by row, though the library's convolutions read them channels last: weights "
+    "would be laid out anew at every call, and are {weights:.1f} MB to {images:.1f} MB of images"
+)
 LEAST = 2  # convolutions: a lone one would be copied to and from
+WORTH = 2.5  # bytes of images whose two copies take as long as a weight's byte does; measured
 
 
-def channels_last(gm: GraphModule) -> GraphModule | None:
-    """The program with its images channels last; None where it has too few, or may see the layout.
+def channels_last(gm: GraphModule) -> tuple[GraphModule, str]:
+    """The program with its images channels last, and a note that says so.
 
-    The programs of Dynamo only, whose nodes have example values.
+    The program itself where it has too few convolutions, may see the layout, or would not gain. The
+    programs of Dynamo only, whose nodes have example values.
     """
     convolutions = [n for n in gm.graph.nodes if _is_convolution(n)]
     if len(convolutions) < LEAST or all(_window(n) == 1 for n in convolutions):
-        return None
+        return gm, ""
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(_sees_layout(n) for n in calls) or not _restorable(gm):
-        return None
+        return gm, ""
+    weights = sum(_bytes(n.args[1]) for n in convolutions if _window(n) > 1)
+    images = sum(_bytes(n.args[0]) + _bytes(n) for n in convolutions)
+    if images < WORTH * weights:
+        return gm, STAYS.format(weights=weights / 1e6, images=images / 1e6)
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     copy = GraphModule(gm, graph)
@@ -42,7 +55,7 @@ def channels_last(gm: GraphModule) -> GraphModule | None:
         node.args = (laid, *node.args[1:])
     _restore(copy)
     copy.recompile()
-    return copy if _runs(copy) else None
+    return (copy, RELAID) if _runs(copy) else (gm, "")
 
 
 def _is_convolution(node: Node) -> bool:
@@ -60,6 +73,13 @@ def _window(node: Node) -> int:
     weight = node.args[1]
     value = weight.meta.get("example_value") if isinstance(weight, Node) else None
     return int(value.shape[2] * value.shape[3]) if isinstance(value, torch.Tensor) else 1
+
+
+def _bytes(argument: object) -> int:
+    value = argument.meta.get("example_value") if isinstance(argument, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return math.prod(map(at_first_call, value.shape)) * value.itemsize
 
 
 def _sees_layout(node: Node) -> bool:

@@ -14,6 +14,15 @@ from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
 
 Source = tuple[str, int, int]
 Sized = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
+UNKNOWN = 4096  # stands for a size without a hint
+
+
+def at_first_call(size: Sized, unknown: int = UNKNOWN) -> int:
+    """A size, or its value at the first call; no guard is made."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return unknown if hint is None else int(hint)
 
 
 class Sizes:

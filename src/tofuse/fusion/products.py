@@ -124,7 +124,7 @@ def _convolution(op: Op, storage: Storage) -> Product | None:
 def _convolution_backward(op: Op, storage: Storage) -> Product | None:
     """The gradient of such a convolution's image, or that of its weight."""
     tail = r"\[(True|False), (True|False), False\]"
-    found = re.fullmatch(rf"\$0, \$1, \$2, \[\d*\], {_POINTWISE}, {tail}", str(op.attr("args")))
+    found = re.fullmatch(rf"\$0, \$1, \$2, {_SIZES}, {_POINTWISE}, {tail}", str(op.attr("args")))
     if found is None or found[1] == found[2] or not _is_point(op.inputs[2]):
         return None
     grad, image, weight = op.inputs
@@ -211,6 +211,7 @@ def _is_unit(stride: Dim, extent: Dim) -> bool:
     return stride == 1 or extent == 1
 
 
+_SIZES = r"(?:None|\[\d*\])"  # of a bias
 _LIST = r"\[[\d, ]*\]"
 # stride, padding, dilation (of one point: any), not transposed, output padding, groups
 _POINTWISE = rf"\[1(?:, 1)*\], \[0(?:, 0)*\], {_LIST}, False, {_LIST}, 1"

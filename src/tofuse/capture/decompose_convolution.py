@@ -1,0 +1,56 @@
+"""Convolutions: what their library would copy is laid out by kernels, their gradients apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+aten = torch.ops.aten
+
+
+def convolution(image: Tensor, weight: Tensor, *rest: object) -> Tensor:
+    """Images channels last want a weight laid out so too.
+
+    The library would copy it at every call, into memory of its own.
+    """
+    laid = _laid_as(image, weight)
+    return NotImplemented if laid is weight else aten.convolution(image, laid, *rest)
+
+
+def convolution_backward(
+    grad: Tensor,
+    image: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    *options: object,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """A call for each gradient, as each is computed by itself; the bias's is a sum that fuses.
+
+    The weight's lies as the weight does, whatever the images' layout.
+    """
+    *form, mask = options
+    assert isinstance(mask, (list, tuple))
+    laid = _laid_as(image, weight)
+    if sum(mask) < 2 and laid is weight:
+        return NotImplemented
+    found: list[Tensor | None] = [None, None, None]
+    for k in (k for k in (0, 1) if mask[k]):
+        only = [k == n for n in range(3)]
+        parts = aten.convolution_backward(grad, image, laid, bias_sizes, *form, only)
+        found[k] = parts[k]
+    if found[1] is not None and weight.is_contiguous():
+        found[1] = found[1].reshape(-1).view(weight.shape)
+    if mask[2]:
+        found[2] = grad.sum([d for d in range(grad.dim()) if d != 1])
+    return found[0], found[1], found[2]
+
+
+def _laid_as(image: Tensor, weight: Tensor) -> Tensor:
+    """The weight channels last where images are, and else as it is."""
+    layout = suggest_memory_format(image)
+    if layout is torch.contiguous_format or weight.is_contiguous(memory_format=layout):
+        return weight
+    return weight.contiguous(memory_format=layout)
