@@ -29,8 +29,10 @@ from tofuse.ir.kernel import (
     Take,
     Uniform,
     affine,
+    buffers_of,
     iteration_axes,
     live,
+    stmt_dims,
 )
 from tofuse.ir.region import Region, Strided
 from tofuse.ir.types import DType
@@ -84,6 +86,7 @@ class _Lowering:
     buffers: dict[tuple[Value, str], Buffer] = field(default_factory=dict)
     axes: dict[Atom, Axis] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
+    guards: dict[str, tuple[set[Atom], str | None]] = field(default_factory=dict)
 
     def run(self) -> Lowered:
         self.producers = {op.result: op for op in self.region.ops}
@@ -97,7 +100,7 @@ class _Lowering:
             out = self.buffer(place.root, "out")
             self.body.append(Store(out, index, self.value(v, (), None), v.dtype))
         body = live(self.body)
-        used = {b for s in body for b in _buffers_of(s)}
+        used = {b for s in body for b in buffers_of(s)}
         kept = {k: b for k, b in self.buffers.items() if b.name in used}
         kernel = Kernel(
             self.region.name, tuple(self.axes.values()), tuple(kept.values()), (), tuple(body)
@@ -175,6 +178,8 @@ class _Lowering:
             raise Misaligned(f"{x.name} is a view that no strides express")
         place = self.storage[x]
         index = self.address(place, dims, sub)
+        strided = [d for d, stride in zip(dims, place.strides, strict=True) if stride != 0]
+        guard = self.needed(guard, set(self.alignment.leaves(strided)))
         key = ("load", place.root, index, guard)
         if key not in self.memo:
             buffer = self.buffer(place.root, "in")
@@ -182,10 +187,23 @@ class _Lowering:
             self.memo[key] = self.add(load)
         return self.memo[key]
 
+    def needed(self, guard: str | None, axes: set[Atom]) -> str | None:
+        """The guard of what runs over these axes: one that tells of others makes no difference.
+
+        What is read once for a whole piece then leaves the loop along it. A piece of one element
+        has no loop; its guard says when it is computed at all.
+        """
+        while guard is not None and self.guards[guard][0].isdisjoint(axes):
+            if not self.guards[guard][0]:
+                break
+            guard = self.guards[guard][1]
+        return guard
+
     def value(self, v: Value, sub: Substitution, guard: str | None) -> Arg:
         """The value at its own axes, or where `sub` moves them; nothing is computed twice."""
         relevant = set(self.alignment.leaves(self.alignment.inner[v]))
         sub = tuple(s for s in sub if s[0] in relevant)
+        guard = self.needed(guard, relevant)
         key = (v, sub, guard)
         if key not in self.memo:
             if len(sub) > 8:
@@ -237,8 +255,10 @@ def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
                 continue
             start = low[d] if low is not None else at
             index = self.dim_index(out[d], sub)
-            mask = self.add(Inside(self.fresh(), index, start, start + extent, mask))
-            for atom in self.alignment.atoms.leaves(dims[d]):
+            atoms, outer = self.alignment.atoms.leaves(dims[d]), mask
+            mask = self.add(Inside(self.fresh(), index, start, start + extent, outer))
+            self.guards[mask] = set(atoms), outer
+            for atom in atoms:
                 if atom in self.axes and x in self.alignment.inner:
                     raise Misaligned(f"a piece of the {op.kind} has loops of its own")
                 moved[atom] = index + Affine((), -1 * start)
@@ -331,16 +351,6 @@ def _opaque(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     raise Misaligned("an operator that only PyTorch runs")
 
 
-def _buffers_of(stmt: Stmt) -> tuple[str, ...]:
-    match stmt:
-        case Load() | Take() | Store():
-            return (stmt.buffer,)
-        case Uniform():
-            return (stmt.seed,)
-        case _:
-            return ()
-
-
 def _with_symbols(kernel: Kernel) -> Kernel:
     """Say which size symbols the kernel needs, and drop axes that nothing runs over."""
     _, runs = iteration_axes(kernel)
@@ -350,34 +360,6 @@ def _with_symbols(kernel: Kernel) -> Kernel:
     for dim in [a.extent for a in axes] + [d for s in kernel.body for d in stmt_dims(s)]:
         found |= dict.fromkeys(symbols_of(dim))
     return Kernel(kernel.name, axes, kernel.buffers, tuple(sorted(found)), kernel.body)
-
-
-def stmt_dims(stmt: Stmt) -> list[Dim]:
-    """Every size that occurs in a statement."""
-    found: list[Dim] = []
-    match stmt:
-        case Uniform():
-            indices = [stmt.row, stmt.col]
-            found.append(stmt.extent)
-        case Compute():
-            return [
-                a.value for a in stmt.args if isinstance(a, Scalar) and isinstance(a.value, SymDim)
-            ]
-        case Reduce():
-            indices = [] if stmt.position is None else [stmt.position]
-        case Take():
-            indices = [stmt.index]
-            found += [stmt.stride, stmt.extent]
-        case Inside():
-            indices = [stmt.index]
-            found += [stmt.lo, stmt.hi]
-        case Store():
-            indices = [stmt.index]
-            if isinstance(stmt.value, Scalar) and isinstance(stmt.value.value, SymDim):
-                found.append(stmt.value.value)
-        case _:
-            indices = [stmt.index]
-    return found + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
 
 
 _EMIT: dict[Pattern, Callable[[_Lowering, Op, Substitution, str | None], Arg]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.ir.dims import Dim, contiguous_strides, exact_div, hint, product
+from tofuse.ir.dims import Dim, contiguous_strides, exact_div, hint, product, strides_in
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Strided
 from tofuse.ops.table import Pattern, opdef
@@ -38,12 +38,7 @@ def dense_strides(value: Value) -> tuple[Dim, ...]:
     if value.strides is None or value.strides == plain:
         return plain
     order = sorted(range(len(shape)), key=lambda k: (-hint(value.layout[k]), k))
-    strides: list[Dim] = [0] * len(shape)
-    step: Dim = 1
-    for k in reversed(order):
-        strides[k] = step
-        step = product((step, 1 if shape[k] == 0 else shape[k]))
-    return tuple(strides)
+    return strides_in(order, shape)
 
 
 def view_storage(op: Op, source: Strided) -> Strided | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
@@ -151,6 +151,16 @@ def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
         strides.append(step)
         step = product((step, 1 if extent == 0 else extent))
     return tuple(reversed(strides))
+
+
+def strides_in(order: Sequence[int], shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Strides without gaps, the dimensions in this order from the outermost to the innermost."""
+    strides: list[Dim] = [0] * len(shape)
+    step: Dim = 1
+    for k in reversed(order):
+        strides[k] = step
+        step = product((step, 1 if shape[k] == 0 else shape[k]))
+    return tuple(strides)
 
 
 def _terms(dim: Dim) -> list[tuple[Monomial, int]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Union
 
-from tofuse.ir.dims import Dim, show_dim
+from tofuse.ir.dims import Dim, SymDim, show_dim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.types import DType
 
@@ -248,6 +248,45 @@ def iteration_axes(
         if not isinstance(stmt, Store):
             values[stmt.name] = axes - frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
     return values, runs
+
+
+def buffers_of(stmt: Stmt) -> tuple[str, ...]:
+    """The buffers that a statement reads or writes."""
+    match stmt:
+        case Load() | Take() | Store():
+            return (stmt.buffer,)
+        case Uniform():
+            return (stmt.seed,)
+        case _:
+            return ()
+
+
+def stmt_dims(stmt: Stmt) -> list[Dim]:
+    """Every size that occurs in a statement."""
+    found: list[Dim] = []
+    match stmt:
+        case Uniform():
+            indices = [stmt.row, stmt.col]
+            found.append(stmt.extent)
+        case Compute():
+            return [
+                a.value for a in stmt.args if isinstance(a, Scalar) and isinstance(a.value, SymDim)
+            ]
+        case Reduce():
+            indices = [] if stmt.position is None else [stmt.position]
+        case Take():
+            indices = [stmt.index]
+            found += [stmt.stride, stmt.extent]
+        case Inside():
+            indices = [stmt.index]
+            found += [stmt.lo, stmt.hi]
+        case Store():
+            indices = [stmt.index]
+            if isinstance(stmt.value, Scalar) and isinstance(stmt.value.value, SymDim):
+                found.append(stmt.value.value)
+        case _:
+            indices = [stmt.index]
+    return found + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
 
 
 def live(body: Sequence[Stmt]) -> list[Stmt]:

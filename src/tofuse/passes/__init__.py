@@ -1,13 +1,12 @@
 """Graph to Graph, one file a pass."""
 
-from collections.abc import Callable
-
 from tofuse.ir.graph import Graph
 from tofuse.passes.batch_branches import batch_branches
 from tofuse.passes.closed_sums import closed_sums
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
 from tofuse.passes.fold_constants import fold_constants
+from tofuse.passes.layouts import layouts
 from tofuse.passes.simplify import simplify
 from tofuse.passes.sink_takes import sink_takes
 from tofuse.passes.thin_matmul import thin_matmul
@@ -15,7 +14,7 @@ from tofuse.passes.views import views
 
 __all__ = ["GRAPH_PASSES", "run_passes"]
 
-GRAPH_PASSES: tuple[Callable[[Graph], Graph], ...] = (
+GRAPH_PASSES = (
     dead_code,
     fold_constants,
     simplify,
@@ -37,4 +36,4 @@ def run_passes(graph: Graph, rounds: int = 3) -> Graph:
             graph = pass_(graph)
         if graph is before:
             break
-    return dead_code(graph)
+    return layouts(dead_code(graph))
