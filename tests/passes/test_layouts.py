@@ -66,7 +66,7 @@ def test_readers_that_differ_change_nothing():
 
 
 def test_what_the_caller_sees_stays(monkeypatch):
-    seen = []
+    seen: list[tuple[Value | None, Value | None]] = []
 
     def watched(graph):
         after = layouts(graph)
