@@ -77,4 +77,4 @@ def test_what_the_caller_sees_stays(monkeypatch):
     tofuse.explain(joined)(*tokens(4, 8))
     assert seen
     for before, after in seen:
-        assert isinstance(before, Value) and before.layout == after.layout
+        assert before is not None and after is not None and before.layout == after.layout
