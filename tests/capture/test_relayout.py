@@ -177,3 +177,26 @@ def test_weights_are_laid_out_by_kernels(groups, needs):
         strict=True,
     ):
         assert got.stride() == grad.stride()
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kind", ["plain", "point", "depthwise", "turned"])
+def test_gradients_lie_as_eagers(kind, bias, last):
+    made = {
+        "plain": lambda: nn.Conv2d(6, 8, 3, padding=1, bias=bias),
+        "point": lambda: nn.Conv2d(6, 8, 1, bias=bias),
+        "depthwise": lambda: nn.Conv2d(6, 6, 3, groups=6, bias=bias),
+        "turned": lambda: nn.ConvTranspose2d(6, 4, 3, 2, bias=bias),
+    }
+    model, x = made[kind](), torch.randn(2, 6, 9, 8)
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+    compiled = tofuse.compile(lambda x: model(x).relu())
+    inner, outer = x.clone().requires_grad_(), x.clone().requires_grad_()
+    weights = list(model.parameters())
+    got = torch.autograd.grad(compiled(inner).square().sum(), [inner, *weights])
+    want = torch.autograd.grad(model(outer).relu().square().sum(), [outer, *weights])
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+        assert a.stride() == b.stride() or 1 in a.shape

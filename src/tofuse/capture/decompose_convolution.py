@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -27,25 +28,36 @@ def convolution_backward(
     bias_sizes: Sequence[int] | None,
     *options: object,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """A call for each gradient, as each is computed by itself; the bias's is a sum that fuses.
+    """The gradients of image and weight together, those of a product apart; the bias's is a sum.
 
     The weight's lies as the weight does, whatever the images' layout.
     """
     *form, mask = options
     assert isinstance(mask, (list, tuple))
     laid = _laid_as(image, weight)
-    if sum(mask) < 2 and laid is weight:
+    wanted = [k for k in (0, 1) if mask[k]]
+    apart = math.prod(weight.shape[2:]) == 1 or _lies_otherwise(image, weight)
+    calls = [[k] for k in wanted] if apart else [wanted]
+    if laid is weight and not mask[2] and len(calls) < 2:
         return NotImplemented
     found: list[Tensor | None] = [None, None, None]
-    for k in (k for k in (0, 1) if mask[k]):
-        only = [k == n for n in range(3)]
+    for call in filter(None, calls):
+        only = [k in call for k in range(3)]
         parts = aten.convolution_backward(grad, image, laid, bias_sizes, *form, only)
-        found[k] = parts[k]
+        for k in call:
+            found[k] = parts[k]
     if found[1] is not None and weight.is_contiguous():
         found[1] = found[1].reshape(-1).view(weight.shape)
     if mask[2]:
         found[2] = grad.sum([d for d in range(grad.dim()) if d != 1])
     return found[0], found[1], found[2]
+
+
+def _lies_otherwise(image: Tensor, weight: Tensor) -> bool:
+    """Whether a weight's gradient comes channels last, and the weight counts as row by row too."""
+    layout = suggest_memory_format(image)
+    both = weight.is_contiguous() and weight.is_contiguous(memory_format=layout)
+    return both and layout is not torch.contiguous_format
 
 
 def _laid_as(image: Tensor, weight: Tensor) -> Tensor:
