@@ -1,4 +1,4 @@
-"""Convolutions: what their library would copy is laid out by kernels, their gradients apart."""
+"""Convolutions: weights that their library would copy are laid out by kernels."""
 
 from __future__ import annotations
 
@@ -28,16 +28,13 @@ def convolution_backward(
     bias_sizes: Sequence[int] | None,
     *options: object,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of image and weight together, those of a product apart; the bias's is a sum.
-
-    The weight's lies as the weight does, whatever the images' layout.
-    """
+    """The gradients of image and weight together, those of a product apart; the bias's is a sum."""
     *form, mask = options
     assert isinstance(mask, (list, tuple))
     laid = _laid_as(image, weight)
     wanted = [k for k in (0, 1) if mask[k]]
-    apart = math.prod(weight.shape[2:]) == 1 or _lies_otherwise(image, weight)
-    calls = [[k] for k in wanted] if apart else [wanted]
+    point = math.prod(weight.shape[2:]) == 1
+    calls = [[k] for k in wanted] if point else [wanted]
     if laid is weight and not mask[2] and len(calls) < 2:
         return NotImplemented
     found: list[Tensor | None] = [None, None, None]
@@ -46,18 +43,9 @@ def convolution_backward(
         parts = aten.convolution_backward(grad, image, laid, bias_sizes, *form, only)
         for k in call:
             found[k] = parts[k]
-    if found[1] is not None and weight.is_contiguous():
-        found[1] = found[1].reshape(-1).view(weight.shape)
     if mask[2]:
         found[2] = grad.sum([d for d in range(grad.dim()) if d != 1])
     return found[0], found[1], found[2]
-
-
-def _lies_otherwise(image: Tensor, weight: Tensor) -> bool:
-    """Whether a weight's gradient comes channels last, and the weight counts as row by row too."""
-    layout = suggest_memory_format(image)
-    both = weight.is_contiguous() and weight.is_contiguous(memory_format=layout)
-    return both and layout is not torch.contiguous_format
 
 
 def _laid_as(image: Tensor, weight: Tensor) -> Tensor:
