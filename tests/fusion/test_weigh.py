@@ -29,7 +29,7 @@ def test_what_each_channel_needs_is_computed_apart_from_the_image(program, last)
     x, weight, bias = image(2, 320, 32, 32, last=last), torch.randn(320), torch.randn(320)
     report = tofuse.explain(program)(x, weight, bias, 32)
     assert any(v.rule.startswith(WORDS) and not v.fused for v in report.verdicts)
-    assert len(report.kernels) <= 3  # statistics, maybe numbers for each channel, and the image
+    assert len(report.kernels) <= 5  # statistics, numbers for each channel, and the image
     assert "i1:320" in report.kernels[-1].loops  # along all channels, not group by group
 
 

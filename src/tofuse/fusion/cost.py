@@ -9,7 +9,7 @@ from typing import Union
 
 from tofuse.fusion.guarded import shares, touched
 from tofuse.ir.dims import hint, product
-from tofuse.ir.interleave import groups, is_spaced
+from tofuse.ir.interleave import groups, is_spaced, shuffles
 from tofuse.ir.kernel import (
     Affine,
     Compute,
@@ -34,6 +34,7 @@ LINE = 64  # bytes that memory moves at once
 OVERLAP = 0.15  # of the smaller of arithmetic and traffic is not hidden behind the larger
 MARGIN = 2.5  # by which a merge must be predicted slower: what it is held against is a lower bound
 SHORT_ROW, UNFORESEEN_NS = 512, 1.5  # bytes of a row that ends unnoticed; what a line of it takes
+SHUFFLE = 2  # cheap ops that one of a vector takes
 FEW_LINES = 512  # strided lines that stay in the nearest cache from one loop to the next
 PARTLY = (0.75, 1.25)  # of the shared cache: between, part of what is read again is still there
 Access = Union[Load, Store, Take]  # noqa: UP007
@@ -277,6 +278,9 @@ class _Estimate:
         self._arithmetic(kind, dtype, around, times * vectors)
         if kind == "strided":
             self.strided_ns = (self.machine.cost("strided") - self.machine.cost("load")) * times
+        elif stmt in self.beside:
+            self.strided_ns = SHUFFLE * self.machine.cost("cheap") * times * shuffles(step)
+            self.work_ns += self.strided_ns
         if buffer.dtype.is_half:
             self._arithmetic("cheap", DType.F32, around, times)
         span = _span(stmt, self.nest.kernel)
@@ -314,11 +318,8 @@ class _Estimate:
         strips = [lp.strip for lp in self.nest.schedule.loops if lp.axis == vector and lp.strip]
         lines = min([extent, *strips])
         if step * itemsize >= LINE and lines > FEW_LINES and not isinstance(stmt, Take):
-            waste = times * LINE - span
-            held = lines * LINE
-            self.again_ns += max(0.0, waste) / _rate(
-                self.machine, held * self.threads, self.threads
-            )
+            waste, held = max(0.0, times * LINE - span), lines * LINE * self.threads
+            self.again_ns += waste / _rate(self.machine, held, self.threads)
 
     def _short_rows(
         self, stmt: Access, around: tuple[Loop, ...], times: float, itemsize: int, span: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tofuse.fusion.cost import Machine
+from tofuse.fusion.neighbours import neighbours
 from tofuse.fusion.order import Peak, ordered, peak_of
 from tofuse.fusion.partition import Answers, partition
 from tofuse.fusion.weigh import Costs, Fits
@@ -38,6 +39,7 @@ def partition_within(
         part = ordered(part, held)
         return part, peak_of(part, held)
 
+    graph = neighbours(graph)
     apart: Apart = frozenset()
     known: Answers = {}
     best, least = cut(apart, costs, known)

@@ -8,7 +8,7 @@ from typing import Union
 from tofuse.ir.dims import Dim
 from tofuse.ir.kernel import Affine, Kernel, Load, Stmt, Store
 
-MOST = 8  # elements side by side; each costs as many shuffles of a vector as it has neighbours
+MOST = 16  # elements side by side
 Access = Union[Load, Store]  # noqa: UP007
 
 
@@ -18,6 +18,16 @@ def is_between(kernel: Kernel, index: Affine, axis: str, along: str) -> bool:
     if axis == along or index.coefficient(axis) != 1:
         return False
     return isinstance(count, int) and isinstance(step, int) and 2 <= count <= step <= MOST
+
+
+def shuffles(count: int) -> int:
+    """Of each vector, to part or join rows of so many elements: by one prime factor at a time."""
+    total, factor = 0, 2
+    while count > 1:
+        while count % factor == 0:
+            total, count = total + factor - 1, count // factor
+        factor += 1
+    return total
 
 
 def is_spaced(step: Dim, lanes: int) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Scalar
-from tofuse.ir.interleave import is_between
+from tofuse.ir.interleave import is_between, shuffles
 from tofuse.ir.kernel import (
     Affine,
     Arg,
@@ -31,6 +31,8 @@ from tofuse.ir.kernel import (
 from tofuse.ir.schedule import Target
 
 LEAST = 16  # elements along the axis that vectors then run along
+SHORT = 8  # elements that are written out in any case; more are, if they are reduced twice
+DEAREST = 7  # shuffles of a vector of those
 MOST = 256  # statements
 
 
@@ -39,7 +41,7 @@ def write_out(kernel: Kernel, target: Target) -> Kernel:
     if target.lanes == 1:
         return kernel
     refused: set[str] = set()
-    while (axis := _short_axis(kernel, refused)) is not None:
+    while (axis := _short_axis(kernel, refused, target)) is not None:
         written = _Writer(kernel, axis).kernel() if _allowed(kernel, axis) else kernel
         if written is kernel:
             refused.add(axis)
@@ -47,16 +49,29 @@ def write_out(kernel: Kernel, target: Target) -> Kernel:
     return kernel
 
 
-def _short_axis(kernel: Kernel, refused: set[str]) -> str | None:
+def _short_axis(kernel: Kernel, refused: set[str], target: Target) -> str | None:
     """An axis all of which lies between neighbours of a long one in some access."""
     for s in kernel.body:
         if isinstance(s, (Load, Store)):
             for along in s.index.axes:
                 if hint(kernel.extent(along)) >= LEAST:
                     for axis in s.index.axes:
-                        if axis not in refused and is_between(kernel, s.index, axis, along):
+                        between = axis not in refused and is_between(kernel, s.index, axis, along)
+                        if between and _pays(kernel, s.index, axis, along, target):
                             return axis
     return None
+
+
+def _pays(kernel: Kernel, index: Affine, axis: str, along: str, target: Target) -> bool:
+    """Whether shuffles are less than to bring the lanes of a row together, vector by vector."""
+    count, step = hint(kernel.extent(axis)), hint(index.coefficient(along))
+    if step <= SHORT:
+        return True
+    folds = sum(1 for s in kernel.body if isinstance(s, Reduce) and axis in s.over)
+    places = [s.index for s in kernel.body if isinstance(s, (Load, Store)) and axis in s.index.axes]
+    side_by_side = all(p.coefficient(axis) == 1 for p in places)
+    whole = count == step <= target.lanes and shuffles(count) <= DEAREST
+    return folds > 1 and side_by_side and whole
 
 
 def _allowed(kernel: Kernel, axis: str) -> bool:

@@ -52,7 +52,7 @@ def test_reads_of_every_few_elements(step: int, dtype: str, count: int, lanes: i
 @pytest.mark.parametrize("lanes", [4, 16])
 @pytest.mark.parametrize("count", [3, 64, 77])
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("step", [2, 3, 4, 8])
+@pytest.mark.parametrize("step", [2, 3, 4, 6, 8, 9, 16])
 def test_groups_are_turned_around(step: int, dtype: str, count: int, lanes: int):
     """All elements between neighbours, read and written in another order."""
     of, lines = register(dtype), []

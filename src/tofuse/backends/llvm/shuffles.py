@@ -43,5 +43,38 @@ def pick(
     return picked
 
 
+def part(f: Function, vectors: Sequence[str], kind: str, lanes: int) -> list[str]:
+    """Rows of as many elements as there are vectors: a vector of each place in them.
+
+    By one prime factor after the other: three shuffles a vector for rows of 8 elements, not 7.
+    """
+    count = len(vectors)
+    step = _factor(count)
+    found = [""] * count
+    for place in range(step):
+        wanted = [step * lane + place for lane in range(lanes)]
+        chunks = [vectors[k : k + step] for k in range(0, count, step)]
+        picked = [v for chunk in chunks for v in pick(f, chunk, wanted, kind, lanes)]
+        found[place::step] = picked if step == count else part(f, picked, kind, lanes)
+    return found
+
+
+def join(f: Function, places: Sequence[str], kind: str, lanes: int) -> list[str]:
+    """What `part` takes, of what it gives."""
+    count = len(places)
+    step = _factor(count)
+    columns = [list(places[k::step]) for k in range(step)]
+    if step < count:
+        columns = [join(f, column, kind, lanes) for column in columns]
+    order = [n % step * lanes + n // step for n in range(step * lanes)]
+    rows = zip(*columns, strict=True)
+    return [v for row in rows for v in pick(f, row, order, kind, lanes)]
+
+
+def _factor(count: int) -> int:
+    """The least prime factor."""
+    return next(k for k in range(2, count + 1) if count % k == 0)
+
+
 def _numbers(mask: Sequence[int]) -> str:
     return ", ".join(f"i32 {k}" for k in mask)

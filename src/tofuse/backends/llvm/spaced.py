@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.backends.llvm.registers import Frame, register
-from tofuse.backends.llvm.shuffles import pick
+from tofuse.backends.llvm.shuffles import join, part, pick
 from tofuse.backends.llvm.text import MEMORY, literal, vector
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.interleave import Access
@@ -39,16 +39,14 @@ def load_group(frame: Frame, members: Sequence[Access], dtype: DType) -> None:
     f, lanes, step = frame.f, frame.lanes, len(members)
     first, at = members[0], frame.affine(members[0].index)
     assert isinstance(first, Load)
-    places = [lane * step + place for place in range(step) for lane in range(lanes)]
+    kind = vector(MEMORY[dtype], lanes)
     parted: list[list[str]] = [[] for _ in members]
     for u in range(frame.unroll):
         mask, parts = frame.mask(u, first.guard), []
         for k in range(step):
             slot = _part(frame, first, dtype, at, u, k, step)
             parts.append(frame.raw(slot, dtype, lanes, _own(frame, mask, k, step)))
-        for names, raw in zip(
-            parted, pick(f, parts, places, vector(MEMORY[dtype], lanes), lanes), strict=True
-        ):
+        for names, raw in zip(parted, part(f, parts, kind, lanes), strict=True):
             names.append(frame.widen(raw, dtype, lanes))
     for s, names in zip(members, parted, strict=True):
         assert isinstance(s, Load)
@@ -59,13 +57,12 @@ def store_group(frame: Frame, members: Sequence[Access], dtype: DType) -> None:
     """Every element between neighbours, from a vector for each place."""
     f, lanes, step = frame.f, frame.lanes, len(members)
     first, at, kind = members[0], frame.affine(members[0].index), vector(MEMORY[dtype], lanes)
-    places = [n % step * lanes + n // step for n in range(step * lanes)]
     values = [frame.get(s.value, register(dtype)) for s in members if isinstance(s, Store)]
     streamed = first.buffer in frame.streams and _is_aligned(frame, first.index)
     for u in range(frame.unroll):
         mask = frame.mask(u)
         parts = [frame.narrow(v[u], dtype, lanes) for v in values]
-        for k, raw in enumerate(pick(f, parts, places, kind, lanes)):
+        for k, raw in enumerate(join(f, parts, kind, lanes)):
             slot = _part(frame, first, dtype, at, u, k, step)
             if mask is None and streamed:
                 frame.put_stream(slot, dtype, raw, lanes)

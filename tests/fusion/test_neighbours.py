@@ -1,0 +1,123 @@
+"""Short rows of neighbours are begun and ended by ops of their own, and what comes out is right."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager
+from tofuse.fusion.neighbours import neighbours
+from tofuse.ir.parse import parse_graph
+from tofuse.ir.show import show_graph
+from tofuse.ir.verify import verify_graph
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def before(
+    groups: int, each: int, places: int, strides: tuple[int, ...], dtype: str = "f32"
+) -> str:
+    """A sum over each group of an image, and two numbers of each group for all of it."""
+    shape = f"4, {groups}, {each}, {places}"
+    image = f"{dtype}[{shape}]{{{','.join(map(str, strides))}}}".replace(", ", ",")
+    plain = f"{dtype}[{shape}]".replace(", ", ",")
+    return f"""forward(x: {image}, m: {dtype}[4,{groups}]) {{
+  a = abs(x) : {plain}
+  s = sum(a, dims=(2, 3), dtype={dtype}) : {dtype}[4,{groups}]
+  b = broadcast(m, shape=({shape}), dims=(0, 1)) : {plain}
+  c = broadcast(m, shape=({shape}), dims=(0, 1)) : {plain}
+  d = mul(x, b) : {image}
+  e = add(d, c) : {image}
+  return s, e
+}}"""
+
+
+LAST = (1350, 5, 1, 15)  # three groups of five channels that lie last, 90 places
+AFTER = """
+  a = abs(x) : f32[4,3,5,90]
+  s_each = sum(a, dims=(3,), dtype=f32) : f32[4,3,5]
+  s = sum(s_each, dims=(2,), dtype=f32) : f32[4,3]
+  b_each = broadcast(m, shape=(4, 3, 5), dims=(0, 1)) : f32[4,3,5]
+  b_each_ = convert(b_each, dtype=f32) : f32[4,3,5]
+  b = broadcast(b_each_, shape=(4, 3, 5, 90), dims=(0, 1, 2)) : f32[4,3,5,90]
+  c = broadcast(b_each_, shape=(4, 3, 5, 90), dims=(0, 1, 2)) : f32[4,3,5,90]
+  d = mul(x, b) : f32[4,3,5,90]{1350,5,1,15}
+"""
+
+
+def test_sums_and_numbers_of_groups():
+    after = neighbours(parse_graph(before(3, 5, 90, LAST)))
+    verify_graph(after)
+    assert AFTER in show_graph(after)
+
+
+def test_sums_of_halves_are_rounded_once():
+    after = show_graph(neighbours(parse_graph(before(3, 5, 90, LAST, "bf16"))))
+    assert "s_each = sum(a, dims=(3,), dtype=f32) : f32[4,3,5]" in after
+    assert "s = sum(s_each, dims=(2,), dtype=bf16) : bf16[4,3]" in after
+
+
+@pytest.mark.parametrize(
+    "groups, each, places, strides",
+    [
+        (3, 5, 90, (1350, 450, 90, 1)),  # row by row
+        (3, 5, 90, (2700, 10, 2, 30)),  # gaps between channels
+        (3, 5, 90, (2700, 8, 1, 24)),  # gaps between groups
+        (3, 64, 90, (17280, 64, 1, 192)),  # long enough for vectors
+        (3, 5, 7, (105, 5, 1, 15)),  # hardly less on the way
+        (3, 1, 90, (270, 1, 1, 3)),  # a channel each
+        (1, 5, 90, (450, 5, 1, 5)),  # one group: nothing follows a row but its next place
+    ],
+)
+def test_others_stay_as_they_are(groups, each, places, strides):
+    graph = parse_graph(before(groups, each, places, strides))
+    assert neighbours(graph) is graph
+
+
+def grouped(x, groups):
+    """Places times channels, which lie last, as groups: N, places, groups, channels of each."""
+    return x.flatten(2).transpose(1, 2).unflatten(2, (groups, -1))
+
+
+PROGRAMS = {
+    "sum": lambda x: grouped(x, 4).sum((1, 3)),
+    "mean": lambda x: grouped(x, 4).mean((1, 3), keepdim=True) * grouped(x, 4),
+    "largest": lambda x: grouped(x, 4) - grouped(x, 4).amax((1, 3), keepdim=True),
+    "least": lambda x: grouped(x, 4).amin((1, 3)),
+    "product": lambda x: (1 + grouped(x, 4) / 99).prod(3).prod(1),
+    "any": lambda x: (grouped(x, 4) > 2.9).any(3).any(1),
+    "scaled": lambda x: grouped(x, 4) * grouped(x, 4)[:, 0, :, 0][:, None, :, None],
+    "norm": lambda x: F.group_norm(x, 4),
+}
+
+
+SHAPES = [(2, 20, 9, 11), (1, 64, 32, 32), (3, 4, 8, 8), (0, 20, 9, 11)]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int32]
+
+
+def has_answer(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+    """Whether eager has one to compare with: it rounds each factor of a product of halves."""
+    if dtype is torch.int32 and name in ("mean", "norm", "product"):
+        return False
+    if dtype is torch.bfloat16 and name == "product":
+        return False
+    return 0 not in shape or name not in ("largest", "least", "norm")
+
+
+CASES = [(n, d, s) for n in PROGRAMS for d in DTYPES for s in SHAPES if has_answer(n, d, s)]
+
+
+@pytest.mark.parametrize("name, dtype, shape", CASES)
+def test_as_eager(name, dtype, shape):
+    x = torch.randn(shape) * 3
+    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
+    loose = 2e-2 if dtype is torch.bfloat16 else 1e-5
+    assert_as_eager(PROGRAMS[name], x, rtol=loose, atol=loose * 10)
+
+
+def test_nothing_of_it_is_left_in_one_kernel():
+    """Small images are one kernel, in which the steps cost nothing."""
+    x = torch.randn(1, 8, 4, 4).contiguous(memory_format=torch.channels_last)
+    report = tofuse.explain(lambda x: F.group_norm(x, 2))(x)
+    (kernel,) = report.kernels
+    assert kernel.loops.count("store") == 2 * 4  # in the kernel and in its nest: a place each
