@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support.kernels import judge, run_nest
-from tofuse.ir.dims import evaluate
+from tofuse.ir.dims import evaluate, symbol
 from tofuse.ir.kernel_parse import parse_kernel
 from tofuse.ir.schedule import Target
 from tofuse.schedule.choose import choose_schedule
@@ -53,6 +53,38 @@ def test_sizes_that_vary_together_are_one_argument_and_equal_ones_stay():
     assert found[0].kernel is found[1].kernel
     assert [f.sizes for f in found] == [(4000, 4), (5000, 5)]
     assert "(3)*i0" in repr(found[0].kernel)
+
+
+DROPPED = """kernel k(x0: in i64, y1: out f32) over i0:{n} i1:100 {{
+  v0 = uniform x0[i0][i1] of 100 stream {stream} : f32
+  store y1[(100)*i0 + i1] v0 : f32
+}}"""
+
+
+def test_streams_become_arguments():
+    streams = (0, 1, 7)
+    kernels, found = shared(*[DROPPED.format(n=5, stream=k) for k in streams])
+    assert len({f.kernel for f in found}) == 1
+    assert [f.sizes for f in found] == [(0,), (1,), (7,)]
+    made = []
+    for kernel, f, stream in zip(kernels, found, streams, strict=True):
+        buffers = {"x0": torch.tensor([3, 4]), "y1": torch.empty(5, 100)}
+        ours = run_nest(build_nest(f.kernel, f.schedule), buffers, {"n0": stream}, threads=2)["y1"]
+        assert torch.equal(ours, judge(kernel, buffers, {})["y1"])
+        made.append(ours.clone())
+    assert not torch.equal(made[0], made[1]) and not torch.equal(made[1], made[2])
+
+
+def test_streams_stand_behind_the_sizes_that_a_kernel_has():
+    texts = [DROPPED.format(n="s0", stream=k) for k in (2, 3)]
+    _, found = shared(*[t.replace("i1:100", "i1:100 sizes s0") for t in texts])
+    assert found[0].kernel is found[1].kernel and found[0].kernel.symbols == ("s0", "n0")
+    assert [f.sizes for f in found] == [(symbol("s0"), 2), (symbol("s0"), 3)]
+
+
+def test_other_sizes_are_other_kernels_where_random_numbers_are_drawn():
+    _, found = shared(*[DROPPED.format(n=n, stream=2) for n in (5, 6)])
+    assert found[0].kernel is not found[1].kernel
 
 
 def test_the_same_kernel_twice_takes_no_sizes():

@@ -40,9 +40,8 @@ def align(ops: Sequence[Op], storage: Mapping[Value, Strided]) -> Alignment:
                 state.outer[op, k] = fresh_dims(state.atoms, x.shape)
         state.inner[op.result] = _RULES[opdef(op.kind).pattern](state, op)
     _share_reads(state, storage)
-    diagonal = _diagonal(state)
-    if diagonal is not None:
-        raise Misaligned(f"{diagonal.name} would be read along its diagonal")
+    if _is_diagonal(state):
+        raise Misaligned("a value would be read along its diagonal")
     return state
 
 
@@ -74,7 +73,7 @@ def _share_reads(state: Alignment, storage: Mapping[Value, Strided]) -> None:
         except Misaligned:
             state.atoms.restore(before)
             continue
-        if _diagonal(state) is not None:
+        if _is_diagonal(state):
             state.atoms.restore(before)
 
 
@@ -90,15 +89,10 @@ def _row_major(value: Value, storage: Mapping[Value, Strided]) -> tuple[Value, D
     return place.root, place.offset, value.type.numel
 
 
-def _diagonal(state: Alignment) -> Value | None:
-    """A value two of whose dimensions have become one axis, in the region or where it is read."""
-    read = ((op.operands[k], dims) for (op, k), dims in state.outer.items())
-    for value, dims in (*state.inner.items(), *read):
-        leaves = state.leaves(dims)
-        if len(set(leaves)) != len(leaves):
-            assert isinstance(value, Value)
-            return value
-    return None
+def _is_diagonal(state: Alignment) -> bool:
+    """Whether two dimensions of a value have become one axis, in the region or where it is read."""
+    leaves = (state.leaves(dims) for dims in (*state.inner.values(), *state.outer.values()))
+    return any(len(set(found)) != len(found) for found in leaves)
 
 
 def fresh_dims(atoms: Atoms, shape: Sequence[Dim]) -> Dims:

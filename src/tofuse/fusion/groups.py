@@ -139,3 +139,8 @@ def roots(graph_ops: Iterable[Op], is_view: dict[Op, bool]) -> dict[Value, Op]:
             else:
                 found[r] = op
     return found
+
+
+def sources_of(ops: Iterable[Op], makers: dict[Value, Op]) -> dict[Op, list[Op]]:
+    """The ops that compute what each op reads, through views too."""
+    return {op: list(dict.fromkeys(makers[v] for v in op.inputs if v in makers)) for op in ops}

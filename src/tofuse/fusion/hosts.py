@@ -24,9 +24,9 @@ def with_hosts(kernel: Kernel, arguments: tuple[Value, ...], device: str) -> Ker
     for b, v in zip(kernel.buffers, arguments, strict=True):
         if v.type.device != device:
             if v.type.device != "cpu" or b.role != "in":
-                raise Misaligned(f"{v.name} lies on another device")
+                raise Misaligned("a tensor lies on another device")
             if v.type.numel != 1 and b.name not in seeds:
-                raise Misaligned(f"{v.name} lies on the CPU and is not a single number")
+                raise Misaligned("a tensor lies on the CPU and is not a single number")
             b = replace(b, role="host")
         buffers.append(b)
     return replace(kernel, buffers=tuple(buffers))

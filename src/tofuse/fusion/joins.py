@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import math
+from collections.abc import Container, Mapping, Sequence
 
 from tofuse.ir.graph import Op
 from tofuse.ops.table import Pattern, opdef
@@ -11,18 +12,19 @@ JOINED_WORK = 40.0  # additions an element, about what writing and reading a pie
 
 
 def dear_join(
-    joins: Sequence[Op], inside: Container[Op], sources: Callable[[Op], list[Op]]
+    joins: Sequence[Op], inside: Container[Op], sources: Mapping[Op, list[Op]]
 ) -> str | None:
     """Why a kernel may not hold these joins: every element computes all pieces, and picks one."""
     for join in joins:
-        seen = dict.fromkeys(s for s in sources(join) if s in inside)
-        work = list(seen)
-        while work:
-            new = [s for s in sources(work.pop()) if s in inside and s not in seen]
-            seen |= dict.fromkeys(new)
+        left = JOINED_WORK / (1 - 1 / len(join.inputs)) if len(join.inputs) > 1 else math.inf
+        seen: set[Op] = set()
+        work = [join]
+        while work and left >= 0:
+            new = [s for s in sources[work.pop()] if s in inside and s not in seen]
+            seen.update(new)
             work += new
-        cost = sum(opdef(s.kind).cost for s in seen) * (1 - 1 / len(join.inputs))
-        if cost > JOINED_WORK:
+            left -= sum(opdef(s.kind).cost for s in new)
+        if left < 0:
             return f"every element of the {join.kind} would compute all pieces"
     return None
 

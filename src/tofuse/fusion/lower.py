@@ -175,7 +175,7 @@ class _Lowering:
 
     def load(self, x: Value, dims: list[list[Atom]], sub: Substitution, guard: str | None) -> Arg:
         if x not in self.storage:
-            raise Misaligned(f"{x.name} is a view that no strides express")
+            raise Misaligned("a view that no strides express")
         place = self.storage[x]
         index = self.address(place, dims, sub)
         strided = [d for d, stride in zip(dims, place.strides, strict=True) if stride != 0]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from tofuse.fusion.alike import likeness
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
-from tofuse.fusion.groups import Group, Groups, both_in_one, roots
+from tofuse.fusion.groups import Group, Groups, both_in_one, roots, sources_of
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.joins import dear_join, is_join
 from tofuse.fusion.lower import lower
@@ -32,8 +33,7 @@ SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 SPREAD = 8  # shapes of its readers: a value that more of them need is computed once, before
 NO_FUEL = "no fuel left"
 TOO_MANY = f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
-Asked = tuple[tuple[Op, ...], tuple[Value, ...], tuple[Strided | None, ...]]
-Answers = dict[Asked, tuple[str | None, Cost | None]]  # of a kernel, its results and where it reads
+Answers = dict[Hashable, tuple[str | None, Cost | None]]  # of a kernel, and of all like it
 
 
 def partition(
@@ -89,6 +89,7 @@ class _Partitioner:
     order: dict[Op, int] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
+    sources: dict[Op, list[Op]] = field(default_factory=dict)  # through views too
     producers: dict[Value, Op] = field(default_factory=dict)
     users: dict[Value, list[Op]] = field(default_factory=dict)
     reasons: dict[tuple[Op, Op], str] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class _Partitioner:
         self.order = {op: k for k, op in enumerate(graph.ops)}
         self.view = {op: is_view(op) for op in graph.ops}
         self.makers = roots(graph.ops, self.view)
+        self.sources = sources_of(graph.ops, self.makers)
         self.producers, self.users = graph.producers(), graph.users()
         self.returned = {self.storage[v].root for v in graph.outputs if v in self.storage}
         values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
@@ -195,7 +197,7 @@ class _Partitioner:
 
     def _place(self, op: Op) -> None:
         """Put an op into the kernel of its producers, the largest saving first."""
-        sources = self._sources(op)
+        sources = self.sources[op]
         library = op.kind == "opaque"
         group = self.groups.add(op, library, sources)
         self.flat[group] = is_elementwise(op)
@@ -208,9 +210,6 @@ class _Partitioner:
         gains = {s: (asked_for(s, op), hint(s.result.type.nbytes)) for s in sources}
         for s in sorted(sources, key=gains.__getitem__, reverse=True):
             group = self._try_merge(self.groups.of[s], self.groups.of[op], s, op)
-
-    def _sources(self, op: Op) -> list[Op]:
-        return list(dict.fromkeys(self.makers[v] for v in op.inputs if v in self.makers))
 
     def _try_merge(self, a: Group, b: Group, producer: Op, consumer: Op) -> Group:
         """Merge two groups if that is legal; otherwise note why not."""
@@ -236,7 +235,7 @@ class _Partitioner:
         self.groups = Groups(self.order)
         for op in self.graph.ops:
             if not self.view[op]:
-                self.groups.add(op, op.kind == "opaque", self._sources(op))
+                self.groups.add(op, op.kind == "opaque", self.sources[op])
         for producer, consumer in self.merges:
             self.groups.merge(self.groups.of[producer], self.groups.of[consumer])
         for s, op in self._edges():
@@ -254,7 +253,7 @@ class _Partitioner:
             return "kept apart by no_fuse"
         if (self.joins[a] or self.joins[b]) and not asked_for(producer, consumer):
             joins = self.joins[a] + self.joins[b]
-            reason = dear_join(joins, {*a.ops, *b.ops}, self._sources)
+            reason = dear_join(joins, {*a.ops, *b.ops}, self.sources)
             if reason is not None:
                 return reason
         if not asked_for(producer, consumer) and len(a.ops) + len(b.ops) > MAX_OPS:
@@ -309,7 +308,9 @@ class _Partitioner:
             return TOO_MANY, None
         asked = region.ops, region.outputs, places
         if asked not in self.known:
-            self.known[asked] = self._tried(region, device_of(ops))
+            if (alike := likeness(region, self.storage)) not in self.known:
+                self.known[alike] = self._tried(region, device_of(ops))
+            self.known[asked] = self.known[alike]
         return self.known[asked]
 
     def _tried(self, region: Region, device: str) -> tuple[str | None, Cost | None]:
@@ -376,16 +377,15 @@ class _Partitioner:
 
     def _edges(self) -> list[tuple[Op, Op]]:
         """Pairs of computing ops of which the second reads the first, in program order."""
-        return [(s, op) for op in self.graph.ops if not self.view[op] for s in self._sources(op)]
+        return [(s, op) for op in self.graph.ops if not self.view[op] for s in self.sources[op]]
 
     def _is_refused(self, pair: tuple[Op, Op], verdict: Verdict) -> bool:
         """Whether the user wants them fused and does not know why they are not."""
         return asked_for(*pair) and not verdict.fused and self.reasons.get(pair) != NO_FUEL
 
     def _verdict(self, s: Op, op: Op) -> Verdict:
-        fused = self.groups.of[s] is self.groups.of[op]
         names = s.results[0].name, op.results[0].name if op.results else op.kind
-        if not fused:
+        if self.groups.of[s] is not self.groups.of[op]:
             rule = self.reasons.get((s, op), "merged elsewhere first")
             asked = ", though fuse asks for it" if asked_for(s, op) else ""
             return Verdict(*names, False, rule + asked, loc=op.loc)

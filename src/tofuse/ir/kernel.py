@@ -148,7 +148,7 @@ class Uniform:
     row: Affine
     col: Affine
     extent: Dim
-    stream: int
+    stream: Dim
 
     @property
     def dtype(self) -> DType:
@@ -267,7 +267,7 @@ def stmt_dims(stmt: Stmt) -> list[Dim]:
     match stmt:
         case Uniform():
             indices = [stmt.row, stmt.col]
-            found.append(stmt.extent)
+            found += [stmt.extent, stmt.stream]
         case Compute():
             return [
                 a.value for a in stmt.args if isinstance(a, Scalar) and isinstance(a.value, SymDim)
@@ -331,7 +331,9 @@ def show_stmt(stmt: Stmt) -> str:
             right = f"inside [{stmt.index!r}] {show_dim(stmt.lo)} {show_dim(stmt.hi)}{guard}"
         case Uniform():
             at = f"[{stmt.row!r}][{stmt.col!r}]"
-            right = f"uniform {stmt.seed}{at} of {show_dim(stmt.extent)} stream {stmt.stream}"
+            right = (
+                f"uniform {stmt.seed}{at} of {show_dim(stmt.extent)} stream {show_dim(stmt.stream)}"
+            )
         case Reduce():
             at = "" if stmt.position is None else f" at [{stmt.position!r}]"
             right = f"reduce {stmt.op}<{','.join(stmt.over)}> {stmt.arg}{at}"

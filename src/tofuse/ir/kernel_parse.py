@@ -154,7 +154,8 @@ def _inside(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Insid
 
 def _uniform(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Uniform:
     row, col = body.affine(found["row"]), body.affine(found["col"])
-    return Uniform(name, found["seed"], row, col, body.dim(found["extent"]), int(found["stream"]))
+    extent, stream = body.dim(found["extent"]), body.dim(found["stream"])
+    return Uniform(name, found["seed"], row, col, extent, stream)
 
 
 def _reduce(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Reduce:
@@ -213,7 +214,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[..., Definition]], ...] = (
     (
         re.compile(
             r"uniform (?P<seed>\w+)\[(?P<row>[^\]]*)\]\[(?P<col>[^\]]*)\]"
-            r" of (?P<extent>\S+) stream (?P<stream>-?\d+)"
+            r" of (?P<extent>\S+) stream (?P<stream>\S+)"
         ),
         _uniform,
     ),

@@ -1,4 +1,7 @@
-"""Kernels alike but for their sizes -> one kernel that takes the sizes that differ as arguments."""
+"""Kernels alike but for numbers -> one kernel that takes the numbers that differ as arguments.
+
+Those are sizes, and the streams that random numbers are drawn from.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ Place = Callable[[Dim], Dim]  # what stands in the place of a size; called in a 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A kernel that does the work of several, and the sizes with which it does that of one."""
+    """A kernel that does the work of several, and the numbers with which it does that of one."""
 
     kernel: Kernel
     schedule: Schedule
@@ -40,13 +43,12 @@ def share(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[Shared]:
     found: dict[int, Shared] = {}
     for members in families.values():
         kernel, schedule = kernels[members[0]]
-        columns = list(zip(*(_sizes(kernels[k][0]) for k in members), strict=True))
+        columns = list(zip(*(_numbers(kernels[k][0]) for k in members), strict=True))
         differ = tuple(dict.fromkeys(c for c in columns if len(set(c)) > 1))
         general = _lifted(kernel, columns, differ)
         for n, k in enumerate(members):
-            own = tuple(c[n] for c in differ)
-            sizes = own if differ else tuple(symbol(s) for s in kernel.symbols)
-            found[k] = Shared(general, schedule, sizes)
+            known = [symbol(s) for s in kernel.symbols]
+            found[k] = Shared(general, schedule, (*known, *(c[n] for c in differ)))
     return [found[k] for k in range(len(kernels))]
 
 
@@ -56,9 +58,7 @@ def _likeness(kernel: Kernel, schedule: Schedule) -> str:
     Sizes may differ where that costs nothing: in a single loop, whose text is the same for any.
     Several loops are others for other sizes: how long sums are taken, which tiles are turned.
     """
-    anonymous = replace(kernel, name="kernel")
-    if _sizes_count(kernel):
-        anonymous = _with_sizes(anonymous, lambda d: d if _fixed(d) else symbol("any"))
+    anonymous = _with_numbers(replace(kernel, name="kernel"), lambda d: symbol("any"))
     return f"{anonymous!r} {schedule!r}"
 
 
@@ -73,40 +73,47 @@ def _fixed(dim: Dim) -> bool:
     return not isinstance(dim, int) or dim < 2
 
 
-def _sizes(kernel: Kernel) -> tuple[int, ...]:
-    """The sizes that may differ, in the order in which they stand."""
-    found: list[int] = []
-    if _sizes_count(kernel):
-        _with_sizes(kernel, lambda d: d if _fixed(d) else _noted(d, found))
+def _numbers(kernel: Kernel) -> tuple[Dim, ...]:
+    """The numbers that may differ, in the order in which they stand."""
+    found: list[Dim] = []
+
+    def note(dim: Dim) -> Dim:
+        found.append(dim)
+        return dim
+
+    _with_numbers(kernel, note)
     return tuple(found)
 
 
-def _noted(dim: Dim, found: list[int]) -> Dim:
-    assert isinstance(dim, int)
-    found.append(dim)
-    return dim
-
-
 def _lifted(
-    kernel: Kernel, columns: Sequence[tuple[int, ...]], differ: Sequence[tuple[int, ...]]
+    kernel: Kernel, columns: Sequence[tuple[Dim, ...]], differ: Sequence[tuple[Dim, ...]]
 ) -> Kernel:
-    """The kernel with an argument for each size in which its like differ."""
+    """The kernel with an argument for each number in which its like differ."""
     if not differ:
         return kernel
     names = {column: f"n{k}" for k, column in enumerate(differ)}
     places = iter(columns)
 
     def place(dim: Dim) -> Dim:
-        if _fixed(dim):
-            return dim
         column = next(places)
         return symbol(names[column]) if column in names else dim
 
-    return replace(_with_sizes(kernel, place), symbols=tuple(names.values()))
+    symbols = (*kernel.symbols, *names.values())
+    return replace(_with_numbers(kernel, place), symbols=symbols)
+
+
+def _with_numbers(kernel: Kernel, place: Place) -> Kernel:
+    """The kernel with every number replaced that may differ, in the order in which they stand."""
+    if _sizes_count(kernel):
+        return _with_sizes(kernel, lambda d: d if _fixed(d) else place(d))
+    drawn = [
+        replace(s, stream=place(s.stream)) if isinstance(s, Uniform) else s for s in kernel.body
+    ]
+    return replace(kernel, body=tuple(drawn))
 
 
 def _with_sizes(kernel: Kernel, place: Place) -> Kernel:
-    """The kernel with every size replaced, in the order in which they stand."""
+    """The kernel with every size replaced."""
     axes = tuple(Axis(a.name, place(a.extent)) for a in kernel.axes)
     return replace(kernel, axes=axes, body=tuple(_stmt_with(s, place) for s in kernel.body))
 

@@ -163,8 +163,9 @@ class _Run:
         group = row * groups + torch.div(col, GROUP, rounding_mode="floor")
         counter = (group * LANES + col % LANES).numpy().astype(np.uint64)
         low, high = counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32)
+        stream = self.size(stmt.stream) & 0xFFFFFFFF
         key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
-        words = philox4x32((low, high, offset & 0xFFFFFFFF, stmt.stream & 0xFFFFFFFF), key)
+        words = philox4x32((low, high, offset & 0xFFFFFFFF, stream), key)
         which = (col // LANES % 4).numpy()
         bits = np.choose(which, words) >> np.uint32(8)
         return torch.as_tensor(bits.astype(np.float32)) * 2.0**-24

@@ -252,7 +252,7 @@ class _Rows:
         high = f.let(f"lshr {wide} {counter}, {literal(32, DType.I64, lanes)}")
         high = f.let(f"trunc {wide} {high} to {kind}")
         c2 = splat(f, load_word(f, self.keys, KEY_WORDS - 1), "i32", lanes)
-        c3 = literal(self.s.stream, DType.I32, lanes)
+        c3 = splat(f, f.let(f"trunc i64 {self.frame.size(self.s.stream)} to i32"), "i32", lanes)
         symbol = philox_symbol(lanes)
         f.declared[symbol] = philox_definition(lanes)
         result = f"{{ {', '.join([kind] * 4)} }}"

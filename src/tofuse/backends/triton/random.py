@@ -11,6 +11,7 @@ from tofuse.ops.philox import GROUP, LANES
 
 def uniform(space: Space, stmt: Uniform, seed: tuple[str, str], axes: frozenset[str]) -> str:
     """The expression of the numbers; `seed` are its two words."""
+    assert isinstance(stmt.stream, int)  # kernels alike but for streams are shared on the CPU alone
     words = f"{seed[0]}, {seed[1]}, {stmt.stream & 0xFFFFFFFF}"
     found = _blocks(space, stmt)
     if found is not None:
