@@ -73,8 +73,8 @@ def assemble(
     done: Callable[[str], None] = lambda stage: None,
 ) -> Assembled:
     """Machine code and a plan for a partition; `done` is told of each stage."""
-    streams = streamed(part)
     measured = measured_machine(target, config)
+    streams = streamed(part, measured.l3_bytes)
     executors = executors_of(config)
     assigned = {r: assign_call(r, executors, measured, variant) for r in part.regions if r.library}
     wanted, unfit = _wanted(part, choices, executors)

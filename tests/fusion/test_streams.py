@@ -23,8 +23,8 @@ def partition(*order):
     return Partition(graph, regions, {}, ())
 
 
-def names(part):
-    return sorted(v.name for v in streamed(part))
+def names(part, l3_bytes=10 << 20):
+    return sorted(v.name for v in streamed(part, l3_bytes))
 
 
 def test_what_the_next_region_reads_stays():
@@ -33,6 +33,15 @@ def test_what_the_next_region_reads_stays():
 
 def test_so_does_what_is_read_after_little_else():
     assert names(partition("v0", "v1", "v3")) == ["v3"]
+
+
+def test_so_does_what_the_shared_cache_holds():
+    assert names(partition("v0", "v2", "v3"), 16 << 20) == ["v2"]
+    assert names(partition("v0", "v2", "v3"), 32 << 20) == []
+
+
+def test_little_stays_whatever_the_caches():
+    assert names(partition("v1", "v0"), 0) == ["v0"]
 
 
 def test_what_is_read_after_much_else_or_never_does_not():

@@ -9,24 +9,26 @@ from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Partition, Strided
 
-LARGE = 8 << 20  # bytes; streamed stores gain 30 to 40 % there, see docs/measurements.md
-
-BETWEEN = 2 * LARGE  # what may be moved between a write and a read that still finds it
+LEAST = 8 << 20  # bytes of a result, whatever the caches
 
 
-def streamed(part: Partition) -> frozenset[Value]:
-    """Large outputs of kernels that are not read soon: by the next region, or before much else is
-    moved."""
+def streamed(part: Partition, l3_bytes: int) -> frozenset[Value]:
+    """Outputs of kernels that the shared cache would not hold, and that are not read soon: by the
+    next region, or before half of that cache is moved.
+
+    What does fit is written two to six times as fast, and found there by whoever reads it.
+    """
     found: set[Value] = set()
+    least, most = max(LEAST, l3_bytes), l3_bytes // 2
     for k, region in enumerate(part.regions):
-        large = {v for v in region.outputs if hint(v.type.nbytes) >= LARGE}
+        large = {v for v in region.outputs if hint(v.type.nbytes) >= least}
         if region.library or not large:
             continue
         between = 0
         for after in part.regions[k + 1 :]:
             large -= {_root(part.storage, v) for v in after.inputs}
             between += sum(hint(v.type.nbytes) for v in (*after.inputs, *after.outputs))
-            if between > BETWEEN or not large:
+            if between > most or not large:
                 break
         found |= large
     return frozenset(found)

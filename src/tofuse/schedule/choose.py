@@ -66,13 +66,16 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
 
 @dataclass(frozen=True)
 class _Facts:
-    """`row`: axes reduced and then walked again; `reduced`: all that are; `order`: by stride."""
+    """`row`: axes reduced and then walked again; `reduced`: all that are; `order`: by stride.
+
+    An access counts its elements, a store's twice, and how often loops around it may repeat it.
+    """
 
     runs: Mapping[Stmt, frozenset[str]]
     row: frozenset[str]
     reduced: frozenset[str]
     order: tuple[str, ...]
-    accesses: tuple[tuple[Affine, int], ...] = field(default=())
+    accesses: tuple[tuple[Affine, int, int], ...] = field(default=())
 
 
 def _facts(kernel: Kernel) -> _Facts:
@@ -88,19 +91,25 @@ def _facts(kernel: Kernel) -> _Facts:
             history |= frozenset(s.over)
         if not isinstance(s, Store):
             pending[s.name] = history
+    points = {s: math.prod(hint(kernel.extent(a)) for a in runs[s]) for s in kernel.body}
+    most: dict[str, int] = {}  # points of a value's readers
+    for reader, name in ((s, u) for s in kernel.body for u in uses(s)):
+        most[name] = max(most.get(name, 0), points[reader])
     accesses = tuple(
-        (s.index, math.prod(hint(kernel.extent(a)) for a in runs[s]) * (1 + isinstance(s, Store)))
+        (s.index, 2 * points[s], 2 * points[s])
+        if isinstance(s, Store)
+        else (s.index, points[s], max(points[s], most.get(s.name, 0)))
         for s in kernel.body
         if isinstance(s, (Load, Store, Take))
     )
     return _Facts(runs, frozenset(row), frozenset(reduced), _by_stride(kernel, accesses), accesses)
 
 
-def _by_stride(kernel: Kernel, accesses: tuple[tuple[Affine, int], ...]) -> tuple[str, ...]:
+def _by_stride(kernel: Kernel, accesses: tuple[tuple[Affine, int, int], ...]) -> tuple[str, ...]:
     """Axes, the ones that step furthest in memory first."""
 
     def stride(axis: str) -> float:
-        steps = [(abs(hint(i.coefficient(axis))), w) for i, w in accesses]
+        steps = [(abs(hint(i.coefficient(axis))), w) for i, w, _ in accesses]
         known = [(s, w) for s, w in steps if s]
         return sum(s * w for s, w in known) / max(1, sum(w for _, w in known))
 
@@ -110,15 +119,15 @@ def _by_stride(kernel: Kernel, accesses: tuple[tuple[Affine, int], ...]) -> tupl
 def _vector_score(kernel: Kernel, facts: _Facts, axis: str) -> float:
     """Contiguous accesses along the axis, less strided ones; long axes over short ones."""
     score = 0.0
-    for index, weight in facts.accesses:
+    for index, weight, often in facts.accesses:
         step = index.coefficient(axis)
         if step == 1:
             score += weight
         elif is_spaced(step, TILE):
             score += weight / 2
         elif step != 0:
-            score -= weight
-    most = max((w for _, w in facts.accesses if w > 0), default=1) or 1
+            score -= often
+    most = max((w for _, w, _ in facts.accesses if w > 0), default=1) or 1
     extent = hint(kernel.extent(axis))
     return score / most * 4 + min(extent, 64) / 16 + facts.order.index(axis) / 64
 
@@ -171,7 +180,7 @@ def _transposed(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> s
     """
     if facts.reduced or target.lanes == 1:
         return None
-    for index, _ in facts.accesses:
+    for index, *_ in facts.accesses:
         if index.coefficient(vector) in (0, 1):
             continue
         for axis in index.axes:
