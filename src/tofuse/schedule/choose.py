@@ -203,12 +203,15 @@ def _strip(
     if others and vector not in facts.reduced:
         if not _columns_alone(kernel, facts, vector):
             return 0
-        per_thread = -(-extent // target.threads)
+        shared = math.prod(hint(kernel.extent(a)) for a in outer if a not in facts.reduced)
+        per_thread = -(-extent // max(1, target.threads // shared if shared else 1))
         if per_thread < 64 and not inner:
             return 0
         drawn = any(isinstance(s, Uniform) for s in kernel.body)
         unit = RANDOM_BLOCK if per_thread >= RANDOM_BLOCK or drawn else LINES
-        return min(COLUMN_STRIP, -(-per_thread // unit) * unit)
+        near = 8 * extent * math.prod(hint(kernel.extent(a)) for a in others) <= target.l2_bytes
+        widest = MOST_COLUMNS if near else COLUMN_STRIP
+        return min(widest, -(-per_thread // unit) * unit)
     if vector in facts.reduced and extent > 2 * STRIP:
         return STRIP
     rows = 1
