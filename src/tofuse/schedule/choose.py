@@ -230,8 +230,8 @@ def _in_whole_rows(kernel: Kernel, facts: _Facts, vector: str, strip: int, targe
     if not rest or facts.reduced != rest or facts.row != rest:
         return False
     rows, columns = math.prod(hint(kernel.extent(a)) for a in rest), hint(kernel.extent(vector))
-    if columns > MOST_COLUMNS or 4 * rows * min(strip, columns) <= target.l2_bytes:
-        return False
+    if columns > MOST_COLUMNS or 8 * rows * min(strip, columns) <= target.l2_bytes:
+        return False  # with as much that is written
     return target.threads > 1 or columns > strip
 
 
