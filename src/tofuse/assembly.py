@@ -40,7 +40,7 @@ from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.execute import Run, Tensor, load_plan
 from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.launch import Launcher, Part, find_openmp
-from tofuse.runtime.machines import measured_machine
+from tofuse.runtime.machines import assumed_machine, measured_machine
 from tofuse.runtime.out_variants import out_variant as variant
 from tofuse.runtime.pool import POOL
 from tofuse.runtime.products import ProductLauncher
@@ -74,7 +74,7 @@ def assemble(
 ) -> Assembled:
     """Machine code and a plan for a partition; `done` is told of each stage."""
     measured = measured_machine(target, config)
-    streams = streamed(part, measured.l3_bytes)
+    streams = streamed(part, assumed_machine(target, config).l3_bytes)
     executors = executors_of(config)
     assigned = {r: assign_call(r, executors, measured, variant) for r in part.regions if r.library}
     wanted, unfit = _wanted(part, choices, executors)

@@ -35,9 +35,9 @@ def test_so_does_what_is_read_after_little_else():
     assert names(partition("v0", "v1", "v3")) == ["v3"]
 
 
-def test_so_does_what_the_shared_cache_holds():
-    assert names(partition("v0", "v2", "v3"), 16 << 20) == ["v2"]
-    assert names(partition("v0", "v2", "v3"), 32 << 20) == []
+def test_so_does_what_half_of_the_shared_cache_holds():
+    assert names(partition("v0", "v2", "v3"), 32 << 20) == ["v2"]
+    assert names(partition("v0", "v2", "v3"), 64 << 20) == []
 
 
 def test_little_stays_whatever_the_caches():

@@ -16,6 +16,7 @@ from tofuse.schedule.write_out import write_out
 
 CASES = read_cases(Path(__file__).parent / "write_out.txt")
 SIZES = {"s0": 37}
+LONG_ROWS = {"rows of twelve that are reduced twice": 12}  # written out by vectors as long
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -37,8 +38,8 @@ def test_machine_code(case: Case, lanes: int):
     buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
     want = judge(k, buffers, sizes, precise=True)
     written = write_out(k, target)
-    if lanes in (1, 16):  # rows longer than a vector stay
-        assert (written is k) == (lanes == 1 or case.after == repr(k))
+    stays = lanes == 1 or case.after == repr(k) or lanes < LONG_ROWS.get(case.name, 0)
+    assert (written is k) == stays
     nest = build_nest(written, choose_schedule(written, target))
     for name, t in run_nest(nest, buffers, sizes, 2).items():
         torch.testing.assert_close(t, want[name], rtol=1e-5, atol=1e-5)

@@ -13,15 +13,15 @@ LEAST = 8 << 20  # bytes of a result, whatever the caches
 
 
 def streamed(part: Partition, l3_bytes: int) -> frozenset[Value]:
-    """Outputs of kernels that the shared cache would not hold, and that are not read soon: by the
-    next region, or before half of that cache is moved.
+    """Outputs of kernels that are larger than half of the shared cache, and that are not read soon:
+    by the next region, or before as much is moved.
 
-    What does fit is written two to six times as fast, and found there by whoever reads it.
+    What is smaller is found there, with what it was made of, by whoever reads it.
     """
     found: set[Value] = set()
-    least, most = max(LEAST, l3_bytes), l3_bytes // 2
+    most = l3_bytes // 2
     for k, region in enumerate(part.regions):
-        large = {v for v in region.outputs if hint(v.type.nbytes) >= least}
+        large = {v for v in region.outputs if hint(v.type.nbytes) >= max(LEAST, most)}
         if region.library or not large:
             continue
         between = 0

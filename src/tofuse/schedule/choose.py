@@ -204,7 +204,7 @@ def _strip(
         if not _columns_alone(kernel, facts, vector):
             return 0
         shared = math.prod(hint(kernel.extent(a)) for a in outer if a not in facts.reduced)
-        per_thread = -(-extent // max(1, target.threads // shared if shared else 1))
+        per_thread = -(-extent // max(1, target.threads // max(1, shared)))
         if per_thread < 64 and not inner:
             return 0
         drawn = any(isinstance(s, Uniform) for s in kernel.body)

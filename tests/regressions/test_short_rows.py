@@ -1,0 +1,33 @@
+"""Short rows, rows in pairs and middle axes: odd, single and no elements, other orders of axes."""
+
+import pytest
+import torch
+
+from tests.support.eager import assert_as_eager
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+LOOSE = {torch.float32: 2e-4, torch.float64: 1e-9, torch.bfloat16: 8e-2, torch.float16: 2e-2}
+
+
+def folded_twice(x):
+    return (x - x.amax(-1, keepdim=True)) / (1 + x.abs().sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("dtype", LOOSE)
+@pytest.mark.parametrize(
+    "rows, length", [(1, 9), (0, 10), (7, 11), (257, 16), (31, 14), (1009, 10)]
+)
+def test_rows_of_a_few_elements(rows, length, dtype):
+    x = torch.randn(rows, 2 * length).to(dtype)[:, ::2].detach().requires_grad_()
+    for program in (folded_twice, lambda x: x.log_softmax(-1)):
+        assert_as_eager(program, x, rtol=LOOSE[dtype], atol=LOOSE[dtype])
+
+
+@pytest.mark.parametrize("dtype", LOOSE)
+@pytest.mark.parametrize("a, b, c", [(3, 5, 7), (1, 1, 1), (17, 33, 2), (0, 4, 3), (64, 65, 31)])
+def test_pairs_of_rows_and_middle_axes(a, b, c, dtype):
+    x, y = (torch.randn(s).to(dtype).requires_grad_() for s in ((c, a), (b, c)))
+    loose = {"rtol": 4 * LOOSE[dtype], "atol": 4 * LOOSE[dtype]}
+    assert_as_eager(lambda x, y: ((x.t()[:, None] - y[None]) ** 2).sum(-1), x, y, **loose)
+    z = torch.randn(c, b, a).to(dtype).transpose(0, 2).detach().requires_grad_()
+    assert_as_eager(lambda z: z.softmax(1) - z.mean(1, keepdim=True), z, **loose)
