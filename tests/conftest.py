@@ -1,5 +1,7 @@
 """Options and fixtures of the test run."""
 
+import os
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,14 @@ from tofuse import pipeline
 
 # Dynamo empties the caches after each compilation to time its guards, for its log: 40 ms each.
 vars(torch._dynamo.guards)["profile_guard_manager"] = lambda *_: 0.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests keep on disk is theirs, and all processes of a run share it."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="tofuse-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["TOFUSE_CACHE_DIR"] = folder.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

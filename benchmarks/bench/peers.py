@@ -15,6 +15,7 @@ from tofuse.config import make_config
 from tofuse.report.model import Report
 
 US = "tofuse"
+KEPT = "TOFUSE_CACHE_DIR"  # our folder of machine code and measured machines
 CALIBRATED = "TOFUSE_BENCH_CALIBRATED"  # the folder of measured machines, for our workers
 Reporting = Callable[[Program], tuple[Program, Report]]
 
@@ -51,7 +52,8 @@ class Peer:
             **self.settings,
             "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
             "XDG_CACHE_HOME": str(caches),
-            CALIBRATED: user_cache_dir("tofuse"),
+            KEPT: str(caches / "tofuse"),
+            CALIBRATED: os.environ.get(KEPT) or user_cache_dir("tofuse"),
             "HF_HUB_OFFLINE": "1",
         }
 

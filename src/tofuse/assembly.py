@@ -40,7 +40,7 @@ from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.execute import Run, Tensor, load_plan
 from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.launch import Launcher, Part, find_openmp
-from tofuse.runtime.machines import assumed_machine, measured_machine
+from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.out_variants import out_variant as variant
 from tofuse.runtime.pool import POOL
 from tofuse.runtime.products import ProductLauncher
@@ -113,7 +113,7 @@ def assemble(
         why = unfit.get(r, "its kernel does not compile")
         assigned[r] = assign_fallback(r, why, measured)
 
-    (driver,) = load(DRIVER, ["kernel"])
+    (driver,) = load(DRIVER, ["kernel"], store_of(config))
 
     def run(clock: Clock | None) -> Run:
         return load_plan(plan, launchers, driver, constants, functions, clock)
@@ -166,7 +166,9 @@ def _launcher(b: Built, text: str, config: Config) -> Launch:
         raise CompileError(b.broken)
     if isinstance(b.nest, Nest):
         names = part_names(b.nest)
-        entry, *functions = load(text, ["kernel", *(f"kernel.{n}" for n, _ in names)])
+        entry, *functions = load(
+            text, ["kernel", *(f"kernel.{n}" for n, _ in names)], store_of(config)
+        )
         parts = [Part(address(f), s) for f, (_, s) in zip(functions, names, strict=True)]
         return Launcher(entry, b.nest.kernel, b.nest.block_bytes, parts)
     given = [tuple(parameters(nest)) for nest in b.nest.nests]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tofuse.backends.llvm.code import Kept
 from tofuse.backends.llvm.load import address, load
 from tofuse.backends.llvm.matmul.driver import COLUMNS, SLABS, WORDS, driver_text
 from tofuse.backends.llvm.matmul.lanes import LANES
@@ -27,6 +28,7 @@ from tofuse.ir.machine import Machine
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.runtime.homes import KernelCall
+from tofuse.runtime.machines import store_of
 from tofuse.runtime.products import Blocking, ProductLauncher
 
 MOST_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
@@ -50,13 +52,14 @@ def build_products(
     """
     names = [n for n in config.executors if n in (KERNELS, LIBRARY)]
     found: dict[Region, tuple[KernelCall, ProductLauncher]] = {}
+    kept = store_of(config)
     if not target.products or names[:1] != [KERNELS] or config.verify:
         return found
     for region, chosen in assigned.items():
         product = product_of(region, part.storage)
         if isinstance(product, str) or chosen.executor is not None:
             continue
-        launcher, arguments = _launcher(product)
+        launcher, arguments = _launcher(product, kept)
         sizes = tuple(map(symbol, launcher.symbols))
         number = len(launchers) + len(found)
         found[region] = KernelCall(number, arguments, sizes, None), launcher
@@ -78,7 +81,7 @@ def kernel_rows(m: Dim) -> int:
 LOST = 0.7  # rows' worth of time that a slab costs beside its rows
 
 
-def _launcher(p: Product) -> tuple[ProductLauncher, tuple[Value, ...]]:
+def _launcher(p: Product, kept: Kept) -> tuple[ProductLauncher, tuple[Value, ...]]:
     """The code of a product, and the values whose addresses it takes."""
     rows = kernel_rows(p.m)
     turned = not (p.a.column == 1 or p.k == 1)
@@ -88,9 +91,9 @@ def _launcher(p: Product) -> tuple[ProductLauncher, tuple[Value, ...]]:
     slab = 4 * slab_elements(rows, turned)
     by_row = p.bias is not None and p.bias.column == 0 and p.n != 1
     fixed = {
-        "pack_a": _function(pack_a, "pack"),
-        "pack_b": _function(pack_b, "pack"),
-        "micro": _function(micro_text(rows, turned, by_row), "micro"),
+        "pack_a": _function(pack_a, "pack", kept),
+        "pack_b": _function(pack_b, "pack", kept),
+        "micro": _function(micro_text(rows, turned, by_row), "micro", kept),
         "biased": int(p.bias is not None),
         "rows": rows,
         "slab": slab,
@@ -110,11 +113,11 @@ def _launcher(p: Product) -> tuple[ProductLauncher, tuple[Value, ...]]:
     added = p.bias or p.c
     sizes |= {"bias_batch": added.batch, "bias_stride": added.row, "bias_column": added.column}
     blocking = Blocking(rows, WIDTH, slab, slab * SLABS + 4 * DEPTH * COLUMNS)
-    (entry,) = load(driver_text(), ["kernel"])
+    (entry,) = load(driver_text(), ["kernel"], kept)
     offsets = [x.offset for x in operands]
     launcher = ProductLauncher(entry, WORDS, sizes, fixed, offsets, blocking)
     return launcher, tuple(x.root for x in operands)
 
 
-def _function(text: str, name: str) -> int:
-    return address(load(text, [name])[0])
+def _function(text: str, name: str, kept: Kept) -> int:
+    return address(load(text, [name], kept)[0])

@@ -13,6 +13,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.fx import GraphModule
 
 from tofuse.capture.claims import Claims, nobody
+from tofuse.capture.collector import collector_paused
 from tofuse.capture.convert import NOTES
 from tofuse.capture.counted import counted_first
 from tofuse.capture.decompose import decompositions
@@ -78,6 +79,7 @@ def aot_backend(
         )
         return found
 
+    @collector_paused()
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         reason = refusal(gm, example_inputs)
         if reason is not None:
@@ -107,6 +109,7 @@ def _compiler(
 ) -> Callable[[GraphModule, Sequence[object]], Boxed]:
     """What AOTAutograd calls for the graph of a phase; the note is for the report."""
 
+    @collector_paused()
     def compile_phase(gm: GraphModule, example_inputs: Sequence[object]) -> Boxed:
         if phase == "inference":
             gm = merge_seeds(gm)

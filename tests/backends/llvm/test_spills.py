@@ -5,7 +5,7 @@ import re
 import torch
 
 import tofuse
-from tofuse.backends.llvm.load import assembly
+from tofuse.backends.llvm.code import assembly
 
 
 def many_functions(x):

@@ -1,32 +1,20 @@
-"""LLVM IR text -> callables in this process: parse, optimise for the host, link, resolve."""
+"""LLVM IR text -> callables in this process: machine code, linked and resolved."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import llvmlite.binding as llvm
 
+from tofuse.backends.llvm.code import Code, Kept, code_of, new_machine
 from tofuse.backends.llvm.vector_math import LIBRARY, PREFIX, library_symbols
 from tofuse.errors import CompileError
 from tofuse.ir.schedule import Target
 
 Entry = Callable[[object], int]  # takes a ctypes array of the context's words
-
-
-@functools.cache
-def host_machine() -> llvm.TargetMachine:
-    """Code generation for this processor, full-width vectors included."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = llvm.get_host_cpu_features()
-    features["prefer-256-bit"] = False
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3, jit=True
-    )
 
 
 @functools.cache
@@ -68,13 +56,13 @@ def linker() -> llvm.LLJIT:
     A module's own text and code generation are given up once its machine code is made: of 0.8 MB
     a kernel, less than a tenth stays.
     """
-    return llvm.create_lljit_compiler(_new_machine())
+    return llvm.create_lljit_compiler(new_machine())
 
 
-def load(text: str, names: Sequence[str]) -> list[Entry]:
-    """Compile a module and give its entries; raises CompileError with LLVM's message."""
+def load(text: str, names: Sequence[str], kept: Kept | None = None) -> list[Entry]:
+    """The entries of a module, whose machine code may be `kept`; raises CompileError."""
     if text not in _loaded:
-        _loaded[text] = _compile(text, names)
+        _loaded[text] = _link(code_of(text, kept), names)
     return _loaded[text]
 
 
@@ -85,78 +73,25 @@ def address(entry: Callable[..., object]) -> int:
     return found
 
 
-def _compile(text: str, names: Sequence[str]) -> list[Entry]:
-    machine = host_machine()
-    try:
-        module = llvm.parse_assembly(text)
-        module.triple, module.data_layout = machine.triple, str(machine.target_data)
-        module.verify()
-    except RuntimeError as e:
-        raise CompileError(f"LLVM rejects the kernel: {e}") from e
-    called = [f.name for f in module.functions if f.is_declaration]
-    for name in called:
+def _link(code: Code, names: Sequence[str]) -> list[Entry]:
+    """Machine code -> its entries in this process; raises CompileError."""
+    for name in code.called:
         if name.startswith(PREFIX) and name not in _bound:
             raise CompileError(f"this build of PyTorch has no {name}")
-    _optimise(module, machine)
-    with _addresses_as_they_are():
-        library = llvm.JITLibraryBuilder().add_object_img(machine.emit_object(module))
+    library = llvm.JITLibraryBuilder().add_object_img(code.image)
     library.add_current_process()  # memset and its like
-    for name in called:
+    for name in code.called:
         if name in _bound:
             library.import_symbol(name, _bound[name])
     for name in names:
         library.export_symbol(name)
     try:
-        code = library.link(linker(), f"kernels{next(_numbers)}")
+        linked = library.link(linker(), f"kernels{next(_numbers)}")
     except RuntimeError as e:
         raise CompileError(f"LLVM cannot link the kernel: {e}") from e
-    _linked.append(code)
+    _linked.append(linked)
     prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    return [prototype(code[n]) for n in names]
-
-
-def _new_machine() -> llvm.TargetMachine:
-    """The linker takes its machine over, so it needs one of its own."""
-    return host_machine.__wrapped__()
-
-
-def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine) -> None:
-    """The few passes that our text needs: it is already vectorised, unrolled and hoisted.
-
-    A fifth of the time of LLVM's O2 for the same machine code; see docs/measurements.md.
-    """
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
-    passes.add_sroa_pass()
-    passes.add_new_gvn_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    passes.add_loop_rotate_pass()
-    passes.add_global_dead_code_eliminate_pass()
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
-
-
-@contextmanager
-def _addresses_as_they_are() -> Iterator[None]:
-    """Code generation without LLVM's search for cheaper addresses in loops, two fifths of its time.
-
-    Vectors bind our loops, not addresses. The switch is the process's own, so it is put back.
-    """
-    llvm.set_option("tofuse", "-disable-lsr=true")
-    try:
-        yield
-    finally:
-        llvm.set_option("tofuse", "-disable-lsr=false")
-
-
-def assembly(text: str) -> str:
-    """The machine code of a module as text, for people."""
-    module = llvm.parse_assembly(text)
-    machine = host_machine()
-    module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    _optimise(module, machine)
-    with _addresses_as_they_are():
-        return str(machine.emit_assembly(module))
+    return [prototype(linked[n]) for n in names]
 
 
 def bind_threads(library: ctypes.CDLL | None) -> None:

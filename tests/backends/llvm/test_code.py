@@ -1,0 +1,115 @@
+"""Machine code kept on disk: the same results, and LLVM is not asked again."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tofuse.backends.llvm import code
+from tofuse.backends.llvm.code import code_of
+from tofuse.errors import CompileError
+from tofuse.runtime.store import Store
+
+TEXT = """
+declare void @abort()
+define i32 @kernel(ptr %context) {
+  %word = load i64, ptr %context
+  %aborts = icmp eq i64 %word, 77
+  br i1 %aborts, label %yes, label %no
+yes:
+  call void @abort()
+  ret i32 1
+no:
+  ret i32 0
+}
+"""
+
+PROGRAM = """
+import sys, torch, tofuse
+from tofuse.backends.llvm import code
+if sys.argv[2] == "again":
+    def refuse(text):
+        raise AssertionError("compiled again")
+    code._compile = refuse
+torch.manual_seed(0)
+x, w = torch.randn(300, 257, requires_grad=True), torch.randn(257)
+def f(x):
+    y = torch.nn.functional.dropout(torch.nn.functional.layer_norm(x.erf(), (257,), w), 0.1)
+    return (y * x.sin()).sum() + x.logsumexp(0).sum() + (x.T @ x[:, :64]).tanh().mean()
+compiled = tofuse.compile(f, strict=True, cache_dir=sys.argv[1])
+torch.manual_seed(1)
+loss = compiled(x)
+loss.backward()
+print(loss.item(), x.grad.double().sum().item(), x.grad.double().norm().item())
+"""
+
+
+@pytest.fixture
+def refused(monkeypatch):
+    """From now on LLVM is not to be asked."""
+
+    def refuse() -> None:
+        def compiles(text: str) -> code.Code:
+            raise AssertionError("compiled again")
+
+        monkeypatch.setattr(code, "_compile", compiles)
+
+    return refuse
+
+
+def test_what_was_compiled_once_is_not_compiled_again(tmp_path, refused):
+    first = code_of(TEXT, Store(tmp_path))
+    assert "abort" in first.called
+    refused()
+    assert code_of(TEXT, Store(tmp_path)) == first
+    with pytest.raises(AssertionError, match="again"):
+        code_of(TEXT, None)
+    with pytest.raises(AssertionError, match="again"):
+        code_of(TEXT.replace("77", "78"), Store(tmp_path))
+
+
+@pytest.mark.parametrize("change", ["version", "processor", "passes"])
+def test_code_made_otherwise_is_another(tmp_path, refused, monkeypatch, change):
+    code_of(TEXT, Store(tmp_path))
+    if change == "version":
+        monkeypatch.setattr("llvmlite.__version__", "0.0")
+    elif change == "processor":
+        monkeypatch.setattr(code, "host_features", lambda: "+none")
+    else:
+        monkeypatch.setattr(code, "PASSES", code.PASSES[:3])
+    code._how.cache_clear()
+    refused()
+    with pytest.raises(AssertionError, match="again"):
+        code_of(TEXT, Store(tmp_path))
+    code._how.cache_clear()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"called": 3}', '{"called": [], "image": "?"}'])
+def test_texts_that_are_no_code_are_made_anew(tmp_path, text):
+    class Strange:
+        kept = text
+
+        def get(self, kind, key):
+            return self.kept
+
+        def put(self, kind, key, text):
+            self.kept = text
+
+    strange = Strange()
+    assert code_of(TEXT, strange).image == code_of(TEXT, None).image
+    assert strange.kept != text
+
+
+def test_what_llvm_rejects_is_not_kept(tmp_path):
+    for _ in range(2):
+        with pytest.raises(CompileError, match="rejects"):
+            code_of("define nonsense", Store(tmp_path))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_second_process_asks_llvm_for_nothing(tmp_path):
+    def run(when: str) -> str:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), when]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert run("first") == run("again") != ""
