@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No search for cycles: what is being compiled lives to the end, and each search walks it all."""
+    """No search for cycles: what is being compiled lives to the end, and a search walks it all."""
     enabled = gc.isenabled()
     gc.disable()
     try:
