@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch._dynamo.guards
 
+from tests.support.bounds import every_access_checked
 from tofuse import pipeline
 
 # Dynamo empties the caches after each compilation to time its guards, for its log: 40 ms each.
@@ -49,3 +50,11 @@ def sixteen_lanes(monkeypatch):
     """Kernels as for vectors of 16 floats, whatever this processor has: decisions may differ."""
     target = pipeline.host_target
     monkeypatch.setattr(pipeline, "host_target", lambda n: replace(target(n), lanes=16))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_read_outside_of_operands(monkeypatch):
+    """Of all kernels that a test makes: a value that is thrown away may still be no memory."""
+    with every_access_checked(monkeypatch) as found:
+        yield
+    assert not found, found[:5]

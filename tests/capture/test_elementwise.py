@@ -181,3 +181,43 @@ def test_halves_are_rounded_between_steps_where_eager_rounds_them(name, dtype):
     x, y = (torch.randn(2, 40, 40, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
     compiled = tofuse.compile(STEPS[name], precision="eager")
     torch.testing.assert_close(compiled(x, y), STEPS[name](x, y), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("n", [4, 5.0, 6, 7, 8, -3, -4, -8, 9, 12, 2.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_powers_of_floats(n, dtype):
+    """Whole ones up to 8 are products: as many roundings, and special values as in eager."""
+    limits = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0, -1.0])
+    x = torch.cat([limits, torch.linspace(-2.9, 2.9, 1001)]).to(dtype).requires_grad_()
+    (y, gradient), (wanted, wanted_gradient) = (
+        (z, torch.autograd.grad(z, x, torch.ones_like(z))[0])
+        for z in (tofuse.compile(lambda x: x**n, strict=True, capture="trace")(x), x**n)
+    )
+    exact = x.detach().double() ** n
+    eps = torch.finfo(dtype).eps
+    at_limits = y[: len(limits)], wanted[: len(limits)]
+    torch.testing.assert_close(*at_limits, rtol=8 * eps, atol=0, equal_nan=True)
+    assert torch.equal(*(z.nan_to_num(1).signbit() for z in at_limits))
+    rest = slice(len(limits), None)
+    wrong = (y.double() - exact)[rest].abs() / (exact[rest].abs() + torch.finfo(dtype).tiny)
+    theirs = (wanted.double() - exact)[rest].abs() / (exact[rest].abs() + torch.finfo(dtype).tiny)
+    assert wrong.nan_to_num(0).max() <= theirs.nan_to_num(0).max() + 4 * eps
+    tiny = 16 * eps * torch.finfo(dtype).tiny
+    torch.testing.assert_close(
+        gradient[rest], wanted_gradient[rest], rtol=8 * eps, atol=tiny, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 5, 13, 30])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64])
+def test_powers_of_integers_are_kernels(n, dtype):
+    x = torch.arange(-9 if dtype.is_signed else 0, 100).to(dtype)
+    report = tofuse.explain(lambda x: x**n + 1)(x)
+    assert len(report.kernels) == 1
+    assert torch.equal(tofuse.compile(lambda x: x**n + 1, strict=True)(x), x**n + 1)
+
+
+def test_integers_that_have_no_reciprocals():
+    x = torch.tensor([1, 2, 3])
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        tofuse.compile(lambda x: x**-2)(x)

@@ -9,13 +9,14 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from tofuse.capture.builder import Refused
+from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Call, Rule
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.rules_composed import COMPOSED, product, single, truncated
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
+from tofuse.ops.powers import is_product, products_of
 from tofuse.ops.reference import TO_TORCH
 
 
@@ -191,7 +192,7 @@ def multiply(call: Call) -> Value | tuple[Value, ...]:
 
 
 def power(call: Call) -> Value | tuple[Value, ...]:
-    """Small constant exponents are products, as in ATen; other powers need floats."""
+    """Small constant exponents are products and roots, as in ATen; other powers need floats."""
     base, exponent, out, build = (
         call.operand("self"),
         call.operand("exponent"),
@@ -205,16 +206,23 @@ def power(call: Call) -> Value | tuple[Value, ...]:
             return build.full(out.shape, Scalar(1), out.dtype)
         if e == 1:
             return build.copy(x)
-        if e in (2, 3):
-            square = build.emit("mul", (x, x), {})
-            return square if e == 2 else build.emit("mul", (square, x), {})
         if out.dtype.is_float and e in ROOTS:
             return build.emit(ROOTS[e], (x,), {})
-        if out.dtype.is_float and e == -2:
-            return build.emit("reciprocal", (build.emit("mul", (x, x), {}),), {})
+        if isinstance(e, int | float) and is_product(e, out.dtype):
+            return _product(build, x, int(e))
     if not out.dtype.is_float:
         raise Refused("a power of integers")
     return same("pow", "self", "exponent")(call)
+
+
+def _product(build: Builder, x: Value, n: int) -> Value:
+    """x ** n; from x ** 4 on products of halves are not rounded one by one, as eager's are not."""
+    wide = DType.F32 if x.dtype.is_half and abs(n) > 3 else x.dtype
+    made = [build.convert(x, wide)]
+    for a, b in products_of(abs(n)):
+        made.append(build.emit("mul", (made[a], made[b]), {}))
+    whole = made[-1] if n > 0 else build.emit("reciprocal", (made[-1],), {})
+    return build.convert(whole, x.dtype)
 
 
 def clamp(call: Call) -> Value:

@@ -13,6 +13,7 @@ from tofuse.frontends.scalars import fold
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
+from tofuse.ops.powers import is_product, products_of
 
 
 @dataclass(frozen=True)
@@ -210,11 +211,13 @@ def shift(kind: str) -> Emit:
 def power(e: Emitter, a: Operand, b: Operand) -> Value:
     """Small constant exponents are products and roots, as in ATen."""
     exponent = b.value if isinstance(b, Scalar) else None
-    if exponent in (2, 3):
-        square = e("mul", a, a)
-        return square if exponent == 2 else e("mul", square, a)
     if exponent == 1:
         return e.value(a)
+    if isinstance(exponent, int | float) and is_product(exponent, e.dtype):
+        made: list[Operand] = [a]
+        for x, y in products_of(int(abs(exponent))):
+            made.append(e("mul", made[x], made[y]))
+        return e.value(made[-1]) if exponent > 0 else e("reciprocal", made[-1])
     if not e.dtype.is_float:
         raise Refused("a power of integers")
     if isinstance(exponent, float) and exponent in ROOTS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.fusion.axes import Atom, Atoms, Misaligned
@@ -27,7 +27,7 @@ class Alignment:
         assert isinstance(value, Value)
         return self.inner[value] if value in self.inner else self.outer[op, k]
 
-    def leaves(self, dims: Sequence[Sequence[Atom]]) -> list[Atom]:
+    def leaves(self, dims: Iterable[Sequence[Atom]]) -> list[Atom]:
         return [a for d in dims for a in self.atoms.leaves(d)]
 
 

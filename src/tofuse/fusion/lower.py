@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.fusion.align import Alignment, align
@@ -86,7 +86,7 @@ class _Lowering:
     buffers: dict[tuple[Value, str], Buffer] = field(default_factory=dict)
     axes: dict[Atom, Axis] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
-    guards: dict[str, tuple[set[Atom], str | None]] = field(default_factory=dict)
+    guards: dict[str, tuple[set[str], str | None]] = field(default_factory=dict)
 
     def run(self) -> Lowered:
         self.producers = {op.result: op for op in self.region.ops}
@@ -179,7 +179,7 @@ class _Lowering:
         place = self.storage[x]
         index = self.address(place, dims, sub)
         strided = [d for d, stride in zip(dims, place.strides, strict=True) if stride != 0]
-        guard = self.needed(guard, set(self.alignment.leaves(strided)))
+        guard = self.needed(guard, self.loops(strided, sub))
         key = ("load", place.root, index, guard)
         if key not in self.memo:
             buffer = self.buffer(place.root, "in")
@@ -187,8 +187,19 @@ class _Lowering:
             self.memo[key] = self.add(load)
         return self.memo[key]
 
-    def needed(self, guard: str | None, axes: set[Atom]) -> str | None:
-        """The guard of what runs over these axes: one that tells of others makes no difference.
+    def loops(self, dims: Iterable[Sequence[Atom]], sub: Substitution) -> set[str]:
+        """The loops that positions along these dimensions depend on, where `sub` moves them."""
+        moved = dict(sub)
+        found: set[str] = set()
+        for atom in self.alignment.leaves(dims):
+            if atom in moved:
+                found.update(moved[atom].axes)
+            elif atom in self.axes:
+                found.add(self.axes[atom].name)
+        return found
+
+    def needed(self, guard: str | None, axes: set[str]) -> str | None:
+        """The guard of what runs over these loops: one that tells of others makes no difference.
 
         What is read once for a whole piece then leaves the loop along it. A piece of one element
         has no loop; its guard says when it is computed at all.
@@ -201,9 +212,10 @@ class _Lowering:
 
     def value(self, v: Value, sub: Substitution, guard: str | None) -> Arg:
         """The value at its own axes, or where `sub` moves them; nothing is computed twice."""
-        relevant = set(self.alignment.leaves(self.alignment.inner[v]))
+        dims = self.alignment.inner[v]
+        relevant = set(self.alignment.leaves(dims))
         sub = tuple(s for s in sub if s[0] in relevant)
-        guard = self.needed(guard, relevant)
+        guard = self.needed(guard, self.loops(dims, sub))
         key = (v, sub, guard)
         if key not in self.memo:
             if len(sub) > 8:
@@ -257,7 +269,7 @@ def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
             index = self.dim_index(out[d], sub)
             atoms, outer = self.alignment.atoms.leaves(dims[d]), mask
             mask = self.add(Inside(self.fresh(), index, start, start + extent, outer))
-            self.guards[mask] = set(atoms), outer
+            self.guards[mask] = set(index.axes) if atoms else set(), outer
             for atom in atoms:
                 if atom in self.axes and x in self.alignment.inner:
                     raise Misaligned(f"a piece of the {op.kind} has loops of its own")

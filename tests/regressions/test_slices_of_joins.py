@@ -1,0 +1,87 @@
+"""Slices of joins of slices in one kernel: right, and nothing is read outside of an operand.
+
+What is read under a piece's condition and thrown away elsewhere must keep that condition, however
+often it is moved on the way; a read before a tensor's first element is seen only where no memory
+lies there. `nothing_is_read_outside_of_operands` looks at each access.
+"""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager
+
+
+def heat(u):
+    for _ in range(3):
+        around = u.roll(1, 0) + u.roll(-1, 0) + u.roll(1, 1) + u.roll(-1, 1)
+        u = u + 0.1 * (around - 4 * u)
+    return u
+
+
+def upwind(u):
+    u = u - 0.3 * (u - u.roll(2, -1))
+    return u - 0.3 * (u - u.roll(2, -1)) * u.roll((1, -1), (0, 1))
+
+
+def padded(u):
+    p = F.pad(u.sin(), (2, 1, 1, 2)) + 1
+    q = p[1:, 2:] * p[:-1, :-2]
+    return F.pad(q[:, 1:], (3, 0)) - F.pad(q[:, :-1], (0, 3))
+
+
+def shifted(u):
+    v = torch.cat([u[:, 1:], u[:, :1]], 1).cos()
+    w = torch.cat([v[-2:], v[:-2] * u[2:]], 0)
+    return torch.cat([w[:, -3:] + 1, w[:, :-3] * 2], 1) + v[:, :1]
+
+
+@pytest.mark.parametrize("program", [heat, upwind, padded, shifted])
+@pytest.mark.parametrize("shape", [(16, 16), (5, 7), (33, 64)])
+def test_moved_pieces(program, shape):
+    assert_as_eager(program, torch.randn(shape, requires_grad=True), rtol=1e-4, atol=1e-5)
+
+
+def steps(seed):
+    """Some steps that keep a 9 x 21 tensor's shape, drawn by chance."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(draw.randint(2, 4)):
+        dim, n = draw.randint(0, 1), draw.choice([1, 2, 3, 8])
+        made.append(
+            draw.choice(
+                [
+                    lambda u, dim=dim, n=n: u.roll(n, dim) * 0.5 + u,
+                    lambda u, dim=dim, n=n: torch.cat([u.narrow(dim, 0, n).sin(), u], dim).narrow(
+                        dim, n // 2, u.shape[dim]
+                    ),
+                    lambda u, n=n: F.pad(u, (n, 0, 0, 1))[1:, : u.shape[1]] - u,
+                    lambda u, dim=dim: u - u.mean(dim, keepdim=True).roll(1),
+                    lambda u, dim=dim: u.flip(dim) * u.narrow(1 - dim, 1, 1),
+                    lambda u, n=n: torch.stack([u, u.roll(n, 1)], 1).flatten(0, 1)[1::2],
+                ]
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_chance_programs(seed):
+    made = steps(seed)
+
+    def program(u):
+        for step in made:
+            u = step(u)
+        return u
+
+    x = torch.randn(9, 21, requires_grad=True)
+    compiled = tofuse.compile(program, strict=True, capture="trace")
+    y, wanted = compiled(x), program(x)
+    torch.testing.assert_close(y, wanted, rtol=1e-4, atol=1e-5)
+    dy = torch.randn_like(y)
+    torch.testing.assert_close(
+        torch.autograd.grad(y, x, dy), torch.autograd.grad(wanted, x, dy), rtol=1e-4, atol=1e-5
+    )

@@ -1,0 +1,81 @@
+"""Hold every access of a kernel against the memory it is to, at each point of its loops."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from tofuse import building
+from tofuse.fusion import lower as lowering
+from tofuse.fusion.lower import Lowered
+from tofuse.ir.dims import Dim, hint
+from tofuse.ir.graph import Value
+from tofuse.ir.kernel import Affine, Inside, Kernel, Load, Store
+from tofuse.ir.region import Region, Strided
+
+MOST_POINTS = 1 << 20  # of one statement; larger kernels are not looked at
+
+
+def outside(kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
+    """The loads and stores that reach beyond a buffer of that many elements, where not guarded."""
+    places = {a.name: k for k, a in enumerate(kernel.axes)}
+    rank = len(kernel.axes)
+
+    def position(index: Affine) -> np.ndarray:
+        total = np.full((1,) * rank, hint(index.const))
+        for name, factor in index.terms:
+            extent = hint(kernel.axes[places[name]].extent)
+            shape = [extent if k == places[name] else 1 for k in range(rank)]
+            total = total + np.arange(extent).reshape(shape) * hint(factor)
+        return total
+
+    masks: dict[str | None, np.ndarray] = {None: np.ones((1,) * rank, dtype=bool)}
+    found = []
+    for stmt in kernel.body:
+        if isinstance(stmt, Inside):
+            at = position(stmt.index)
+            held = (at >= hint(stmt.lo)) & (at < hint(stmt.hi))
+            masks[stmt.name] = held & masks[stmt.guard]
+        elif isinstance(stmt, Load | Store) and stmt.buffer in sizes:
+            guard = masks[stmt.guard] if isinstance(stmt, Load) else masks[None]
+            at, guard = np.broadcast_arrays(position(stmt.index), guard)
+            at = at[guard]
+            if at.size and (at.min() < 0 or at.max() >= sizes[stmt.buffer]):
+                found.append(f"{stmt} of {sizes[stmt.buffer]} elements")
+    return found
+
+
+def extent_of(shape: Sequence[Dim], strides: Sequence[Dim]) -> int:
+    """Elements from the first to behind the last of a tensor."""
+    pairs = [(hint(n), hint(s)) for n, s in zip(shape, strides, strict=True)]
+    if any(n == 0 for n, _ in pairs):
+        return 0
+    return 1 + sum((n - 1) * s for n, s in pairs)
+
+
+def points(kernel: Kernel) -> int:
+    return math.prod(hint(a.extent) for a in kernel.axes)
+
+
+@contextmanager
+def every_access_checked(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """While it lasts, kernels of fixed sizes that reach outside of their operands are named."""
+    found: list[str] = []
+    plain = lowering.lower
+
+    def checked(region: Region, storage: dict[Value, Strided], **options: object) -> Lowered:
+        lowered = plain(region, storage, **options)  # type: ignore[arg-type]
+        kernel = lowered.kernel
+        if not kernel.symbols and points(kernel) <= MOST_POINTS:
+            sizes = {}
+            for buffer, v in zip(kernel.buffers, lowered.arguments, strict=True):
+                place = storage.get(v)
+                if place is not None and place.root is v:
+                    sizes[buffer.name] = extent_of(v.shape, place.strides)
+            found.extend(f"{region.name}: {fault}" for fault in outside(kernel, sizes))
+        return lowered
+
+    patch.setattr(building, "lower", checked)
+    yield found
