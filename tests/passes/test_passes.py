@@ -28,7 +28,7 @@ CASES = [case for file in FILES for case in read_cases(file)]
 PASSES = {p.__name__: p for p in (*GRAPH_PASSES, run_passes)}
 
 # These add in another order than PyTorch's own operators, or than the ops do before.
-ROUNDING = ("thin_matmul", "batch_branches", "closed_sums", "run_passes")
+ROUNDING = ("thin_matmul", "batch_branches", "closed_sums", "join_pads", "run_passes")
 
 DRAWS = 24
 

@@ -38,7 +38,7 @@ from tofuse.ir.region import Region, Strided
 from tofuse.ir.types import DType
 from tofuse.ops.table import Pattern, opdef
 
-MOST_STATEMENTS = 512  # three for each op of the largest kernel; a scan's steps double them
+MOST_STATEMENTS = 512  # or three for each op; slices of joins of slices would be computed too often
 Substitution = tuple[tuple[Atom, Affine], ...]  # atoms read elsewhere than at their own loop
 
 
@@ -153,7 +153,7 @@ class _Lowering:
     # -- values ----------------------------------------------------------------------------------
 
     def add(self, stmt: Definition) -> str:
-        if len(self.body) >= MOST_STATEMENTS:
+        if len(self.body) >= max(MOST_STATEMENTS, 3 * len(self.region.ops)):
             raise Misaligned("slices of joins of slices: the same would be computed too often")
         self.body.append(stmt)
         self.types[stmt.name] = stmt.dtype

@@ -28,7 +28,7 @@ from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import opdef
 
-MAX_OPS = 160  # of one kernel: above, registers spill and LLVM's time grows faster than the kernel
+MAX_OPS = 512  # of one kernel: of a cut, both sides hold what lies between them at once
 SHARED_ELEMENTS = 1024  # of a tensor that is worth reading once for two kernels
 SPREAD = 8  # shapes of its readers: a value that more of them need is computed once, before
 NO_FUEL = "no fuel left"

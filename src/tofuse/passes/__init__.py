@@ -6,6 +6,7 @@ from tofuse.passes.closed_sums import closed_sums
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
 from tofuse.passes.fold_constants import fold_constants
+from tofuse.passes.join_pads import join_pads
 from tofuse.passes.layouts import layouts
 from tofuse.passes.simplify import simplify
 from tofuse.passes.sink_takes import sink_takes
@@ -20,6 +21,7 @@ GRAPH_PASSES = (
     simplify,
     views,
     closed_sums,
+    join_pads,
     cse,
     batch_branches,
     thin_matmul,
@@ -29,7 +31,9 @@ GRAPH_PASSES = (
 
 def run_passes(graph: Graph, rounds: int = 3) -> Graph:
     """Run all passes, again and again until they change nothing, but at most `rounds` times."""
-    graph = batch_branches(dead_code(graph))  # first: what runs over one branch then runs once
+    graph = batch_branches(
+        join_pads(dead_code(graph))
+    )  # first: what runs over one branch then runs once
     for _ in range(rounds):
         before = graph
         for pass_ in GRAPH_PASSES:

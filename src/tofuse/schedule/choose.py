@@ -24,6 +24,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
+from tofuse.schedule.at_once import vectors_at_once
 
 STRIP = 4096  # elements a task of a flat loop; a few microseconds of work
 TILE = 16  # floats in a cache line, by as many rows; twice that on both sides where it fits
@@ -145,8 +146,7 @@ def _vectors(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> tupl
         if isinstance(s, (Load, Store))
     )
     lanes = max(1, target.lanes // 2) if wide and not narrow else target.lanes
-    body = sum(1 for s in kernel.body if vector in facts.runs[s])
-    unroll = 4 if body <= 16 else 2 if body <= 48 else 1
+    unroll = vectors_at_once(kernel, facts.runs, vector)
     if any(_whole_blocks(kernel, s, vector) for s in kernel.body if isinstance(s, Uniform)):
         unroll = max(1, RANDOM_BLOCK // lanes)
     extent = kernel.extent(vector)
