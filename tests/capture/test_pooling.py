@@ -170,3 +170,31 @@ def test_gradients_and_sizes_that_change(pool):
         torch.testing.assert_close(torch.autograd.grad(got.sum(), x)[0], expected)
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), y)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 12, 8), (3, 12, 8), (2, 16, 12, 7)], ids=str)
+@pytest.mark.parametrize("size", [(3, 4), (12, 8), (1, 7), (5, 3), 1])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_adaptive_means_are_as_eager(shape, size, channels_last):
+    x = torch.randn(shape)
+    if channels_last and x.dim() == 4:
+        x = x.to(memory_format=torch.channels_last)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = x.to(dtype).detach().requires_grad_()
+        compiled = tofuse.compile(lambda x: F.adaptive_avg_pool2d(x, size), capture="trace")
+        y, wanted = compiled(x), F.adaptive_avg_pool2d(x, size)
+        torch.testing.assert_close(y, wanted)
+        laid = [[s for n, s in zip(z.shape, z.stride(), strict=True) if n > 1] for z in (y, wanted)]
+        assert laid[0] == laid[1]
+        dy = torch.randn_like(wanted)
+        (got,), (expected,) = (torch.autograd.grad(z, x, dy) for z in (y, wanted))
+        torch.testing.assert_close(got, expected)
+
+
+def test_adaptive_means_of_whole_windows_are_kernels():
+    def f(x):
+        return F.adaptive_avg_pool2d(x.relu(), 7).flatten(1) * 2
+
+    x = torch.randn(2, 8, 28, 28, requires_grad=True)
+    report = tofuse.explain(f)(x)
+    assert not report.library_calls and len(report.kernels) == 2

@@ -132,6 +132,44 @@ def avg_pool_gradient(call: Call) -> Value:
     return build.convert(gradient.gather(lambda residue, of: of(shares)), out.dtype)
 
 
+def adaptive_avg_pool(call: Call) -> Value:
+    """The means of windows that all have one size: no element lies in two."""
+    x, out, build = call.tensor("self"), call.out, call.build
+    steps = _whole_steps(x.shape, out.shape)
+    rank, dtype = len(out.shape), _wide(out.dtype)
+    shape = (*out.shape[:-1], steps[0], out.shape[-1], steps[1])
+    apart = build.reshape(build.convert(x, dtype), shape)
+    total = build.reduce("sum", apart, (rank - 1, rank + 1), dtype)
+    mean = build.emit("div", (total, Scalar(float(steps[0] * steps[1]))), {})
+    return build.convert(mean, out.dtype)
+
+
+def adaptive_avg_pool_gradient(call: Call) -> Value:
+    """To each element its share of its window's."""
+    grad, out, build = call.tensor("grad_output"), call.out, call.build
+    steps = _whole_steps(out.shape, grad.shape)
+    outer, (rows, columns) = grad.shape[:-2], grad.shape[-2:]
+    dtype, rank = _wide(out.dtype), len(outer)
+    share = build.convert(grad, dtype)
+    share = build.emit("div", (share, Scalar(float(steps[0] * steps[1]))), {})
+    wide = build.broadcast(
+        share, (*outer, rows, steps[0], columns, steps[1]), (*range(rank + 1), rank + 2)
+    )
+    return build.convert(build.reshape(wide, out.shape), out.dtype)
+
+
+def _whole_steps(image: tuple[Dim, ...], pooled: tuple[Dim, ...]) -> tuple[int, int]:
+    """Elements a window along each of the last two dimensions."""
+    found = []
+    for extent, count in zip(image[-2:], pooled[-2:], strict=True):
+        if not isinstance(extent, int) or not isinstance(count, int):
+            raise Refused("sizes that are not fixed")
+        if not count or not extent or extent % count:
+            raise Refused("windows of several sizes")
+        found.append(extent // count)
+    return found[0], found[1]
+
+
 def _divisor(call: Call, windows: tuple[Windows, Windows]) -> int:
     """The size of every window, or what is given in its place."""
     if not call.out.dtype.is_float:
@@ -154,4 +192,6 @@ POOLING: dict[str, Rule] = {
     "aten.max_pool2d_with_indices_backward": max_pool_gradient,
     "aten.avg_pool2d": avg_pool,
     "aten.avg_pool2d_backward": avg_pool_gradient,
+    "aten._adaptive_avg_pool2d": adaptive_avg_pool,
+    "aten._adaptive_avg_pool2d_backward": adaptive_avg_pool_gradient,
 }

@@ -21,10 +21,10 @@ def out_variant(target: str) -> OutVariant | None:
     """For `aten.mm.default` it is `aten.mm.out(..., out=)`; None where there is none that helps.
 
     The forms that torch derives from the plain operator make the result and copy it: only those
-    with a CPU kernel of their own write it where it shall be.
+    with a CPU kernel of their own write it where it shall be, and of these not Fourier transforms.
     """
     namespace, _, rest = target.partition(".")
-    if namespace != "aten":
+    if namespace != "aten" or rest.startswith("_fft_"):
         return None
     packet_name, _, overload_name = rest.partition(".")
     packet = getattr(torch.ops.aten, packet_name)
