@@ -9,6 +9,8 @@ from tofuse.ir.dims import hint
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
 
+SPARSE = 2  # times as long as all pieces: zeros to be written are then most of a cat
+
 
 def join_pads(graph: Graph) -> Graph:
     """Join padded pieces that are added, and add those that lie at the same place first."""
@@ -73,9 +75,12 @@ class _Sum:
             return None
         d = found.index(pieces)
         pieces = _apart(pieces)
-        if len(pieces) < 2:
-            return None
         places = {(p.start, p.end) for p in pieces}
+        covered = sum(end - start for start, end in places)
+        if len(pieces) < 2 or (
+            len(places) > 1 and SPARSE * covered < hint(self.op.result.shape[d])
+        ):
+            return None
         gone = {p.pad for p in pieces}
         whole = self._join([self._total(p, pieces) for p in sorted(places)], d)
         for term in self.terms:
@@ -110,19 +115,28 @@ class _Sum:
 
     def _join(self, pieces: Sequence[_Piece], d: int) -> Value:
         """Pieces in order, zeros between them and around them."""
+        shape = self.op.result.shape
+        behind = shape[d] + -1 * pieces[-1].end
+        if len(pieces) == 1 or not isinstance(behind, int):
+            low = tuple(pieces[0].start if k == d else 0 for k in range(len(shape)))
+            high = tuple(behind if k == d else 0 for k in range(len(shape)))
+            moved = [replace(p, start=p.start - low[d], end=p.end - low[d]) for p in pieces]
+            joined = self._cat(moved, d, moved[-1].end)
+            return self._make("pad", (joined, Scalar(0.0)), low=low, high=high)
+        return self._cat(pieces, d, pieces[-1].end + behind)
+
+    def _cat(self, pieces: Sequence[_Piece], d: int, extent: int) -> Value:
+        """Pieces along a dimension that is so long, and zeros where there are none."""
         parts: list[Value] = []
-        for k, p in enumerate(pieces):
-            if k and p.start > (end := pieces[k - 1].end):
+        end = 0
+        for p in pieces:
+            if p.start > end:
                 parts.append(self._zeros(p.value, d, p.start - end))
             parts.append(p.value)
-        joined = parts[0] if len(parts) == 1 else self._make("cat", tuple(parts), dim=d)
-        shape = self.op.result.shape
-        before, behind = pieces[0].start, shape[d] + -1 * pieces[-1].end
-        if before == 0 and behind == 0:
-            return joined
-        low = tuple(before if k == d else 0 for k in range(len(shape)))
-        high = tuple(behind if k == d else 0 for k in range(len(shape)))
-        return self._make("pad", (joined, Scalar(0.0)), low=low, high=high)
+            end = p.end
+        if end < extent:
+            parts.append(self._zeros(pieces[-1].value, d, extent - end))
+        return parts[0] if len(parts) == 1 else self._make("cat", tuple(parts), dim=d)
 
     def _zeros(self, like: Value, d: int, extent: int) -> Value:
         shape = tuple(extent if k == d else n for k, n in enumerate(like.shape))
