@@ -15,25 +15,14 @@ from tofuse.passes.views import views
 
 __all__ = ["GRAPH_PASSES", "run_passes"]
 
-GRAPH_PASSES = (
-    dead_code,
-    fold_constants,
-    simplify,
-    views,
-    closed_sums,
-    join_pads,
-    cse,
-    batch_branches,
-    thin_matmul,
-    sink_takes,
-)
+LOCAL = (dead_code, fold_constants, simplify, views, closed_sums, join_pads, cse)
+GRAPH_PASSES = (*LOCAL, batch_branches, thin_matmul, sink_takes)
 
 
 def run_passes(graph: Graph, rounds: int = 3) -> Graph:
     """Run all passes, again and again until they change nothing, but at most `rounds` times."""
-    graph = batch_branches(
-        join_pads(dead_code(graph))
-    )  # first: what runs over one branch then runs once
+    graph = join_pads(dead_code(graph))
+    graph = batch_branches(graph)  # first: what runs over one branch then runs once
     for _ in range(rounds):
         before = graph
         for pass_ in GRAPH_PASSES:
