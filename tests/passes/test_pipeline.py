@@ -134,3 +134,17 @@ def test_long_programs_take_little_time(make):
 @pytest.mark.parametrize("make", [chain, ladder, branches])
 def test_two_runs_say_the_same(make):
     assert show_graph(run_passes(make())) == show_graph(run_passes(make()))
+
+
+def test_a_copy_that_has_come_to_lie_as_what_it_copies_is_left_out():
+    graph = parse_graph(
+        """graph(x: b1[1,1,2]) {
+  v0 = cat(x, x, dim=1) : b1[1,2,2]{1,1,2}
+  v1 = logical_not(v0) : b1[1,2,2]
+  v2 = logical_not(v1) : b1[1,2,2]
+  return v2
+}"""
+    )
+    after = run_passes(graph)
+    assert [op.kind for op in after.ops] == ["cat"]
+    assert run_passes(after) is after

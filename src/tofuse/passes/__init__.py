@@ -29,4 +29,5 @@ def run_passes(graph: Graph, rounds: int = 3) -> Graph:
             graph = pass_(graph)
         if graph is before:
             break
-    return layouts(dead_code(graph))
+    laid = layouts(dead_code(graph))
+    return dead_code(simplify(laid))  # a copy into another layout may be none now
