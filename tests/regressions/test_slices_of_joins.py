@@ -85,3 +85,25 @@ def test_chance_programs(seed):
     torch.testing.assert_close(
         torch.autograd.grad(y, x, dy), torch.autograd.grad(wanted, x, dy), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 9, 13), (1, 7, 9, 13), (0, 7, 9, 13)])
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("layout", ["rows", "channels last", "turned", "strided"])
+def test_pieces_of_images_are_joined_however_they_lie(shape, dim, layout):
+    def program(x):
+        read = [x.select(dim, k).tanh() * (k + 1) for k in range(7)]
+        windows = [x.narrow(dim, k, 2) for k in range(6)]
+        return torch.stack(read, dim).sum() + sum(windows).sin().sum() + x.select(dim, -1).sum()
+
+    x = torch.randn(shape)
+    if layout == "channels last":
+        x = x.to(memory_format=torch.channels_last)
+    elif layout == "turned":
+        x = x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    elif layout == "strided":
+        x = torch.stack([x, x], -1)[..., 1]
+    x = x.detach().requires_grad_()
+    compiled = tofuse.compile(program, strict=True, capture="trace")
+    got, wanted = (torch.autograd.grad(f(x), x)[0] for f in (compiled, program))
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
