@@ -27,7 +27,7 @@ from tofuse.ir.executor import KERNELS, Request
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.loops import Nest
 from tofuse.ir.parse import parse_graph
-from tofuse.ir.region import Partition, Region, Verdict
+from tofuse.ir.region import Partition, Region, Verdict, is_placed
 from tofuse.ir.region_text import show_partition
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.show import show_graph
@@ -258,7 +258,7 @@ def _report(
     calls = [
         LibraryCall(_target(r), phase, _call_reason(r), r.ops[0].loc)
         for r in part.regions
-        if r not in ours and not _target(r).startswith("tofuse.")
+        if r not in ours and not _target(r).startswith("tofuse.") and not is_placed(r.ops[-1])
     ]
     kernels = [
         KernelReport(b.region.name, phase, b.source, f"{b.nest.kernel!r}\n{b.nest!r}")

@@ -35,6 +35,20 @@ def test_gradients_are_eagers(ids, options, dtype):
     assert (got - exact).abs().max() <= limit
 
 
+@pytest.mark.parametrize("expanded", [False, True])
+def test_rows_with_gaps_are_copied_before_they_are_added(expanded):
+    def f(x, places, rows):
+        if expanded:
+            return x.scatter_add(0, places[:, None].expand_as(rows), rows)
+        return x.index_add(0, places, rows)
+
+    x, places = torch.randn(9, 7), torch.randint(0, 9, (40,))
+    for rows in (torch.randn(40, 21)[:, 7:14], torch.randn(7, 40).T, torch.randn(40, 7)):
+        torch.testing.assert_close(tofuse.compile(f)(x, places, rows), f(x, places, rows))
+        report = tofuse.explain(f)(x, places, rows)
+        assert len(report.kernels) == (0 if rows.is_contiguous() else 1)
+
+
 def test_padding_takes_no_gradient_that_is_no_number():
     weight, ids = torch.randn(10, 7, requires_grad=True), torch.tensor([3, 1])
     given = torch.full((2, 7), float("nan"))

@@ -6,10 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tofuse.fusion.library_cost import library_us
-from tofuse.ir.executor import KERNELS, LIBRARY, TRITON, Executor, Executors, Request, Tensor
+from tofuse.ir.executor import (
+    KERNELS,
+    LIBRARY,
+    NOTHING,
+    TRITON,
+    Executor,
+    Executors,
+    Request,
+    Tensor,
+)
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.machine import Machine
-from tofuse.ir.region import Region
+from tofuse.ir.region import Region, is_placed
 from tofuse.ir.types import DType
 
 ONLY_PYTORCH = "only PyTorch has this operator"
@@ -38,6 +47,8 @@ def assign_call(
 ) -> Assignment:
     """Who runs a library region; `pooled` answers for operators that write where they are told."""
     op = region.ops[0]
+    if is_placed(op):
+        return Assignment(NOTHING, "its pieces are written where it lies", 0.0)
     given = pooled(str(op.attr("target"))) is not None
     expected = library_us(region, machine, given)
     request = request_of(op)

@@ -31,6 +31,8 @@ def fold_epilogues(part: Partition) -> Graph:
         if region.library or len(computing) != 1 or computing[0].kind != "add":
             continue
         (add,) = computing
+        if add.result in part.parts:
+            continue  # the library would write it elsewhere
         for k, v in enumerate(add.inputs if len(add.inputs) == 2 else ()):
             product = makers.get(v)
             if product is None or product in gone or v in graph.outputs or len(users[v]) > 1:

@@ -8,14 +8,12 @@ from dataclasses import replace
 from tofuse.fusion.align import align
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.storage import dense_strides, is_view, view_storage
-from tofuse.ir.dims import hint
-from tofuse.ir.graph import Attr, Graph, Op, Value, substitute
-from tofuse.ir.region import Strided
+from tofuse.ir.dims import contiguous_strides, hint
+from tofuse.ir.graph import Graph, Op, Value, substitute
+from tofuse.ir.region import Strided, is_placed
 from tofuse.ops.shapes import make_op
 from tofuse.ops.table import Pattern, opdef
 
-MOST_PIECES = 6  # of a cat in a kernel: so many loops without masks take the place of one
-CAT = "aten.cat.default"
 Fine = Callable[[Value, dict[Value, Strided]], bool]
 
 
@@ -23,8 +21,7 @@ def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
     """Operands of library calls and outputs of the graph are real tensors after this.
 
     Outputs have the strides they were captured with; pieces of a cat lie in memory, and so does
-    what a slice takes a part of, where no loops run over that part. A cat of many pieces is a
-    library call.
+    what a slice takes a part of, where no loops run over that part.
     """
     storage = dict(storage)
     ops: list[Op] = []
@@ -47,12 +44,13 @@ def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
         return copies[v]
 
     for op in graph.ops:
-        op = _by_library(op) if op.kind == "cat" and len(op.inputs) > MOST_PIECES else op
-        fine = NEEDS.get(opdef(op.kind).pattern)
+        fine = None if is_placed(op) else NEEDS.get(opdef(op.kind).pattern)
         if op.kind == "slice" and not _has_loops(op, makers, storage):
             fine = _strided  # its operand becomes a tensor
         if fine is not None:
-            moved = {v: r for v in op.inputs if (r := real(v, fine)) is not None and r is not v}
+            wants = [_by_rows if k in _added(op, storage) else fine for k in range(len(op.inputs))]
+            pairs = zip(op.inputs, wants, strict=True)
+            moved = {v: r for v, want in pairs if (r := real(v, want)) is not None and r is not v}
             op = replace(op, operands=substitute(op.operands, moved)) if moved else op
         if is_view(op) and op.result not in storage and op.inputs[0] in storage:
             place = view_storage(op, storage[op.inputs[0]])
@@ -75,15 +73,6 @@ def _has_loops(op: Op, makers: Mapping[Value, Op], storage: Mapping[Value, Strid
     return True
 
 
-def _by_library(cat: Op) -> Op:
-    """PyTorch's own operator in the place of a cat."""
-    pieces = ", ".join(f"${k}" for k in range(len(cat.inputs)))
-    attrs: dict[str, Attr] = {"target": CAT, "args": f"[{pieces}], {cat.int('dim')}"}
-    attrs |= {"shape": cat.result.shape, "dtype": cat.result.dtype}
-    made = make_op("opaque", cat.inputs, attrs, name=cat.result.name, like=cat)
-    return replace(made, results=cat.results)
-
-
 def _strided(v: Value, storage: dict[Value, Strided]) -> bool:
     """Whether strides express it."""
     return v in storage
@@ -92,6 +81,25 @@ def _strided(v: Value, storage: dict[Value, Strided]) -> bool:
 def _expressible(v: Value, storage: dict[Value, Strided]) -> bool:
     """Whether torch has a view for it: there are no negative strides in torch."""
     return v in storage and all(hint(s) >= 0 for s in storage[v].strides)
+
+
+def _by_rows(v: Value, storage: dict[Value, Strided]) -> bool:
+    """Whether it lies by rows, without gaps."""
+    if v not in storage:
+        return False
+    pairs = zip(v.shape, storage[v].strides, contiguous_strides(v.shape), strict=True)
+    return all(a == b or n == 1 for n, a, b in pairs)
+
+
+def _added(op: Op, storage: Mapping[Value, Strided]) -> tuple[int, ...]:
+    """The inputs of a library call whose rows it adds one by one, by a loop of its own for each
+    where they have gaps: ten times as slow as if they are copied before."""
+    target = op.attr("target") if op.kind == "opaque" else ""
+    if target == "aten.index_add.default":
+        return (2,)
+    if target == "aten.scatter_add.default" and op.inputs[1] in storage:
+        return (2,) if 0 in storage[op.inputs[1]].strides else ()
+    return ()
 
 
 def _returnable(v: Value, storage: dict[Value, Strided], made: Collection[Value]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.fusion.storage import is_view, storages
@@ -63,16 +63,18 @@ class _Lives:
     before: dict[Region, set[Region]] = field(default_factory=dict)
     kept: set[Value] = field(default_factory=set)  # until the end
     given: list[Value] = field(default_factory=list)  # inputs that are held
+    homes: dict[Value, Value] = field(default_factory=dict)  # of parts of a tensor: which tensor
 
     def __post_init__(self) -> None:
         makers: dict[Value, Region] = {}
         since: list[Region] = []  # the last effect, and what stands behind it
         given = {v for v in self.part.graph.inputs if v.name in self.held}
+        self.homes = {v: place.root for v, place in self.part.parts.items()}
         for r in self.part.regions:
             roots = tuple(dict.fromkeys(self._root(v) for v in r.inputs))
             self.before[r] = {makers[v] for v in roots if v in makers}
-            self.reads[r] = tuple(v for v in roots if v in makers or v in given)
-            self.makes[r] = r.outputs
+            self.reads[r] = self._memory(v for v in roots if v in makers or v in given)
+            self.makes[r] = self._memory(r.outputs)
             for v in self.reads[r]:
                 self.readers.setdefault(v, []).append(r)
             makers |= dict.fromkeys(r.outputs, r)
@@ -90,13 +92,18 @@ class _Lives:
         place = self.part.storage.get(v)
         return v if place is None else place.root
 
+    def _memory(self, roots: Iterable[Value]) -> tuple[Value, ...]:
+        return tuple(dict.fromkeys(self.homes.get(v, v) for v in roots))
+
     def peak(self, order: Sequence[Region]) -> tuple[int, Region | None]:
         """The most bytes held while a region runs, and that region."""
         waiting = {v: len(rs) for v, rs in self.readers.items()}
         held = most = sum(map(_nbytes, self.given))
         running = None
+        begun: set[Value] = set()
         for r in order:
-            held += sum(_nbytes(v) for v in self.makes[r])
+            held += sum(_nbytes(v) for v in self.makes[r] if v not in begun)
+            begun.update(self.makes[r])
             if held > most:
                 most, running = held, r
             for v in self.reads[r]:
@@ -110,9 +117,11 @@ class _Lives:
         now = number[region]
         first = {v: min(number[r] for r in rs) for v, rs in self.readers.items()}
         last = {v: max(number[r] for r in rs) for v, rs in self.readers.items()}
+        joined = set(self.homes.values())
         found = []
         for r in self.part.regions[:now]:
             unread = [v for v in self.makes[r] if first.get(v, now + 1) > now]
+            unread = [v for v in unread if v not in joined]
             unread = [v for v in unread if v in self.kept or v in first]
             gone = [v for v in self.reads[r] if last[v] < now and v not in self.kept]
             saved = sum(map(_nbytes, unread)) - sum(map(_nbytes, gone))
@@ -133,7 +142,12 @@ class _Lives:
         for r in number:
             for b in sorted(self.before[r], key=number.__getitem__):
                 after[b].append(r)
-        queue = [(self._balance(r, waiting), number[r], r) for r in number if not missing[r]]
+        begun: set[Value] = set()
+        parts: dict[Value, list[Region]] = {v: [] for v in self.homes.values()}
+        for r in number:
+            for v in (v for v in self.makes[r] if v in parts):
+                parts[v].append(r)
+        queue = [(self._balance(r, waiting, begun), number[r], r) for r in number if not missing[r]]
         heapq.heapify(queue)
         order: list[Region] = []
         done: set[Region] = set()
@@ -143,21 +157,25 @@ class _Lives:
                 continue
             done.add(r)
             order.append(r)
-            changed = after[r]
+            changed = list(after[r])
+            for v in (v for v in self.makes[r] if v in parts and v not in begun):
+                changed += [u for u in parts[v] if u not in done]
+            begun.update(self.makes[r])
             for a in after[r]:
                 missing[a] -= 1
             for v in self.reads[r]:
                 waiting[v] -= 1
                 if waiting[v] == 1:
-                    changed = changed + [u for u in self.readers[v] if u not in done]
+                    changed += [u for u in self.readers[v] if u not in done]
             for u in changed:
                 if not missing[u]:
-                    heapq.heappush(queue, (self._balance(u, waiting), number[u], u))
+                    heapq.heappush(queue, (self._balance(u, waiting, begun), number[u], u))
         return order
 
-    def _balance(self, r: Region, waiting: dict[Value, int]) -> int:
+    def _balance(self, r: Region, waiting: dict[Value, int], begun: Container[Value]) -> int:
         """Bytes held after a region more than before, if it runs now."""
-        made = sum(_nbytes(v) for v in self.makes[r] if v in self.kept or v in self.readers)
+        fresh = [v for v in self.makes[r] if v not in begun]
+        made = sum(_nbytes(v) for v in fresh if v in self.kept or v in self.readers)
         last = [v for v in self.reads[r] if waiting[v] == 1 and v not in self.kept]
         return made - sum(map(_nbytes, last))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tofuse.fusion.alike import likeness
 from tofuse.fusion.axes import Misaligned
@@ -15,11 +15,12 @@ from tofuse.fusion.groups import Group, Groups, both_in_one, roots, sources_of
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.joins import dear_join, is_join
 from tofuse.fusion.lower import lower
-from tofuse.fusion.materialise import CAT, MOST_PIECES, materialise
+from tofuse.fusion.materialise import materialise
 from tofuse.fusion.names import RULE_NAMES, region_name, sibling
 from tofuse.fusion.own_views import own_ranges, own_views
+from tofuse.fusion.placed import place_pieces, why_called
 from tofuse.fusion.sight import MAX_BUFFERS, Sight, is_elementwise
-from tofuse.fusion.storage import is_view, storages
+from tofuse.fusion.storage import is_view, placements, storages
 from tofuse.fusion.weigh import GAIN, Costs, Fits, Judges, dearer, is_uneven, loops_change
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Graph, Op, Value
@@ -69,12 +70,14 @@ def _cut(
     apart: frozenset[frozenset[str]],
     known: Answers,
 ) -> Partition:
+    graph = place_pieces(graph)
     storage = storages(graph)
     real = own_ranges(materialise(graph, storage))
     storage = storage if real is graph else storages(real)
     own = own_views(real, storage)
     storage = storage if own is real else storages(own)
-    return _Partitioner(own, fits, machine, fuel, apart, known, storage).run()
+    part = _Partitioner(own, fits, machine, fuel, apart, known, storage).run()
+    return replace(part, parts=placements(own))
 
 
 @dataclass(eq=False)
@@ -203,10 +206,7 @@ class _Partitioner:
         self.flat[group] = is_elementwise(op)
         self.joins[group] = [op] if is_join(op) else []
         if library:
-            many = op.attr("target") == CAT and len(op.inputs) > MOST_PIECES
-            for s in sources:
-                self.reasons[s, op] = "a cat of many pieces is a call" if many else "library call"
-            return
+            return self.reasons.update(dict.fromkeys(((s, op) for s in sources), why_called(op)))
         gains = {s: (asked_for(s, op), hint(s.result.type.nbytes)) for s in sources}
         for s in sorted(sources, key=gains.__getitem__, reverse=True):
             group = self._try_merge(self.groups.of[s], self.groups.of[op], s, op)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tofuse.ir.dims import Dim, contiguous_strides, exact_div, hint, product, strides_in
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import Strided
+from tofuse.ir.region import Strided, is_placed
 from tofuse.ops.table import Pattern, opdef
 
 
@@ -14,16 +16,64 @@ def storages(graph: Graph) -> dict[Value, Strided]:
     A view that merges dimensions which do not follow each other in memory is not in the answer.
     """
     found = {v: Strided(v, 0, v.layout) for v in graph.inputs}
+    homes = placements(graph)
     for op in graph.ops:
         if not is_view(op):
             for r in op.results:
                 strides = r.layout if op.kind == "opaque" else dense_strides(r)
-                found[r] = Strided(r, 0, strides)
+                found[r] = Strided(r, 0, homes[r].strides if r in homes else strides)
         elif (source := found.get(op.inputs[0])) is not None:
             place = view_storage(op, source)
             if place is not None:
                 found[op.result] = place
     return found
+
+
+def placements(graph: Graph) -> dict[Value, Strided]:
+    """Tensors that own no memory, but are written into a part of a cat's: which part that is."""
+    found: dict[Value, Strided] = {}
+    makers = graph.producers() if any(map(is_placed, graph.ops)) else {}
+    for cat in filter(is_placed, graph.ops):
+        at: Dim = 0
+        for piece in cat.inputs:
+            root, strides, offset = piece_place(piece, cat, at, makers)
+            found[root] = Strided(cat.results[0], offset, strides)
+            at = at + piece.shape[cat.int("dim")]
+    return found
+
+
+def piece_place(
+    piece: Value, cat: Op, at: Dim, makers: Mapping[Value, Op]
+) -> tuple[Value, tuple[Dim, ...], Dim]:
+    """The tensor that a piece of a cat is a view of, and the strides and the offset that it has
+    where the piece lies in the cat, `at` so far along; a view that has gaps itself ends there."""
+    whole = cat.results[0].layout
+    v, strides = piece, whole
+    while v in makers and is_view(makers[v]):
+        before = _strides_before(makers[v], strides)
+        if before is None:
+            break
+        v, strides = makers[v].inputs[0], before
+    return v, strides, product((at, whole[cat.int("dim")]))
+
+
+def _strides_before(view: Op, strides: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
+    """The strides of what is viewed, so that the view has these; of a view that moves dimensions
+    or has more or fewer of one element."""
+    shape = view.inputs[0].shape
+    if view.kind == "permute":
+        found = dict(zip(view.ints("dims"), strides, strict=True))
+        return tuple(found[d] for d in range(len(shape)))
+    long = [s for s, extent in zip(strides, view.result.shape, strict=True) if extent != 1]
+    extents = tuple(d for d in view.result.shape if d != 1)
+    if view.kind != "reshape" or extents != tuple(d for d in shape if d != 1):
+        return None
+    result: list[Dim] = []
+    outer: Dim = 1  # the stride of a dimension of one element here
+    for extent in reversed(shape):
+        result.append(outer if extent == 1 else long.pop())
+        outer = product((result[-1], extent))
+    return tuple(reversed(result))
 
 
 def is_view(op: Op) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Partition, Strided
+from tofuse.ir.region import Partition, Strided, is_placed
 
+LINE = 64  # bytes
 LEAST = 8 << 20  # bytes of a result, whatever the caches
 
 
@@ -20,13 +21,20 @@ def streamed(part: Partition, l3_bytes: int) -> frozenset[Value]:
     """
     found: set[Value] = set()
     most = l3_bytes // 2
+
+    def memory(v: Value) -> Value:
+        root = part.storage[v].root if v in part.storage else v
+        return part.parts[root].root if root in part.parts else root
+
     for k, region in enumerate(part.regions):
-        large = {v for v in region.outputs if hint(v.type.nbytes) >= max(LEAST, most)}
+        made = [v for v in region.outputs if v not in part.parts or _is_aligned(v, part.parts[v])]
+        large = {v for v in made if hint(memory(v).type.nbytes) >= max(LEAST, most)}
         if region.library or not large:
             continue
         between = 0
-        for after in part.regions[k + 1 :]:
-            large -= {_root(part.storage, v) for v in after.inputs}
+        for after in (r for r in part.regions[k + 1 :] if not is_placed(r.ops[-1])):
+            read = {memory(v) for v in after.inputs}
+            large = {v for v in large if memory(v) not in read}
             between += sum(hint(v.type.nbytes) for v in (*after.inputs, *after.outputs))
             if between > most or not large:
                 break
@@ -43,5 +51,7 @@ def with_streams(kernel: Kernel, arguments: tuple[Value, ...], streams: frozense
     return replace(kernel, buffers=buffers)
 
 
-def _root(storage: dict[Value, Strided], v: Value) -> Value:
-    return storage[v].root if v in storage else v
+def _is_aligned(v: Value, home: Strided) -> bool:
+    """Whether a part of a tensor begins with a cache line."""
+    at = home.offset
+    return isinstance(at, int) and at * v.dtype.itemsize % LINE == 0

@@ -9,6 +9,7 @@ from typing import Union
 from tofuse.errors import TofuseError
 
 KERNELS, LIBRARY = "llvm", "aten"  # the executors that are always there
+NOTHING = "nothing"  # runs: other regions have done it
 TRITON = "triton"  # what KERNELS, which stands for our kernels on any device, are on a GPU
 
 

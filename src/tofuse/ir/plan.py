@@ -22,7 +22,7 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run kernel number `kernel` on tensors and sizes.
+    """Run kernel number `kernel` on tensors and sizes; `t_x+64` begins 64 bytes into `t_x`.
 
     Launches one after the other with the same number of a `group` are made as one.
     """

@@ -49,7 +49,7 @@ def reads(step: Step) -> tuple[str, ...]:
     """The tensors a step needs; a library call's stand in its text as t_..."""
     match step:
         case Launch():
-            return tuple(t for t in step.tensors if not t.startswith(INSIDE))
+            return tuple(base_of(t) for t in step.tensors if not t.startswith(INSIDE))
         case Call():
             return tuple(re.findall(r"\bt_\w+", step.args))
         case View():
@@ -58,6 +58,11 @@ def reads(step: Step) -> tuple[str, ...]:
             return step.names
         case Allocate() | Arena():
             return ()
+
+
+def base_of(tensor: str) -> str:
+    """The tensor in which a launch's begins: `t_x` of `t_x+64`, which is 64 bytes behind."""
+    return tensor.partition("+")[0]
 
 
 def makes(step: Step) -> tuple[str, ...]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Loc, Op, Value
+
+PLACED = "placed"  # an attribute of a cat
+
+
+def is_placed(op: Op) -> bool:
+    """Whether it is a cat whose pieces are written where it lies: nothing is left to run."""
+    return (PLACED, True) in op.attrs
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,8 @@ class Partition:
     """A graph cut into regions, in an order that runs; views between regions are in `storage`.
 
     `fusions` are the merges of groups of ops that led there, in the order they were made;
-    `refused` says of each edge that the user wants fused, and that is not, why.
+    `refused` says of each edge that the user wants fused, and that is not, why. `parts` are values
+    that own no memory of their own: they are written where a cat of them lies.
     """
 
     graph: Graph
@@ -78,3 +86,4 @@ class Partition:
     verdicts: tuple[Verdict, ...]
     fusions: tuple[Verdict, ...] = ()
     refused: tuple[Verdict, ...] = ()
+    parts: dict[Value, Strided] = field(default_factory=dict)

@@ -29,6 +29,8 @@ def show_partition(part: Partition) -> str:
             strides = ",".join(map(show_dim, place.strides))
             offset = show_dim(place.offset)
             lines.append(f"place {v.name} = {place.root.name} + {offset} {{{strides}}}")
+    for v, part_of in part.parts.items():
+        lines.append(f"part {v.name} = {part_of.root.name} + {show_dim(part_of.offset)}")
     return "\n".join([*lines, *map(show_verdict, part.verdicts)])
 
 
@@ -68,6 +70,7 @@ class _Parser:
             self.values |= {r.name: r for r in op.results}
             self.ops[op.results[0].name if op.results else f"#{k}"] = op
         storage = {v: Strided(v, 0, v.layout) for v in self.values.values()}
+        parts: dict[Value, Strided] = {}
         regions: list[Region] = []
         verdicts: list[Verdict] = []
         for row in filter(None, map(str.strip, rows)):
@@ -78,13 +81,16 @@ class _Parser:
                 storage[self.value(found["name"])] = Strided(
                     root, parse_dim(found["offset"]), strides
                 )
+            elif found := _PART.fullmatch(row):
+                whole, v = self.value(found["root"]), self.value(found["name"])
+                parts[v] = Strided(whole, parse_dim(found["offset"]), storage[v].strides)
             elif found := _NOWHERE.fullmatch(row):
                 del storage[self.value(found["name"])]
             elif found := _EDGE.fullmatch(row):
                 verdicts.append(_verdict(found))
             else:
                 raise ParseError(f"{row!r} is neither a region nor a place nor a verdict")
-        return Partition(self.graph, tuple(regions), storage, tuple(verdicts))
+        return Partition(self.graph, tuple(regions), storage, tuple(verdicts), parts=parts)
 
     def region(self, found: re.Match[str]) -> Region:
         for name in found["ops"].split():
@@ -125,6 +131,7 @@ _REGION = re.compile(
 _PLACE = re.compile(
     r"place (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+) \{(?P<strides>[^}]*)\}"
 )
+_PART = re.compile(r"part (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+)")
 _NOWHERE = re.compile(r"nowhere (?P<name>\w+)")
 _EDGE = re.compile(
     r"edge (?P<producer>\S+) -> (?P<consumer>\S+) (?P<not>not )?fused: (?P<rule>.*); "

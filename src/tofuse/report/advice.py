@@ -85,6 +85,14 @@ APART: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
+        "^written where",
+        Advice(
+            "Written in place",
+            "A piece of a joined tensor is written where it lies in there: it has no memory of its "
+            "own, and nothing copies it.",
+        ),
+    ),
+    (
         "library call",
         Advice(
             "One side is a library call",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import hint
+from tofuse.ir.executor import NOTHING
 from tofuse.ir.graph import Graph, Loc, Op, Value
-from tofuse.ir.region import Region, Strided, Verdict
+from tofuse.ir.region import Region, Strided, Verdict, is_placed
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ class Report:
     @property
     def launches_after(self) -> int:
         """Kernels, and operators that run whole: library calls."""
-        return len(self.regions)
+        return sum(r.executor != NOTHING for r in self.regions)
 
     def phase(self, phase: str) -> Report:
         """The part about one phase: "forward", "backward" or "inference"."""
@@ -277,8 +278,11 @@ def bytes_before(graph: Graph, views: frozenset[Op]) -> int:
 def region_bytes(region: Region, storage: dict[Value, Strided]) -> int:
     """What the region reads from outside, each tensor once, and writes.
 
-    A view counts with its own elements, but never with more than its tensor has.
+    A view counts with its own elements, but never with more than its tensor has. A cat whose
+    pieces lie in place moves nothing.
     """
+    if is_placed(region.ops[-1]):
+        return 0
     seen: dict[Value, int] = {}
     for v in region.inputs:
         root = storage[v].root if v in storage else v

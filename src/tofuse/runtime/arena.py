@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tofuse.ir.dims import product
 from tofuse.ir.plan import Allocate, Arena, Launch, Plan, Release, Step
-from tofuse.ir.plan_verify import ARENA, makes, reads
+from tofuse.ir.plan_verify import ARENA, base_of, makes, reads
 from tofuse.ir.types import DType
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
@@ -44,7 +44,7 @@ def with_arena(plan: Plan, below: int | None = None) -> Plan:
             case Allocate() if step.name in offsets:
                 continue
             case Launch():
-                tensors = tuple(f"arena+{offsets[t]}" if t in offsets else t for t in step.tensors)
+                tensors = tuple(_inside(t, offsets) for t in step.tensors)
                 steps.append(replace(step, tensors=tensors))
             case Release():
                 names = tuple(n for n in step.names if n not in offsets)
@@ -52,6 +52,13 @@ def with_arena(plan: Plan, below: int | None = None) -> Plan:
             case _:
                 steps.append(step)
     return replace(plan, steps=tuple(steps))
+
+
+def _inside(tensor: str, offsets: Mapping[str, int]) -> str:
+    """A launch's tensor, by the byte of the arena where it begins if it lies there."""
+    base = base_of(tensor)
+    at = int(tensor[len(base) + 1 :] or 0)
+    return f"arena+{offsets[base] + at}" if base in offsets else tensor
 
 
 def _lives(plan: Plan) -> list[_Life]:
@@ -67,7 +74,7 @@ def _lives(plan: Plan) -> list[_Life]:
                 if isinstance(nbytes, int) and step.dtype is not DType.OTHER:
                     sizes[step.name], first[step.name] = nbytes, k
             case Launch():
-                last |= dict.fromkeys(step.tensors, k if step.group is None else ends[step.group])
+                last |= dict.fromkeys(reads(step), k if step.group is None else ends[step.group])
             case Release():
                 continue
             case _:

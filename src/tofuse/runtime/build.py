@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tofuse.ir.dims import Dim, contiguous_strides, hint, show_dim
+from tofuse.ir.dims import Dim, contiguous_strides, hint, product, show_dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
 from tofuse.ir.plan_verify import makes, reads
-from tofuse.ir.region import Partition, Region, Strided
+from tofuse.ir.region import Partition, Region, Strided, is_placed
 from tofuse.ir.types import DType
 from tofuse.runtime.arena import with_arena
 from tofuse.runtime.homes import KernelCall, find_homes, root_of
@@ -100,12 +100,16 @@ class _Builder:
     views: dict[Value, str] = field(default_factory=dict)
     fresh: list[Allocate] = field(default_factory=list)  # results of library calls, ours alone
     homes: dict[Value, Value] = field(default_factory=dict)  # results made in an argument's memory
+    begun: set[Value] = field(default_factory=set)  # cats of such parts
+    loose: dict[Value, None] = field(default_factory=dict)  # parts that PyTorch made elsewhere
 
     def run(self) -> Plan:
         returned = [r for r in self.signature.results if isinstance(r, Value)]
         self.homes = find_homes(self.part, self.signature.writes, returned, self.calls)
         for k, region in enumerate(self.part.regions):
-            if region in self.calls:
+            if is_placed(region.ops[-1]):
+                self._join(region.ops[-1])
+            elif region in self.calls:
                 self._launch(region, self.calls[region])
             elif region.library:
                 op = region.ops[0]
@@ -158,19 +162,28 @@ class _Builder:
 
     # -- steps -----------------------------------------------------------------------------------
 
+    def _part(self, v: Value) -> Strided | None:
+        """Where a value lies in a cat, if it was written there."""
+        return None if v in self.loose else self.part.parts.get(v)
+
     def _memory(self, v: Value) -> str:
-        """The name of the tensor whose memory a value that owns memory has."""
-        return variable(self.homes.get(v, v))
+        """For a launch, where a value that owns memory, or is a part of a cat, begins."""
+        part = self._part(v)
+        if part is None:
+            return variable(self.homes.get(v, v))
+        nbytes = product((part.offset, v.dtype.itemsize))
+        return f"{variable(part.root)}+{nbytes}" if isinstance(nbytes, int) else self._tensor(v)
 
     def _tensor(self, v: Value) -> str:
         """The name of a tensor that is the value, made as a view where it shares memory."""
         place = self.part.storage[v]
-        if place.root is v:
+        if place.root is v and self._part(v) is None:
             return self._memory(v)
         if v not in self.views:
             name = self.views[v] = variable(v)
-            source = self._memory(place.root)
-            self.steps.append(View(name, source, v.shape, place.strides, place.offset))
+            part = self._part(place.root) or Strided(place.root, 0, place.strides)
+            source, offset = self._memory(part.root), part.offset + place.offset
+            self.steps.append(View(name, source, v.shape, place.strides, offset))
         return self.views[v]
 
     def _allocate(self, v: Value) -> None:
@@ -182,11 +195,30 @@ class _Builder:
 
     def _launch(self, region: Region, call: KernelCall) -> None:
         for v in region.outputs:
-            if v not in self.homes:
+            part = self._part(v)
+            if part is not None:
+                self._begin(part.root)
+            elif v not in self.homes:
                 self._allocate(v)
         names = tuple(self._memory(v) for v in call.arguments)
         sizes = tuple(map(show_dim, call.sizes))
         self.steps.append(Launch(call.kernel, region.name, names, sizes))
+
+    def _begin(self, cat: Value) -> None:
+        """Allocate a cat before the first of its parts is written."""
+        if cat not in self.begun:
+            self._allocate(cat)
+            self.begun.add(cat)
+
+    def _join(self, op: Op) -> None:
+        """What PyTorch made of a cat's parts is copied there; the others are there."""
+        (cat,) = op.results
+        self._begin(cat)
+        for v in (v for v in self.loose if self.part.parts[v].root is cat):
+            part = self.part.parts[v]
+            name = f"{variable(v)}_part"
+            self.steps.append(View(name, variable(cat), v.shape, part.strides, part.offset))
+            self.steps.append(Call("aten.copy_.default", f"{name}, {variable(v)}", (), (), ()))
 
     def _copy_back(self) -> None:
         """Give arguments their new values where these were made elsewhere."""
@@ -225,6 +257,7 @@ class _Builder:
 
     def _fallback(self, region: Region, number: int) -> None:
         region = from_tensors(region, self.part)
+        self.loose |= dict.fromkeys(v for v in region.outputs if v in self.part.parts)
         tensors = ", ".join(self._tensor(v) for v in region.inputs)
         names = tuple(variable(v) for v in region.outputs)
         strides = tuple(self.part.storage[v].strides for v in region.outputs)

@@ -13,6 +13,7 @@ from torch.autograd import profiler
 
 from tofuse.ir.dims import Dim, product, show_dim
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
+from tofuse.ir.plan_verify import ARENA
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
 from tofuse.runtime.clock import Clock, now
@@ -161,9 +162,9 @@ def _group_source(launches: Sequence[Launch]) -> list[str]:
 
 
 def _address(tensor: str) -> str:
-    if tensor.startswith("arena+"):
-        return f"base + {tensor.removeprefix('arena+')}"
-    return f"{tensor}.data_ptr()"
+    name, _, at = tensor.partition("+")
+    begin = "base" if name == ARENA else f"{name}.data_ptr()"
+    return f"{begin} + {at}" if at not in ("", "0") else begin
 
 
 def _call_source(step: Call) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tofuse.ir.plan import Allocate, Call, Launch, Step, View
-from tofuse.ir.plan_verify import reads
+from tofuse.ir.plan_verify import base_of, reads
 
 Pairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers
 
@@ -45,7 +45,8 @@ def in_place(
 def _fits(old: Allocate, new: Allocate | None, step: Launch, last: int, now: int) -> bool:
     if new is None or last != now or old.name == new.name:
         return False
-    if step.tensors.count(old.name) != 1 or step.tensors.count(new.name) != 1:
+    bases = [base_of(t) for t in step.tensors]
+    if bases.count(old.name) != 1 or bases.count(new.name) != 1:
         return False
     return (old.shape, old.strides, old.dtype) == (new.shape, new.strides, new.dtype)
 
@@ -68,7 +69,8 @@ def renamed(step: Step, old: str, new: str) -> Step:
     """A step that reads `new` where it read `old`."""
     match step:
         case Launch():
-            return replace(step, tensors=tuple(new if t == old else t for t in step.tensors))
+            tensors = (new + t[len(old) :] if base_of(t) == old else t for t in step.tensors)
+            return replace(step, tensors=tuple(tensors))
         case View():
             return replace(step, source=new if step.source == old else step.source)
         case Call():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import hint, product
 from tofuse.ir.plan import Allocate, Launch, Plan, Release, Step, View
+from tofuse.ir.plan_verify import base_of
 
 LATE_BYTES = 1 << 20  # of tensors that may live side by side, though one could follow the other
 
@@ -59,6 +60,7 @@ class _Grouping:
     before: list[Step] = field(default_factory=list)
     levels: list[list[Launch]] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+    parts: dict[str, dict[str, None]] = field(default_factory=dict)  # of tensors: t_x+64
     read_at: dict[str, int] = field(default_factory=dict)  # the last level that reads a tensor
     written_at: dict[str, int] = field(default_factory=dict)
     late: int = 0
@@ -98,19 +100,29 @@ class _Grouping:
             self._flush()
             self.steps.append(step)
             return
-        tensors = [self.memory.get(t, t) for t in step.tensors]
+        touched = [(t, w) for t, w in zip(step.tensors, writes, strict=True)]
+        touched = [(part, w) for t, w in touched for part in self._parts(t)]
         level = 0
-        for t, writing in zip(tensors, writes, strict=True):
+        for t, writing in touched:
             level = max(level, self.written_at.get(t, -1) + 1)
             if writing:
                 level = max(level, self.read_at.get(t, -1) + 1)
-        for t, writing in zip(tensors, writes, strict=True):
+        for t, writing in touched:
             at = self.written_at if writing else self.read_at
             at[t] = max(level, at.get(t, -1))
         if level == len(self.levels):
             self.levels.append([])
         self.levels[level].append(step)
         self.since.append(step)
+
+    def _parts(self, tensor: str) -> tuple[str, ...]:
+        """What to look at for it: a part by itself, all parts with what they are parts of."""
+        memory = self.memory.get(tensor, tensor)
+        base = base_of(memory)
+        if base != memory:
+            self.parts.setdefault(base, {})[memory] = None
+            return (memory,)
+        return (memory, *self.parts.get(memory, ()))
 
     def _flush(self) -> None:
         if any(len(launches) > 1 for launches in self.levels):

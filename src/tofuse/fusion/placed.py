@@ -1,0 +1,148 @@
+"""Graph -> Graph: the pieces of a long cat are written where it lies, so that nothing copies them.
+
+A kernel's result that only owns memory until a cat has copied it need not: it is written into its
+part of the cat. What is something else already, as a view, an argument, a result of a library
+call or of the program, is copied there by a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tofuse.fusion.storage import dense_strides, is_view, piece_place, view_storage
+from tofuse.ir.dims import Dim, hint
+from tofuse.ir.graph import Attr, Graph, Op, Value
+from tofuse.ir.region import PLACED, Strided, is_placed
+from tofuse.ir.types import DType
+from tofuse.ops.shapes import make_op
+
+CAT = "aten.cat.default"
+MOST_PIECES = 6  # of a cat in a kernel: so many loops without masks take the place of one
+LEAST_RUN = 64  # bytes of a piece that lie next to each other; shorter ones PyTorch copies
+
+
+def place_pieces(graph: Graph) -> Graph:
+    """Cats of more pieces than a kernel takes are library calls after this, or nothing at all."""
+    return _Placing(graph).run() if any(map(_is_long_cat, graph.ops)) else graph
+
+
+def _is_long_cat(op: Op) -> bool:
+    return op.kind == "cat" and len(op.inputs) > MOST_PIECES
+
+
+def why_called(op: Op) -> str:
+    """Why a library call is not fused with what it reads."""
+    if is_placed(op):
+        return "written where the cat lies"
+    many = op.attr("target") == CAT and len(op.inputs) > MOST_PIECES
+    return "a cat of many pieces is a call" if many else "library call"
+
+
+@dataclass(eq=False)
+class _Placing:
+    graph: Graph
+    makers: Mapping[Value, Op] = field(default_factory=dict)
+    users: Mapping[Value, Sequence[Op]] = field(default_factory=dict)
+    returned: Collection[Value] = ()
+    names: set[str] = field(default_factory=set)
+    taken: set[Value] = field(default_factory=set)  # roots that lie in a cat
+
+    def run(self) -> Graph:
+        graph = self.graph
+        self.makers, self.users = graph.producers(), graph.users()
+        self.returned = {self._root(v) for v in graph.outputs if v is not None}
+        self.names = {v.name for op in graph.ops for v in op.results}
+        self.names |= {v.name for v in graph.inputs}
+        ops: list[Op] = []
+        for op in graph.ops:
+            if _is_long_cat(op):
+                ops += self._placed(op)
+            else:
+                ops.append(op)
+        return replace(graph, ops=tuple(ops))
+
+    def _placed(self, cat: Op) -> list[Op]:
+        """A library call, or what is left of it with the copies before."""
+        call = _by_library(cat)
+        if not _is_placeable(cat):
+            return [call]
+        at: Dim = 0
+        fit: dict[int, Value] = {}
+        for k, piece in enumerate(cat.inputs):
+            root, strides, _ = piece_place(piece, call, at, self.makers)
+            if root not in self.taken and self._is_free(root, strides):
+                fit[k] = root
+                self.taken.add(root)
+            at = at + piece.shape[cat.int("dim")]
+        sizes = [hint(v.type.nbytes) for v in cat.inputs]
+        if 2 * sum(sizes[k] for k in fit) < sum(sizes):
+            self.taken.difference_update(fit.values())
+            return [call]
+        copies = {k: self._copy(v, cat) for k, v in enumerate(cat.inputs) if k not in fit}
+        pieces = tuple(copies[k].result if k in copies else v for k, v in enumerate(cat.inputs))
+        left = replace(call, operands=pieces, attrs=(*call.attrs, (PLACED, True)))
+        return [*copies.values(), left]
+
+    def _root(self, v: Value) -> Value:
+        while v in self.makers and is_view(self.makers[v]):
+            v = self.makers[v].inputs[0]
+        return v
+
+    def _is_free(self, root: Value, strides: tuple[Dim, ...]) -> bool:
+        """Whether it is a kernel's, for kernels alone if it lies otherwise than by itself."""
+        maker = self.makers.get(root)
+        if maker is None or maker.kind == "opaque" or is_view(maker) or _is_long_cat(maker):
+            return False
+        if root in self.returned:
+            return False
+        return _alike(root, strides) or self._is_readable(Strided(root, 0, strides), root)
+
+    def _is_readable(self, place: Strided, v: Value) -> bool:
+        """Whether no library call reads it, and every view of it has strides."""
+        for op in self.users.get(v, ()):
+            if op.kind == "opaque":
+                return False
+            if is_view(op):
+                viewed = view_storage(op, place)
+                if viewed is None or not self._is_readable(viewed, op.result):
+                    return False
+        return True
+
+    def _copy(self, v: Value, cat: Op) -> Op:
+        name = f"{v.name}_placed"
+        while name in self.names:
+            name += "_"
+        self.names.add(name)
+        return make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=cat)
+
+
+def _by_library(cat: Op) -> Op:
+    """PyTorch's own operator in the place of a cat."""
+    pieces = ", ".join(f"${k}" for k in range(len(cat.inputs)))
+    attrs: dict[str, Attr] = {"target": CAT, "args": f"[{pieces}], {cat.int('dim')}"}
+    attrs |= {"shape": cat.result.shape, "dtype": cat.result.dtype, "dim": cat.int("dim")}
+    made = make_op("opaque", cat.inputs, attrs, name=cat.result.name, like=cat)
+    return replace(made, results=cat.results)
+
+
+def _is_placeable(cat: Op) -> bool:
+    v = cat.result
+    here = v.type.device == "cpu" and v.dtype is not DType.OTHER and hint(v.type.numel) > 0
+    return here and _alike(v, v.layout) and _is_long(cat)
+
+
+def _is_long(cat: Op) -> bool:
+    """Whether pieces lie whole in the cat, or in runs that are long enough on the average."""
+    whole, dim = cat.result.layout, cat.int("dim")
+    step = hint(whole[dim])
+    if all(hint(s) <= step or n == 1 for s, n in zip(whole, cat.result.shape, strict=True)):
+        return True
+    run = step * hint(cat.result.shape[dim]) * cat.result.dtype.itemsize
+    return run >= LEAST_RUN * len(cat.inputs)
+
+
+def _alike(root: Value, strides: tuple[Dim, ...]) -> bool:
+    """Whether it lies so by itself."""
+    own = dense_strides(root)
+    return all(a == b or n == 1 for a, b, n in zip(own, strides, root.shape, strict=True))
