@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch.fx import Node
 
@@ -14,7 +17,6 @@ from tofuse.capture.windows import (
     Place,
     Windows,
     numbers,
-    pair,
     pieces,
     windows_of,
 )
@@ -22,14 +24,13 @@ from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
-NO_GAPS = (1, 1)
 MOST_ELEMENTS = 1 << 31  # of an image, whose places are compared in 32 bits
 
 
-def max_pool(call: Call) -> tuple[Value, ...]:
+def max_pool(call: Call, rank: int) -> tuple[Value, ...]:
     """The largest of each window, and where it is in the image, row by row."""
     values, places = (call.type_of(t) for t in call.node.meta["val"])
-    windows = windows_of(call, values.shape, pair(call.integers("dilation")))
+    windows = windows_of(call, values.shape, rank, "dilation")
     if not values.dtype.is_float:
         raise Refused("the pooled values are no floats")
     if _asks_places(call.node):
@@ -45,35 +46,38 @@ def _asks_places(node: Node) -> bool:
     return any(u.target is not operator.getitem or u.args[1] != 0 for u in node.users)
 
 
-def _with_places(call: Call, windows: tuple[Windows, Windows]) -> tuple[Value, ...]:
+def _with_places(call: Call, windows: tuple[Windows, ...]) -> tuple[Value, ...]:
     """A later value takes the place of the best if it is larger, or a NaN."""
     x, build = call.tensor("self"), call.build
-    _, width = _fixed(x.shape[-2:])
+    scales = _scales(x.shape[-len(windows) :])
+    offsets = itertools.product(
+        *([k * w.gap * n for k in range(w.size)] for w, n in zip(windows, scales, strict=True))
+    )
     best: Value | None = None
-    for k, piece in enumerate(pieces(build, x, windows, float("-inf"))):
-        row, column = divmod(k, windows[1].size)
-        offset = Scalar(row * windows[0].gap * width + column * windows[1].gap)
+    for piece, at in zip(pieces(build, x, windows, float("-inf")), offsets, strict=True):
         if best is None:
-            best, place = piece, _first_places(build, piece.shape, windows, width)
+            best, place = piece, _first_places(build, piece.shape, windows, scales)
             continue
+        offset = Scalar(sum(at))
         larger = build.emit("gt", (piece, best), {})
         better = build.emit("logical_or", (larger, build.emit("isnan", (piece,), {})), {})
         best = build.emit("where", (better, piece, best), {})
         place = build.emit("where", (better, offset, place), {})
     assert best is not None
-    corners = [(-w.low * n, w.step * n, w.count) for w, n in zip(windows, (width, 1), strict=True)]
-    for begin in numbers(build, place.shape[:-2], corners):
+    corners = [(-w.low * n, w.step * n, w.count) for w, n in zip(windows, scales, strict=True)]
+    for begin in numbers(build, place.shape[: -len(windows)], corners):
         place = build.emit("add", (place, begin), {})
     return best, build.convert(place, DType.I64)
 
 
 def _first_places(
-    build: Builder, shape: tuple[Dim, ...], windows: tuple[Windows, Windows], width: int
+    build: Builder, shape: tuple[Dim, ...], windows: tuple[Windows, ...], scales: Sequence[int]
 ) -> Value:
     """How far behind its begin the first place of each window lies that is in the image."""
-    outside = numbers(build, shape[:-2], [(w.low, -w.step, w.count) for w in windows])
+    outer = shape[: -len(windows)]
+    outside = numbers(build, outer, [(w.low, -w.step, w.count) for w in windows])
     total = build.full(shape, Scalar(0), DType.I32)
-    for w, elements, scale in zip(windows, outside, (width, 1), strict=True):
+    for w, elements, scale in zip(windows, outside, scales, strict=True):
         for place in range(0, min(w.low, w.size * w.gap), w.gap):
             beyond = build.emit("gt", (elements, Scalar(place)), {})
             step = (beyond, Scalar(w.gap * scale), Scalar(0))
@@ -82,18 +86,19 @@ def _first_places(
     return total
 
 
-def _fixed(extents: tuple[Dim, ...]) -> tuple[int, int]:
-    height, width = extents
-    if not isinstance(height, int) or not isinstance(width, int) or height * width > MOST_ELEMENTS:
+def _scales(extents: tuple[Dim, ...]) -> list[int]:
+    """How far apart neighbours along each dimension are in an image."""
+    fixed = [n for n in extents if isinstance(n, int)]
+    if len(fixed) < len(extents) or math.prod(fixed) > MOST_ELEMENTS:
         raise Refused("images of sizes that are not fixed, or too large")
-    return height, width
+    return [math.prod(fixed[d + 1 :]) for d in range(len(fixed))]
 
 
-def max_pool_gradient(call: Call) -> Value:
+def max_pool_gradient(call: Call, rank: int) -> Value:
     """To each element, from all windows whose largest value it is."""
     grad, out, build = call.tensor("grad_output"), call.out, call.build
-    windows = windows_of(call, grad.shape, pair(call.integers("dilation")))
-    _fixed(out.shape[-2:])
+    windows = windows_of(call, grad.shape, rank, "dilation")
+    _scales(out.shape[-rank:])
     dtype = _wide(out.dtype)
     gradient = Gradient(call, windows, dtype)
     given = gradient.padded(build.convert(grad, dtype), 0.0)
@@ -106,10 +111,10 @@ def max_pool_gradient(call: Call) -> Value:
     return build.convert(gradient.gather(say), out.dtype)
 
 
-def avg_pool(call: Call) -> Value:
+def avg_pool(call: Call, rank: int) -> Value:
     """The sums of the windows over their sizes, in float32 for the halves."""
     out, build = call.out, call.build
-    windows = windows_of(call, out.shape, NO_GAPS)
+    windows = windows_of(call, out.shape, rank)
     count = _divisor(call, windows)
     x = build.convert(call.tensor("self"), _wide(out.dtype))
     total: Value | None = None
@@ -120,10 +125,10 @@ def avg_pool(call: Call) -> Value:
     return build.convert(mean, out.dtype)
 
 
-def avg_pool_gradient(call: Call) -> Value:
+def avg_pool_gradient(call: Call, rank: int) -> Value:
     """To each element, from all windows it is in, what they give to each of theirs."""
     grad, out, build = call.tensor("grad_output"), call.out, call.build
-    windows = windows_of(call, grad.shape, NO_GAPS)
+    windows = windows_of(call, grad.shape, rank)
     count = _divisor(call, windows)
     dtype = _wide(out.dtype)
     share = build.emit("div", (build.convert(grad, dtype), Scalar(float(count))), {})
@@ -132,45 +137,47 @@ def avg_pool_gradient(call: Call) -> Value:
     return build.convert(gradient.gather(lambda residue, of: of(shares)), out.dtype)
 
 
-def adaptive_avg_pool(call: Call) -> Value:
+def adaptive_avg_pool(call: Call, rank: int) -> Value:
     """The means of windows that all have one size: no element lies in two."""
     x, out, build = call.tensor("self"), call.out, call.build
-    steps = _whole_steps(x.shape, out.shape)
-    rank, dtype = len(out.shape), _wide(out.dtype)
-    shape = (*out.shape[:-1], steps[0], out.shape[-1], steps[1])
-    apart = build.reshape(build.convert(x, dtype), shape)
-    total = build.reduce("sum", apart, (rank - 1, rank + 1), dtype)
-    mean = build.emit("div", (total, Scalar(float(steps[0] * steps[1]))), {})
+    steps, dtype = _whole_steps(x.shape[-rank:], out.shape[-rank:]), _wide(out.dtype)
+    outer = out.shape[:-rank]
+    shape = (*outer, *_interleaved(out.shape[-rank:], steps))
+    inside = tuple(range(len(outer) + 1, len(shape), 2))
+    total = build.reduce("sum", build.reshape(build.convert(x, dtype), shape), inside, dtype)
+    mean = build.emit("div", (total, Scalar(float(math.prod(steps)))), {})
     return build.convert(mean, out.dtype)
 
 
-def adaptive_avg_pool_gradient(call: Call) -> Value:
+def adaptive_avg_pool_gradient(call: Call, rank: int) -> Value:
     """To each element its share of its window's."""
     grad, out, build = call.tensor("grad_output"), call.out, call.build
-    steps = _whole_steps(out.shape, grad.shape)
-    outer, (rows, columns) = grad.shape[:-2], grad.shape[-2:]
-    dtype, rank = _wide(out.dtype), len(outer)
+    steps, dtype = _whole_steps(out.shape[-rank:], grad.shape[-rank:]), _wide(out.dtype)
+    outer = grad.shape[:-rank]
     share = build.convert(grad, dtype)
-    share = build.emit("div", (share, Scalar(float(steps[0] * steps[1]))), {})
-    wide = build.broadcast(
-        share, (*outer, rows, steps[0], columns, steps[1]), (*range(rank + 1), rank + 2)
-    )
+    share = build.emit("div", (share, Scalar(float(math.prod(steps)))), {})
+    shape = (*outer, *_interleaved(grad.shape[-rank:], steps))
+    wide = build.broadcast(share, shape, (*range(len(outer)), *range(len(outer), len(shape), 2)))
     return build.convert(build.reshape(wide, out.shape), out.dtype)
 
 
-def _whole_steps(image: tuple[Dim, ...], pooled: tuple[Dim, ...]) -> tuple[int, int]:
-    """Elements a window along each of the last two dimensions."""
+def _interleaved(counts: tuple[Dim, ...], steps: Sequence[int]) -> tuple[Dim, ...]:
+    return tuple(n for pair in zip(counts, steps, strict=True) for n in pair)
+
+
+def _whole_steps(image: tuple[Dim, ...], pooled: tuple[Dim, ...]) -> list[int]:
+    """Elements a window along each dimension."""
     found = []
-    for extent, count in zip(image[-2:], pooled[-2:], strict=True):
+    for extent, count in zip(image, pooled, strict=True):
         if not isinstance(extent, int) or not isinstance(count, int):
             raise Refused("sizes that are not fixed")
         if not count or not extent or extent % count:
             raise Refused("windows of several sizes")
         found.append(extent // count)
-    return found[0], found[1]
+    return found
 
 
-def _divisor(call: Call, windows: tuple[Windows, Windows]) -> int:
+def _divisor(call: Call, windows: tuple[Windows, ...]) -> int:
     """The size of every window, or what is given in its place."""
     if not call.out.dtype.is_float:
         raise Refused("the pooled values are no floats")
@@ -179,7 +186,7 @@ def _divisor(call: Call, windows: tuple[Windows, Windows]) -> int:
     padded = any(w.low for w in windows) and not call.flag("count_include_pad")
     if padded or (call.flag("ceil_mode") and any(w.high for w in windows)):
         raise Refused("windows of several sizes")
-    return windows[0].size * windows[1].size
+    return math.prod(w.size for w in windows)
 
 
 def _wide(dtype: DType) -> DType:
@@ -187,11 +194,16 @@ def _wide(dtype: DType) -> DType:
     return DType.F32 if dtype.is_half else dtype
 
 
+RANKED: dict[str, Callable[..., Value | tuple[Value, ...]]] = {
+    "aten.max_pool{}d_with_indices": max_pool,
+    "aten.max_pool{}d_with_indices_backward": max_pool_gradient,
+    "aten.avg_pool{}d": avg_pool,
+    "aten.avg_pool{}d_backward": avg_pool_gradient,
+    "aten._adaptive_avg_pool{}d": adaptive_avg_pool,
+    "aten._adaptive_avg_pool{}d_backward": adaptive_avg_pool_gradient,
+}
 POOLING: dict[str, Rule] = {
-    "aten.max_pool2d_with_indices": max_pool,
-    "aten.max_pool2d_with_indices_backward": max_pool_gradient,
-    "aten.avg_pool2d": avg_pool,
-    "aten.avg_pool2d_backward": avg_pool_gradient,
-    "aten._adaptive_avg_pool2d": adaptive_avg_pool,
-    "aten._adaptive_avg_pool2d_backward": adaptive_avg_pool_gradient,
+    name.format(rank): functools.partial(rule, rank=rank)
+    for name, rule in RANKED.items()
+    for rank in (2, 3)
 }

@@ -1,4 +1,4 @@
-"""Windows over the last two dimensions of images, and what their elements get from them.
+"""Windows over the last two or three dimensions, and what their elements get from them.
 
 What is at one place of all windows is a slice. The other way round, an element adds up what all
 windows say of it that it lies in. Which these are depends on how far into a step it lies, so that
@@ -8,19 +8,20 @@ each of these residues is a sum of its own; the results are laid side by side.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Call
-from tofuse.ir.dims import Dim
+from tofuse.ir.dims import Dim, contiguous_strides, hint
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType
 
-MOST_PLACES = 25  # of a window; each is a read and an operation
+MOST_PLACES = 27  # of a window; each is a read and an operation
 MOST_RESIDUES = 16
 
-Place = tuple[int, int]  # in a window
+Place = tuple[int, ...]  # in a window
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,23 @@ class Windows:
     count: Dim
 
 
-def pair(numbers: tuple[int, ...]) -> tuple[int, int]:
-    return numbers[0], numbers[-1]
+def windows_of(call: Call, shape: Sequence[Dim], rank: int, gaps: str = "") -> tuple[Windows, ...]:
+    """The windows of a pooling of `self` over its last `rank` dimensions, whose result has that
+    shape; `gaps` names the argument that says how far apart elements of a window are."""
 
+    def each(name: str) -> tuple[int, ...]:
+        given = call.integers(name)
+        return given if len(given) == rank else given * rank
 
-def windows_of(call: Call, shape: Sequence[Dim], gaps: tuple[int, int]) -> tuple[Windows, Windows]:
-    """The windows of a pooling of `self` whose result has that shape."""
-    sizes = pair(call.integers("kernel_size"))
-    steps = pair(call.integers("stride") or call.integers("kernel_size"))
-    lows, ceil = pair(call.integers("padding")), call.flag("ceil_mode")
-    if sizes[0] * sizes[1] > MOST_PLACES:
+    sizes, lows, ceil = each("kernel_size"), each("padding"), call.flag("ceil_mode")
+    steps = each("stride" if call.integers("stride") else "kernel_size")
+    if math.prod(sizes) > MOST_PLACES:
         raise Refused(f"a window has more than {MOST_PLACES} places")
-    extents = call.tensor("self").shape[-2:]
+    extents = call.tensor("self").shape[-rank:]
+    apart = each(gaps) if gaps else (1,) * rank
     found = []
     for extent, count, size, step, gap, low in zip(
-        extents, shape[-2:], sizes, steps, gaps, lows, strict=True
+        extents, shape[-rank:], sizes, steps, apart, lows, strict=True
     ):
         reach = (count + -1) * step + (size - 1) * gap + 1
         high = reach + extent * -1 + -low
@@ -59,12 +62,10 @@ def windows_of(call: Call, shape: Sequence[Dim], gaps: tuple[int, int]) -> tuple
         found.append(
             Windows(size, step, gap, low, max(0, high) if isinstance(high, int) else 0, count)
         )
-    return found[0], found[1]
+    return tuple(found)
 
 
-def pieces(
-    build: Builder, x: Value, windows: tuple[Windows, Windows], fill: float
-) -> Iterator[Value]:
+def pieces(build: Builder, x: Value, windows: tuple[Windows, ...], fill: float) -> Iterator[Value]:
     """What is at each place of all windows, in the order in which PyTorch goes."""
     x = _padded(build, x, [(w.low, w.high) for w in windows], fill)
     for place in itertools.product(*(range(w.size) for w in windows)):
@@ -105,12 +106,12 @@ Say = Callable[[Place, Callable[[Value], Value]], Value]
 class Gradient:
     """What the elements of images get from windows over them."""
 
-    def __init__(self, call: Call, windows: tuple[Windows, Windows], dtype: DType):
+    def __init__(self, call: Call, windows: tuple[Windows, ...], dtype: DType):
         """Of the result of a call, summed in `dtype`."""
-        shape, laid = call.out.shape, call.node.meta["val"]
-        self.build, self.outer, self.dtype = call.build, shape[:-2], dtype
-        self.lines = [_line(w, e) for w, e in zip(windows, shape[-2:], strict=True)]
-        if windows[0].step * windows[1].step > MOST_RESIDUES:
+        shape, laid, rank = call.out.shape, call.node.meta["val"], len(windows)
+        self.build, self.outer, self.dtype = call.build, shape[:-rank], dtype
+        self.lines = [_line(w, e) for w, e in zip(windows, shape[-rank:], strict=True)]
+        if math.prod(w.step for w in windows) > MOST_RESIDUES:
             raise Refused(f"windows more than {MOST_RESIDUES} elements apart")
         self.whole = all(n.extent % n.windows.step == 0 for n in self.lines)
         if not self.whole and laid.stride(-1) != 1:
@@ -123,43 +124,52 @@ class Gradient:
     def gather(self, say: Say) -> Value:
         """The sum over all windows of `say(residue, of)`; `of` takes what is padded to what the
         windows hold that elements of this residue are in."""
-        rank, build = len(self.outer), self.build
-        apart = []
-        for r in range(self.lines[0].windows.step):
-            row = [self._one((r, s), say) for s in range(self.lines[1].windows.step)]
-            apart.append(build.cat(row, rank + 3))
+        build = self.build
         extents = [n.count * n.windows.step for n in self.lines]
-        steps = build.reshape(build.cat(apart, rank + 1), (*self.outer, *extents))
+        steps = build.reshape(self._side_by_side((), say), (*self.outer, *extents))
         if self.whole:
             return steps
         return build.copy(_part(build, steps, [(0, n.extent, 1) for n in self.lines]))
+
+    def _side_by_side(self, residue: Place, say: Say) -> Value:
+        """All whose residues along the first dimensions are these."""
+        d = len(residue)
+        if d == len(self.lines):
+            return self._one(residue, say)
+        steps = range(self.lines[d].windows.step)
+        found = [self._side_by_side((*residue, r), say) for r in steps]
+        return self.build.cat(found, len(self.outer) + 2 * d + 1)
 
     def _one(self, residue: Place, say: Say) -> Value:
         total: Value | None = None
         counts = [n.count for n in self.lines]
         found = [n.starts(r) for n, r in zip(self.lines, residue, strict=True)]
-        for i, j in itertools.product(*found):
-            parts = [(i, counts[0], 1), (j, counts[1], 1)]
+        for starts in itertools.product(*found):
+            parts = [(start, count, 1) for start, count in zip(starts, counts, strict=True)]
             said = say(residue, lambda x: _part(self.build, x, parts))  # noqa: B023
             total = said if total is None else self.build.emit("add", (total, said), {})
         if total is None:
             total = self.build.full((*self.outer, *counts), Scalar(0.0), self.dtype)
-        return self.build.reshape(total, (*self.outer, counts[0], 1, counts[1], 1))
+        apart = (extent for count in counts for extent in (count, 1))
+        return self.build.reshape(total, (*self.outer, *apart))
 
     def positions(self, residue: Place) -> Value:
         """Of elements of that residue in their image, row by row; int32."""
+        scales = contiguous_strides(tuple(n.extent for n in self.lines))
         found = [
-            (r * scale, n.windows.step * scale, n.count)
-            for n, r, scale in zip(self.lines, residue, (self.lines[1].extent, 1), strict=True)
+            (r * hint(scale), n.windows.step * hint(scale), n.count)
+            for n, r, scale in zip(self.lines, residue, scales, strict=True)
         ]
-        rows, columns = numbers(self.build, self.outer, found)
-        return self.build.emit("add", (rows, columns), {})
+        first, *others = numbers(self.build, self.outer, found)
+        for other in others:
+            first = self.build.emit("add", (first, other), {})
+        return first
 
 
 def numbers(
     build: Builder, outer: tuple[Dim, ...], lines: Sequence[tuple[int, int, Dim]]
-) -> tuple[Value, Value]:
-    """start, start + step, ... along each of the last two dimensions, the same along the others.
+) -> list[Value]:
+    """start, start + step, ... along each of the last dimensions, the same along the others.
 
     `lines`: start, step and count of each; int32.
     """
@@ -173,17 +183,17 @@ def numbers(
             "dtype": DType.I32,
         }
         found.append(build.broadcast(build.emit("iota", (), attrs), shape, (d,)))
-    return found[0], found[1]
+    return found
 
 
 def _padded(build: Builder, x: Value, around: Sequence[tuple[int, int]], fill: float) -> Value:
-    outer = (0,) * (len(x.shape) - 2)
+    outer = (0,) * (len(x.shape) - len(around))
     low, high = zip(*around, strict=True)
     return build.pad(x, (*outer, *low), (*outer, *high), Scalar(fill))
 
 
 def _part(build: Builder, x: Value, parts: Sequence[tuple[int, Dim, int]]) -> Value:
-    """(start, extent, step) along each of the last two dimensions."""
-    for d, (start, extent, step) in enumerate(parts, len(x.shape) - 2):
+    """(start, extent, step) along each of the last dimensions."""
+    for d, (start, extent, step) in enumerate(parts, len(x.shape) - len(parts)):
         x = build.slice(x, d, start, extent, step)
     return x
