@@ -35,6 +35,7 @@ from tofuse.judge import Judge, gpu_misfit
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.passes.near_misses import near_misses
+from tofuse.passes.own_results import own_results
 from tofuse.report.model import (
     LITTLE,
     GraphReport,
@@ -92,6 +93,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
     """A callable for a captured program: flat arguments in one list to a list of results."""
     stages = Stages(phase, config.show, config.dump)
     graph = run_passes(captured.graph)
+    graph = own_results(graph, captured.graph, _seen(captured, phase))
     stages.done("passes")
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
@@ -141,6 +143,16 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
         )
     )
     return made.load(clock)
+
+
+def _seen(captured: Captured, phase: str) -> set[Value]:
+    """The results that the caller gets, and may write: no gradients, and nothing that is saved."""
+    if phase == "backward":
+        return set()
+    count = None
+    if phase == "forward" and captured.memory is not None:
+        count = captured.memory.results
+    return {r for r in captured.results[:count] if isinstance(r, Value)}
 
 
 def _derived(captured: Captured) -> bool:

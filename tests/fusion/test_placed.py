@@ -186,3 +186,44 @@ def test_the_cat_s_memory_counts_once():
     again = parse_partition(show_partition(part))
     assert show_partition(again) == show_partition(part)
     assert {v.name: p.offset for v, p in again.parts.items()} == {f"p{k}": 32 * k for k in range(8)}
+
+
+def heavy(x):
+    return torch.cat([x.sin(), x.cos(), (2 * x).sin(), (2 * x).cos(), x], -1)
+
+
+def reduced(x):
+    return torch.cat([x.softmax(-1), F.layer_norm(x, x.shape[-1:]), x * 2], -1).tanh()
+
+
+def summed(x):
+    y = torch.cat([x.softmax(-1), x.softmax(0)], -1)
+    return y.sum(-1), y.softmax(0)[:, ::2]
+
+
+@pytest.mark.parametrize("shape", [(7, 33), (64, 64), (1, 20), (5, 16)])
+@pytest.mark.parametrize("program", [heavy, reduced, summed])
+def test_short_cats_of_stored_pieces(program, shape):
+    assert_as_eager(program, torch.randn(shape, requires_grad=True), rtol=1e-4, atol=1e-5)
+
+
+def test_pieces_that_kernels_store_are_stored_once():
+    x = torch.randn(64, 64)
+    for program, kernels in ((heavy, 1), (reduced, 2)):
+        torch._dynamo.reset()
+        assert len(tofuse.explain(program)(x).kernels) == kernels
+
+
+def test_room_is_not_held_before_it_is_needed():
+    """The first piece is there long before the others, when more is alive than ever after."""
+
+    def f(x):
+        first = (x * 2).sin()
+        wide = torch.cat([x] * 12).cumsum(0).cumsum(1)
+        rest = [(wide[k * 64 : k * 64 + 64] * k).cumsum(0).cos() for k in range(7)]
+        return torch.cat([first, *rest])
+
+    x = torch.randn(64, 128)
+    report = tofuse.explain(f)(x)
+    assert report.peak_bytes <= report.eager_peak_bytes + 4096
+    torch.testing.assert_close(tofuse.compile(f)(x), f(x), rtol=1e-3, atol=1e-3)

@@ -32,6 +32,7 @@ class EagerMemory:
     repeated: int = 0
     allowed: int | None = None
     kept: tuple[str, ...] = ()
+    results: int = 0  # of the forward, that the caller gets; what it saves stands behind
 
     def peak(self, phase: str) -> int:
         """Of one phase: "forward", "backward" or "inference"."""
@@ -94,7 +95,7 @@ class _Walk:
             dead = {s for s in dead if s in live and last[s] <= k}
             live -= dead
             held -= sum(self.sizes[s] for s in dead)
-        return EagerMemory(peaks[0], saved, peaks[1])
+        return EagerMemory(peaks[0], saved, peaks[1], results=self.num_fwd_outputs)
 
     def _last_uses(self, calls: Sequence[Sequence[Node]]) -> dict[int, int]:
         found: dict[int, int] = {}

@@ -21,7 +21,6 @@ from tofuse.ir.kernel import (
     Take,
     Uniform,
     iteration_axes,
-    uses,
 )
 from tofuse.ir.loops import Do, For, Nest, Node, Phase, Restore
 from tofuse.ir.machine import Machine
@@ -356,7 +355,7 @@ class _Estimate:
         _, runs = iteration_axes(kernel)
         points = {s: math.prod(hint(kernel.extent(a)) for a in runs[s]) for s in kernel.body}
         wanted: dict[str, int] = {}  # how often a value is read at most, if nothing is repeated
-        for s, name in ((x, n) for x in kernel.body for n in uses(x)):
+        for s, name in ((x, n) for x in kernel.body for n in x.uses):
             wanted[name] = max(wanted.get(name, 0), points[s])
         for s, ran, ns in self.spent:
             once = wanted.get(s.name, 0) if isinstance(s, (Load, Take)) else points[s]

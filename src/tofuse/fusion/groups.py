@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.ir.graph import Op, Value
@@ -144,3 +144,18 @@ def roots(graph_ops: Iterable[Op], is_view: dict[Op, bool]) -> dict[Value, Op]:
 def sources_of(ops: Iterable[Op], makers: dict[Value, Op]) -> dict[Op, list[Op]]:
     """The ops that compute what each op reads, through views too."""
     return {op: list(dict.fromkeys(makers[v] for v in op.inputs if v in makers)) for op in ops}
+
+
+def reading(
+    v: Value, users: Mapping[Value, Sequence[Op]], view: Mapping[Op, bool], order: Mapping[Op, int]
+) -> list[Op]:
+    """Computing ops that read a value, through views too, in order."""
+    found: list[Op] = []
+    work = [v]
+    while work:
+        for op in users.get(work.pop(), ()):
+            if view[op]:
+                work.append(op.result)
+            else:
+                found.append(op)
+    return sorted(dict.fromkeys(found), key=order.__getitem__)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from tofuse.ir.dims import hint
-from tofuse.ir.kernel import Affine, Compute, Inside, Kernel, Load, Reduce, Stmt, Store, Take, uses
+from tofuse.ir.kernel import Affine, Compute, Inside, Kernel, Load, Reduce, Stmt, Store, Take
 
 MOST = 6  # segments that a loop is cut into; one of more has masks, and does all everywhere
 Part = tuple[str, int, int]  # of an axis, from, up to
@@ -59,7 +59,7 @@ def _wanted(
             if isinstance(arg, str):
                 found[arg] = found.get(arg, frozenset()) | where
         return found
-    return dict.fromkeys(uses(s), own)
+    return dict.fromkeys(s.uses, own)
 
 
 @lru_cache(maxsize=8)

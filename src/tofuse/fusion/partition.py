@@ -11,14 +11,14 @@ from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
-from tofuse.fusion.groups import Group, Groups, both_in_one, roots, sources_of
+from tofuse.fusion.groups import Group, Groups, both_in_one, reading, roots, sources_of
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.joins import dear_join, is_join
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import materialise
 from tofuse.fusion.names import RULE_NAMES, region_name, sibling
 from tofuse.fusion.own_views import own_ranges, own_views
-from tofuse.fusion.placed import place_pieces, why_called
+from tofuse.fusion.placed import place_pieces, place_stored, why_called
 from tofuse.fusion.sight import MAX_BUFFERS, Sight, is_elementwise
 from tofuse.fusion.storage import is_view, placements, storages
 from tofuse.fusion.weigh import GAIN, Costs, Fits, Judges, dearer, is_uneven, loops_change
@@ -46,19 +46,22 @@ def partition(
     fits_gpu: Fits | None = None,
     costs: Costs | None = None,
     known: Answers | None = None,
+    placing: bool = True,
 ) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone.
 
     With `fuel` only so many merges are made, the first ones of those made without. Of the ops whose
     results a set of `apart` names, no two are in one kernel. Kernels for GPUs are asked of
     `fits_gpu`, else each of their ops stays by itself. Those for the CPU whose loops serve a part
-    of them badly are weighed by `costs`, merge by merge. What is asked is noted in `known`.
+    of them badly are weighed by `costs`, merge by merge. What is asked is noted in `known`. Without
+    `placing` each piece of a cat that goes through memory has its own, until the cat has copied it.
     """
     ask, known = Judges(fits, fits_gpu, costs), {} if known is None else known
-    part = _cut(graph, ask, machine, None, apart, known)
-    folded = fold_epilogues(part)
-    if folded is not part.graph or fuel is not None:
-        part = _cut(folded, ask, machine, fuel, apart, known)
+    part = _cut(place_pieces(graph, placing), ask, machine, None, apart, known)
+    again = fold_epilogues(part)
+    again = place_stored(again, part) if placing else again
+    if again is not part.graph or fuel is not None:
+        part = _cut(again, ask, machine, fuel, apart, known)
     return part
 
 
@@ -70,7 +73,6 @@ def _cut(
     apart: frozenset[frozenset[str]],
     known: Answers,
 ) -> Partition:
-    graph = place_pieces(graph)
     storage = storages(graph)
     real = own_ranges(materialise(graph, storage))
     storage = storage if real is graph else storages(real)
@@ -118,7 +120,7 @@ class _Partitioner:
         self.producers, self.users = graph.producers(), graph.users()
         self.returned = {self.storage[v].root for v in graph.outputs if v in self.storage}
         values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
-        self.readers = {v: self._reading(v) for v in values}
+        self.readers = {v: reading(v, self.users, self.view, self.order) for v in values}
         self.sight = Sight(self.storage, self.producers, self.makers, self.returned, self.readers)
         if not self._grow_on_trust():
             self._grow_checked()
@@ -332,18 +334,6 @@ class _Partitioner:
                 a, b = self.groups.of[readers[0]], self.groups.of[u]
                 if a is not b and (large or asked_for(readers[0], u)):
                     self._try_merge(a, b, readers[0], u)
-
-    def _reading(self, v: Value) -> list[Op]:
-        """Computing ops that read a value, through views too."""
-        found: list[Op] = []
-        work = [v]
-        while work:
-            for op in self.users.get(work.pop(), ()):
-                if self.view[op]:
-                    work.append(op.result)
-                else:
-                    found.append(op)
-        return sorted(dict.fromkeys(found), key=self.order.__getitem__)
 
     # -- results ---------------------------------------------------------------------------------
 

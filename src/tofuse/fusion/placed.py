@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from tofuse.fusion.storage import dense_strides, is_view, piece_place, view_storage
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Attr, Graph, Op, Value
-from tofuse.ir.region import PLACED, Strided, is_placed
+from tofuse.ir.region import PLACED, Partition, Strided, is_placed
 from tofuse.ir.types import DType
 from tofuse.ops.shapes import make_op
 
@@ -22,13 +22,41 @@ MOST_PIECES = 6  # of a cat in a kernel: so many loops without masks take the pl
 LEAST_RUN = 64  # bytes of a piece that lie next to each other; shorter ones PyTorch copies
 
 
-def place_pieces(graph: Graph) -> Graph:
-    """Cats of more pieces than a kernel takes are library calls after this, or nothing at all."""
-    return _Placing(graph).run() if any(map(_is_long_cat, graph.ops)) else graph
+def place_pieces(graph: Graph, placing: bool = True) -> Graph:
+    """Cats of more pieces than a kernel takes are nothing at all after this, where that is allowed
+    and gains, else library calls."""
+    long = [op for op in graph.ops if op.kind == "cat" and len(op.inputs) > MOST_PIECES]
+    if not long:
+        return graph
+    return _Placing(graph, frozenset(long if placing else ())).run()
 
 
-def _is_long_cat(op: Op) -> bool:
-    return op.kind == "cat" and len(op.inputs) > MOST_PIECES
+def place_stored(graph: Graph, part: Partition) -> Graph:
+    """Nor is anything left of cats in kernels that read pieces from memory, as others made them:
+    of one that is stored if some are, of another if all are.
+
+    `graph` is the partition's, or has some of its ops.
+    """
+    home = {op: r for r in part.regions if not r.library for op in r.ops}
+    makers = part.graph.producers()
+
+    def is_read(v: Value, cat: Op) -> bool:
+        op = makers.get(_root(v, makers))
+        return op is not None and op in home and home[op] is not home[cat]
+
+    cats = [op for op in home if op.kind == "cat"]
+    whole = frozenset(op for op in cats if op.result in home[op].outputs)
+    read = {op: [is_read(v, op) for v in op.inputs] for op in cats}
+    found = [op for op in cats if (any if op in whole else all)(read[op])]
+    placing = _Placing(graph, frozenset(found), whole)
+    made = placing.run() if found else graph
+    return made if placing.taken else graph
+
+
+def _root(v: Value, makers: Mapping[Value, Op]) -> Value:
+    while v in makers and is_view(makers[v]):
+        v = makers[v].inputs[0]
+    return v
 
 
 def why_called(op: Op) -> str:
@@ -41,7 +69,11 @@ def why_called(op: Op) -> str:
 
 @dataclass(eq=False)
 class _Placing:
+    """The pieces of `cats`, of those outside of `whole` only if all of them fit."""
+
     graph: Graph
+    cats: frozenset[Op]
+    whole: frozenset[Op] | None = None
     makers: Mapping[Value, Op] = field(default_factory=dict)
     users: Mapping[Value, Sequence[Op]] = field(default_factory=dict)
     returned: Collection[Value] = ()
@@ -51,22 +83,21 @@ class _Placing:
     def run(self) -> Graph:
         graph = self.graph
         self.makers, self.users = graph.producers(), graph.users()
-        self.returned = {self._root(v) for v in graph.outputs if v is not None}
+        self.returned = {_root(v, self.makers) for v in graph.outputs if v is not None}
         self.names = {v.name for op in graph.ops for v in op.results}
         self.names |= {v.name for v in graph.inputs}
         ops: list[Op] = []
         for op in graph.ops:
-            if _is_long_cat(op):
-                ops += self._placed(op)
-            else:
-                ops.append(op)
+            long = op.kind == "cat" and len(op.inputs) > MOST_PIECES
+            placed = self._placed(op) if op in self.cats else None
+            ops += placed or [_by_library(op) if long else op]
         return replace(graph, ops=tuple(ops))
 
-    def _placed(self, cat: Op) -> list[Op]:
-        """A library call, or what is left of it with the copies before."""
-        call = _by_library(cat)
+    def _placed(self, cat: Op) -> list[Op] | None:
+        """What is left of it, with copies before of pieces that are elsewhere already."""
         if not _is_placeable(cat):
-            return [call]
+            return None
+        call = _by_library(cat)
         at: Dim = 0
         fit: dict[int, Value] = {}
         for k, piece in enumerate(cat.inputs):
@@ -76,25 +107,21 @@ class _Placing:
                 self.taken.add(root)
             at = at + piece.shape[cat.int("dim")]
         sizes = [hint(v.type.nbytes) for v in cat.inputs]
-        if 2 * sum(sizes[k] for k in fit) < sum(sizes):
+        most = self.whole is None or cat in self.whole
+        if (2 if most else 1) * sum(sizes[k] for k in fit) < sum(sizes):
             self.taken.difference_update(fit.values())
-            return [call]
+            return None
         copies = {k: self._copy(v, cat) for k, v in enumerate(cat.inputs) if k not in fit}
         pieces = tuple(copies[k].result if k in copies else v for k, v in enumerate(cat.inputs))
         left = replace(call, operands=pieces, attrs=(*call.attrs, (PLACED, True)))
         return [*copies.values(), left]
 
-    def _root(self, v: Value) -> Value:
-        while v in self.makers and is_view(self.makers[v]):
-            v = self.makers[v].inputs[0]
-        return v
-
     def _is_free(self, root: Value, strides: tuple[Dim, ...]) -> bool:
         """Whether it is a kernel's, for kernels alone if it lies otherwise than by itself."""
         maker = self.makers.get(root)
-        if maker is None or maker.kind == "opaque" or is_view(maker) or _is_long_cat(maker):
+        if maker is None or maker.kind == "opaque" or is_view(maker):
             return False
-        if root in self.returned:
+        if maker in self.cats or root in self.returned:
             return False
         return _alike(root, strides) or self._is_readable(Strided(root, 0, strides), root)
 

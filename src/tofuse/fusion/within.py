@@ -27,7 +27,8 @@ def partition_within(
 ) -> Partition:
     """Regions in order, whose peak is at most `limit` bytes, or else the lowest one found.
 
-    Where it is above, merges are not weighed one by one: what is fused needs no memory between.
+    Where it is above, cats do not hold room for their pieces before these are there, if that is
+    less; and merges are not weighed one by one: what is fused needs no memory between.
     If that is not enough, kernels are taken apart. One with several results makes them at once,
     where eager makes one after the other: first those that hold what nobody reads yet at the peak,
     a kernel for each result; then the kernel that runs at the peak, an op at a time. `held` names
@@ -35,16 +36,23 @@ def partition_within(
     """
 
     def cut(apart: Apart, weigh: Costs | None, known: Answers) -> tuple[Partition, Peak]:
-        part = partition(graph, fits, machine, fuel, apart, fits_gpu, weigh, known)
+        part = partition(graph, fits, machine, fuel, apart, fits_gpu, weigh, known, placing)
         part = ordered(part, held)
         return part, peak_of(part, held)
 
     graph = neighbours(graph)
     apart: Apart = frozenset()
     known: Answers = {}
+    placing = True
     best, least = cut(apart, costs, known)
     if limit is None or least.nbytes <= limit:
         return best
+    if best.parts:
+        placing = False
+        part, peak = cut(apart, costs, known)
+        placing = peak.nbytes >= least.nbytes
+        if not placing:
+            best, least = part, peak
     whole: Answers = {}
     part, peak = cut(apart, None, whole)
     if peak.nbytes < least.nbytes:

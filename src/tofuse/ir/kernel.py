@@ -85,6 +85,11 @@ class Load:
     dtype: DType
     guard: str | None = None
 
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        """The names of values it reads; so of all statements."""
+        return () if self.guard is None else (self.guard,)
+
 
 @dataclass(frozen=True, eq=False)
 class Take:
@@ -100,6 +105,10 @@ class Take:
     dtype: DType
     guard: str | None = None
 
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        return (self.by,) if self.guard is None else (self.by, self.guard)
+
 
 @dataclass(frozen=True, eq=False)
 class Compute:
@@ -114,6 +123,10 @@ class Compute:
     dtype: DType
     operand_dtype: DType
 
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        return tuple(a for a in self.args if isinstance(a, str))
+
 
 @dataclass(frozen=True, eq=False)
 class Iota:
@@ -122,6 +135,10 @@ class Iota:
     name: str
     index: Affine
     dtype: DType
+
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        return ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +154,10 @@ class Inside:
     @property
     def dtype(self) -> DType:
         return DType.BOOL
+
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        return () if self.guard is None else (self.guard,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +175,10 @@ class Uniform:
     def dtype(self) -> DType:
         return DType.F32
 
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        return ()
+
 
 @dataclass(frozen=True, eq=False)
 class Reduce:
@@ -166,6 +191,10 @@ class Reduce:
     dtype: DType
     position: Affine | None = None
 
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        return (self.arg,)
+
 
 @dataclass(frozen=True, eq=False)
 class Store:
@@ -175,6 +204,10 @@ class Store:
     index: Affine
     value: Arg
     dtype: DType
+
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        return (self.value,) if isinstance(self.value, str) else ()
 
 
 Definition = Union[Load, Take, Compute, Iota, Inside, Uniform, Reduce]  # noqa: UP007
@@ -202,23 +235,6 @@ class Kernel:
         return show_kernel(self)
 
 
-def uses(stmt: Stmt) -> tuple[str, ...]:
-    """The names of values a statement reads."""
-    match stmt:
-        case Compute():
-            return tuple(a for a in stmt.args if isinstance(a, str))
-        case Take():
-            return (stmt.by,) if stmt.guard is None else (stmt.by, stmt.guard)
-        case Load() | Inside():
-            return () if stmt.guard is None else (stmt.guard,)
-        case Reduce():
-            return (stmt.arg,)
-        case Store():
-            return (stmt.value,) if isinstance(stmt.value, str) else ()
-        case _:
-            return ()
-
-
 def own_axes(stmt: Stmt) -> tuple[str, ...]:
     """The axes in a statement's own addresses."""
     match stmt:
@@ -243,7 +259,7 @@ def iteration_axes(
     values: dict[str, frozenset[str]] = {}
     runs: dict[Stmt, frozenset[str]] = {}
     for stmt in kernel.body:
-        axes = frozenset(own_axes(stmt)).union(*(values[u] for u in uses(stmt)))
+        axes = frozenset(own_axes(stmt)).union(*(values[u] for u in stmt.uses))
         runs[stmt] = axes | frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
         if not isinstance(stmt, Store):
             values[stmt.name] = axes - frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
@@ -295,7 +311,7 @@ def live(body: Sequence[Stmt]) -> list[Stmt]:
     kept: list[Stmt] = []
     for stmt in reversed(body):
         if isinstance(stmt, Store) or stmt.name in needed:
-            needed.update(uses(stmt))
+            needed.update(stmt.uses)
             kept.append(stmt)
     return kept[::-1]
 

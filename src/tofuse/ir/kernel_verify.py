@@ -22,7 +22,6 @@ from tofuse.ir.kernel import (
     Take,
     Uniform,
     show_stmt,
-    uses,
 )
 from tofuse.ir.types import DType
 
@@ -37,7 +36,7 @@ def verify_kernel(kernel: Kernel) -> None:
     axes, symbols = {a.name for a in kernel.axes}, set(kernel.symbols)
     values: dict[str, DType] = {}
     for stmt in kernel.body:
-        for name in uses(stmt):
+        for name in stmt.uses:
             if name not in values:
                 raise stmt_error(stmt, f"{name} is not defined before")
         _verify_indices(stmt, axes, symbols)

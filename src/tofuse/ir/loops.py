@@ -40,6 +40,10 @@ class Restore:
     name: str
     scratch: Scratch
 
+    @property
+    def uses(self) -> tuple[str, ...]:
+        return ()
+
 
 @dataclass(frozen=True, eq=False)
 class For:

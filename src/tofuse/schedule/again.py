@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Union
 
-from tofuse.ir.kernel import Compute, Inside, Iota, Load, Stmt, Store, uses
+from tofuse.ir.kernel import Compute, Inside, Iota, Load, Stmt, Store
 from tofuse.ir.loops import Restore
 from tofuse.ops.table import opdef
 
@@ -36,7 +36,7 @@ def unchanged(
     all that they need.
     """
     by_name = {s.name: s for s in items if not isinstance(s, Store)}
-    read = {u for s in items if changes(s) for u in item_uses(s)}
+    read = {u for s in items if changes(s) for u in s.uses}
     kept: set[Item] = set()
     needed: set[Item] = set()
     for s in items:
@@ -44,7 +44,7 @@ def unchanged(
             continue
         chain, work = {s.name}, [s.name]
         while work:
-            new = [u for u in item_uses(by_name[work.pop()]) if u in by_name and u not in chain]
+            new = [u for u in by_name[work.pop()].uses if u in by_name and u not in chain]
             chain |= set(new)
             work += new
         makers = [by_name[n] for n in chain]
@@ -53,8 +53,3 @@ def unchanged(
             kept.add(s)
             needed.update(makers)
     return kept, needed
-
-
-def item_uses(item: Item) -> tuple[str, ...]:
-    """The values that a statement reads."""
-    return () if isinstance(item, Restore) else uses(item)

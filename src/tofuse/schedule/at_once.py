@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store, uses
+from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store
 from tofuse.ops.table import OPS, opdef
 
 APART = 8.0  # dependent chains that keep a processor busy: two results a cycle, each four long
@@ -32,6 +32,6 @@ def _work(body: list[Stmt]) -> tuple[float, float]:
         cost = opdef(s.op).cost if isinstance(s, Compute) and s.op in OPS else 1.0
         work += cost
         if not isinstance(s, Store | Reduce):
-            depth[s.name] = cost + max((depth.get(u, 0.0) for u in uses(s)), default=0.0)
+            depth[s.name] = cost + max((depth.get(u, 0.0) for u in s.uses), default=0.0)
             longest = max(longest, depth[s.name])
     return work, longest

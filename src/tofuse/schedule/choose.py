@@ -20,7 +20,6 @@ from tofuse.ir.kernel import (
     Take,
     Uniform,
     iteration_axes,
-    uses,
 )
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
@@ -85,7 +84,7 @@ def _facts(kernel: Kernel) -> _Facts:
     row: set[str] = set()
     reduced: set[str] = set()
     for s in kernel.body:
-        history = frozenset().union(*(pending[u] for u in uses(s)))
+        history = frozenset().union(*(pending[u] for u in s.uses))
         row |= history & runs[s]
         if isinstance(s, Reduce):
             reduced |= set(s.over)
@@ -94,7 +93,7 @@ def _facts(kernel: Kernel) -> _Facts:
             pending[s.name] = history
     points = {s: math.prod(hint(kernel.extent(a)) for a in runs[s]) for s in kernel.body}
     most: dict[str, int] = {}  # points of a value's readers
-    for reader, name in ((s, u) for s in kernel.body for u in uses(s)):
+    for reader, name in ((s, u) for s in kernel.body for u in s.uses):
         most[name] = max(most.get(name, 0), points[reader])
     accesses = tuple(
         (s.index, 2 * points[s], 2 * points[s])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.ir.kernel import Reduce, Store, Take, uses
+from tofuse.ir.kernel import Reduce, Store, Take
 from tofuse.ir.loops import Do, For, Nest, Node, Restore
 
 
@@ -47,5 +47,5 @@ def _live(
             read.discard(node.stmt.name)
         if wanted:
             kept.append(node)
-            read |= set(uses(node.stmt)) if isinstance(node, Do) else set()
+            read |= set(node.stmt.uses) if isinstance(node, Do) else set()
     return tuple(reversed(kept)), read

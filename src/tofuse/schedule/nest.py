@@ -17,12 +17,11 @@ from tofuse.ir.kernel import (
     Uniform,
     affine,
     iteration_axes,
-    uses,
 )
 from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore, Scratch
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.types import DType
-from tofuse.schedule.again import Item, item_uses, statement_cost, unchanged
+from tofuse.schedule.again import Item, statement_cost, unchanged
 from tofuse.schedule.legal import Unschedulable, check_loops
 from tofuse.schedule.liveness import drop_dead
 
@@ -56,7 +55,7 @@ def _repeated_axes(
     values, runs = ({**m} for m in iteration_axes(kernel))
     names = [lp.axis for lp in schedule.loops]
     for s in kernel.body:
-        runs[s] |= frozenset().union(*(values[u] for u in uses(s)))
+        runs[s] |= frozenset().union(*(values[u] for u in s.uses))
         if isinstance(s, Reduce):
             opens = min(names.index(a) for a in s.over)
             if opens >= schedule.parallel:  # what is outside, tiles and all
@@ -78,8 +77,10 @@ class _Builder:
     kept: dict[str, int] = field(default_factory=dict)  # the level that a scratch array spans
     block: Dim = 0
     places: dict[str, int] = field(default_factory=dict)
+    depths: dict[Item, int] = field(default_factory=dict)
 
     def run(self) -> Nest:
+        self.places = {lp.axis: k for k, lp in enumerate(self.schedule.loops)}
         self.makers = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
         phases: list[Phase] = []
         body = list(self.kernel.body)
@@ -94,8 +95,6 @@ class _Builder:
 
     def position(self, axis: str) -> int:
         """The innermost loop over an axis."""
-        if not self.places:
-            self.places |= {lp.axis: k for k, lp in enumerate(self.schedule.loops)}
         return self.places[axis]
 
     def first(self, axis: str) -> int:
@@ -103,8 +102,13 @@ class _Builder:
 
     def depth(self, item: Item) -> int:
         """How many loops enclose a statement."""
-        axes = self.values[item.name] if isinstance(item, Restore) else self.runs[item]
-        return max((self.position(a) + 1 for a in axes), default=0)
+        if item not in self.depths:
+            self.depths[item] = max((self.places[a] + 1 for a in self.axes(item)), default=0)
+        return self.depths[item]
+
+    def axes(self, item: Item) -> frozenset[str]:
+        """The axes whose loops enclose a statement."""
+        return self.values[item.name] if isinstance(item, Restore) else self.runs[item]
 
     def opens(self, r: Reduce) -> int:
         """The outermost loop a reduction runs over."""
@@ -122,14 +126,15 @@ class _Builder:
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
         for s in items:
             latest = 0
-            for name in item_uses(s):
-                if name not in by_name:
+            for name in s.uses:
+                d = by_name.get(name)
+                if d is None:
                     continue
-                d = by_name[name]
-                waits = isinstance(d, Reduce) and (
-                    self.opens(d) in levels or self.opens(d) > straight >= self.depth(s)
-                )
-                latest = max(latest, stage[d] + waits)
+                at = stage[d]
+                if isinstance(d, Reduce):
+                    opens = self.opens(d)
+                    at += opens in levels or opens > straight >= self.depth(s)
+                latest = max(latest, at)
             stage[s] = latest
         return stage
 
@@ -138,6 +143,9 @@ class _Builder:
     def _passes(self, items: Sequence[Item], levels: range, level: int) -> Iterator[list[Item]]:
         """The statements of each pass; what it needs of earlier ones is computed or read again."""
         stages = self._stages(items, levels, level)
+        if not any(stages.values()):
+            yield list(items)
+            return
         order = {s: n for n, s in enumerate(items)}
         by_name = {s.name: s for s in items if not isinstance(s, Store)}
         parts: dict[int, list[Item]] = {0: []}
@@ -148,7 +156,7 @@ class _Builder:
             chosen: dict[Item, Item] = {s: s for s in parts[k]}
             work = list(parts[k])
             while work:
-                for name in item_uses(work.pop()):
+                for name in work.pop().uses:
                     maker = by_name.get(name)
                     if maker is None or maker in chosen or name not in earlier:
                         continue
@@ -204,7 +212,7 @@ class _Builder:
             if isinstance(stmt, Reduce) or not self._inner_axes(n, level):
                 continue
             total += statement_cost(stmt)
-            work += uses(stmt)
+            work += stmt.uses
         return total
 
     def _inner_axes(self, name: str, level: int) -> tuple[str, ...]:
@@ -275,7 +283,7 @@ class _Builder:
 
     def _phases(self, items: list[Item]) -> tuple[Phase, ...]:
         outer = self.schedule.loops[: self.schedule.parallel]
-        band = tuple(lp for lp in outer if any(self._runs_over(s, lp.axis) for s in items))
+        band = tuple(lp for lp in outer if any(lp.axis in self.axes(s) for s in items))
         partials = tuple(
             self._accumulate(s, PHASES)
             for s in items
@@ -300,9 +308,6 @@ class _Builder:
         after = self._nodes(self.schedule.parallel, apart, frozenset())
         return (phase, Phase((), (), after, ()))  # no thread still reads what they overwrite
 
-    def _runs_over(self, item: Item, axis: str) -> bool:
-        return axis in (self.values[item.name] if isinstance(item, Restore) else self.runs[item])
-
     def _nodes(self, level: int, items: list[Item], around: frozenset[str]) -> tuple[Node, ...]:
         """Passes at one level: straight statements, then one loop around the deeper ones.
 
@@ -318,7 +323,8 @@ class _Builder:
             around_it = frozenset((loop.axis,))
             apart, rest = self._outside(around_it, deep)
             once, rest = self._hoist(rest, around_it, level)
-            alone = [s for s in deep if s in {*apart, *once}]
+            beside = {*apart, *once}
+            alone = [s for s in deep if s in beside]
             deep = rest
             nodes += self._nodes(level + 1, alone, around) if alone else ()
             if not deep:
@@ -337,7 +343,7 @@ class _Builder:
 
         The stores get a nest of their own beside the loops, so that they happen once.
         """
-        inside = [s for s in items if any(self._runs_over(s, a) for a in axes)]
+        inside = {s for s in items if not axes.isdisjoint(self.axes(s))}
         if not inside:
             return items, []
         stores = {s for s in items if isinstance(s, Store) and s not in inside}
@@ -348,7 +354,7 @@ class _Builder:
         work: list[Item] = list(stores)
         while work:
             s = work.pop()
-            makers = [by_name[u] for u in item_uses(s) if u in by_name]
+            makers = [by_name[u] for u in s.uses if u in by_name]
             work += [m for m in makers if m not in needed]
             needed.update(makers)
         if any(isinstance(s, Reduce) for s in needed):
@@ -364,7 +370,7 @@ class _Builder:
             return [], items
 
         def changes(s: Item) -> bool:
-            return any(self._runs_over(s, a) for a in axes)
+            return not axes.isdisjoint(self.axes(s))
 
         def keep(s: Compute, makers: set[str]) -> bool:
             known = s.name in self.scratch

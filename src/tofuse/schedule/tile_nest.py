@@ -20,7 +20,6 @@ from tofuse.ir.kernel import (
     affine,
     iteration_axes,
     own_axes,
-    uses,
 )
 from tofuse.ir.tiles import GpuTarget, Partial, Pass, Tile, TileNest, TileProgram, Tiling, Workspace
 from tofuse.ir.types import DType
@@ -72,7 +71,7 @@ def _passes(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[Pass, ...]:
     by_name = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     stage: dict[Stmt, int] = {}
     for s in kernel.body:
-        makers = [by_name[u] for u in uses(s)]
+        makers = [by_name[u] for u in s.uses]
         stage[s] = max((stage[m] + _over(m, axes) for m in makers), default=0)
     looped = {s for s in kernel.body if runs[s] & axes}
     passes = []
@@ -102,7 +101,7 @@ def _needed(
     found = set(ends)
     work = list(ends)
     while work:
-        for name in uses(work.pop()):
+        for name in work.pop().uses:
             maker = by_name[name]
             if maker in looped and maker not in found and not _over(maker, axes):
                 found.add(maker)
@@ -122,11 +121,11 @@ def _divide(
     waits: dict[str, bool] = {}  # whether a value needs a reduction over the shared axes
     for s in kernel.body:
         if not isinstance(s, Store):
-            waits[s.name] = _over(s, axes) or any(waits[u] for u in uses(s))
+            waits[s.name] = _over(s, axes) or any(waits[u] for u in s.uses)
     ready = [
         s
         for s in kernel.body
-        if _ending(s, axes) and runs[s] & axes and not any(waits[u] for u in uses(s))
+        if _ending(s, axes) and runs[s] & axes and not any(waits[u] for u in s.uses)
     ]
     ended = [s for s in ready if isinstance(s, Reduce)]
     late = [s for s in kernel.body if isinstance(s, Store) and s not in ready]
@@ -169,7 +168,7 @@ def _kept(after: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set[str]:
     work: list[Stmt] = list(after)
     seen: set[Stmt] = set(after)
     while work:
-        for u in uses(work.pop()):
+        for u in work.pop().uses:
             if u in names:
                 found.add(u)
             elif by_name[u] not in seen:
@@ -189,7 +188,7 @@ def _reaching(kernel: Kernel, ends: Iterable[Stmt], body: Iterable[Stmt], name: 
     found = set(ends)
     work = list(found)
     while work:
-        for u in uses(work.pop()):
+        for u in work.pop().uses:
             if by_name[u] not in found:
                 found.add(by_name[u])
                 work.append(by_name[u])
