@@ -227,3 +227,21 @@ def test_room_is_not_held_before_it_is_needed():
     report = tofuse.explain(f)(x)
     assert report.peak_bytes <= report.eager_peak_bytes + 4096
     torch.testing.assert_close(tofuse.compile(f)(x), f(x), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [7, 12, 13])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_many_pieces_of_others(count, channels_last):
+    """As those of a dense net: a kernel reads up to twelve where they are."""
+
+    def f(scale, *pieces):
+        return (torch.cat(pieces, 1) * scale[:, None, None]).relu()
+
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    pieces = [torch.randn(2, 3 + k % 4, 5, 4).to(memory_format=layout) for k in range(count)]
+    scale = torch.randn(sum(p.shape[1] for p in pieces))
+    for p in (scale, *pieces):
+        p.requires_grad_()
+    assert_as_eager(f, scale, *pieces)
+    with torch.no_grad():
+        assert bool(tofuse.explain(f)(scale, *pieces).library_calls) == (count > 12)

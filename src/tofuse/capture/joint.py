@@ -26,6 +26,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from tofuse.capture.aot import Boxed, boxed, partition_joint
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import Function, Substitute, data_errors
+from tofuse.capture.collector import collector_paused
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.rng import merge_seeds
@@ -45,6 +46,7 @@ class Program:
     writes: bool  # into a tensor it was given
 
 
+@collector_paused()
 def compile_program(
     function: Function,
     tensors: Sequence[torch.Tensor],
@@ -193,6 +195,7 @@ class _Parts:
             self.runs["backward"] = self._compile(self.graphs[1], "backward")
         return self.runs["backward"]
 
+    @collector_paused()
     def _compile(self, gm: GraphModule, phase: str) -> Run:
         return self.compile_graph(gm, phase)  # type: ignore[return-value]  # tensors, no sizes
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from tofuse.ir.dims import hint
 from tofuse.ir.kernel import Affine, Compute, Inside, Kernel, Load, Reduce, Stmt, Store, Take
 
-MOST = 6  # segments that a loop is cut into; one of more has masks, and does all everywhere
+MOST = 12  # segments that a loop is cut into; one of more has masks, and does all everywhere
 Part = tuple[str, int, int]  # of an axis, from, up to
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tofuse.fusion.storage import dense_strides, is_view, piece_place, view_storage
+from tofuse.fusion.storage import dense_strides, is_view, piece_place, placements, view_storage
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.region import PLACED, Partition, Strided, is_placed
@@ -18,14 +18,15 @@ from tofuse.ir.types import DType
 from tofuse.ops.shapes import make_op
 
 CAT = "aten.cat.default"
-MOST_PIECES = 6  # of a cat in a kernel: so many loops without masks take the place of one
+FEW_PIECES = 6  # of a cat that is better in a kernel, even if others compute its pieces
+MOST_PIECES = 12  # of a cat in a kernel: so many loops without masks take the place of one
 LEAST_RUN = 64  # bytes of a piece that lie next to each other; shorter ones PyTorch copies
 
 
 def place_pieces(graph: Graph, placing: bool = True) -> Graph:
-    """Cats of more pieces than a kernel takes are nothing at all after this, where that is allowed
-    and gains, else library calls."""
-    long = [op for op in graph.ops if op.kind == "cat" and len(op.inputs) > MOST_PIECES]
+    """Cats of many pieces are nothing at all after this, where that is allowed and gains; of more
+    pieces than a kernel takes they are library calls otherwise."""
+    long = [op for op in graph.ops if op.kind == "cat" and len(op.inputs) > FEW_PIECES]
     if not long:
         return graph
     return _Placing(graph, frozenset(long if placing else ())).run()
@@ -48,9 +49,7 @@ def place_stored(graph: Graph, part: Partition) -> Graph:
     whole = frozenset(op for op in cats if op.result in home[op].outputs)
     read = {op: [is_read(v, op) for v in op.inputs] for op in cats}
     found = [op for op in cats if (any if op in whole else all)(read[op])]
-    placing = _Placing(graph, frozenset(found), whole)
-    made = placing.run() if found else graph
-    return made if placing.taken else graph
+    return _Placing(graph, frozenset(found), whole).run() if found else graph
 
 
 def _root(v: Value, makers: Mapping[Value, Op]) -> Value:
@@ -82,6 +81,7 @@ class _Placing:
 
     def run(self) -> Graph:
         graph = self.graph
+        self.taken = set(placements(graph))
         self.makers, self.users = graph.producers(), graph.users()
         self.returned = {_root(v, self.makers) for v in graph.outputs if v is not None}
         self.names = {v.name for op in graph.ops for v in op.results}
@@ -91,7 +91,7 @@ class _Placing:
             long = op.kind == "cat" and len(op.inputs) > MOST_PIECES
             placed = self._placed(op) if op in self.cats else None
             ops += placed or [_by_library(op) if long else op]
-        return replace(graph, ops=tuple(ops))
+        return graph if ops == list(graph.ops) else replace(graph, ops=tuple(ops))
 
     def _placed(self, cat: Op) -> list[Op] | None:
         """What is left of it, with copies before of pieces that are elsewhere already."""

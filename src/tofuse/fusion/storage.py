@@ -37,6 +37,7 @@ def placements(graph: Graph) -> dict[Value, Strided]:
         at: Dim = 0
         for piece in cat.inputs:
             root, strides, offset = piece_place(piece, cat, at, makers)
+            assert root not in found, f"{root.name} cannot lie in two cats"
             found[root] = Strided(cat.results[0], offset, strides)
             at = at + piece.shape[cat.int("dim")]
     return found

@@ -11,8 +11,8 @@ from tofuse.ir.kernel import Inside, Load
 from tofuse.ir.loops import Do, Node
 
 MOST = 6  # segments of one loop; each is compiled by itself
-MOST_LOADS = 48  # in all segments: more of them, if each reads few pieces
-MOST_STATEMENTS = 256  # in all segments of a loop around others
+MOST_LOADS = 64  # in all segments: more of them, if each reads few pieces
+MOST_STATEMENTS = 512  # in all segments of a loop around others
 
 
 @dataclass(frozen=True)
