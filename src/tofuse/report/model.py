@@ -278,14 +278,15 @@ def bytes_before(graph: Graph, views: frozenset[Op]) -> int:
 def region_bytes(region: Region, storage: dict[Value, Strided]) -> int:
     """What the region reads from outside, each tensor once, and writes.
 
-    A view counts with its own elements, but never with more than its tensor has. A cat whose
-    pieces lie in place moves nothing.
+    Views count with their own elements, but together never with more than their tensor has. A cat
+    whose pieces lie in place moves nothing.
     """
     if is_placed(region.ops[-1]):
         return 0
-    seen: dict[Value, int] = {}
+    seen: dict[Value, dict[object, int]] = {}
     for v in region.inputs:
-        root = storage[v].root if v in storage else v
-        size = min(hint(v.type.nbytes), hint(root.type.nbytes))
-        seen[root] = max(seen.get(root, 0), size)
-    return sum(seen.values()) + sum(hint(v.type.nbytes) for v in region.outputs)
+        place = storage.get(v) or Strided(v, 0, v.layout)
+        views = seen.setdefault(place.root, {})
+        views[v.shape, place.offset, place.strides] = hint(v.type.nbytes)
+    read = sum(min(hint(root.type.nbytes), sum(s.values())) for root, s in seen.items())
+    return read + sum(hint(v.type.nbytes) for v in region.outputs)
