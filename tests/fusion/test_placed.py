@@ -245,3 +245,16 @@ def test_many_pieces_of_others(count, channels_last):
     assert_as_eager(f, scale, *pieces)
     with torch.no_grad():
         assert bool(tofuse.explain(f)(scale, *pieces).library_calls) == (count > 12)
+
+
+def test_what_a_library_call_may_view_is_apart():
+    def f(x):
+        steps = [torch.tanh(x * k) for k in range(8)]
+        return torch.cat(steps), steps[3].unfold(0, 2, 1), torch.diagonal(steps[5])
+
+    x = torch.randn(4, 16)
+    whole, windows, diagonal = tofuse.compile(f)(x)
+    want = f(x)[0]
+    windows.zero_()
+    diagonal.zero_()
+    torch.testing.assert_close(whole, want)

@@ -7,7 +7,7 @@ call or of the program, is copied there by a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.fusion.storage import dense_strides, is_view, piece_place, placements, view_storage
@@ -75,7 +75,7 @@ class _Placing:
     whole: frozenset[Op] | None = None
     makers: Mapping[Value, Op] = field(default_factory=dict)
     users: Mapping[Value, Sequence[Op]] = field(default_factory=dict)
-    returned: Collection[Value] = ()
+    returned: set[Value] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     taken: set[Value] = field(default_factory=set)  # roots that lie in a cat
 
@@ -121,9 +121,21 @@ class _Placing:
         maker = self.makers.get(root)
         if maker is None or maker.kind == "opaque" or is_view(maker):
             return False
-        if maker in self.cats or root in self.returned:
+        if maker in self.cats or root in self.returned or self._is_shown(root):
             return False
         return _alike(root, strides) or self._is_readable(Strided(root, 0, strides), root)
+
+    def _is_shown(self, v: Value) -> bool:
+        """Whether what a library call makes of it is returned: that may be a view of it."""
+        seen, work = {v}, [v]
+        while work:
+            for op in self.users.get(work.pop(), ()):
+                if op.kind == "opaque" and not self.returned.isdisjoint(op.results):
+                    return True
+                if op.kind == "opaque" or is_view(op):
+                    work += [r for r in op.results if r not in seen]
+                    seen.update(op.results)
+        return False
 
     def _is_readable(self, place: Strided, v: Value) -> bool:
         """Whether no library call reads it, and every view of it has strides."""
