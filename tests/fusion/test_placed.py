@@ -95,7 +95,7 @@ def test_rows(program, shape):
 
 
 @pytest.mark.parametrize("program", [averages, along_rows, along_last, recurrent_by_rows])
-@pytest.mark.parametrize("shape", [(8, 9, 10), (2, 17, 3), (20, 8, 128)])
+@pytest.mark.parametrize("shape", [(8, 9, 10), (2, 17, 3), (20, 8, 48)])
 def test_blocks(program, shape):
     if program is recurrent_by_rows:
         shape = (8, 8, shape[2])
