@@ -19,7 +19,7 @@ from tofuse.ops.shapes import make_op
 
 CAT = "aten.cat.default"
 FEW_PIECES = 6  # of a cat that is better in a kernel, even if others compute its pieces
-MOST_PIECES = 12  # of a cat in a kernel: so many loops without masks take the place of one
+MOST_PIECES = 12  # of a cat in a kernel for the CPU: so many loops without masks replace one
 LEAST_RUN = 64  # bytes of a piece that lie next to each other; shorter ones PyTorch copies
 
 
@@ -62,7 +62,7 @@ def why_called(op: Op) -> str:
     """Why a library call is not fused with what it reads."""
     if is_placed(op):
         return "written where the cat lies"
-    many = op.attr("target") == CAT and len(op.inputs) > MOST_PIECES
+    many = op.attr("target") == CAT and len(op.inputs) > FEW_PIECES
     return "a cat of many pieces is a call" if many else "library call"
 
 
@@ -88,9 +88,8 @@ class _Placing:
         self.names |= {v.name for v in graph.inputs}
         ops: list[Op] = []
         for op in graph.ops:
-            long = op.kind == "cat" and len(op.inputs) > MOST_PIECES
             placed = self._placed(op) if op in self.cats else None
-            ops += placed or [_by_library(op) if long else op]
+            ops += placed or [_by_library(op) if _is_too_long(op) else op]
         return graph if ops == list(graph.ops) else replace(graph, ops=tuple(ops))
 
     def _placed(self, cat: Op) -> list[Op] | None:
@@ -154,6 +153,13 @@ class _Placing:
             name += "_"
         self.names.add(name)
         return make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=cat)
+
+
+def _is_too_long(op: Op) -> bool:
+    """Whether it is a cat of more pieces than a kernel joins."""
+    if op.kind != "cat":
+        return False
+    return len(op.inputs) > (MOST_PIECES if op.result.type.device == "cpu" else FEW_PIECES)
 
 
 def _by_library(cat: Op) -> Op:
