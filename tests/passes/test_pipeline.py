@@ -125,9 +125,9 @@ def branches() -> Graph:
 def test_long_programs_take_little_time(make):
     graph, best = make(), float("inf")
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         run_passes(graph)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     assert best < SECONDS
 
 
