@@ -258,3 +258,31 @@ def test_what_a_library_call_may_view_is_apart():
     windows.zero_()
     diagonal.zero_()
     torch.testing.assert_close(whole, want)
+
+
+def legendre(x):
+    """Polynomials by recurrence: each is read by the next two, and one is returned."""
+    p = [torch.ones_like(x), x]
+    for n in range(1, 12):
+        p.append(((2 * n + 1) * x * p[-1] - n * p[-2]) / (n + 1))
+    return torch.stack(p, -1), p[3]
+
+
+def levels(x):
+    """Layers of a net, all kept, by rows and side by side."""
+    w = torch.linspace(-1, 1, 2 * x.shape[1] * x.shape[1], dtype=x.dtype).view(-1, x.shape[1])
+    found = []
+    for k in range(9):
+        x = torch.sigmoid(torch.cat([x, x.roll(k, 0)], -1) @ w)
+        found.append(x)
+    return torch.stack(found, 1).mean(-1), torch.cat(found, -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("program", [legendre, levels])
+def test_programs_of_other_kinds(program, dtype):
+    for rows in (1, 7, 64):
+        plain = torch.randn(rows, 5, dtype=dtype, requires_grad=True)
+        apart = torch.randn(17, rows, dtype=dtype)[::2].T.requires_grad_()
+        assert_as_eager(program, plain, rtol=2e-4, atol=2e-4, calls=1)
+        assert_as_eager(program, apart, rtol=2e-4, atol=2e-4, calls=1)
