@@ -9,7 +9,7 @@ from tofuse.fusion.align import align
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.storage import dense_strides, is_view, view_storage
 from tofuse.ir.dims import contiguous_strides, hint
-from tofuse.ir.graph import Graph, Op, Value, substitute
+from tofuse.ir.graph import Graph, Names, Op, Value, substitute
 from tofuse.ir.region import Strided, is_placed
 from tofuse.ops.shapes import make_op
 from tofuse.ops.table import Pattern, opdef
@@ -26,17 +26,14 @@ def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
     storage = dict(storage)
     ops: list[Op] = []
     copies: dict[Value, Value] = {}
-    taken = {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
+    names = Names(graph)
     makers = graph.producers()
 
     def real(v: Value | None, fine: Fine) -> Value | None:
         if v is None or fine(v, storage):
             return v
         if v not in copies:
-            name = f"{v.name}_copy"
-            while name in taken:
-                name += "_"
-            taken.add(name)
+            name = names.fresh(f"{v.name}_copy")
             copy = make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=makers.get(v))
             ops.append(replace(copy, results=(replace(copy.result, strides=v.strides),)))
             copies[v] = ops[-1].result

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tofuse.fusion.storage import is_view, view_storage
 from tofuse.ir.dims import Dim, hint, product
-from tofuse.ir.graph import Attr, Graph, Op, Value
+from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import Strided
 from tofuse.ir.types import DType
 from tofuse.ops.shapes import make_op
@@ -30,16 +30,16 @@ def neighbours(graph: Graph) -> Graph:
     """Reductions and broadcasts of short rows in two steps, where the next dimension goes on."""
     lie = _places(graph)
     readers = graph.users()
-    taken = {v.name for v in (*graph.inputs, *(r for op in graph.ops for r in op.results))}
+    names = Names(graph)
     ops: list[Op] = []
     spread: dict[tuple[Value, tuple[int, ...]], Value] = {}
     for op in graph.ops:
         steps = None
         if op.kind in SUMS and op.result.type.device == "cpu":
-            steps = _summed(op, lie, taken)
+            steps = _summed(op, lie, names)
         elif op.kind == "broadcast" and op.result.type.device == "cpu":
             flat = [r for r in readers.get(op.result, ()) if _is_flat(r)]
-            steps = _spread(op, flat, lie, taken, spread)
+            steps = _spread(op, flat, lie, names, spread)
         ops += [op] if steps is None else steps
     return graph if len(ops) == len(graph.ops) else replace(graph, ops=tuple(ops))
 
@@ -70,7 +70,7 @@ def _row(shape: tuple[Dim, ...], strides: Strides, dims: frozenset[int]) -> _Row
     return None
 
 
-def _summed(op: Op, lie: Mapping[Value, Strides], taken: set[str]) -> list[Op] | None:
+def _summed(op: Op, lie: Mapping[Value, Strides], names: Names) -> list[Op] | None:
     """Places first, the neighbours of a row last."""
     (x,), dims = op.inputs, op.ints("dims")
     row = _row(x.shape, lie[x], frozenset(dims)) if x in lie else None
@@ -83,7 +83,9 @@ def _summed(op: Op, lie: Mapping[Value, Strides], taken: set[str]) -> list[Op] |
     wide = DType.F32 if dtype.is_half and op.kind in ("sum", "prod") else dtype
     left = [d for d in range(len(x.shape)) if d not in first]
     last = tuple(left.index(d) for d in row.dims)
-    each = _made(op, op.kind, x, {"dims": first, "dtype": wide}, _fresh(op.result, taken))
+    each = _made(
+        op, op.kind, x, {"dims": first, "dtype": wide}, names.fresh(f"{op.result.name}_each")
+    )
     whole = make_op(op.kind, (each.result,), {"dims": last, "dtype": dtype}, name="", like=op)
     return [each, replace(whole, results=op.results)]
 
@@ -92,7 +94,7 @@ def _spread(
     op: Op,
     readers: list[Op],
     lie: Mapping[Value, Strides],
-    taken: set[str],
+    names: Names,
     spread: dict[tuple[Value, tuple[int, ...]], Value],
 ) -> list[Op] | None:
     """The neighbours of a row first, places last."""
@@ -109,9 +111,11 @@ def _spread(
             "shape": tuple(shape[d] for d in some),
             "dims": tuple(map(some.index, dims)),
         }
-        steps.append(_made(op, "broadcast", x, inner, _fresh(op.result, taken)))
+        steps.append(_made(op, "broadcast", x, inner, names.fresh(f"{op.result.name}_each")))
         (wide,) = steps[0].results
-        steps.append(_made(op, "convert", wide, {"dtype": x.dtype}, _fresh(op.result, taken)))
+        steps.append(
+            _made(op, "convert", wide, {"dtype": x.dtype}, names.fresh(f"{op.result.name}_each"))
+        )
         spread[x, some] = steps[1].result
     whole = _made(op, "broadcast", spread[x, some], {"shape": shape, "dims": some}, "")
     return [*steps, replace(whole, results=op.results)]
@@ -119,14 +123,6 @@ def _spread(
 
 def _made(op: Op, kind: str, x: Value, attrs: dict[str, Attr], name: str) -> Op:
     return make_op(kind, (x,), attrs, name=name, like=op)
-
-
-def _fresh(v: Value, taken: set[str]) -> str:
-    name = f"{v.name}_each"
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 def _is_flat(op: Op) -> bool:

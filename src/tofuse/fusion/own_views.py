@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tofuse.fusion.align import align
 from tofuse.fusion.axes import Misaligned
-from tofuse.ir.graph import Graph, Op, Value, substitute
+from tofuse.ir.graph import Graph, Names, Op, Value, substitute
 from tofuse.ir.region import Strided
 
 
@@ -15,7 +15,7 @@ def own_ranges(graph: Graph) -> Graph:
     """A range that is laid along several dimensions is as many ranges, which cost nothing: views of
     one along rows and columns would tie these together, however far apart they are read."""
     makers = graph.producers()
-    taken = _names(graph)
+    names = Names(graph)
     along: dict[Value, dict[object, Value]] = {}
     ops: list[Op] = []
     for op in graph.ops:
@@ -24,7 +24,7 @@ def own_ranges(graph: Graph) -> Graph:
             if not ranges:
                 ranges[op.attr("dims")] = v
             if op.attr("dims") not in ranges:
-                ops += _again((makers[v],), taken)
+                ops += _again((makers[v],), names)
                 ranges[op.attr("dims")] = ops[-1].result
             op = replace(op, operands=(ranges[op.attr("dims")],))
         ops.append(op)
@@ -38,7 +38,7 @@ def own_views(graph: Graph, storage: Mapping[Value, Strided]) -> Graph:
     two views equal to `y` each has its own.
     """
     makers = graph.producers()
-    taken = _names(graph)
+    names = Names(graph)
     own: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in graph.ops:
@@ -46,17 +46,13 @@ def own_views(graph: Graph, storage: Mapping[Value, Strided]) -> Graph:
         seen: set[Op] = set()
         for v, chain in chains.items():
             if v not in own and seen & set(chain) and not _aligned(op, chains, storage):
-                again = _again(chain, taken)
+                again = _again(chain, names)
                 ops += again
                 own[v] = again[-1].result
             seen |= set(chain)
         moved = own.keys() & chains
         ops.append(replace(op, operands=substitute(op.operands, own)) if moved else op)
     return replace(graph, ops=tuple(ops)) if own else graph
-
-
-def _names(graph: Graph) -> set[str]:
-    return {v.name for op in graph.ops for v in op.results} | {v.name for v in graph.inputs}
 
 
 def _unplaced(
@@ -82,16 +78,12 @@ def _aligned(
     return True
 
 
-def _again(chain: Sequence[Op], taken: set[str]) -> list[Op]:
+def _again(chain: Sequence[Op], names: Names) -> list[Op]:
     """The same views once more, under other names."""
     made: list[Op] = []
     new: dict[Value, Value] = {}
     for op in chain:
-        name = f"{op.result.name}_own"
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        result = replace(op.result, name=name)
+        result = replace(op.result, name=names.fresh(f"{op.result.name}_own"))
         made.append(replace(op, operands=substitute(op.operands, new), results=(result,)))
         new[op.result] = result
     return made

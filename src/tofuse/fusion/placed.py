@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tofuse.fusion.storage import dense_strides, is_view, piece_place, placements, view_storage
 from tofuse.ir.dims import Dim, hint
-from tofuse.ir.graph import Attr, Graph, Op, Value
+from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import PLACED, Partition, Strided, is_placed
 from tofuse.ir.types import DType
 from tofuse.ops.shapes import make_op
@@ -84,8 +84,7 @@ class _Placing:
         self.taken = set(placements(graph))
         self.makers, self.users = graph.producers(), graph.users()
         self.returned = {_root(v, self.makers) for v in graph.outputs if v is not None}
-        self.names = {v.name for op in graph.ops for v in op.results}
-        self.names |= {v.name for v in graph.inputs}
+        self.names = Names(graph)
         ops: list[Op] = []
         for op in graph.ops:
             placed = self._placed(op) if op in self.cats else None
@@ -148,10 +147,7 @@ class _Placing:
         return True
 
     def _copy(self, v: Value, cat: Op) -> Op:
-        name = f"{v.name}_placed"
-        while name in self.names:
-            name += "_"
-        self.names.add(name)
+        name = self.names.fresh(f"{v.name}_placed")
         return make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=cat)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
@@ -35,7 +35,7 @@ class Value:
     def dtype(self) -> DType:
         return self.type.dtype
 
-    @property
+    @cached_property
     def layout(self) -> tuple[Dim, ...]:
         """The strides, row-major where none were given."""
         return contiguous_strides(self.shape) if self.strides is None else self.strides
@@ -151,8 +151,28 @@ class Graph:
                 users.setdefault(v, []).append(op)
         return users
 
+    def values(self) -> Iterator[Value]:
+        """The inputs, and the results of every op."""
+        yield from self.inputs
+        for op in self.ops:
+            yield from op.results
+
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.ops)} ops>"
+
+
+class Names:
+    """The names of a graph's values, and new ones that none of them has."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._taken = {v.name for v in graph.values()}
+
+    def fresh(self, name: str) -> str:
+        """`name`, with as many underscores as make it new."""
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
 
 
 def substitute(

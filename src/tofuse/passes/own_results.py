@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.graph import Graph, Names, Op, Value
 from tofuse.ops.shapes import make_op
 from tofuse.passes.rewrite import VIEWS
 
@@ -24,17 +24,13 @@ def own_results(graph: Graph, before: Graph, seen: Collection[Value]) -> Graph:
             root = old.get(was, was)
             here = new.get(v, v)
             owner[here] = root if owner.get(here, root) is root else None
-    taken = {r.name for op in graph.ops for r in op.results} | {v.name for v in graph.inputs}
+    names = Names(graph)
     copies: dict[Value, Op] = {}
     for was, v in pairs:
         shared = v is not None and owner.get(new.get(v, v), v) is None
         if was is None or v is None or was not in seen or not shared or was in copies:
             continue
-        name = f"{v.name}_own"
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        copy = make_op("convert", (v,), {"dtype": v.dtype}, name=name)
+        copy = make_op("convert", (v,), {"dtype": v.dtype}, name=names.fresh(f"{v.name}_own"))
         copies[was] = replace(copy, results=(replace(copy.result, strides=was.strides),))
     if not copies:
         return graph

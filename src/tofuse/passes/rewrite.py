@@ -141,8 +141,7 @@ class Sweep:
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        values = (r.name for op in self.graph.ops for r in op.results)
-        return frozenset((*values, *(v.name for v in self.graph.inputs)))
+        return frozenset(v.name for v in self.graph.values())
 
     @cached_property
     def _inputs(self) -> frozenset[Value]:
