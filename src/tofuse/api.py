@@ -25,7 +25,8 @@ from tofuse.config import Config, Option, make_config
 from tofuse.contest import Contest
 from tofuse.errors import OptionError, UnsupportedError
 from tofuse.executors import executors_of
-from tofuse.pipeline import Keep, claims_of, compile_graph
+from tofuse.pipeline import Keep, claims_of, compile_graph, compile_laid, unheard
+from tofuse.programs import Programs, programs_of
 from tofuse.report.measured import measured
 from tofuse.report.model import Calls, GraphReport, Limits, Report
 from tofuse.report.text import ReportText
@@ -64,8 +65,8 @@ def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the over
     """
     config = make_config(options)
     if target is None:
-        return lambda target: _compile(target, config, lambda report: None)
-    return _compile(target, config, lambda report: None)
+        return lambda target: _compile(target, config, unheard)
+    return _compile(target, config, unheard)
 
 
 @overload
@@ -79,7 +80,7 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
     compute again is not saved. Every new shape, dtype or Python number compiles anew. Raises
     CaptureError, with the user's line, where the program's way depends on data.
     """
-    return _compile(target, make_config({"capture": "trace", **options}), lambda report: None)
+    return _compile(target, make_config({"capture": "trace", **options}), unheard)
 
 
 def explain(
@@ -157,17 +158,13 @@ def dynamo_backend(
     if foreign := [name for name in ("capture", "dynamic", "fullgraph") if name in given]:
         raise OptionError(f"torch.compile captures, not the backend 'tofuse': no {foreign[0]!r}")
     config = make_config(given)
-    executors_of(config)
-    check_machine(config)
-    _check_folder(config)
-    return _backend(config, lambda report: None)(gm, example_inputs)
+    _check_options(config)
+    return _backend(config, unheard)(gm, example_inputs)
 
 
 def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
     _check_torch()
-    executors_of(config)  # this and the next raise now, not at the first call, for what is unknown
-    check_machine(config)
-    _check_folder(config)
+    _check_options(config)  # now, not at the first call
     _check_callable(target)
     if isinstance(target, torch.jit.ScriptModule):
         _Left(config, keep).refused("it is TorchScript, which has no Python to capture")
@@ -189,8 +186,10 @@ def _check_callable(target: object) -> None:
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
 
 
-def _check_folder(config: Config) -> None:
-    """Raise OptionError where nothing can be written to the folder that `dump` names."""
+def _check_options(config: Config) -> None:
+    """Raise OptionError for executors, files and folders that are unknown or cannot be used."""
+    executors_of(config)
+    check_machine(config)
     try:
         if config.dump is not None:
             config.dump.mkdir(parents=True, exist_ok=True)
@@ -281,8 +280,10 @@ def _distributed(module: DistributedDataParallel, inner: Callable[..., object]) 
 
 def _backend(config: Config, keep: Keep) -> Backend:
     left = _Left(config, keep)
+    programs = programs_of(config, compile_laid) if keep is unheard else None
     backend = aot_backend(
-        _aten_compiler(config, keep),
+        _aten_compiler(config, keep, programs),
+        programs=programs,
         own_random="llvm" in config.executors,
         claims=claims_of(config),
         memory_budget=config.memory_budget,
@@ -302,7 +303,7 @@ def _backend(config: Config, keep: Keep) -> Backend:
     return measured
 
 
-def _aten_compiler(config: Config, keep: Keep) -> CompileGraph:
+def _aten_compiler(config: Config, keep: Keep, programs: Programs | None = None) -> CompileGraph:
     """A compiler of ATen graphs that leaves to PyTorch what it fails on."""
     left = _Left(config, keep)
     fuel = config.fuel
@@ -314,7 +315,7 @@ def _aten_compiler(config: Config, keep: Keep) -> CompileGraph:
 
     def compile_aten(gm: GraphModule, phase: str) -> Run:
         try:
-            return compile_graph(gm, phase, replace(config, fuel=fuel), burn)
+            return compile_graph(gm, phase, replace(config, fuel=fuel), burn, programs)
         except Exception as error:
             left.failed(error)
             return graph_runner(gm)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tofuse.backends.aten.region import executor_runner, region_runner
 from tofuse.backends.llvm.driver import DRIVER
 from tofuse.backends.llvm.emit import part_names
-from tofuse.backends.llvm.load import address, bind_threads, load
+from tofuse.backends.llvm.load import load, load_text
 from tofuse.backends.triton.emit import parameters
 from tofuse.backends.triton.load import Launch as TritonLaunch
 from tofuse.backends.triton.load import load as load_triton
@@ -27,11 +27,12 @@ from tofuse.ir.executor import Executors
 from tofuse.ir.graph import Value
 from tofuse.ir.loops import Nest
 from tofuse.ir.machine import Machine, machine_on
-from tofuse.ir.plan import Plan
+from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tiles import TileProgram
 from tofuse.products import build_products
+from tofuse.recorded import Recorded, load_kernel, prepare
 from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.runtime.build import Signature, build_plan, from_tensors
@@ -39,10 +40,9 @@ from tofuse.runtime.clock import Clock
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.execute import Run, Tensor, load_plan
 from tofuse.runtime.homes import KernelCall
-from tofuse.runtime.launch import Launcher, Part, find_openmp
+from tofuse.runtime.launch import Launcher, kernel_code
 from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.out_variants import out_variant as variant
-from tofuse.runtime.pool import POOL
 from tofuse.runtime.products import ProductLauncher
 from tofuse.runtime.verify import Checked, Inputs, save_inputs
 from tofuse.schedule.overwrite import overwrites
@@ -61,6 +61,7 @@ class Assembled:
     assigned: Mapping[Region, Assignment]
     plan: Plan
     notes: Sequence[str]
+    recorded: Recorded | None  # where all of it is data
 
 
 def assemble(
@@ -118,7 +119,19 @@ def assemble(
     def run(clock: Clock | None) -> Run:
         return load_plan(plan, launchers, driver, constants, functions, clock)
 
-    return Assembled(run, running, assigned, plan, notes)
+    called = any(isinstance(s, Call) and s.target in functions for s in plan.steps)
+    recorded = None if called else _recorded(plan, launchers, constants)
+    return Assembled(run, running, assigned, plan, notes, recorded)
+
+
+def _recorded(
+    plan: Plan, launchers: Sequence[Launch], constants: Sequence[Tensor]
+) -> Recorded | None:
+    """A program of kernels and PyTorch's operators as data; none where a kernel is a GPU's."""
+    codes = [x.code for x in launchers if not isinstance(x, CudaLauncher)]
+    if len(codes) < len(launchers):
+        return None
+    return Recorded(plan, tuple(codes), tuple(constants))
 
 
 def _wanted(
@@ -165,12 +178,9 @@ def _launcher(b: Built, text: str, config: Config) -> Launch:
     if b.broken is not None:
         raise CompileError(b.broken)
     if isinstance(b.nest, Nest):
-        names = part_names(b.nest)
-        entry, *functions = load(
-            text, ["kernel", *(f"kernel.{n}" for n, _ in names)], store_of(config)
-        )
-        parts = [Part(address(f), s) for f, (_, s) in zip(functions, names, strict=True)]
-        return Launcher(entry, b.nest.kernel, b.nest.block_bytes, parts)
+        names, kept = part_names(b.nest), store_of(config)
+        key = load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in names)], kept)
+        return load_kernel(kernel_code(b.nest.kernel, key, names, b.nest.block_bytes), kept)
     given = [tuple(parameters(nest)) for nest in b.nest.nests]
     launches = [
         TritonLaunch(f"k{k}", given[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
@@ -193,8 +203,7 @@ def _load(
     built: Sequence[Built], part: Partition, config: Config
 ) -> tuple[list[Launch], dict[Region, KernelCall], list[str]]:
     """Machine code for every distinct kernel; regions that do not compile are left out."""
-    bind_threads(find_openmp())
-    POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
+    prepare(config)
     launchers: list[Launch] = []
     calls: dict[Region, KernelCall] = {}
     numbers: dict[str, int] = {}

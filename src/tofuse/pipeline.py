@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tofuse.assembly import Assembled, assemble
 from tofuse.backends.aten.region import graph_runner
@@ -14,7 +15,7 @@ from tofuse.building import Built, build_region
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.capture.eager import EagerMemory
-from tofuse.capture.gradients import gradients
+from tofuse.capture.gradients import Gradients, gradients
 from tofuse.config import Config
 from tofuse.errors import CaptureError
 from tofuse.executors import executors_of
@@ -36,6 +37,8 @@ from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.passes.near_misses import near_misses
 from tofuse.passes.own_results import own_results
+from tofuse.programs import Programs
+from tofuse.recorded import Recorded
 from tofuse.report.model import (
     LITTLE,
     GraphReport,
@@ -62,35 +65,53 @@ from tofuse.tuning import Choice, Workshop, as_chosen, tune
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
 
 
-def compile_graph(gm: AtenGraph, phase: str, config: Config, keep: Keep) -> Run:
-    """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured."""
+def unheard(report: GraphReport) -> None:
+    """Where nobody asks for a report."""
+
+
+def compile_graph(
+    gm: AtenGraph, phase: str, config: Config, keep: Keep, programs: Programs | None = None
+) -> Run:
+    """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured.
+
+    `programs` are told what it is made of.
+    """
     try:
         captured = convert(gm, phase, claims_of(config))
     except CaptureError as e:
         keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
         return graph_runner(gm)
-    run = compile_captured(captured, phase, config, keep)
-    return run if phase != "backward" else _for_any_layout(run, captured, config)
+    run, recorded = _compile(captured, phase, config, keep)
+    given = gradients(captured) if phase == "backward" else None
+    if given is not None and given.expected:
+        # compiled again where gradients keep coming in another layout
+        run = ByLayout(run, given.expected, partial(compile_laid, config, given, run))
+    if programs is not None:
+        programs.made(run, recorded, given)
+    return run
 
 
-def _for_any_layout(run: Run, captured: Captured, config: Config) -> Run:
-    """A backward that is compiled again where gradients keep coming in another layout."""
-    given = gradients(captured)
-
-    def compile_laid(layouts: Mapping[int, tuple[int, ...]]) -> Run:
-        try:
-            return compile_captured(given.laid(layouts), "backward", config, lambda report: None)
-        except Exception as error:
-            if config.strict:
-                raise
-            warnings.warn(f"tofuse copies gradients of another layout: {error}", stacklevel=2)
-            return run
-
-    return ByLayout(run, given.expected, compile_laid) if given.expected else run
+def compile_laid(
+    config: Config, given: Gradients, usual: Run, layouts: Mapping[int, tuple[int, ...]]
+) -> Run:
+    """A backward for gradients in another layout; the usual one copies them."""
+    try:
+        return compile_captured(given.laid(layouts), "backward", config, unheard)
+    except Exception as error:
+        if config.strict:
+            raise
+        warnings.warn(f"tofuse copies gradients of another layout: {error}", stacklevel=2)
+        return usual
 
 
 def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep) -> Run:
     """A callable for a captured program: flat arguments in one list to a list of results."""
+    return _compile(captured, phase, config, keep)[0]
+
+
+def _compile(
+    captured: Captured, phase: str, config: Config, keep: Keep
+) -> tuple[Run, Recorded | None]:
     stages = Stages(phase, config.show, config.dump)
     graph = run_passes(captured.graph)
     graph = own_results(graph, captured.graph, _seen(captured, phase))
@@ -142,7 +163,7 @@ def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep)
             allowed=memory.allowed,
         )
     )
-    return made.load(clock)
+    return made.load(clock), made.recorded
 
 
 def _seen(captured: Captured, phase: str) -> set[Value]:
@@ -204,7 +225,7 @@ def claims_of(config: Config) -> Claims:
     return nobody if plain and not missing else claims
 
 
-def compile_text(text: str, config: Config, keep: Keep = lambda report: None) -> Run:
+def compile_text(text: str, config: Config, keep: Keep = unheard) -> Run:
     """A callable for the text of a graph: its inputs, then its sizes by name, in one list."""
     graph = parse_graph(text)
     verify_graph(graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.backends.llvm.code import Kept
-from tofuse.backends.llvm.load import address, load
+from tofuse.backends.llvm.load import address, load_digest, load_text
 from tofuse.backends.llvm.matmul.driver import COLUMNS, SLABS, WORDS, driver_text
 from tofuse.backends.llvm.matmul.lanes import LANES
 from tofuse.backends.llvm.matmul.micro import micro_text
@@ -29,7 +29,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.machines import store_of
-from tofuse.runtime.products import Blocking, ProductLauncher
+from tofuse.runtime.products import Blocking, ProductCode, ProductLauncher
 
 MOST_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
 WHY = "AVX-512, which PyTorch's library of matrix products does not use on this processor"
@@ -59,7 +59,8 @@ def build_products(
         product = product_of(region, part.storage)
         if isinstance(product, str) or chosen.executor is not None:
             continue
-        launcher, arguments = _launcher(product, kept)
+        code = _code(product, kept)
+        launcher, arguments = load_product(code, kept), _arguments(product)
         sizes = tuple(map(symbol, launcher.symbols))
         number = len(launchers) + len(found)
         found[region] = KernelCall(number, arguments, sizes, None), launcher
@@ -81,8 +82,22 @@ def kernel_rows(m: Dim) -> int:
 LOST = 0.7  # rows' worth of time that a slab costs beside its rows
 
 
-def _launcher(p: Product, kept: Kept) -> tuple[ProductLauncher, tuple[Value, ...]]:
-    """The code of a product, and the values whose addresses it takes."""
+def load_product(code: ProductCode, kept: Kept) -> ProductLauncher:
+    """A product ready to be called; raises CompileError where its code was not kept."""
+    functions = {
+        word: address(load_digest(key, [name], kept)[0]) for word, (key, name) in code.texts.items()
+    }
+    (entry,) = load_digest(code.driver, ["kernel"], kept)
+    return ProductLauncher(code, entry, functions)
+
+
+def _arguments(p: Product) -> tuple[Value, ...]:
+    """The values whose addresses a product takes."""
+    return tuple(x.root for x in (p.a, p.b, p.c, *([p.bias] if p.bias is not None else [])))
+
+
+def _code(p: Product, kept: Kept) -> ProductCode:
+    """The code of a product."""
     rows = kernel_rows(p.m)
     turned = not (p.a.column == 1 or p.k == 1)
     beside = p.b.column == 1 or p.n == 1
@@ -90,14 +105,12 @@ def _launcher(p: Product, kept: Kept) -> tuple[ProductLauncher, tuple[Value, ...
     pack_b = side_by_side(WIDTH, WIDTH) if beside else turned_columns()
     slab = 4 * slab_elements(rows, turned)
     by_row = p.bias is not None and p.bias.column == 0 and p.n != 1
-    fixed = {
-        "pack_a": _function(pack_a, "pack", kept),
-        "pack_b": _function(pack_b, "pack", kept),
-        "micro": _function(micro_text(rows, turned, by_row), "micro", kept),
-        "biased": int(p.bias is not None),
-        "rows": rows,
-        "slab": slab,
+    texts = {
+        "pack_a": (load_text(pack_a, ["pack"], kept), "pack"),
+        "pack_b": (load_text(pack_b, ["pack"], kept), "pack"),
+        "micro": (load_text(micro_text(rows, turned, by_row), ["micro"], kept), "micro"),
     }
+    fixed = {"biased": int(p.bias is not None), "rows": rows, "slab": slab}
     sizes: dict[str, Dim] = {
         **{"batch": p.batch, "m": p.m, "n": p.n, "k": p.k},
         **{"a_batch": p.a.batch, "a_line": p.a.row, "a_depth": p.a.column},
@@ -113,11 +126,6 @@ def _launcher(p: Product, kept: Kept) -> tuple[ProductLauncher, tuple[Value, ...
     added = p.bias or p.c
     sizes |= {"bias_batch": added.batch, "bias_stride": added.row, "bias_column": added.column}
     blocking = Blocking(rows, WIDTH, slab, slab * SLABS + 4 * DEPTH * COLUMNS)
-    (entry,) = load(driver_text(), ["kernel"], kept)
-    offsets = [x.offset for x in operands]
-    launcher = ProductLauncher(entry, WORDS, sizes, fixed, offsets, blocking)
-    return launcher, tuple(x.root for x in operands)
-
-
-def _function(text: str, name: str, kept: Kept) -> int:
-    return address(load(text, [name], kept)[0])
+    driver = load_text(driver_text(), ["kernel"], kept)
+    offsets = tuple(x.offset for x in operands)
+    return ProductCode(driver, texts, tuple(WORDS), sizes, fixed, offsets, blocking)

@@ -12,9 +12,9 @@ from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tests.capture.support import evaluate, strides
-from tofuse.capture.aot import boxed
 from tofuse.capture.convert import convert
 from tofuse.capture.decompose import decompositions
+from tofuse.capture.lean import boxed
 from tofuse.capture.rng import merge_seeds
 from tofuse.errors import CaptureError
 from tofuse.ops.verify import verify

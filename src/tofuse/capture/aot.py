@@ -14,12 +14,12 @@ from torch.fx import GraphModule
 
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.collector import collector_paused
-from tofuse.capture.convert import NOTES
 from tofuse.capture.counted import counted_first
 from tofuse.capture.decompose import decompositions
-from tofuse.capture.gradients import accept_any_layout
+from tofuse.capture.identity import identity
+from tofuse.capture.lean import CompileGraph, Form, Inference, Parts
+from tofuse.capture.lean import Run as Lists
 from tofuse.capture.masks import write_by_mask
-from tofuse.capture.partition import partition
 from tofuse.capture.positions import gather_positions
 from tofuse.capture.programs import (
     guard_overlaps,
@@ -30,21 +30,11 @@ from tofuse.capture.programs import (
 from tofuse.capture.relayout import channels_last
 from tofuse.capture.resampling import resize_whole
 from tofuse.capture.resize import hide_resizing
-from tofuse.capture.rng import merge_seeds
 
-Compiled = Callable[[list[object]], object]
-CompileGraph = Callable[[GraphModule, str], Compiled]
+Run = Callable[..., object]
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 
 Program = Callable[[bool, str], Backend]  # may it write into arguments; a note for the report
-
-
-class Boxed(Protocol):
-    """A callable that takes its arguments in one list, which it may empty."""
-
-    _boxed_call: bool
-
-    def __call__(self, args: list[object], /) -> object: ...
 
 
 def aot_backend(
@@ -53,6 +43,7 @@ def aot_backend(
     own_random: bool = True,
     memory_budget: float | None = None,
     claims: Claims = nobody,
+    programs: Programs | None = None,
     refused: Callable[[str], None] = lambda reason: None,
     failed: Callable[[Exception], None] | None = None,
 ) -> Backend:
@@ -67,17 +58,33 @@ def aot_backend(
     """
 
     def program(writes: bool, note: str) -> Backend:
-        found: Backend = aot_autograd(
-            fw_compiler=_compiler(compile_graph, "forward", note),
-            bw_compiler=_compiler(compile_graph, "backward"),
-            inference_compiler=_compiler(compile_graph, "inference", note),
-            partition_fn=_refuse_training
-            if writes
-            else functools.partial(partition_joint, budget=memory_budget),
-            decompositions=decompositions(own_random=own_random, claims=claims),
-            keep_inference_input_mutations=writes,
-        )
-        return found
+        def compile_program(gm: GraphModule, inputs: Sequence[object]) -> Run:
+            """Dynamo calls what comes back with itself switched off; another switch would cost."""
+            name = None if programs is None else identity(gm, inputs)
+            if programs is not None and name is not None:
+                name = (f"writes {writes}", *name)
+                if found := programs.find(name):
+                    return _loaded(*found)
+            parts = Parts(compile_graph, memory_budget, note)
+            compiler: Backend = aot_autograd(
+                fw_compiler=parts.compiler("forward"),
+                bw_compiler=parts.compiler("backward"),
+                inference_compiler=parts.compiler("inference"),
+                partition_fn=_refuse_training if writes else parts.partition,
+                decompositions=decompositions(own_random=own_random, claims=claims),
+                keep_inference_input_mutations=writes,
+            )
+            whole = innermost_fn(compiler(gm, inputs))
+            form = parts.form(inputs, views=False)
+            if form is None:
+                return whole
+            if programs is not None and name is not None:
+                parts.finished = functools.partial(programs.keep, name, form)
+                if isinstance(form, Inference):
+                    parts.finished([parts.forward()])
+            return form.program(parts.forward(), parts.backward)
+
+        return compile_program
 
     @collector_paused()
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
@@ -104,22 +111,16 @@ def aot_backend(
     return counted_first(backend)
 
 
-def _compiler(
-    compile_graph: CompileGraph, phase: str, note: str = ""
-) -> Callable[[GraphModule, Sequence[object]], Boxed]:
-    """What AOTAutograd calls for the graph of a phase; the note is for the report."""
+class Programs(Protocol):
+    """Compiled programs by what identifies them, which outlive the process."""
 
-    @collector_paused()
-    def compile_phase(gm: GraphModule, example_inputs: Sequence[object]) -> Boxed:
-        if phase == "inference":
-            gm = merge_seeds(gm)
-        if note:
-            gm.meta[NOTES] = (note,)
-        if phase == "forward":
-            accept_any_layout()
-        return boxed(compile_graph(gm, phase))
+    def find(self, identity: Sequence[str]) -> tuple[Form, list[Lists]] | None: ...
 
-    return compile_phase
+    def keep(self, identity: Sequence[str], form: Form, runs: Sequence[Lists]) -> None: ...
+
+
+def _loaded(form: Form, runs: Sequence[Lists]) -> Run:
+    return form.program(runs[0], lambda: runs[-1])
 
 
 class _Trains(Exception):
@@ -129,16 +130,13 @@ class _Trains(Exception):
 def _compile(
     program: Program, gm: GraphModule, note: str, inputs: Sequence[object]
 ) -> Callable[..., object]:
-    """Writes into arguments are part of the program, but where autograd sees its results.
-
-    Dynamo calls what comes back with itself switched off; a second switch would only cost.
-    """
+    """Writes into arguments are part of the program, but where autograd sees its results."""
     if not _trains(gm):
         try:
-            return innermost_fn(program(True, note)(gm, inputs))
+            return program(True, note)(gm, inputs)
         except _Trains:
             pass
-    return innermost_fn(program(False, note)(gm, inputs))
+    return program(False, note)(gm, inputs)
 
 
 def _refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:
@@ -151,31 +149,3 @@ def _trains(gm: GraphModule) -> bool:
     outputs = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
     values = [n.meta.get("example_value") for n in outputs]
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
-
-
-def boxed(run: Compiled) -> Boxed:
-    """Tell AOTAutograd that this callable takes one list."""
-
-    def call(args: list[object], /) -> object:
-        return run(args)
-
-    call._boxed_call = True  # type: ignore[attr-defined]  # functorch's convention
-    return call  # type: ignore[return-value]  # now it has the attribute
-
-
-def partition_joint(
-    joint: torch.fx.GraphModule,
-    joint_inputs: Sequence[object],
-    *,
-    num_fwd_outputs: int,
-    static_lifetime_input_indices: list[int] | None = None,
-    budget: float | None = None,
-) -> tuple[GraphModule, GraphModule]:
-    """The forward and the backward of a joint graph, on one random seed."""
-    return partition(
-        merge_seeds(joint),
-        joint_inputs,
-        num_fwd_outputs=num_fwd_outputs,
-        static_lifetime_input_indices=static_lifetime_input_indices,
-        budget=budget,
-    )

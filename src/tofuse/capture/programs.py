@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
+from torch._C import _are_functorch_transforms_active as transforms_active
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
@@ -84,10 +85,11 @@ def guard_overlaps(gm: GraphModule, compiled: Run) -> Run:
 
 
 def leave_forward_derivatives(gm: GraphModule, compiled: Run) -> Run:
-    """`compiled`, but `gm` where forward-mode derivatives are taken: kernels have none."""
+    """`compiled`, but `gm` where forward-mode derivatives are taken, for kernels have none, and
+    among functorch's transforms, which see what PyTorch's operators do."""
 
     def run(*args: object) -> object:
-        if forward_ad._current_level >= 0:
+        if forward_ad._current_level >= 0 or transforms_active():
             return gm.forward(*args)
         return compiled(*args)
 

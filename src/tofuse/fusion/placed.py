@@ -76,7 +76,7 @@ class _Placing:
     makers: Mapping[Value, Op] = field(default_factory=dict)
     users: Mapping[Value, Sequence[Op]] = field(default_factory=dict)
     returned: set[Value] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)
+    names: Names = field(init=False)
     taken: set[Value] = field(default_factory=set)  # roots that lie in a cat
 
     def run(self) -> Graph:

@@ -28,26 +28,57 @@ class Part:
     shared: bool
 
 
+@dataclass(frozen=True)
+class KernelCode:
+    """What there is to know of a kernel to call it; its text is known by its digest.
+
+    `parts` are functions of it by name, and whether they are shared. `checks`: it may find an index
+    out of range. `elements` and `work` tell how many threads are worth their while.
+    """
+
+    name: str
+    text: str
+    parts: tuple[tuple[str, bool], ...]
+    buffers: int
+    symbols: tuple[str, ...]
+    block_bytes: Dim
+    elements: Dim
+    work: float
+    checks: bool
+
+
+def kernel_code(
+    kernel: Kernel, text: str, parts: Sequence[tuple[str, bool]], block_bytes: Dim
+) -> KernelCode:
+    """What there is to know of a kernel whose text has this digest."""
+    return KernelCode(
+        kernel.name,
+        text,
+        tuple(parts),
+        len(kernel.buffers),
+        tuple(kernel.symbols),
+        block_bytes,
+        product(a.extent for a in kernel.axes),
+        kernel_work(kernel),
+        any(isinstance(s, Take) for s in kernel.body),
+    )
+
+
 class Launcher:
     """A kernel ready to be called with the addresses of its buffers, then its size symbols."""
 
-    def __init__(
-        self, entry: Entry, kernel: Kernel, block_bytes: Dim, parts: Sequence[Part]
-    ) -> None:
-        self.entry, self.name, self.parts = entry, kernel.name, tuple(parts)
-        self.checks = any(isinstance(s, Take) for s in kernel.body)
-        self.buffers, self.symbols = len(kernel.buffers), kernel.symbols
-        self.block_bytes = block_bytes
-        self.elements = product(a.extent for a in kernel.axes)
-        self.work = kernel_work(kernel)
+    def __init__(self, code: KernelCode, entry: Entry, parts: Sequence[Part]) -> None:
+        self.code, self.entry, self.name, self.parts = code, entry, code.name, tuple(parts)
+        self.checks, self.buffers, self.symbols = code.checks, code.buffers, code.symbols
+        self.block_bytes, self.elements, self.work = code.block_bytes, code.elements, code.work
         self.words = self.buffers + len(self.symbols) + 3
         # bytes are made faster than an array, but are not to be written: a check writes its result
         self.context: Callable[..., object] = struct.Struct(f"{self.words}q").pack
         if self.checks:
             self.context = ctypes.c_int64 * self.words
-        self.static = not symbols_of(self.elements) and not symbols_of(block_bytes)
+        self.static = not symbols_of(self.elements) and not symbols_of(self.block_bytes)
         self.limit = threads_worth(hint(self.elements), self.work)
-        self.block = hint(block_bytes)
+        self.block = hint(self.block_bytes)
 
     def __call__(self, *words: int) -> None:
         """Run; raises IndexError where a gather met an index out of range."""

@@ -13,7 +13,7 @@ Layout = tuple[int, ...]
 VARIANTS = 4  # compiled at most; what lies otherwise still is copied by the first program
 
 
-@dataclass
+@dataclass(eq=False)
 class ByLayout:
     """`run`, but from the second call on with arguments that lie otherwise, a program for those.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -34,25 +34,33 @@ class Layout:
     space: int
 
 
-class ProductLauncher:
-    """A product ready to be called with the addresses of its tensors, then its size symbols.
+@dataclass(frozen=True)
+class ProductCode:
+    """What there is to know of a product to call it.
 
+    `texts` are the digests of the functions that it consists of, `driver` that of what calls them.
     `sizes` gives some of the context's words, `fixed` others; `names` is the order of all.
     Tensors are a, b and c, and the bias if there is one: where each begins, in elements, is in
     `offsets`.
     """
 
-    def __init__(
-        self,
-        entry: Entry,
-        names: Sequence[str],
-        sizes: Mapping[str, Dim],
-        fixed: Mapping[str, int],
-        offsets: Sequence[Dim],
-        blocking: Blocking,
-    ) -> None:
-        self.entry, self.names, self.sizes, self.fixed = entry, tuple(names), sizes, fixed
-        self.offsets, self.blocking = tuple(offsets), blocking
+    driver: str
+    texts: Mapping[str, tuple[str, str]]  # of a word, the digest and the function's name
+    names: tuple[str, ...]
+    sizes: Mapping[str, Dim]
+    fixed: Mapping[str, int]
+    offsets: tuple[Dim, ...]
+    blocking: Blocking
+
+
+class ProductLauncher:
+    """A product ready to be called with the addresses of its tensors, then its size symbols."""
+
+    def __init__(self, code: ProductCode, entry: Entry, functions: Mapping[str, int]) -> None:
+        self.code, self.entry, self.names, self.sizes = code, entry, code.names, code.sizes
+        self.fixed = {**code.fixed, **functions}
+        self.offsets, self.blocking = code.offsets, code.blocking
+        sizes, offsets = self.sizes, self.offsets
         dims = (*sizes.values(), *offsets)
         self.symbols = tuple(sorted({s for d in dims for s in symbols_of(d)}))
         self.context = ctypes.c_int64 * len(self.names)

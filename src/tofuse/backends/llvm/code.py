@@ -73,13 +73,22 @@ def code_of(text: str, kept: Kept | None) -> Code:
     """The machine code of a module, as it was kept or compiled; raises CompileError."""
     if kept is None:
         return _compile(text)
-    key = (*_how(), hashlib.sha256(text.encode()).hexdigest())
-    found = kept.get(KIND, key)
-    code = None if found is None else _read(found)
+    code = kept_code(digest(text), kept)
     if code is None:
         code = _compile(text)
-        kept.put(KIND, key, _write(code))
+        kept.put(KIND, (*_how(), digest(text)), _write(code))
     return code
+
+
+def kept_code(key: str, kept: Kept) -> Code | None:
+    """The machine code of the module whose text has this digest, if it was kept."""
+    found = kept.get(KIND, (*_how(), key))
+    return None if found is None else _read(found)
+
+
+def digest(text: str) -> str:
+    """What stands for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def assembly(text: str) -> str:

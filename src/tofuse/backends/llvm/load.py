@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.binding as llvm
 
-from tofuse.backends.llvm.code import Code, Kept, code_of, new_machine
+from tofuse.backends.llvm.code import Code, Kept, code_of, digest, kept_code, new_machine
 from tofuse.backends.llvm.vector_math import LIBRARY, PREFIX, library_symbols
 from tofuse.errors import CompileError
 from tofuse.ir.schedule import Target
@@ -45,7 +45,7 @@ def host_target(threads: int) -> Target:
 
 _linked: list[llvm.ResourceTracker] = []  # keeps machine code alive as long as the process
 _numbers = itertools.count()  # of libraries, failed ones too
-_loaded: dict[str, list[Entry]] = {}  # the same text is compiled once in a process
+_loaded: dict[str, list[Entry]] = {}  # by digest: the same text is compiled once in a process
 _bound: dict[str, int] = {}  # where the functions are that kernels call, by name
 
 
@@ -61,9 +61,28 @@ def linker() -> llvm.LLJIT:
 
 def load(text: str, names: Sequence[str], kept: Kept | None = None) -> list[Entry]:
     """The entries of a module, whose machine code may be `kept`; raises CompileError."""
-    if text not in _loaded:
-        _loaded[text] = _link(code_of(text, kept), names)
-    return _loaded[text]
+    return _loaded[load_text(text, names, kept)]
+
+
+def load_text(text: str, names: Sequence[str], kept: Kept | None) -> str:
+    """Compile and link a module; its digest, by which `load_digest` finds its entries."""
+    key = digest(text)
+    if key not in _loaded:
+        _loaded[key] = _link(code_of(text, kept), names)
+    return key
+
+
+def load_digest(key: str, names: Sequence[str], kept: Kept) -> list[Entry]:
+    """The entries of a module by its text's digest, if it is loaded or its machine code was kept.
+
+    Raises CompileError where it is neither.
+    """
+    if key not in _loaded:
+        code = kept_code(key, kept)
+        if code is None:
+            raise CompileError("the machine code of a kernel is not kept any more")
+        _loaded[key] = _link(code, names)
+    return _loaded[key]
 
 
 def address(entry: Callable[..., object]) -> int:

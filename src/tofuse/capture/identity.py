@@ -1,0 +1,174 @@
+"""A text that is the same for two programs of Dynamo's only where they are the same program."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import math
+import operator
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+from torch.fx.immutable_collections import immutable_list
+
+from tofuse.capture.hints import KEY
+
+
+class _Unknown(Exception):
+    """Something that has no text, or whose text may stand for something else."""
+
+
+def identity(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None:
+    """What a program computes and for which arguments, with all of PyTorch's state that matters.
+
+    None where a part of it cannot be told by name: the user's functions, programs inside it,
+    tensors it holds, sizes that are symbols, hints, modes that see operators.
+    """
+    try:
+        return (_state(), *map(_argument, inputs), *_nodes(gm))
+    except _Unknown:
+        return None
+
+
+def _nodes(gm: GraphModule) -> list[str]:
+    """A line for each node: places stand for names, which are as they happen to be."""
+    places: dict[Node, str] = {}
+    lines: list[str] = []
+    for k, node in enumerate(gm.graph.nodes):
+        custom = node.meta.get("custom")
+        if isinstance(custom, dict) and KEY in custom:
+            raise _Unknown
+        if node.op == "placeholder":
+            places[node] = f"%{k}"
+            lines.append(_stand_in(node.meta.get("example_value")))
+            continue
+        if node.op not in ("call_function", "call_method", "output"):
+            raise _Unknown
+        name = _function(node.target) if node.op == "call_function" else str(node.target)
+        if node.op == "call_method" and not _is_plain(node.args[0]):
+            raise _Unknown
+        lines.append(f"{node.op} {name} {_text(node.args, places)} {_text(node.kwargs, places)}")
+        places[node] = f"%{k}"
+    return lines
+
+
+def _is_plain(x: object) -> bool:
+    """Whether a method of it is one of a tensor."""
+    return isinstance(x, Node) and type(x.meta.get("example_value")) in (
+        FakeTensor,
+        torch.nn.Parameter,
+    )
+
+
+def _text(x: object, places: dict[Node, str]) -> str:
+    """An argument of a call."""
+    if isinstance(x, Node):
+        return places[x]
+    if isinstance(x, dict):
+        return "{" + ", ".join(f"{k!r}: {_text(v, places)}" for k, v in x.items()) + "}"
+    if isinstance(x, slice):
+        return f"slice({', '.join(_text(v, places) for v in (x.start, x.stop, x.step))})"
+    if isinstance(x, (list, tuple)) and type(x) in SEQUENCES:
+        return f"{type(x).__name__}({', '.join(_text(v, places) for v in x)})"
+    if isinstance(x, float):
+        return x.hex()
+    if x is None or x is ... or type(x) in PLAIN:
+        return f"{type(x).__name__} {x!r}"
+    raise _Unknown
+
+
+SEQUENCES = (list, tuple, torch.Size, immutable_list)
+PLAIN = (
+    bool,
+    int,
+    str,
+    complex,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+def _function(target: object) -> str:
+    """The name of a function of PyTorch's, of Python's or of ours, under which it is found."""
+    if isinstance(target, torch._ops.OpOverload):
+        if target.namespace in ("aten", "prims", "tofuse"):
+            return str(target)
+        raise _Unknown
+    name = getattr(target, "__name__", None)
+    if not callable(target) or not isinstance(name, str):
+        raise _Unknown
+    own = getattr(target, "__module__", None)
+    known = sys.modules.get(own) if isinstance(own, str) and own.startswith("tofuse.") else None
+    for module in (*MODULES, *([known] if known is not None else [])):
+        if getattr(module, name, None) is target:
+            return f"{module.__name__}.{name}"
+    raise _Unknown
+
+
+MODULES: tuple[ModuleType, ...] = (
+    torch,
+    F,
+    operator,
+    math,
+    builtins,
+    torch.functional,
+    torch.special,
+    torch.linalg,
+    torch.fft,
+    torch._C,  # which switches gradients
+    torch.amp.autocast_mode,
+    *(importlib.import_module(f"torch._C._{n}") for n in ("nn", "linalg", "special", "fft")),
+)
+
+
+def _argument(value: object) -> str:
+    """What is given at the first call; Dynamo's guards tell that later ones are alike."""
+    if not isinstance(value, torch.Tensor):
+        raise _Unknown
+    return f"{value.storage_offset()} {value.is_leaf}"
+
+
+def _stand_in(value: object) -> str:
+    """What Dynamo knows of an argument: a plain tensor of known sizes."""
+    if type(value) not in (FakeTensor, torch.nn.Parameter):
+        raise _Unknown
+    assert isinstance(value, torch.Tensor)
+    strange = value.is_conj() or value.is_neg() or value.is_inference()
+    if value.layout is not torch.strided or value.device.type != "cpu" or strange:
+        raise _Unknown
+    numbers = (*value.shape, *value.stride())
+    if not all(type(n) is int for n in numbers):
+        raise _Unknown
+    return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
+
+
+def _state() -> str:
+    """All that PyTorch's tracing depends on beside the program."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
+        raise _Unknown
+    return repr([question() for question in STATE])
+
+
+STATE: tuple[Callable[[], object], ...] = (
+    lambda: torch.__version__,
+    torch.is_grad_enabled,
+    torch.is_inference_mode_enabled,
+    torch.get_default_dtype,
+    torch.get_default_device,
+    torch.are_deterministic_algorithms_enabled,
+    torch.get_float32_matmul_precision,
+    torch.get_num_threads,
+    torch._C._get_mkldnn_enabled,
+    torch._C._get_flash_sdp_enabled,
+    torch._C._get_mem_efficient_sdp_enabled,
+    torch._C._get_math_sdp_enabled,
+    torch._C._get_cudnn_sdp_enabled,
+    torch._functorch.config.get_hash,
+)

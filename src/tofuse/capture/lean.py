@@ -1,0 +1,293 @@
+"""A program without AOTAutograd's wrappers: an autograd function on its two compiled graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, Union
+
+import torch
+from torch._C import _DisableAutocast
+from torch._C import _is_any_autocast_enabled as autocast_on
+from torch._functorch._aot_autograd.schemas import (
+    AOTDispatchCompiler,
+    OutputType,
+    PlainTensorMeta,
+    ViewAndMutationMeta,
+)
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+from tofuse.capture.collector import collector_paused
+from tofuse.capture.convert import NOTES
+from tofuse.capture.gradients import accept_any_layout
+from tofuse.capture.partition import partition
+from tofuse.capture.rng import merge_seeds
+
+Run = Callable[[list[object]], list[torch.Tensor]]
+CompileGraph = Callable[[GraphModule, str], Callable[[list[object]], object]]
+Results = Union[torch.Tensor, Sequence[torch.Tensor]]  # noqa: UP007  (evaluated at run time)
+
+
+class Boxed(Protocol):
+    """A callable that takes its arguments in one list, which it may empty."""
+
+    _boxed_call: bool
+
+    def __call__(self, args: list[object], /) -> object: ...
+
+
+def boxed(run: Callable[[list[object]], object]) -> Boxed:
+    """Tell AOTAutograd that this callable takes one list."""
+
+    def call(args: list[object], /) -> object:
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]  # functorch's convention
+    return call  # type: ignore[return-value]  # now it has the attribute
+
+
+@dataclass
+class Parts:
+    """What AOTAutograd handed over: the graphs, and what it knows of results and arguments."""
+
+    compile_graph: CompileGraph
+    memory_budget: float | None = None
+    note: str = ""  # for the report
+    finished: Callable[[list[Run]], None] = lambda runs: None  # told of all that was compiled
+    runs: dict[str, Run] = field(default_factory=dict)
+    context: TracingContext | None = None
+    graphs: tuple[GraphModule, GraphModule] | None = None
+
+    def compiler(self, phase: str) -> AOTDispatchCompiler:
+        """What AOTAutograd calls for the graph of a phase."""
+
+        def compile_phase(
+            gm: GraphModule, example_inputs: Sequence[torch.Tensor | int | torch.SymInt | None]
+        ) -> Boxed:
+            if phase != "backward":
+                self.context = TracingContext.try_get()
+                gm = merge_seeds(gm) if phase == "inference" else gm
+                gm.meta[NOTES] = (self.note,) if self.note else ()
+            if phase == "forward":
+                accept_any_layout()
+            if phase not in self.runs:
+                self.runs[phase] = self._compile(gm, phase)
+            return boxed(self.runs[phase])
+
+        return compile_phase
+
+    def partition(
+        self,
+        joint: GraphModule,
+        joint_inputs: Sequence[object],
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+    ) -> tuple[GraphModule, GraphModule]:
+        """The forward and the backward of a joint graph, on one random seed."""
+        self.graphs = partition(
+            merge_seeds(joint),
+            joint_inputs,
+            num_fwd_outputs=num_fwd_outputs,
+            static_lifetime_input_indices=static_lifetime_input_indices,
+            budget=self.memory_budget,
+        )
+        return self.graphs
+
+    def forward(self) -> Run:
+        """What was compiled of the program but for the backward."""
+        return self.runs["inference"] if "inference" in self.runs else self.runs["forward"]
+
+    def backward(self) -> Run:
+        """The backward, compiled when it is first needed."""
+        if "backward" not in self.runs:
+            assert self.graphs is not None
+            self.runs["backward"] = self._compile(self.graphs[1], "backward")
+            self.finished([self.runs["forward"], self.runs["backward"]])
+        return self.runs["backward"]
+
+    @collector_paused()
+    def _compile(self, gm: GraphModule, phase: str) -> Run:
+        return self.compile_graph(gm, phase)  # type: ignore[return-value]  # tensors, no sizes
+
+    def writes(self) -> bool:
+        """Whether an argument is changed."""
+        meta = None if self.context is None else self.context.fw_metadata
+        return meta is None or any(i.mutates_data or i.mutates_metadata for i in meta.input_info)
+
+    def form(self, arguments: Sequence[object], *, views: bool) -> Form | None:
+        """How the program runs without AOTAutograd's wrappers; None where it needs them.
+
+        It does where an argument that wants a gradient is changed, where the graph's arguments are
+        others, where a result that requires grad is a view (without `views`, where any is), for
+        tensor subclasses, where calls have effects in an order, and under autocast.
+        """
+        meta = None if self.context is None else self.context.fw_metadata
+        if meta is None or autocast_on() or len(meta.input_info) != len(arguments):
+            return None
+        if meta.tokens or meta.num_backward_tokens:
+            return None
+        if not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_inp_meta):
+            return None
+        if "inference" in self.runs:
+            if self.writes() or any(o.requires_grad for o in meta.output_info):
+                return None  # these are views of arguments
+            if not views and any(o.output_type not in PLAIN for o in meta.output_info):
+                return None
+            wanted = any(isinstance(t, torch.Tensor) and t.requires_grad for t in arguments)
+            of_argument = (o.output_type is OutputType.alias_of_input for o in meta.output_info)
+            return Inference(tuple(of_argument), wanted)
+        if self.graphs is None or any(o.output_type not in PLAIN for o in meta.output_info):
+            return None
+        return _training(self.graphs, meta)
+
+
+PLAIN = (OutputType.non_alias, OutputType.unsafe_view_alias)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A program without a backward. `views`: which results are of arguments; `guarded`: arguments
+    require grad, so that operators of PyTorch would record a backward."""
+
+    views: tuple[bool, ...]
+    guarded: bool
+
+    def program(self, forward: Run, backward: object = None) -> Callable[..., Results]:
+        """The program: its results in a list."""
+
+        def plain(*tensors: torch.Tensor) -> Results:
+            return forward([*tensors])
+
+        def guarded(*tensors: torch.Tensor) -> Results:
+            with torch.no_grad():
+                return forward([*tensors])
+
+        def viewing(*tensors: torch.Tensor) -> Results:
+            with torch.no_grad():
+                made = forward([*tensors])
+                # a plan gives an argument itself for a view that is all of it
+                return [t.detach() if v else t for t, v in zip(made, self.views, strict=False)]
+
+        return viewing if any(self.views) else guarded if self.guarded else plain
+
+
+class Context(torch.autograd.function.FunctionCtx):
+    """What autograd hands to forward and backward."""
+
+    saved_tensors: tuple[torch.Tensor, ...]
+
+    def maybe_clear_saved_tensors(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """A program with a backward: an autograd.Function on two graphs.
+
+    The forward's results are the new values of the arguments `written`, then the program's, of
+    which those `wanted` have a gradient, then others. `saved` are the places of what the backward
+    takes, before the gradients `tangents` of those that have one.
+    """
+
+    written: tuple[int, ...]
+    wanted: tuple[bool, ...]
+    saved: tuple[int, ...]
+    tangents: tuple[int, ...]
+
+    def program(self, forward: Run, backward: Callable[[], Run]) -> Callable[..., Results]:
+        """The program: its results in a tuple."""
+        written, order = self.written, self.saved
+        first, last = len(written), len(written) + len(self.wanted)
+        differentiable = [k for k, grad in enumerate(self.wanted) if grad]
+        dull = [first + k for k, grad in enumerate(self.wanted) if not grad]
+        everything = order == tuple(range(last, last + len(order)))
+        direct = not dull and self.tangents == tuple(range(len(differentiable)))
+
+        def run_backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
+            used = grads if direct else [grads[differentiable[k]] for k in self.tangents]
+            arguments = [*ctx.saved_tensors, *used]
+            ctx.maybe_clear_saved_tensors()  # the plan releases each after its last use
+            if autocast_on():
+                with _DisableAutocast():
+                    return tuple(backward()(arguments))
+            return tuple(backward()(arguments))
+
+        class Fused(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Context, *tensors: torch.Tensor) -> Results:
+                made = forward([*tensors])
+                for new, k in zip(made, written, strict=False):
+                    tensors[k].copy_(new)
+                ctx.save_for_backward(*(made[last:] if everything else [made[k] for k in order]))
+                if dull:
+                    ctx.mark_non_differentiable(*[made[k] for k in dull])
+                return tuple(made[first:last])
+
+            @staticmethod
+            @torch._dynamo.disable  # a call of Dynamo's may run it in its turn
+            def backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
+                if not torch.is_grad_enabled():
+                    return run_backward(ctx, *grads)
+                with torch.no_grad():
+                    return _final(run_backward(ctx, *grads))
+
+        # Function.apply, without its checks for functorch, which the caller has made
+        apply: Callable[..., Results] = super(torch.autograd.Function, Fused).apply
+        return apply
+
+
+Form = Inference | Training
+
+
+def _training(
+    graphs: tuple[GraphModule, GraphModule], meta: ViewAndMutationMeta
+) -> Training | None:
+    """None where the backward takes a size or what is written, or where an argument that wants a
+    gradient is written or gets none, which AOTAutograd hides from autograd."""
+    forward, backward = graphs
+    needed = [i.requires_grad for i in meta.input_info]
+    written = [k for k, i in enumerate(meta.input_info) if i.mutates_data or i.mutates_metadata]
+    if written != list(meta.mutated_inp_runtime_indices) or not _gets(backward, needed):
+        return None
+    if any(needed[k] or meta.input_info[k].mutates_metadata for k in written):
+        return None
+    names = [getattr(n, "name", None) for n in forward.graph.find_nodes(op="output")[0].args[0]]
+    places = forward.graph.find_nodes(op="placeholder")
+    last, changed = len(written) + len(meta.output_info), {places[k].name for k in written}
+    saved: list[int] = []
+    tangents: list[int] = []
+    for node in backward.graph.find_nodes(op="placeholder"):
+        target = str(node.target)
+        if target.startswith("tangents_"):
+            tangents.append(int(target.removeprefix("tangents_")) - 1)
+        elif target in names[last:] and not tangents and _is_tensor(node) and target not in changed:
+            saved.append(last + names[last:].index(target))
+        else:
+            return None
+    wanted = tuple(o.requires_grad for o in meta.output_info)
+    return Training(tuple(written), wanted, tuple(saved), tuple(tangents))
+
+
+def _final(grads: tuple[object, ...]) -> tuple[object, ...]:
+    """Gradients that raise when they are differentiated themselves."""
+    delayed = torch._C._functions.DelayedError(TWICE, 1)  # one for each: it returns no tuple
+    final = [
+        delayed(g.detach().requires_grad_()) if isinstance(g, torch.Tensor) else g for g in grads
+    ]
+    return tuple(final)
+
+
+TWICE = b"a program compiled by tofuse cannot be differentiated twice; use eager for that"
+
+
+def _gets(backward: GraphModule, needed: Sequence[bool]) -> bool:
+    """Whether every argument that wants a gradient has one."""
+    found = backward.graph.find_nodes(op="output")[0].args[0]
+    if not isinstance(found, (list, tuple)) or len(found) != len(needed):
+        return False
+    return all(g is not None for g, need in zip(found, needed, strict=True) if need)
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)

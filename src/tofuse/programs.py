@@ -1,0 +1,140 @@
+"""Compiled programs kept on disk: what was compiled once starts as fast as it is captured."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import hashlib
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import tofuse
+from tofuse.backends.llvm.code import host_features
+from tofuse.backends.llvm.load import host_target
+from tofuse.capture.gradients import Gradients
+from tofuse.capture.lean import Form
+from tofuse.capture.lean import Run as Lists
+from tofuse.config import Config
+from tofuse.errors import CompileError
+from tofuse.recorded import Recorded
+from tofuse.runtime.execute import Run
+from tofuse.runtime.launch import thread_count
+from tofuse.runtime.layouts import ByLayout
+from tofuse.runtime.machines import assumed_machine, store_of
+
+KIND = "program"
+Layouts = Mapping[int, tuple[int, ...]]
+Recordings = WeakKeyDictionary[Run, tuple[Recorded, Gradients | None]]
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Programs by what identifies them, from process to process.
+
+    `compile` compiles a backward for gradients that lie otherwise. Only what is wholly data is
+    kept: kernels and PyTorch's operators, on the CPU.
+    """
+
+    config: Config
+    compile: Callable[[Config, Gradients, Run, Layouts], Run]
+    recorded: Recordings = field(default_factory=WeakKeyDictionary)
+
+    def made(self, run: Run, recorded: Recorded | None, given: Gradients | None) -> None:
+        """Note what a run is made of; `given` are the gradients of a backward."""
+        if recorded is not None:
+            self.recorded[run] = recorded, given if given is not None and given.expected else None
+
+    def keep(self, identity: Sequence[str], form: Form, runs: Sequence[Lists]) -> None:
+        """Keep a program: its forward, and its backward if it has one."""
+        found = [self.recorded.get(run) for run in runs]  # type: ignore[arg-type]  # as they were made
+        if any(part is None for part in found):
+            return
+        try:
+            parts = [_whole(*part) for part in found if part is not None]
+            content = pickle.dumps((form, parts))
+        except (pickle.PicklingError, TypeError, AttributeError):
+            return  # it holds what only this process has
+        text = base64.b64encode(content).decode("ascii")
+        store_of(self.config).put(KIND, self._key(identity), text)
+
+    def find(self, identity: Sequence[str]) -> tuple[Form, list[Lists]] | None:
+        """A program that was kept."""
+        store, key = store_of(self.config), self._key(identity)
+        text = store.get(KIND, key)
+        if text is None:
+            return None
+        try:
+            form, parts = pickle.loads(base64.b64decode(text))
+            runs = [self._load(part) for part in parts]
+            return form, runs  # type: ignore[return-value]  # tensors, no sizes
+        except (*BROKEN, CompileError):
+            store.drop(KIND, key)
+            return None
+
+    def _load(self, part: Recorded) -> Run:
+        run = part.load(self.config)
+        if part.expected is None:
+            return run
+
+        def compile_laid(layouts: Layouts) -> Run:
+            return self.compile(self.config, pickle.loads(part.others), run, layouts)
+
+        return ByLayout(run, part.expected, compile_laid)
+
+    def _key(self, identity: Sequence[str]) -> tuple[str, ...]:
+        """With all that our own decisions depend on; the program itself by its digest."""
+        target = host_target(thread_count())
+        ours = (repr(self.config), repr(target), host_features())
+        costs = repr(assumed_machine(target, self.config))
+        return (source_digest(), *ours, costs, hashlib.sha256(repr(identity).encode()).hexdigest())
+
+
+def _whole(recorded: Recorded, given: Gradients | None) -> Recorded:
+    """With how it is compiled for gradients that lie otherwise."""
+    if given is None:
+        return recorded
+    return replace(recorded, expected=dict(given.expected), others=pickle.dumps(given))
+
+
+BROKEN = (
+    binascii.Error,
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+
+
+def programs_of(
+    config: Config, compile_laid: Callable[[Config, Gradients, Run, Layouts], Run]
+) -> Programs | None:
+    """None where what is compiled is looked at, checked or measured, or runs elsewhere."""
+    usual = Config()
+    same = replace(
+        usual,
+        dynamic=config.dynamic,
+        fullgraph=config.fullgraph,
+        precision=config.precision,
+        strict=config.strict,
+        pool_bytes=config.pool_bytes,
+        memory_budget=config.memory_budget,
+        cache_dir=config.cache_dir,
+    )
+    return Programs(config, compile_laid) if config == same else None
+
+
+@functools.cache
+def source_digest() -> str:
+    """What stands for this release of tofuse, changed by hand or not."""
+    found = hashlib.sha256()
+    for path in sorted(Path(tofuse.__file__).parent.rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()

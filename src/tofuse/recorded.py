@@ -1,0 +1,66 @@
+"""A compiled program as data: its plan and its kernels' machine code by name, to load it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tofuse.backends.llvm.code import Kept
+from tofuse.backends.llvm.driver import DRIVER
+from tofuse.backends.llvm.load import address, bind_functions, bind_threads, load, load_digest
+from tofuse.config import Config
+from tofuse.ir.plan import Plan
+from tofuse.products import load_product
+from tofuse.runtime.execute import Run, Tensor, load_plan
+from tofuse.runtime.launch import (
+    KernelCode,
+    Launcher,
+    Part,
+    find_openmp,
+    find_vector_library,
+)
+from tofuse.runtime.machines import store_of
+from tofuse.runtime.pool import POOL
+from tofuse.runtime.products import ProductCode
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a program for the CPU is made of, where no Python of this process is part of it.
+
+    Of a backward, `others` is how it is compiled for gradients that do not lie as `expected`, by
+    their positions among the arguments: pickled, for it is rarely wanted.
+    """
+
+    plan: Plan
+    codes: tuple[KernelCode | ProductCode, ...]
+    constants: tuple[Tensor, ...]
+    expected: Mapping[int, tuple[int, ...]] | None = None
+    others: bytes = b""
+
+    def load(self, config: Config) -> Run:
+        """The program; raises CompileError where the code of a kernel was not kept."""
+        prepare(config)
+        kept = store_of(config)
+        kernels = [
+            load_kernel(c, kept) if isinstance(c, KernelCode) else load_product(c, kept)
+            for c in self.codes
+        ]
+        (driver,) = load(DRIVER, ["kernel"], kept)
+        return load_plan(self.plan, kernels, driver, self.constants, {})
+
+
+def load_kernel(code: KernelCode, kept: Kept) -> Launcher:
+    """A kernel ready to be called; raises CompileError where its code was not kept."""
+    names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
+    entry, *functions = load_digest(code.text, names, kept)
+    shared = [shared for _, shared in code.parts]
+    parts = [Part(address(f), s) for f, s in zip(functions, shared, strict=True)]
+    return Launcher(code, entry, parts)
+
+
+def prepare(config: Config) -> None:
+    """What machine code needs of this process, and the most that the pool of memory holds."""
+    bind_threads(find_openmp())
+    bind_functions(find_vector_library())
+    POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
