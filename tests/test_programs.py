@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,32 +15,38 @@ import torch.nn.functional as F
 
 import tofuse
 from tofuse import programs
+from tofuse.config import Option
 from tofuse.runtime.machines import store_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-@pytest.fixture
-def counted(monkeypatch, tmp_path):
-    """Compile with a folder of its own; how many graphs were compiled so far."""
-    compiled: list[str] = []
-    compile_graph = tofuse.api.compile_graph
+class Compiler:
+    """Compiles with a folder of its own, and notes the phases of the graphs that it compiles."""
 
-    def counting(gm, phase, *rest):
-        compiled.append(phase)
-        return compile_graph(gm, phase, *rest)
+    def __init__(self, folder: Path, compile_graph: Callable[..., Callable]) -> None:
+        self.folder, self.compile_graph = folder, compile_graph
+        self.compiled: list[str] = []
 
-    monkeypatch.setattr(tofuse.api, "compile_graph", counting)
+    def counting(self, gm: torch.fx.GraphModule, phase: str, *rest: object) -> Callable:
+        self.compiled.append(phase)
+        return self.compile_graph(gm, phase, *rest)
 
-    def anew(target: Callable, **options) -> Callable:
+    def __call__(self, target: Callable, **options: Option) -> Callable:
         """As a new process would compile it."""
         torch._dynamo.reset()
-        compiled.clear()
-        return tofuse.compile(target, cache_dir=tmp_path, **options)
+        self.compiled.clear()
+        return tofuse.compile(target, cache_dir=self.folder, **options)
 
-    anew.compiled = compiled
-    anew.files = lambda: sorted((tmp_path / "program-1").glob("*.json"))
-    return anew
+    def files(self) -> list[Path]:
+        return sorted((self.folder / "program-1").glob("*.json"))
+
+
+@pytest.fixture
+def counted(monkeypatch, tmp_path):
+    compiler = Compiler(tmp_path, tofuse.api.compile_graph)
+    monkeypatch.setattr(tofuse.api, "compile_graph", compiler.counting)
+    return compiler
 
 
 def block(x, w, b):
@@ -95,6 +102,7 @@ def test_a_network_trains_on_with_its_running_means(counted):
         assert torch.equal(a, b)
         torch.testing.assert_close(a, c)
     for a, b, c in zip(first.parameters(), again.parameters(), eager.parameters(), strict=True):
+        assert a.grad is not None and b.grad is not None
         assert torch.equal(a.grad, b.grad)
         torch.testing.assert_close(a.grad, c.grad, rtol=1e-3, atol=1e-5)
 

@@ -32,7 +32,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tiles import TileProgram
 from tofuse.products import build_products
-from tofuse.recorded import Recorded, load_kernel, prepare
+from tofuse.recorded import Recorded, load_kernel, load_product, prepare
 from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.runtime.build import Signature, build_plan, from_tensors
@@ -86,7 +86,7 @@ def assemble(
     launchers, calls, notes = _load(built, part, config)
     products = build_products(part, assigned, target, config, measured, launchers)
     calls |= {r: call for r, (call, _) in products.items()}
-    launchers += [launcher for _, launcher in products.values()]
+    launchers += [load_product(code, store_of(config)) for _, code in products.values()]
     done("machine code")
     notes += [f"{r.name} runs through PyTorch: {why}" for r, why in unfit.items()]
     users = {r: a for r, a in assigned.items() if a.executor is not None}

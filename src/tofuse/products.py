@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.backends.llvm.code import Kept
-from tofuse.backends.llvm.load import address, load_digest, load_text
+from tofuse.backends.llvm.load import load_text
 from tofuse.backends.llvm.matmul.driver import COLUMNS, SLABS, WORDS, driver_text
 from tofuse.backends.llvm.matmul.lanes import LANES
 from tofuse.backends.llvm.matmul.micro import micro_text
@@ -29,7 +29,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.machines import store_of
-from tofuse.runtime.products import Blocking, ProductCode, ProductLauncher
+from tofuse.runtime.products import Blocking, ProductCode
 
 MOST_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
 WHY = "AVX-512, which PyTorch's library of matrix products does not use on this processor"
@@ -44,14 +44,14 @@ def build_products(
     config: Config,
     machine: Machine,
     launchers: Sequence[object],
-) -> dict[Region, tuple[KernelCall, ProductLauncher]]:
+) -> dict[Region, tuple[KernelCall, ProductCode]]:
     """Machine code for products that gain by ours, numbered after `launchers`.
 
     `assigned` then says so. `verify` leaves products to PyTorch, and so does an order of executors
     with PyTorch first.
     """
     names = [n for n in config.executors if n in (KERNELS, LIBRARY)]
-    found: dict[Region, tuple[KernelCall, ProductLauncher]] = {}
+    found: dict[Region, tuple[KernelCall, ProductCode]] = {}
     kept = store_of(config)
     if not target.products or names[:1] != [KERNELS] or config.verify:
         return found
@@ -59,11 +59,10 @@ def build_products(
         product = product_of(region, part.storage)
         if isinstance(product, str) or chosen.executor is not None:
             continue
-        code = _code(product, kept)
-        launcher, arguments = load_product(code, kept), _arguments(product)
-        sizes = tuple(map(symbol, launcher.symbols))
+        code, arguments = _code(product, kept), _arguments(product)
+        sizes = tuple(map(symbol, code.symbols))
         number = len(launchers) + len(found)
-        found[region] = KernelCall(number, arguments, sizes, None), launcher
+        found[region] = KernelCall(number, arguments, sizes, None), code
         own = WHY_CONVOLUTION if "convolution" in str(region.ops[0].attr("target")) else WHY
         why = own if chosen.why == ONLY_PYTORCH else f"{chosen.why}; {own}"
         assigned[region] = Assignment(KERNELS, why, library_us(region, machine, pooled=True))
@@ -80,15 +79,6 @@ def kernel_rows(m: Dim) -> int:
 
 
 LOST = 0.7  # rows' worth of time that a slab costs beside its rows
-
-
-def load_product(code: ProductCode, kept: Kept) -> ProductLauncher:
-    """A product ready to be called; raises CompileError where its code was not kept."""
-    functions = {
-        word: address(load_digest(key, [name], kept)[0]) for word, (key, name) in code.texts.items()
-    }
-    (entry,) = load_digest(code.driver, ["kernel"], kept)
-    return ProductLauncher(code, entry, functions)
 
 
 def _arguments(p: Product) -> tuple[Value, ...]:

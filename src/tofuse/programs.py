@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import tofuse
 from tofuse.backends.llvm.code import host_features
 from tofuse.backends.llvm.load import host_target
 from tofuse.capture.gradients import Gradients
@@ -135,6 +134,6 @@ def programs_of(
 def source_digest() -> str:
     """What stands for this release of tofuse, changed by hand or not."""
     found = hashlib.sha256()
-    for path in sorted(Path(tofuse.__file__).parent.rglob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()

@@ -10,7 +10,6 @@ from tofuse.backends.llvm.driver import DRIVER
 from tofuse.backends.llvm.load import address, bind_functions, bind_threads, load, load_digest
 from tofuse.config import Config
 from tofuse.ir.plan import Plan
-from tofuse.products import load_product
 from tofuse.runtime.execute import Run, Tensor, load_plan
 from tofuse.runtime.launch import (
     KernelCode,
@@ -21,7 +20,7 @@ from tofuse.runtime.launch import (
 )
 from tofuse.runtime.machines import store_of
 from tofuse.runtime.pool import POOL
-from tofuse.runtime.products import ProductCode
+from tofuse.runtime.products import ProductCode, ProductLauncher
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,15 @@ def load_kernel(code: KernelCode, kept: Kept) -> Launcher:
     shared = [shared for _, shared in code.parts]
     parts = [Part(address(f), s) for f, s in zip(functions, shared, strict=True)]
     return Launcher(code, entry, parts)
+
+
+def load_product(code: ProductCode, kept: Kept) -> ProductLauncher:
+    """A product ready to be called; raises CompileError where its code was not kept."""
+    functions = {
+        word: address(load_digest(key, [name], kept)[0]) for word, (key, name) in code.texts.items()
+    }
+    (entry,) = load_digest(code.driver, ["kernel"], kept)
+    return ProductLauncher(code, entry, functions)
 
 
 def prepare(config: Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 import torch
@@ -34,8 +35,6 @@ from tofuse.capture.resize import hide_resizing
 Run = Callable[..., object]
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 
-Program = Callable[[bool, str], Backend]  # may it write into arguments; a note for the report
-
 
 def aot_backend(
     compile_graph: CompileGraph,
@@ -57,34 +56,7 @@ def aot_backend(
     where AOTAutograd fails and `failed`, which is told of the error, does not raise.
     """
 
-    def program(writes: bool, note: str) -> Backend:
-        def compile_program(gm: GraphModule, inputs: Sequence[object]) -> Run:
-            """Dynamo calls what comes back with itself switched off; another switch would cost."""
-            name = None if programs is None else identity(gm, inputs)
-            if programs is not None and name is not None:
-                name = (f"writes {writes}", *name)
-                if found := programs.find(name):
-                    return _loaded(*found)
-            parts = Parts(compile_graph, memory_budget, note)
-            compiler: Backend = aot_autograd(
-                fw_compiler=parts.compiler("forward"),
-                bw_compiler=parts.compiler("backward"),
-                inference_compiler=parts.compiler("inference"),
-                partition_fn=_refuse_training if writes else parts.partition,
-                decompositions=decompositions(own_random=own_random, claims=claims),
-                keep_inference_input_mutations=writes,
-            )
-            whole = innermost_fn(compiler(gm, inputs))
-            form = parts.form(inputs, views=False)
-            if form is None:
-                return whole
-            if programs is not None and name is not None:
-                parts.finished = functools.partial(programs.keep, name, form)
-                if isinstance(form, Inference):
-                    parts.finished([parts.forward()])
-            return form.program(parts.forward(), parts.backward)
-
-        return compile_program
+    capture = _Capture(compile_graph, own_random, memory_budget, claims, programs)
 
     @collector_paused()
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
@@ -98,7 +70,7 @@ def aot_backend(
         write_by_mask(gm)
         resize_whole(gm)
         try:
-            compiled = guard_overlaps(gm, _compile(program, *channels_last(gm), example_inputs))
+            compiled = guard_overlaps(gm, capture.run(*channels_last(gm), example_inputs))
             return leave_forward_derivatives(gm, compiled)
         except TorchDynamoException:
             raise  # to Dynamo
@@ -119,24 +91,73 @@ class Programs(Protocol):
     def keep(self, identity: Sequence[str], form: Form, runs: Sequence[Lists]) -> None: ...
 
 
-def _loaded(form: Form, runs: Sequence[Lists]) -> Run:
-    return form.program(runs[0], lambda: runs[-1])
+@dataclass(frozen=True)
+class _Capture:
+    """From a program of Dynamo's to a callable; see `aot_backend`."""
+
+    compile_graph: CompileGraph
+    own_random: bool
+    memory_budget: float | None
+    claims: Claims
+    programs: Programs | None
+
+    def run(self, gm: GraphModule, note: str, inputs: Sequence[object]) -> Run:
+        """The program, compiled or as it was kept; the note is for the report.
+
+        Writes into arguments are part of it, but where autograd sees its results.
+        """
+        if not _trains(gm):
+            try:
+                return self._found(gm, note, inputs, writes=True)
+            except _Trains:
+                pass
+        return self._found(gm, note, inputs, writes=False)
+
+    def _found(self, gm: GraphModule, note: str, inputs: Sequence[object], *, writes: bool) -> Run:
+        name = None if self.programs is None else identity(gm, inputs)
+        if self.programs is None or name is None:
+            return self._compile(gm, note, inputs, writes, lambda form, runs: None)
+        name = (f"writes {writes}", *name)
+        found = self.programs.find(name)
+        if found is None:
+            keep = functools.partial(self.programs.keep, name)
+            return self._compile(gm, note, inputs, writes, keep)
+        form, runs = found
+        return form.program(runs[0], lambda: runs[-1])
+
+    def _compile(
+        self,
+        gm: GraphModule,
+        note: str,
+        inputs: Sequence[object],
+        writes: bool,
+        keep: Callable[[Form, Sequence[Lists]], None],
+    ) -> Run:
+        """What comes back Dynamo calls with itself switched off: a second switch would only cost.
+
+        `keep` is told of a program that runs without AOTAutograd, when all of it is compiled.
+        """
+        parts = Parts(self.compile_graph, self.memory_budget, note)
+        compiler: Backend = aot_autograd(
+            fw_compiler=parts.compiler("forward"),
+            bw_compiler=parts.compiler("backward"),
+            inference_compiler=parts.compiler("inference"),
+            partition_fn=_refuse_training if writes else parts.partition,
+            decompositions=decompositions(own_random=self.own_random, claims=self.claims),
+            keep_inference_input_mutations=writes,
+        )
+        whole = innermost_fn(compiler(gm, inputs))
+        form = parts.form(inputs, views=False)
+        if form is None:
+            return whole
+        parts.finished = functools.partial(keep, form)
+        if isinstance(form, Inference):
+            parts.finished([parts.forward()])
+        return form.program(parts.forward(), parts.backward)
 
 
 class _Trains(Exception):
     """Autograd sees what a program does."""
-
-
-def _compile(
-    program: Program, gm: GraphModule, note: str, inputs: Sequence[object]
-) -> Callable[..., object]:
-    """Writes into arguments are part of the program, but where autograd sees its results."""
-    if not _trains(gm):
-        try:
-            return program(True, note)(gm, inputs)
-        except _Trains:
-            pass
-    return program(False, note)(gm, inputs)
 
 
 def _refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:

@@ -52,6 +52,12 @@ class ProductCode:
     offsets: tuple[Dim, ...]
     blocking: Blocking
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The sizes that a call gives."""
+        dims = (*self.sizes.values(), *self.offsets)
+        return tuple(sorted({s for d in dims for s in symbols_of(d)}))
+
 
 class ProductLauncher:
     """A product ready to be called with the addresses of its tensors, then its size symbols."""
@@ -60,9 +66,7 @@ class ProductLauncher:
         self.code, self.entry, self.names, self.sizes = code, entry, code.names, code.sizes
         self.fixed = {**code.fixed, **functions}
         self.offsets, self.blocking = code.offsets, code.blocking
-        sizes, offsets = self.sizes, self.offsets
-        dims = (*sizes.values(), *offsets)
-        self.symbols = tuple(sorted({s for d in dims for s in symbols_of(d)}))
+        self.symbols = code.symbols
         self.context = ctypes.c_int64 * len(self.names)
         self.space_at = self.names.index("space")
         self.layouts: dict[tuple[int, ...], Layout] = {}
