@@ -128,7 +128,7 @@ def _recorded(
     plan: Plan, launchers: Sequence[Launch], constants: Sequence[Tensor]
 ) -> Recorded | None:
     """A program of kernels and PyTorch's operators as data; none where a kernel is a GPU's."""
-    codes = [x.code for x in launchers if not isinstance(x, CudaLauncher)]
+    codes = [x.code for x in launchers if isinstance(x, (Launcher, ProductLauncher))]
     if len(codes) < len(launchers):
         return None
     return Recorded(plan, tuple(codes), tuple(constants))

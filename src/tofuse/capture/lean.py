@@ -105,6 +105,7 @@ class Parts:
             assert self.graphs is not None
             self.runs["backward"] = self._compile(self.graphs[1], "backward")
             self.finished([self.runs["forward"], self.runs["backward"]])
+            self.graphs = self.context = None  # of which nobody asks any more
         return self.runs["backward"]
 
     @collector_paused()
