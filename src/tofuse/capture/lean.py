@@ -16,6 +16,7 @@ from torch._functorch._aot_autograd.schemas import (
     ViewAndMutationMeta,
 )
 from torch._guards import TracingContext
+from torch.autograd.graph import increment_version
 from torch.fx import GraphModule
 
 from tofuse.capture.collector import collector_paused
@@ -132,13 +133,16 @@ class Parts:
         if not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_inp_meta):
             return None
         if "inference" in self.runs:
-            if self.writes() or any(o.requires_grad for o in meta.output_info):
+            if meta.mutated_inp_runtime_indices or any(i.mutates_metadata for i in meta.input_info):
+                return None  # what is written is not all in the graph
+            if any(o.requires_grad for o in meta.output_info):
                 return None  # these are views of arguments
-            if not views and any(o.output_type not in PLAIN for o in meta.output_info):
+            if any(o.output_type not in PLAIN for o in meta.output_info) and not views:
                 return None
             wanted = any(isinstance(t, torch.Tensor) and t.requires_grad for t in arguments)
             of_argument = (o.output_type is OutputType.alias_of_input for o in meta.output_info)
-            return Inference(tuple(of_argument), wanted)
+            written = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
+            return Inference(tuple(of_argument), wanted, written)
         if self.graphs is None or any(o.output_type not in PLAIN for o in meta.output_info):
             return None
         return _training(self.graphs, meta)
@@ -150,10 +154,12 @@ PLAIN = (OutputType.non_alias, OutputType.unsafe_view_alias)
 @dataclass(frozen=True)
 class Inference:
     """A program without a backward. `views`: which results are of arguments; `guarded`: arguments
-    require grad, so that operators of PyTorch would record a backward."""
+    require grad, so that operators of PyTorch would record a backward; `written`: arguments whose
+    writes autograd counts."""
 
     views: tuple[bool, ...]
     guarded: bool
+    written: tuple[int, ...]
 
     def program(self, forward: Run, backward: object = None) -> Callable[..., Results]:
         """The program: its results in a list."""
@@ -171,6 +177,13 @@ class Inference:
                 # a plan gives an argument itself for a view that is all of it
                 return [t.detach() if v else t for t, v in zip(made, self.views, strict=False)]
 
+        def writing(*tensors: torch.Tensor) -> Results:
+            with torch.no_grad():
+                increment_version([tensors[k] for k in self.written])
+                return forward([*tensors])
+
+        if self.written:
+            return writing
         return viewing if any(self.views) else guarded if self.guarded else plain
 
 
