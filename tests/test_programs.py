@@ -321,3 +321,40 @@ def test_another_process_finds_what_one_compiled(tmp_path):
     ]
     assert said[0].startswith("['forward', 'backward']") and said[1].startswith("[]")
     assert said[0].split("]")[1] == said[1].split("]")[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_step_of_an_optimiser_is_kept_with_the_tensors_it_holds(counted):
+    sizes = [(7, 5), (5,), (1,), (3, 2, 4)]
+    torch.manual_seed(0)
+    start = [torch.randn(s) for s in sizes]
+    given = [[torch.randn(s) for s in sizes] for _ in range(3)]
+
+    def trained(compiler: Callable | None) -> list[torch.Tensor]:
+        parameters = [p.clone().requires_grad_() for p in start]
+        optimizer = torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.1)
+        step = optimizer.step if compiler is None else compiler(optimizer.step)
+        for gradients in given:
+            for p, g in zip(parameters, gradients, strict=True):
+                p.grad = g.clone()
+            step()
+        return [p.detach() for p in parameters]
+
+    expected, first = trained(None), trained(counted)
+    assert counted.compiled
+    again = trained(counted)
+    assert counted.compiled == []
+    for e, a, b in zip(expected, first, again, strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, e)
+
+
+def test_arguments_that_share_memory_are_another_program(counted):
+    def run(x, y):
+        y.mul_(2)
+        return x + y
+
+    counted(run)(torch.randn(4), torch.randn(4))
+    x = torch.ones(4)
+    torch.testing.assert_close(counted(run)(x, x.view(4)), torch.full((4,), 4.0))
+    torch.testing.assert_close(x, torch.full((4,), 2.0))

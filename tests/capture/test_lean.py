@@ -17,8 +17,8 @@ def forms(monkeypatch, tmp_path):
     found: list[lean.Form | None] = []
     form = lean.Parts.form
 
-    def noted(parts, arguments, *, views):
-        found.append(form(parts, arguments, views=views))
+    def noted(parts, arguments, **more):
+        found.append(form(parts, arguments, **more))
         return found[-1]
 
     monkeypatch.setattr(lean.Parts, "form", noted)

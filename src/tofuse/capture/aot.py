@@ -17,7 +17,7 @@ from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.collector import collector_paused
 from tofuse.capture.counted import counted_first
 from tofuse.capture.decompose import decompositions
-from tofuse.capture.identity import identity
+from tofuse.capture.identity import held_tensors, identity
 from tofuse.capture.lean import CompileGraph, Form, Inference, Parts
 from tofuse.capture.lean import Run as Lists
 from tofuse.capture.masks import write_by_mask
@@ -123,7 +123,8 @@ class _Capture:
             keep = functools.partial(self.programs.keep, name)
             return self._compile(gm, note, inputs, writes, keep)
         form, runs = found
-        return form.program(runs[0], lambda: runs[-1])
+        program = form.program(runs[0], lambda: runs[-1])
+        return _with(list(held_tensors(gm).values()), program)
 
     def _compile(
         self,
@@ -147,13 +148,19 @@ class _Capture:
             keep_inference_input_mutations=writes,
         )
         whole = innermost_fn(compiler(gm, inputs))
-        form = parts.form(inputs, views=False)
+        held = list(held_tensors(gm).values())
+        form = parts.form(inputs, views=False, held=held)
         if form is None:
             return whole
         parts.finished = functools.partial(keep, form)
         if isinstance(form, Inference):
             parts.finished([parts.forward()])
-        return form.program(parts.forward(), parts.backward)
+        return _with(held, form.program(parts.forward(), parts.backward))
+
+
+def _with(held: Sequence[torch.Tensor], program: Run) -> Run:
+    """A program, with the tensors that it holds as its first arguments."""
+    return functools.partial(program, *held) if held else program
 
 
 class _Trains(Exception):

@@ -27,15 +27,25 @@ def identity(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | Non
     """What a program computes and for which arguments, with all of PyTorch's state that matters.
 
     None where a part of it cannot be told by name: the user's functions, programs inside it,
-    tensors it holds, sizes that are symbols, hints, modes that see operators.
+    sizes that are symbols, hints, modes that see operators.
     """
+    held = held_tensors(gm)
     try:
-        return (_state(), *map(_argument, inputs), *_nodes(gm))
+        given = [*held.values(), *inputs]
+        known = (_known(t) for t in held.values())
+        return (_state(), *_arguments(given), *known, *_nodes(gm, list(held)))
     except _Unknown:
         return None
 
 
-def _nodes(gm: GraphModule) -> list[str]:
+def held_tensors(gm: GraphModule) -> dict[str, torch.Tensor]:
+    """The tensors that a program has as attributes, an optimiser's for instance, in the order in
+    which AOTAutograd puts them before the arguments."""
+    parameters = gm.named_parameters(remove_duplicate=False)
+    return {**dict(parameters), **dict(gm.named_buffers(remove_duplicate=False))}
+
+
+def _nodes(gm: GraphModule, held: Sequence[str]) -> list[str]:
     """A line for each node: places stand for names, which are as they happen to be."""
     places: dict[Node, str] = {}
     lines: list[str] = []
@@ -45,7 +55,13 @@ def _nodes(gm: GraphModule) -> list[str]:
             raise _Unknown
         if node.op == "placeholder":
             places[node] = f"%{k}"
-            lines.append(_stand_in(node.meta.get("example_value")))
+            value = node.meta.get("example_value")
+            if type(value) not in (FakeTensor, torch.nn.Parameter):
+                raise _Unknown
+            lines.append(_known(value))
+            continue
+        if node.op == "get_attr" and node.target in held:
+            places[node] = f"held {held.index(str(node.target))}"
             continue
         if node.op not in ("call_function", "call_method", "output"):
             raise _Unknown
@@ -128,18 +144,21 @@ MODULES: tuple[ModuleType, ...] = (
 )
 
 
-def _argument(value: object) -> str:
-    """What is given at the first call; Dynamo's guards tell that later ones are alike."""
-    if not isinstance(value, torch.Tensor):
-        raise _Unknown
-    return f"{value.storage_offset()} {value.is_leaf}"
+def _arguments(given: Sequence[object]) -> list[str]:
+    """How tensors lie, and which share memory; Dynamo's guards tell that later calls are alike."""
+    places: dict[int, int] = {}
+    lines: list[str] = []
+    for k, value in enumerate(given):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
+            raise _Unknown
+        assert isinstance(value, torch.Tensor)
+        owner = places.setdefault(value.untyped_storage()._cdata, k)
+        lines.append(f"{owner} {value.storage_offset()} {value.is_leaf}")
+    return lines
 
 
-def _stand_in(value: object) -> str:
-    """What Dynamo knows of an argument: a plain tensor of known sizes."""
-    if type(value) not in (FakeTensor, torch.nn.Parameter):
-        raise _Unknown
-    assert isinstance(value, torch.Tensor)
+def _known(value: torch.Tensor) -> str:
+    """What Dynamo knows of a tensor: a plain one of known sizes."""
     strange = value.is_conj() or value.is_neg() or value.is_inference()
     if value.layout is not torch.strided or value.device.type != "cpu" or strange:
         raise _Unknown

@@ -113,20 +113,31 @@ class Parts:
     def _compile(self, gm: GraphModule, phase: str) -> Run:
         return self.compile_graph(gm, phase)  # type: ignore[return-value]  # tensors, no sizes
 
+    def _holds(self, held: Sequence[torch.Tensor]) -> bool:
+        """Whether AOTAutograd knows of the same tensors, in this order."""
+        known = (self.context.params_flat if self.context is not None else None) or ()
+        return len(known) == len(held) and all(a is b for a, b in zip(known, held, strict=True))
+
     def writes(self) -> bool:
         """Whether an argument is changed."""
         meta = None if self.context is None else self.context.fw_metadata
         return meta is None or any(i.mutates_data or i.mutates_metadata for i in meta.input_info)
 
-    def form(self, arguments: Sequence[object], *, views: bool) -> Form | None:
+    def form(
+        self, arguments: Sequence[object], *, views: bool, held: Sequence[torch.Tensor] = ()
+    ) -> Form | None:
         """How the program runs without AOTAutograd's wrappers; None where it needs them.
 
         It does where an argument that wants a gradient is changed, where the graph's arguments are
         others, where a result that requires grad is a view (without `views`, where any is), for
-        tensor subclasses, where calls have effects in an order, and under autocast.
+        tensor subclasses, where calls have effects in an order, and under autocast. `held` are the
+        program's own tensors, its first arguments.
         """
         meta = None if self.context is None else self.context.fw_metadata
+        arguments = [*held, *arguments]
         if meta is None or autocast_on() or len(meta.input_info) != len(arguments):
+            return None
+        if held and not self._holds(held):
             return None
         if meta.tokens or meta.num_backward_tokens:
             return None
