@@ -55,7 +55,7 @@ class Programs:
         try:
             parts = [_whole(*part) for part in found if part is not None]
             content = pickle.dumps((form, parts))
-        except (pickle.PicklingError, TypeError, AttributeError):
+        except (pickle.PicklingError, *BROKEN):
             return  # it holds what only this process has
         text = base64.b64encode(content).decode("ascii")
         store_of(self.config).put(KIND, self._key(identity), text)
@@ -102,11 +102,13 @@ def _whole(recorded: Recorded, given: Gradients | None) -> Recorded:
 BROKEN = (
     binascii.Error,
     pickle.UnpicklingError,
+    AssertionError,
     AttributeError,
     EOFError,
     ImportError,
     IndexError,
     KeyError,
+    RuntimeError,
     TypeError,
     ValueError,
 )

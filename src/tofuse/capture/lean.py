@@ -242,9 +242,9 @@ class Training:
             @staticmethod
             def forward(ctx: Context, *tensors: torch.Tensor) -> Results:
                 made = forward([*tensors])
-                for new, k in zip(made, written, strict=False):
-                    tensors[k].copy_(new)
                 ctx.save_for_backward(*(made[last:] if everything else [made[k] for k in order]))
+                for new, k in zip(made, written, strict=False):  # autograd sees it if that was kept
+                    tensors[k].copy_(new)
                 if dull:
                     ctx.mark_non_differentiable(*[made[k] for k in dull])
                 return tuple(made[first:last])
