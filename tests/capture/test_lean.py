@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tofuse
@@ -176,3 +177,23 @@ def test_programs_of_both_ways(program, x, w):
         sum(o.square().sum() for o in (out if isinstance(out, tuple) else (out,))).backward()
         found.append((x.grad, w.grad))
     torch.testing.assert_close(*found)
+
+
+def by_rows(x, w):
+    return (torch.softmax(x @ w, -1).view(-1) * x.shape[0]).view(x.shape[0], -1)
+
+
+def by_columns(x, w):
+    return F.layer_norm(x * w[0], (x.shape[-1],)) / x.shape[0]
+
+
+@pytest.mark.parametrize("program", [by_rows, by_columns])
+def test_sizes_that_the_backward_takes(forms, program):
+    compiled = tofuse.compile(program, dynamic=True)
+    for rows in (5, 7, 1, 3, 12):
+        x = torch.randn(rows, 6, dtype=torch.float64, requires_grad=True)
+        w = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
+        for _ in range(2):
+            torch.testing.assert_close(gradients(compiled, x, w), gradients(program, x, w))
+    assert forms and all(isinstance(f, lean.Training) for f in forms)
+    assert forms[0].sizes

@@ -202,6 +202,7 @@ class Context(torch.autograd.function.FunctionCtx):
     """What autograd hands to forward and backward."""
 
     saved_tensors: tuple[torch.Tensor, ...]
+    sizes: Sequence[object]
 
     def maybe_clear_saved_tensors(self) -> None: ...
 
@@ -211,27 +212,29 @@ class Training:
     """A program with a backward: an autograd.Function on two graphs.
 
     The forward's results are the new values of the arguments `written`, then the program's, of
-    which those `wanted` have a gradient, then others. `saved` are the places of what the backward
-    takes, before the gradients `tangents` of those that have one.
+    which those `wanted` have a gradient, then others. The backward takes the numbers and tensors
+    at the places `sizes` and `saved`, then the gradients `tangents` of those that have one.
     """
 
     written: tuple[int, ...]
     wanted: tuple[bool, ...]
+    sizes: tuple[int, ...]
     saved: tuple[int, ...]
     tangents: tuple[int, ...]
 
     def program(self, forward: Run, backward: Callable[[], Run]) -> Callable[..., Results]:
         """The program: its results in a tuple."""
-        written, order = self.written, self.saved
+        written, sizes, order = self.written, self.sizes, self.saved
         first, last = len(written), len(written) + len(self.wanted)
         differentiable = [k for k, grad in enumerate(self.wanted) if grad]
         dull = [first + k for k, grad in enumerate(self.wanted) if not grad]
-        everything = order == tuple(range(last, last + len(order)))
+        end = last + len(order)
+        everything = order == tuple(range(last, end))
         direct = not dull and self.tangents == tuple(range(len(differentiable)))
 
         def run_backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
             used = grads if direct else [grads[differentiable[k]] for k in self.tangents]
-            arguments = [*ctx.saved_tensors, *used]
+            arguments = [*(ctx.sizes if sizes else ()), *ctx.saved_tensors, *used]
             ctx.maybe_clear_saved_tensors()  # the plan releases each after its last use
             if autocast_on():
                 with _DisableAutocast():
@@ -242,9 +245,11 @@ class Training:
             @staticmethod
             def forward(ctx: Context, *tensors: torch.Tensor) -> Results:
                 made = forward([*tensors])
-                ctx.save_for_backward(*(made[last:] if everything else [made[k] for k in order]))
+                ctx.save_for_backward(*(made[last:end] if everything else [made[k] for k in order]))
                 for new, k in zip(made, written, strict=False):  # autograd sees it if that was kept
                     tensors[k].copy_(new)
+                if sizes:
+                    ctx.sizes = [made[k] for k in sizes]
                 if dull:
                     ctx.mark_non_differentiable(*[made[k] for k in dull])
                 return tuple(made[first:last])
@@ -268,8 +273,8 @@ Form = Inference | Training
 def _training(
     graphs: tuple[GraphModule, GraphModule], meta: ViewAndMutationMeta
 ) -> Training | None:
-    """None where the backward takes a size or what is written, or where an argument that wants a
-    gradient is written or gets none, which AOTAutograd hides from autograd."""
+    """None where the backward takes what is written, or where an argument that wants a gradient is
+    written or gets none, which AOTAutograd hides from autograd."""
     forward, backward = graphs
     needed = [i.requires_grad for i in meta.input_info]
     written = [k for k, i in enumerate(meta.input_info) if i.mutates_data or i.mutates_metadata]
@@ -280,18 +285,23 @@ def _training(
     names = [getattr(n, "name", None) for n in forward.graph.find_nodes(op="output")[0].args[0]]
     places = forward.graph.find_nodes(op="placeholder")
     last, changed = len(written) + len(meta.output_info), {places[k].name for k in written}
+    sizes: list[int] = []
     saved: list[int] = []
     tangents: list[int] = []
     for node in backward.graph.find_nodes(op="placeholder"):
         target = str(node.target)
         if target.startswith("tangents_"):
             tangents.append(int(target.removeprefix("tangents_")) - 1)
-        elif target in names[last:] and not tangents and _is_tensor(node) and target not in changed:
+        elif target not in names[last:] or target in changed or tangents:
+            return None
+        elif isinstance(node.meta.get("val"), torch.Tensor):
             saved.append(last + names[last:].index(target))
+        elif not saved:
+            sizes.append(last + names[last:].index(target))
         else:
             return None
     wanted = tuple(o.requires_grad for o in meta.output_info)
-    return Training(tuple(written), wanted, tuple(saved), tuple(tangents))
+    return Training(tuple(written), wanted, tuple(sizes), tuple(saved), tuple(tangents))
 
 
 def _final(grads: tuple[object, ...]) -> tuple[object, ...]:
@@ -312,7 +322,3 @@ def _gets(backward: GraphModule, needed: Sequence[bool]) -> bool:
     if not isinstance(found, (list, tuple)) or len(found) != len(needed):
         return False
     return all(g is not None for g, need in zip(found, needed, strict=True) if need)
-
-
-def _is_tensor(node: torch.fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
