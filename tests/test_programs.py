@@ -1,4 +1,4 @@
-"""Programs kept on disk: the same results without compiling, and never another program's."""
+"""Programs kept on disk: the same results without compiling."""
 
 import copy
 import json
@@ -7,39 +7,17 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import tofuse
+from tests.support.compiler import Compiler
 from tofuse import programs
-from tofuse.config import Option
 from tofuse.runtime.machines import store_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
-
-
-class Compiler:
-    """Compiles with a folder of its own, and notes the phases of the graphs that it compiles."""
-
-    def __init__(self, folder: Path, compile_graph: Callable[..., Callable]) -> None:
-        self.folder, self.compile_graph = folder, compile_graph
-        self.compiled: list[str] = []
-
-    def counting(self, gm: torch.fx.GraphModule, phase: str, *rest: object) -> Callable:
-        self.compiled.append(phase)
-        return self.compile_graph(gm, phase, *rest)
-
-    def __call__(self, target: Callable, **options: Option) -> Callable:
-        """As a new process would compile it."""
-        torch._dynamo.reset()
-        self.compiled.clear()
-        return tofuse.compile(target, cache_dir=self.folder, **options)
-
-    def files(self) -> list[Path]:
-        return sorted((self.folder / "program-1").glob("*.json"))
 
 
 @pytest.fixture
@@ -147,107 +125,6 @@ def test_gradients_in_another_layout_are_compiled_for_once_more(counted):
     assert counted.compiled == []
 
 
-def scaled(by):
-    return lambda x: x.sin() * by
-
-
-ALIKE = [
-    (scaled(2), scaled(3)),
-    (scaled(2), scaled(2.0)),
-    (scaled(0.0), scaled(-0.0)),
-    (scaled(1), scaled(True)),
-    (lambda x: x.sum(0), lambda x: x.sum(1)),
-    (lambda x: x.sum((0, 1)), lambda x: x.sum((1,))),
-    (lambda x: x[1:].sin(), lambda x: x[:-1].sin()),
-    (lambda x: x[..., None].sin(), lambda x: x[None].sin()),
-    (lambda x: x.to(torch.float64), lambda x: x.to(torch.bfloat16)),
-    (lambda x: F.gelu(x), lambda x: F.gelu(x, approximate="tanh")),
-    (lambda x: torch.sub(x, x.exp()), lambda x: torch.sub(x.exp(), x)),
-    (lambda x: (x.sin(), x.cos()), lambda x: (x.cos(), x.sin())),
-    (lambda x: x.add(1, alpha=2), lambda x: x.add(1, alpha=3)),
-    (lambda x: torch.full_like(x, 1.5) + x, lambda x: torch.full_like(x, 2.5) + x),
-    (lambda x: torch.tensor([1.0, 2, 3, 4]) * x, lambda x: torch.tensor([4.0, 3, 2, 1]) * x),
-]
-
-
-@pytest.mark.parametrize("pair", ALIKE)
-def test_programs_that_are_nearly_alike_are_not_taken_for_each_other(counted, pair):
-    x = torch.randn(4, 4)
-    for program in pair:
-        found, expected = counted(program)(x), program(x)
-        assert counted.compiled == ["inference"]
-        torch.testing.assert_close(found, expected)
-    for program in pair:
-        found, expected = counted(program)(x), program(x)
-        assert counted.compiled == []
-        torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        torch.randn(4, 5),
-        torch.randn(4, 4).t(),
-        torch.randn(8, 4)[::2],
-        torch.randn(4, 4, dtype=torch.float64),
-        torch.randn(4, 4, requires_grad=True),
-        torch.randn(1, 4).expand(4, 4),
-        torch.randn(17)[1:].view(4, 4),
-    ],
-)
-def test_other_arguments_are_another_program(counted, other):
-    run = scaled(2)
-    counted(run)(torch.randn(4, 4))
-    torch.testing.assert_close(counted(run)(other), run(other))
-    assert counted.compiled
-
-
-def test_state_of_pytorch_is_part_of_a_program(counted):
-    x = torch.randn(4, 4)
-
-    def run(x):
-        return x + torch.arange(4) / 3
-
-    counted(run)(x)
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert counted(run)(x).dtype is torch.float64
-        assert counted.compiled
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def test_options_are_part_of_a_program(counted):
-    x = torch.randn(64, 64, dtype=torch.bfloat16)
-    counted(block)(x, x, x[0])
-    counted(block, precision="eager")(x, x, x[0])
-    assert counted.compiled == ["inference"]
-
-
-@torch.library.custom_op("tofuse_tests::kept_double", mutates_args=())
-def double(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
-
-
-@double.register_fake
-def _(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-def hinted(x):
-    with tofuse.no_fuse():
-        return x.sin() + 1
-
-
-@pytest.mark.parametrize("program", [lambda x: double(x) + 1, hinted])
-def test_what_cannot_be_told_by_name_is_compiled_each_time(counted, program):
-    x = torch.randn(4, 4)
-    for _ in range(2):
-        torch.testing.assert_close(counted(program)(x), program(x))
-        assert counted.compiled
-    assert counted.files() == []
-
-
 def test_a_report_is_of_what_is_compiled_now(counted, tmp_path):
     x = torch.randn(64, 64)
     counted(torch.sin)(x)
@@ -274,7 +151,7 @@ def without_machine_code(path):
 
 @pytest.mark.parametrize("damage", [cut, changed, without_machine_code])
 def test_what_is_damaged_is_compiled_anew(counted, damage, monkeypatch):
-    run, x = scaled(7), torch.randn(4, 4)
+    run, x = torch.sin, torch.randn(4, 4)
     counted(run)(x)
     (path,) = counted.files()
     damage(path)
@@ -288,7 +165,7 @@ def test_what_is_damaged_is_compiled_anew(counted, damage, monkeypatch):
 
 
 def test_another_release_of_tofuse_keeps_its_own(counted, monkeypatch):
-    run, x = scaled(5), torch.randn(4, 4)
+    run, x = torch.sin, torch.randn(4, 4)
     counted(run)(x)
     monkeypatch.setattr(programs, "source_digest", lambda: "another")
     counted(run)(x)
@@ -347,14 +224,3 @@ def test_a_step_of_an_optimiser_is_kept_with_the_tensors_it_holds(counted):
     for e, a, b in zip(expected, first, again, strict=True):
         assert torch.equal(a, b)
         torch.testing.assert_close(a, e)
-
-
-def test_arguments_that_share_memory_are_another_program(counted):
-    def run(x, y):
-        y.mul_(2)
-        return x + y
-
-    counted(run)(torch.randn(4), torch.randn(4))
-    x = torch.ones(4)
-    torch.testing.assert_close(counted(run)(x, x.view(4)), torch.full((4,), 4.0))
-    torch.testing.assert_close(x, torch.full((4,), 2.0))

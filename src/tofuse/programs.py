@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import hashlib
 import pickle
@@ -18,7 +17,6 @@ from tofuse.capture.gradients import Gradients
 from tofuse.capture.lean import Form
 from tofuse.capture.lean import Run as Lists
 from tofuse.config import Config
-from tofuse.errors import CompileError
 from tofuse.recorded import Recorded
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import thread_count
@@ -55,7 +53,7 @@ class Programs:
         try:
             parts = [_whole(*part) for part in found if part is not None]
             content = pickle.dumps((form, parts))
-        except (pickle.PicklingError, *BROKEN):
+        except Exception:
             return  # it holds what only this process has
         text = base64.b64encode(content).decode("ascii")
         store_of(self.config).put(KIND, self._key(identity), text)
@@ -68,9 +66,10 @@ class Programs:
             return None
         try:
             form, parts = pickle.loads(base64.b64decode(text))
+            assert isinstance(form, Form) and all(isinstance(part, Recorded) for part in parts)
             runs = [self._load(part) for part in parts]
             return form, runs  # type: ignore[return-value]  # tensors, no sizes
-        except (*BROKEN, CompileError):
+        except Exception:  # whatever it is, it is no program
             store.drop(KIND, key)
             return None
 
@@ -97,21 +96,6 @@ def _whole(recorded: Recorded, given: Gradients | None) -> Recorded:
     if given is None:
         return recorded
     return replace(recorded, expected=dict(given.expected), others=pickle.dumps(given))
-
-
-BROKEN = (
-    binascii.Error,
-    pickle.UnpicklingError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    IndexError,
-    KeyError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 
 
 def programs_of(

@@ -1,5 +1,7 @@
 """Programs under Dynamo that run without AOTAutograd's wrappers: what autograd must still see."""
 
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -197,3 +199,46 @@ def test_sizes_that_the_backward_takes(forms, program):
             torch.testing.assert_close(gradients(compiled, x, w), gradients(program, x, w))
     assert forms and all(isinstance(f, lean.Training) for f in forms)
     assert forms[0].sizes
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+def test_programs_that_switch_gradients_on(x, capture, mode):
+    def inner(x):
+        with torch.enable_grad():
+            return x * 3
+
+    def outer(x):
+        with torch.no_grad():
+            return x * 2, inner(x)
+
+    for program in (inner, outer):
+        compiled = tofuse.compile(program, capture=capture)
+        for _ in range(2):
+            with mode():
+                found, expected = compiled(x), program(x)
+            torch.testing.assert_close(found, expected)
+            pairs = [(found, expected)] if program is inner else zip(found, expected, strict=True)
+            for a, b in pairs:
+                assert a.requires_grad == b.requires_grad
+                if b.requires_grad:
+                    (gradient,) = torch.autograd.grad(a.sum(), x)
+                    torch.testing.assert_close(gradient, torch.full_like(x, 3))
+
+
+def test_threads_that_meet_in_the_first_backward(x, w):
+    compiled, expected = tofuse.compile(scaled), gradients(scaled, x, w)
+    compiled(x, w)
+    found: list[object] = []
+
+    def run():
+        found.append(gradients(compiled, x, w))
+
+    threads = [threading.Thread(target=run) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6
+    for gradient in found:
+        torch.testing.assert_close(gradient, expected)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import inspect
 import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from pathlib import Path
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 
 import torch
 import torch.nn.functional as F
@@ -66,19 +75,33 @@ def _nodes(gm: GraphModule, held: Sequence[str]) -> list[str]:
         if node.op not in ("call_function", "call_method", "output"):
             raise _Unknown
         name = _function(node.target) if node.op == "call_function" else str(node.target)
-        if node.op == "call_method" and not _is_plain(node.args[0]):
+        if node.op == "call_method" and not _is_method(node.target, node.args[0]):
             raise _Unknown
         lines.append(f"{node.op} {name} {_text(node.args, places)} {_text(node.kwargs, places)}")
         places[node] = f"%{k}"
     return lines
 
 
-def _is_plain(x: object) -> bool:
-    """Whether a method of it is one of a tensor."""
-    return isinstance(x, Node) and type(x.meta.get("example_value")) in (
-        FakeTensor,
-        torch.nn.Parameter,
-    )
+def _is_method(name: object, x: object) -> bool:
+    """Whether it is PyTorch's own method of a tensor."""
+    if not isinstance(x, Node) or not isinstance(name, str):
+        return False
+    found = getattr(torch.Tensor, name, None)
+    own = found is not None and _is_theirs(found) and found.__name__ == name
+    return own and type(x.meta.get("example_value")) in (FakeTensor, torch.nn.Parameter)
+
+
+def _is_theirs(function: object) -> bool:
+    """Whether its code is Python's, PyTorch's or ours, whatever name was given to it."""
+    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
+    plain = getattr(function, "__code__", None)
+    if isinstance(function, FunctionType):
+        return all(c is not None and c.co_filename.startswith(THEIRS) for c in (code, plain))
+    return isinstance(function, (BuiltinFunctionType, *DESCRIPTORS))
+
+
+THEIRS = tuple(f"{Path(file).parent}/" for file in (torch.__file__, Path(__file__).parent))
+DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
 
 
 def _text(x: object, places: dict[Node, str]) -> str:
@@ -118,7 +141,7 @@ def _function(target: object) -> str:
             return str(target)
         raise _Unknown
     name = getattr(target, "__name__", None)
-    if not callable(target) or not isinstance(name, str):
+    if not isinstance(name, str) or not _is_theirs(target):
         raise _Unknown
     own = getattr(target, "__module__", None)
     known = sys.modules.get(own) if isinstance(own, str) and own.startswith("tofuse.") else None
@@ -172,9 +195,13 @@ def _state() -> str:
     """All that PyTorch's tracing depends on beside the program."""
     if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
         raise _Unknown
+    given = (name.rpartition("/") for name in torch.library._impls if name.startswith("aten/"))
+    if any(key not in ELSEWHERE for _, _, key in given):
+        raise _Unknown  # somebody has put an operator of PyTorch's in the place of another
     return repr([question() for question in STATE])
 
 
+ELSEWHERE = ("Meta", "CUDA", "MPS", "XPU")  # nothing of these is in a program for the CPU
 STATE: tuple[Callable[[], object], ...] = (
     lambda: torch.__version__,
     torch.is_grad_enabled,
@@ -189,5 +216,8 @@ STATE: tuple[Callable[[], object], ...] = (
     torch._C._get_mem_efficient_sdp_enabled,
     torch._C._get_math_sdp_enabled,
     torch._C._get_cudnn_sdp_enabled,
+    torch._C._get_sdp_priority_order,
+    lambda: torch.get_autocast_dtype("cpu"),
+    torch.is_autocast_cache_enabled,
     torch._functorch.config.get_hash,
 )

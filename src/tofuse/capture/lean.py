@@ -102,9 +102,10 @@ class Parts:
 
     def backward(self) -> Run:
         """The backward, compiled when it is first needed."""
+        graphs = self.graphs  # before the question: another thread may be here, too
         if "backward" not in self.runs:
-            assert self.graphs is not None
-            self.runs["backward"] = self._compile(self.graphs[1], "backward")
+            assert graphs is not None
+            self.runs["backward"] = self._compile(graphs[1], "backward")
             self.finished([self.runs["forward"], self.runs["backward"]])
             self.graphs = self.context = None  # of which nobody asks any more
         return self.runs["backward"]
@@ -129,9 +130,9 @@ class Parts:
         """How the program runs without AOTAutograd's wrappers; None where it needs them.
 
         It does where an argument that wants a gradient is changed, where the graph's arguments are
-        others, where a result that requires grad is a view (without `views`, where any is), for
-        tensor subclasses, where calls have effects in an order, and under autocast. `held` are the
-        program's own tensors, its first arguments.
+        others, where a result that requires grad is a view (without `views`, where any is), where
+        the program itself switches gradients on, for tensor subclasses, where calls have effects in
+        an order, and under autocast. `held` are the program's own tensors, its first arguments.
         """
         meta = None if self.context is None else self.context.fw_metadata
         arguments = [*held, *arguments]
@@ -155,6 +156,8 @@ class Parts:
             written = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
             return Inference(tuple(of_argument), wanted, written)
         if self.graphs is None or any(o.output_type not in PLAIN for o in meta.output_info):
+            return None
+        if not torch.is_grad_enabled():
             return None
         return _training(self.graphs, meta)
 
