@@ -195,13 +195,24 @@ def _state() -> str:
     """All that PyTorch's tracing depends on beside the program."""
     if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
         raise _Unknown
-    given = (name.rpartition("/") for name in torch.library._impls if name.startswith("aten/"))
-    if any(key not in ELSEWHERE for _, _, key in given):
+    replaced = (name.rpartition("/")[2] for name in torch.library._impls if name[:5] == "aten/")
+    if any(key in KEYS or key.startswith("Composite") for key in replaced):
         raise _Unknown  # somebody has put an operator of PyTorch's in the place of another
     return repr([question() for question in STATE])
 
 
-ELSEWHERE = ("Meta", "CUDA", "MPS", "XPU")  # nothing of these is in a program for the CPU
+KEYS = (  # of kernels that tracing and running plain tensors on the CPU may come to
+    "",
+    "CPU",
+    "Autograd",
+    "AutogradCPU",
+    "AutocastCPU",
+    "ADInplaceOrView",
+    "BackendSelect",
+    "Functionalize",
+    "PreDispatch",
+    "Python",
+)
 STATE: tuple[Callable[[], object], ...] = (
     lambda: torch.__version__,
     torch.is_grad_enabled,
