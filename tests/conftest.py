@@ -9,7 +9,8 @@ import torch
 import torch._dynamo.guards
 
 from tests.support.bounds import every_access_checked
-from tofuse import pipeline
+from tests.support.compiler import Compiler
+from tofuse import api, pipeline
 
 # Dynamo empties the caches after each compilation to time its guards, for its log: 40 ms each.
 vars(torch._dynamo.guards)["profile_guard_manager"] = lambda *_: 0.0
@@ -43,6 +44,14 @@ def fresh_dynamo():
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def counted(monkeypatch, tmp_path):
+    """Compiles as a new process would, and counts what is compiled."""
+    compiler = Compiler(tmp_path, api.compile_graph)
+    monkeypatch.setattr(api, "compile_graph", compiler.counting)
+    return compiler
 
 
 @pytest.fixture

@@ -13,18 +13,10 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
-from tests.support.compiler import Compiler
 from tofuse import programs
 from tofuse.runtime.machines import store_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
-
-
-@pytest.fixture
-def counted(monkeypatch, tmp_path):
-    compiler = Compiler(tmp_path, tofuse.api.compile_graph)
-    monkeypatch.setattr(tofuse.api, "compile_graph", compiler.counting)
-    return compiler
 
 
 def block(x, w, b):
@@ -224,3 +216,38 @@ def test_a_step_of_an_optimiser_is_kept_with_the_tensors_it_holds(counted):
     for e, a, b in zip(expected, first, again, strict=True):
         assert torch.equal(a, b)
         torch.testing.assert_close(a, e)
+
+
+class Speech(torch.nn.Module):
+    """Frames through a gated convolution, a recurrence and pooled attention, to a few classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = torch.nn.Conv1d(7, 22, 3, padding=1, groups=1)
+        self.recur = torch.nn.GRUCell(11, 13)
+        self.weigh = torch.nn.Linear(13, 1)
+        self.out = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(13, 3))
+
+    def forward(self, x):
+        y = F.glu(self.frames(x), 1).permute(2, 0, 1)
+        state, states = x.new_zeros(x.shape[0], 13), []
+        for frame in y:
+            state = self.recur(frame, state)
+            states.append(state)
+        found = torch.stack(states, 1)
+        return self.out((found * self.weigh(found).softmax(1)).sum(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_network_of_another_kind(counted, dtype, rows):
+    torch.manual_seed(3)
+    module = Speech().to(dtype)
+    x = torch.randn(rows, 11, 7, dtype=dtype).transpose(1, 2).requires_grad_()
+    expected, first = results(module, x), results(counted(module), x)
+    assert counted.compiled == ["forward", "backward"]
+    again = results(counted(module), x)
+    assert counted.compiled == []
+    for e, a, b in zip(expected, first, again, strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, e, rtol=1e-4, atol=1e-5)

@@ -5,16 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
-from tests.support.compiler import Compiler
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
-
-
-@pytest.fixture
-def counted(monkeypatch, tmp_path):
-    compiler = Compiler(tmp_path, tofuse.api.compile_graph)
-    monkeypatch.setattr(tofuse.api, "compile_graph", compiler.counting)
-    return compiler
 
 
 def scaled(by):

@@ -106,15 +106,23 @@ class _Capture:
 
         Writes into arguments are part of it, but where autograd sees its results.
         """
+        name = None if self.programs is None else identity(gm, inputs)
         if not _trains(gm):
             try:
-                return self._found(gm, note, inputs, writes=True)
+                return self._found(gm, note, inputs, name, writes=True)
             except _Trains:
                 pass
-        return self._found(gm, note, inputs, writes=False)
+        return self._found(gm, note, inputs, name, writes=False)
 
-    def _found(self, gm: GraphModule, note: str, inputs: Sequence[object], *, writes: bool) -> Run:
-        name = None if self.programs is None else identity(gm, inputs)
+    def _found(
+        self,
+        gm: GraphModule,
+        note: str,
+        inputs: Sequence[object],
+        name: tuple[str, ...] | None,
+        *,
+        writes: bool,
+    ) -> Run:
         if self.programs is None or name is None:
             return self._compile(gm, note, inputs, writes, lambda form, runs: None)
         name = (f"writes {writes}", *name)

@@ -92,12 +92,16 @@ def _is_method(name: object, x: object) -> bool:
 
 
 def _is_theirs(function: object) -> bool:
-    """Whether its code is Python's, PyTorch's or ours, whatever name was given to it."""
-    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
-    plain = getattr(function, "__code__", None)
-    if isinstance(function, FunctionType):
-        return all(c is not None and c.co_filename.startswith(THEIRS) for c in (code, plain))
-    return isinstance(function, (BuiltinFunctionType, *DESCRIPTORS))
+    """Whether its code is Python's, PyTorch's or ours, whatever name was given to it.
+
+    Neither a user's function around one of theirs is, nor theirs around a user's.
+    """
+    if not isinstance(function, FunctionType):
+        return isinstance(function, (BuiltinFunctionType, *DESCRIPTORS))
+    inner = inspect.unwrap(function)
+    return function.__code__.co_filename.startswith(THEIRS) and (
+        inner is function or _is_theirs(inner)
+    )
 
 
 THEIRS = tuple(f"{Path(file).parent}/" for file in (torch.__file__, Path(__file__).parent))
