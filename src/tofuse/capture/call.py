@@ -126,7 +126,9 @@ class Call:
         return dtype_of(value) if isinstance(value, torch.dtype) else None
 
 
-Rule = Callable[[Call], Union[Value, tuple[Value, ...]]]  # noqa: UP007
+# One result or several, of which None are not asked for.
+Made = Union[Value, tuple[Union[Value, None], ...]]  # noqa: UP007  (evaluated at run time)
+Rule = Callable[[Call], Made]
 
 
 def wrap(dim: int, rank: int) -> int:

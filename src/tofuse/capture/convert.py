@@ -15,16 +15,17 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
 
 from tofuse.capture.builder import Builder, Refused
-from tofuse.capture.call import Argument, Call, Rule, Text
+from tofuse.capture.call import Argument, Call, Made, Rule, Text
 from tofuse.capture.claims import Claims, claimed, nobody
-from tofuse.capture.devices import DEVICES
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.eager import EagerMemory, memory_of
 from tofuse.capture.effects import without_tokens
+from tofuse.capture.fusible import fusible
 from tofuse.capture.location import locate
 from tofuse.capture.opaque import opaque
-from tofuse.capture.repeats import Repeats
+from tofuse.capture.repeats import Repeats, Results
 from tofuse.capture.rules_create import CREATION
+from tofuse.capture.rules_depthwise import DEPTHWISE
 from tofuse.capture.rules_memory import MEMORY
 from tofuse.capture.rules_pointwise import POINTWISE
 from tofuse.capture.rules_pool import POOLING
@@ -255,16 +256,16 @@ class _Converter:
             self.repeats.learn(key, operands, found, mark, base)
         return found
 
-    def _finals(
-        self, call: Call, found: Value | tuple[Value, ...], mark: int
-    ) -> Value | list[Value]:
+    def _finals(self, call: Call, found: Made, mark: int) -> Results:
         """Check a rule's results against torch's, and give them torch's strides."""
         single = isinstance(found, Value)
-        results = self._owned(call, [found] if isinstance(found, Value) else list(found), mark)
+        results = self._owned(call, [found] if isinstance(found, Value) else found, mark)
         tensors = [call.node.meta["val"]] if single else list(call.node.meta["val"])
         fresh = {r for op in self.build.ops[mark:] for r in op.results}
         finals: dict[Value, Value] = {}
         for k, (result, tensor) in enumerate(zip(results, tensors, strict=True)):
+            if result is None:
+                continue
             if result.type != call.type_of(tensor):
                 raise Refused(f"{result.type} is not what torch gives: {call.type_of(tensor)}")
             if result in fresh and result not in finals:
@@ -272,17 +273,19 @@ class _Converter:
                 strides = self.build.sizes.layout(tensor)
                 finals[result] = replace(result, name=name, strides=strides)
         self.build.rename(mark, finals)
-        final = [finals.get(r, r) for r in results]
-        return final[0] if single else list(final)
+        final = [r and finals.get(r, r) for r in results]
+        return final[0] if single and final[0] else final
 
-    def _owned(self, call: Call, results: list[Value], mark: int) -> list[Value]:
+    def _owned(
+        self, call: Call, results: Sequence[Value | None], mark: int
+    ) -> Sequence[Value | None]:
         """Copies of results that are mere views, where ATen's operator returns no view."""
         target = call.node.target
         assert isinstance(target, torch._ops.OpOverload)
         if any(r.alias_info for r in target._schema.returns) or str(target) in GIVEN_AWAY:
             return results
         made = {r: op for op in self.build.ops[mark:] for r in op.results}
-        return [r if _is_fresh(r, made) else self.build.copy(r) for r in results]
+        return [r if r is None or _is_fresh(r, made) else self.build.copy(r) for r in results]
 
     def _resolve(self, argument: FxArgument) -> Argument:
         if isinstance(argument, Node):
@@ -340,38 +343,6 @@ def _schema(target: torch._ops.OpOverload) -> tuple[tuple[str, ...], dict[str, A
     return tuple(a.name for a in arguments), defaults
 
 
-def fusible(
-    node: Node, target: torch._ops.OpOverload, known: dict[Node, bool] | None = None
-) -> bool:
-    """Whether every tensor of the call has a dtype, layout and device that the rules know.
-
-    `known` holds the answers for nodes that were asked about before.
-    """
-    if target._schema.is_mutable or target._schema.overload_name.endswith("out"):
-        return False
-    known = {} if known is None else known
-    for n in (*node.all_input_nodes, node):
-        if n not in known:
-            known[n] = _plain(n.meta.get("val"))
-        if not known[n]:
-            return False
-    return True
-
-
-def _plain(value: object) -> bool:
-    """Whether every tensor of a node's value has a dtype, layout and device the rules know."""
-    group = value if isinstance(value, (list, tuple)) else (value,)
-    return all(
-        t.layout is torch.strided
-        and dtype_of(t.dtype) != DType.OTHER
-        and t.device.type in DEVICES
-        and not t.is_conj()
-        and not t.is_neg()
-        for t in group
-        if isinstance(t, torch.Tensor)
-    )
-
-
 # Checks of sizes, which guards and torch's own shape rules have already made.
 DROPPED = frozenset(
     (
@@ -394,6 +365,7 @@ RULES: Mapping[str, Rule] = {
     **MEMORY,
     **REDUCTIONS,
     **POOLING,
+    **DEPTHWISE,
     **CREATION,
 }
 

@@ -202,6 +202,23 @@ def _embedding_dense_backward(
     return aten.index_add(zeros, 0, places, rows)
 
 
+def _eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    """Places compared; torch's rule counts them in unsigned types, which its own arange refuses."""
+    if layout not in (None, torch.strided) or pin_memory:
+        return NotImplemented
+    rows = torch.arange(n, device=device).unsqueeze(-1)
+    columns = torch.arange(n if m is None else m, device=device)
+    return (rows == columns).to(dtype or torch.get_default_dtype())
+
+
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """The two parts of each dimension joined the other way round, laid out as a cat is."""
     if not all(isinstance(n, int) for n in x.shape):
@@ -235,6 +252,8 @@ OWN: dict[OpOverload, Decomposition] = {
     aten._foreach_norm.Scalar: _foreach_norm,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
+    aten.eye.default: _eye,
+    aten.eye.m: _eye,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.huber_loss.default: _huber_loss,
     aten.nll_loss_backward.default: _nll_loss_backward,
@@ -295,7 +314,7 @@ FROM_TORCH = (
     "unsafe_split_with_sizes _reshape_alias expand_copy permute_copy squeeze_copy t_copy",
     "transpose_copy unsqueeze_copy unbind_copy split_with_sizes_copy view_copy",
     # creation
-    "eye linspace zeros_like ones_like new_ones new_zeros",
+    "linspace zeros_like ones_like new_ones new_zeros",
     # in-place names that functionalisation may leave behind
     "masked_fill isin",
 )

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from tofuse.capture.depthwise import is_depthwise
+
 aten = torch.ops.aten
 
 
@@ -28,13 +30,14 @@ def convolution_backward(
     bias_sizes: Sequence[int] | None,
     *options: object,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of image and weight together, those of a product apart; the bias's is a sum."""
+    """The gradients of image and weight together, unless kernels compute them: those of products
+    and of depthwise ones. The bias's is a sum."""
     *form, mask = options
     assert isinstance(mask, (list, tuple))
     laid = _laid_as(image, weight)
     wanted = [k for k in (0, 1) if mask[k]]
-    point = math.prod(weight.shape[2:]) == 1
-    calls = [[k] for k in wanted] if point else [wanted]
+    apart = math.prod(weight.shape[2:]) == 1 or is_depthwise(image, weight, form[3], form[5])
+    calls = [[k] for k in wanted] if apart else [wanted]
     if laid is weight and not mask[2] and len(calls) < 2:
         return NotImplemented
     found: list[Tensor | None] = [None, None, None]

@@ -37,6 +37,7 @@ from tofuse.capture.convert import can_fuse, rule_of
 from tofuse.capture.eager import EagerMemory, attach, eager_memory, storages
 from tofuse.capture.hints import hint_of
 from tofuse.capture.mincut import INFINITE, cut_vertices
+from tofuse.capture.rules_depthwise import DEPTHWISE
 from tofuse.capture.rules_pool import POOLING
 from tofuse.capture.rules_reduce import REDUCTIONS
 from tofuse.capture.sizes import at_first_call
@@ -48,7 +49,8 @@ CHEAP = 0.05  # what any other operation counts in this
 PEAK = 0.6 * CHAIN  # and what subtracting the maximum of halves does: two such are too many
 RESULT, ARGUMENT = 1, 2  # the price of what lives anyway; a result saves more work
 LITTLE = 64 * 1024  # bytes that are saved though eager saves them not, such as row statistics
-PASSES = frozenset((*REDUCTIONS.values(), *POOLING.values()))  # rules of what reads all memory
+# Rules of what reads all memory.
+PASSES = frozenset((*REDUCTIONS.values(), *POOLING.values(), *DEPTHWISE.values()))
 HALVES = (torch.float16, torch.bfloat16)
 LAST_RESORT = 1 << 50  # the price of saving what will be changed
 

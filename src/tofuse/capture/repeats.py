@@ -12,7 +12,7 @@ from tofuse.capture.builder import Builder
 from tofuse.capture.call import Argument, Call
 from tofuse.ir.graph import Op, Value
 
-Results = Union[Value, list[Value]]  # noqa: UP007  (evaluated at run time)
+Results = Union[Value, list[Union[Value, None]]]  # noqa: UP007  (evaluated at run time)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Repeats:
         now = dict(zip(template.operands, operands, strict=True))
         finals = {old: name} if isinstance(old, Value) else {}
         if isinstance(old, list):
-            finals = {v: f"{name}_r{k}" for k, v in reversed(list(enumerate(old)))}
+            finals = {v: f"{name}_r{k}" for k, v in reversed(list(enumerate(old))) if v}
         for op in template.ops:
             results = []
             for r in op.results:
@@ -76,7 +76,7 @@ class Repeats:
             read = tuple(now[x] if isinstance(x, Value) else x for x in op.operands)
             build.ops.append(Op(op.kind, read, tuple(results), op.attrs, build.loc))
         build.count += template.count
-        return now[old] if isinstance(old, Value) else [now[v] for v in old]
+        return now[old] if isinstance(old, Value) else [v and now[v] for v in old]
 
     def _counted(self, value: Value, template: Template) -> str:
         """The name that the builder would give in the place of an earlier one."""

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
 from tofuse.capture.builder import Builder, Refused
-from tofuse.capture.call import Call, Rule
+from tofuse.capture.call import Call, Made, Rule
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.rules_composed import COMPOSED, product, single, truncated
 from tofuse.ir.dims import SymDim
@@ -34,7 +34,7 @@ def same(kind: str, *names: str) -> Rule:
 def no_bools(rule: Rule) -> Rule:
     """Leave bools to ATen, where they have another meaning or are an error."""
 
-    def guarded(call: Call) -> Value | tuple[Value, ...]:
+    def guarded(call: Call) -> Made:
         if call.out.dtype == DType.BOOL:
             raise Refused("bools")
         return rule(call)
@@ -45,7 +45,7 @@ def no_bools(rule: Rule) -> Rule:
 def no_halves(rule: Rule) -> Rule:
     """Leave to ATen what depends on the spacing of 16-bit floats, which we compute in float32."""
 
-    def guarded(call: Call) -> Value | tuple[Value, ...]:
+    def guarded(call: Call) -> Made:
         if call.out.dtype.is_half:
             raise Refused("halves")
         return rule(call)
@@ -57,7 +57,7 @@ def on_elements(rule: Rule) -> Rule:
     """A number beside halves is a half itself, as in ATen's kernels of these ops for the CPU; in
     others, such as products, it is not rounded."""
 
-    def rounded(call: Call) -> Value | tuple[Value, ...]:
+    def rounded(call: Call) -> Made:
         types = {(v.dtype, v.type.device) for v in call.arguments.values() if isinstance(v, Value)}
         (dtype, device), *more = types
         if more or not dtype.is_half or device != "cpu":
@@ -76,7 +76,7 @@ def on_elements(rule: Rule) -> Rule:
 def rounding(kind: str) -> Rule:
     """floor, ceil, trunc and round leave integers as they are."""
 
-    def rule(call: Call) -> Value | tuple[Value, ...]:
+    def rule(call: Call) -> Made:
         if call.out.dtype.is_float:
             return same(kind, "self")(call)
         return call.build.copy(call.tensor("self"))
@@ -87,7 +87,7 @@ def rounding(kind: str) -> Rule:
 def on_bools(kind: str, bool_kind: str, *names: str) -> Rule:
     """An op that on bools is a logical one."""
 
-    def rule(call: Call) -> Value | tuple[Value, ...]:
+    def rule(call: Call) -> Made:
         return same(bool_kind if call.out.dtype == DType.BOOL else kind, *names)(call)
 
     return rule
@@ -154,7 +154,7 @@ def scaled_sum(kind: str) -> Rule:
 def integral(rule: Rule) -> Rule:
     """Division with rounding: of floats, or of integers by a constant that is not 0 or -1."""
 
-    def checked(call: Call) -> Value | tuple[Value, ...]:
+    def checked(call: Call) -> Made:
         dtype = call.out.dtype
         if not dtype.is_float:
             divisor = call.integer("other")
@@ -166,7 +166,7 @@ def integral(rule: Rule) -> Rule:
 
 
 def shift(kind: str) -> Rule:
-    def rule(call: Call) -> Value | tuple[Value, ...]:
+    def rule(call: Call) -> Made:
         amount = call.operand("other")
         width = call.out.dtype.itemsize * 8
         if not isinstance(amount, Scalar) or not isinstance(amount.value, int):
@@ -178,20 +178,20 @@ def shift(kind: str) -> Rule:
     return rule
 
 
-def divide(call: Call) -> Value | tuple[Value, ...]:
+def divide(call: Call) -> Made:
     mode = call.arguments.get("rounding_mode")
     if not isinstance(mode, (str, type(None))) or mode not in DIVISIONS:
         raise Refused("an unknown rounding mode")
     return DIVISIONS[mode](call)
 
 
-def multiply(call: Call) -> Value | tuple[Value, ...]:
+def multiply(call: Call) -> Made:
     if call.out.dtype == DType.BOOL:
         return same("logical_and", "self", "other")(call)
     return product("mul")(call)
 
 
-def power(call: Call) -> Value | tuple[Value, ...]:
+def power(call: Call) -> Made:
     """Small constant exponents are products and roots, as in ATen; other powers need floats."""
     base, exponent, out, build = (
         call.operand("self"),

@@ -18,6 +18,7 @@ from tofuse.capture.windows import (
     Windows,
     numbers,
     pieces,
+    wide,
     windows_of,
 )
 from tofuse.ir.dims import Dim
@@ -99,12 +100,12 @@ def max_pool_gradient(call: Call, rank: int) -> Value:
     grad, out, build = call.tensor("grad_output"), call.out, call.build
     windows = windows_of(call, grad.shape, rank, "dilation")
     _scales(out.shape[-rank:])
-    dtype = _wide(out.dtype)
-    gradient = Gradient(call, windows, dtype)
+    dtype = wide(out.dtype)
+    gradient = Gradient(call, call.node.meta["val"], windows, dtype)
     given = gradient.padded(build.convert(grad, dtype), 0.0)
     places = gradient.padded(build.convert(call.tensor("indices"), DType.I32), -1)
 
-    def say(residue: Place, of: Callable[[Value], Value]) -> Value:
+    def say(residue: Place, _: Place, of: Callable[[Value], Value]) -> Value:
         hit = build.emit("eq", (of(places), gradient.positions(residue)), {})
         return build.emit("where", (hit, of(given), Scalar(0.0)), {})
 
@@ -116,7 +117,7 @@ def avg_pool(call: Call, rank: int) -> Value:
     out, build = call.out, call.build
     windows = windows_of(call, out.shape, rank)
     count = _divisor(call, windows)
-    x = build.convert(call.tensor("self"), _wide(out.dtype))
+    x = build.convert(call.tensor("self"), wide(out.dtype))
     total: Value | None = None
     for piece in pieces(build, x, windows, 0.0):
         total = piece if total is None else build.emit("add", (total, piece), {})
@@ -130,17 +131,17 @@ def avg_pool_gradient(call: Call, rank: int) -> Value:
     grad, out, build = call.tensor("grad_output"), call.out, call.build
     windows = windows_of(call, grad.shape, rank)
     count = _divisor(call, windows)
-    dtype = _wide(out.dtype)
+    dtype = wide(out.dtype)
     share = build.emit("div", (build.convert(grad, dtype), Scalar(float(count))), {})
-    gradient = Gradient(call, windows, dtype)
+    gradient = Gradient(call, call.node.meta["val"], windows, dtype)
     shares = gradient.padded(share, 0.0)
-    return build.convert(gradient.gather(lambda residue, of: of(shares)), out.dtype)
+    return build.convert(gradient.gather(lambda residue, place, of: of(shares)), out.dtype)
 
 
 def adaptive_avg_pool(call: Call, rank: int) -> Value:
     """The means of windows that all have one size: no element lies in two."""
     x, out, build = call.tensor("self"), call.out, call.build
-    steps, dtype = _whole_steps(x.shape[-rank:], out.shape[-rank:]), _wide(out.dtype)
+    steps, dtype = _whole_steps(x.shape[-rank:], out.shape[-rank:]), wide(out.dtype)
     outer = out.shape[:-rank]
     shape = (*outer, *_interleaved(out.shape[-rank:], steps))
     inside = tuple(range(len(outer) + 1, len(shape), 2))
@@ -152,13 +153,13 @@ def adaptive_avg_pool(call: Call, rank: int) -> Value:
 def adaptive_avg_pool_gradient(call: Call, rank: int) -> Value:
     """To each element its share of its window's."""
     grad, out, build = call.tensor("grad_output"), call.out, call.build
-    steps, dtype = _whole_steps(out.shape[-rank:], grad.shape[-rank:]), _wide(out.dtype)
+    steps, dtype = _whole_steps(out.shape[-rank:], grad.shape[-rank:]), wide(out.dtype)
     outer = grad.shape[:-rank]
     share = build.convert(grad, dtype)
     share = build.emit("div", (share, Scalar(float(math.prod(steps)))), {})
     shape = (*outer, *_interleaved(grad.shape[-rank:], steps))
-    wide = build.broadcast(share, shape, (*range(len(outer)), *range(len(outer), len(shape), 2)))
-    return build.convert(build.reshape(wide, out.shape), out.dtype)
+    spread = build.broadcast(share, shape, (*range(len(outer)), *range(len(outer), len(shape), 2)))
+    return build.convert(build.reshape(spread, out.shape), out.dtype)
 
 
 def _interleaved(counts: tuple[Dim, ...], steps: Sequence[int]) -> tuple[Dim, ...]:
@@ -187,11 +188,6 @@ def _divisor(call: Call, windows: tuple[Windows, ...]) -> int:
     if padded or (call.flag("ceil_mode") and any(w.high for w in windows)):
         raise Refused("windows of several sizes")
     return math.prod(w.size for w in windows)
-
-
-def _wide(dtype: DType) -> DType:
-    """What sums are computed in."""
-    return DType.F32 if dtype.is_half else dtype
 
 
 RANKED: dict[str, Callable[..., Value | tuple[Value, ...]]] = {

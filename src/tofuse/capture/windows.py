@@ -12,6 +12,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from tofuse.capture.builder import Builder, Refused
 from tofuse.capture.call import Call
 from tofuse.ir.dims import Dim, contiguous_strides, hint
@@ -49,15 +51,30 @@ def windows_of(call: Call, shape: Sequence[Dim], rank: int, gaps: str = "") -> t
     steps = each("stride" if call.integers("stride") else "kernel_size")
     if math.prod(sizes) > MOST_PLACES:
         raise Refused(f"a window has more than {MOST_PLACES} places")
-    extents = call.tensor("self").shape[-rank:]
     apart = each(gaps) if gaps else (1,) * rank
+    extents = call.tensor("self").shape[-rank:]
+    return windows_between(extents, shape[-rank:], sizes, steps, apart, lows, cut=not ceil)
+
+
+def windows_between(
+    extents: Sequence[Dim],
+    counts: Sequence[Dim],
+    sizes: Sequence[int],
+    steps: Sequence[int],
+    gaps: Sequence[int],
+    lows: Sequence[int],
+    *,
+    cut: bool,
+) -> tuple[Windows, ...]:
+    """The windows of which there are `counts` in images of `extents`; the last one reaches beyond
+    what `lows` add, unless it is cut."""
     found = []
     for extent, count, size, step, gap, low in zip(
-        extents, shape[-rank:], sizes, steps, apart, lows, strict=True
+        extents, counts, sizes, steps, gaps, lows, strict=True
     ):
         reach = (count + -1) * step + (size - 1) * gap + 1
         high = reach + extent * -1 + -low
-        if not isinstance(high, int) and (low or ceil):
+        if not isinstance(high, int) and (low or not cut):
             raise Refused("sizes that are not fixed")
         found.append(
             Windows(size, step, gap, low, max(0, high) if isinstance(high, int) else 0, count)
@@ -84,12 +101,13 @@ class _Line:
     low: int
     high: int
 
-    def starts(self, residue: int) -> list[int]:
-        """The first of `count` windows, padded, for each place at which these elements lie in one;
-        in the order of the windows."""
+    def starts(self, residue: int) -> list[tuple[int, int]]:
+        """Each place at which these elements lie in a window, in the order of the windows; and the
+        first of `count` such windows, padded."""
         at, w = residue + self.windows.low, self.windows
-        steps = (divmod(at - place * w.gap, w.step) for place in reversed(range(w.size)))
-        return [step + self.low for step, rest in steps if not rest]
+        places = reversed(range(w.size))
+        steps = ((place, *divmod(at - place * w.gap, w.step)) for place in places)
+        return [(place, step + self.low) for place, step, rest in steps if not rest]
 
 
 def _line(w: Windows, extent: Dim) -> _Line:
@@ -100,15 +118,15 @@ def _line(w: Windows, extent: Dim) -> _Line:
     return _Line(w, extent, count, max(0, -min(reached)), max(0, max(reached) + count - w.count))
 
 
-Say = Callable[[Place, Callable[[Value], Value]], Value]
+Say = Callable[[Place, Place, Callable[[Value], Value]], Value]
 
 
 class Gradient:
     """What the elements of images get from windows over them."""
 
-    def __init__(self, call: Call, windows: tuple[Windows, ...], dtype: DType):
-        """Of the result of a call, summed in `dtype`."""
-        shape, laid, rank = call.out.shape, call.node.meta["val"], len(windows)
+    def __init__(self, call: Call, laid: torch.Tensor, windows: tuple[Windows, ...], dtype: DType):
+        """Of images like `laid`, a result of the call, summed in `dtype`."""
+        shape, rank = call.type_of(laid).shape, len(windows)
         self.build, self.outer, self.dtype = call.build, shape[:-rank], dtype
         self.lines = [_line(w, e) for w, e in zip(windows, shape[-rank:], strict=True)]
         if math.prod(w.step for w in windows) > MOST_RESIDUES:
@@ -122,8 +140,8 @@ class Gradient:
         return _padded(self.build, x, [(n.low, n.high) for n in self.lines], fill)
 
     def gather(self, say: Say) -> Value:
-        """The sum over all windows of `say(residue, of)`; `of` takes what is padded to what the
-        windows hold that elements of this residue are in."""
+        """The sum over all windows of `say(residue, place, of)`; `of` takes what is padded to what
+        the windows hold in which elements of this residue are at this place."""
         build = self.build
         extents = [n.count * n.windows.step for n in self.lines]
         steps = build.reshape(self._side_by_side((), say), (*self.outer, *extents))
@@ -144,9 +162,10 @@ class Gradient:
         total: Value | None = None
         counts = [n.count for n in self.lines]
         found = [n.starts(r) for n, r in zip(self.lines, residue, strict=True)]
-        for starts in itertools.product(*found):
-            parts = [(start, count, 1) for start, count in zip(starts, counts, strict=True)]
-            said = say(residue, lambda x: _part(self.build, x, parts))  # noqa: B023
+        for lies in itertools.product(*found):
+            parts = [(start, count, 1) for (_, start), count in zip(lies, counts, strict=True)]
+            place = tuple(place for place, _ in lies)
+            said = say(residue, place, lambda x: _part(self.build, x, parts))  # noqa: B023
             total = said if total is None else self.build.emit("add", (total, said), {})
         if total is None:
             total = self.build.full((*self.outer, *counts), Scalar(0.0), self.dtype)
@@ -197,3 +216,8 @@ def _part(build: Builder, x: Value, parts: Sequence[tuple[int, Dim, int]]) -> Va
     for d, (start, extent, step) in enumerate(parts, len(x.shape) - len(parts)):
         x = build.slice(x, d, start, extent, step)
     return x
+
+
+def wide(dtype: DType) -> DType:
+    """What sums are computed in."""
+    return DType.F32 if dtype.is_half else dtype

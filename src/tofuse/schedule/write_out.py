@@ -31,9 +31,11 @@ from tofuse.ir.kernel import (
 from tofuse.ir.schedule import Target
 
 LEAST = 16  # elements along the axis that vectors then run along
-SHORT = 8  # elements that are written out in any case; more are, if they are reduced twice
+SHORT = 8  # elements that are written out in any case; more are if they are reduced twice
 DEAREST = 7  # shuffles of a vector of those
+PIECES = 2  # or if guards tell so many of them apart
 MOST = 256  # statements
+MASKED = 4096  # of which most are of other places
 
 
 def write_out(kernel: Kernel, target: Target) -> Kernel:
@@ -41,32 +43,32 @@ def write_out(kernel: Kernel, target: Target) -> Kernel:
     if target.lanes == 1:
         return kernel
     refused: set[str] = set()
-    while (axis := _short_axis(kernel, refused, target)) is not None:
-        written = _Writer(kernel, axis).kernel() if _allowed(kernel, axis) else kernel
-        if written is kernel:
+    while (found := _short_axis(kernel, refused)) is not None:
+        axis, step = found
+        pays = step <= SHORT or _folds_twice(kernel, axis, step, target)
+        written = _written(kernel, axis, pays)
+        if written is None:
             refused.add(axis)
-        kernel = written
+        else:
+            kernel = written
     return kernel
 
 
-def _short_axis(kernel: Kernel, refused: set[str], target: Target) -> str | None:
-    """An axis all of which lies between neighbours of a long one in some access."""
+def _short_axis(kernel: Kernel, refused: set[str]) -> tuple[str, int] | None:
+    """An axis all of which lies between neighbours of a long one in some access, and their gap."""
     for s in kernel.body:
         if isinstance(s, (Load, Store)):
             for along in s.index.axes:
                 if hint(kernel.extent(along)) >= LEAST:
                     for axis in s.index.axes:
-                        between = axis not in refused and is_between(kernel, s.index, axis, along)
-                        if between and _pays(kernel, s.index, axis, along, target):
-                            return axis
+                        if axis not in refused and is_between(kernel, s.index, axis, along):
+                            return axis, hint(s.index.coefficient(along))
     return None
 
 
-def _pays(kernel: Kernel, index: Affine, axis: str, along: str, target: Target) -> bool:
+def _folds_twice(kernel: Kernel, axis: str, step: int, target: Target) -> bool:
     """Whether shuffles are less than to bring the lanes of a row together, vector by vector."""
-    count, step = hint(kernel.extent(axis)), hint(index.coefficient(along))
-    if step <= SHORT:
-        return True
+    count = hint(kernel.extent(axis))
     folds = sum(1 for s in kernel.body if isinstance(s, Reduce) and axis in s.over)
     places = [s.index for s in kernel.body if isinstance(s, (Load, Store)) and axis in s.index.axes]
     side_by_side = all(p.coefficient(axis) == 1 for p in places)
@@ -74,15 +76,24 @@ def _pays(kernel: Kernel, index: Affine, axis: str, along: str, target: Target) 
     return folds > 1 and side_by_side and whole
 
 
-def _allowed(kernel: Kernel, axis: str) -> bool:
-    """Whether every statement can be written once for each place, and that is not too much."""
+def _written(kernel: Kernel, axis: str, pays: bool) -> Kernel | None:
+    """With every statement once for each place, if all can be and that is not too much.
+
+    Where it does not pay anyhow, it does if each place is another formula, which is all of them
+    under masks otherwise: a stack of the nine elements of a rotation.
+    """
     _, runs = iteration_axes(kernel)
     inside = [s for s in kernel.body if axis in runs[s]]
     if any(isinstance(s, Uniform) for s in inside):
-        return False
+        return None
     if any(isinstance(s, Reduce) and s.position is not None for s in inside):
-        return False
-    return len(inside) * hint(kernel.extent(axis)) + len(kernel.body) <= MOST
+        return None
+    masked = len(inside) * hint(kernel.extent(axis)) + len(kernel.body) - len(inside)
+    cut = sum(1 for s in inside if isinstance(s, Inside) and s.index.axes == (axis,))
+    if (not pays and cut < PIECES) or masked > MASKED:
+        return None
+    written = _Writer(kernel, axis).kernel()
+    return written if len(written.body) <= (MOST if pays else min(MOST, masked // 2)) else None
 
 
 @dataclass
