@@ -286,7 +286,8 @@ class _Partitioner:
             return None
         reason, together = self._judged(self.groups.merged_ops(a, b))
         weighed = is_uneven(together) and not asked_for(producer, consumer)
-        if not weighed or not loops_change(a.ops, b.ops):
+        siblings = not tied.intersection(producer.results)
+        if not weighed or not (siblings or loops_change(a.ops, b.ops)):
             return reason
         self.uneasy |= {a, b}
         return dearer(together, (self._judged(a.ops)[1], self._judged(b.ops)[1]))

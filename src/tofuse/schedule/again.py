@@ -10,11 +10,17 @@ from tofuse.ir.loops import Restore
 from tofuse.ops.table import opdef
 
 Item = Union[Stmt, Restore]  # noqa: UP007
+Kept = Union[Compute, Load]  # noqa: UP007
 
 
-def statement_cost(stmt: Stmt) -> float:
-    """Additions that a statement takes as long as."""
+SPACED = 8.0  # what a vector of elements that do not lie side by side costs
+
+
+def statement_cost(stmt: Stmt, along: str) -> float:
+    """Additions that a statement takes as long as, in vectors along an axis."""
     match stmt:
+        case Load() if stmt.index.coefficient(along) not in (0, 1):
+            return SPACED
         case Load() | Iota() | Inside() | Store():
             return 0.5
         case Compute() if stmt.op.startswith("round"):
@@ -28,7 +34,7 @@ def statement_cost(stmt: Stmt) -> float:
 def unchanged(
     items: Sequence[Item],
     changes: Callable[[Item], bool],
-    keep: Callable[[Compute, set[str]], bool],
+    keep: Callable[[Kept, set[str]], bool],
 ) -> tuple[set[Item], set[Item]]:
     """Values that a loop reads and does not change, where `keep` gives them an array.
 
@@ -40,7 +46,7 @@ def unchanged(
     kept: set[Item] = set()
     needed: set[Item] = set()
     for s in items:
-        if not isinstance(s, Compute) or s.name not in read or changes(s):
+        if not isinstance(s, (Compute, Load)) or s.name not in read or changes(s):
             continue
         chain, work = {s.name}, [s.name]
         while work:

@@ -29,6 +29,8 @@ STRIP = 4096  # elements a task of a flat loop; a few microseconds of work
 TILE = 16  # floats in a cache line, by as many rows; twice that on both sides where it fits
 COLUMN_STRIP = 512  # columns reduced at a time: rows of 2 KB keep the prefetcher running
 MOST_COLUMNS = 2048  # of which sums lie in the nearest caches
+NUMBERS_STRIP = 64  # columns walked at a time whose numbers stay in the nearest cache
+NEAR = 8 * 1024  # bytes of numbers that may be there beside the rows
 LINES = 32  # elements that are whole cache lines in any type of two bytes or more
 RANDOM_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
 
@@ -51,6 +53,11 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
         # along the axis that memory to turn is contiguous in: so it is read in long streams
         tiles = [Loop(vector, side), Loop(across, side), Loop(across), Loop(vector)]
         return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
+    if _walks_numbers(kernel, facts, vector):
+        inside = max(1, min(2, len(rest) - 1))
+        walked = *map(Loop, rest[:-inside]), Loop(vector, NUMBERS_STRIP), *map(Loop, rest[-inside:])
+        loops = [*walked, Loop(vector)]
+        return Schedule(tuple(loops), _band(kernel, facts, loops, target), lanes, unroll)
     strip = _strip(kernel, facts, vector, outer, inner, target)
     if strip and _in_whole_rows(kernel, facts, vector, strip, target):
         return Schedule((*map(Loop, rest), Loop(vector)), 1, lanes, unroll)
@@ -187,6 +194,16 @@ def _transposed(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> s
             if axis != vector and index.coefficient(axis) == 1 and long:
                 return axis
     return None
+
+
+def _walks_numbers(kernel: Kernel, facts: _Facts, vector: str) -> bool:
+    """Whether each row reads so many numbers of its columns, such as a window's weights of each
+    channel, that the nearest cache does not hold them from row to row."""
+    extent, rest = hint(kernel.extent(vector)), len(facts.order) > 1
+    if facts.reduced or not rest or extent <= 2 * NUMBERS_STRIP:
+        return False
+    numbers = {s for s in kernel.body if isinstance(s, Load) and facts.runs[s] == {vector}}
+    return len(numbers) > 2 and sum(s.dtype.itemsize for s in numbers) * extent > NEAR
 
 
 def _strip(

@@ -21,7 +21,7 @@ from tofuse.ir.kernel import (
 from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore, Scratch
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.types import DType
-from tofuse.schedule.again import Item, statement_cost, unchanged
+from tofuse.schedule.again import Item, Kept, statement_cost, unchanged
 from tofuse.schedule.legal import Unschedulable, check_loops
 from tofuse.schedule.liveness import drop_dead
 
@@ -211,7 +211,7 @@ class _Builder:
             stmt = self.makers[n]
             if isinstance(stmt, Reduce) or not self._inner_axes(n, level):
                 continue
-            total += statement_cost(stmt)
+            total += statement_cost(stmt, self.schedule.loops[-1].axis)
             work += stmt.uses
         return total
 
@@ -372,7 +372,7 @@ class _Builder:
         def changes(s: Item) -> bool:
             return not axes.isdisjoint(self.axes(s))
 
-        def keep(s: Compute, makers: set[str]) -> bool:
+        def keep(s: Kept, makers: set[str]) -> bool:
             known = s.name in self.scratch
             if self.schedule.loops[-1].axis not in self.runs[s] or known:
                 return known and self.kept.get(s.name) == level
@@ -384,7 +384,9 @@ class _Builder:
 
         kept, needed = unchanged(items, changes, keep)
         rest = [
-            Restore(s.name, self.scratch[s.name]) if isinstance(s, Compute) and s in kept else s
+            Restore(s.name, self.scratch[s.name])
+            if not isinstance(s, (Restore, Store)) and s in kept
+            else s
             for s in items
         ]
         return [s for s in items if s in needed], rest
