@@ -13,7 +13,7 @@ from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, both_in_one, reading, roots, sources_of
 from tofuse.fusion.hosts import device_of, with_hosts
-from tofuse.fusion.joins import dear_join, is_join
+from tofuse.fusion.joins import Windows, dear_join, is_join
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import materialise
 from tofuse.fusion.names import RULE_NAMES, region_name, sibling
@@ -121,6 +121,7 @@ class _Partitioner:
         self.returned = {self.storage[v].root for v in graph.outputs if v in self.storage}
         values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
         self.readers = {v: reading(v, self.users, self.view, self.order) for v in values}
+        self.windows = Windows(self.users, self.view, self.storage)
         self.sight = Sight(self.storage, self.producers, self.makers, self.returned, self.readers)
         if not self._grow_on_trust():
             self._grow_checked()
@@ -258,8 +259,12 @@ class _Partitioner:
             reason = dear_join(joins, {*a.ops, *b.ops}, self.sources)
             if reason is not None:
                 return reason
-        if not asked_for(producer, consumer) and len(a.ops) + len(b.ops) > MAX_OPS:
-            return f"a kernel holds at most {MAX_OPS} ops"
+        if not asked_for(producer, consumer):
+            if len(a.ops) + len(b.ops) > MAX_OPS:
+                return f"a kernel holds at most {MAX_OPS} ops"
+            reason = self.windows.dear(producer, consumer, set(a.ops), self.sources)
+            if reason is not None:
+                return reason
         if self._spread(producer):
             return f"spread over more than {SPREAD} tensors of different sizes: computed once"
         # groups of several ops have passed this before
