@@ -96,8 +96,8 @@ class _Line:
     q is below `count`. `low` windows that are none are before the first, `high` after the last."""
 
     windows: Windows
-    extent: int
-    count: int
+    extent: Dim
+    count: Dim
     low: int
     high: int
 
@@ -111,11 +111,16 @@ class _Line:
 
 
 def _line(w: Windows, extent: Dim) -> _Line:
-    if not isinstance(extent, int) or not isinstance(w.count, int):
-        raise Refused("sizes that are not fixed")
-    count = -(-extent // w.step)
+    count = extent
+    if w.step > 1:
+        if not isinstance(extent, int):
+            raise Refused("sizes that are not fixed")
+        count = -(-extent // w.step)
     reached = [(r + w.low - p * w.gap) // w.step for r in range(w.step) for p in range(w.size)]
-    return _Line(w, extent, count, max(0, -min(reached)), max(0, max(reached) + count - w.count))
+    high = max(reached) + count + w.count * -1
+    if not isinstance(high, int):
+        raise Refused("sizes that are not fixed")
+    return _Line(w, extent, count, max(0, -min(reached)), max(0, high))
 
 
 Say = Callable[[Place, Place, Callable[[Value], Value]], Value]
@@ -131,7 +136,7 @@ class Gradient:
         self.lines = [_line(w, e) for w, e in zip(windows, shape[-rank:], strict=True)]
         if math.prod(w.step for w in windows) > MOST_RESIDUES:
             raise Refused(f"windows more than {MOST_RESIDUES} elements apart")
-        self.whole = all(n.extent % n.windows.step == 0 for n in self.lines)
+        self.whole = all(n.count * n.windows.step == n.extent for n in self.lines)
         if not self.whole and laid.stride(-1) != 1:
             raise Refused("a copy of images that are no whole steps long, and channels last")
 

@@ -146,6 +146,15 @@ APART: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
+        "^read in windows",
+        Advice(
+            "Windows that overlap read it",
+            "A convolution, a pooling or a stencil reads each element at several places of its "
+            "windows. In one kernel, each of these reads would compute the element anew, which "
+            "here takes longer than to store it once and read it back.",
+        ),
+    ),
+    (
         "piece of the|of many pieces|would compute all pieces|^(cat|pad) of a value",
         Advice(
             "The pieces are joined by another kernel",

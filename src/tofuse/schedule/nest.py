@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from tofuse.ir.chains import is_cut, stages, steps_of
 from tofuse.ir.dims import Dim, hint, product
 from tofuse.ir.kernel import (
-    Compute,
     Definition,
     Kernel,
     Reduce,
