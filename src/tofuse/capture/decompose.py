@@ -219,6 +219,23 @@ def _eye(
     return (rows == columns).to(dtype or torch.get_default_dtype())
 
 
+def _linalg_cross(a: Tensor, b: Tensor, *, dim: int = -1) -> Tensor:
+    """Along a dimension of three."""
+    if a.dim() != b.dim() or not (a.shape[dim] == b.shape[dim] == 3):
+        return NotImplemented
+    (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
+    return torch.stack((a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0), dim)
+
+
+def _bmm(a: Tensor, b: Tensor) -> Tensor:
+    """Many products of matrices as small as rotations: sums that fuse, in place of a call each."""
+    sizes = (*a.shape[1:], b.shape[2])
+    small = all(isinstance(n, int) and n <= SMALL for n in sizes)
+    if not small or a.device.type != "cpu" or a.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return torch.sum(a.unsqueeze(3) * b.unsqueeze(1), 2)
+
+
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """The two parts of each dimension joined the other way round, laid out as a cat is."""
     if not all(isinstance(n, int) for n in x.shape):
@@ -243,6 +260,7 @@ def _laid_as_given(rule: Decomposition) -> Decomposition:
     return laid
 
 
+SMALL = 4  # rows and columns of a matrix that is none for a library
 SHUFFLES = (aten.channel_shuffle.default, aten.pixel_shuffle.default, aten.pixel_unshuffle.default)
 
 OWN: dict[OpOverload, Decomposition] = {
@@ -252,6 +270,8 @@ OWN: dict[OpOverload, Decomposition] = {
     aten._foreach_norm.Scalar: _foreach_norm,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: convolution_backward,
+    aten.bmm.default: _bmm,
+    aten.linalg_cross.default: _linalg_cross,
     aten.eye.default: _eye,
     aten.eye.m: _eye,
     aten.embedding_dense_backward.default: _embedding_dense_backward,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Union
 
-from tofuse.ir.dims import Dim
+from tofuse.ir.dims import Dim, hint
 from tofuse.ir.kernel import Affine, Kernel, Load, Stmt, Store
 
 MOST = 16  # elements side by side
@@ -13,11 +13,14 @@ Access = Union[Load, Store]  # noqa: UP007
 
 
 def is_between(kernel: Kernel, index: Affine, axis: str, along: str) -> bool:
-    """Whether elements along an axis all lie between neighbours along another: c < 3 in 3*i + c."""
-    count, step = kernel.extent(axis), index.coefficient(along)
-    if axis == along or index.coefficient(axis) != 1:
+    """Whether elements along an axis all lie between neighbours along another: c < 3 in 3*i + c,
+    or in 9*i + 3*c."""
+    count, gap, step = kernel.extent(axis), index.coefficient(axis), index.coefficient(along)
+    if axis == along or not all(isinstance(n, int) for n in (count, gap, step)):
         return False
-    return isinstance(count, int) and isinstance(step, int) and 2 <= count <= step <= MOST
+    return (
+        hint(count) >= 2 and hint(gap) >= 1 and (hint(count) - 1) * hint(gap) < hint(step) <= MOST
+    )
 
 
 def shuffles(count: int) -> int:

@@ -32,6 +32,7 @@ from tofuse.ir.schedule import Target
 
 LEAST = 16  # elements along the axis that vectors then run along
 SHORT = 8  # elements that are written out in any case; more are if they are reduced twice
+FEW = 4  # of a longer row, as of a matrix; so are these
 DEAREST = 7  # shuffles of a vector of those
 PIECES = 2  # or if guards tell so many of them apart
 MOST = 256  # statements
@@ -45,8 +46,8 @@ def write_out(kernel: Kernel, target: Target) -> Kernel:
     refused: set[str] = set()
     while (found := _short_axis(kernel, refused)) is not None:
         axis, step = found
-        pays = step <= SHORT or _folds_twice(kernel, axis, step, target)
-        written = _written(kernel, axis, pays)
+        short = step <= SHORT or hint(kernel.extent(axis)) <= FEW
+        written = _written(kernel, axis, short or _folds_twice(kernel, axis, step, target))
         if written is None:
             refused.add(axis)
         else:
@@ -138,6 +139,7 @@ class _Writer:
             if isinstance(chosen, str):
                 self.names[k][s.name] = self.names[k].get(chosen, chosen)
                 return
+            s = replace(s, args=(Scalar(True), chosen, chosen))  # what is not chosen is not needed
         self.names[k][s.name] = name = f"{s.name}_{k}"
         if isinstance(s, (Load, Take)) and passed is False:
             zero = Scalar(0.0 if s.dtype.is_float else 0)
