@@ -146,7 +146,7 @@ class _Capture:
 
         `keep` is told of a program that runs without AOTAutograd, when all of it is compiled.
         """
-        parts = Parts(self.compile_graph, self.memory_budget, note)
+        parts = Parts(self.compile_graph, self.memory_budget, note, self.claims)
         compiler: Backend = aot_autograd(
             fw_compiler=parts.compiler("forward"),
             bw_compiler=parts.compiler("backward"),

@@ -44,13 +44,13 @@ def attach(gm: GraphModule, memory: EagerMemory) -> None:
     gm.meta[_KEY] = memory
 
 
-def memory_of(gm: GraphModule) -> EagerMemory:
-    """What a graph carries; without that it is a whole program, without a backward."""
+def memory_of(gm: GraphModule, num_fwd_outputs: int | None = None) -> EagerMemory:
+    """What a graph carries; without that it is a joint graph, or a program without a backward."""
     found = gm.meta.get(_KEY)
     if isinstance(found, EagerMemory):
         return found
     outputs = tree_leaves(next(n for n in gm.graph.nodes if n.op == "output").args)
-    return eager_memory(list(gm.graph.nodes), len(outputs))
+    return eager_memory(list(gm.graph.nodes), num_fwd_outputs or len(outputs))
 
 
 _KEY = "tofuse memory"

@@ -42,7 +42,7 @@ def compile_program(
 ) -> Program:
     """Compile `function(*tensors[:given])`; the other tensors are those it closes over."""
     tree = _Tree(function, tensors, given)
-    parts = Parts(compile_graph, memory_budget)
+    parts = Parts(compile_graph, memory_budget, claims=claims)
     traced = aot_function(
         tree.flat,
         fw_compiler=parts.compiler("forward"),

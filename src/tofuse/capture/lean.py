@@ -19,8 +19,11 @@ from torch._guards import TracingContext
 from torch.autograd.graph import increment_version
 from torch.fx import GraphModule
 
+from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.collector import collector_paused
+from tofuse.capture.complex_pairs import as_pairs
 from tofuse.capture.convert import NOTES
+from tofuse.capture.eager import attach, memory_of
 from tofuse.capture.gradients import accept_any_layout
 from tofuse.capture.partition import partition
 from tofuse.capture.rng import merge_seeds
@@ -55,6 +58,7 @@ class Parts:
     compile_graph: CompileGraph
     memory_budget: float | None = None
     note: str = ""  # for the report
+    claims: Claims = nobody
     finished: Callable[[list[Run]], None] = lambda runs: None  # told of all that was compiled
     runs: dict[str, Run] = field(default_factory=dict)
     context: TracingContext | None = None
@@ -68,7 +72,7 @@ class Parts:
         ) -> Boxed:
             if phase != "backward":
                 self.context = TracingContext.try_get()
-                gm = merge_seeds(gm) if phase == "inference" else gm
+                gm = self._prepared(gm) if phase == "inference" else gm
                 gm.meta[NOTES] = (self.note,) if self.note else ()
             if phase == "forward":
                 accept_any_layout()
@@ -86,15 +90,21 @@ class Parts:
         num_fwd_outputs: int,
         static_lifetime_input_indices: list[int] | None = None,
     ) -> tuple[GraphModule, GraphModule]:
-        """The forward and the backward of a joint graph, on one random seed."""
+        """The forward and the backward of a joint graph."""
         self.graphs = partition(
-            merge_seeds(joint),
+            self._prepared(joint, num_fwd_outputs),
             joint_inputs,
             num_fwd_outputs=num_fwd_outputs,
             static_lifetime_input_indices=static_lifetime_input_indices,
             budget=self.memory_budget,
         )
         return self.graphs
+
+    def _prepared(self, gm: GraphModule, num_fwd_outputs: int | None = None) -> GraphModule:
+        """On one random seed, and complex numbers as pairs, which are nothing that eager holds."""
+        gm = merge_seeds(gm)
+        attach(gm, memory_of(gm, num_fwd_outputs))
+        return as_pairs(gm, self.claims)
 
     def forward(self) -> Run:
         """What was compiled of the program but for the backward."""

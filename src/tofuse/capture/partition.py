@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.budget import Bounded, Budget, limit_of
 from tofuse.capture.convert import can_fuse, rule_of
-from tofuse.capture.eager import EagerMemory, attach, eager_memory, storages
+from tofuse.capture.eager import EagerMemory, attach, memory_of, storages
 from tofuse.capture.hints import hint_of
 from tofuse.capture.mincut import INFINITE, cut_vertices
 from tofuse.capture.rules_depthwise import DEPTHWISE
@@ -67,7 +67,7 @@ def partition(
     if has_recomputable_ops(joint):
         joint = cleanup_recompute_tags(joint, is_default_partition=False)
     plan = _Plan(list(joint.graph.nodes), num_fwd_outputs)
-    memory = eager_memory(plan.order, num_fwd_outputs)
+    memory = memory_of(joint, num_fwd_outputs)
     found = plan.bounded(plan.saved(), budget, memory)
     saved, free = found.saved, plan.living()
     memory = replace(

@@ -9,7 +9,7 @@ from tofuse.fusion.hosts import device_of
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.machine import Machine, machine_on
-from tofuse.ir.region import Region
+from tofuse.ir.region import Region, lends
 from tofuse.ops.table import Pattern, opdef
 
 TRIPS = 3.0  # how often an op of several passes inside moves its operands; softmax, pooling
@@ -27,6 +27,8 @@ def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:
 def _op_us(op: Op, machine: Machine, pooled: bool) -> float:
     if op.kind == "opaque" and str(op.attr("target")).startswith("tofuse."):
         return machine.call_us * 0.5
+    if lends(op):
+        return machine.call_us
     calling = machine.call_us * (1 + OPERAND * max(0, len(op.inputs) - FEW))
     fresh = 0 if pooled else sum(n for v in op.results if (n := _nbytes(v)) >= FRESH)
     return calling + fresh / machine.fresh_rate / 1e3 + _running_us(op, machine)

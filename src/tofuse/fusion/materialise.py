@@ -10,7 +10,7 @@ from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.storage import dense_strides, is_view, view_storage
 from tofuse.ir.dims import contiguous_strides, hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute
-from tofuse.ir.region import Strided, is_placed
+from tofuse.ir.region import Strided, is_placed, lends
 from tofuse.ops.shapes import make_op
 from tofuse.ops.table import Pattern, opdef
 
@@ -45,6 +45,7 @@ def materialise(graph: Graph, storage: dict[Value, Strided]) -> Graph:
         if op.kind == "slice" and not _has_loops(op, makers, storage):
             fine = _strided  # its operand becomes a tensor
         if fine is not None:
+            fine = _as_captured if lends(op) else fine
             wants = [_by_rows if k in _added(op, storage) else fine for k in range(len(op.inputs))]
             pairs = zip(op.inputs, wants, strict=True)
             moved = {v: r for v, want in pairs if (r := real(v, want)) is not None and r is not v}
@@ -86,6 +87,14 @@ def _by_rows(v: Value, storage: dict[Value, Strided]) -> bool:
         return False
     pairs = zip(v.shape, storage[v].strides, contiguous_strides(v.shape), strict=True)
     return all(a == b or n == 1 for n, a, b in pairs)
+
+
+def _as_captured(v: Value, storage: dict[Value, Strided]) -> bool:
+    """Whether it lies as PyTorch would have it: an operator that looks at memory asks for that."""
+    if not _expressible(v, storage):
+        return False
+    triples = zip(v.shape, storage[v].strides, v.layout, strict=True)
+    return all(extent == 1 or a == b for extent, a, b in triples)
 
 
 def _added(op: Op, storage: Mapping[Value, Strided]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tofuse.fusion.storage import is_view, storages
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.region import Partition, Region
+from tofuse.ir.region import Partition, Region, lends
 
 
 def ordered(part: Partition, held: frozenset[str] = frozenset()) -> Partition:
@@ -70,11 +70,16 @@ class _Lives:
         since: list[Region] = []  # the last effect, and what stands behind it
         given = {v for v in self.part.graph.inputs if v.name in self.held}
         self.homes = {v: place.root for v, place in self.part.parts.items()}
+        for op in filter(lends, self.part.graph.ops):
+            (self.homes[op.result],) = self._memory((self._root(op.inputs[0]),))
+        theirs = {v for v in self.part.graph.inputs if v not in given}
         for r in self.part.regions:
             roots = tuple(dict.fromkeys(self._root(v) for v in r.inputs))
             self.before[r] = {makers[v] for v in roots if v in makers}
-            self.reads[r] = self._memory(v for v in roots if v in makers or v in given)
-            self.makes[r] = self._memory(r.outputs)
+            read = self._memory(v for v in roots if v in makers or v in given)
+            self.reads[r] = tuple(v for v in read if v not in theirs)
+            made = self._memory(r.outputs)
+            self.makes[r] = tuple(v for v in made if v not in theirs and v not in given)
             for v in self.reads[r]:
                 self.readers.setdefault(v, []).append(r)
             makers |= dict.fromkeys(r.outputs, r)
@@ -85,7 +90,7 @@ class _Lives:
                 self.before[r] |= {b for b in since[:1] if _has_effect(b)}
                 since.append(r)
         outputs = [v for v in self.part.graph.outputs if v is not None]
-        self.kept = {self._root(v) for v in outputs}
+        self.kept = set(self._memory(self._root(v) for v in outputs))
         self.given = [v for v in given if v in self.readers]
 
     def _root(self, v: Value) -> Value:

@@ -10,6 +10,11 @@ from tofuse.ir.graph import Graph, Loc, Op, Value
 PLACED = "placed"  # an attribute of a cat
 
 
+def lends(op: Op) -> bool:
+    """Whether an operator of PyTorch's only looks at the memory of its operand."""
+    return op.kind == "opaque" and ("view", True) in op.attrs
+
+
 def is_placed(op: Op) -> bool:
     """Whether it is a cat whose pieces are written where it lies: nothing is left to run."""
     return (PLACED, True) in op.attrs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from tofuse.ir.dims import hint
 from tofuse.ir.executor import NOTHING
 from tofuse.ir.graph import Graph, Loc, Op, Value
-from tofuse.ir.region import Region, Strided, Verdict, is_placed
+from tofuse.ir.region import Region, Strided, Verdict, is_placed, lends
 
 
 @dataclass(frozen=True)
@@ -272,16 +272,17 @@ def traffic(ops_or_regions: list[tuple[tuple[Value, ...], tuple[Value, ...]]]) -
 
 def bytes_before(graph: Graph, views: frozenset[Op]) -> int:
     """Every op that computes reads its operands and writes its results."""
-    return traffic([(op.inputs, op.results) for op in graph.ops if op not in views])
+    working = [op for op in graph.ops if op not in views and not lends(op)]
+    return traffic([(op.inputs, op.results) for op in working])
 
 
 def region_bytes(region: Region, storage: dict[Value, Strided]) -> int:
     """What the region reads from outside, each tensor once, and writes.
 
     Views count with their own elements, but together never with more than their tensor has. A cat
-    whose pieces lie in place moves nothing.
+    whose pieces lie in place moves nothing, nor does a view that PyTorch makes.
     """
-    if is_placed(region.ops[-1]):
+    if is_placed(region.ops[-1]) or lends(region.ops[-1]):
         return 0
     seen: dict[Value, dict[object, int]] = {}
     for v in region.inputs:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tofuse.ir.dims import hint, product
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View
-from tofuse.ir.plan_verify import makes
+from tofuse.ir.plan_verify import makes, reads
+from tofuse.runtime.out_variants import is_view
 
 Timeline = tuple[tuple[str, int], ...]
 
@@ -23,7 +24,8 @@ def timeline(plan: Plan, sizes: Mapping[str, int], held: Iterable[str] = ()) -> 
     total, found = sum(live.values()), []
     for step in plan.steps:
         for name in makes(step):
-            root = roots.get(step.source) if isinstance(step, View) else name
+            source = _source(step)
+            root = name if source is None else roots.get(source)
             if root is None:
                 continue  # a view of an argument
             roots[name] = root
@@ -38,6 +40,15 @@ def timeline(plan: Plan, sizes: Mapping[str, int], held: Iterable[str] = ()) -> 
                 holders[root] -= 1
                 total -= live[root] if holders[root] == 0 else 0
     return tuple(found)
+
+
+def _source(step: Step) -> str | None:
+    """Whose memory a step's result lies in; None where it has its own."""
+    if isinstance(step, View):
+        return step.source
+    if isinstance(step, Call) and is_view(step.target):
+        return reads(step)[0]
+    return None
 
 
 def peak(found: Sequence[tuple[str, int]]) -> int:

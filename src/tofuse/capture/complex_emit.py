@@ -1,0 +1,187 @@
+"""Writing calls on real and imaginary parts into an FX graph."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Union
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, Node
+from torch.fx.node import Argument, Target, map_arg
+
+from tofuse.capture.devices import DEVICES
+
+aten = torch.ops.aten
+Part = Union[Node, float]  # noqa: UP007  (evaluated at run time)
+REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+OF_ITS_OWN = ("val", "tensor_meta", "desc", "eager_input_vals")  # of a node's meta
+
+
+class Pair(NamedTuple):
+    """Two real tensors, or numbers, that broadcast to one shape."""
+
+    re: Part
+    im: Part
+
+
+def is_complex(node: Node) -> bool:
+    """Whether a node's value, or one of them, is complex."""
+    value = node.meta.get("val")
+    group = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(t, Tensor) and t.dtype.is_complex for t in group)
+
+
+def plain(node: Node) -> bool:
+    """Whether the pass knows the types, layouts and devices of a call's complex tensors."""
+    for value in (n.meta.get("val") for n in (*node.all_input_nodes, node)):
+        for t in value if isinstance(value, (list, tuple)) else (value,):
+            if not isinstance(t, Tensor) or not t.dtype.is_complex:
+                continue
+            if t.dtype not in REAL or t.layout is not torch.strided or t.is_neg():
+                return False
+            if t.device.type not in DEVICES:
+                return False
+    return True
+
+
+def name_of(node: Node) -> str:
+    """An operator's name without its overload."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target).split(".")[1] if target.namespace == "aten" else ""
+    return "getitem" if target is operator.getitem else ""
+
+
+def real_of(node: Node) -> torch.dtype:
+    """The type of a complex node's parts."""
+    value = node.meta["val"]
+    return REAL[(value if isinstance(value, Tensor) else value[0]).dtype]
+
+
+@dataclass
+class Emitter:
+    """Writes calls into a graph, each at the place and of the origin of one that is there."""
+
+    graph: Graph
+
+    def __post_init__(self) -> None:
+        values = (n.meta.get("val") for n in self.graph.nodes)
+        self.mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
+        self.like: Node | None = None
+
+    @contextmanager
+    def before(self, node: Node, origin: Node) -> Iterator[None]:
+        """New calls stand before a node."""
+        with self.graph.inserting_before(node), self.stemming_from(origin):
+            yield
+
+    @contextmanager
+    def stemming_from(self, node: Node) -> Iterator[None]:
+        """New calls are of the line of code that a node is of."""
+        outer, self.like = self.like, node
+        yield
+        self.like = outer
+
+    def call(self, target: Target, *args: Argument, **kwargs: Argument) -> Node:
+        """A new call and its value."""
+        assert callable(target)
+        node = self.graph.call_function(target, args, kwargs)
+        given = map_arg((args, kwargs), lambda n: n.meta["val"])
+        with self.mode, torch.no_grad():
+            value = target(*given[0], **given[1])
+        origin = {} if self.like is None else self.like.meta
+        node.meta = {k: v for k, v in origin.items() if k not in OF_ITS_OWN} | {"val": value}
+        return node
+
+    def node(self, part: Part, value: Tensor | list[Tensor]) -> Node:
+        """A part as a tensor of the shape of its whole, or as the list that it is."""
+        if not isinstance(value, Tensor):
+            assert isinstance(part, Node)
+            return part
+        shape = list(value.shape)
+        if not isinstance(part, Node):
+            dtype = REAL.get(value.dtype, value.dtype)
+            return self.call(aten.full.default, shape, part, dtype=dtype, device=value.device)
+        if part.meta["val"].shape == value.shape:
+            return part
+        return self.call(aten.expand.default, part, shape)
+
+    def cast(self, part: Part, dtype: torch.dtype) -> Part:
+        """In another type, where it is a tensor."""
+        if not isinstance(part, Node) or not isinstance(part.meta["val"], Tensor):
+            return part
+        if part.meta["val"].dtype == dtype:
+            return part
+        return self.call(aten._to_copy.default, part, dtype=dtype)
+
+    def pair(self, argument: Argument) -> Pair:
+        """The parts of an operand."""
+        raise NotImplementedError
+
+    def permute(self, node: Node, dims: list[int]) -> Node:
+        """With its dimensions in another order, if it is another."""
+        return node if dims == sorted(dims) else self.call(aten.permute.default, node, dims)
+
+    def side_by_side(self, *parts: Node) -> Node:
+        """Along a new last dimension."""
+        return self.call(
+            aten.cat.default, [self.call(aten.unsqueeze.default, p, -1) for p in parts], -1
+        )
+
+    def _binary(
+        self, op: Callable[..., float], tensor: Target, number: Target, a: Part, b: Part
+    ) -> Part:
+        if isinstance(a, Node):
+            return self.call(tensor if isinstance(b, Node) else number, a, b)
+        if isinstance(b, Node):
+            return self.call(tensor, self._scalar(a, b), b)
+        return op(a, b)
+
+    def _scalar(self, number: float, like: Node) -> Node:
+        value = like.meta["val"]
+        return self.call(aten.scalar_tensor.default, number, dtype=value.dtype, device=value.device)
+
+    def add(self, a: Part, b: Part) -> Part:
+        """a + b."""
+        return self._binary(operator.add, aten.add.Tensor, aten.add.Tensor, a, b)
+
+    def sub(self, a: Part, b: Part) -> Part:
+        """a - b."""
+        return self._binary(operator.sub, aten.sub.Tensor, aten.sub.Tensor, a, b)
+
+    def mul(self, a: Part, b: Part) -> Part:
+        """a * b."""
+        return self._binary(operator.mul, aten.mul.Tensor, aten.mul.Tensor, a, b)
+
+    def div(self, a: Part, b: Part) -> Part:
+        """a / b."""
+        return self._binary(_quotient, aten.div.Tensor, aten.div.Tensor, a, b)
+
+    def maximum(self, a: Part, b: Part) -> Part:
+        """The greater one."""
+        return self._binary(max, aten.maximum.default, aten.clamp_min.default, a, b)
+
+    def neg(self, a: Part) -> Part:
+        """-a."""
+        return self.call(aten.neg.default, a) if isinstance(a, Node) else -a
+
+    def abs(self, a: Part) -> Part:
+        """Without its sign."""
+        return self.call(aten.abs.default, a) if isinstance(a, Node) else abs(a)
+
+    def tensor(self, part: Part, like: Part) -> Node:
+        """A part that an operator without numbers takes."""
+        if isinstance(part, Node):
+            return part
+        assert isinstance(like, Node)
+        return self._scalar(part, like)
+
+
+def _quotient(a: float, b: float) -> float:
+    return a / b if b else math.nan

@@ -1,0 +1,194 @@
+"""Complex numbers are pairs of real ones: the same results, fused; lone views and calls stay."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def numbers(*shape, dtype=torch.complex64, grad=True):
+    return torch.randn(shape, dtype=dtype).requires_grad_(grad)
+
+
+def rotate(q, k, turns):
+    """Rotary embedding as complex products."""
+
+    def turned(x):
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        by = turns.view(1, x.shape[1], 1, -1)
+        return torch.view_as_real(pairs * by).flatten(3).type_as(x)
+
+    return turned(q), turned(k)
+
+
+def turns(length, half):
+    return torch.polar(torch.ones(length, half), torch.randn(length, half))
+
+
+def arithmetic(z, w):
+    yield from (z + w, z - 2 * w, z * w, z / w, -z, z.conj() * 1, z.reciprocal(), z * 2j + 3)
+    yield from (1 / z, torch.add(z, w, alpha=3), torch.sub(z, w, alpha=2j), z / (1 - 2j), z / 3)
+
+
+def mixed(z, x):
+    yield from (z + x, x - z, z * x, x / z, z / x, x * 1j, (x + 1j) * 2, z * x.double())
+
+
+def read(z):  # parts of what is computed lie side by side here, in eager among the others
+    yield from (z.real, z.imag, z.abs(), z.angle(), torch.view_as_real(z), (z * 1j).imag * 1)
+    yield from ((z * z.conj()).real * 1, (z * 2).conj().imag * 1, z.norm(), (z * z).abs())
+
+
+def made(x, y):
+    yield from (
+        torch.complex(x, y),
+        torch.polar(x, y),
+        torch.view_as_complex(torch.stack((x, y), 2)),
+    )
+    yield from (torch.complex(x, y) * 2, torch.exp(1j * x), x.to(torch.complex64) * y)
+
+
+def functions(z):
+    yield from (z.exp(), z.log(), z.sqrt(), z.tanh(), z**2, z**3, z**0.5, z.sgn(), z.sigmoid())
+
+
+def moved(z):
+    y = z * z
+    yield from (y.t(), y[1:3].clone(), y.flatten()[::2], torch.cat((z, y)), y.flip(0), y.roll(1, 0))
+    yield from (y.view(7, 5).sum(0), y.unsqueeze(1).expand(5, 3, 7).contiguous(), y.repeat(2, 1))
+    yield from (torch.stack(y.split(2, 1)[:2]).conj(), F.pad(y, (1, 2)), y.diagonal(), y.tril())
+    yield from (
+        y[torch.tensor([0, 2])],
+        y.index_select(1, torch.tensor([3, 3])),
+        y.unbind(1)[2] * 2,
+    )
+
+
+def summed(z):
+    yield from (z.sum(), z.mean(0), (z * z).sum(1, keepdim=True), z.prod(0), z.cumsum(0), z.var(0))
+
+
+def around_calls(z, w):
+    y = (z * 2) @ w
+    yield from (y * y.conj(), torch.linalg.inv(y[:4, :4] + 9), torch.fft.fft(z * z).abs())
+
+
+def compared(z, w):
+    yield from (
+        torch.where(z.real > 0, z, w),
+        torch.where(z.real > 0, z, 0.0),
+        torch.zeros_like(z) + z,
+    )
+    yield from (torch.ones_like(w) * z, torch.full_like(w, 2 - 1j) * z, z.new_zeros(3) + z[0, :3])
+
+
+def changed(z, x):
+    y = z * 1
+    y += x
+    y.mul_(2)
+    y[0] = 1j
+    y[:, 1] *= x[:, 1]
+    yield from (y, y.abs())
+
+
+CASES = {
+    arithmetic: lambda d: (numbers(5, 7, dtype=d), numbers(7, dtype=d)),
+    mixed: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=torch.float32)),
+    read: lambda d: (numbers(5, 7, dtype=d),),
+    made: lambda d: (numbers(5, 7, dtype=torch.float32), numbers(5, 7, dtype=torch.float32)),
+    functions: lambda d: (numbers(5, 7, dtype=d),),
+    moved: lambda d: (numbers(5, 7, dtype=d),),
+    summed: lambda d: (numbers(5, 7, dtype=d),),
+    around_calls: lambda d: (numbers(5, 7, dtype=d), numbers(7, 4, dtype=d)),
+    compared: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=d)),
+    changed: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=torch.float32)),
+}
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("program", CASES, ids=lambda f: f.__name__)
+def test_as_eager(program, dtype, capture):
+    args = CASES[program](dtype)
+    assert_as_eager(lambda *xs: [*program(*xs)], *args, options={"capture": capture})
+    plain = [t.detach() for t in args]
+    assert_as_eager(lambda *xs: [*program(*xs)], *plain, options={"capture": capture})
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (1, 1), (1,), (), (2, 3, 5, 7), (1023,)])
+def test_sizes(shape):
+    z, w = numbers(*shape), numbers(*shape)
+    assert_as_eager(lambda z, w: ((z * w - w).abs(), (z / w).conj() * z, (z * w).sum()), z, w)
+
+
+def test_layouts_and_lazy_conjugates():
+    z, w = numbers(7, 5, grad=False).t(), numbers(5, 7, grad=False).conj()
+    assert w.is_conj()
+    assert_as_eager(lambda z, w: (z * w + 1, w * 2, w.real * 2, (z * w.t().t()).abs()), z, w)
+    images = numbers(2, 3, 4, 5, grad=False).contiguous(memory_format=torch.channels_last)
+    assert_as_eager(lambda z: (z * z * 2, (z + 1).abs()), images)
+
+
+def test_special_values():
+    whole = [0.0, -0.0, 1.0, math.inf, -math.inf, math.nan, 1e38, 1e-40]
+    z = torch.tensor([complex(a, b) for a in whole for b in whole])
+    x = torch.randn(len(z)).abs() + 1
+    with torch.no_grad():
+        assert_as_eager(lambda z, x: (-(z + x) * 1, (z * x) * 1, z.abs(), z.angle() * 1), z, x)
+        assert_as_eager(lambda z, x: (z * z * 1, z.conj() * 1 + 0, z / 2 + 0, z / x * 1), z, x)
+
+
+def test_a_rotary_embedding_is_one_kernel():
+    q, k = (torch.randn(2, 64, 4, 32, requires_grad=True) for _ in range(2))
+    report = tofuse.explain(rotate)(q, k, turns(64, 16))
+    assert len(report.kernels) == 2  # a forward, a backward
+    views = {"aten.view_as_real.default", "aten.view_as_complex.default"}
+    assert {c.name for c in report.library_calls} <= views
+    assert report.peak_bytes <= report.eager_peak_bytes
+    assert_as_eager(rotate, q, k, turns(64, 16))
+    assert_as_eager(rotate, q.bfloat16(), k.bfloat16(), turns(64, 16), rtol=1e-2, atol=1e-2)
+
+
+def test_views_alone_are_no_kernels():
+    report = tofuse.explain(lambda z: (z.conj(), z.t(), z[1:], z.real))(numbers(4, 4, grad=False))
+    assert not report.kernels
+
+
+def test_one_operator_alone_stays_pytorchs():
+    z = numbers(64, 64, grad=False)
+    report = tofuse.explain(lambda z: z * z)(z)
+    assert [c.name for c in report.library_calls] == ["aten.mul.Tensor"]
+    fused = tofuse.explain(lambda z: (z * z + 1).exp())(z)
+    assert len(fused.kernels) == 1
+
+
+def test_what_an_executor_claims_stays_whole():
+    z = numbers(8, 8, grad=False)
+    compiled = tofuse.compile(lambda z: (z * z + 1).abs(), executors=("aten",))
+    torch.testing.assert_close(compiled(z), (z * z + 1).abs())
+
+
+def test_gradients_that_arrive_conjugated():
+    z = numbers(6, 4)
+    compiled = tofuse.compile(lambda z: z * z + 1)
+    given = numbers(6, 4, grad=False).conj()
+    (expected,) = torch.autograd.grad(z * z + 1, z, given)
+    for _ in range(2):
+        torch.testing.assert_close(torch.autograd.grad(compiled(z), z, given)[0], expected)
+
+
+def test_lengths_that_vary():
+    compiled = tofuse.compile(lambda x: torch.fft.rfft(x).abs().log1p(), dynamic=True)
+    for n in (16, 33, 100):
+        x = torch.randn(3, n)
+        torch.testing.assert_close(compiled(x), torch.fft.rfft(x).abs().log1p())
+    turned = tofuse.compile(rotate, dynamic=True)
+    for n in (5, 12):
+        q, k, by = torch.randn(1, n, 2, 8), torch.randn(1, n, 2, 8), turns(n, 4)
+        torch.testing.assert_close(turned(q, k, by), rotate(q, k, by))
