@@ -166,12 +166,14 @@ def integral(rule: Rule) -> Rule:
 
 
 def shift(kind: str) -> Rule:
+    """Of integers: past the width nothing is left but the sign."""
+
     def rule(call: Call) -> Made:
         amount = call.operand("other")
         width = call.out.dtype.itemsize * 8
-        if not isinstance(amount, Scalar) or not isinstance(amount.value, int):
-            raise Refused("a shift by a tensor")
-        if not 0 <= amount.value < width or not call.out.dtype.is_int:
+        if not call.out.dtype.is_int:
+            raise Refused("a shift of floats")
+        if isinstance(amount, Scalar) and not 0 <= amount.value < width:
             raise Refused("a shift beyond the width")
         return same(kind, "self", "other")(call)
 
@@ -335,6 +337,8 @@ POINTWISE: dict[str, Rule] = {
         for kind in ("and", "or", "xor")
     },
     "aten.bitwise_not": on_bools("bitwise_not", "logical_not", "self"),
+    "aten.__lshift__": shift("shift_left"),
+    "aten.__rshift__": shift("shift_right"),
     "aten.bitwise_left_shift": shift("shift_left"),
     "aten.bitwise_right_shift": shift("shift_right"),
     "aten.add": on_elements(scaled_sum("add")),
