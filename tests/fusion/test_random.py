@@ -43,7 +43,7 @@ def fragile(graph: Graph) -> bool:
     for op in graph.ops:
         if any(v in rough for v in op.inputs):
             narrow = op.kind == "convert" and not op.result.dtype.is_float
-            if op.kind in JUMPS or narrow or op.result.dtype.is_half:
+            if op.kind in JUMPS or narrow or op.result.dtype.is_narrow:
                 return True
             rough.add(op.result)
         roots = [x.value for x in op.operands if isinstance(x, Scalar) and x.value in (0.5, -0.5)]

@@ -38,7 +38,7 @@ def run_tiles(
                 words.append(k + 1)
             elif kind[0] == "*":
                 t = memory[name]
-                words.append(t.view(torch.int8) if t.dtype is torch.bool else t)
+                words.append(t.view(_BYTES.get(t.dtype, t.dtype)))
             elif name in sizes:
                 words.append(sizes[name])
             else:
@@ -55,6 +55,13 @@ def run_tiles(
         beside = torch.cat([room[:GUARD], room[-GUARD:]])
         assert bool((beside == PATTERN).all()), f"{name} is written beside its elements"
     return outputs
+
+
+_BYTES = {
+    torch.bool: torch.int8,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
 
 
 class _Libdevice:

@@ -14,7 +14,7 @@ from tofuse.ir.types import DType
 
 def single(dtype: DType) -> DType:
     """In which ATen computes several steps that it rounds halves after."""
-    return DType.F32 if dtype.is_half else dtype
+    return DType.F32 if dtype.is_narrow else dtype
 
 
 def product(kind: str) -> Callable[[Call], Value]:
@@ -34,7 +34,7 @@ def product(kind: str) -> Callable[[Call], Value]:
 def truncated(call: Call) -> Value:
     """A quotient of halves is rounded to one before it is cut off, one by a number is not."""
     other = call.operand("other")
-    if call.out.dtype.is_half and isinstance(other, Value) and not _is_number(other):
+    if call.out.dtype.is_narrow and isinstance(other, Value) and not _is_number(other):
         return call.build.emit("trunc", (product("div")(call),), {})
     return product("truncdiv")(call)
 

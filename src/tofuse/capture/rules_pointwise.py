@@ -46,7 +46,7 @@ def no_halves(rule: Rule) -> Rule:
     """Leave to ATen what depends on the spacing of 16-bit floats, which we compute in float32."""
 
     def guarded(call: Call) -> Made:
-        if call.out.dtype.is_half:
+        if call.out.dtype.is_narrow:
             raise Refused("halves")
         return rule(call)
 
@@ -60,7 +60,7 @@ def on_elements(rule: Rule) -> Rule:
     def rounded(call: Call) -> Made:
         types = {(v.dtype, v.type.device) for v in call.arguments.values() if isinstance(v, Value)}
         (dtype, device), *more = types
-        if more or not dtype.is_half or device != "cpu":
+        if more or not dtype.is_narrow or device != "cpu":
             return rule(call)
         found = dict(call.arguments)
         for name in ("self", "other", "exponent", "alpha"):
@@ -173,7 +173,8 @@ def shift(kind: str) -> Rule:
         width = call.out.dtype.itemsize * 8
         if not call.out.dtype.is_int:
             raise Refused("a shift of floats")
-        if isinstance(amount, Scalar) and not 0 <= amount.value < width:
+        known = amount.value if isinstance(amount, Scalar) else 0
+        if not isinstance(known, int) or not 0 <= known < width:
             raise Refused("a shift beyond the width")
         return same(kind, "self", "other")(call)
 
@@ -219,7 +220,7 @@ def power(call: Call) -> Made:
 
 def _product(build: Builder, x: Value, n: int) -> Value:
     """x ** n; from x ** 4 on products of halves are not rounded one by one, as eager's are not."""
-    wide = DType.F32 if x.dtype.is_half and abs(n) > 3 else x.dtype
+    wide = DType.F32 if x.dtype.is_narrow and abs(n) > 3 else x.dtype
     made = [build.convert(x, wide)]
     for a, b in products_of(abs(n)):
         made.append(build.emit("mul", (made[a], made[b]), {}))

@@ -168,7 +168,7 @@ def _count(x: Value, dims: tuple[int, ...]) -> Dim:
 
 
 def _wide(dtype: DType) -> DType:
-    return DType.F32 if dtype.is_half else dtype
+    return DType.F32 if dtype.is_narrow else dtype
 
 
 REDUCTIONS: dict[str, Rule] = {

@@ -225,4 +225,4 @@ def _part(build: Builder, x: Value, parts: Sequence[tuple[int, Dim, int]]) -> Va
 
 def wide(dtype: DType) -> DType:
     """What sums are computed in."""
-    return DType.F32 if dtype.is_half else dtype
+    return DType.F32 if dtype.is_narrow else dtype

@@ -85,6 +85,8 @@ _NAMES = {
     DType.F32: "float32",
     DType.F16: "float16",
     DType.BF16: "bfloat16",
+    DType.F8E4M3: "float8_e4m3fn",
+    DType.F8E5M2: "float8_e5m2",
     DType.I64: "int64",
     DType.I32: "int32",
     DType.I16: "int16",

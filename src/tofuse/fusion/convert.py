@@ -13,7 +13,7 @@ Emit = Callable[[str, tuple[Arg, ...], DType, DType], Arg]
 
 def register(dtype: DType) -> DType:
     """The type a value has in a register."""
-    return DType.F32 if dtype.is_half else dtype
+    return DType.F32 if dtype.is_narrow else dtype
 
 
 def operand_type(op: Op) -> DType:
@@ -33,7 +33,7 @@ def converted(emit: Emit, arg: Arg, source: DType, target: DType) -> Arg:
         op = "ne" if target is DType.BOOL else "convert"
         args = (arg, Scalar(0)) if target is DType.BOOL else (arg,)
         arg = emit(op, args, register(target), register(source))
-    if target.is_half and source != target:
+    if target.is_narrow and source != target:
         arg = rounded(emit, arg, target)
     return arg
 

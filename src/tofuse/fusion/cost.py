@@ -280,7 +280,7 @@ class _Estimate:
         elif stmt in self.beside:
             self.strided_ns = SHUFFLE * self.machine.cost("cheap") * times * shuffles(step)
             self.work_ns += self.strided_ns
-        if buffer.dtype.is_half:
+        if buffer.dtype.is_narrow:
             self._arithmetic("cheap", DType.F32, around, times)
         span = _span(stmt, self.nest.kernel)
         self._short_rows(stmt, around, times, buffer.dtype.itemsize, span)

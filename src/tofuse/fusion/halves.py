@@ -22,7 +22,7 @@ def rounded_halves(graph: Graph) -> frozenset[str]:
         passes = pattern in PASSED or op.kind in EXTREMES
         if begins or (passes and not wanted.isdisjoint(op.results)):
             wanted.update(op.inputs)
-    return frozenset(v.name for v in wanted if v.dtype.is_half)
+    return frozenset(v.name for v in wanted if v.dtype.is_narrow)
 
 
 def _compares(op: Op) -> bool:

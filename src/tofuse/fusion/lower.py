@@ -223,7 +223,7 @@ class _Lowering:
             op = self.producers[v]
             made = _EMIT[opdef(op.kind).pattern](self, op, sub, guard)
             exact = self.exact or v.name in self.halves
-            if exact and v.dtype.is_half and isinstance(made, str):
+            if exact and v.dtype.is_narrow and isinstance(made, str):
                 made = rounded(self.compute, made, v.dtype)
             self.memo[key] = made
         return self.memo[key]
@@ -354,7 +354,7 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
 def _element(constant: Operand, dtype: DType) -> Arg:
     """What a tensor of halves holds of a constant: nothing rounds it later."""
     assert isinstance(constant, Scalar)
-    if dtype.is_half and isinstance(constant.value, float):
+    if dtype in ROUND and dtype.is_narrow and isinstance(constant.value, float):
         return Scalar(ROUND[dtype](constant.value))
     return constant
 

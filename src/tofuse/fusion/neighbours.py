@@ -80,7 +80,7 @@ def _summed(op: Op, lie: Mapping[Value, Strides], names: Names) -> list[Op] | No
     if hint(product(x.shape[d] for d in first)) < MANY:
         return None
     dtype = op.result.dtype
-    wide = DType.F32 if dtype.is_half and op.kind in ("sum", "prod") else dtype
+    wide = DType.F32 if dtype.is_narrow and op.kind in ("sum", "prod") else dtype
     left = [d for d in range(len(x.shape)) if d not in first]
     last = tuple(left.index(d) for d in row.dims)
     each = _made(

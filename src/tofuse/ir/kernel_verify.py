@@ -133,7 +133,7 @@ def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
         raise stmt_error(stmt, f"{name} is {buffers[name].role}, not {' or '.join(roles)}")
     held = DType.I64 if isinstance(stmt, Uniform) else stmt.dtype
     dtype = buffers[name].dtype
-    if isinstance(stmt, (Load, Take)) and dtype.is_half:
+    if isinstance(stmt, (Load, Take)) and dtype.is_narrow:
         dtype = DType.F32
     if held is not dtype:
         raise stmt_error(stmt, f"{name} holds {buffers[name].dtype.value}")
@@ -141,7 +141,7 @@ def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
 
 def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
     """Halves are memory only; guards are booleans, indices i64, and a store takes its dtype."""
-    if not isinstance(stmt, Store) and (stmt.dtype.is_half or stmt.dtype is DType.OTHER):
+    if not isinstance(stmt, Store) and (stmt.dtype.is_narrow or stmt.dtype is DType.OTHER):
         raise stmt_error(stmt, f"no register holds {stmt.dtype.value}")
     match stmt:
         case Load() | Take() | Inside():
@@ -150,12 +150,12 @@ def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
             if isinstance(stmt, Take) and values[stmt.by] is not DType.I64:
                 raise stmt_error(stmt, f"{stmt.by} is no i64")
         case Store():
-            of = DType.F32 if stmt.dtype.is_half else stmt.dtype
+            of = DType.F32 if stmt.dtype.is_narrow else stmt.dtype
             if isinstance(stmt.value, str) and values[stmt.value] is not of:
                 raise stmt_error(stmt, f"{stmt.value} is {values[stmt.value].value}")
         case Compute():
             data = stmt.args[1:] if stmt.op == "where" else stmt.args
-            if stmt.operand_dtype.is_half:
+            if stmt.operand_dtype.is_narrow:
                 raise stmt_error(stmt, f"no register holds {stmt.operand_dtype.value}")
             for a in data:
                 if isinstance(a, str) and values[a] is not stmt.operand_dtype:

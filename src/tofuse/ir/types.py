@@ -15,6 +15,8 @@ class DType(Enum):
     F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"
+    F8E4M3 = "f8e4m3"  # float8_e4m3fn
+    F8E5M2 = "f8e5m2"
     I64 = "i64"
     I32 = "i32"
     I16 = "i16"
@@ -25,11 +27,17 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.F64, DType.F32, DType.F16, DType.BF16)
+        return self in (DType.F64, DType.F32) or self.is_narrow
 
     @property
-    def is_half(self) -> bool:
-        return self in (DType.F16, DType.BF16)
+    def is_narrow(self) -> bool:
+        """Floats that are computed with as float32."""
+        return self in (DType.F16, DType.BF16) or self.is_quarter
+
+    @property
+    def is_quarter(self) -> bool:
+        """Floats of eight bits, which are only stored."""
+        return self in (DType.F8E4M3, DType.F8E5M2)
 
     @property
     def is_int(self) -> bool:
@@ -80,6 +88,8 @@ _ITEMSIZE = {
     DType.F32: 4,
     DType.F16: 2,
     DType.BF16: 2,
+    DType.F8E4M3: 1,
+    DType.F8E5M2: 1,
     DType.I64: 8,
     DType.I32: 4,
     DType.I16: 2,

@@ -46,4 +46,6 @@ def _verify_reduce(stmt: Reduce) -> None:
         raise stmt_error(stmt, f"{stmt.op} is b1")
 
 
-ROUNDINGS = frozenset({"round_bf16", "round_f16"})  # of float32 registers that stand for halves
+ROUNDINGS = frozenset(
+    {"round_bf16", "round_f16", "round_f8e4m3", "round_f8e5m2"}
+)  # of float32 registers that stand for halves

@@ -205,6 +205,8 @@ TO_TORCH = {
     DType.F32: torch.float32,
     DType.F16: torch.float16,
     DType.BF16: torch.bfloat16,
+    DType.F8E4M3: torch.float8_e4m3fn,
+    DType.F8E5M2: torch.float8_e5m2,
     DType.I64: torch.int64,
     DType.I32: torch.int32,
     DType.I16: torch.int16,

@@ -155,7 +155,7 @@ def pow_as_torch(op: Op, sweep: Sweep) -> Rewrite | None:
         return None
     if _is(c, 2):
         return _become(op, "mul", x, x)
-    if _is(c, 3) and not x.dtype.is_half:
+    if _is(c, 3) and not x.dtype.is_narrow:
         square = sweep.make("mul", (x, x), like=op)
         return (square, *_become(op, "mul", square.result, x))
     if op.result.dtype not in (DType.F64, DType.F32, DType.BF16):

@@ -55,7 +55,7 @@ class _Work:
     def __init__(self, op: Op, sweep: Sweep) -> None:
         self.op, self.sweep = op, sweep
         self.ops: list[Op] = []
-        self.dtype = DType.F32 if op.result.dtype.is_half else op.result.dtype
+        self.dtype = DType.F32 if op.result.dtype.is_narrow else op.result.dtype
 
     def add(self, kind: str, *operands: Value, **attrs: Attr) -> Value:
         self.ops.append(self.sweep.make(kind, operands, like=self.op, **attrs))

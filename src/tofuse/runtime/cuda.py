@@ -17,6 +17,7 @@ from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim, evaluate, hint, symbols_of
 from tofuse.ir.tiles import Binary, TileNest, TileProgram
 from tofuse.ir.types import DType
+from tofuse.ops.reference import TO_TORCH
 
 Make = Callable[[int, "tuple[bool, ...]"], Binary]  # a launch's code, for arguments so divisible
 Empty = Callable[..., torch.Tensor]
@@ -245,6 +246,8 @@ def _host_number(address: int, k: int, dtype: DType) -> int:
     match dtype:
         case DType.BF16:
             value: float | int = struct.unpack("<f", b"\0\0" + raw)[0]
+        case DType.F8E4M3 | DType.F8E5M2:
+            value = torch.frombuffer(bytearray(raw), dtype=TO_TORCH[dtype]).item()
         case _:
             value = struct.unpack(_FORMATS[dtype], raw)[0]
     packed = struct.pack("<d", value) if dtype.is_float else struct.pack("<q", value)

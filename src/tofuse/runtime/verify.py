@@ -162,4 +162,11 @@ def _widened(t: Tensor) -> Tensor:
     return t.double() if t.dtype.is_floating_point else t
 
 
-_ROUNDING = {DType.F64: 1e-9, DType.F32: 1e-4, DType.F16: 4e-3, DType.BF16: 3e-2}
+_ROUNDING = {
+    DType.F64: 1e-9,
+    DType.F32: 1e-4,
+    DType.F16: 4e-3,
+    DType.BF16: 3e-2,
+    DType.F8E4M3: 0.13,
+    DType.F8E5M2: 0.26,
+}

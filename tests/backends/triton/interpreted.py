@@ -14,7 +14,7 @@ from tests.support.cases import Case, read_cases
 from tests.support.graphs import graphs
 from tests.support.kernels import filled, judge, kernel
 from tests.support.more_steps import MORE_STEPS
-from tests.support.numbers import sizes_of
+from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.programs import run_partition
 from tests.support.tiles import run_tiles
 from tofuse.fusion.cost import Machine
@@ -151,3 +151,22 @@ def test_positions_of_equals_and_nan(op: str, worth: int, monkeypatch: pytest.Mo
             buffers = {"x": x, "y": torch.empty(1, dtype=torch.int64)}
             got = run_tiles(program, buffers, {})["y"].item()
             assert got == getattr(torch, op)(x).item()
+
+
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
+def test_floats_of_eight_bits(dtype: str):
+    k = kernel(
+        f"kernel k(x: in f32, q: in {dtype}, y: out {dtype}, z: out f32, u: out f32) "
+        "over i0:4096 {\n"
+        f"v0 = load x[i0] : f32\nv1 = round_{dtype} v0 of f32 : f32\nv2 = load q[i0] : f32\n"
+        f"store y[i0] v0 : {dtype}\nstore z[i0] v1 : f32\nstore u[i0] v2 : f32\n}}"
+    )
+    torch_type = TORCH_DTYPES[k.buffers[1].dtype]
+    bits = torch.arange(-(2**31), 2**31, 2**20).to(torch.int32)
+    x = torch.where(torch.arange(4096) % 2 == 0, bits, bits + 0x7FFF1).view(torch.float32)
+    q = torch.arange(256).to(torch.uint8).repeat(16).view(torch_type)
+    buffers = {"x": x, "q": q, "y": q, "z": x, "u": x}
+    got = run_tiles(build_tiles(k, GpuTarget()), buffers, {})
+    torch.testing.assert_close(got["u"], q.float(), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(got["y"].float(), x.to(torch_type).float(), equal_nan=True)
+    torch.testing.assert_close(got["z"], x.to(torch_type).float(), equal_nan=True)

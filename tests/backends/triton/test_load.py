@@ -64,6 +64,12 @@ def test_accesses_are_16_bytes_wide(text: str):
     assert all("v4.b32" in a for a in found), found
 
 
+@pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
+def test_floats_of_eight_bits_are_bytes(dtype: str):
+    found = accesses(binaries(POINTWISE.format(dtype))[0])
+    assert found and not any("f16" in a for a in found)
+
+
 def test_arguments_that_are_not_aligned_get_code_of_their_own():
     (binary,) = binaries(POINTWISE.format("f32"), divisible=False)
     assert not any("v4" in a for a in accesses(binary))

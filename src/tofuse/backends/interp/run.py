@@ -195,7 +195,7 @@ class _Run:
 
     def store(self, stmt: Store) -> None:
         buffer = self.buffers[stmt.buffer]
-        value = self.arg(stmt.value, DType.F32 if stmt.dtype.is_half else stmt.dtype)
+        value = self.arg(stmt.value, DType.F32 if stmt.dtype.is_narrow else stmt.dtype)
         at, value = torch.broadcast_tensors(self.index(stmt.index), value)
         _check(stmt, at, buffer)
         buffer[at.reshape(-1)] = value.reshape(-1).to(buffer.dtype)
@@ -231,4 +231,9 @@ def _identity(op: str, dtype: torch.dtype) -> float | int | bool:
     return torch.iinfo(dtype).min if op == "amax" else torch.iinfo(dtype).max
 
 
-ROUNDINGS = {"round_bf16": torch.bfloat16, "round_f16": torch.float16}
+ROUNDINGS = {
+    "round_bf16": torch.bfloat16,
+    "round_f16": torch.float16,
+    "round_f8e4m3": torch.float8_e4m3fn,
+    "round_f8e5m2": torch.float8_e5m2,
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tofuse.backends.llvm.quarters import rounded
 from tofuse.backends.llvm.text import REGISTER, Function, literal, vector
 from tofuse.backends.llvm.vector_math import LIBRARY, MATH, math_symbol
 from tofuse.errors import CompileError
@@ -331,6 +332,13 @@ def _round_bf16(f: Function, args: Sequence[str], s: Shape) -> str:
     return f.let(f"bitcast {kind} {upper} to {s.operand}")
 
 
+def _round_quarter(dtype: DType) -> Callable[[Function, Sequence[str], Shape], str]:
+    def rule(f: Function, args: Sequence[str], s: Shape) -> str:
+        return rounded(f, args[0], dtype, s.lanes)
+
+    return rule
+
+
 _RULES: dict[str, Callable[[Function, Sequence[str], Shape], str]] = {
     "add": _arith("fadd", "add"),
     "sub": _arith("fsub", "sub"),
@@ -375,4 +383,6 @@ _RULES: dict[str, Callable[[Function, Sequence[str], Shape], str]] = {
     "convert": _convert,
     "round_bf16": _round_bf16,
     "round_f16": _round_f16,
+    "round_f8e4m3": _round_quarter(DType.F8E4M3),
+    "round_f8e5m2": _round_quarter(DType.F8E5M2),
 }

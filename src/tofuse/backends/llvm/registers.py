@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.backends.llvm.elementwise import bf16_bits
+from tofuse.backends.llvm.quarters import narrowed, widened
 from tofuse.backends.llvm.random import splat
 from tofuse.backends.llvm.rows import Rows
 from tofuse.backends.llvm.text import MEMORY, REGISTER, Function, literal, vector
@@ -259,7 +260,7 @@ class Frame:
             wide = self.f.let(f"zext {kind} {raw} to {ints}")
             moved = self.f.let(f"shl {ints} {wide}, {literal(16, DType.I32, lanes)}")
             return self.f.let(f"bitcast {ints} {moved} to {vector('float', lanes)}")
-        return raw
+        return widened(self.f, raw, dtype, lanes) if dtype.is_quarter else raw
 
     def narrow(self, value: str, dtype: DType, lanes: int) -> str:
         """From the form in a register to the form in memory."""
@@ -273,7 +274,7 @@ class Frame:
             bits = bf16_bits(self.f, value, lanes)
             upper = self.f.let(f"lshr {ints} {bits}, {literal(16, DType.I32, lanes)}")
             return self.f.let(f"trunc {ints} {upper} to {kind}")
-        return value
+        return narrowed(self.f, value, dtype, lanes) if dtype.is_quarter else value
 
     def scratch_pointer(self, scratch: Scratch) -> str:
         """The start of a scratch array: of this thread's block, or the combined one."""
@@ -318,7 +319,7 @@ def tail_masks(frame: Frame, left: str, known: int | None) -> tuple[str, ...]:
 
 def register(dtype: DType) -> DType:
     """The type that a value of memory has in a register."""
-    return DType.F32 if dtype.is_half else dtype
+    return DType.F32 if dtype.is_narrow else dtype
 
 
 def _alignment(dtype: DType) -> int:

@@ -24,6 +24,7 @@ REGISTER = {
 # across two pages four times as slow.
 VECTORS_ON_STACK = 'alignstack(64) "stackrealign"'
 MEMORY = {**REGISTER, DType.BOOL: "i8", DType.BF16: "i16", DType.F16: "half"}
+MEMORY |= {DType.F8E4M3: "i8", DType.F8E5M2: "i8"}
 
 
 def vector(element: str, lanes: int) -> str:
@@ -67,6 +68,7 @@ class Function:
     lines: list[str] = field(default_factory=list)
     declared: dict[str, str] = field(default_factory=dict)
     math: dict[tuple[str, str, int], None] = field(default_factory=dict)
+    bytes: dict[tuple[str, DType], str] = field(default_factory=dict)  # that values were or become
     count: int = 0
     label: str = "start"
 

@@ -187,4 +187,6 @@ _FLOAT: _Rule = {
     "minimum": "tl.minimum({0}, {1}, propagate_nan=tl.PropagateNan.ALL)",
     "round_bf16": "{0}.to(tl.bfloat16).to(tl.float32)",
     "round_f16": "{0}.to(tl.float16).to(tl.float32)",
+    "round_f8e4m3": "_decode_f8e4m3(_encode_f8e4m3({0}))",
+    "round_f8e5m2": "_decode_f8e5m2(_encode_f8e5m2({0}))",
 }

@@ -220,6 +220,8 @@ _POINTED = {
     DType.F32: "fp32",
     DType.F16: "fp16",
     DType.BF16: "bf16",
+    DType.F8E4M3: "u8",  # its bytes
+    DType.F8E5M2: "u8",
     DType.I64: "i64",
     DType.I32: "i32",
     DType.I16: "i16",

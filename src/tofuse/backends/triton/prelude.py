@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from tofuse.ir.types import DType
 from tofuse.ops.philox import MULTIPLIERS, ROUNDS, WEYL
+from tofuse.ops.quarters import FORMATS
 
 IMPORTS = """\
 import triton
@@ -24,6 +26,11 @@ def prelude(text: str) -> str:
                 needed[name] = None
                 work.append(FUNCTIONS[name])
     return IMPORTS + "".join(f"\n{_HEAD}{FUNCTIONS[n]}" for n in FUNCTIONS if n in needed)
+
+
+def _arguments(dtype: DType) -> str:
+    form = FORMATS[dtype]
+    return f"{form.fraction}, {form.smallest}, {form.limit}, {form.beyond}"
 
 
 _HEAD = "\n@triton.jit\n"
@@ -94,6 +101,42 @@ def _float_floordiv(a, b):
     plain = _divide(a, b)
     floor = tl.where(quotient == 0, libdevice.copysign(plain * 0.0, plain), floor)
     return tl.where(b == 0, plain, floor)
+""",
+    "_encode_quarter": """\
+def _encode_quarter(x, fraction: tl.constexpr, smallest: tl.constexpr, limit: tl.constexpr,
+                    beyond: tl.constexpr):
+    # a float of eight bits as PyTorch rounds it; see ops/quarters.py
+    drop: tl.constexpr = 23 - fraction
+    anchor: tl.constexpr = (smallest + drop) << 23
+    raw = x.to(tl.int32, bitcast=True)
+    size = raw & 0x7FFFFFFF
+    odd = (size >> drop) & 1
+    normal = (size + odd + ((1 << (drop - 1)) - 1 - ((smallest - 1) << 23))) >> drop
+    shift = (size * 0 + anchor).to(tl.float32, bitcast=True)
+    below = (size.to(tl.float32, bitcast=True) + shift).to(tl.int32, bitcast=True) - anchor
+    found = tl.where(size < smallest << 23, below, normal)
+    found = tl.where(size >= limit, beyond, found)
+    found = tl.where(size > 255 << 23, 127, found)
+    return (found | ((raw >> 24) & 128)).to(tl.uint8)
+""",
+    "_encode_f8e4m3": f"""\
+def _encode_f8e4m3(x):
+    return _encode_quarter(x, {_arguments(DType.F8E4M3)})
+""",
+    "_encode_f8e5m2": f"""\
+def _encode_f8e5m2(x):
+    return _encode_quarter(x, {_arguments(DType.F8E5M2)})
+""",
+    "_decode_f8e4m3": """\
+def _decode_f8e4m3(byte):
+    raw = byte.to(tl.int32) & 255
+    size = raw & 127
+    half = tl.where(size == 127, 0x7E00, size << 7) | ((raw & 128) << 8)
+    return half.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+""",
+    "_decode_f8e5m2": """\
+def _decode_f8e5m2(byte):
+    return (byte.to(tl.int32) << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 """,
     "_philox": f"""\
 def _philox(c0, c1, c2, c3, k0, k1):

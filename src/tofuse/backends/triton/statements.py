@@ -132,6 +132,8 @@ class Statements:
         memory = self.memory[stmt.buffer]
         if memory is DType.BOOL:
             return f"{value} != 0"
+        if memory.is_quarter:
+            return f"_decode_{memory.value}({value})"
         return f"{value}.to({TRITON[stmt.dtype]})" if memory is not stmt.dtype else value
 
     def take(self, stmt: Take, name: str) -> str:
@@ -158,7 +160,7 @@ class Statements:
 
     def store(self, stmt: Store) -> None:
         dtype = stmt.dtype
-        register = DType.F32 if dtype.is_half else dtype
+        register = DType.F32 if dtype.is_narrow else dtype
         value = self.arg(stmt.value, register)
         axes = frozenset(stmt.index.axes)
         assert self.space.shape(self.runs[stmt]) == self.space.shape(axes)
@@ -176,6 +178,9 @@ class Statements:
                 masks.append(f"({space.program(t)} == 0)")
         if space.rank and not space.spread(axes):
             index = f"tl.zeros({space.shape(())}, tl.int32) + {index}"
-        kind = "tl.int8" if dtype is DType.BOOL else TRITON[dtype]
+        if dtype.is_quarter:
+            stored = f"_encode_{dtype.value}({value})"
+        else:
+            stored = f"{value}.to({'tl.int8' if dtype is DType.BOOL else TRITON[dtype]})"
         mask = f", mask={' & '.join(masks)}" if masks else ""
-        self.line(f"tl.store({buffer} + {index}, {value}.to({kind}){mask})")
+        self.line(f"tl.store({buffer} + {index}, {stored}{mask})")
