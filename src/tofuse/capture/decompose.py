@@ -236,6 +236,22 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
     return torch.sum(a.unsqueeze(3) * b.unsqueeze(1), 2)
 
 
+def _diagonal_backward(
+    grad: Tensor, sizes: Sequence[int], offset: int, dim1: int, dim2: int
+) -> Tensor:
+    """Each number beside its row, where the column is the diagonal's."""
+    rows, columns, low = sizes[dim1], sizes[dim2], max(0, -offset)
+    spread = torch.nn.functional.pad(grad, (low, rows - low - grad.shape[-1])).unsqueeze(-1)
+    at = torch.arange(columns, device=grad.device) - offset
+    here = torch.arange(rows, device=grad.device).unsqueeze(1) == at
+    rank = len(sizes)
+    return torch.where(here, spread, 0.0).movedim((-2, -1), (dim1 % rank, dim2 % rank))
+
+
+def _trace(x: Tensor) -> Tensor:
+    return NotImplemented if x.dtype is torch.bool else torch.sum(torch.diagonal(x))
+
+
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """The two parts of each dimension joined the other way round, laid out as a cat is."""
     if not all(isinstance(n, int) for n in x.shape):
@@ -272,8 +288,10 @@ OWN: dict[OpOverload, Decomposition] = {
     aten.convolution_backward.default: convolution_backward,
     aten.bmm.default: _bmm,
     aten.linalg_cross.default: _linalg_cross,
+    aten.diagonal_backward.default: _diagonal_backward,
     aten.eye.default: _eye,
     aten.eye.m: _eye,
+    aten.trace.default: _trace,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
     aten.huber_loss.default: _huber_loss,
     aten.nll_loss_backward.default: _nll_loss_backward,
@@ -327,7 +345,7 @@ FROM_TORCH = (
     "logit logit_backward nan_to_num rsub sgn sinc special_entr special_log_ndtr special_ndtr",
     "special_xlog1py square xlogy",
     # reductions of several ops
-    "aminmax count_nonzero nansum norm dist trace",
+    "aminmax count_nonzero nansum norm dist",
     # views and rearrangements
     "affine_grid_generator block_diag diag_embed",
     "rot90 select_scatter tril triu tril_indices triu_indices meshgrid unsafe_split",

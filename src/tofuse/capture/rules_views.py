@@ -56,6 +56,20 @@ def slice_(call: Call) -> Value:
     return call.build.slice(x, dim, start, out[dim], call.integer("step"))
 
 
+def diagonal(call: Call) -> Value:
+    """Of rows that follow each other, every so many elements."""
+    x, rank, offset = call.tensor("self"), len(call.tensor("self").shape), call.integer("offset")
+    first, second = call.dim("dim1", rank), call.dim("dim2", rank)
+    width, count = fixed(x.shape[second]), fixed(call.out.shape[-1])
+    if count == 0 or x.layout[first] != width * x.layout[second]:
+        raise Refused("a diagonal of rows that lie apart")
+    others = [d for d in range(rank) if d not in (first, second)]
+    rows = call.build.permute(x, (*others, first, second))
+    flat = call.build.reshape(rows, (*rows.shape[:-2], product(rows.shape[-2:])))
+    start = offset if offset >= 0 else -offset * width
+    return call.build.slice(flat, rank - 2, start, count, width + 1)
+
+
 def split(call: Call) -> tuple[Value, ...]:
     """`split`, `split_with_sizes`, `chunk`, `unbind`: consecutive pieces along one dimension."""
     x, start, pieces = call.tensor("self"), 0, []
@@ -276,6 +290,7 @@ VIEWS: dict[str, Rule] = {
     "aten.t": transpose,
     "aten.select.int": select,
     "aten.slice.Tensor": slice_,
+    "aten.diagonal": diagonal,
     "aten.split": split,
     "aten.split_with_sizes": split,
     "aten.chunk": split,
