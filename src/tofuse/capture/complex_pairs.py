@@ -63,6 +63,8 @@ class _Pairs(Emitter):
         complex_inputs = {i for i in node.all_input_nodes if is_complex(i)}
         if name == "view_as_real":  # of what lies in memory it is a view
             complex_inputs &= self.computed
+        if name == "getitem" and node.args[0] not in self.known:
+            return  # of what a library returned
         if is_complex(node) and has_rule(node):
             self.known.add(node)
             if name not in VIEWED or not self.computed.isdisjoint(node.all_input_nodes):

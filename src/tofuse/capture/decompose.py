@@ -14,6 +14,7 @@ from torch._prims_common import suggest_memory_format
 from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
 from tofuse.capture.decompose_convolution import convolution, convolution_backward
 from tofuse.capture.decompose_elementwise import ELEMENTWISE
+from tofuse.capture.decompose_padding import PADDING
 from tofuse.capture.rng import RANDOM_DECOMPOSITIONS
 
 aten = torch.ops.aten
@@ -48,6 +49,7 @@ def _table(own_random: bool) -> Mapping[OpOverload, Decomposition]:
         op = getattr(aten, packet).default
         table[op] = _of_nothing_too(table[op])
     table.update(ELEMENTWISE)
+    table.update(PADDING)
     if own_random:
         table.update(RANDOM_DECOMPOSITIONS)
     return table

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from tofuse.ir.types import DType
+from tofuse.ops.reference import TOO_LARGE
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,9 @@ class Format:
     beyond: int  # the byte that this and all above become, infinity included
 
 
-def _byte(value: float, dtype: torch.dtype) -> int:
-    return int(torch.tensor([value]).to(dtype).view(torch.uint8)[0])
-
-
 NAN = 0x7F  # the byte of a number that is none
 INFINITE = 255 << 23  # float32's
 FORMATS = {
-    DType.F8E4M3: Format(3, 121, (135 << 23 | 0x680000) + 1, _byte(1e30, torch.float8_e4m3fn)),
-    DType.F8E5M2: Format(2, 113, 143 << 23, 0x7C),
+    DType.F8E4M3: Format(3, 121, (135 << 23 | 0x680000) + 1, TOO_LARGE[DType.F8E4M3]),
+    DType.F8E5M2: Format(2, 113, 143 << 23, TOO_LARGE[DType.F8E5M2]),
 }

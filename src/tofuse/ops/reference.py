@@ -215,6 +215,13 @@ TO_TORCH = {
     DType.BOOL: torch.bool,
 }
 
+# The byte that too large a number becomes; versions of PyTorch differ.
+TOO_LARGE = {
+    quarter: int(torch.tensor([1e30]).to(dtype).view(torch.uint8)[0])
+    for quarter, dtype in TO_TORCH.items()
+    if quarter.is_quarter
+}
+
 REDUCE: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
     "sum": lambda rows, dtype: torch.sum(rows, -1, dtype=dtype),
     "prod": lambda rows, dtype: torch.prod(rows, -1, dtype=dtype),

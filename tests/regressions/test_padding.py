@@ -1,0 +1,66 @@
+"""Reflections and edges around a tensor are pieces of a join, which fuses; ATen has the rest."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+CASES = [
+    ((2, 3, 7), (1, 2)),
+    ((2, 7), (6, 0)),
+    ((2, 3, 5, 7), (1, 2, 3, 4)),
+    ((3, 5, 7), (0, 1, 2, 0)),
+    ((1, 2, 4, 5, 6), (1, 2, 0, 3, 3, 1)),
+    ((2, 3, 7), (0, 0)),
+]
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+@pytest.mark.parametrize("shape, amounts", CASES)
+def test_as_eager(shape, amounts, mode):
+    for dtype in (torch.float32, torch.float64, torch.complex64):
+        x = torch.randn(shape, dtype=dtype, requires_grad=True)
+        images = x.detach().contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+        for given in (x, images):
+            assert_as_eager(
+                lambda x: F.pad(x + x, amounts, mode=mode) * 3, given, options={"capture": "trace"}
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64])
+def test_other_types(dtype):
+    x = (torch.randn(2, 3, 8, 9) * 9).to(dtype)
+    assert_as_eager(lambda x: F.pad(x * 2, (2, 1, 1, 3), mode="reflect"), x, rtol=0, atol=0)
+
+
+def test_edges_wider_than_the_tensor():
+    x = torch.randn(1, 2, 3, requires_grad=True)
+    assert_as_eager(lambda x: F.pad(x * 2, (7, 5), mode="replicate"), x)
+
+
+def test_what_does_not_fit_is_an_error_as_in_eager():
+    with pytest.raises(RuntimeError, match=r"[Pp]adding size should be less"):
+        tofuse.compile(lambda x: F.pad(x, (3, 0), mode="reflect"), capture="trace")(
+            torch.randn(1, 2, 3)
+        )
+
+
+def test_lengths_that_vary():
+    compiled = tofuse.compile(lambda x: F.pad(x.relu(), (2, 3), mode="reflect"), dynamic=True)
+    for n in (5, 9, 16):
+        x = torch.randn(2, 3, n, requires_grad=True)
+        expected = F.pad(x.relu(), (2, 3), mode="reflect")
+        got = compiled(x)
+        torch.testing.assert_close(got, expected)
+        mine, theirs = (torch.autograd.grad(y.square().sum(), x)[0] for y in (got, expected))
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_one_kernel_with_what_is_around_it():
+    report = tofuse.explain(lambda x: F.pad(x.relu(), (3, 3), mode="reflect").sin())(
+        torch.randn(4, 8, 100)
+    )
+    assert len(report.kernels) == 1 and not report.library_calls
