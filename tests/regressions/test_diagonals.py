@@ -44,6 +44,6 @@ def test_traces_and_diagonals_of_products():
 
     z = torch.randn(30, 16, requires_grad=True)
     assert_as_eager(decorrelated, z, rtol=1e-4, atol=1e-4)
-    for dtype in (torch.float32, torch.bfloat16, torch.int32):
+    for dtype in (torch.float32, torch.float64, torch.int32):
         x = torch.arange(35).view(5, 7).to(dtype)
-        assert_as_eager(torch.trace, x, rtol=1e-2, atol=1e-2, options={"capture": "trace"})
+        assert_as_eager(torch.trace, x, options={"capture": "trace"})
