@@ -184,6 +184,17 @@ def test_gradients_that_arrive_conjugated():
         torch.testing.assert_close(torch.autograd.grad(compiled(z), z, given)[0], expected)
 
 
+def test_long_chains():
+    def steps(z, w):
+        for _ in range(600):
+            z = z * w + 0.1j
+        return z
+
+    z, w = numbers(3, grad=False), torch.polar(torch.full((3,), 0.9), torch.randn(3))
+    compiled = tofuse.compile(steps, capture="trace")
+    torch.testing.assert_close(compiled(z, w), steps(z, w))
+
+
 def test_lengths_that_vary():
     compiled = tofuse.compile(lambda x: torch.fft.rfft(x).abs().log1p(), dynamic=True)
     for n in (16, 33, 100):

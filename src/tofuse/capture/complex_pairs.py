@@ -49,9 +49,11 @@ class _Pairs(Emitter):
     wholes: dict[Node, Node] = field(default_factory=dict)
     known: set[Node] = field(default_factory=set)  # complex, with a rule
     computed: set[Node] = field(default_factory=set)  # of these, all but views of others
+    places: dict[Node, int] = field(default_factory=dict)  # in the program
     joined: dict[Node, Pair] = field(default_factory=dict)  # real, of what they were joined
 
     def run(self) -> None:
+        self.places = {n: k for k, n in enumerate(self.graph.nodes)}
         for node in list(self.graph.nodes):
             if node.op == "call_function" and not claimed(node, self.claims) and plain(node):
                 self._call(node)
@@ -138,10 +140,23 @@ class _Pairs(Emitter):
             return Pair(number.real, number.imag)
         if not is_complex(argument):
             return Pair(argument, 0.0)
-        if argument not in self.pairs:
-            with self.stemming_from(argument):
-                self.pairs[argument] = self._pair(argument)
+        for node in self._pending(argument):
+            with self.stemming_from(node):
+                self.pairs[node] = self._pair(node)
         return self.pairs[argument]
+
+    def _pending(self, last: Node) -> list[Node]:
+        """A node and those that its pair is made of, as far as they have none, operands first."""
+        found: set[Node] = set()
+        waiting = [last]
+        while waiting:
+            node = waiting.pop()
+            if node in self.pairs or node in found:
+                continue
+            found.add(node)
+            if node in self.known:
+                waiting += [i for i in node.all_input_nodes if is_complex(i)]
+        return sorted(found, key=self.places.__getitem__)
 
     def _pair(self, node: Node) -> Pair:
         value = node.meta["val"]
