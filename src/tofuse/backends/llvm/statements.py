@@ -16,7 +16,7 @@ from tofuse.backends.llvm.random import (
 )
 from tofuse.backends.llvm.registers import Frame, fetch, register
 from tofuse.backends.llvm.spaced import load_group, load_spaced, store_group
-from tofuse.backends.llvm.text import literal, vector
+from tofuse.backends.llvm.text import REGISTER, literal, vector
 from tofuse.backends.llvm.tiles import turned_element
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.interleave import is_spaced
@@ -71,8 +71,14 @@ def emit_ahead(
 
 def _load_same(frame: Frame, pointer: str, memory: DType, at: str, mask: str | None) -> str:
     """One element for all lanes, behind a mask that varies: read it only if some lane wants it."""
-    lanes = splat(frame.f, at, "i64", frame.lanes)
-    return frame.gather(pointer, memory, lanes, frame.lanes, mask)
+    f, lanes, dtype = frame.f, frame.lanes, register(memory)
+    slot, kind = frame.element(pointer, memory, at), REGISTER[dtype]
+    if mask is None or lanes == 1:
+        return splat(f, frame.load(slot, memory, 1, mask), kind, lanes)
+    bits, wide = vector("i1", lanes), vector(kind, lanes)
+    some = f.call(f"@llvm.vector.reduce.or.v{lanes}i1", "i1", (bits, mask))
+    value = splat(f, frame.load(slot, memory, 1, some), kind, lanes)
+    return f.let(f"select {bits} {mask}, {wide} {value}, {wide} {literal(0, dtype, lanes)}")
 
 
 def _never(frame: Frame, s: Load | Take) -> bool:
