@@ -204,3 +204,9 @@ def test_lengths_that_vary():
     for n in (5, 12):
         q, k, by = torch.randn(1, n, 2, 8), torch.randn(1, n, 2, 8), turns(n, 4)
         torch.testing.assert_close(turned(q, k, by), rotate(q, k, by))
+
+
+def test_products_and_other_orders_of_axes():
+    z, w = numbers(3, 5, 7), numbers(3, 5, 7)
+    assert_as_eager(lambda z, w: torch.einsum("abc,adc->abd", z * w, z.conj()).abs(), z, w)
+    assert_as_eager(lambda z: (z.permute(2, 0, 1) * 2 + 1j).reshape(-1)[::3].abs(), z)

@@ -98,3 +98,11 @@ def test_a_quantisation_is_one_kernel(dtype):
         pairs = zip(got, expected, strict=True) if outputs == 2 else [(got, expected)]
         for a, b in pairs:
             assert_same_bytes(a, b)
+
+
+@pytest.mark.parametrize("dtype", QUARTERS)
+@pytest.mark.parametrize("shape", [(1,), (31, 17), (4, 0), (1009,)])
+def test_sizes_and_layouts(dtype, shape):
+    x = torch.randn(shape[::-1]).permute(*range(len(shape))[::-1])
+    compiled = tofuse.compile(lambda x: (x * 3).to(dtype), capture="trace")
+    assert_same_bytes(compiled(x), (x * 3).to(dtype))

@@ -64,3 +64,12 @@ def test_one_kernel_with_what_is_around_it():
         torch.randn(4, 8, 100)
     )
     assert len(report.kernels) == 1 and not report.library_calls
+
+
+def test_what_does_not_lie_row_by_row():
+    x = torch.randn(2, 7, 13, 5).transpose(1, 3).requires_grad_()
+    assert_as_eager(lambda x: F.pad(x * 2, (2, 1, 0, 3), mode="replicate"), x)
+    y = torch.randn(3, 2, 17, 13, requires_grad=True)
+    assert_as_eager(
+        lambda y: F.pad(y.tanh().transpose(0, 1), (5, 4, 3, 2), mode="reflect").sum(-1), y
+    )

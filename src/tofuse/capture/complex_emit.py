@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import Argument, Target, map_arg
 
 from tofuse.capture.devices import DEVICES
+from tofuse.capture.fusible import tensors_of
 
 aten = torch.ops.aten
 Part = Union[Node, float]  # noqa: UP007  (evaluated at run time)
@@ -32,22 +34,19 @@ class Pair(NamedTuple):
 
 def is_complex(node: Node) -> bool:
     """Whether a node's value, or one of them, is complex."""
-    value = node.meta.get("val")
-    group = value if isinstance(value, (list, tuple)) else (value,)
-    return any(isinstance(t, Tensor) and t.dtype.is_complex for t in group)
+    return any(t.dtype.is_complex for t in tensors_of(node))
 
 
 def plain(node: Node) -> bool:
     """Whether the pass knows the types, layouts and devices of a call's complex tensors."""
-    for value in (n.meta.get("val") for n in (*node.all_input_nodes, node)):
-        for t in value if isinstance(value, (list, tuple)) else (value,):
-            if not isinstance(t, Tensor) or not t.dtype.is_complex:
-                continue
-            if t.dtype not in REAL or t.layout is not torch.strided or t.is_neg():
-                return False
-            if t.device.type not in DEVICES:
-                return False
-    return True
+    found = (t for n in (*node.all_input_nodes, node) for t in tensors_of(n) if t.dtype.is_complex)
+    return all(
+        t.dtype in REAL
+        and t.layout is torch.strided
+        and not t.is_neg()
+        and t.device.type in DEVICES
+        for t in found
+    )
 
 
 def name_of(node: Node) -> str:
@@ -60,12 +59,11 @@ def name_of(node: Node) -> str:
 
 def real_of(node: Node) -> torch.dtype:
     """The type of a complex node's parts."""
-    value = node.meta["val"]
-    return REAL[(value if isinstance(value, Tensor) else value[0]).dtype]
+    return REAL[tensors_of(node)[0].dtype]
 
 
 @dataclass
-class Emitter:
+class Emitter(ABC):
     """Writes calls into a graph, each at the place and of the origin of one that is there."""
 
     graph: Graph
@@ -120,9 +118,9 @@ class Emitter:
             return part
         return self.call(aten._to_copy.default, part, dtype=dtype)
 
+    @abstractmethod
     def pair(self, argument: Argument) -> Pair:
         """The parts of an operand."""
-        raise NotImplementedError
 
     def permute(self, node: Node, dims: list[int]) -> Node:
         """With its dimensions in another order, if it is another."""
@@ -134,14 +132,10 @@ class Emitter:
             aten.cat.default, [self.call(aten.unsqueeze.default, p, -1) for p in parts], -1
         )
 
-    def _binary(
-        self, op: Callable[..., float], tensor: Target, number: Target, a: Part, b: Part
-    ) -> Part:
+    def _binary(self, op: Callable[..., float], target: Target, a: Part, b: Part) -> Part:
         if isinstance(a, Node):
-            return self.call(tensor if isinstance(b, Node) else number, a, b)
-        if isinstance(b, Node):
-            return self.call(tensor, self._scalar(a, b), b)
-        return op(a, b)
+            return self.call(target, a, b)
+        return self.call(target, self._scalar(a, b), b) if isinstance(b, Node) else op(a, b)
 
     def _scalar(self, number: float, like: Node) -> Node:
         value = like.meta["val"]
@@ -149,23 +143,25 @@ class Emitter:
 
     def add(self, a: Part, b: Part) -> Part:
         """a + b."""
-        return self._binary(operator.add, aten.add.Tensor, aten.add.Tensor, a, b)
+        return self._binary(operator.add, aten.add.Tensor, a, b)
 
     def sub(self, a: Part, b: Part) -> Part:
         """a - b."""
-        return self._binary(operator.sub, aten.sub.Tensor, aten.sub.Tensor, a, b)
+        return self._binary(operator.sub, aten.sub.Tensor, a, b)
 
     def mul(self, a: Part, b: Part) -> Part:
         """a * b."""
-        return self._binary(operator.mul, aten.mul.Tensor, aten.mul.Tensor, a, b)
+        return self._binary(operator.mul, aten.mul.Tensor, a, b)
 
     def div(self, a: Part, b: Part) -> Part:
         """a / b."""
-        return self._binary(_quotient, aten.div.Tensor, aten.div.Tensor, a, b)
+        return self._binary(_quotient, aten.div.Tensor, a, b)
 
     def maximum(self, a: Part, b: Part) -> Part:
         """The greater one."""
-        return self._binary(max, aten.maximum.default, aten.clamp_min.default, a, b)
+        if isinstance(a, Node):
+            return self.call(aten.maximum.default, a, self.tensor(b, a))
+        return self.call(aten.clamp_min.default, b, a) if isinstance(b, Node) else max(a, b)
 
     def neg(self, a: Part) -> Part:
         """-a."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import torch
 from torch.fx import Node
 
@@ -19,8 +21,16 @@ _MOVING = (
 MOVING = frozenset(f"aten.{name}" for name in _MOVING.split())
 
 
+class Kind(Enum):
+    """What a node's value is to the rules."""
+
+    FOREIGN = "of a dtype, layout or device that they do not know"
+    QUARTERS = "floats of eight bits"
+    PLAIN = "any other tensors or numbers"
+
+
 def fusible(
-    node: Node, target: torch._ops.OpOverload, known: dict[Node, bool] | None = None
+    node: Node, target: torch._ops.OpOverload, known: dict[Node, Kind] | None = None
 ) -> bool:
     """Whether every tensor of the call has a dtype, layout and device that the rules know.
 
@@ -31,30 +41,25 @@ def fusible(
     known = {} if known is None else known
     for n in (*node.all_input_nodes, node):
         if n not in known:
-            known[n] = _plain(n.meta.get("val"))
-        if not known[n]:
+            known[n] = _kind(n)
+        if known[n] is Kind.FOREIGN:
             return False
-    quarters = any(map(_has_quarters, (*node.all_input_nodes, node)))
-    if quarters and str(target).rpartition(".")[0] not in MOVING:
-        return False
+        if known[n] is Kind.QUARTERS and str(target).rpartition(".")[0] not in MOVING:
+            return False
     return target not in CONVOLUTIONS or convolves_depthwise(node)
 
 
-def _has_quarters(node: Node) -> bool:
+def tensors_of(node: Node) -> list[torch.Tensor]:
+    """The tensors of a node's value: one, or those of a tuple."""
     value = node.meta.get("val")
     group = value if isinstance(value, (list, tuple)) else (value,)
-    return any(dtype_of(t.dtype).is_quarter for t in group if isinstance(t, torch.Tensor))
+    return [t for t in group if isinstance(t, torch.Tensor)]
 
 
-def _plain(value: object) -> bool:
-    """Whether every tensor of a node's value has a dtype, layout and device the rules know."""
-    group = value if isinstance(value, (list, tuple)) else (value,)
-    return all(
-        t.layout is torch.strided
-        and dtype_of(t.dtype) != DType.OTHER
-        and t.device.type in DEVICES
-        and not t.is_conj()
-        and not t.is_neg()
-        for t in group
-        if isinstance(t, torch.Tensor)
-    )
+def _kind(node: Node) -> Kind:
+    tensors = tensors_of(node)
+    for t in tensors:
+        strided = t.layout is torch.strided and not t.is_conj() and not t.is_neg()
+        if not strided or dtype_of(t.dtype) is DType.OTHER or t.device.type not in DEVICES:
+            return Kind.FOREIGN
+    return Kind.QUARTERS if any(dtype_of(t.dtype).is_quarter for t in tensors) else Kind.PLAIN

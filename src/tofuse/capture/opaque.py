@@ -14,6 +14,7 @@ from tofuse.capture.effects import EFFECT
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import SymDim, show_dim
 from tofuse.ir.graph import Attr, Op, Operand, Value
+from tofuse.ops.reference import is_view
 
 
 def opaque(
@@ -31,7 +32,7 @@ def opaque(
     if isinstance(value, torch.Tensor):
         result = _result(call, value, call.node.name)
         attrs |= {"shape": result.shape, "dtype": result.dtype, **effect}
-        if _is_view(call.node) and len(operands) == 1:
+        if len(operands) == 1 and is_view(str(call.node.target)):
             attrs["view"] = True
         _append(call.build, operands, (result,), attrs)
         return result
@@ -55,14 +56,6 @@ def has_effect(node: Node) -> bool:
     if EFFECT in node.meta or not isinstance(target, torch._ops.OpOverload):
         return True
     return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
-
-
-def _is_view(node: Node) -> bool:
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    returned = [r.alias_info for r in target._schema.returns]
-    return len(returned) == 1 and returned[0] is not None and not returned[0].is_write
 
 
 def _picked(node: Node, value: list[object] | tuple[object, ...]) -> tuple[int, ...]:

@@ -17,18 +17,6 @@ class OutVariant:
 
 
 @cache
-def is_view(target: str) -> bool:
-    """Whether an operator's only result looks at the memory of its first argument."""
-    namespace, _, rest = target.partition(".")
-    if namespace != "aten":
-        return False
-    packet, _, overload = rest.partition(".")
-    schema = getattr(getattr(torch.ops.aten, packet), overload)._schema
-    returned = [r.alias_info for r in schema.returns]
-    return len(returned) == 1 and returned[0] is not None and not returned[0].is_write
-
-
-@cache
 def out_variant(target: str) -> OutVariant | None:
     """For `aten.mm.default` it is `aten.mm.out(..., out=)`; None where there is none that helps.
 

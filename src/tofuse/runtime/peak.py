@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tofuse.ir.dims import hint, product
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View
 from tofuse.ir.plan_verify import makes, reads
-from tofuse.runtime.out_variants import is_view
+from tofuse.ops.reference import is_view
 
 Timeline = tuple[tuple[str, int], ...]
 

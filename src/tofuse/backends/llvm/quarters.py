@@ -51,20 +51,19 @@ def decoded(f: Function, byte: str, dtype: DType, lanes: int) -> str:
         return literal(value, DType.I32, lanes)
 
     upper = f.let(f"shl {ints} {byte}, {number(8)}")
-    if dtype is DType.F8E5M2:
-        narrow = f.let(f"trunc {ints} {upper} to {shorts}")
-        half = f.let(f"bitcast {shorts} {narrow} to {halves}")
-        return f.let(f"fpext {halves} {half} to {floats}")
-    sign = f.let(f"and {ints} {upper}, {number(0x8000)}")
-    size = f.let(f"and {ints} {byte}, {number(0x7F)}")
-    is_nan = f.let(f"icmp eq {ints} {size}, {number(NAN)}")
-    moved = f.let(f"shl {ints} {size}, {number(7)}")
-    moved = f.let(f"select {bits} {is_nan}, {ints} {number(0x7E00)}, {ints} {moved}")
-    joined = f.let(f"or {ints} {moved}, {sign}")
-    narrow = f.let(f"trunc {ints} {joined} to {shorts}")
+    if dtype is DType.F8E4M3:
+        sign = f.let(f"and {ints} {upper}, {number(0x8000)}")
+        size = f.let(f"and {ints} {byte}, {number(0x7F)}")
+        is_nan = f.let(f"icmp eq {ints} {size}, {number(NAN)}")
+        moved = f.let(f"shl {ints} {size}, {number(7)}")
+        moved = f.let(f"select {bits} {is_nan}, {ints} {number(0x7E00)}, {ints} {moved}")
+        upper = f.let(f"or {ints} {moved}, {sign}")
+    narrow = f.let(f"trunc {ints} {upper} to {shorts}")
     half = f.let(f"bitcast {shorts} {narrow} to {halves}")
     wide = f.let(f"fpext {halves} {half} to {floats}")
-    # the half's exponent is 8 too small
+    if dtype is DType.F8E5M2:
+        return wide
+    # the exponent is 8 too small
     return f.let(f"fmul {floats} {wide}, {literal(256.0, DType.F32, lanes)}")
 
 
