@@ -1,6 +1,7 @@
 """Every elementwise op on every dtype and vector width, held against the interpreter."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -102,7 +103,15 @@ def test_ops(dtype: DType, lanes: int):
         fair = (x / y).isfinite() | ~x.isfinite() | (y == 0) if op in QUOTIENTS else slice(None)
         if dtype.is_int:
             fair = slice(None)
-        compare(op, got[f"out{k}"][fair], want[f"out{k}"][fair])
+        right = rounded_roots(x) if op == "sqrt" else want[f"out{k}"]
+        compare(op, got[f"out{k}"][fair], right[fair])
+
+
+def rounded_roots(x: torch.Tensor) -> torch.Tensor:
+    """Of each element the floating-point number nearest its root; PyTorch's are, on processors for
+    which its library of vectors has code of its own, sometimes the second nearest."""
+    roots = [math.sqrt(v) if v >= 0 else math.nan for v in x.tolist()]
+    return torch.tensor(roots, dtype=torch.float64).to(x.dtype)
 
 
 def result(op: str, dtype: DType) -> DType:
