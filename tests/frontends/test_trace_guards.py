@@ -273,3 +273,18 @@ def test_writes_into_windows_are_an_error_and_reads_are_not():
     with pytest.raises(CaptureError, match=r"test_trace_guards\.py:\d+.*windows"):
         tofuse.compile(write, **TRACE)(torch.randn(8))
     assert_as_eager(lambda x: (x * 2).unfold(0, 2, 1).sum(-1), torch.randn(8), options=TRACE)
+
+
+def test_lists_tuples_and_dicts_of_tensors_are_told_apart():
+    def first(batch, *more):
+        x = batch["a"] if isinstance(batch, dict) else batch[0]
+        return x * (2 if isinstance(batch, list) else 3) + len(more)
+
+    compiled, x, y = tofuse.compile(first, capture="trace"), torch.randn(3), torch.randn(3)
+    batches = [[x, y], (x, y), {"a": x, "b": y}, {"b": y, "a": x}, [x, [y]], [x, (y,)], [x]]
+    for _ in range(2):
+        for batch in batches:
+            torch.testing.assert_close(compiled(batch), first(batch), rtol=0, atol=0)
+            torch.testing.assert_close(compiled(batch, []), first(batch, []), rtol=0, atol=0)
+    other = {"b": x, "a": y}
+    torch.testing.assert_close(compiled(other), y * 3, rtol=0, atol=0)

@@ -48,6 +48,25 @@ def test_joins_of_computed_values(name):
         assert "written where the cat lies" in rules
 
 
+def soft_tree(x, depth):
+    """A product of decisions along each path of a tree: a stack of stacks."""
+    paths = torch.ones(len(x), 1)
+    for level in range(depth):
+        go = x[:, 2**level - 1 : 2 ** (level + 1) - 1].sigmoid()
+        paths = torch.stack([paths * go, paths * (1 - go)], -1).flatten(1)
+    return paths
+
+
+@pytest.mark.parametrize("depth", [2, 4, 5, 6])
+def test_what_the_pieces_of_stacks_have_in_common_is_computed_once(depth):
+    x = torch.randn(33, 2**depth - 1, requires_grad=True)
+    assert_as_eager(soft_tree, x, depth)
+    if depth > 4:  # as it is, not written out place by place
+        report = tofuse.explain(soft_tree)(x.detach(), depth)
+        statements = [k.loops.partition("nest ")[0].splitlines() for k in report.kernels]
+        assert len(statements) <= 2 and sum(map(len, statements)) < 12 * depth
+
+
 def dear(x, y):
     parts = [torch.tanh(x) * y.sin(), torch.erf(y).exp(), x.atan(), torch.tanh(y) + x.cos()]
     return torch.cat(parts, 1) * 2

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tofuse
-from tofuse.runtime.pool import POOL, SMALLEST, Pool, size_class
+from tofuse.runtime.pool import POOL, SMALLEST, Block, Pool, size_class
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 N = 1 << 18  # float32 elements: well above the smallest block
@@ -196,6 +196,34 @@ def test_a_free_block_serves_smaller_requests_down_to_half():
     exact = pool.empty(4 * N, (N,), (1,), torch.float32)
     assert exact.data_ptr() != place
     assert pool.empty(2 * N, (N // 2,), (1,), torch.float32).data_ptr() != place
+
+
+def test_a_step_does_not_ask_every_block_for_every_request(monkeypatch):
+    pool, free = Pool(limit=1 << 30), Block.free
+    asked: list[Block] = []
+    places: list[set[int]] = []
+
+    def noted(block):
+        asked.append(block)
+        return free(block)
+
+    monkeypatch.setattr(Block, "free", noted)
+    for _ in range(3):  # a step of training: all is held to its end
+        asked.clear()
+        held = [pool.empty(4 * N, (N,), (1,), torch.float32) for _ in range(60)]
+        places.append({t.data_ptr() for t in held})
+        assert len(places[-1]) == 60
+    assert places[1] != places[0] and places[2] == places[0]  # `held` was held while the next began
+    assert len(asked) <= 60 * 4
+
+
+def test_what_came_back_last_is_handed_out_first():
+    pool = Pool(limit=1 << 30)
+    held = [pool.empty(4 * N, (N,), (1,), torch.float32) for _ in range(8)]
+    held.clear()
+    place = pool.empty(4 * N, (N,), (1,), torch.float32).data_ptr()
+    for _ in range(8):
+        assert pool.empty(4 * N, (N,), (1,), torch.float32).data_ptr() == place
 
 
 def test_small_and_oversized_tensors_go_to_torch():

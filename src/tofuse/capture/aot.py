@@ -31,6 +31,7 @@ from tofuse.capture.programs import (
 from tofuse.capture.relayout import channels_last
 from tofuse.capture.resampling import resize_whole
 from tofuse.capture.resize import hide_resizing
+from tofuse.capture.unmarked import unmarked
 
 Run = Callable[..., object]
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
@@ -80,7 +81,7 @@ def aot_backend(
             failed(error)
             return gm.forward
 
-    return counted_first(backend)
+    return unmarked(counted_first(backend))
 
 
 class Programs(Protocol):

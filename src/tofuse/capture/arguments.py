@@ -48,8 +48,8 @@ def signature_of(
 
     Numbers count with their type and sign; of lists, dicts and objects, what is in them.
     """
-    leaves: Sequence[object] = (*args, *kwargs.values())
-    spec: object = None
+    leaves: list[object] = []
+    spec: object = tuple([_nesting(x, leaves) for x in (*args, *kwargs.values())])
     for x in leaves:
         if not isinstance(x, (torch.Tensor, float)) and type(x) not in SIMPLE:
             leaves, spec = flatten((args, dict(kwargs)))
@@ -57,6 +57,22 @@ def signature_of(
     tensors, places = _distinct(leaves)
     rest = [_key(x) for x, k in zip(leaves, places, strict=True) if k < 0]
     return (len(args), tuple(kwargs), spec, tuple(places), tuple(rest)), tensors
+
+
+def _nesting(x: object, leaves: list[object]) -> object:
+    """How lists, tuples and dicts lie in one another, as pytree says; what is in them is added."""
+    if isinstance(x, torch.Tensor):
+        leaves.append(x)
+        return None
+    kind = type(x)
+    if kind is list or kind is tuple:
+        assert isinstance(x, (list, tuple))
+        return (kind, *[_nesting(v, leaves) for v in x])
+    if kind is dict:
+        assert isinstance(x, dict)
+        return (kind, *x, *[_nesting(v, leaves) for v in x.values()])
+    leaves.append(x)
+    return None
 
 
 def _distinct(leaves: Sequence[object]) -> tuple[list[torch.Tensor], list[int]]:

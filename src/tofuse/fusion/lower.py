@@ -9,6 +9,7 @@ from tofuse.fusion.align import Alignment, align
 from tofuse.fusion.axes import Atom, Misaligned, radix
 from tofuse.fusion.convert import converted, operand_type, register, rounded
 from tofuse.fusion.flatten import flattened
+from tofuse.fusion.pieces import Guard, common_values, needed
 from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.elements import ROUND
 from tofuse.ir.graph import Op, Operand, Scalar, Value
@@ -86,7 +87,8 @@ class _Lowering:
     buffers: dict[tuple[Value, str], Buffer] = field(default_factory=dict)
     axes: dict[Atom, Axis] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
-    guards: dict[str, tuple[set[str], str | None]] = field(default_factory=dict)
+    guards: dict[str, Guard] = field(default_factory=dict)
+    common: dict[Op, frozenset[Value]] = field(default_factory=dict)  # to pieces of joins
 
     def run(self) -> Lowered:
         self.producers = {op.result: op for op in self.region.ops}
@@ -179,7 +181,7 @@ class _Lowering:
         place = self.storage[x]
         index = self.address(place, dims, sub)
         strided = [d for d, stride in zip(dims, place.strides, strict=True) if stride != 0]
-        guard = self.needed(guard, self.loops(strided, sub))
+        guard = needed(self.guards, guard, x, self.loops(strided, sub))
         key = ("load", place.root, index, guard)
         if key not in self.memo:
             buffer = self.buffer(place.root, "in")
@@ -198,24 +200,12 @@ class _Lowering:
                 found.add(self.axes[atom].name)
         return found
 
-    def needed(self, guard: str | None, axes: set[str]) -> str | None:
-        """The guard of what runs over these loops: one that tells of others makes no difference.
-
-        What is read once for a whole piece then leaves the loop along it. A piece of one element
-        has no loop; its guard says when it is computed at all.
-        """
-        while guard is not None and self.guards[guard][0].isdisjoint(axes):
-            if not self.guards[guard][0]:
-                break
-            guard = self.guards[guard][1]
-        return guard
-
     def value(self, v: Value, sub: Substitution, guard: str | None) -> Arg:
         """The value at its own axes, or where `sub` moves them; nothing is computed twice."""
         dims = self.alignment.inner[v]
         relevant = set(self.alignment.leaves(dims))
         sub = tuple(s for s in sub if s[0] in relevant)
-        guard = self.needed(guard, self.loops(dims, sub))
+        guard = needed(self.guards, guard, v, self.loops(dims, sub))
         key = (v, sub, guard)
         if key not in self.memo:
             if len(sub) > 8:
@@ -254,6 +244,9 @@ def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     out = self.alignment.inner[op.result]
     low = op.ints("low") if op.kind == "pad" else None
     result = _element(op.operands[1], op.result.dtype) if low is not None else None
+    if op not in self.common:
+        self.common[op] = common_values(op, self.producers)
+    common = self.common[op]
     at: Dim = 0
     for k, x in reversed(list(enumerate(op.operands))):
         if not isinstance(x, Value):
@@ -269,7 +262,7 @@ def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
             index = self.dim_index(out[d], sub)
             atoms, outer = self.alignment.atoms.leaves(dims[d]), mask
             mask = self.add(Inside(self.fresh(), index, start, start + extent, outer))
-            self.guards[mask] = set(index.axes) if atoms else set(), outer
+            self.guards[mask] = Guard(frozenset(index.axes), outer, not atoms, common)
             for atom in atoms:
                 if atom in self.axes and x in self.alignment.inner:
                     raise Misaligned(f"a piece of the {op.kind} has loops of its own")

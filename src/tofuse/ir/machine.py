@@ -19,7 +19,7 @@ DEFAULT_NS: Mapping[str, float] = {
     "sin": 0.12,  # sin, cos
     "erf": 0.25,  # erf, tan, the inverse functions
     "pow": 1.0,  # pow, atan2, hypot, lgamma
-    "remainder": 7.0,  # integer division, fmod
+    "remainder": 0.15,  # fmod, division of integers by a constant
     "random": 0.37,  # a number of Philox-4x32-10
     "gather": 0.24,  # an address that is itself a value
     "strided": 0.27,  # an access whose neighbours in the vector lie apart

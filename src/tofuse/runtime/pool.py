@@ -25,6 +25,7 @@ from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stubs
 SMALLEST = 256 * 1024  # bytes; below, malloc recycles its own memory without new pages
 HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
+LATEST = 2  # blocks that were lent last are asked first whether they are free
 LARGER = 2  # times the request: a free block that large serves it; see docs/measurements.md
 
 
@@ -63,6 +64,44 @@ class Block:
 
 
 @dataclass(eq=False)
+class Bucket:
+    """Blocks of one size class: those `lent`, the last one last, and some that have come back.
+
+    Whether a block is free has to be asked of each. All are asked only when none is known to be
+    free; before, the last lent are, which are warm in the caches if they have come back.
+    """
+
+    lent: list[Block] = field(default_factory=list)
+    back: list[Block] = field(default_factory=list)
+
+    def take(self) -> Block | None:
+        """A free block, which is then lent."""
+        block = self._latest()
+        if block is None and (self.back or self._collect()):
+            block = self.back.pop()
+        if block is not None:
+            self.lent.append(block)
+        return block
+
+    def _latest(self) -> Block | None:
+        for k in range(len(self.lent) - 1, max(-1, len(self.lent) - 1 - LATEST), -1):
+            if self.lent[k].free():
+                return self.lent.pop(k)
+        return None
+
+    def _collect(self) -> bool:
+        """Whether any block has come back."""
+        self.back = [block for block in self.lent if block.free()]
+        if self.back:
+            gone = set(map(id, self.back))
+            self.lent = [block for block in self.lent if id(block) not in gone]
+        return bool(self.back)
+
+    def all(self) -> list[Block]:
+        return self.lent + self.back
+
+
+@dataclass(eq=False)
 class Pool:
     """Blocks by size class. `limit` bounds the bytes it holds, in use or free.
 
@@ -71,7 +110,7 @@ class Pool:
     """
 
     limit: int
-    blocks: dict[int, list[Block]] = field(default_factory=dict)
+    buckets: dict[int, Bucket] = field(default_factory=dict)
     held: int = 0
     hits: int = 0
     misses: int = 0
@@ -102,34 +141,32 @@ class Pool:
         if self.held + size > self.limit:
             return None
         block = Block(size)
-        self.blocks.setdefault(size, []).append(block)
+        self.buckets.setdefault(size, Bucket()).lent.append(block)
         self.held += size
         return block
 
     def _find(self, size: int) -> Block | None:
         """The smallest free block that is large enough, and not too large."""
         for larger in size_classes(size, LARGER * size):
-            bucket = self.blocks.get(larger, [])
-            for block in bucket:
-                if block.free():
-                    if not block.moved():
-                        return block
-                    bucket.remove(block)
-                    self.held -= larger
-                    break
+            bucket = self.buckets.get(larger)
+            while bucket is not None and (block := bucket.take()) is not None:
+                if not block.moved():
+                    return block
+                bucket.lent.remove(block)
+                self.held -= larger
         return None
 
     def _trim(self, wanted: int) -> int:
         """Give back free blocks, the largest first, until that many bytes are gone."""
         gone = 0
-        for size in sorted(self.blocks, reverse=True):
-            kept = []
-            for block in self.blocks[size]:
+        for size in sorted(self.buckets, reverse=True):
+            kept = Bucket()
+            for block in self.buckets[size].all():
                 if gone < wanted and block.free():
                     gone += size
                 else:
-                    kept.append(block)
-            self.blocks[size] = kept
+                    kept.lent.append(block)
+            self.buckets[size] = kept
         self.held -= gone
         return gone
 
@@ -145,7 +182,7 @@ class Pool:
     def stats(self) -> dict[str, int]:
         """Bytes held, bytes in use by tensors, blocks, hits and misses since the start."""
         with self.lock:
-            blocks = [b for bucket in self.blocks.values() for b in bucket]
+            blocks = [b for bucket in self.buckets.values() for b in bucket.all()]
             used = sum(b.nbytes for b in blocks if not b.free())
             return {
                 "held_bytes": self.held,

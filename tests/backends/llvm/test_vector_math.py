@@ -35,7 +35,7 @@ def loop(name: str, elem: str, width: int) -> str:
     )
     arguments = ", ".join(f"{kind} {p}v" for p in operands)
     return f"""
-define void @{name}({", ".join(f"ptr {p}" for p in operands)}, ptr %o, i64 %n) {{
+define void @loop_{name}({", ".join(f"ptr {p}" for p in operands)}, ptr %o, i64 %n) {{
 entry:
   br label %loop
 loop:
@@ -70,7 +70,7 @@ def kernels(elem: str, width: int) -> dict[str, Kernel]:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     ENGINES.append(engine)
-    return {n: wrap(engine.get_function_address(n), elem, MATH[n].arity) for n in MATH}
+    return {n: wrap(engine.get_function_address(f"loop_{n}"), elem, MATH[n].arity) for n in MATH}
 
 
 def wrap(address: int, elem: str, arity: int) -> Kernel:
@@ -347,3 +347,23 @@ def test_definitions_are_keyed_by_symbol() -> None:
     assert all(f"{symbol}(" in text or f"{symbol} =" in text for symbol, text in texts.items())
     assert texts["@llvm.fma.v16f32"].startswith("declare <16 x float> @llvm.fma.v16f32(")
     assert math_symbol("exp", "f32", 1) == "@tofuse.exp.f32"
+
+
+@pytest.mark.parametrize("elem", DTYPES)
+def test_fmod_is_exact(elem: str) -> None:
+    """Of any bits, of quotients around integers, of specials: as C's, which NumPy calls."""
+    rng, dtype = np.random.default_rng(7), DTYPES[elem]
+    integer = np.int32 if elem == "f32" else np.int64
+    info = np.iinfo(integer)
+    anything = rng.integers(info.min, info.max, (2, 20000), integer).view(dtype)
+    with np.errstate(all="ignore"):  # signalling nans, and numbers that are too large
+        divisor = rng.uniform(0.5, 1, 20000).astype(dtype)
+        product = np.multiply(rng.integers(1, 2**21, 20000), divisor).astype(dtype)
+        around = [product, np.nextafter(product, dtype(0)), np.nextafter(product, dtype(np.inf))]
+        sizes = np.array(specials(elem))
+        few, many = rng.normal(size=(2, 20000)) * np.array([[1], [100]])
+        x = np.concatenate([anything[0], *around, many, np.repeat(sizes, len(sizes))])
+        y = np.concatenate([anything[1], *[divisor] * 3, few, np.tile(sizes, len(sizes))])
+        x, y = x.astype(dtype), y.astype(dtype)
+        exact = np.fmod(x, y)
+    assert np.array_equal(bits(kernels(elem, 8)["fmod"](x, y)), bits(exact))

@@ -47,11 +47,15 @@ def emit_elementwise(f: Function, op: str, args: Sequence[str], shape: Shape) ->
     if op in _RULES:
         return _RULES[op](f, args, shape)
     if (op in MATH or op in LIBRARY) and shape.of.is_float:
-        elem = "f64" if shape.of is DType.F64 else "f32"
-        f.math[op, elem, shape.lanes] = None
-        typed = ", ".join(f"{shape.operand} {a}" for a in args)
-        return f.let(f"call {shape.operand} {math_symbol(op, elem, shape.lanes)}({typed})")
+        return _function(f, op, args, shape)
     raise CompileError(f"no LLVM rule for {op} of {shape.of.value}")
+
+
+def _function(f: Function, op: str, args: Sequence[str], s: Shape) -> str:
+    elem = "f64" if s.of is DType.F64 else "f32"
+    f.math[op, elem, s.lanes] = None
+    typed = ", ".join(f"{s.operand} {a}" for a in args)
+    return f.let(f"call {s.operand} {math_symbol(op, elem, s.lanes)}({typed})")
 
 
 def emit_accumulation(f: Function, total: str, x: str, shape: Shape) -> str:
@@ -237,7 +241,9 @@ def _truncdiv(f: Function, args: Sequence[str], s: Shape) -> str:
 
 
 def _fmod(f: Function, args: Sequence[str], s: Shape) -> str:
-    op = "frem" if s.of.is_float else "urem" if s.of is DType.U8 else "srem"
+    if s.of.is_float:
+        return _function(f, "fmod", args, s)
+    op = "urem" if s.of is DType.U8 else "srem"
     return f.let(f"{op} {s.operand} {args[0]}, {args[1]}")
 
 

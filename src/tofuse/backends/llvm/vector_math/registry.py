@@ -9,6 +9,7 @@ from tofuse.backends.llvm.vector_math import (
     inverse_trigonometric,
     logarithm,
     power,
+    remainder,
     trigonometric,
 )
 from tofuse.backends.llvm.vector_math.builder import FORMATS, Builder, Value
@@ -88,6 +89,7 @@ BODIES: dict[str, Callable[..., Value]] = {
     "erfc": error_function.erfc,
     "rsqrt": power.rsqrt,
     "pow": power.pow,
+    "fmod": remainder.fmod,
 }
 MATH = {
     spec.name: spec
@@ -117,5 +119,6 @@ MATH = {
         MathSpec("erfc", 1, 1.0, 4.0),
         MathSpec("rsqrt", 1, 1.5, 1.5),
         MathSpec("pow", 2, 1.0, 1.0),
+        MathSpec("fmod", 2, 0.0, 0.0),
     )
 }

@@ -1,0 +1,57 @@
+"""Dynamo's marks for the profiler are left out of our programs, and of nobody else's."""
+
+import pytest
+import torch
+
+import tofuse
+from tofuse.api import dynamo_backend
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+config = torch._dynamo.config
+
+
+def marks(compiled, x):
+    """The marks of one call."""
+    compiled(x)
+    with torch.profiler.profile(acc_events=True) as found:
+        compiled(x)
+    return sum("Pregraph bytecode" in e.name for e in found.events())
+
+
+def half(x):
+    return x * 0.5
+
+
+def third(x):
+    return x / 3
+
+
+def test_only_our_programs_have_no_marks():
+    x = torch.randn(3)
+    assert marks(tofuse.compile(half), x) == 0
+    assert config.record_runtime_overhead
+    assert marks(torch.compile(third, backend="eager"), x) == 1
+
+
+def test_the_setting_is_put_back_where_compiling_fails():
+    def broken(x):
+        return x @ torch.randn(5, 5)
+
+    with pytest.raises(Exception, match=r"(?i)size|shape"):
+        tofuse.compile(broken)(torch.randn(3, 4))
+    torch._dynamo.reset()  # forgets what was to be done after compiling
+    tofuse.compile(half)(torch.randn(3))
+    assert config.record_runtime_overhead
+
+
+def test_a_setting_of_the_users_stays():
+    with config.patch(record_runtime_overhead=False):
+        tofuse.compile(half)(torch.randn(3))
+        assert not config.record_runtime_overhead
+    assert config.record_runtime_overhead
+
+
+def test_a_backend_that_is_called_without_dynamo_changes_nothing():
+    gm = torch.fx.symbolic_trace(lambda x: (half(x),))
+    compiled = dynamo_backend(gm, [torch.randn(3)])
+    assert config.record_runtime_overhead and compiled is not None
