@@ -8,6 +8,7 @@ counts views, numpy arrays, DLPack capsules and tensors saved for backward alike
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import threading
@@ -84,17 +85,18 @@ class Bucket:
         return block
 
     def _latest(self) -> Block | None:
-        for k in range(len(self.lent) - 1, max(-1, len(self.lent) - 1 - LATEST), -1):
-            if self.lent[k].free():
-                return self.lent.pop(k)
+        lent = self.lent
+        for k in range(len(lent) - 1, max(-1, len(lent) - 1 - LATEST), -1):
+            if lent[k].free():
+                block = lent.pop(k)
+                return None if block.moved() else block
         return None
 
     def _collect(self) -> bool:
-        """Whether any block has come back."""
-        self.back = [block for block in self.lent if block.free()]
-        if self.back:
-            gone = set(map(id, self.back))
-            self.lent = [block for block in self.lent if id(block) not in gone]
+        """Whether any block has come back; what is no longer ours is forgotten."""
+        asked = [(block, block.free()) for block in self.lent]
+        self.lent = [block for block, free in asked if not free]
+        self.back = [block for block, free in asked if free and not block.moved()]
         return bool(self.back)
 
     def all(self) -> list[Block]:
@@ -111,7 +113,6 @@ class Pool:
 
     limit: int
     buckets: dict[int, Bucket] = field(default_factory=dict)
-    held: int = 0
     hits: int = 0
     misses: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -130,30 +131,33 @@ class Pool:
             result: torch.Tensor = _reinterpret_tensor(block.handle(dtype), shape, strides, 0)
             return result
 
+    @property
+    def held(self) -> int:
+        """Bytes of all blocks."""
+        return sum(b.nbytes for bucket in self.buckets.values() for b in bucket.all())
+
     def _take(self, size: int) -> Block | None:
-        block = self._find(size)
+        bucket = self.buckets.get(size)
+        block = bucket.take() if bucket is not None else None
+        if block is None:
+            block = self._find(size)
         if block is not None:
             self.hits += 1
             return block
         self.misses += 1
-        if self.held + size > self.limit:
-            self._trim(self.held + size - self.limit)
-        if self.held + size > self.limit:
+        over = self.held + size - self.limit
+        if over > 0 and self._trim(over) < over:
             return None
         block = Block(size)
         self.buckets.setdefault(size, Bucket()).lent.append(block)
-        self.held += size
         return block
 
     def _find(self, size: int) -> Block | None:
-        """The smallest free block that is large enough, and not too large."""
-        for larger in size_classes(size, LARGER * size):
+        """The smallest free block that is larger, and not too large."""
+        for larger in size_classes(size_class(size + 1), LARGER * size):
             bucket = self.buckets.get(larger)
-            while bucket is not None and (block := bucket.take()) is not None:
-                if not block.moved():
-                    return block
-                bucket.lent.remove(block)
-                self.held -= larger
+            if bucket is not None and (block := bucket.take()) is not None:
+                return block
         return None
 
     def _trim(self, wanted: int) -> int:
@@ -167,7 +171,6 @@ class Pool:
                 else:
                     kept.lent.append(block)
             self.buckets[size] = kept
-        self.held -= gone
         return gone
 
     def trim(self) -> int:
@@ -194,6 +197,7 @@ class Pool:
             }
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def size_class(nbytes: int) -> int:
     """Eight classes to a power of two: at most an eighth is wasted."""
     step = max(4096, 1 << max(0, nbytes.bit_length() - 4))

@@ -60,11 +60,18 @@ class _Grouping:
     before: list[Step] = field(default_factory=list)
     levels: list[list[Launch]] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+    frees: bool = False  # whether memory comes free with those
+    callers: frozenset[str] = frozenset()  # tensors that live on anyhow
     parts: dict[str, dict[str, None]] = field(default_factory=dict)  # of tensors: t_x+64
     read_at: dict[str, int] = field(default_factory=dict)  # the last level that reads a tensor
     written_at: dict[str, int] = field(default_factory=dict)
     late: int = 0
     groups: int = 0
+
+    def __post_init__(self) -> None:
+        """Nobody else holds what a forward saved for the backward; all else is the caller's."""
+        if self.plan.name != "backward":
+            self.callers = frozenset(p.name for p in self.plan.parameters)
 
     def run(self) -> Plan:
         for step in self.plan.steps:
@@ -73,6 +80,7 @@ class _Grouping:
                     self._launch(step)
                 case Release():
                     self.after += step.names
+                    self.frees = self.frees or not self.callers.issuperset(step.names)
                     self.since.append(step)
                 case Allocate():
                     self._allocate(step)
@@ -88,7 +96,7 @@ class _Grouping:
         return replace(self.plan, steps=tuple(self.steps))
 
     def _allocate(self, step: Allocate) -> None:
-        if self.after and self.levels:
+        if self.frees and self.levels:
             self.late += hint(product((*step.shape, step.dtype.itemsize)))
             if self.late > LATE_BYTES:
                 self._flush()
@@ -129,7 +137,8 @@ class _Grouping:
             self._together()
         else:
             self.steps += self.since
-        self.since, self.before, self.levels, self.after, self.late = [], [], [], [], 0
+        self.since, self.before, self.levels, self.after = [], [], [], []
+        self.late, self.frees = 0, False
         self.read_at, self.written_at = {}, {}
 
     def _together(self) -> None:
