@@ -210,12 +210,17 @@ class Builder:
     def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
         return self.intrinsic("fma", a, b, c)
 
-    def scalef(self, a: Value, n: Value) -> Value:
-        """a * 2^n, rounded once, in 512 bits of AVX-512."""
+    def whole_scalef(self, scalar: str) -> bool:
+        """Whether `scalef` is one instruction of this processor."""
+        return self.avx512 and self.width * BY_SCALAR[scalar].bits == 512
+
+    def scalef(self, a: Value, n: Value, seen: Value | None = None) -> Value:
+        """a * 2^n, rounded once, in 512 bits of AVX-512; 0 where it is not `seen`."""
         kind, form = self.type(a.scalar), "ps" if a.scalar == "float" else "pd"
         symbol, bits = f"@llvm.x86.avx512.mask.scalef.{form}.512", f"i{max(8, self.width)}"
         self.globals[symbol] = f"declare {kind} {symbol}({kind}, {kind}, {kind}, {bits}, i32)"
-        rest = f"{kind} zeroinitializer, {bits} -1, i32 4"  # no lane masked, rounding as set
+        lanes = "-1" if seen is None else self.emit(f"bitcast {seen.typed} to {bits}", "i1").text
+        rest = f"{kind} zeroinitializer, {bits} {lanes}, i32 4"  # rounding as set
         return self.emit(f"call {kind} {symbol}({a.typed}, {n.typed}, {rest})", a.scalar)
 
     def abs(self, a: Value) -> Value:

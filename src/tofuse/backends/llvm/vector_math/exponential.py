@@ -5,6 +5,7 @@ Functions", 1980, chapter 6; two terms suffice, as fma rounds once) and scale by
 are minimax (Remez exchange in 220-bit arithmetic), then rounded to the format.
 """
 
+import math
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.vector_math.builder import Builder, Value
@@ -34,9 +35,9 @@ def exp(b: Builder, x: Value) -> Value:
 def exp2(b: Builder, x: Value) -> Value:
     table = TABLES[x.scalar]
     low, high = table.exp2_range
-    x = b.at_least(b.at_most(x, high), low)
+    x, seen = _above(b, b.at_most(x, high), low, per=1.0)
     n, raw = nearest(b, x, 1.0, 2 * x.format.bias)
-    return scale(b, b.horner(x - n, (1.0, *table.exp2)), n, raw)
+    return scale(b, b.horner(x - n, (1.0, *table.exp2)), n, raw, seen)
 
 
 def expm1(b: Builder, x: Value) -> Value:
@@ -79,10 +80,22 @@ def _exp(b: Builder, x: Value, less: int) -> Value:
     """e^x / 2^less."""
     table = TABLES[x.scalar]
     low, high = table.exp_range
-    x = b.at_least(b.at_most(x, high + less), low)
+    x, seen = _above(b, b.at_most(x, high + less), low, per=math.log(2))
     n, raw = nearest(b, x, LOG2_E, 2 * x.format.bias - less)
     r = _minus_ln2(b, x, n)
-    return scale(b, b.horner(r, (1.0, 1.0, *table.exp)), n - less if less else n, raw)
+    return scale(b, b.horner(r, (1.0, 1.0, *table.exp)), n - less if less else n, raw, seen)
+
+
+def _above(b: Builder, x: Value, low: float, per: float) -> tuple[Value, Value | None]:
+    """What is computed for x, and where it is the result; 0 is elsewhere, where x is below `low`.
+
+    A processor that rounds to a number below the normal ones may take a hundred times as long, and
+    what is masked in a softmax lies there. So it is left out, or multiplied by a 2^n that is 0:
+    n is -2 bias where x is that many `per`.
+    """
+    if b.whole_scalef(x.scalar):
+        return x, b.compare("uge", x, low)  # of a nan too
+    return b.at_least(x, -2 * x.format.bias * per), None
 
 
 def _quarter_expm1(b: Builder, x: Value) -> Value:
@@ -116,13 +129,14 @@ def _minus_ln2(b: Builder, x: Value, n: Value) -> Value:
     return b.fma(n, -low, b.fma(n, -high, x))
 
 
-def scale(b: Builder, p: Value, n: Value, raw: Value) -> Value:
+def scale(b: Builder, p: Value, n: Value, raw: Value, seen: Value | None = None) -> Value:
     """p * 2^n, also given as `raw` = n + 2 bias, rounded once where that is subnormal.
 
-    One instruction of AVX-512; elsewhere two factors, each normal.
+    One instruction of AVX-512, which gives 0 where it is not `seen`; elsewhere two factors, each
+    normal, or 0 for the least n.
     """
-    if b.avx512 and b.width * p.format.bits == 512:
-        return b.scalef(p, n)
+    if b.whole_scalef(p.scalar):
+        return b.scalef(p, n, seen)
     half = raw >> 1
     mantissa = p.format.mantissa
     return p * b.as_float(half << mantissa) * b.as_float((raw - half) << mantissa)
