@@ -194,6 +194,7 @@ _PROBES: dict[str, tuple[str, str]] = {
     "sin": ("  c = sin(p) : F", "c"),
     "erf": ("  c = erf(p) : F", "c"),
     "pow": ("  c = pow(q, p) : F", "c"),
+    "gamma": ("  c = lgamma(p) : F", "c"),
     "remainder": ("  c = fmod(q, p) : F", "c"),
 }
 _RANDOM = f"""graph(z: i64[2]) {{

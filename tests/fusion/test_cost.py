@@ -118,7 +118,8 @@ def test_a_merge_that_loses_is_refused_with_a_verdict(fresh_dynamo):
     (refused,) = [v for v in report.verdicts if not v.fused]
     assert refused.consumer.startswith("mul") and "work again" in refused.rule
     assert len(report.kernels) == 2
-    torch.testing.assert_close(tofuse.compile(f)(x, w), f(x, w))
+    exact = f(x.double(), w.double())  # eager's first call is off by 5e-4 on some processors
+    torch.testing.assert_close(tofuse.compile(f)(x, w), exact.float())
     again = tofuse.explain(f)(x, w)
     assert list(map(repr, again.verdicts)) == list(map(repr, report.verdicts))
 

@@ -18,7 +18,8 @@ DEFAULT_NS: Mapping[str, float] = {
     "tanh": 0.11,  # tanh, sinh, cosh
     "sin": 0.12,  # sin, cos
     "erf": 0.25,  # erf, tan, the inverse functions
-    "pow": 1.0,  # pow, atan2, hypot, lgamma
+    "pow": 1.0,  # pow, atan2, hypot, erfc
+    "gamma": 4.0,  # lgamma
     "remainder": 0.15,  # fmod, division of integers by a constant
     "random": 0.37,  # a number of Philox-4x32-10
     "gather": 0.24,  # an address that is itself a value

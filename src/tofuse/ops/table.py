@@ -48,7 +48,7 @@ UNARY_MATH = (
     _rows(_E, 1, 4, "sqrt rsqrt reciprocal")
     | _rows(_E, 1, 10, "exp exp2 expm1 log log2 log10 log1p sigmoid")
     | _rows(_E, 1, 14, "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc")
-    | _rows(_E, 1, 60, "lgamma")
+    | _rows(_E, 1, 200, "lgamma")
 )
 # div is true division of floats; truncdiv, floordiv, remainder (sign of the divisor) and fmod (sign
 # of the dividend) act on floats, and on integers by a constant that is neither 0 nor -1.

@@ -38,7 +38,8 @@ _CLASSES = {
     **_rows("exp", "exp exp2 expm1 log log2 log10 log1p sigmoid"),
     **_rows("tanh", "sinh cosh tanh"),
     **_rows("sin", "sin cos"),
-    **_rows("erf", "tan asin acos atan asinh acosh atanh erf erfc"),
-    **_rows("pow", "pow atan2 hypot lgamma"),
+    **_rows("erf", "tan asin acos atan asinh acosh atanh erf"),
+    **_rows("pow", "pow atan2 hypot erfc"),
+    **_rows("gamma", "lgamma"),
     **_rows("remainder", "truncdiv floordiv remainder fmod"),
 }

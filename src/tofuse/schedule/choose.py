@@ -23,9 +23,11 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
+from tofuse.ops.work import WORK_PER_THREAD, kernel_work
 from tofuse.schedule.at_once import vectors_at_once
 
-STRIP = 4096  # elements a task of a flat loop; a few microseconds of work
+STRIP = 4096  # elements a task of a flat loop; a few microseconds of work, or fewer elements
+FEWEST = 64
 TILE = 16  # floats in a cache line, by as many rows; twice that on both sides where it fits
 COLUMN_STRIP = 512  # columns reduced at a time: rows of 2 KB keep the prefetcher running
 MOST_COLUMNS = 2048  # of which sums lie in the nearest caches
@@ -212,7 +214,8 @@ def _strip(
     """The tile of the vector axis; 0 where it is run whole."""
     extent = hint(kernel.extent(vector), 1 << 20)
     if not outer and not inner:
-        return STRIP
+        most = max(FEWEST, int(WORK_PER_THREAD / kernel_work(kernel)))
+        return min(STRIP, 1 << (most.bit_length() - 1))
     if vector in facts.row:
         return 0
     others = [a for a in (*outer, *inner) if a in facts.reduced]

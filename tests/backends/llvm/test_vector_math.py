@@ -3,7 +3,9 @@
 import ctypes
 import itertools
 import math
+import platform
 from collections.abc import Callable
+from ctypes.util import find_library
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -367,3 +369,21 @@ def test_fmod_is_exact(elem: str) -> None:
         x, y = x.astype(dtype), y.astype(dtype)
         exact = np.fmod(x, y)
     assert np.array_equal(bits(kernels(elem, 8)["fmod"](x, y)), bits(exact))
+
+
+FE_UNDERFLOW = 0x10  # of x86
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the flag has another number")
+@pytest.mark.parametrize("elem", DTYPES)
+@pytest.mark.parametrize("name", ["exp", "exp2", "sigmoid"])
+def test_what_is_masked_is_not_rounded_to_zero(name: str, elem: str) -> None:
+    """Rounding there takes some processors a hundred times as long: see docs/measurements.md."""
+    libm = ctypes.CDLL(find_library("m"))
+    far = np.tile(np.array([-math.inf, -1e9, -1e4, -4000.0], DTYPES[elem]), 16)
+    for width in WIDTHS:
+        function = kernels(elem, width)[name]
+        libm.feclearexcept(FE_UNDERFLOW)
+        got = function(far)
+        assert not libm.fetestexcept(FE_UNDERFLOW), width
+        assert not got.any()
