@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import re
 from dataclasses import dataclass
@@ -10,11 +11,16 @@ from pathlib import Path
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 CPU_INFO = Path("/proc/cpuinfo")
+L3_SHARE = 16 << 20  # bytes of the shared cache that a core counts on: see docs/measurements.md
 
 
 @dataclass(frozen=True)
 class Host:
-    """`l2_bytes` is one core's, `l3_bytes` the largest shared cache (or L2 where there is none)."""
+    """`l2_bytes` is one core's, `l3_bytes` the largest shared cache (or L2 where there is none).
+
+    Where we have a few cores of a large processor, a virtual machine's for example, others use its
+    cache too: it counts as no more than `L3_SHARE` for each core that we may run on.
+    """
 
     name: str
     l2_bytes: int = 1 << 20
@@ -26,7 +32,14 @@ def host() -> Host:
     """This computer; ordinary sizes where the system does not tell them."""
     sizes = _cache_sizes(CACHES)
     l2 = sizes.get(2, 1 << 20)
-    return Host(_processor(CPU_INFO), l2, max(l2, sizes.get(3, 0)) if sizes else 32 << 20)
+    l3 = min(sizes.get(3, 0), L3_SHARE * _cores()) if sizes else 32 << 20
+    return Host(_processor(CPU_INFO), l2, max(l2, l3))
+
+
+def _cores() -> int:
+    """How many the system lets us run on."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _processor(info: Path) -> str:
