@@ -9,7 +9,7 @@ from tofuse.fusion.align import Alignment, align
 from tofuse.fusion.axes import Atom, Misaligned, radix
 from tofuse.fusion.convert import converted, operand_type, register, rounded
 from tofuse.fusion.flatten import flattened
-from tofuse.fusion.pieces import Guard, common_values, needed
+from tofuse.fusion.pieces import Guard, common_values, dear_values, needed
 from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.elements import ROUND
 from tofuse.ir.graph import Op, Operand, Scalar, Value
@@ -88,10 +88,12 @@ class _Lowering:
     axes: dict[Atom, Axis] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
     guards: dict[str, Guard] = field(default_factory=dict)
+    dear: frozenset[Value] = frozenset()
     common: dict[Op, frozenset[Value]] = field(default_factory=dict)  # to pieces of joins
 
     def run(self) -> Lowered:
         self.producers = {op.result: op for op in self.region.ops}
+        self.dear = dear_values(self.region.ops)
         self._name_axes()
         for op in self.region.ops:
             if all(a in self.axes for a in self.alignment.leaves(self.alignment.inner[op.result])):
@@ -245,7 +247,7 @@ def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     low = op.ints("low") if op.kind == "pad" else None
     result = _element(op.operands[1], op.result.dtype) if low is not None else None
     if op not in self.common:
-        self.common[op] = common_values(op, self.producers)
+        self.common[op] = common_values(op, self.producers, self.dear)
     common = self.common[op]
     at: Dim = 0
     for k, x in reversed(list(enumerate(op.operands))):

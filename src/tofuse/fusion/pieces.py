@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from tofuse.ir.graph import Op, Value
+from tofuse.ops.table import opdef
+
+DEAR = 8.0  # additions an element
 
 
 @dataclass(frozen=True)
@@ -14,7 +17,7 @@ class Guard:
     """Says where a piece is, along `axes` and under the guard `outer`.
 
     A piece of one element has no loop: such a guard, which is `single`, says when it is computed at
-    all. Values in `common` are of several pieces of the join, as what a stack's pieces are made of.
+    all. Values in `common` are part of several pieces of the join, as of a stack's.
     """
 
     axes: frozenset[str]
@@ -41,8 +44,8 @@ def needed(
     return None
 
 
-def common_values(join: Op, producers: Mapping[Value, Op]) -> frozenset[Value]:
-    """The values that several pieces of a join are made of, those from outside included."""
+def common_values(join: Op, producers: Mapping[Value, Op], dear: Set[Value]) -> frozenset[Value]:
+    """The values in `dear` that several pieces of a join are made of."""
     found: Counter[Value] = Counter()
     for piece in dict.fromkeys(join.inputs):
         seen, work = {piece}, [piece]
@@ -52,4 +55,14 @@ def common_values(join: Op, producers: Mapping[Value, Op]) -> frozenset[Value]:
             seen.update(new)
             work += new
         found.update(seen)
-    return frozenset(v for v, times in found.items() if times > 1)
+    return frozenset(v for v, times in found.items() if times > 1 and v in dear)
+
+
+def dear_values(ops: Iterable[Op]) -> frozenset[Value]:
+    """Those that are worth computing once for several pieces; less is done again in each, and keeps
+    the guards by which loops are cut into segments."""
+    work: dict[Value, float] = {}
+    for op in ops:
+        total = opdef(op.kind).cost + sum(work.get(v, 0.0) for v in op.inputs)
+        work[op.result] = min(DEAR, total)
+    return frozenset(v for v, total in work.items() if total >= DEAR)
