@@ -87,3 +87,20 @@ def test_a_maximum_that_was_kept_is_found_again(name, dtype):
     ours, eager = gradients(tofuse.compile(KEPT[name]), dtype), gradients(KEPT[name], dtype)
     for a, b in zip(ours, eager, strict=True):
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("masked", [-math.inf, -1e9, -1e4, -100.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_masked_softmax(masked, dtype):
+    def f(x, mask):
+        return x.masked_fill(mask, masked).softmax(-1)
+
+    g = torch.Generator().manual_seed(3)
+    for shape in ((7, 13), (1, 1), (0, 5), (3, 1031)):
+        x = (torch.randn(shape, generator=g) * 9).to(dtype).requires_grad_()
+        mask = torch.rand(shape, generator=g) < 0.6
+        mask[:, 0] = False
+        got, expected = tofuse.compile(f, capture="trace")(x, mask), f(x, mask)
+        torch.testing.assert_close(got, expected)
+        grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, expected)]
+        torch.testing.assert_close(*grads)

@@ -67,6 +67,20 @@ def test_what_the_pieces_of_stacks_have_in_common_is_computed_once(depth):
         assert len(statements) <= 2 and sum(map(len, statements)) < 12 * depth
 
 
+def shared(a, b):
+    go, high = a.sigmoid(), b.exp().clamp(max=3)
+    inner = torch.stack([go * b, (1 - go) * b], 1) * high.unsqueeze(1)
+    return torch.stack([inner, torch.stack([go, b], 1)], -1)
+
+
+@pytest.mark.parametrize("shape", [(7, 13), (1, 1), (0, 5), (3, 1031)])
+def test_stacks_of_stacks_of_other_sizes_and_orders(shape):
+    for dtype in (torch.float32, torch.float64):
+        a, b = (torch.randn(shape, dtype=dtype) for _ in range(2))
+        assert_as_eager(shared, a.requires_grad_(), b.requires_grad_())
+        assert_as_eager(shared, a.detach().t(), b.detach().t())
+
+
 def dear(x, y):
     parts = [torch.tanh(x) * y.sin(), torch.erf(y).exp(), x.atan(), torch.tanh(y) + x.cos()]
     return torch.cat(parts, 1) * 2

@@ -286,3 +286,20 @@ def test_a_chain_of_softmaxes_of_halves(dtype):
         found.append(torch.autograd.grad((run(leaf) * weight).sum(), leaf)[0].double())
     ours, eager, exact = found
     assert (ours - exact).norm() <= 1.5 * (eager - exact).norm()
+
+
+@pytest.mark.parametrize("shape", [(7, 13), (1, 1), (0, 5), (3, 1031)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_remainders_of_floats_lie_as_they_come(shape, dtype):
+    def f(a, b):
+        floors = torch.floor_divide(a, 1.7) + torch.floor_divide(a, -b)
+        return torch.remainder(a, b), torch.fmod(a, 2.5), floors
+
+    g = torch.Generator().manual_seed(0)
+    a = torch.randn(shape, generator=g, dtype=dtype) * 9
+    b = torch.rand(shape, generator=g, dtype=dtype) * 3 + 0.3
+    compiled = tofuse.compile(f, capture="trace")
+    for x, y in ((a, b), (a.t(), b.t()), (a[:, ::2], b[:, ::2])):
+        for got, expected in zip(compiled(x, y), f(x, y), strict=True):
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+            assert got.stride() == expected.stride() or not got.numel()

@@ -9,7 +9,7 @@ from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._guards import CompileContext
 from torch.fx import GraphModule
 
-Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
+from tofuse.capture.counted import Backend
 
 _config = torch._dynamo.config
 

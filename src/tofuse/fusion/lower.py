@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -88,12 +89,10 @@ class _Lowering:
     axes: dict[Atom, Axis] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
     guards: dict[str, Guard] = field(default_factory=dict)
-    dear: frozenset[Value] = frozenset()
     common: dict[Op, frozenset[Value]] = field(default_factory=dict)  # to pieces of joins
 
     def run(self) -> Lowered:
         self.producers = {op.result: op for op in self.region.ops}
-        self.dear = dear_values(self.region.ops)
         self._name_axes()
         for op in self.region.ops:
             if all(a in self.axes for a in self.alignment.leaves(self.alignment.inner[op.result])):
@@ -110,6 +109,11 @@ class _Lowering:
             self.region.name, tuple(self.axes.values()), tuple(kept.values()), (), tuple(body)
         )
         return Lowered(_with_symbols(kernel), tuple(v for v, _ in kept))
+
+    @functools.cached_property
+    def dear(self) -> frozenset[Value]:
+        """What pieces of joins had better share; most regions have no join."""
+        return dear_values(self.region.ops)
 
     def _name_axes(self) -> None:
         """Loops exist for the axes of what is stored and of what is reduced."""
