@@ -11,7 +11,6 @@ from tofuse.config import Config
 from tofuse.errors import CompileError
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.halves import rounded_halves
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
 from tofuse.fusion.streams import with_streams
@@ -89,11 +88,10 @@ def build_regions(
 
     For a GPU each region's text is its own, and there are no other schedules.
     """
-    halves = rounded_halves(part.graph)
     there = [r for r in wanted if device_of(r.ops) != "cpu"]
-    tiled = [_build_tiled(r, part, streams, config, halves) for r in there]
+    tiled = [_build_tiled(r, part, streams, config) for r in there]
     here = {r: s for r, s in wanted.items() if r not in there}
-    made = [_schedule(r, part, streams, target, config, halves, s) for r, s in here.items()]
+    made = [_schedule(r, part, streams, target, s) for r, s in here.items()]
     unfit = [m for m in made if isinstance(m, Unfit)]
     scheduled = [m for m in made if isinstance(m, _Scheduled)]
     written: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
@@ -117,12 +115,11 @@ def _build_tiled(
     part: Partition,
     streams: frozenset[Value],
     config: Config,
-    halves: frozenset[str],
 ) -> Built | Unfit:
     """The launches and the text of a region on a GPU."""
     exact, device = config.precision == "eager", device_of(region.ops)
     try:
-        lowered = lower(region, part.storage, exact=exact, halves=halves)
+        lowered = lower(region, part.storage, halves=part.halves)
         kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
         kernel = with_hosts(kernel, lowered.arguments, device)
         verify(kernel)
@@ -143,13 +140,10 @@ def _schedule(
     part: Partition,
     streams: frozenset[Value],
     target: Target,
-    config: Config,
-    halves: frozenset[str],
     schedule: Schedule | None,
 ) -> _Scheduled | Unfit:
-    exact = config.precision == "eager"
     try:
-        lowered = lower(region, part.storage, exact=exact, halves=halves)
+        lowered = lower(region, part.storage, halves=part.halves)
         kernel = with_streams(coalesce(lowered.kernel), lowered.arguments, streams)
     except Misaligned as e:
         return Unfit(region, str(e))

@@ -134,6 +134,7 @@ def _compile(
         config.fuel,
         gpu_misfit,
         judge.cost,
+        config.precision == "eager",
     )
     stages.done("partition")
     _warn_refused(part.refused)

@@ -124,7 +124,8 @@ def by_itself(region: Region, part: Partition) -> Partition:
             work += op.inputs
     ops = tuple(op for op in part.graph.ops if op in views or op in region.ops)
     graph = region_graph(replace(region, ops=ops), part.storage)
-    return Partition(graph, (Region(region.name, graph.ops, region.outputs),), storages(graph), ())
+    alone = Region(region.name, graph.ops, region.outputs)
+    return Partition(graph, (alone,), storages(graph), (), halves=part.halves)
 
 
 def _candidates(part: Partition, workshop: Workshop) -> Iterator[Candidate]:

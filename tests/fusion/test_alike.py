@@ -14,10 +14,11 @@ from tofuse.ir.region import Region
 from tofuse.judge import Judge
 
 
-def whole(text: str) -> object:
+def whole(text: str, halves: tuple[str, ...] = ()) -> object:
     """What tells a region of all ops from others."""
     graph = parse_graph(text)
-    return likeness(Region("r", graph.ops, graph.outputs), storages(graph))  # type: ignore[arg-type]
+    region = Region("r", graph.ops, tuple(v for v in graph.outputs if v is not None))
+    return likeness(region, storages(graph), halves)
 
 
 PLAIN = """forward(x: f32[8,16], y: f32[8,16]) {
@@ -51,6 +52,12 @@ def test_names_do_not_matter():
 def test_what_matters(old: str, new: str):
     text = PLAIN.replace(old, new)
     assert text != PLAIN and whole(text) != whole(PLAIN)
+
+
+def test_what_is_rounded_matters():
+    text = PLAIN.replace("f32", "bf16")
+    assert whole(text, ("a",)) != whole(text)
+    assert whole(text, ("a",)) == whole(text.replace("a =", "q =").replace("(a", "(q"), ("q",))
 
 
 def test_zeros_have_signs_and_truth_is_no_number():

@@ -9,6 +9,7 @@ from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import judge, run_llvm, schedules, whole
 from tests.support.numbers import plain_inputs, sizes_of
 from tests.support.programs import placed, put_inputs, run_lowered
+from tofuse.fusion.halves import rounded_halves
 from tofuse.fusion.lower import Lowered, lower
 from tofuse.fusion.storage import storages
 from tofuse.ir.graph import Graph, Value
@@ -47,7 +48,7 @@ def test_numbers(case: Case):
     part = Partition(graph, (), storages(graph), ())
     region = Region("k", graph.ops, tuple(v for v in graph.outputs if v is not None))
     # what is rounded after every op agrees with the graph; what is not, among the backends
-    exact = lower(region, part.storage, exact=True)
+    exact = lower(region, part.storage, halves=rounded_halves(graph, exact=True))
     for lowered in (exact, whole(graph)):
         verify_kernel(lowered.kernel)
         judged = outputs(lowered, part, inputs, sizes, judge)

@@ -22,6 +22,7 @@ kernel neg_2: v1 v3 v4 -> v4
 call log_3: #5 ->
 place v1 = v0 + 0 {1,6}
 nowhere v3
+rounded v0 v3
 edge v0 -> v2 not fused: library call; bytes 0; launches 0; recompute 0.0; us 0.0 # at a b.py:12
 edge v0 -> v4 fused: elementwise: over; common axes; bytes 192; launches 1; recompute 1.5; us -5.25"""  # noqa: E501
 
@@ -33,6 +34,7 @@ def test_example():
     assert part.storage[v1] == Strided(v0, 0, (1, 6)) and v3 not in part.storage
     assert [r.library for r in part.regions] == [False, True, False, True]
     assert part.regions[2].inputs == (v0,) and part.regions[3].outputs == ()
+    assert part.halves == {"v0", "v3"}
     assert part.verdicts[1].rule == "elementwise: over; common axes"
     assert part.verdicts[1].predicted_us == -5.25
 

@@ -139,8 +139,8 @@ def test_two_runs_say_the_same(make):
 
 def test_a_copy_that_has_come_to_lie_as_what_it_copies_is_left_out():
     graph = parse_graph(
-        """graph(x: b1[1,1,2]) {
-  v0 = cat(x, x, dim=1) : b1[1,2,2]{1,1,2}
+        """graph(x: b1[1,1,2], y: b1[1,1,2]) {
+  v0 = cat(x, y, dim=1) : b1[1,2,2]{1,1,2}
   v1 = logical_not(v0) : b1[1,2,2]
   v2 = logical_not(v1) : b1[1,2,2]
   return v2

@@ -147,6 +147,13 @@ def test_a_resized_storage_leaves_the_pool():
     assert (compiled(x) == 7).all()
 
 
+def test_what_numpy_has_seen_is_not_handed_out_for_its_size_is_fixed():
+    compiled, x = tofuse.compile(add), torch.full((N,), 6.0)
+    assert compiled(x).numpy()[5] == 7
+    for _ in range(3):
+        compiled(x).resize_(4 * N)
+
+
 def test_what_is_not_seen_any_more_is_handed_out():
     compiled, x = tofuse.compile(add), torch.randn(N)
     places = {compiled(x).data_ptr() for _ in range(20)}

@@ -66,13 +66,12 @@ def run_partition(
     inputs: Mapping[Value, torch.Tensor],
     sizes: Sizes,
     run: RunKernel,
-    exact: bool,
 ) -> list[torch.Tensor]:
     """The outputs of a partitioned graph, as tensors of their own."""
     memory = put_inputs(part, inputs, sizes)
     for region in part.regions:
         if not region.library:
-            lowered = lower(region, part.storage, exact=exact)
+            lowered = lower(region, part.storage, halves=part.halves)
             lowered = Lowered(coalesce(lowered.kernel), lowered.arguments)
             run_lowered(lowered, part, memory, sizes, run)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Container, Hashable, Mapping
 
 from tofuse.ir.graph import Attr, Op, Operand, Value
 from tofuse.ir.region import Region, Strided
@@ -10,19 +10,19 @@ from tofuse.ir.region import Region, Strided
 NO_MATTER = ("stream",)  # attributes that no kernel's loops depend on
 
 
-def likeness(region: Region, storage: Mapping[Value, Strided]) -> Hashable:
+def likeness(region: Region, storage: Mapping[Value, Strided], halves: Container[str]) -> Hashable:
     """Equal for regions whose kernels are the same but for the memory they are given.
 
-    That is: the same ops on values of the same types, wired and lying alike.
+    That is: the same ops on values of the same types, wired, lying and rounded alike.
     """
-    return _Telling(storage).of(region)
+    return _Telling(storage, halves).of(region)
 
 
 class _Telling:
     """Values are numbered as they are met, and described once."""
 
-    def __init__(self, storage: Mapping[Value, Strided]) -> None:
-        self.storage = storage
+    def __init__(self, storage: Mapping[Value, Strided], halves: Container[str]) -> None:
+        self.storage, self.halves = storage, halves
         self.numbers: dict[Value, int] = {}
         self.found: list[Hashable] = []
 
@@ -47,7 +47,7 @@ class _Telling:
             place = self.storage.get(v)
             lies = None if place is None else (place.offset, place.strides)
             root = None if place is None else self._number(place.root)
-            self.found.append((v.type, v.strides, lies, root))
+            self.found.append((v.type, v.strides, lies, root, v.name in self.halves))
         return number
 
 

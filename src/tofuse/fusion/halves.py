@@ -6,12 +6,14 @@ from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ops.table import Pattern, opdef
 
 
-def rounded_halves(graph: Graph) -> frozenset[str]:
-    """The names of those that a comparison, or a maximum that is kept, is made of.
+def rounded_halves(graph: Graph, exact: bool = False) -> frozenset[str]:
+    """The names of those that a comparison, or a maximum that is kept, is made of; all, if `exact`.
 
     The backward finds a maximum again by comparing: both programs must see the same numbers,
     whichever of them they read from memory. Sums and what PyTorch computes are read from there.
     """
+    if exact:
+        return frozenset(v.name for v in graph.values() if v.dtype.is_narrow)
     kept = {v for v in graph.outputs if v is not None}
     wanted: set[Value] = set()
     for op in reversed(graph.ops):

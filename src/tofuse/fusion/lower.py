@@ -10,7 +10,7 @@ from tofuse.fusion.align import Alignment, align
 from tofuse.fusion.axes import Atom, Misaligned, radix
 from tofuse.fusion.convert import converted, operand_type, register, rounded
 from tofuse.fusion.flatten import flattened
-from tofuse.fusion.pieces import Guard, common_values, dear_values, needed
+from tofuse.fusion.pieces import Pieces, passes, start_of
 from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.elements import ROUND
 from tofuse.ir.graph import Op, Operand, Scalar, Value
@@ -56,13 +56,11 @@ def lower(
     region: Region,
     storage: dict[Value, Strided],
     *,
-    exact: bool = False,
     halves: frozenset[str] = frozenset(),
 ) -> Lowered:
     """The kernel of a region; raises Misaligned where its values have no common axes.
 
-    `exact` rounds half-precision values after every op, as eager does; otherwise only those
-    named in `halves` are.
+    Values named in `halves` are rounded to half precision as memory would hold them.
     """
     try:
         alignment = align(region.ops, storage)
@@ -72,7 +70,7 @@ def lower(
             raise
         region, storage = flat
         alignment = align(region.ops, storage)
-    return _Lowering(region, storage, alignment, exact, halves).run()
+    return _Lowering(region, storage, alignment, halves).run()
 
 
 @dataclass(eq=False)
@@ -80,7 +78,6 @@ class _Lowering:
     region: Region
     storage: dict[Value, Strided]
     alignment: Alignment
-    exact: bool
     halves: frozenset[str]
     body: list[Stmt] = field(default_factory=list)
     types: dict[str, DType] = field(default_factory=dict)
@@ -88,8 +85,6 @@ class _Lowering:
     buffers: dict[tuple[Value, str], Buffer] = field(default_factory=dict)
     axes: dict[Atom, Axis] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
-    guards: dict[str, Guard] = field(default_factory=dict)
-    common: dict[Op, frozenset[Value]] = field(default_factory=dict)  # to pieces of joins
 
     def run(self) -> Lowered:
         self.producers = {op.result: op for op in self.region.ops}
@@ -111,9 +106,12 @@ class _Lowering:
         return Lowered(_with_symbols(kernel), tuple(v for v, _ in kept))
 
     @functools.cached_property
-    def dear(self) -> frozenset[Value]:
-        """What pieces of joins had better share; most regions have no join."""
-        return dear_values(self.region.ops)
+    def extents(self) -> dict[str, Dim]:
+        return {axis.name: axis.extent for axis in self.axes.values()}
+
+    @functools.cached_property
+    def pieces(self) -> Pieces:
+        return Pieces(self.region.ops)
 
     def _name_axes(self) -> None:
         """Loops exist for the axes of what is stored and of what is reduced."""
@@ -187,7 +185,7 @@ class _Lowering:
         place = self.storage[x]
         index = self.address(place, dims, sub)
         strided = [d for d, stride in zip(dims, place.strides, strict=True) if stride != 0]
-        guard = needed(self.guards, guard, x, self.loops(strided, sub))
+        guard = self.pieces.needed(guard, x, self.loops(strided, sub))
         key = ("load", place.root, index, guard)
         if key not in self.memo:
             buffer = self.buffer(place.root, "in")
@@ -211,15 +209,14 @@ class _Lowering:
         dims = self.alignment.inner[v]
         relevant = set(self.alignment.leaves(dims))
         sub = tuple(s for s in sub if s[0] in relevant)
-        guard = needed(self.guards, guard, v, self.loops(dims, sub))
+        guard = self.pieces.needed(guard, v, self.loops(dims, sub))
         key = (v, sub, guard)
         if key not in self.memo:
             if len(sub) > 8:
                 raise Misaligned("a deep chain of slices")
             op = self.producers[v]
             made = _EMIT[opdef(op.kind).pattern](self, op, sub, guard)
-            exact = self.exact or v.name in self.halves
-            if exact and v.dtype.is_narrow and isinstance(made, str):
+            if v.name in self.halves and isinstance(made, str):
                 made = rounded(self.compute, made, v.dtype)
             self.memo[key] = made
         return self.memo[key]
@@ -247,45 +244,50 @@ def _view(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
 
 
 def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
-    out = self.alignment.inner[op.result]
-    low = op.ints("low") if op.kind == "pad" else None
-    result = _element(op.operands[1], op.result.dtype) if low is not None else None
-    if op not in self.common:
-        self.common[op] = common_values(op, self.producers, self.dear)
-    common = self.common[op]
-    at: Dim = 0
+    result = _element(op.operands[1], op.result.dtype) if op.kind == "pad" else None
     for k, x in reversed(list(enumerate(op.operands))):
         if not isinstance(x, Value):
             continue
-        moved, mask, dims = dict(sub), guard, self.alignment.operand(op, k)
-        if low is None:
-            d = op.int("dim")
-            at = sum((y.shape[d] for y in op.inputs[:k]), 0)
-        for d, extent in enumerate(x.shape):
-            if extent == op.result.shape[d]:
-                continue
-            start = low[d] if low is not None else at
-            index = self.dim_index(out[d], sub)
-            atoms, outer = self.alignment.atoms.leaves(dims[d]), mask
-            mask = self.add(Inside(self.fresh(), index, start, start + extent, outer))
-            self.guards[mask] = Guard(frozenset(index.axes), outer, not atoms, common)
-            for atom in atoms:
-                if atom in self.axes and x in self.alignment.inner:
-                    raise Misaligned(f"a piece of the {op.kind} has loops of its own")
-                moved[atom] = index + Affine((), -1 * start)
-        at_piece = tuple(sorted(moved.items(), key=lambda s: s[0]))
+        found = _at_piece(self, op, k, sub, guard)
+        if found is None:
+            continue
+        at_piece, mask = found
         if x in self.alignment.inner:
             piece = self.value(x, at_piece, mask)
         else:
-            piece = self.load(x, dims, at_piece, mask)
+            piece = self.load(x, self.alignment.operand(op, k), at_piece, mask)
         if mask == guard or result is None:
             result = piece
         else:
             dtype = register(op.result.dtype)
             assert mask is not None
             result = self.compute("where", (mask, piece, result), dtype, dtype)
-    assert result is not None
-    return result
+    return Scalar(0) if result is None else result
+
+
+def _at_piece(
+    self: _Lowering, op: Op, k: int, sub: Substitution, guard: str | None
+) -> tuple[Substitution, str | None] | None:
+    """Where in its k-th piece an element of a join is, and under what guard; None if nowhere."""
+    x, out, dims = op.operands[k], self.alignment.inner[op.result], self.alignment.operand(op, k)
+    assert isinstance(x, Value)
+    moved, mask = dict(sub), guard
+    for d, extent in enumerate(x.shape):
+        if extent == op.result.shape[d]:
+            continue
+        start, index = start_of(op, k, d), self.dim_index(out[d], sub)
+        atoms, outer = self.alignment.atoms.leaves(dims[d]), mask
+        passed = passes(index, start, start + extent, self.extents)
+        if passed is False:
+            return None
+        if not passed:
+            mask = self.add(Inside(self.fresh(), index, start, start + extent, outer))
+            self.pieces.guard(mask, op, index, outer, single=not atoms)
+        for atom in atoms:
+            if atom in self.axes and x in self.alignment.inner:
+                raise Misaligned(f"a piece of the {op.kind} has loops of its own")
+            moved[atom] = index + Affine((), -1 * start)
+    return tuple(sorted(moved.items(), key=lambda s: s[0])), mask
 
 
 def _take(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:

@@ -12,6 +12,7 @@ from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
 from tofuse.fusion.groups import Group, Groups, both_in_one, reading, roots, sources_of
+from tofuse.fusion.halves import rounded_halves
 from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.joins import Windows, dear_join, is_join
 from tofuse.fusion.lower import lower
@@ -47,16 +48,17 @@ def partition(
     costs: Costs | None = None,
     known: Answers | None = None,
     placing: bool = True,
+    exact: bool = False,
 ) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone.
 
     With `fuel` only so many merges are made, the first ones of those made without. Of the ops whose
     results a set of `apart` names, no two are in one kernel. Kernels for GPUs are asked of
-    `fits_gpu`, else each of their ops stays by itself. Those for the CPU whose loops serve a part
-    of them badly are weighed by `costs`, merge by merge. What is asked is noted in `known`. Without
-    `placing` each piece of a cat that goes through memory has its own, until the cat has copied it.
+    `fits_gpu`, else their ops stay apart. Those for the CPU whose loops serve a part of them badly
+    are weighed by `costs`, merge by merge. What is asked is noted in `known`. Without `placing`
+    pieces of a cat have their own memory, until it copies them. `exact`: halves round at every op.
     """
-    ask, known = Judges(fits, fits_gpu, costs), {} if known is None else known
+    ask, known = Judges(fits, fits_gpu, costs, exact), {} if known is None else known
     part = _cut(place_pieces(graph, placing), ask, machine, None, apart, known)
     again = fold_epilogues(part)
     again = place_stored(again, part) if placing else again
@@ -78,8 +80,9 @@ def _cut(
     storage = storage if real is graph else storages(real)
     own = own_views(real, storage)
     storage = storage if own is real else storages(own)
-    part = _Partitioner(own, fits, machine, fuel, apart, known, storage).run()
-    return replace(part, parts=placements(own))
+    halves = rounded_halves(own, fits.exact)
+    part = _Partitioner(own, fits, machine, fuel, apart, known, storage, halves).run()
+    return replace(part, parts=placements(own), halves=halves)
 
 
 @dataclass(eq=False)
@@ -91,6 +94,7 @@ class _Partitioner:
     apart: frozenset[frozenset[str]]
     known: Answers
     storage: dict[Value, Strided]
+    halves: frozenset[str]
     order: dict[Op, int] = field(default_factory=dict)
     view: dict[Op, bool] = field(default_factory=dict)
     makers: dict[Value, Op] = field(default_factory=dict)
@@ -314,16 +318,16 @@ class _Partitioner:
         places = tuple(map(self.storage.get, region.inputs))
         if len({p.root for p in places if p is not None}) + len(region.outputs) > MAX_BUFFERS:
             return TOO_MANY, None
-        asked = region.ops, region.outputs, places
+        asked = region.ops, region.outputs, places, self.halves
         if asked not in self.known:
-            if (alike := likeness(region, self.storage)) not in self.known:
+            if (alike := likeness(region, self.storage, self.halves)) not in self.known:
                 self.known[alike] = self._tried(region, device_of(ops))
             self.known[asked] = self.known[alike]
         return self.known[asked]
 
     def _tried(self, region: Region, device: str) -> tuple[str | None, Cost | None]:
         try:
-            lowered = lower(region, self.storage)
+            lowered = lower(region, self.storage, halves=self.halves)
             kernel = with_hosts(coalesce(lowered.kernel), lowered.arguments, device)
         except Misaligned as e:
             return str(e), None

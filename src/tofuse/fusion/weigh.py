@@ -25,6 +25,7 @@ class Judges:
     cpu: Fits
     gpu: Fits | None
     costs: Costs | None  # on the CPU
+    exact: bool  # whether halves are rounded after every op
 
     def on(self, device: str) -> Fits | None:
         return self.cpu if device == "cpu" else self.gpu

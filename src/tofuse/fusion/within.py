@@ -24,6 +24,7 @@ def partition_within(
     fuel: int | None = None,
     fits_gpu: Fits | None = None,
     costs: Costs | None = None,
+    exact: bool = False,
 ) -> Partition:
     """Regions in order, whose peak is at most `limit` bytes, or else the lowest one found.
 
@@ -36,8 +37,8 @@ def partition_within(
     """
 
     def cut(apart: Apart, weigh: Costs | None, known: Answers) -> tuple[Partition, Peak]:
-        part = partition(graph, fits, machine, fuel, apart, fits_gpu, weigh, known, placing)
-        part = ordered(part, held)
+        ask = fits_gpu, weigh, known, placing, exact
+        part = ordered(partition(graph, fits, machine, fuel, apart, *ask), held)
         return part, peak_of(part, held)
 
     graph = neighbours(graph)

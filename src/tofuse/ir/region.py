@@ -82,7 +82,8 @@ class Partition:
 
     `fusions` are the merges of groups of ops that led there, in the order they were made;
     `refused` says of each edge that the user wants fused, and that is not, why. `parts` are values
-    that own no memory of their own: they are written where a cat of them lies.
+    that own no memory of their own: they are written where a cat of them lies. `halves` names those
+    that kernels round as memory would hold them.
     """
 
     graph: Graph
@@ -92,3 +93,4 @@ class Partition:
     fusions: tuple[Verdict, ...] = ()
     refused: tuple[Verdict, ...] = ()
     parts: dict[Value, Strided] = field(default_factory=dict)
+    halves: frozenset[str] = frozenset()

@@ -31,6 +31,8 @@ def show_partition(part: Partition) -> str:
             lines.append(f"place {v.name} = {place.root.name} + {offset} {{{strides}}}")
     for v, part_of in part.parts.items():
         lines.append(f"part {v.name} = {part_of.root.name} + {show_dim(part_of.offset)}")
+    if part.halves:
+        lines.append(" ".join(["rounded", *sorted(part.halves)]))
     return "\n".join([*lines, *map(show_verdict, part.verdicts)])
 
 
@@ -73,6 +75,7 @@ class _Parser:
         parts: dict[Value, Strided] = {}
         regions: list[Region] = []
         verdicts: list[Verdict] = []
+        halves: frozenset[str] = frozenset()
         for row in filter(None, map(str.strip, rows)):
             if found := _REGION.fullmatch(row):
                 regions.append(self.region(found))
@@ -86,11 +89,15 @@ class _Parser:
                 parts[v] = Strided(whole, parse_dim(found["offset"]), storage[v].strides)
             elif found := _NOWHERE.fullmatch(row):
                 del storage[self.value(found["name"])]
+            elif row.startswith("rounded "):
+                halves = frozenset(self.value(name).name for name in row.split()[1:])
             elif found := _EDGE.fullmatch(row):
                 verdicts.append(_verdict(found))
             else:
                 raise ParseError(f"{row!r} is neither a region nor a place nor a verdict")
-        return Partition(self.graph, tuple(regions), storage, tuple(verdicts), parts=parts)
+        return Partition(
+            self.graph, tuple(regions), storage, tuple(verdicts), parts=parts, halves=halves
+        )
 
     def region(self, found: re.Match[str]) -> Region:
         for name in found["ops"].split():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Union
@@ -92,6 +92,10 @@ class Sweep:
         """Whether nobody outside the rewritten ops sees the value's strides or its memory."""
         return value not in self._rigid and value not in self._exposed
 
+    def readers(self, value: Value) -> Sequence[Op]:
+        """The ops of the given graph that read one of its values."""
+        return self._readers.get(value, ())
+
     def emit(self, op: Op) -> None:
         """Append an op to the rewritten program."""
         self.ops.append(op)
@@ -138,6 +142,10 @@ class Sweep:
     @cached_property
     def _given(self) -> dict[Value, Op]:
         return {r: op for op in self.graph.ops for r in op.results}
+
+    @cached_property
+    def _readers(self) -> dict[Value, list[Op]]:
+        return self.graph.users()
 
     @cached_property
     def _names(self) -> frozenset[str]:

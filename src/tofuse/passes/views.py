@@ -99,6 +99,38 @@ def slice_within_cat(op: Op, sweep: Sweep) -> Rewrite | None:
     return None
 
 
+def slice_within_pad(op: Op, sweep: Sweep) -> Rewrite | None:
+    """A slice of what is padded, without the padding, is a slice of that, if nobody sees it.
+
+    Not where others read the padding: each of the two would then run over loops of its own.
+    """
+    pad = sweep.define(op.operands[0], "pad")
+    if pad is None or not sweep.is_private(op.result):
+        return None
+    if not all(_is_within(reader, pad) for reader in sweep.readers(pad.result)):
+        return None
+    start = tuple(a - b for a, b in zip(op.ints("start"), pad.ints("low"), strict=True))
+    return _slice(op, pad.inputs[0], start, op.ints("step"))
+
+
+def slice_of_broadcast(op: Op, sweep: Sweep) -> Rewrite | None:
+    """slice(broadcast(x)) = broadcast(slice(x)): along new dimensions all slices are the same"""
+    inner = sweep.define(op.operands[0], "broadcast")
+    if inner is None:
+        return None
+    (x,), dims, shape = inner.inputs, inner.ints("dims"), op.result.shape
+    part = sweep.make(
+        "slice",
+        (x,),
+        like=op,
+        start=tuple(op.ints("start")[d] for d in dims),
+        step=tuple(op.ints("step")[d] for d in dims),
+        shape=tuple(shape[d] for d in dims),
+        dtype=x.dtype,
+    )
+    return part, *_become(op, "broadcast", part.result, shape=shape, dims=dims)
+
+
 def broadcast_nothing(op: Op, sweep: Sweep) -> Rewrite | None:
     """A broadcast that adds no dimension is nothing."""
     return sweep.instead(op, op.operands[0])
@@ -129,6 +161,16 @@ def permute_of_broadcast(op: Op, sweep: Sweep) -> Rewrite | None:
 def cat_of_one(op: Op, sweep: Sweep) -> Rewrite | None:
     """cat([x]) = x"""
     return sweep.instead(op, op.operands[0]) if len(op.operands) == 1 else None
+
+
+def cat_of_the_same(op: Op, sweep: Sweep) -> Rewrite | None:
+    """cat([x, x, ...]) = broadcast(x) along a dimension of 1, if nobody sees the copy"""
+    x, dim = op.inputs[0], op.int("dim")
+    if len(set(op.inputs)) > 1 or x.shape[dim] != 1 or not sweep.is_private(op.result):
+        return None
+    rest = sweep.make("reshape", (x,), like=op, shape=(*x.shape[:dim], *x.shape[dim + 1 :]))
+    dims = tuple(d for d in range(len(x.shape)) if d != dim)
+    return rest, *_become(op, "broadcast", rest.result, shape=op.result.shape, dims=dims)
 
 
 def cat_of_slices(op: Op, sweep: Sweep) -> Rewrite | None:
@@ -163,15 +205,36 @@ def _slice(op: Op, x: Value, start: tuple[int, ...], step: tuple[int, ...]) -> t
     return _become(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
 
 
+def _is_within(op: Op, pad: Op) -> bool:
+    """Whether an op takes a part of what is padded that has none of the padding."""
+    if op.kind != "slice":
+        return False
+    columns = pad.inputs[0].shape, op.result.shape, op.ints("start"), op.ints("step")
+    for width, count, start, step, low in zip(*columns, pad.ints("low"), strict=True):
+        begin = start - low
+        if (begin, step) == (0, 1) and count == width:
+            continue
+        if not (isinstance(width, int) and isinstance(count, int)):
+            return False
+        ends = begin, begin + (count - 1) * step
+        if min(ends) < 0 or max(ends) >= width:
+            return False
+    return True
+
+
 def _same_but(dim: int, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return a[:dim] + a[dim + 1 :] == b[:dim] + b[dim + 1 :]
 
 
+SLICES: tuple[Rule, ...] = (
+    *(slice_whole, slice_twice, slice_of_broadcast),
+    *(slice_of_cat, slice_within_cat, slice_within_pad),
+)
 RULES: dict[str, tuple[Rule, ...]] = {
     "reshape": (same_shape, reshape_twice),
     "permute": (permute_nothing, permute_twice, permute_of_ones, permute_of_broadcast),
-    "slice": (slice_whole, slice_twice, slice_of_cat, slice_within_cat),
+    "slice": SLICES,
     "broadcast": (broadcast_nothing, broadcast_twice),
-    "cat": (cat_of_one, cat_of_slices),
+    "cat": (cat_of_one, cat_of_the_same, cat_of_slices),
     "pad": (pad_nothing,),
 }

@@ -59,9 +59,10 @@ class Block:
             self.owners += 1
         return found
 
-    def moved(self) -> bool:
-        """Whether the storage was resized or put into shared memory: it is no longer ours."""
-        return self.storage.data_ptr() != self.address
+    def changed(self) -> bool:
+        """Whether the storage is no longer ours, resized or put into shared memory, or no longer as
+        new: of what numpy has seen, PyTorch does not change the size."""
+        return self.storage.data_ptr() != self.address or not self.storage.resizable()
 
 
 @dataclass(eq=False)
@@ -89,14 +90,14 @@ class Bucket:
         for k in range(len(lent) - 1, max(-1, len(lent) - 1 - LATEST), -1):
             if lent[k].free():
                 block = lent.pop(k)
-                return None if block.moved() else block
+                return None if block.changed() else block
         return None
 
     def _collect(self) -> bool:
         """Whether any block has come back; what is no longer ours is forgotten."""
         asked = [(block, block.free()) for block in self.lent]
         self.lent = [block for block, free in asked if not free]
-        self.back = [block for block, free in asked if free and not block.moved()]
+        self.back = [block for block, free in asked if free and not block.changed()]
         return bool(self.back)
 
     def all(self) -> list[Block]:

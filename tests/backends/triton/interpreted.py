@@ -99,8 +99,8 @@ def test_graphs(data: st.DataObject):
     assume(all(evaluate(r.type.numel, sizes) <= MOST for op in graph.ops for r in op.results))
     inputs = numbers(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
-    part = partition(graph, misfit, Machine())
-    for a, b in zip(run_partition(part, inputs, sizes, run, exact=True), want, strict=True):
+    part = partition(graph, misfit, Machine(), exact=True)
+    for a, b in zip(run_partition(part, inputs, sizes, run), want, strict=True):
         close(a, b, repr(part))
 
 
