@@ -92,6 +92,14 @@ def test_results_lie_as_eagers(name, layout):
     torch.testing.assert_close(got, expected)
 
 
+def test_a_column_of_a_stack_has_gaps():
+    def last(a, b):
+        return torch.stack([a * 2, a + b, b.exp()], 1)[:, -1]
+
+    a, b = torch.randn(9), torch.randn(9)
+    torch.testing.assert_close(tofuse.compile(last)(a, b), last(a, b), check_stride=True)
+
+
 COPIED = {
     "repeat": lambda x: (x + 1).repeat(2, 1),
     "expand": lambda x: (x + 1).expand(2, 6, 8).reshape(12, 8),

@@ -76,7 +76,8 @@ def slice_of_cat(op: Op, sweep: Sweep) -> Rewrite | None:
     for piece in cat.inputs:
         if at == start[dim]:
             whole = not any(s for k, s in enumerate(start) if k != dim)
-            return sweep.instead(op, piece, copied=True) if whole else None
+            fits = whole and (sweep.is_private(op.result) or _lie_alike(piece, cat.result))
+            return sweep.instead(op, piece, copied=True) if fits else None
         at = piece.shape[dim] + at
     return None
 
@@ -203,6 +204,12 @@ def _become(op: Op, kind: str, x: Value, **attrs: Attr) -> tuple[Op, ...]:
 def _slice(op: Op, x: Value, start: tuple[int, ...], step: tuple[int, ...]) -> tuple[Op, ...]:
     shape, dtype = op.result.shape, op.result.dtype
     return _become(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
+
+
+def _lie_alike(a: Value, b: Value) -> bool:
+    """Whether a step along any dimension of one value is as far in memory as in the other."""
+    places = zip(a.shape, a.layout, b.layout, strict=True)
+    return all(n == 1 or x == y for n, x, y in places)
 
 
 def _is_within(op: Op, pad: Op) -> bool:
