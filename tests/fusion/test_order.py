@@ -4,16 +4,20 @@ import time
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import tofuse
 from tofuse.api import compile_reporting
 from tofuse.config import make_config
 from tofuse.fusion.cost import Machine
+from tofuse.fusion.in_two import in_two
 from tofuse.fusion.order import ordered, peak_bytes, unfused_peak
 from tofuse.fusion.partition import partition
+from tofuse.fusion.storage import storages
 from tofuse.fusion.within import partition_within
 from tofuse.ir.parse import parse_graph
+from tofuse.ir.region import Region
 
 T = 4 * 1000  # bytes of a vector
 
@@ -187,3 +191,38 @@ class Branches(nn.Module):
 
 
 INCEPTION = (nn.MaxPool2d(3, 2), Branches(), nn.MaxPool2d(3, 2, ceil_mode=True), Branches())
+
+
+def rotated(q, v):
+    """Vectors turned by quaternions."""
+    w, x, y, z = F.normalize(q, dim=-1).unbind(-1)
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    turn = torch.stack([e for row in rows for e in row], -1).view(*q.shape[:-1], 3, 3)
+    return (turn @ v[..., None])[..., 0]
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_what_holds_a_little_too_much_is_not_taken_apart_op_by_op():
+    q, v = (torch.randn(4096, n, requires_grad=True) for n in (4, 3))
+    forward, backward = tofuse.explain(rotated)(q, v).graphs
+    assert forward.peak_bytes <= forward.eager_peak_bytes
+    assert len(forward.regions) <= 4 and len(backward.regions) <= 10  # of 136 ops
+
+
+def test_where_a_kernel_is_cut():
+    """What it alone reads is gone when the second part makes its results."""
+    g = parse_graph("""graph(x: f32[100,10]) {
+  s = sum(x, dims=(1,)) : f32[100]
+  e = exp(s) : f32[100]
+  b = broadcast(e, shape=(100, 20), dims=(0,)) : f32[100,20]
+  d = neg(b) : f32[100,20]
+  return d
+}""")
+    region, places = Region("r", g.ops, (g.ops[-1].result,)), storages(g)
+    first, second = frozenset(("s",)), frozenset(("e", "d"))
+    assert in_two(region, {g.inputs[0]}, places) == frozenset((first, second))
+    assert in_two(region, set(), places) is None

@@ -81,10 +81,18 @@ class Groups:
         return result
 
 
-def both_in_one(a: Group, b: Group, sets: Iterable[frozenset[str]]) -> bool:
-    """Whether both groups have results that one of these sets of names has."""
-    first, second = ({v.name for op in g.ops for v in op.results} for g in (a, b))
-    return any(first & names and second & names for names in sets)
+class Splits:
+    """Results of ops, by name, in parts: no kernel makes some of two parts of one split."""
+
+    def __init__(self, splits: Iterable[Iterable[frozenset[str]]] = ()) -> None:
+        self.part_of = [{n: k for k, part in enumerate(s) for n in part} for s in splits]
+
+    def part(self, a: Group, b: Group) -> bool:
+        """Whether that keeps two groups from being one."""
+        if not self.part_of:
+            return False
+        names = [v.name for g in (a, b) for op in g.ops for v in op.results]
+        return any(len({of[n] for n in names if n in of}) > 1 for of in self.part_of)
 
 
 def _bring_together(a: Group, b: Group) -> None:

@@ -23,12 +23,14 @@ def ordered(part: Partition, held: frozenset[str] = frozenset()) -> Partition:
 
 @dataclass(frozen=True)
 class Peak:
-    """The most bytes of results, returned or not, held at once; the region that runs then; and of
-    those before it, the ones whose results nobody has read by then: how many bytes fewer would
-    be held if these were made later, from what their regions read."""
+    """The most bytes of results, returned or not, held at once; the region that runs then, and
+    what it reads as the last one; and of those before it, the ones whose results nobody has read
+    by then: how many bytes fewer would be held if these were made later, from what their regions
+    read."""
 
     nbytes: int
     region: Region | None
+    last: frozenset[Value]
     early: tuple[tuple[Region, int], ...]
 
 
@@ -36,7 +38,9 @@ def peak_of(part: Partition, held: frozenset[str] = frozenset()) -> Peak:
     """`held` names inputs that live for these regions alone."""
     lives = _Lives(part, held)
     nbytes, region = lives.peak(part.regions)
-    return Peak(nbytes, region, lives.early_at(region) if region else ())
+    if region is None:
+        return Peak(nbytes, None, frozenset(), ())
+    return Peak(nbytes, region, lives.last_read(region), lives.early_at(region))
 
 
 def peak_bytes(part: Partition, held: frozenset[str] = frozenset()) -> int:
@@ -115,6 +119,12 @@ class _Lives:
                 waiting[v] -= 1
             held -= sum(_nbytes(v) for v in self._dead(r, waiting))
         return most, running
+
+    def last_read(self, region: Region) -> frozenset[Value]:
+        """See `Peak.last`."""
+        after = set(self.part.regions[self.part.regions.index(region) + 1 :])
+        read = [v for v in self.reads[region] if v not in self.kept]
+        return frozenset(v for v in read if after.isdisjoint(self.readers[v]))
 
     def early_at(self, region: Region) -> tuple[tuple[Region, int], ...]:
         """See `Peak.early`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.fusion.alike import likeness
@@ -11,9 +11,10 @@ from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Cost, traffic_us
 from tofuse.fusion.epilogues import fold_epilogues
-from tofuse.fusion.groups import Group, Groups, both_in_one, reading, roots, sources_of
+from tofuse.fusion.groups import Group, Groups, Splits, reading, roots, sources_of
 from tofuse.fusion.halves import rounded_halves
 from tofuse.fusion.hosts import device_of, with_hosts
+from tofuse.fusion.in_two import Split
 from tofuse.fusion.joins import Windows, dear_join, is_join
 from tofuse.fusion.lower import lower
 from tofuse.fusion.materialise import materialise
@@ -43,7 +44,7 @@ def partition(
     fits: Fits,
     machine: Machine,
     fuel: int | None = None,
-    apart: frozenset[frozenset[str]] = frozenset(),
+    apart: Collection[Split] = (),
     fits_gpu: Fits | None = None,
     costs: Costs | None = None,
     known: Answers | None = None,
@@ -52,28 +53,24 @@ def partition(
 ) -> Partition:
     """Regions in an order that runs. Deterministic: depends on the program alone.
 
-    With `fuel` only so many merges are made, the first ones of those made without. Of the ops whose
-    results a set of `apart` names, no two are in one kernel. Kernels for GPUs are asked of
-    `fits_gpu`, else their ops stay apart. Those for the CPU whose loops serve a part of them badly
-    are weighed by `costs`, merge by merge. What is asked is noted in `known`. Without `placing`
-    pieces of a cat have their own memory, until it copies them. `exact`: halves round at every op.
+    With `fuel` only so many merges are made, the first ones of those made without. No kernel has
+    results of two parts of a split in `apart`. Kernels for GPUs are asked of `fits_gpu`, else their
+    ops stay apart. Those for the CPU whose loops serve a part of them badly are weighed by `costs`,
+    merge by merge. What is asked is noted in `known`. Without `placing` pieces of a cat have their
+    own memory, until it copies them. `exact`: halves round at every op.
     """
-    ask, known = Judges(fits, fits_gpu, costs, exact), {} if known is None else known
-    part = _cut(place_pieces(graph, placing), ask, machine, None, apart, known)
+    ask, splits = Judges(fits, fits_gpu, costs, exact), Splits(apart)
+    known = {} if known is None else known
+    part = _cut(place_pieces(graph, placing), ask, machine, None, splits, known)
     again = fold_epilogues(part)
     again = place_stored(again, part) if placing else again
     if again is not part.graph or fuel is not None:
-        part = _cut(again, ask, machine, fuel, apart, known)
+        part = _cut(again, ask, machine, fuel, splits, known)
     return part
 
 
 def _cut(
-    graph: Graph,
-    fits: Judges,
-    machine: Machine,
-    fuel: int | None,
-    apart: frozenset[frozenset[str]],
-    known: Answers,
+    graph: Graph, fits: Judges, machine: Machine, fuel: int | None, apart: Splits, known: Answers
 ) -> Partition:
     storage = storages(graph)
     real = own_ranges(materialise(graph, storage))
@@ -91,7 +88,7 @@ class _Partitioner:
     fits: Judges
     machine: Machine
     fuel: int | None
-    apart: frozenset[frozenset[str]]
+    apart: Splits
     known: Answers
     storage: dict[Value, Strided]
     halves: frozenset[str]
@@ -254,7 +251,7 @@ class _Partitioner:
             return f"library call: {consumer.kind}, its epilogue, is in the next kernel"
         if a.library or b.library:
             return "library call"
-        if self.apart and both_in_one(a, b, self.apart):
+        if self.apart.part(a, b):
             return "together they would hold more memory than eager"
         if kept_apart(producer, consumer):
             return "kept apart by no_fuse"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from tofuse.fusion.cost import Machine
+from tofuse.fusion.in_two import Split, in_two
 from tofuse.fusion.neighbours import neighbours
 from tofuse.fusion.order import Peak, ordered, peak_of
 from tofuse.fusion.partition import Answers, partition
@@ -10,9 +13,10 @@ from tofuse.fusion.weigh import Costs, Fits
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition
 
+SMALL = 1 << 20  # bytes above the limit for which no kernel is worth taking apart wholly
 ROUNDS = 6  # of taking kernels apart; few programs need one
 
-Apart = frozenset[frozenset[str]]  # names of results of ops, no two of a set in one kernel
+Apart = frozenset[Split]
 
 
 def partition_within(
@@ -32,53 +36,77 @@ def partition_within(
     less; and merges are not weighed one by one: what is fused needs no memory between.
     If that is not enough, kernels are taken apart. One with several results makes them at once,
     where eager makes one after the other: first those that hold what nobody reads yet at the peak,
-    a kernel for each result; then the kernel that runs at the peak, an op at a time. `held` names
-    inputs that live for these regions alone.
+    a kernel for each result; then the kernel that runs at the peak, in two. Where more than little
+    is missing then, it is taken apart an op at a time, if that is enough. `held` names inputs that
+    live for these regions alone.
     """
 
-    def cut(apart: Apart, weigh: Costs | None, known: Answers) -> tuple[Partition, Peak]:
-        ask = fits_gpu, weigh, known, placing, exact
+    def cut(apart: Apart) -> tuple[Partition, Peak]:
+        ask = fits_gpu, costs, known, placing, exact
         part = ordered(partition(graph, fits, machine, fuel, apart, *ask), held)
         return part, peak_of(part, held)
 
     graph = neighbours(graph)
-    apart: Apart = frozenset()
     known: Answers = {}
     placing = True
-    best, least = cut(apart, costs, known)
+    best, least = cut(frozenset())
     if limit is None or least.nbytes <= limit:
         return best
     if best.parts:
         placing = False
-        part, peak = cut(apart, costs, known)
+        part, peak = cut(frozenset())
         placing = peak.nbytes >= least.nbytes
         if not placing:
             best, least = part, peak
-    whole: Answers = {}
-    part, peak = cut(apart, None, whole)
+    weighed = costs, known
+    costs, known = None, {}
+    part, peak = cut(frozenset())
     if peak.nbytes < least.nbytes:
-        best, least, costs, known = part, peak, None, whole
-    peak = least
+        best, least = part, peak
+    else:
+        costs, known = weighed
+    found, peak = _taken_apart(cut, best, least, limit, True)
+    if peak.nbytes > limit + SMALL:
+        wholly, lower = _taken_apart(cut, found, peak, limit, False)
+        found = wholly if lower.nbytes <= limit + SMALL else found
+    return found
+
+
+def _taken_apart(
+    cut: Callable[[Apart], tuple[Partition, Peak]],
+    best: Partition,
+    least: Peak,
+    limit: int,
+    gently: bool,
+) -> tuple[Partition, Peak]:
+    """The best of some rounds of taking kernels apart that hold too much."""
+    part, peak = best, least
+    apart: Apart = frozenset()
     for _ in range(ROUNDS):
-        more = _culprits(peak, peak.nbytes - limit)
+        more = _culprits(part, peak, peak.nbytes - limit, gently)
         if least.nbytes <= limit or more <= apart:
             break
         apart |= more
-        part, peak = cut(apart, costs, known)
+        part, peak = cut(apart)
         if peak.nbytes < least.nbytes:
             best, least = part, peak
-    return best
+    return best, least
 
 
-def _culprits(peak: Peak, excess: int) -> Apart:
+def _culprits(part: Partition, peak: Peak, excess: int, gently: bool) -> Apart:
     """Kernels by what they hold too early, until that is the excess; the one at the peak if not."""
-    found: set[frozenset[str]] = set()
+    found: set[Split] = set()
     for region, nbytes in peak.early:
-        results = {v.name for v in region.outputs}
+        results = [v.name for v in region.outputs]
         if excess > 0 and not region.library and len(results) > 1:
-            found.add(frozenset(results))
+            found.add(_each(results))
             excess -= nbytes
     at = peak.region
     if excess > 0 and at is not None and not at.library and len(at.ops) > 1:
-        found.add(frozenset(v.name for op in at.ops for v in op.results))
+        halves = in_two(at, peak.last, part.storage) if gently else None
+        found.add(halves or _each(v.name for op in at.ops for v in op.results))
     return frozenset(found)
+
+
+def _each(names: Iterable[str]) -> Split:
+    return frozenset(frozenset((name,)) for name in names)
