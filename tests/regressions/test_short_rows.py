@@ -24,6 +24,16 @@ def test_rows_of_a_few_elements(rows, length, dtype):
 
 
 @pytest.mark.parametrize("dtype", LOOSE)
+@pytest.mark.parametrize("length", [11, 13, 17, 18, 21, 24, 27, 32])
+def test_rows_side_by_side(length, dtype):
+    for rows in (1, 33, 1009):
+        x = torch.randn(rows, length).to(dtype).requires_grad_()
+        x.data[0, 0], x.data[-1, -1] = 30, -30
+        for program in (folded_twice, lambda x: x.log_softmax(-1), lambda x: x.softmax(-1)):
+            assert_as_eager(program, x, rtol=LOOSE[dtype], atol=LOOSE[dtype])
+
+
+@pytest.mark.parametrize("dtype", LOOSE)
 @pytest.mark.parametrize("a, b, c", [(3, 5, 7), (1, 1, 1), (17, 33, 2), (0, 4, 3), (64, 65, 31)])
 def test_pairs_of_rows_and_middle_axes(a, b, c, dtype):
     x, y = (torch.randn(s).to(dtype).requires_grad_() for s in ((c, a), (b, c)))

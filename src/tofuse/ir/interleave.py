@@ -8,7 +8,7 @@ from typing import Union
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.kernel import Affine, Kernel, Load, Stmt, Store
 
-MOST = 16  # elements side by side
+MOST = 32  # elements side by side
 Access = Union[Load, Store]  # noqa: UP007
 
 

@@ -33,9 +33,9 @@ from tofuse.ir.schedule import Target
 LEAST = 16  # elements along the axis that vectors then run along
 SHORT = 8  # elements that are written out in any case; more are if they are reduced twice
 FEW = 4  # of a longer row, as of a matrix; so are these
-DEAREST = 7  # shuffles of a vector of those
+DEAREST = 13  # shuffles of a row of those
 PIECES = 2  # or if guards tell so many of them apart
-MOST = 256  # statements
+MOST = 512  # statements
 MASKED = 4096  # of which most are of other places
 
 
@@ -73,7 +73,7 @@ def _folds_twice(kernel: Kernel, axis: str, step: int, target: Target) -> bool:
     folds = sum(1 for s in kernel.body if isinstance(s, Reduce) and axis in s.over)
     places = [s.index for s in kernel.body if isinstance(s, (Load, Store)) and axis in s.index.axes]
     side_by_side = all(p.coefficient(axis) == 1 for p in places)
-    whole = count == step <= target.lanes and shuffles(count) <= DEAREST
+    whole = count == step <= 2 * target.lanes and count * shuffles(count) <= DEAREST * target.lanes
     return folds > 1 and side_by_side and whole
 
 
