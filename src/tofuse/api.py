@@ -289,6 +289,7 @@ def _backend(config: Config, keep: Keep) -> Backend:
         memory_budget=config.memory_budget,
         refused=left.refused,
         failed=left.failed,
+        specialize=config.specialize and keep is unheard,
     )
     if config.tune != "measure":
         return backend
@@ -396,5 +397,4 @@ def _leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(tree)
-    return [t for t in leaves if isinstance(t, torch.Tensor)]
+    return [t for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]

@@ -20,6 +20,7 @@ class Config:
     """How to compile. Every field is an option of `tofuse.compile`."""
 
     dynamic: bool | None = None  # sizes as symbols: True all, False none, None as torch decides
+    specialize: bool = True  # where sizes are symbols: those that keep coming get their own program
     capture: str = "dynamo"  # "trace": once as a pure function; see tofuse.capture.trace
     fullgraph: bool = False  # a graph break is an error
     precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
@@ -53,13 +54,15 @@ def make_config(options: Mapping[str, Option]) -> Config:
     tune = options.get("tune", os.environ.get("TOFUSE_TUNE")) or "off"
     if tune not in ("off", "measure"):
         raise OptionError(f"tune is 'off' or 'measure', not {tune!r}")
+    fuel = _fuel(options.get("fuel"))
     return Config(
         dynamic=None if options.get("dynamic") is None else _flag(options, "dynamic"),
+        specialize=_flag(options, "specialize", default=True) and fuel is None,  # counted once
         capture=str(capture),
         fullgraph=_flag(options, "fullgraph"),
         precision=str(precision),
         verify=_flag(options, "verify"),
-        fuel=_fuel(options.get("fuel")),
+        fuel=fuel,
         strict=_flag(options, "strict"),
         show=_stages(options.get("show", os.environ.get("TOFUSE_SHOW"))),
         pool_bytes=_pool_bytes(options),
@@ -72,8 +75,8 @@ def make_config(options: Mapping[str, Option]) -> Config:
     )
 
 
-def _flag(options: Mapping[str, Option], name: str) -> bool:
-    value = options.get(name, False)
+def _flag(options: Mapping[str, Option], name: str, *, default: bool = False) -> bool:
+    value = options.get(name, default)
     if not isinstance(value, bool):
         known = "True, False or None" if name == "dynamic" else "True or False"
         raise OptionError(f"{name} is {known}, not {value!r}")

@@ -65,6 +65,12 @@ from tofuse.tuning import Choice, Workshop, as_chosen, tune
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
 
 
+OPEN = (
+    "sizes are symbols, and figures those of the first call's; sizes that keep coming are compiled"
+    " for by themselves, unless specialize=False"
+)
+
+
 def unheard(report: GraphReport) -> None:
     """Where nobody asks for a report."""
 
@@ -81,6 +87,8 @@ def compile_graph(
     except CaptureError as e:
         keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
         return graph_runner(gm)
+    if captured.symbols:
+        captured = replace(captured, notes=(*captured.notes, OPEN))
     run, recorded = _compile(captured, phase, config, keep)
     given = gradients(captured) if phase == "backward" else None
     if given is not None and given.expected:
@@ -233,7 +241,7 @@ def compile_text(text: str, config: Config, keep: Keep = unheard) -> Run:
     values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
     names = sorted({s for v in values for d in (*v.shape, *v.layout) for s in symbols_of(d)})
     arguments: tuple[Value | Dim, ...] = (*graph.inputs, *(symbol(s) for s in names))
-    places = {s: ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
+    places = {str(s): ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
     captured = Captured(graph, arguments, graph.outputs, (), places)
     return compile_captured(captured, graph.name, config, keep)
 

@@ -13,6 +13,7 @@ from torch._dynamo.eval_frame import innermost_fn
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx import GraphModule
 
+from tofuse.capture.by_size import by_size
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.collector import collector_paused
 from tofuse.capture.counted import counted_first
@@ -46,6 +47,7 @@ def aot_backend(
     programs: Programs | None = None,
     refused: Callable[[str], None] = lambda reason: None,
     failed: Callable[[Exception], None] | None = None,
+    specialize: bool = False,
 ) -> Backend:
     """A backend for `torch.compile` that hands every ATen graph to `compile_graph`.
 
@@ -54,25 +56,29 @@ def aot_backend(
     Backward graphs are compiled when first needed, or at once where sizes are symbolic.
 
     PyTorch runs the program itself where it may not be compiled, and `refused` is told why; or
-    where AOTAutograd fails and `failed`, which is told of the error, does not raise.
+    where AOTAutograd fails and `failed`, which is told of the error, does not raise. With
+    `specialize`, sizes that are symbols may be numbers to a later graph.
     """
 
     capture = _Capture(compile_graph, own_random, memory_budget, claims, programs)
 
     @collector_paused()
-    def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-        reason = refusal(gm, example_inputs)
-        if reason is not None:
-            refused(reason)
-            return gm.forward
+    def build(gm: GraphModule, inputs: Sequence[object]) -> Run:
         pass_through_dropout(gm)
         hide_resizing(gm)
         gather_positions(gm)
         write_by_mask(gm)
         resize_whole(gm)
+        compiled = guard_overlaps(gm, capture.run(*channels_last(gm), inputs))
+        return leave_forward_derivatives(gm, compiled)
+
+    def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
+        reason = refusal(gm, example_inputs)
+        if reason is not None:
+            refused(reason)
+            return gm.forward
         try:
-            compiled = guard_overlaps(gm, capture.run(*channels_last(gm), example_inputs))
-            return leave_forward_derivatives(gm, compiled)
+            return by_size(gm, example_inputs, build) if specialize else build(gm, example_inputs)
         except TorchDynamoException:
             raise  # to Dynamo
         except Exception as error:

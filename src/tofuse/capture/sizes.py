@@ -30,12 +30,14 @@ class Sizes:
 
     What is no polynomial (`s0 // 2`) becomes a symbol of its own, whose source is the text of a
     Python expression over the others: `("expr:s0 // 2", 0, 0)`. Such a symbol may be 0 or 1.
+    What a symbol is at the first call is its guess.
     """
 
     def __init__(self) -> None:
         self.sources: dict[str, Source] = {}
+        self._guesses: dict[sympy.Symbol, int] = {}
         self._derived: dict[sympy.Expr, SymDim] = {}
-        self._composite: list[tuple[sympy.Expr, Source]] = []
+        self._composite: list[tuple[sympy.Expr, Source, int | None]] = []
 
     def learn_argument(self, index: int, value: torch.SymInt) -> None:
         """Note that the flat argument `index` is an integer of this value."""
@@ -50,7 +52,7 @@ class Sizes:
 
     def solve(self) -> None:
         """Find symbols that occur only inside expressions, such as `s0` in an extent `2*s0 + 1`."""
-        for expr, source in self._composite:
+        for expr, source, guess in self._composite:
             unknown = [s for s in expr.free_symbols if s.name not in self.sources]
             if len(unknown) != 1 or not expr.is_polynomial(unknown[0]):
                 continue
@@ -59,6 +61,8 @@ class Sizes:
                 factor, rest = map(int, coefficients)
                 whole = self._fresh(source)
                 self.sources[unknown[0].name] = (f"expr:({whole} - {rest}) // {factor}", 0, 0)
+                if guess is not None:
+                    self._guesses[unknown[0]] = (guess - rest) // factor
 
     def dim(self, value: Sized) -> Dim:
         """A size as a Dim; CaptureError where nothing at run time tells its symbols."""
@@ -86,18 +90,21 @@ class Sizes:
     def _learn(self, value: Sized, source: Source) -> None:
         if isinstance(value, int):
             return
-        expr = _expression(value)
-        if isinstance(expr, sympy.Symbol):
-            self.sources.setdefault(expr.name, source)
-        else:
-            self._composite.append((expr, source))
+        expr, hint = _expression(value), value.node.hint
+        guess = hint if isinstance(hint, int) else None  # a ragged size has another
+        if not isinstance(expr, sympy.Symbol):
+            self._composite.append((expr, source, guess))
+            return
+        self.sources.setdefault(expr.name, source)
+        if guess is not None:
+            self._guesses.setdefault(expr, guess)
 
     def _walk(self, expr: sympy.Expr) -> Dim:
         if isinstance(expr, sympy.Integer):
             return int(expr)
         if isinstance(expr, sympy.Symbol):
             self._check(expr)
-            return symbol(expr.name)
+            return symbol(expr.name, self._guesses.get(expr))
         if isinstance(expr, sympy.Add):
             total: Dim = 0
             for term in expr.args:
@@ -109,7 +116,8 @@ class Sizes:
             return product([self._walk(expr.base)] * int(expr.exp))
         if expr not in self._derived:
             name = self._fresh((f"expr:{self._print(expr)}", 0, 0))
-            self._derived[expr] = SymDim((((name,), 1),))
+            guess = expr.subs(self._guesses)
+            self._derived[expr] = symbol(name, int(guess) if guess.is_Integer else None)
         return self._derived[expr]
 
     def _print(self, expr: sympy.Expr) -> str:

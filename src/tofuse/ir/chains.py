@@ -7,7 +7,7 @@ and only the last takes what is left.
 
 from __future__ import annotations
 
-from tofuse.ir.dims import Dim, hint, product
+from tofuse.ir.dims import Dim, fixed, product
 from tofuse.ir.kernel import Kernel, Reduce
 from tofuse.ir.schedule import Schedule
 
@@ -19,7 +19,7 @@ UNKNOWN = 1 << 20  # steps of a size that is not known
 def stages(steps: Dim) -> int:
     """Accumulators before the last one."""
     count, most = 0, FIRST
-    while hint(steps, UNKNOWN) > most:
+    while fixed(steps, UNKNOWN) > most:
         count, most = count + 1, most * NEXT
     return count
 
@@ -40,5 +40,5 @@ def steps_of(kernel: Kernel, schedule: Schedule, r: Reduce) -> Dim:
     strips = {lp.axis: lp.strip for lp in schedule.loops if lp.strip}
     steps = [kernel.extent(a) for a in r.over if a != inner]
     if inner in r.over and inner in strips:
-        steps.append(-(-hint(kernel.extent(inner), UNKNOWN) // strips[inner]))
+        steps.append(-(-fixed(kernel.extent(inner), UNKNOWN) // strips[inner]))
     return product(steps)

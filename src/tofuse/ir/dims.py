@@ -6,7 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-Monomial = tuple[str, ...]
+LEAST = 2  # of a guess: where strides have an order, so have their guesses
+
+
+class Symbol(str):
+    """The name of a size, and the size it had at the first call, where that is known.
+
+    Symbols of one name are equal, whatever is guessed of them: a guess chooses between programs
+    that are right for every size.
+    """
+
+    guess: int | None = None
+
+
+Monomial = tuple[Symbol, ...]
 
 
 @dataclass(frozen=True)
@@ -46,9 +59,13 @@ class SymDim:
 Dim = Union[int, SymDim]  # noqa: UP007  (an alias evaluated at run time on Python 3.10)
 
 
-def symbol(name: str) -> SymDim:
-    """The dimension that is the symbol `name`."""
-    return SymDim((((name,), 1),))
+def symbol(name: str, guess: int | None = None) -> SymDim:
+    """The dimension that is the symbol `name`; a `Symbol` keeps its guess."""
+    made = name if isinstance(name, Symbol) else Symbol(name)
+    if guess is not None:
+        made = Symbol(name)
+        made.guess = max(LEAST, guess)
+    return SymDim((((made,), 1),))
 
 
 def exact_div(a: Dim, b: Dim) -> Dim | None:
@@ -104,11 +121,22 @@ def substitute_dim(dim: Dim, name: str, by: Dim) -> Dim:
 
 
 def hint(dim: Dim, default: int = 64) -> int:
-    """A guess at a size for heuristics: every unknown symbol counts as `default`."""
-    return dim if isinstance(dim, int) else evaluate(dim, dict.fromkeys(symbols_of(dim), default))
+    """A guess at a size for heuristics: every symbol counts as what is guessed, or `default`.
+
+    Never for what must hold for every size: see `fixed`.
+    """
+    if isinstance(dim, int):
+        return dim
+    known: dict[str, int] = {s: default if s.guess is None else s.guess for s in symbols_of(dim)}
+    return evaluate(dim, known)
 
 
-def symbols_of(dim: Dim) -> tuple[str, ...]:
+def fixed(dim: Dim, otherwise: int) -> int:
+    """A size that is a number; `otherwise` for one that may be another at the next call."""
+    return dim if isinstance(dim, int) else otherwise
+
+
+def symbols_of(dim: Dim) -> tuple[Symbol, ...]:
     """The symbols in `dim`, sorted."""
     if isinstance(dim, int):
         return ()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tofuse.ir.dims import hint, known_multiple
+from tofuse.ir.dims import fixed, hint, known_multiple
 from tofuse.ir.interleave import is_spaced
 from tofuse.ir.kernel import (
     Affine,
@@ -231,7 +231,7 @@ def _strip(
         near = 8 * extent * math.prod(hint(kernel.extent(a)) for a in others) <= target.l2_bytes
         widest = MOST_COLUMNS if near else COLUMN_STRIP
         return min(widest, -(-per_thread // unit) * unit)
-    if vector in facts.reduced and extent > 2 * STRIP:
+    if vector in facts.reduced and fixed(kernel.extent(vector), 1 << 20) > 2 * STRIP:
         return STRIP
     rows = 1
     for a in outer:

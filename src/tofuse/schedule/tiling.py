@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.ir.dims import hint, product
+from tofuse.ir.dims import fixed, hint, product
 from tofuse.ir.kernel import Affine, Compute, Kernel, Load, Reduce, Store, Take, iteration_axes
 from tofuse.ir.tiles import GpuTarget, Tile, Tiling
 from tofuse.schedule.legal import Unschedulable
@@ -64,7 +64,7 @@ def _groups(kernel: Kernel) -> list[_Group]:
             if all(p.coefficient(a) != 0 for a in axes):
                 axes = sorted(axes, key=lambda a, p=p: -hint(p.coefficient(a)))  # type: ignore[misc]
         extent = product(kernel.extent(a) for a in axes)
-        size, known = hint(extent, UNKNOWN), isinstance(extent, int)
+        size, known = fixed(extent, UNKNOWN), isinstance(extent, int)
         in_reduction = bool(reductions) and any(key)
         groups.append(_Group(tuple(axes), size, known, in_reduction, vector in axes))
     return sorted(groups, key=lambda g: (g.contiguous, across in g.axes))
@@ -77,7 +77,7 @@ def _axis_order(kernel: Kernel) -> tuple[list[str], str | None, str | None]:
     for s in kernel.body:
         if isinstance(s, (Load, Store, Take)):
             points = product(kernel.extent(a) for a in runs[s])
-            weights.append((s.index, hint(points, UNKNOWN) * (1 + isinstance(s, Store))))
+            weights.append((s.index, fixed(points, UNKNOWN) * (1 + isinstance(s, Store))))
 
     def stride(axis: str) -> float:
         steps = [(abs(hint(i.coefficient(axis))), w) for i, w in weights]
@@ -93,13 +93,13 @@ def _axis_order(kernel: Kernel) -> tuple[list[str], str | None, str | None]:
     order = sorted((a.name for a in kernel.axes), key=lambda a: (-stride(a), a))
     if not order:
         return [], None, None
-    vector = max(order, key=lambda a: (score(a), min(64, hint(kernel.extent(a), 64)), a))
+    vector = max(order, key=lambda a: (score(a), min(64, fixed(kernel.extent(a), 64)), a))
     order = [a for a in order if a != vector] + [vector]
     for index, _ in weights:
         if index.coefficient(vector) in (0, 1):
             continue
         for axis in index.axes:
-            sides = [hint(kernel.extent(a), UNKNOWN) for a in (axis, vector)]
+            sides = [fixed(kernel.extent(a), UNKNOWN) for a in (axis, vector)]
             if axis != vector and index.coefficient(axis) == 1 and min(sides) >= 16:
                 return order, vector, axis
     return order, vector, None

@@ -9,7 +9,7 @@ from tofuse.backends.llvm.arrays import fold_array
 from tofuse.backends.llvm.reduce import Cell, fold_stage
 from tofuse.backends.llvm.registers import Frame
 from tofuse.ir.chains import FIRST, due, is_cut, stages, steps_of
-from tofuse.ir.dims import Dim, hint
+from tofuse.ir.dims import Dim, fixed
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.loops import Accumulate, Do, For, Nest, Node
 from tofuse.ir.schedule import Loop
@@ -89,7 +89,7 @@ class Chains:
         for lp in self.loops(r):
             if lp.strip and lp.axis != inner:
                 continue  # the loop inside the tile has the index
-            trips = hint(self.nest.kernel.extent(lp.axis), 0)
+            trips = fixed(self.nest.kernel.extent(lp.axis), 0)
             at = frame.index[lp.axis]
             if lp.strip:
                 at = f.let(f"sdiv i64 {frame.tiles[lp.axis]}, {lp.strip}")

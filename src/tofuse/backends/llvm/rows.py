@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import fixed
 from tofuse.ir.kernel import Compute, Iota, Load, Reduce, Store
 from tofuse.ir.loops import Do, For, Nest
 
@@ -37,7 +37,7 @@ def rows_at_once(nest: Nest, node: For) -> Rows | None:
     )
     saved = any(not isinstance(s, Store) and s.name in nest.saved for s in found)
     fits = plain and not saved and len(found) == len(inner.body) <= MOST
-    long = hint(nest.kernel.extent(axis), 1 << 20) >= 4 * AT_ONCE
+    long = fixed(nest.kernel.extent(axis), 1 << 20) >= 4 * AT_ONCE
     return Rows(axis, AT_ONCE) if fits and long else None
 
 
