@@ -216,3 +216,22 @@ def test_a_footprint_a_little_over_the_shared_cache_is_partly_in_it():
 
 def test_sine_is_cheaper_than_the_error_function():
     assert cost(pointwise(10_000, "sin")).work_us < cost(pointwise(10_000, "erf")).work_us
+
+
+def rows_side_by_side(rows: int, columns: int) -> Kernel:
+    """The sum of each row, its columns written out."""
+    loads = "".join(f"  v{k} = load x[({columns})*i + {k}] : f32\n" for k in range(columns))
+    sums = "".join(
+        f"  s{k} = add {f's{k - 1}' if k > 1 else 'v0'} v{k} of f32 : f32\n"
+        for k in range(1, columns)
+    )
+    head = f"kernel k(x: in f32, y: out f32) over i:{rows}"
+    return kernel(f"{head} {{\n{loads}{sums}  store y[i] s{columns - 1} : f32\n}}")
+
+
+def test_neighbours_are_moved_together_and_all_of_them_count():
+    for columns in (3, 8, 16, 24):
+        c = cost(rows_side_by_side(100_000, columns))
+        assert c.nbytes == 4 * 100_000 * (columns + 1)
+        flat = cost(pointwise(100_000 * columns))
+        assert flat.traffic_us / 2 < c.traffic_us < flat.traffic_us  # it writes less, no more

@@ -5,23 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Union
 
-from tofuse.fusion.guarded import shares, touched
+from tofuse.fusion.guarded import shares
+from tofuse.fusion.spans import Access, Spans
 from tofuse.ir.dims import hint, product
-from tofuse.ir.interleave import groups, is_spaced, shuffles
-from tofuse.ir.kernel import (
-    Affine,
-    Compute,
-    Kernel,
-    Load,
-    Reduce,
-    Stmt,
-    Store,
-    Take,
-    Uniform,
-    iteration_axes,
-)
+from tofuse.ir.interleave import is_spaced, shuffles
+from tofuse.ir.kernel import Compute, Load, Reduce, Stmt, Store, Take, Uniform, iteration_axes
 from tofuse.ir.loops import Do, For, Nest, Node, Phase, Restore
 from tofuse.ir.machine import Machine
 from tofuse.ir.schedule import Loop
@@ -36,7 +25,6 @@ SHORT_ROW, UNFORESEEN_NS = 512, 1.5  # bytes of a row that ends unnoticed; what 
 SHUFFLE = 2  # cheap ops that one of a vector takes
 FEW_LINES = 512  # strided lines that stay in the nearest cache from one loop to the next
 PARTLY = (0.75, 1.25)  # of the shared cache: between, part of what is read again is still there
-Access = Union[Load, Store, Take]  # noqa: UP007
 
 
 @dataclass(frozen=True)
@@ -57,7 +45,7 @@ class Cost:
 
 
 def nest_cost(nest: Nest, machine: Machine) -> Cost:
-    """The cost of a scheduled kernel, every unknown size being 64."""
+    """The cost of a scheduled kernel, every symbol being what it was first."""
     return _Estimate(nest, machine).run()
 
 
@@ -67,7 +55,7 @@ def tiles_us(program: TileProgram, machine: Machine) -> float:
     Arithmetic is not reckoned, nor rows that are read again. It is a prediction for the report;
     decisions for GPUs do not rest on it.
     """
-    touched = sum(_span(s, program.kernel) for s in _first_accesses(program.kernel))
+    touched = sum(Spans(program.kernel).of_buffers().values())
     passed = sum(2 * hint(w.elements) * w.dtype.itemsize for w in program.workspaces)
     return len(program.nests) * machine.launch_us + traffic_us(machine, touched + passed)
 
@@ -125,21 +113,23 @@ class _Estimate:
     values: Mapping[str, frozenset[str]] = field(default_factory=dict)  # axes each depends on
     phase: int = 0
     shares: dict[Stmt, float] = field(default_factory=dict)  # of the points that need it
-    beside: frozenset[Access] = frozenset()  # made or read together with their neighbours
+
+    def __post_init__(self) -> None:
+        schedule = self.nest.schedule
+        self.inside = [lp.axis for lp in schedule.loops[-1:] if schedule.vector > 1]
+        self.spans = Spans(self.nest.kernel, *self.inside)
 
     def run(self) -> Cost:
         kernel, schedule, machine = self.nest.kernel, self.nest.schedule, self.machine
         self.values, _ = iteration_axes(kernel)
         strips = {lp.axis for lp in schedule.loops if lp.strip}
-        inside = [lp.axis for lp in schedule.loops[-1:] if schedule.vector > 1]
-        self.beside = frozenset(groups(kernel.body, inside[0])) if inside else frozenset()
         around = [lp.axis for lp in schedule.loops[:-1] if lp.axis not in strips]
-        self.shares = shares(kernel, (*inside, *around))
+        self.shares = shares(kernel, (*self.inside, *around))
         points = hint(product(a.extent for a in kernel.axes))
         worth = min(machine.threads, threads_worth(points, kernel_work(kernel)))
         total = even = machine.launch_us * 1e3
         work, traffic, widest = 0.0, 0.0, 1
-        spans = {s.buffer: _span(s, kernel) for s in _first_accesses(kernel)}
+        spans = self.spans.of_buffers()
         footprint = sum(spans.values())
         past = frozenset(b.name for b in kernel.buffers if b.role == "stream")
         cached = sum(span for name, span in spans.items() if name not in past)
@@ -269,7 +259,8 @@ class _Estimate:
         vector = around[-1].axis if self._in_vectors(around) else None
         step = abs(hint(stmt.index.coefficient(vector))) if vector else 0
         moving = isinstance(stmt, Take) and vector in self.values[stmt.by]
-        kind = "gather" if moving else "strided" if step > 1 and stmt not in self.beside else "load"
+        beside = stmt in self.spans.beside
+        kind = "gather" if moving else "strided" if step > 1 and not beside else "load"
         vectors = 1  # moved for one
         if kind == "strided" and type(stmt) is Load and is_spaced(step, self.nest.schedule.vector):
             kind, vectors = "load", step
@@ -277,14 +268,16 @@ class _Estimate:
         self._arithmetic(kind, dtype, around, times * vectors)
         if kind == "strided":
             self.strided_ns = (self.machine.cost("strided") - self.machine.cost("load")) * times
-        elif stmt in self.beside:
+        elif beside:
             self.strided_ns = SHUFFLE * self.machine.cost("cheap") * times * shuffles(step)
             self.work_ns += self.strided_ns
         if buffer.dtype.is_narrow:
             self._arithmetic("cheap", DType.F32, around, times)
-        span = _span(stmt, self.nest.kernel)
+        if stmt in self.spans.carried:
+            return
+        span = self.spans.span(stmt)
         self._short_rows(stmt, around, times, buffer.dtype.itemsize, span)
-        if step > 1 and vector is not None:
+        if step > 1 and vector is not None and not beside:
             self._lines(stmt, vector, step, times, buffer.dtype.itemsize, span)
         before = self.seen.get(stmt.buffer)
         self.seen[stmt.buffer] = (self.phase, around)
@@ -370,29 +363,3 @@ class _Estimate:
 def _together(work: float, traffic: float) -> float:
     """ns of arithmetic and memory side by side."""
     return max(work, traffic) + OVERLAP * min(work, traffic)
-
-
-def _first_accesses(kernel: Kernel) -> list[Access]:
-    """One access of each buffer, the one that touches most of it."""
-    found: dict[str, Access] = {}
-    for s in kernel.body:
-        if isinstance(s, (Load, Store, Take)):
-            other = found.get(s.buffer)
-            if other is None or _distinct(s.index, kernel) > _distinct(other.index, kernel):
-                found[s.buffer] = s
-    return list(found.values())
-
-
-def _span(stmt: Access, kernel: Kernel) -> float:
-    """Bytes of distinct elements that an access touches."""
-    buffer = next(b for b in kernel.buffers if b.name == stmt.buffer)
-    elements = _distinct(stmt.index, kernel) * touched(kernel).get(stmt.buffer, 1.0)
-    if isinstance(stmt, Take):
-        points = math.prod(hint(a.extent) for a in kernel.axes)
-        elements = min(points, elements * hint(stmt.extent))
-    return float(elements * buffer.dtype.itemsize)
-
-
-def _distinct(index: Affine, kernel: Kernel) -> int:
-    """How many places an affine index takes, if no two points share one."""
-    return math.prod(hint(kernel.extent(a)) for a in index.axes)
