@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule, Node
+from torch.fx.node import Argument
 
 
 def resize_whole(gm: GraphModule) -> None:
@@ -39,25 +40,31 @@ def _whole(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def _trains(node: Node) -> bool:
-    """Whether its image needs a gradient, and sizes are numbers: symbols need torch's Python."""
-    image = node.args[0] if node.args else node.kwargs.get("input")
+    """Whether its image needs a gradient. Sizes asked for that are symbols need torch's Python."""
+    given = _given(node)
+    image, size = given.get("input"), given.get("size")
     value = image.meta.get("example_value") if isinstance(image, Node) else None
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return False
-    made = node.meta.get("example_value")
-    sizes = (*value.shape, *made.shape) if isinstance(made, torch.Tensor) else (None,)
-    return value.device.type == "cpu" and all(isinstance(n, int) for n in sizes)
+    asked = size if isinstance(size, (list, tuple)) else [size]
+    return value.device.type == "cpu" and not any(isinstance(n, Node) for n in asked)
 
 
 def _repeats(node: Node) -> bool:
-    """Whether each element is repeated, as often as any other."""
-    given = dict(zip(("input", "size", "scale_factor", "mode"), node.args, strict=False))
-    given |= node.kwargs
+    """Whether each element is repeated, as often as any other, and known to be."""
+    given = _given(node)
     image = given["input"]
     assert isinstance(image, Node)
-    before, after = image.meta["example_value"].shape, node.meta["example_value"].shape
+    before, after = image.meta["example_value"].shape[2:], node.meta["example_value"].shape[2:]
+    if not all(isinstance(n, int) for n in (*before, *after)):
+        return False
     whole = all(b and a % b == 0 for b, a in zip(before, after, strict=True))
     scale = given.get("scale_factor")
     scales = scale if isinstance(scale, (list, tuple)) else [scale]
-    exact = all(s is None or float(s) == int(s) for s in scales)  # type: ignore[arg-type]  # numbers
+    exact = all(s is None or (isinstance(s, (int, float)) and s == int(s)) for s in scales)
     return whole and exact and given.get("mode", "nearest") in ("nearest", "nearest-exact")
+
+
+def _given(node: Node) -> dict[str, Argument]:
+    names = ("input", "size", "scale_factor", "mode")
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
