@@ -185,6 +185,53 @@ def test_sizes_that_follow_from_others_do_not_count_as_memory():
     assert_as_eager(f, *args, rtol=1e-4, atol=1e-4, options={"dynamic": True})
 
 
+@pytest.mark.parametrize(
+    ("shifts", "dims"), [((1, -2), (0, 1)), ((0,), (1,)), ((3,), ()), ((9,), (0,))]
+)
+def test_rolled_sizes_are_joined_where_they_are_larger_than_the_shift(shifts, dims):
+    def f(x):
+        return (x * 2).roll(shifts, dims) + x
+
+    report = tofuse.explain(f, dynamic=True)(torch.randn(5, 7))
+    assert ("aten.roll.default" in [c.name for c in report.library_calls]) == (9 in shifts)
+    for rows in (5, 4, 3, 20):
+        x = torch.randn(rows, 4 * rows, requires_grad=True)
+        assert_as_eager(f, x, options={"dynamic": True, "strict": True})
+
+
+PLACES = {  # counted from the end, or from the middle
+    "last": lambda x: (x * 2)[:, -1].sin(),
+    "last three": lambda x: (x * 2)[:, -3:].sin(),
+    "halves": lambda x: torch.cat([-x[:, x.shape[1] // 2 :], x[:, : x.shape[1] // 2]], -1) + 1,
+    "chunks": lambda x: torch.cat([c.sin() for c in (x * 2).chunk(2, -1)][::-1], -1),
+    "split": lambda x: [c.sin() for c in (x * 2).split([2, x.shape[1] - 2], 1)],
+    "flipped": lambda x: (x * 2).flip(1, 0).cos(),
+    "narrow": lambda x: (x * 2).narrow(1, x.shape[1] - 2, 2).exp(),
+    "inside": lambda x: (x * 2)[1:-1, 2:-2].sin(),
+    "with gaps": lambda x: (x * 2)[x.shape[0] // 3 :: 2].sin(),
+    "middle": lambda x: (x * 2)[x.shape[0] // 2].exp(),
+    "corner": lambda x: x[-2:, -1:] * x[:2, :1],
+    "cut": lambda x: F.pad(x.sin(), (2, 3))[..., 2:-3] + x,
+    "far before the first": lambda x: (x * 2)[-9:].sin(),
+    "both ends": lambda x: x[x.shape[0] - 2 :].sum(0) + x[: x.shape[0] - 2].sum(0),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_that_are_sizes(name):
+    f = PLACES[name]
+    compiled = tofuse.compile(f, dynamic=True, strict=True, specialize=False)
+    for shape in ((6, 8), (10, 12), (7, 9), (23, 16), (5, 6)):
+        x = (torch.randn(shape, requires_grad=True),)
+        assert_same(outcome(compiled, copies(x), {}), outcome(f, copies(x), {}))
+
+
+def test_the_last_of_a_sequence_is_read_in_the_kernel():
+    for f in (PLACES["last"], PLACES["last three"], PLACES["middle"], PLACES["halves"]):
+        report = tofuse.explain(f, dynamic=True)(torch.randn(6, 8))
+        assert len(report.kernels) == 1 and not report.library_calls
+
+
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
 def test_sizes_that_only_guards_know_to_be_equal(shape):
     """The backward of an LU joins parts of min(m, n) and of n columns, with a guard that n < m."""

@@ -108,7 +108,7 @@ class Builder:
             return x
         return self.emit("permute", (x,), {"dims": dims})
 
-    def slice(self, x: Value, dim: int, start: int, extent: Dim, step: int = 1) -> Value:
+    def slice(self, x: Value, dim: int, start: Dim, extent: Dim, step: int = 1) -> Value:
         """Elements start, start + step, ... of one dimension."""
         if start == 0 and step == 1 and extent == x.shape[dim]:
             return x

@@ -10,12 +10,14 @@ from torch import Tensor
 from torch._decomp import decomposition_table as torch_table
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
 from tofuse.capture.decompose_convolution import convolution, convolution_backward
 from tofuse.capture.decompose_elementwise import ELEMENTWISE
 from tofuse.capture.decompose_padding import PADDING
 from tofuse.capture.rng import RANDOM_DECOMPOSITIONS
+from tofuse.capture.sizes import Sized
 
 aten = torch.ops.aten
 
@@ -255,16 +257,29 @@ def _trace(x: Tensor) -> Tensor:
 
 
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """The two parts of each dimension joined the other way round, laid out as a cat is."""
-    if not all(isinstance(n, int) for n in x.shape):
-        return NotImplemented
+    """The two parts of each dimension joined the other way round, laid out as a cat is.
+
+    Of sizes that are symbols a guard says that they are larger than the shift.
+    """
     if not dims:
-        return _roll(x.reshape(-1), shifts, (0,)).reshape(x.shape)
-    for shift, dim in zip(shifts, dims, strict=True):
+        rolled = _roll(x.reshape(-1), shifts, (0,))
+        return rolled if rolled is NotImplemented else rolled.reshape(x.shape)
+    places = [_first_rolled(n, x.shape[d]) for n, d in zip(shifts, dims, strict=True)]
+    for at, dim in zip(places, dims, strict=True):
+        if at is None:
+            return NotImplemented
         extent = x.shape[dim]
-        at = -shift % extent if extent else 0
         x = torch.cat((x.narrow(dim, at, extent - at), x.narrow(dim, 0, at)), dim)
     return x
+
+
+def _first_rolled(shift: Sized, extent: Sized) -> Sized | None:
+    """The element that comes first; None where a symbol leaves that open."""
+    if isinstance(shift, int) and isinstance(extent, int):
+        return -shift % extent if extent else 0
+    if not guard_or_false(shift < extent) or not guard_or_false(-shift < extent):
+        return None
+    return extent - shift if guard_or_false(shift > 0) else -shift
 
 
 def _laid_as_given(rule: Decomposition) -> Decomposition:

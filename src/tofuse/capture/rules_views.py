@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
 from tofuse.capture.builder import Refused
 from tofuse.capture.call import Call, Rule, wrap
-from tofuse.ir.dims import Dim, product
+from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
@@ -41,19 +44,35 @@ def transpose(call: Call) -> Value:
 def select(call: Call) -> Value:
     x = call.tensor("self")
     dim = call.dim("dim", len(x.shape))
-    start = position(call.integer("index"), x.shape[dim])
+    start = _place(call, "index", dim, x.shape[dim])
     return call.build.reshape(call.build.slice(x, dim, start, 1), call.out.shape)
 
 
 def slice_(call: Call) -> Value:
     x, out = call.tensor("self"), call.out.shape
     dim = call.dim("dim", len(x.shape))
-    start = call.integer("start") if call.given("start") else 0
-    if start < 0:
-        start = max(0, position(start, x.shape[dim]))
-    if out[dim] == 0:
-        start = 0
+    start = _place(call, "start", dim, x.shape[dim]) if call.given("start") and out[dim] != 0 else 0
     return call.build.slice(x, dim, start, out[dim], call.integer("step"))
+
+
+def _place(call: Call, name: str, dim: int, extent: Dim) -> Dim:
+    """The argument behind the dimension, a place there, which may be counted from the end.
+
+    Of places and extents that are symbols guards say that the place is inside; one before the
+    first is the first.
+    """
+    at = call.arguments[name]
+    if isinstance(at, int) and (at >= 0 or isinstance(extent, int)):
+        return at if at >= 0 else max(0, position(at, extent))
+    if not isinstance(at, (int, SymDim)):
+        raise Refused(f"{name} is no place")
+    source, given = call.node.args[0], call.node.args[2]
+    assert isinstance(source, Node)
+    end = source.meta["val"].shape[dim]
+    place = given.meta["val"] if isinstance(given, Node) else end + given
+    if not (guard_or_false(place >= 0) and guard_or_false(place <= end)):
+        raise Refused("a place that is not fixed")
+    return at if isinstance(given, Node) else extent + at
 
 
 def diagonal(call: Call) -> Value:
@@ -72,17 +91,15 @@ def diagonal(call: Call) -> Value:
 
 def split(call: Call) -> tuple[Value, ...]:
     """`split`, `split_with_sizes`, `chunk`, `unbind`: consecutive pieces along one dimension."""
-    x, start, pieces = call.tensor("self"), 0, []
+    x, pieces = call.tensor("self"), list[Value]()
+    start: Dim = 0
     dim = call.dim("dim", len(x.shape))
     for result in call.node.meta["val"]:
         shape = call.build.sizes.shape(result.shape)
         extent = shape[dim] if len(shape) == len(x.shape) else 1
         piece = call.build.slice(x, dim, start, extent)
         pieces.append(call.build.reshape(piece, shape))
-        if isinstance(extent, int):
-            start += extent
-        elif len(pieces) < len(call.node.meta["val"]):
-            raise Refused("a split at a place that is not fixed")
+        start = extent + start
     return tuple(pieces)
 
 
@@ -90,9 +107,7 @@ def flip(call: Call) -> Value:
     x = call.tensor("self")
     for dim in call.dims("dims", len(x.shape)) if call.integers("dims") else ():
         extent = x.shape[dim]
-        if not isinstance(extent, int):
-            raise Refused("a flip of an extent that is not fixed")
-        if extent > 1:
+        if not isinstance(extent, int) or extent > 1:
             x = call.build.slice(x, dim, extent - 1, extent, -1)
     return call.build.copy(x) if x is call.tensor("self") else x
 

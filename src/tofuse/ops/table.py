@@ -73,7 +73,7 @@ OPS: dict[str, OpDef] = {
     # operand's extent equals the result's there (size-1 dims are reshaped away first).
     **_rows(Pattern.BROADCAST, 1, 0, "broadcast"),
     # reshape: same elements in row-major order. permute: attrs dims, result dim i is operand dim
-    # dims[i]. slice: attrs start, step (ints, one a dim; step may be negative), result's shape.
+    # dims[i]. slice: attrs start (sizes), step (ints, may be negative), one a dim, result's shape.
     **_rows(Pattern.VIEW, 1, 0, "reshape permute slice"),
     # cat: attrs dim. pad: attrs low, high (ints >= 0 a dim), operands (x, scalar fill).
     **_rows(Pattern.JOIN, -1, 1, "cat"),

@@ -64,14 +64,16 @@ def _verify_slice(op: Op) -> None:
     """Every index that is known must lie inside."""
     if len(op.inputs) != 1:
         return
-    start, step = op.ints("start"), op.ints("step")
+    start, step = op.dims("start"), op.ints("step")
     from_shape, to_shape = op.inputs[0].shape, op.result.shape
     if not len(start) == len(step) == len(to_shape) == len(from_shape):
         raise op_error(op, f"slice: start {start} and step {step} do not fit the ranks")
     for first, by, extent, size in zip(start, step, from_shape, to_shape, strict=True):
-        if by == 0 or first < 0:
+        if by == 0 or (isinstance(first, int) and first < 0):
             raise op_error(op, "slice: a step of 0, or a start below 0")
-        if isinstance(extent, int) and isinstance(size, int) and size > 0:
+        if not (isinstance(first, int) and isinstance(extent, int) and isinstance(size, int)):
+            continue
+        if size > 0:
             last = first + by * (size - 1)
             if first >= extent or not 0 <= last < extent:
                 raise op_error(op, f"slice: elements {first} to {last} of {extent}")

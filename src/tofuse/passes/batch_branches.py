@@ -161,7 +161,7 @@ class _Batch:
         x, shape = first.inputs[0], first.result.shape
         size = shape[dim]
         cut = (*shape[:dim], n * size, *shape[dim + 1 :])
-        start, step = first.ints("start"), first.ints("step")
+        start, step = first.dims("start"), first.ints("step")
         if x.shape != cut or any(start) or any(s != 1 for s in step):
             x = self.add(first, "slice", x, start=start, step=step, shape=cut, dtype=x.dtype)
         x = self.add(first, "reshape", x, shape=(*shape[:dim], n, size, *shape[dim + 1 :]))
@@ -230,7 +230,7 @@ def _permute(op: Op, n: int) -> Attrs:
 
 
 def _slice(op: Op, n: int) -> Attrs:
-    start, step, shape = (0, *op.ints("start")), (1, *op.ints("step")), (n, *op.dims("shape"))
+    start, step, shape = (0, *op.dims("start")), (1, *op.ints("step")), (n, *op.dims("shape"))
     return {"start": start, "step": step, "shape": shape, "dtype": op.result.dtype}
 
 

@@ -212,7 +212,7 @@ def _dear(cat: Op, branches: Branches) -> str | None:
 def _split(ops: tuple[Op, ...]) -> Split | None:
     """Slices of one value that follow one another along one dimension, in branch order."""
     first = ops[0]
-    start, second = first.ints("start"), ops[1].ints("start")
+    start, second = first.dims("start"), ops[1].dims("start")
     moved = [d for d, (a, b) in enumerate(zip(start, second, strict=True)) if a != b]
     if len(moved) != 1 or any(op.inputs[0] is not first.inputs[0] for op in ops):
         return None
@@ -222,7 +222,7 @@ def _split(ops: tuple[Op, ...]) -> Split | None:
         return None
     for k, op in enumerate(ops):
         expected = (*start[:dim], start[dim] + k * size, *start[dim + 1 :])
-        if op.ints("start") != expected or op.ints("step") != step:
+        if op.dims("start") != expected or op.ints("step") != step:
             return None
     return Split(first, dim)
 

@@ -176,8 +176,11 @@ def _apart(a: Op, b: Op) -> bool:
 
 def _ends(op: Op) -> list[tuple[float, float]]:
     """The first and the last place that a slice reads of each dimension, as far as is known."""
-    rows = zip(op.ints("start"), op.ints("step"), op.result.shape, strict=True)
-    return [(a, a + (n - 1) * s) if isinstance(n, int) else (0, math.inf) for a, s, n in rows]
+    rows = zip(op.dims("start"), op.ints("step"), op.result.shape, strict=True)
+    return [
+        (a, a + (n - 1) * s) if isinstance(a, int) and isinstance(n, int) else (0, math.inf)
+        for a, s, n in rows
+    ]
 
 
 def exposed(graph: Graph) -> set[Value]:

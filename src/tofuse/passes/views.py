@@ -49,7 +49,7 @@ def permute_of_ones(op: Op, sweep: Sweep) -> Rewrite | None:
 
 def slice_whole(op: Op, sweep: Sweep) -> Rewrite | None:
     """A slice of everything, forwards, is nothing."""
-    if any(op.ints("start")) or any(s != 1 for s in op.ints("step")):
+    if any(op.dims("start")) or any(s != 1 for s in op.ints("step")):
         return None
     return sweep.instead(op, op.operands[0])
 
@@ -59,9 +59,9 @@ def slice_twice(op: Op, sweep: Sweep) -> Rewrite | None:
     inner = sweep.define(op.operands[0], "slice")
     if inner is None:
         return None
-    outer = tuple(zip(op.ints("start"), op.ints("step"), strict=True))
-    first = tuple(zip(inner.ints("start"), inner.ints("step"), strict=True))
-    start = tuple(s1 + s2 * t1 for (s1, t1), (s2, _) in zip(first, outer, strict=True))
+    outer = tuple(zip(op.dims("start"), op.ints("step"), strict=True))
+    first = tuple(zip(inner.dims("start"), inner.ints("step"), strict=True))
+    start = tuple(s2 * t1 + s1 for (s1, t1), (s2, _) in zip(first, outer, strict=True))
     step = tuple(t1 * t2 for (_, t1), (_, t2) in zip(first, outer, strict=True))
     return _slice(op, inner.inputs[0], start, step)
 
@@ -71,7 +71,7 @@ def slice_of_cat(op: Op, sweep: Sweep) -> Rewrite | None:
     cat = sweep.define(op.operands[0], "cat")
     if cat is None or any(s != 1 for s in op.ints("step")) or sweep.is_shown_besides(op.result):
         return None
-    dim, start = cat.int("dim"), op.ints("start")
+    dim, start = cat.int("dim"), op.dims("start")
     at: Dim = 0
     for piece in cat.inputs:
         if at == start[dim]:
@@ -87,12 +87,12 @@ def slice_within_cat(op: Op, sweep: Sweep) -> Rewrite | None:
     cat, shape = sweep.define(op.operands[0], "cat"), op.result.shape
     if cat is None or not sweep.is_private(op.result):
         return None
-    dim, start, step, at = cat.int("dim"), op.ints("start"), op.ints("step"), 0
+    dim, start, step, at = cat.int("dim"), op.dims("start"), op.ints("step"), 0
     for piece in cat.inputs:
-        width, count = piece.shape[dim], shape[dim]
-        if not (isinstance(width, int) and isinstance(count, int)):
+        width, count, first = piece.shape[dim], shape[dim], start[dim]
+        if not (isinstance(width, int) and isinstance(count, int) and isinstance(first, int)):
             return None
-        begin = start[dim] - at
+        begin = first - at
         ends = begin, begin + (count - 1) * step[dim]
         if min(ends) >= 0 and max(ends) < width:
             return _slice(op, piece, (*start[:dim], begin, *start[dim + 1 :]), step)
@@ -110,7 +110,7 @@ def slice_within_pad(op: Op, sweep: Sweep) -> Rewrite | None:
         return None
     if not all(_is_within(reader, pad) for reader in sweep.readers(pad.result)):
         return None
-    start = tuple(a - b for a, b in zip(op.ints("start"), pad.ints("low"), strict=True))
+    start = tuple(a - b for a, b in zip(op.dims("start"), pad.ints("low"), strict=True))
     return _slice(op, pad.inputs[0], start, op.ints("step"))
 
 
@@ -124,7 +124,7 @@ def slice_of_broadcast(op: Op, sweep: Sweep) -> Rewrite | None:
         "slice",
         (x,),
         like=op,
-        start=tuple(op.ints("start")[d] for d in dims),
+        start=tuple(op.dims("start")[d] for d in dims),
         step=tuple(op.ints("step")[d] for d in dims),
         shape=tuple(shape[d] for d in dims),
         dtype=x.dtype,
@@ -179,13 +179,13 @@ def cat_of_slices(op: Op, sweep: Sweep) -> Rewrite | None:
     first, dim = sweep.define(op.operands[0], "slice"), op.int("dim")
     if first is None or not sweep.is_private(op.result):
         return None
-    end: Dim = first.ints("start")[dim]
-    start, step = first.ints("start"), first.ints("step")
+    start, step = first.dims("start"), first.ints("step")
+    end = start[dim]
     for x in op.operands:
         piece = sweep.define(x, "slice")
         if piece is None or piece.inputs[0] is not first.inputs[0] or step[dim] != 1:
             return None
-        here = piece.ints("start")
+        here = piece.dims("start")
         if here[dim] != end or piece.ints("step") != step or not _same_but(dim, here, start):
             return None
         end = piece.result.shape[dim] + end
@@ -201,7 +201,7 @@ def _become(op: Op, kind: str, x: Value, **attrs: Attr) -> tuple[Op, ...]:
     return (Op(kind, (x,), op.results, tuple(attrs.items()), op.loc),)
 
 
-def _slice(op: Op, x: Value, start: tuple[int, ...], step: tuple[int, ...]) -> tuple[Op, ...]:
+def _slice(op: Op, x: Value, start: tuple[Dim, ...], step: tuple[int, ...]) -> tuple[Op, ...]:
     shape, dtype = op.result.shape, op.result.dtype
     return _become(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
 
@@ -216,12 +216,12 @@ def _is_within(op: Op, pad: Op) -> bool:
     """Whether an op takes a part of what is padded that has none of the padding."""
     if op.kind != "slice":
         return False
-    columns = pad.inputs[0].shape, op.result.shape, op.ints("start"), op.ints("step")
+    columns = pad.inputs[0].shape, op.result.shape, op.dims("start"), op.ints("step")
     for width, count, start, step, low in zip(*columns, pad.ints("low"), strict=True):
         begin = start - low
         if (begin, step) == (0, 1) and count == width:
             continue
-        if not (isinstance(width, int) and isinstance(count, int)):
+        if not (isinstance(width, int) and isinstance(count, int) and isinstance(begin, int)):
             return False
         ends = begin, begin + (count - 1) * step
         if min(ends) < 0 or max(ends) >= width:
@@ -229,7 +229,7 @@ def _is_within(op: Op, pad: Op) -> bool:
     return True
 
 
-def _same_but(dim: int, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+def _same_but(dim: int, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
     return a[:dim] + a[dim + 1 :] == b[:dim] + b[dim + 1 :]
 
 
