@@ -261,7 +261,7 @@ def _checker(
 
         launcher = launchers[call.kernel]
         assert isinstance(launcher, Launcher)  # on the CPU, as all that is checked
-        return Checked(region, part.storage, launcher, call.arguments, alone, write)
+        return Checked(region, part.storage, launcher, call, alone, write)
 
     return check
 

@@ -226,10 +226,10 @@ def test_places_that_are_sizes(name):
         assert_same(outcome(compiled, copies(x), {}), outcome(f, copies(x), {}))
 
 
-def test_the_last_of_a_sequence_is_read_in_the_kernel():
-    for f in (PLACES["last"], PLACES["last three"], PLACES["middle"], PLACES["halves"]):
-        report = tofuse.explain(f, dynamic=True)(torch.randn(6, 8))
-        assert len(report.kernels) == 1 and not report.library_calls
+@pytest.mark.parametrize("name", ["last", "last three", "middle", "halves", "inside", "narrow"])
+def test_places_from_the_end_are_read_and_written_in_the_kernel(name):
+    report = tofuse.explain(PLACES[name], dynamic=True)(torch.randn(6, 8, requires_grad=True))
+    assert len(report.kernels) == 2 and not report.library_calls
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])

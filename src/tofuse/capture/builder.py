@@ -124,7 +124,7 @@ class Builder:
     def cat(self, parts: list[Value], dim: int) -> Value:
         return parts[0] if len(parts) == 1 else self.emit("cat", tuple(parts), {"dim": dim})
 
-    def pad(self, x: Value, low: tuple[int, ...], high: tuple[int, ...], fill: Scalar) -> Value:
+    def pad(self, x: Value, low: tuple[Dim, ...], high: tuple[Dim, ...], fill: Scalar) -> Value:
         if not any(low) and not any(high):
             return x
         return self.emit("pad", (x, fill), {"low": low, "high": high})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tofuse.capture.builder import Refused
 from tofuse.capture.call import Call, Rule
-from tofuse.capture.rules_views import fixed, position
+from tofuse.capture.rules_views import fixed, known, place, position
+from tofuse.capture.sizes import Sized
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
@@ -13,24 +14,23 @@ from tofuse.ir.types import DType
 def select_backward(call: Call) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
     dim = call.dim("dim", len(sizes))
-    start = position(call.integer("index"), sizes[dim])
+    start = place(call.arguments["index"], _raw(call, 3), _extent(call, dim), sizes[dim])
     one = call.build.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
     return _place(call, one, dim, start, sizes[dim])
 
 
 def slice_backward(call: Call) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
-    dim, start, step = call.dim("dim", len(sizes)), call.integer("start"), call.integer("step")
-    if start < 0:
-        start = max(0, position(start, sizes[dim]))
-    if start > 0:
-        start = min(start, fixed(sizes[dim]))
+    dim, step = call.dim("dim", len(sizes)), call.integer("step")
+    extent = sizes[dim]
+    start = place(call.arguments["start"], _raw(call, 3), _extent(call, dim), extent)
+    if isinstance(start, int) and isinstance(extent, int):
+        start = min(start, extent)
     if step == 1 or grad.shape[dim] == 0:
-        placed = _place(call, grad, dim, start, sizes[dim])
-    else:
-        return call.build.copy(
-            _place_with_gaps(call, grad, dim, start, step, fixed(sizes[dim]))
-        )  # no view: it may lie in any order
+        placed = _place(call, grad, dim, start, extent)
+    else:  # no view: it may lie in any order
+        gaps = _place_with_gaps(call, grad, dim, fixed(start), step, fixed(extent))
+        return call.build.copy(gaps)
     return call.build.copy(placed) if placed is grad else placed
 
 
@@ -66,11 +66,21 @@ def masked_put(call: Call) -> Value:
     return call.build.emit("where", (wide, new, x), {})
 
 
-def _place(call: Call, x: Value, dim: int, start: int, extent: Dim) -> Value:
+def _raw(call: Call, number: int) -> Sized:
+    """An argument of a call as torch knows it."""
+    return known(call.node.args[number])
+
+
+def _extent(call: Call, dim: int) -> Sized:
+    """Of `input_sizes`."""
+    sizes = call.node.args[1]
+    assert isinstance(sizes, (list, tuple))
+    return known(sizes[dim])
+
+
+def _place(call: Call, x: Value, dim: int, start: Dim, extent: Dim) -> Value:
     """Zeros of this extent, with `x` at `start` of dimension `dim`."""
-    after = extent - x.shape[dim] - start
-    if not isinstance(after, int):
-        raise Refused("a place that is not fixed")
+    after = extent + x.shape[dim] * -1 + start * -1
     rank = len(x.shape)
     low = tuple(start if k == dim else 0 for k in range(rank))
     high = tuple(after if k == dim else 0 for k in range(rank))

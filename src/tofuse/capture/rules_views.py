@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from tofuse.capture.builder import Refused
 from tofuse.capture.call import Call, Rule, wrap
+from tofuse.capture.sizes import Sized
 from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
@@ -56,23 +58,35 @@ def slice_(call: Call) -> Value:
 
 
 def _place(call: Call, name: str, dim: int, extent: Dim) -> Dim:
-    """The argument behind the dimension, a place there, which may be counted from the end.
+    """The argument behind the dimension, as a place there."""
+    source, given = call.node.args[0], call.node.args[2]
+    assert isinstance(source, Node)
+    return place(call.arguments[name], known(given), source.meta["val"].shape[dim], extent)
 
-    Of places and extents that are symbols guards say that the place is inside; one before the
-    first is the first.
+
+def place(at: object, given: Sized, end: Sized, extent: Dim) -> Dim:
+    """A place that may be counted from the end; `given` and `end` are it and the extent as torch
+    knows them.
+
+    Of symbols guards say that the place is inside; a number before the first is the first.
     """
-    at = call.arguments[name]
     if isinstance(at, int) and (at >= 0 or isinstance(extent, int)):
         return at if at >= 0 else max(0, position(at, extent))
     if not isinstance(at, (int, SymDim)):
-        raise Refused(f"{name} is no place")
-    source, given = call.node.args[0], call.node.args[2]
-    assert isinstance(source, Node)
-    end = source.meta["val"].shape[dim]
-    place = given.meta["val"] if isinstance(given, Node) else end + given
-    if not (guard_or_false(place >= 0) and guard_or_false(place <= end)):
+        raise Refused("a place that is no number")
+    counted = isinstance(at, int)
+    from_start = end + given if counted else given
+    if not (guard_or_false(from_start >= 0) and guard_or_false(from_start <= end)):
         raise Refused("a place that is not fixed")
-    return at if isinstance(given, Node) else extent + at
+    return extent + at if counted else at
+
+
+def known(argument: object) -> Sized:
+    """A number of a call as torch knows it."""
+    value = argument.meta["val"] if isinstance(argument, Node) else argument
+    if not isinstance(value, (int, torch.SymInt)):
+        raise Refused("a place that is no number")
+    return value
 
 
 def diagonal(call: Call) -> Value:

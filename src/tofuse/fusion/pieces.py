@@ -90,7 +90,7 @@ class Pieces:
 def start_of(join: Op, k: int, d: int) -> Dim:
     """Where the k-th operand of a cat or a padding begins along a dimension."""
     if join.kind == "pad":
-        return join.ints("low")[d]
+        return join.dims("low")[d]
     return sum((x.shape[d] for x in join.inputs[:k]), 0)
 
 

@@ -86,8 +86,8 @@ def _view(op: Op) -> TensorType:
 def _join(op: Op) -> TensorType:
     if op.kind == "pad":
         x = _tensor(op)
-        padded = zip(x.shape, op.ints("low"), op.ints("high"), strict=True)
-        return TensorType(tuple(e + lo + hi for e, lo, hi in padded), x.dtype, x.type.device)
+        padded = zip(x.shape, op.dims("low"), op.dims("high"), strict=True)
+        return TensorType(tuple(lo + hi + e for e, lo, hi in padded), x.dtype, x.type.device)
     dim, first = op.int("dim"), _tensor(op)
     extent: Dim = 0
     for t in op.inputs:

@@ -75,7 +75,7 @@ OPS: dict[str, OpDef] = {
     # reshape: same elements in row-major order. permute: attrs dims, result dim i is operand dim
     # dims[i]. slice: attrs start (sizes), step (ints, may be negative), one a dim, result's shape.
     **_rows(Pattern.VIEW, 1, 0, "reshape permute slice"),
-    # cat: attrs dim. pad: attrs low, high (ints >= 0 a dim), operands (x, scalar fill).
+    # cat: attrs dim. pad: attrs low, high (sizes, >= 0, a dim), operands (x, scalar fill).
     **_rows(Pattern.JOIN, -1, 1, "cat"),
     **_rows(Pattern.JOIN, 2, 1, "pad"),
     # take(x, index): attrs dims, one per dim of x: the result's dim it follows, or -1 for the one

@@ -239,7 +239,7 @@ def _cat(op: Op, n: int) -> Attrs:
 
 
 def _pad(op: Op, n: int) -> Attrs:
-    return {"low": (0, *op.ints("low")), "high": (0, *op.ints("high"))}
+    return {"low": (0, *op.dims("low")), "high": (0, *op.dims("high"))}
 
 
 def _take(op: Op, n: int) -> Attrs:

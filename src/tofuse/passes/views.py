@@ -110,7 +110,7 @@ def slice_within_pad(op: Op, sweep: Sweep) -> Rewrite | None:
         return None
     if not all(_is_within(reader, pad) for reader in sweep.readers(pad.result)):
         return None
-    start = tuple(a - b for a, b in zip(op.dims("start"), pad.ints("low"), strict=True))
+    start = tuple(a - b for a, b in zip(op.dims("start"), pad.dims("low"), strict=True))
     return _slice(op, pad.inputs[0], start, op.ints("step"))
 
 
@@ -217,7 +217,7 @@ def _is_within(op: Op, pad: Op) -> bool:
     if op.kind != "slice":
         return False
     columns = pad.inputs[0].shape, op.result.shape, op.dims("start"), op.ints("step")
-    for width, count, start, step, low in zip(*columns, pad.ints("low"), strict=True):
+    for width, count, start, step, low in zip(*columns, pad.dims("low"), strict=True):
         begin = start - low
         if (begin, step) == (0, 1) and count == width:
             continue

@@ -17,6 +17,7 @@ from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import Pattern, opdef
 from tofuse.ops.widen import widen
+from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.launch import Launcher
 
 Sizes = Mapping[str, int]
@@ -34,7 +35,7 @@ class Checked:
     region: Region
     storage: Mapping[Value, Strided]
     launcher: Launcher
-    arguments: tuple[Value, ...]
+    call: KernelCall
     alone: Callable[[Region], Checked | None]
     write: Callable[[Inputs, Sizes, str], Path | None]
 
@@ -80,8 +81,8 @@ class Checked:
             if place is not None and place.root not in places:
                 offset = evaluate(place.offset, sizes) * t.element_size()
                 places[place.root] = t.data_ptr() - offset
-        words = [places[v] for v in self.arguments]
-        self.launcher(*words, *[sizes[s] for s in self.launcher.symbols])
+        words = [places[v] for v in self.call.arguments]
+        self.launcher(*words, *[evaluate(s, sizes) for s in self.call.sizes])
         return tuple(made.values())
 
     def fault(self, inputs: Inputs, sizes: Sizes, made: Sequence[Tensor]) -> str | None:
