@@ -199,6 +199,30 @@ def test_rolled_sizes_are_joined_where_they_are_larger_than_the_shift(shifts, di
         assert_as_eager(f, x, options={"dynamic": True, "strict": True})
 
 
+def test_rows_of_a_table_beside_others():
+    """Where another piece is read, the index is of no row."""
+
+    def f(x, at, table):
+        return torch.cat([x, table[at + torch.arange(0, 30, 10)]], 1) * 2
+
+    args = (torch.randn(9, 8, 33), torch.randint(0, 10, (9, 3)), torch.randn(30, 33))
+    assert_as_eager(f, *args, options={"dynamic": True, "strict": True})
+    with pytest.raises(IndexError):
+        tofuse.compile(f, dynamic=True)(args[0], args[1] + 10, args[2])
+
+
+def test_thin_products_of_sizes_that_only_guards_know_to_be_equal():
+    def f(h, x, w):
+        n = h.shape[1]
+        both = [h[:, :, None].expand(-1, -1, n, -1), h[:, None].expand(-1, n, -1, -1)]
+        return (torch.cat([*both, x[:, :, None] - x[:, None]], -1) @ w).sum(2)
+
+    for n in (6, 7):
+        shapes = ((2, n, 4), (2, n, 3), (11, 1))
+        args = [torch.randn(s, requires_grad=True) for s in shapes]
+        assert_as_eager(f, *args, rtol=1e-4, atol=1e-4, options={"dynamic": True, "strict": True})
+
+
 PLACES = {  # counted from the end, or from the middle
     "last": lambda x: (x * 2)[:, -1].sin(),
     "last three": lambda x: (x * 2)[:, -3:].sin(),

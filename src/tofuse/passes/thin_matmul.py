@@ -24,7 +24,7 @@ def thin_product(op: Op, sweep: Sweep) -> Rewrite | None:
     if form is None or operands is None or not _floats(op, operands):
         return None
     *addend, x, w = operands
-    if len(addend) != (1 if form == "added" else 0):
+    if len(addend) != (1 if form == "added" else 0) or not _fit(x, w, op.result):
         return None
     work = _Work(op, sweep)
     if len(w.shape) == 1:
@@ -115,6 +115,14 @@ def _arguments(op: Op) -> tuple[Value, ...] | None:
             return None
         found.append(op.inputs[int(place[1])])
     return tuple(found)
+
+
+def _fit(x: Value, w: Value, result: Value) -> bool:
+    """Whether sizes are known to be equal: of symbols only a guard may know."""
+    columns = () if len(w.shape) == 1 else w.shape[-1:]
+    inner = w.shape[0] if len(w.shape) == 1 else w.shape[-2]
+    batched = len(w.shape) < 3 or x.shape[:-2] == w.shape[:-2]
+    return batched and x.shape[-1] == inner and (*x.shape[:-1], *columns) == result.shape
 
 
 def _floats(op: Op, operands: tuple[Value, ...]) -> bool:

@@ -97,7 +97,7 @@ def emit_take(frame: Frame, s: Take, memory: DType) -> None:
     extent = frame.size(s.extent)
     stride = frame.size(s.stride)
     if row and s.index.coefficient(frame.vector or "") == 1:
-        by, good = _checked(frame, s, frame.env[s.by].names[0], extent, 1, None)
+        by, good = _checked(frame, s, frame.env[s.by].names[0], extent, 1, _any_passes(frame, s))
         at = f.let(f"add i64 {frame.affine(s.index)}, {f.let(f'mul i64 {by}, {stride}')}")
         parts = []
         for u in range(frame.unroll):
@@ -121,6 +121,21 @@ def emit_take(frame: Frame, s: Take, memory: DType) -> None:
         else:
             parts.append(frame.gather(pointer, memory, at, frame.lanes, good))
     frame.put(s.name, parts, s.dtype)
+
+
+def _any_passes(frame: Frame, s: Take) -> str | None:
+    """Whether the guard passes in some lane of some vector; None where it does in all."""
+    if s.guard is None or frame.known.get(s.guard):
+        return None
+    f, guard, lanes = frame.f, frame.env[s.guard], frame.lanes
+    if guard.lanes == 1:
+        return guard.names[0]
+    bits, passed = vector("i1", lanes), [frame.mask(u, s.guard) for u in range(frame.unroll)]
+    some = [f.call(f"@llvm.vector.reduce.or.v{lanes}i1", "i1", (bits, m)) for m in passed if m]
+    total, *rest = some
+    for one in rest:
+        total = f.let(f"or i1 {total}, {one}")
+    return total
 
 
 def _checked(
