@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tofuse
 from tests.support.eager import assert_same, copies, outcome
@@ -140,6 +142,38 @@ def test_after_calls_as_long_as_compiling_and_for_a_few_sizes_only():
     assert len(made) == VARIANTS
     never = BySize(lambda n: n, [0], [], compile, 1e9)
     assert [never(2) for _ in range(100)] == [2] * 100
+
+
+class Counted(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("around", [Counted, forward_ad.dual_level, torch.device], ids=str)
+def test_nothing_is_captured_where_operators_are_watched(around, at_once):
+    compiled = tofuse.compile(lambda x: x.softmax(-1), dynamic=True)
+    x = torch.randn(3, 5)
+    expected = x.softmax(-1)
+    compiled(x)
+    with around("cpu") if around is torch.device else around():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x), expected)
+    assert not at_once
+    torch._dynamo.reset()
+
+
+def test_transforms_of_what_has_its_own_program(at_once):
+    def f(x):
+        return (x * 2).softmax(-1)
+
+    compiled, x = tofuse.compile(f, dynamic=True), torch.randn(3, 5)
+    for _ in range(3):
+        compiled(x)
+    assert len(at_once) == 1
+    got, wanted = (torch.func.grad(lambda x, g=g: g(x)[:, 0].sum())(x) for g in (compiled, f))
+    torch.testing.assert_close(got, wanted)
+    rows = torch.randn(4, 3, 5)
+    torch.testing.assert_close(torch.vmap(compiled)(rows), torch.vmap(f)(rows))
 
 
 def test_where_it_fails_the_program_for_all_sizes_stays(monkeypatch, at_once):

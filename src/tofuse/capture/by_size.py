@@ -17,7 +17,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Argument, Target, map_arg
 
-from tofuse.capture.programs import Run
+from tofuse.capture.programs import Run, watched
 
 Build = Callable[[GraphModule, Sequence[object]], Run]
 
@@ -66,7 +66,7 @@ class BySize:
             return program(*args)
         if len(self.found) >= VARIANTS:
             return self.run(*args)
-        if self.spent.get(key, -1.0) >= self.most:
+        if self.spent.get(key, -1.0) >= self.most and not watched():
             program = self.found[key] = self.compile(args) or self.run
             return program(*args)
         if key not in self.spent:  # once is no habit, and the first call may have more to do

@@ -84,6 +84,12 @@ def guard_overlaps(gm: GraphModule, compiled: Run) -> Run:
     return run
 
 
+def watched() -> bool:
+    """Whether something sees what PyTorch's operators do, and would see them being captured."""
+    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+    return bool(modes) or forward_ad._current_level >= 0 or transforms_active()
+
+
 def leave_forward_derivatives(gm: GraphModule, compiled: Run) -> Run:
     """`compiled`, but `gm` where forward-mode derivatives are taken, for kernels have none, and
     among functorch's transforms, which see what PyTorch's operators do."""
