@@ -8,8 +8,13 @@ from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
 
 
 def views(graph: Graph) -> Graph:
-    """Compose reshapes, permutes, slices and broadcasts with those they read."""
-    return rewrite(graph, RULES)
+    """Compose reshapes, permutes, slices and broadcasts with those they read.
+
+    Again where that changes something: what a caller sees no more may become another view.
+    """
+    while (after := rewrite(graph, RULES)) is not graph:
+        graph = after
+    return graph
 
 
 def same_shape(op: Op, sweep: Sweep) -> Rewrite | None:
