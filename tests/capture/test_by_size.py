@@ -78,6 +78,44 @@ def test_each_size_is_as_eager_before_and_after(name, grad, at_once):
     assert len(at_once) == 2
 
 
+def mirrored(x):
+    return x.softmax(-1).flip(-1) - x.logsumexp(-1, keepdim=True)
+
+
+def middles(x):
+    n = x.shape[1]
+    return x[:, n // 2] * x[:, (n - 1) // 2] - x.roll(2, 1).sum(1)
+
+
+def written(x):
+    y = x.clone()
+    y[:, -1] = 0
+    return y * x
+
+
+def gated(x):
+    a, b = x.chunk(2, -1)
+    return F.pad(a * b.sigmoid(), (1, 0))[..., :-1]
+
+
+SHAPES = ((7, 5, 6), (3, 11, 18), (7, 5, 6), (1, 13, 22), (2, 1, 2), (0, 3, 4), (3, 11, 18))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("f", [mirrored, middles, written, gated])
+def test_odd_single_and_no_elements_in_other_orders_and_types(f, dtype, at_once):
+    compiled = tofuse.compile(f, dynamic=True, strict=True)
+    loose = 6e-2 if dtype is torch.bfloat16 else 1e-4
+    for shape in SHAPES:
+        x = torch.randn(shape).to(dtype)
+        for laid in (x, x.transpose(0, 1).contiguous().transpose(0, 1)):
+            given = (laid.detach().requires_grad_(),)
+            expected = outcome(f, copies(given), {})
+            got = outcome(compiled, copies(given), {})
+            assert_same(got, expected, rtol=loose, atol=loose)
+    assert at_once
+
+
 def test_writes_random_numbers_and_other_layouts(at_once):
     compiled = tofuse.compile(norm_in_place, dynamic=True, strict=True)
     for k in range(6):

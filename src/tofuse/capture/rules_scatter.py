@@ -14,7 +14,7 @@ from tofuse.ir.types import DType
 def select_backward(call: Call) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
     dim = call.dim("dim", len(sizes))
-    start = place(call.arguments["index"], _raw(call, 3), _extent(call, dim), sizes[dim])
+    start = place(call.arguments["index"], known(call.node.args[3]), _extent(call, dim), sizes[dim])
     one = call.build.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
     return _place(call, one, dim, start, sizes[dim])
 
@@ -23,7 +23,7 @@ def slice_backward(call: Call) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
     dim, step = call.dim("dim", len(sizes)), call.integer("step")
     extent = sizes[dim]
-    start = place(call.arguments["start"], _raw(call, 3), _extent(call, dim), extent)
+    start = place(call.arguments["start"], known(call.node.args[3]), _extent(call, dim), extent)
     if isinstance(start, int) and isinstance(extent, int):
         start = min(start, extent)
     if step == 1 or grad.shape[dim] == 0:
@@ -64,11 +64,6 @@ def masked_put(call: Call) -> Value:
         new = call.build.emit("add", (x, new), {})
     wide = call.build.broadcast(mask, x.shape, tuple(range(width)))
     return call.build.emit("where", (wide, new, x), {})
-
-
-def _raw(call: Call, number: int) -> Sized:
-    """An argument of a call as torch knows it."""
-    return known(call.node.args[number])
 
 
 def _extent(call: Call, dim: int) -> Sized:
