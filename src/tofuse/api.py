@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tofuse.backends.aten.region import graph_runner
 from tofuse.backends.llvm.load import host_target
 from tofuse.capture.aot import Backend, CompileGraph, aot_backend
+from tofuse.capture.frames import own_frame
 from tofuse.capture.hooks import Filter, without_hook_guards
 from tofuse.capture.trace import Traced
 from tofuse.config import Config, Option, make_config
@@ -109,7 +110,7 @@ def explain(
             clocks.append(Clock())
             return clocks[-1] if measure else None
 
-        whole = target if isinstance(target, torch.nn.Module) else _frame(target)
+        whole = target if isinstance(target, torch.nn.Module) else own_frame(target)
         compiled = _compile(whole, config, keep)
         _call(compiled, args, kwargs)
         if measure:
@@ -130,7 +131,7 @@ def explain(
 def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[P, R], Report]:
     """The function compiled anew, and the report that fills as its graphs are compiled."""
     report = Report()
-    whole = target if isinstance(target, torch.nn.Module) else _frame(target)
+    whole = target if isinstance(target, torch.nn.Module) else own_frame(target)
     return _compile(whole, config, report.graphs.append), report
 
 
@@ -174,10 +175,12 @@ def _compile(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def
     if config.capture == "trace":
         return _trace(target, config, keep)
     if not isinstance(target, torch.nn.Module):
+        target = own_frame(target) if inspect.ismethod(target) else target
         return _jit(target, _backend(config, keep), config)
     call = target._call_impl
     return _twin(
-        target, without_hook_guards(lambda f: _jit(_frame(call), _backend(config, keep), config, f))
+        target,
+        without_hook_guards(lambda f: _jit(own_frame(call), _backend(config, keep), config, f)),
     )
 
 
@@ -227,20 +230,6 @@ def _recompile_limit() -> dict[str, int]:
     dynamo = torch._dynamo.config
     dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILATIONS)
     return {}
-
-
-def _frame(function: Callable[P, R]) -> Callable[P, R]:
-    """The function inside a Python frame of its own.
-
-    Dynamo skips the frames of torch's own modules, such as a Sequential's; and what it compiled
-    it keeps with a frame's code, of which every caller of this gets another.
-    """
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return function(*args, **kwargs)
-
-    call.__code__ = call.__code__.replace(co_name=call.__name__)
-    return call
 
 
 def _twin(module: M, call: Callable[..., object]) -> M:

@@ -20,7 +20,7 @@ from tofuse.capture.claims import Claims, claimed, nobody
 from tofuse.capture.dtypes import dtype_of
 from tofuse.capture.eager import EagerMemory, memory_of
 from tofuse.capture.effects import without_tokens
-from tofuse.capture.fusible import Kind, fusible
+from tofuse.capture.fusible import fusible
 from tofuse.capture.location import locate
 from tofuse.capture.opaque import opaque
 from tofuse.capture.repeats import Repeats, Results
@@ -102,7 +102,6 @@ class _Converter:
     env: dict[Node, Result] = field(default_factory=dict)
     constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
     writes: list[tuple[Value, Value]] = field(default_factory=list)
-    kinds: dict[Node, Kind] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.repeats = Repeats(self.build)
@@ -232,7 +231,7 @@ class _Converter:
         call = Call(self.build, node, named)
         rule, mark = rule_of(target), len(self.build.ops)
         taken = claimed(node, self.claims) and str(target).rpartition(".")[0] not in VIEWS
-        if rule is not None and not taken and fusible(node, target, self.kinds):
+        if rule is not None and not taken and fusible(node, target):
             try:
                 return self._ruled(call, rule, mark)
             except Refused:

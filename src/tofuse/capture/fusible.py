@@ -19,6 +19,7 @@ _MOVING = (
     "view"
 )
 MOVING = frozenset(f"aten.{name}" for name in _MOVING.split())
+KIND = "tofuse_kind"  # in a node's meta: its value, and of which kind that is
 
 
 class Kind(Enum):
@@ -29,22 +30,15 @@ class Kind(Enum):
     PLAIN = "any other tensors or numbers"
 
 
-def fusible(
-    node: Node, target: torch._ops.OpOverload, known: dict[Node, Kind] | None = None
-) -> bool:
-    """Whether every tensor of the call has a dtype, layout and device that the rules know.
-
-    `known` holds the answers for nodes that were asked about before.
-    """
+def fusible(node: Node, target: torch._ops.OpOverload) -> bool:
+    """Whether every tensor of the call has a dtype, layout and device that the rules know."""
     if target._schema.is_mutable or target._schema.overload_name.endswith("out"):
         return False
-    known = {} if known is None else known
     for n in (*node.all_input_nodes, node):
-        if n not in known:
-            known[n] = _kind(n)
-        if known[n] is Kind.FOREIGN:
+        kind = _known(n)
+        if kind is Kind.FOREIGN:
             return False
-        if known[n] is Kind.QUARTERS and str(target).rpartition(".")[0] not in MOVING:
+        if kind is Kind.QUARTERS and str(target).rpartition(".")[0] not in MOVING:
             return False
     return target not in CONVOLUTIONS or convolves_depthwise(node)
 
@@ -54,6 +48,16 @@ def tensors_of(node: Node) -> list[torch.Tensor]:
     value = node.meta.get("val")
     group = value if isinstance(value, (list, tuple)) else (value,)
     return [t for t in group if isinstance(t, torch.Tensor)]
+
+
+def _known(node: Node) -> Kind:
+    """The kind of a node's value, which many are asked for again and again."""
+    value = node.meta.get("val")
+    known = node.meta.get(KIND)
+    if known is None or known[0] is not value:
+        known = node.meta[KIND] = (value, _kind(node))
+    kind: Kind = known[1]
+    return kind
 
 
 def _kind(node: Node) -> Kind:

@@ -1,0 +1,46 @@
+"""What is compiled has a frame of its own: nothing learns its sizes from another."""
+
+import inspect
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tofuse
+
+SYMBOL = re.compile(r"\[s\d+,")
+
+
+class Scaled:
+    """An object with a method, no module."""
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def scale(self, x: Tensor) -> Tensor:
+        """x by a number."""
+        return x.sin() * self.by
+
+
+@pytest.mark.parametrize("way", ["modules", "methods"])
+def test_one_does_not_make_symbols_of_anothers_sizes(way: str, capsys: pytest.CaptureFixture[str]):
+    sizes = ((4, 8), (6, 8), (6, 3, 8, 8))
+    modules = nn.Linear(8, 8), nn.Softmax(-1), nn.Conv2d(3, 4, 3)
+    methods = [Scaled(k).scale for k in range(3)]
+    for f, size in zip(modules if way == "modules" else methods, sizes, strict=True):
+        x = torch.randn(size)
+        compiled = tofuse.compile(f, show="graph", strict=True)
+        torch.testing.assert_close(compiled(x), f(x))
+    printed = capsys.readouterr().out
+    assert "f32[6,8]" in printed, "the graphs are printed with their sizes"
+    assert not SYMBOL.search(printed)
+    compiled(torch.randn(5, *sizes[-1][1:]))
+    assert SYMBOL.search(capsys.readouterr().out), "its own sizes vary, and are symbols then"
+
+
+def test_a_method_keeps_its_name_and_signature():
+    compiled = tofuse.compile(Scaled(3.0).scale)
+    assert compiled.__name__ == "scale"
+    assert compiled.__doc__ == "x by a number."
+    assert list(inspect.signature(compiled).parameters) == ["x"]
