@@ -168,7 +168,8 @@ class _Writer:
         """A reduction over the axis: its operands at all places, in pairs, and what is left."""
         parts = [names.get(s.arg, s.arg) for names in self.names]
         over, op = tuple(a for a in s.over if a != self.axis), COMBINE[s.op]
-        last = s.name if not over else f"{s.name}_all"
+        step = f"{s.name}_{self.axis}"  # there is one for every axis that it folds
+        last = s.name if not over else step
         number = 0
         while len(parts) > 1:
             pairs = [parts[k : k + 2] for k in range(0, len(parts), 2)]
@@ -176,7 +177,7 @@ class _Writer:
             for pair in pairs:
                 name = pair[0]
                 if len(pair) == 2:
-                    name = last if len(pairs) == 1 else f"{s.name}_{number}"
+                    name = last if len(pairs) == 1 else f"{step}_{number}"
                     number += 1
                     self.body.append(Compute(name, op, tuple(pair), s.dtype, s.dtype))
                 parts.append(name)
