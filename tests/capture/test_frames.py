@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -26,9 +27,10 @@ class Scaled:
 @pytest.mark.parametrize("way", ["modules", "methods"])
 def test_one_does_not_make_symbols_of_anothers_sizes(way: str, capsys: pytest.CaptureFixture[str]):
     sizes = ((4, 8), (6, 8), (6, 3, 8, 8))
-    modules = nn.Linear(8, 8), nn.Softmax(-1), nn.Conv2d(3, 4, 3)
-    methods = [Scaled(k).scale for k in range(3)]
-    for f, size in zip(modules if way == "modules" else methods, sizes, strict=True):
+    fs: list[Callable[[Tensor], Tensor]] = [Scaled(k).scale for k in range(3)]
+    if way == "modules":
+        fs = [nn.Linear(8, 8), nn.Softmax(-1), nn.Conv2d(3, 4, 3)]
+    for f, size in zip(fs, sizes, strict=True):
         x = torch.randn(size)
         compiled = tofuse.compile(f, show="graph", strict=True)
         torch.testing.assert_close(compiled(x), f(x))

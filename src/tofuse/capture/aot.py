@@ -32,6 +32,7 @@ from tofuse.capture.programs import (
 from tofuse.capture.relayout import channels_last
 from tofuse.capture.resampling import resize_whole
 from tofuse.capture.resize import hide_resizing
+from tofuse.capture.side_by_side import side_by_side
 from tofuse.capture.unmarked import unmarked
 
 Run = Callable[..., object]
@@ -69,7 +70,9 @@ def aot_backend(
         gather_positions(gm)
         write_by_mask(gm)
         resize_whole(gm)
-        compiled = guard_overlaps(gm, capture.run(*channels_last(gm), inputs))
+        wide, notes = side_by_side(gm)
+        laid, more = channels_last(wide)
+        compiled = guard_overlaps(gm, capture.run(laid, (*notes, *more), inputs))
         return leave_forward_derivatives(gm, compiled)
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
@@ -108,35 +111,35 @@ class _Capture:
     claims: Claims
     programs: Programs | None
 
-    def run(self, gm: GraphModule, note: str, inputs: Sequence[object]) -> Run:
-        """The program, compiled or as it was kept; the note is for the report.
+    def run(self, gm: GraphModule, notes: tuple[str, ...], inputs: Sequence[object]) -> Run:
+        """The program, compiled or as it was kept; the notes are for the report.
 
         Writes into arguments are part of it, but where autograd sees its results.
         """
         name = None if self.programs is None else identity(gm, inputs)
         if not _trains(gm):
             try:
-                return self._found(gm, note, inputs, name, writes=True)
+                return self._found(gm, notes, inputs, name, writes=True)
             except _Trains:
                 pass
-        return self._found(gm, note, inputs, name, writes=False)
+        return self._found(gm, notes, inputs, name, writes=False)
 
     def _found(
         self,
         gm: GraphModule,
-        note: str,
+        notes: tuple[str, ...],
         inputs: Sequence[object],
         name: tuple[str, ...] | None,
         *,
         writes: bool,
     ) -> Run:
         if self.programs is None or name is None:
-            return self._compile(gm, note, inputs, writes, lambda form, runs: None)
+            return self._compile(gm, notes, inputs, writes, lambda form, runs: None)
         name = (f"writes {writes}", *name)
         found = self.programs.find(name)
         if found is None:
             keep = functools.partial(self.programs.keep, name)
-            return self._compile(gm, note, inputs, writes, keep)
+            return self._compile(gm, notes, inputs, writes, keep)
         form, runs = found
         program = form.program(runs[0], lambda: runs[-1])
         return _with(list(held_tensors(gm).values()), program)
@@ -144,7 +147,7 @@ class _Capture:
     def _compile(
         self,
         gm: GraphModule,
-        note: str,
+        notes: tuple[str, ...],
         inputs: Sequence[object],
         writes: bool,
         keep: Callable[[Form, Sequence[Lists]], None],
@@ -153,7 +156,7 @@ class _Capture:
 
         `keep` is told of a program that runs without AOTAutograd, when all of it is compiled.
         """
-        parts = Parts(self.compile_graph, self.memory_budget, note, self.claims)
+        parts = Parts(self.compile_graph, self.memory_budget, notes, self.claims)
         compiler: Backend = aot_autograd(
             fw_compiler=parts.compiler("forward"),
             bw_compiler=parts.compiler("backward"),

@@ -1,4 +1,4 @@
-"""What the user asks for around his code: `with no_fuse():`, `with fuse():`."""
+"""Annotations of calls: `with no_fuse():`, `with fuse():`, and for how many calls one stands."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.fx.traceback import annotate, has_preserved_node_meta
 from tofuse.ir.hints import FUSE, NO_FUSE
 
 KEY = "tofuse"  # in the annotations that torch carries from the program to the graph's nodes
+TIMES = "tofuse_times"
 
 
 @contextmanager
@@ -49,6 +50,18 @@ def hint_of(node: Node) -> str:
     if word == NO_FUSE:
         return f"{NO_FUSE} {_user_call(node)}"
     return FUSE if word == FUSE else ""
+
+
+def stands_for(node: Node, times: int) -> None:
+    """Note that a call is in the place of so many."""
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), TIMES: times}
+
+
+def times_of(node: Node) -> int:
+    """How many calls of the user's program a node is a part of."""
+    notes = node.meta.get("custom")
+    times = notes.get(TIMES, 1) if isinstance(notes, dict) else 1
+    return times if isinstance(times, int) else 1
 
 
 def _user_call(node: Node) -> str:

@@ -21,6 +21,7 @@ from types import (
 
 import torch
 import torch.nn.functional as F
+from torch._functorch import predispatch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
@@ -167,6 +168,7 @@ MODULES: tuple[ModuleType, ...] = (
     torch.fft,
     torch._C,  # which switches gradients
     torch.amp.autocast_mode,
+    predispatch,  # vmap
     *(importlib.import_module(f"torch._C._{n}") for n in ("nn", "linalg", "special", "fft")),
 )
 

@@ -57,7 +57,7 @@ class Parts:
 
     compile_graph: CompileGraph
     memory_budget: float | None = None
-    note: str = ""  # for the report
+    notes: tuple[str, ...] = ()  # for the report
     claims: Claims = nobody
     finished: Callable[[list[Run]], None] = lambda runs: None  # told of all that was compiled
     runs: dict[str, Run] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Parts:
             if phase != "backward":
                 self.context = TracingContext.try_get()
                 gm = self._prepared(gm) if phase == "inference" else gm
-                gm.meta[NOTES] = (self.note,) if self.note else ()
+                gm.meta[NOTES] = self.notes
             if phase == "forward":
                 accept_any_layout()
             if phase not in self.runs:

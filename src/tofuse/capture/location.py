@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.fx import Node
 
-from tofuse.capture.hints import hint_of
+from tofuse.capture.hints import hint_of, times_of
 from tofuse.ir.graph import Loc
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n(?P<code>[^\n]*)', re.M)
@@ -20,9 +20,11 @@ _NOT_THEIRS = (str(Path(torch.__file__).parent), _OURS)
 
 def locate(node: Node) -> Loc | None:
     """The innermost frame of the user's own code, or else of a package that is not torch."""
-    trace, hint = node.meta.get("stack_trace"), hint_of(node)
+    trace, hint, times = node.meta.get("stack_trace"), hint_of(node), times_of(node)
     loc = _parse(trace) if isinstance(trace, str) else None
-    return replace(loc or Loc("<unknown>", 0), hint=hint) if hint else loc
+    if not hint and times == 1:
+        return loc
+    return replace(loc or Loc("<unknown>", 0), hint=hint, times=times)
 
 
 @lru_cache(maxsize=4096)  # the ops of one line share their trace

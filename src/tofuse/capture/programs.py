@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 
@@ -164,6 +165,14 @@ def _written_memory(gm: GraphModule) -> set[int]:
 def memory(tensor: torch.Tensor) -> int:
     """The same number for tensors that share memory."""
     return tensor.untyped_storage()._cdata
+
+
+def nbytes(argument: object) -> int:
+    """How many bytes a node's tensor has; none where the argument is no such node."""
+    value = argument.meta.get("example_value") if isinstance(argument, Node) else None
+    if not isinstance(value, torch.Tensor):
+        return 0
+    return math.prod(map(at_first_call, value.shape)) * value.itemsize
 
 
 def written(node: Node) -> list[torch.Tensor]:

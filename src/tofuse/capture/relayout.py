@@ -7,14 +7,13 @@ caller sees lie as they would without.
 
 from __future__ import annotations
 
-import math
-
 import torch
+from torch._C import _functorch as functorch
+from torch._functorch import predispatch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from tofuse.capture.programs import memory, name_of, written
-from tofuse.capture.sizes import at_first_call
+from tofuse.capture.programs import memory, name_of, nbytes, written
 
 RELAID = (
     "images lie channels last from the first convolution on, as the library's convolutions read "
@@ -28,26 +27,26 @@ LEAST = 2  # convolutions: a lone one would be copied to and from
 WORTH = 2.5  # bytes of images whose two copies take as long as a weight's byte does; measured
 
 
-def channels_last(gm: GraphModule) -> tuple[GraphModule, str]:
+def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     """The program with its images channels last, and a note that says so.
 
     The program itself where it has too few convolutions, may see the layout, or would not gain. The
     programs of Dynamo only, whose nodes have example values.
     """
-    convolutions = [n for n in gm.graph.nodes if _is_convolution(n)]
+    convolutions = _convolutions(gm)
     if len(convolutions) < LEAST or all(_window(n) == 1 for n in convolutions):
-        return gm, ""
+        return gm, ()
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(_sees_layout(n) for n in calls) or not _restorable(gm):
-        return gm, ""
-    weights = sum(_bytes(n.args[1]) for n in convolutions if _window(n) > 1)
-    images = sum(_bytes(n.args[0]) + _bytes(n) for n in convolutions)
+        return gm, ()
+    weights = sum(nbytes(n.args[1]) for n in convolutions if _window(n) > 1)
+    images = sum(nbytes(n.args[0]) + nbytes(n) for n in convolutions)
     if images < WORTH * weights:
-        return gm, STAYS.format(weights=weights / 1e6, images=images / 1e6)
+        return gm, (STAYS.format(weights=weights / 1e6, images=images / 1e6),)
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     copy = GraphModule(gm, graph)
-    for node in [n for n in copy.graph.nodes if _is_convolution(n)]:
+    for node in _convolutions(copy):
         image = node.args[0]
         assert isinstance(image, Node)
         with copy.graph.inserting_before(node):
@@ -55,7 +54,18 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, str]:
         node.args = (laid, *node.args[1:])
     _restore(copy)
     copy.recompile()
-    return (copy, RELAID) if _runs(copy) else (gm, "")
+    return (copy, (RELAID,)) if _runs(copy) else (gm, ())
+
+
+def _convolutions(gm: GraphModule) -> list[Node]:
+    """The convolutions of images; not those under vmap, whose images have one dimension more."""
+    depth, found = 0, []
+    for node in gm.graph.nodes:
+        depth += node.target is predispatch._vmap_increment_nesting
+        depth -= node.target is predispatch._vmap_decrement_nesting
+        if not depth and _is_convolution(node):
+            found.append(node)
+    return found
 
 
 def _is_convolution(node: Node) -> bool:
@@ -73,13 +83,6 @@ def _window(node: Node) -> int:
     weight = node.args[1]
     value = weight.meta.get("example_value") if isinstance(weight, Node) else None
     return int(value.shape[2] * value.shape[3]) if isinstance(value, torch.Tensor) else 1
-
-
-def _bytes(argument: object) -> int:
-    value = argument.meta.get("example_value") if isinstance(argument, Node) else None
-    if not isinstance(value, torch.Tensor):
-        return 0
-    return math.prod(map(at_first_call, value.shape)) * value.itemsize
 
 
 def _sees_layout(node: Node) -> bool:
@@ -126,6 +129,8 @@ def _runs(gm: GraphModule) -> bool:
         with mode, torch.no_grad():
             Interpreter(gm).run(*values)
     except (RuntimeError, ValueError):
+        while functorch.peek_interpreter_stack() is not None:
+            predispatch._vmap_decrement_nesting()  # where it stopped, nobody has
         return False
     return True
 

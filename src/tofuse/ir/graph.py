@@ -69,12 +69,14 @@ class Loc:
     """The user's line an op came from, and what he asked for there.
 
     `hint` is "" or a word: `fuse`, or `no_fuse` and the name of the one call that it holds for.
+    `times`: how many of his calls it stands for.
     """
 
     file: str
     line: int
     code: str = ""
     hint: str = field(default="", compare=False)
+    times: int = field(default=1, compare=False)
 
     def __repr__(self) -> str:
         return f"{self.file}:{self.line}"
