@@ -18,7 +18,7 @@ from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.collector import collector_paused
 from tofuse.capture.counted import counted_first
 from tofuse.capture.decompose import decompositions
-from tofuse.capture.identity import held_tensors, identity
+from tofuse.capture.identity import asked_of_numbers, held_tensors, identity
 from tofuse.capture.lean import CompileGraph, Form, Inference, Parts
 from tofuse.capture.lean import Run as Lists
 from tofuse.capture.masks import write_by_mask
@@ -138,8 +138,13 @@ class _Capture:
         name = (f"writes {writes}", *name)
         found = self.programs.find(name)
         if found is None:
-            keep = functools.partial(self.programs.keep, name)
-            return self._compile(gm, notes, inputs, writes, keep)
+            keep, before, own = self.programs.keep, asked_of_numbers(gm), name
+
+            def keep_general(form: Form, runs: Sequence[Lists]) -> None:
+                if asked_of_numbers(gm) == before:  # or it is a program for these numbers alone
+                    keep(own, form, runs)
+
+            return self._compile(gm, notes, inputs, writes, keep_general)
         form, runs = found
         program = form.program(runs[0], lambda: runs[-1])
         return _with(list(held_tensors(gm).values()), program)

@@ -55,6 +55,17 @@ def held_tensors(gm: GraphModule) -> dict[str, torch.Tensor]:
     return {**dict(parameters), **dict(gm.named_buffers(remove_duplicate=False))}
 
 
+def asked_of_numbers(gm: GraphModule) -> int:
+    """How often somebody has asked what a number of the user's is that varies: what was made of
+    the answer is Dynamo's to guard, and holds for no other number."""
+    values = (n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder"))
+    memos = (v.item_memo for v in values if isinstance(v, FakeTensor))
+    numbers = [m.node for m in memos if isinstance(m, torch.SymFloat)]
+    symbols = {s for n in numbers for s in n._expr.free_symbols}
+    guards = numbers[0].shape_env.guards if numbers else ()
+    return sum(not symbols.isdisjoint(g.expr.free_symbols) for g in guards)
+
+
 def _nodes(gm: GraphModule, held: Sequence[str]) -> list[str]:
     """A line for each node: places stand for names, which are as they happen to be."""
     places: dict[Node, str] = {}

@@ -264,7 +264,8 @@ class Training:
                 if sizes:
                     ctx.sizes = [made[k] for k in sizes]
                 if dull:
-                    ctx.mark_non_differentiable(*[made[k] for k in dull])
+                    others = [t for k in dull if isinstance(t := made[k], torch.Tensor)]
+                    ctx.mark_non_differentiable(*others)  # but sizes
                 return tuple(made[first:last])
 
             @staticmethod

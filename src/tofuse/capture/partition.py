@@ -78,6 +78,7 @@ def partition(
         kept=tuple(n.name for n in saved if any(key not in free for key, _ in storages(n))),
     )
     tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
+    tensors += [n for n in plan.numbers() if n not in saved]
     # floats of sizes are computed again from the integers
     numbers = [
         n for n in plan.order if n in plan.forward and isinstance(n.meta.get("val"), torch.SymInt)
@@ -127,6 +128,13 @@ class _Plan:
         self.needed = self._needed(first)
         self._limit_chains()
         return self._cut(written, {_base(n) for n in self._new(first)})
+
+    def numbers(self) -> list[Node]:
+        """The arguments in which Dynamo has numbers of the user's, which are read from them again
+        where the backward needs them."""
+        floats = (n for n in self.order if isinstance(n.meta.get("val"), torch.SymFloat))
+        read = {i for n in floats for i in n.all_input_nodes if not _is_number(i)}
+        return [n for n in self.order if n.op == "placeholder" and n in read]
 
     def _new(self, outputs: list[Node]) -> list[Node]:
         """The results that are the caller's own: not what arguments are overwritten with."""

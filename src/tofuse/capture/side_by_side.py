@@ -254,7 +254,7 @@ def _ends(join: Node) -> Bundle | None:
     values = [t for n in (*nodes, join) if (t := tensor_of(n)) is not None]
     if len(set(nodes)) < len(ends) or len(values) <= len(nodes) or type(_dim(join)) is not int:
         return None
-    kinds = {(t.shape, t.dtype, t.device, t.requires_grad) for t in values[:-1]}
+    kinds = {(str(tuple(t.shape)), t.dtype, t.device, t.requires_grad) for t in values[:-1]}
     dense = all(t.is_contiguous() for t in values)
     return tuple(nodes) if len(kinds) == 1 and dense else None
 

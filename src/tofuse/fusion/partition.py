@@ -146,7 +146,8 @@ class _Partitioner:
     def _grow(self) -> None:
         self.groups = Groups(self.order)
         self.reasons, self.flat, self.joins, self.merges = {}, {}, {}, []
-        self.sight.lanes, self.uneasy, self.followed = {}, set(), []
+        self.sight.clear()
+        self.uneasy, self.followed = set(), []
         for op in self.graph.ops:
             if not self.view[op]:
                 self._place(op)
@@ -286,7 +287,8 @@ class _Partitioner:
         sure = not self.careful and a not in self.uneasy and b.ops == [consumer]
         read = [v for v in consumer.inputs if v in self.makers]
         here = [v for v in read if self.groups.of[self.makers[v]] is a]
-        even = not any(loops_change((self.makers[v],), (consumer,)) for v in here)
+        new = [v for v in here if self.sight.seen(v) is None]
+        even = not any(loops_change((self.makers[v],), (consumer,)) for v in new)
         if sure and even and self.sight.follows(consumer, here, a.ops):
             self.followed.append(consumer)
             return None

@@ -25,13 +25,38 @@ class Sight:
     returned: set[Value]
     readers: Mapping[Value, list[Op]]  # through views
     lanes: dict[Op, Op] = field(default_factory=dict)
+    windows: dict[tuple[object, ...], Op] = field(default_factory=dict)  # who first read one alike
+
+    def clear(self) -> None:
+        """Forget what is in one group."""
+        self.lanes, self.windows = {}, {}
 
     def merged(self, producer: Op, consumer: Op) -> None:
         """Note that two ops are in one group, of which the second reads the first."""
-        if is_elementwise(consumer) and producer.result in consumer.inputs:
-            a, b = self._lane(producer), self._lane(consumer)
-            if a is not b:
-                self.lanes[b] = a
+        if not is_elementwise(consumer):
+            return
+        if producer.result in consumer.inputs:
+            self._tie(producer, consumer)
+        for v in consumer.inputs:
+            if self.makers.get(v) is producer and (window := self._window(v)) is not None:
+                self._tie(self.windows.setdefault(window, consumer), consumer)
+
+    def _tie(self, one: Op, other: Op) -> None:
+        a, b = self._lane(one), self._lane(other)
+        if a is not b:
+            self.lanes[b] = a
+
+    def _window(self, v: Value) -> tuple[object, ...] | None:
+        """What is alike of slices of one value that differ in where they begin."""
+        view = self.producers.get(v)
+        if view is None or view.kind != "slice" or view.inputs[0] not in self.makers:
+            return None
+        return self.makers[v], view.inputs[0], v.shape, view.attr("step")
+
+    def seen(self, v: Value) -> Op | None:
+        """An op in the group of a value's maker that reads another such slice of it."""
+        window = self._window(v)
+        return None if window is None else self.windows.get(window)
 
     def plain(self, inside: set[Op]) -> bool:
         """Whether elementwise ops have one shape and no views between them."""
@@ -45,10 +70,14 @@ class Sight:
 
     def follows(self, op: Op, read: Sequence[Value], ops: Sequence[Op]) -> bool:
         """Whether an op only runs over the axes of what it reads of these ops, a kernel's."""
-        direct = all(self.producers[v] is self.makers[v] for v in read)
-        if not direct or not is_elementwise(op):
+        if not is_elementwise(op):
             return False
-        if len({self._lane(self.makers[v]) for v in read}) != 1:
+        direct = (self.producers[v] is self.makers[v] for v in read)
+        peers = [
+            self.makers[v] if at_once else self.seen(v)
+            for v, at_once in zip(read, direct, strict=True)
+        ]
+        if len({None if p is None else self._lane(p) for p in peers}) != 1 or None in peers:
             return False
         if any(v not in self.storage for v in op.inputs):
             return False

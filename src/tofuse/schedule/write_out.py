@@ -6,6 +6,7 @@ is done with each of the two stands there once for each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import hint
@@ -35,6 +36,7 @@ SHORT = 8  # elements that are written out in any case; more are if they are red
 FEW = 4  # of a longer row, as of a matrix; so are these
 DEAREST = 13  # shuffles of a row of those
 PIECES = 2  # or if guards tell so many of them apart
+PART = 4  # at one of so many places, or more
 MOST = 512  # statements
 MASKED = 4096  # of which most are of other places
 
@@ -90,11 +92,22 @@ def _written(kernel: Kernel, axis: str, pays: bool) -> Kernel | None:
     if any(isinstance(s, Reduce) and s.position is not None for s in inside):
         return None
     masked = len(inside) * hint(kernel.extent(axis)) + len(kernel.body) - len(inside)
-    cut = sum(1 for s in inside if isinstance(s, Inside) and s.index.axes == (axis,))
-    if (not pays and cut < PIECES) or masked > MASKED:
+    cut = [s for s in inside if isinstance(s, Inside) and s.index.axes == (axis,)]
+    if masked > MASKED or not (pays or _told_apart(cut, kernel, axis)):
         return None
     written = _Writer(kernel, axis).kernel()
     return written if len(written.body) <= (MOST if pays else min(MOST, masked // 2)) else None
+
+
+def _told_apart(guards: Sequence[Inside], kernel: Kernel, axis: str) -> bool:
+    """Whether guards tell places apart: at many of them they leave something out."""
+    count = hint(kernel.extent(axis))
+    left_out = 0
+    for s in guards:
+        first, step = hint(s.index.const), hint(s.index.coefficient(axis))
+        passed = range(hint(s.lo), hint(s.hi))
+        left_out += sum(first + k * step not in passed for k in range(count))
+    return len(guards) >= PIECES and left_out * PART >= len(guards) * count
 
 
 @dataclass
