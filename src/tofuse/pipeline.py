@@ -25,7 +25,7 @@ from tofuse.fusion.storage import is_view
 from tofuse.fusion.within import partition_within
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.executor import KERNELS, Request
-from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.graph import Graph, Value
 from tofuse.ir.loops import Nest
 from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Partition, Region, Verdict, is_placed
@@ -271,11 +271,6 @@ def _call_reason(region: Region) -> str:
     return "".join(["library call", *done])
 
 
-def _times(op: Op) -> int:
-    """How many of the user's calls an op stands for."""
-    return op.loc.times if op.loc is not None else 1
-
-
 def _target(region: Region) -> str:
     """The operator of a library call; the name of a region that PyTorch runs op by op."""
     return str(region.ops[0].attr("target")) if region.library else region.name
@@ -323,7 +318,7 @@ def _report(
         show_graph(part.graph),
         repr(made.plan),
         tuple(made.notes),
-        launches_before=sum(_times(op) for op in graph.ops if op not in views),
+        launches_before=sum(op.times for op in graph.ops if op not in views),
         launches=launch_count(made.plan),
         sharing=sharing(made.plan),
         stages=tuple(stages),

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tofuse
+from tofuse.api import compile_reporting
+from tofuse.config import make_config
 
 FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "clamp": lambda x, d: (x * d * x).clamp(max=1 - d) * x,
@@ -16,6 +18,13 @@ FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
     "softplus": lambda x, d: F.softplus(x * d, beta=d),
     "eps": lambda x, d: F.layer_norm(x, (4,), eps=d) * d,
     "alpha": lambda x, d: torch.add(x.exp(), x, alpha=1 - d) * d,
+    "less": lambda x, d: torch.sub(x.exp(), x, alpha=d) * 2,
+    "products": lambda x, d: torch.addcmul(x.exp(), x, x.sin(), value=d) * 2,
+    "quotients": lambda x, d: torch.addcdiv(x.exp(), x, x.exp() + 1, value=d) * 2,
+    "of wider": lambda x, d: torch.add(x.half(), x, alpha=d) * 2,
+    "of narrower": lambda x, d: torch.add(x, x.half(), alpha=d) * 2,
+    "of integers": lambda x, d: torch.add(torch.arange(4), x.exp(), alpha=d) * 2,
+    "of a number": lambda x, d: torch.add(x.exp(), 2, alpha=d) * 2,
     "slope": lambda x, d: F.leaky_relu(x, d) * d,
     "beta": lambda x, d: F.smooth_l1_loss(x, x.detach() * d, beta=d),
     "factor": lambda x, d: x * d,
@@ -33,6 +42,15 @@ def test_every_number_counts(name: str, options: dict[str, bool]):
         torch.testing.assert_close(made, expected)
         (found,), (want,) = (torch.autograd.grad(t.sum(), x) for t in (made, expected))
         torch.testing.assert_close(found, want)
+
+
+@pytest.mark.parametrize("name", ["alpha", "less", "products", "quotients"])
+def test_factors_that_vary_are_in_kernels(name: str):
+    compiled, report = compile_reporting(FUNCTIONS[name], make_config({}))
+    for d in (0.9, 0.99, 0.7):  # a number until it varies
+        compiled(torch.randn(3, 4), d)
+    graph = report.graphs[-1]
+    assert (len(report.graphs), len(graph.kernels), len(graph.library_calls)) == (2, 1, 0)
 
 
 def test_a_number_that_is_returned():

@@ -74,6 +74,21 @@ def test_sizes_that_are_symbols_are_resized_too():
         torch.testing.assert_close(ours, eager)
 
 
+def test_sizes_that_are_computed_from_symbols_are_resized_too():
+    def down_and_up(x):
+        half = F.max_pool2d(x * 2, 2)
+        return F.interpolate(half, scale_factor=2, mode="bilinear") + x[..., : x.shape[-1] // 2 * 2]
+
+    compiled = tofuse.compile(down_and_up, dynamic=True, strict=True)
+    for size in (6, 8, 12):
+        x = torch.randn(1, 2, size, size + 2, requires_grad=True)
+        made, wanted = compiled(x), down_and_up(x)
+        torch.testing.assert_close(made, wanted)
+        given = torch.randn_like(wanted)
+        ours, eager = (torch.autograd.grad(y, x, given)[0] for y in (made, wanted))
+        torch.testing.assert_close(ours, eager)
+
+
 CHECKED = pytest.mark.skipif(
     torch.__version__.startswith("2.11."), reason="what torch traces of one_hot has no check"
 )

@@ -66,6 +66,7 @@ DISTRIBUTIONS = {  # a function of an empty tensor, mean, standard deviation
     "uniform": (lambda x: torch.empty_like(x).uniform_(1, 3), 2.0, 2 * 12**-0.5),
     "normal_": (lambda x: torch.empty_like(x).normal_(1, 2), 1.0, 2.0),
     "normal": (lambda x: torch.normal(torch.ones_like(x), 2.0), 1.0, 2.0),
+    "normal of a mean alone": (lambda x: torch.normal(torch.full_like(x, 3.0)), 3.0, 1.0),
     "exponential": (lambda x: torch.empty_like(x).exponential_(2.0), 0.5, 0.5),
     "randint": (lambda x: torch.randint(3, 13, (N,)).float(), 7.5, 8.25**0.5),
     "randint_wide": (lambda x: torch.randint(0, 10**6, (N,)) / 10**6, 0.5, 12**-0.5),

@@ -18,7 +18,7 @@ from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.collector import collector_paused
 from tofuse.capture.counted import counted_first
 from tofuse.capture.decompose import decompositions
-from tofuse.capture.identity import asked_of_numbers, held_tensors, identity
+from tofuse.capture.identity import asked_of_numbers, held_tensors, identity, numbers_of
 from tofuse.capture.lean import CompileGraph, Form, Inference, Parts
 from tofuse.capture.lean import Run as Lists
 from tofuse.capture.masks import write_by_mask
@@ -167,7 +167,9 @@ class _Capture:
             bw_compiler=parts.compiler("backward"),
             inference_compiler=parts.compiler("inference"),
             partition_fn=_refuse_training if writes else parts.partition,
-            decompositions=decompositions(own_random=self.own_random, claims=self.claims),
+            decompositions=decompositions(
+                own_random=self.own_random, claims=self.claims, varying=bool(numbers_of(gm))
+            ),
             keep_inference_input_mutations=writes,
         )
         whole = innermost_fn(compiler(gm, inputs))

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
 from tofuse.capture.decompose_convolution import convolution, convolution_backward
-from tofuse.capture.decompose_elementwise import ELEMENTWISE
+from tofuse.capture.decompose_elementwise import ELEMENTWISE, VARYING
 from tofuse.capture.decompose_padding import PADDING
 from tofuse.capture.rng import RANDOM_DECOMPOSITIONS
 from tofuse.capture.sizes import Sized
@@ -23,13 +23,14 @@ aten = torch.ops.aten
 
 
 def decompositions(
-    *, own_random: bool = True, claims: Claims = nobody
+    *, own_random: bool = True, claims: Claims = nobody, varying: bool = False
 ) -> dict[OpOverload, Decomposition]:
     """The table for AOTAutograd; without `own_random`, ATen draws its own random numbers.
 
-    What an executor claims stays whole.
+    What an executor claims stays whole. With `varying`, numbers of the user's do.
     """
-    return unless_claimed(_table(own_random), claims)
+    table = _table(own_random)
+    return unless_claimed({**table, **VARYING} if varying else table, claims)
 
 
 @functools.cache

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from torch._prims_common import elementwise_dtypes
 
 from tofuse.capture.claims import Decomposition
 
@@ -57,6 +60,20 @@ def addr(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: floa
     return (x if beta == 1 else x * beta) + made
 
 
+def _in_steps(step: Callable[..., Tensor], factor: str) -> Callable[..., Tensor]:
+    """An operator with a factor among its numbers, in products with one that varies: what is a
+    factor of a tensor is read from memory, and any other number is a part of the program."""
+
+    def apply(*tensors: Tensor | float, **numbers: float | torch.SymFloat) -> Tensor:
+        number = numbers.get(factor, 1)
+        wide, made = elementwise_dtypes(*tensors, type_promotion_kind=KIND.DEFAULT)
+        if not isinstance(number, torch.SymFloat) or not made.is_floating_point:
+            return NotImplemented
+        return step(*(torch.as_tensor(t, dtype=wide) for t in tensors), number).to(made)
+
+    return apply
+
+
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """Coefficients from the highest down."""
     total = x * coefficients[0] + coefficients[1]
@@ -73,6 +90,13 @@ TAIL = (
     *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
     *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
 )
+
+VARYING: dict[OpOverload, Decomposition] = {  # where numbers of the user's vary
+    aten.add.Tensor: _in_steps(lambda x, y, a: x + y * a, "alpha"),
+    aten.sub.Tensor: _in_steps(lambda x, y, a: x - y * a, "alpha"),
+    aten.addcmul.default: _in_steps(lambda x, y, z, a: x + y * a * z, "value"),
+    aten.addcdiv.default: _in_steps(lambda x, y, z, a: x + y * a / z, "value"),
+}
 
 ELEMENTWISE: dict[OpOverload, Decomposition] = {
     aten.signbit.default: signbit,

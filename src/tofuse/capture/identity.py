@@ -55,12 +55,17 @@ def held_tensors(gm: GraphModule) -> dict[str, torch.Tensor]:
     return {**dict(parameters), **dict(gm.named_buffers(remove_duplicate=False))}
 
 
-def asked_of_numbers(gm: GraphModule) -> int:
-    """How often somebody has asked what a number of the user's is that varies: what was made of
-    the answer is Dynamo's to guard, and holds for no other number."""
+def numbers_of(gm: GraphModule) -> list[torch.SymFloat]:
+    """The numbers of the user's that vary, which Dynamo has in tensors."""
     values = (n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder"))
     memos = (v.item_memo for v in values if isinstance(v, FakeTensor))
-    numbers = [m.node for m in memos if isinstance(m, torch.SymFloat)]
+    return [m for m in memos if isinstance(m, torch.SymFloat)]
+
+
+def asked_of_numbers(gm: GraphModule) -> int:
+    """How often somebody has asked what such a number is: what was made of the answer is Dynamo's
+    to guard, and holds for no other number."""
+    numbers = [m.node for m in numbers_of(gm)]
     symbols = {s for n in numbers for s in n._expr.free_symbols}
     guards = numbers[0].shape_env.guards if numbers else ()
     return sum(not symbols.isdisjoint(g.expr.free_symbols) for g in guards)

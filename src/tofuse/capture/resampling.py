@@ -40,14 +40,17 @@ def _whole(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def _trains(node: Node) -> bool:
-    """Whether its image needs a gradient. Sizes asked for that are symbols need torch's Python."""
+    """Whether its image needs a gradient. Sizes that are asked for as symbols, or are computed from
+    some, need torch's Python."""
     given = _given(node)
     image, size = given.get("input"), given.get("size")
     value = image.meta.get("example_value") if isinstance(image, Node) else None
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return False
     asked = size if isinstance(size, (list, tuple)) else [size]
-    return value.device.type == "cpu" and not any(isinstance(n, Node) for n in asked)
+    sizes: tuple[object, ...] = tuple(value.shape[2:])
+    plain = all(n.node.expr.is_symbol for n in sizes if isinstance(n, torch.SymInt))
+    return value.device.type == "cpu" and plain and not any(isinstance(n, Node) for n in asked)
 
 
 def _repeats(node: Node) -> bool:

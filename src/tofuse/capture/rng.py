@@ -235,7 +235,7 @@ def _randint_like(like: Tensor, high: int, **options: torch.dtype) -> Tensor:
 
 
 def _normal_of(
-    mean: Tensor | float, std: Tensor | float, *, generator: torch.Generator | None = None
+    mean: Tensor | float, std: Tensor | float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """`normal` with a tensor as mean, as deviation or as both."""
     tensors = [t for t in (mean, std) if isinstance(t, Tensor)]

@@ -194,6 +194,7 @@ class Branches:
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self.join.graph.create_node(kind, target, args)
         node.meta["example_value"] = _call(node, {n: tensor_of(n) for n in node.all_input_nodes})
+        stands_for(node, 0)
         return node
 
     def _joined(self, whole: Node) -> Node:

@@ -69,7 +69,7 @@ class Loc:
     """The user's line an op came from, and what he asked for there.
 
     `hint` is "" or a word: `fuse`, or `no_fuse` and the name of the one call that it holds for.
-    `times`: how many of his calls it stands for.
+    `times`: how many of his calls it stands for; of a copy that only we make none.
     """
 
     file: str
@@ -100,6 +100,11 @@ class Op:
     def inputs(self) -> tuple[Value, ...]:
         """The operands that are tensors, in order, with repeats."""
         return tuple(x for x in self.operands if isinstance(x, Value))
+
+    @property
+    def times(self) -> int:
+        """How many of the user's calls it stands for."""
+        return self.loc.times if self.loc is not None else 1
 
     def attr(self, name: str) -> Attr:
         for key, value in self.attrs:

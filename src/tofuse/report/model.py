@@ -271,8 +271,8 @@ def traffic(ops_or_regions: list[tuple[tuple[Value, ...], tuple[Value, ...]]]) -
 
 
 def bytes_before(graph: Graph, views: frozenset[Op]) -> int:
-    """Every op that computes reads its operands and writes its results."""
-    working = [op for op in graph.ops if op not in views and not lends(op)]
+    """Every op of the user's that computes reads its operands and writes its results."""
+    working = [op for op in graph.ops if op.times and op not in views and not lends(op)]
     return traffic([(op.inputs, op.results) for op in working])
 
 
