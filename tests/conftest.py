@@ -6,14 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch._dynamo.guards
 
 from tests.support.bounds import every_access_checked
 from tests.support.compiler import Compiler
 from tofuse import api, pipeline
-
-# Dynamo empties the caches after each compilation to time its guards, for its log: 40 ms each.
-vars(torch._dynamo.guards)["profile_guard_manager"] = lambda *_: 0.0
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,10 @@
 """Dynamo's marks for the profiler are left out of our programs, and of nobody else's."""
 
+import logging
+
 import pytest
 import torch
+from torch._dynamo import guards
 
 import tofuse
 from tofuse.api import dynamo_backend
@@ -31,6 +34,22 @@ def test_only_our_programs_have_no_marks():
     assert marks(tofuse.compile(half), x) == 0
     assert config.record_runtime_overhead
     assert marks(torch.compile(third, backend="eager"), x) == 1
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.DEBUG])
+def test_guards_are_timed_only_where_somebody_reads_the_time(level, monkeypatch):
+    timed = []
+
+    def profile_guard_manager(*of):
+        timed.append(of)
+        return 0.0
+
+    monkeypatch.setattr(guards, "profile_guard_manager", profile_guard_manager)
+    monkeypatch.setattr(guards.guards_log, "isEnabledFor", lambda at: at >= level)
+    tofuse.compile(half)(torch.randn(3))
+    assert len(timed) == (level == logging.DEBUG)
+    torch.compile(third, backend="eager")(torch.randn(3))
+    assert len(timed) == 1 + (level == logging.DEBUG)
 
 
 def test_the_setting_is_put_back_where_compiling_fails():
