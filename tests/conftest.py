@@ -9,6 +9,7 @@ import torch
 
 from tests.support.bounds import every_access_checked
 from tests.support.compiler import Compiler
+from tests.support.part import part_of
 from tofuse import api, pipeline
 
 
@@ -29,8 +30,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="every operator torch knows, in every dtype, instead of a fixed part of them",
+        help="all cases of the tests marked broad, and all operators, not a fixed part of them",
     )
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `--full` runs."""
+    if not config.getoption("--full"):
+        items[:], left = part_of(items)
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture

@@ -268,3 +268,14 @@ def test_sizes_that_only_guards_know_to_be_equal(shape):
         x = torch.randn(shape[0] + k, shape[1] + k, requires_grad=True)
         got, wanted = (torch.autograd.grad([t.sum() for t in g(x)], x) for g in (compiled, f))
         torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("m, k", [(3, 0), (0, 3), (0, 0), (3, 2)])
+def test_what_sums_of_nothing_are_added_to(m, k):
+    """It is the same in all turns of the sum's loops, of which there may be none."""
+
+    def program(a, b, c):
+        return (a[:, :, :, None] * b[None]).sum((1, 2)) + c.exp().sin().tanh()
+
+    a, b, c = torch.randn(6, m, k), torch.randn(m, k, 40), torch.randn(6, 40)
+    assert_as_eager(program, a, b, c.requires_grad_())

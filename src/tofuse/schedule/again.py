@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Union
 
-from tofuse.ir.kernel import Compute, Inside, Iota, Load, Stmt, Store
+from tofuse.ir.kernel import (
+    Compute,
+    Inside,
+    Iota,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    iteration_axes,
+)
 from tofuse.ir.loops import Restore
+from tofuse.ir.schedule import Schedule
 from tofuse.ops.table import opdef
 
 Item = Union[Stmt, Restore]  # noqa: UP007
@@ -59,3 +70,21 @@ def unchanged(
             kept.add(s)
             needed.update(makers)
     return kept, needed
+
+
+def repeated_axes(
+    kernel: Kernel, schedule: Schedule
+) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
+    """`iteration_axes` of a kernel whose inner reductions depend on all loops around them."""
+    values, runs = ({**m} for m in iteration_axes(kernel))
+    names = [lp.axis for lp in schedule.loops]
+    for s in kernel.body:
+        runs[s] |= frozenset().union(*(values[u] for u in s.uses))
+        if isinstance(s, Reduce):
+            opens = min(names.index(a) for a in s.over)
+            if opens >= schedule.parallel:  # what is outside, tiles and all
+                runs[s] |= frozenset(names[:opens]) - frozenset(names[opens:])
+            values[s.name] = runs[s] - frozenset(s.over)
+        elif not isinstance(s, Store):
+            values[s.name] = runs[s]
+    return values, runs

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.ir.chains import is_cut, stages, steps_of
-from tofuse.ir.dims import Dim, hint, product
+from tofuse.ir.dims import Dim, fixed, hint, product
 from tofuse.ir.kernel import (
     Definition,
     Kernel,
@@ -20,7 +20,7 @@ from tofuse.ir.kernel import (
 from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore, Scratch
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.types import DType
-from tofuse.schedule.again import Item, Kept, statement_cost, unchanged
+from tofuse.schedule.again import Item, Kept, repeated_axes, statement_cost, unchanged
 from tofuse.schedule.legal import Unschedulable, check_loops
 from tofuse.schedule.liveness import drop_dead
 
@@ -44,25 +44,7 @@ def build_nest(kernel: Kernel, schedule: Schedule, *, repeat: bool = False) -> N
     except Unschedulable:
         if not repeat:
             raise
-    return drop_dead(_Builder(kernel, schedule, *_repeated_axes(kernel, schedule)).run())
-
-
-def _repeated_axes(
-    kernel: Kernel, schedule: Schedule
-) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
-    """`iteration_axes` of a kernel whose inner reductions depend on all loops around them."""
-    values, runs = ({**m} for m in iteration_axes(kernel))
-    names = [lp.axis for lp in schedule.loops]
-    for s in kernel.body:
-        runs[s] |= frozenset().union(*(values[u] for u in s.uses))
-        if isinstance(s, Reduce):
-            opens = min(names.index(a) for a in s.over)
-            if opens >= schedule.parallel:  # what is outside, tiles and all
-                runs[s] |= frozenset(names[:opens]) - frozenset(names[opens:])
-            values[s.name] = runs[s] - frozenset(s.over)
-        elif not isinstance(s, Store):
-            values[s.name] = runs[s]
-    return values, runs
+    return drop_dead(_Builder(kernel, schedule, *repeated_axes(kernel, schedule)).run())
 
 
 @dataclass(eq=False)
@@ -186,11 +168,25 @@ class _Builder:
             return None
         if name in self.scratch:  # an array of an inner loop holds that loop's last row only
             return Restore(name, self.scratch[name]) if self.kept[name] <= level else maker
+        if self._repeats(name, level):
+            return maker
         large = level == PHASES or self._row_bytes(name, level) > ROW_BYTES
         limit = LARGE_RECOMPUTE_COST if large else RECOMPUTE_COST
         if level == PHASES or self._cost(name, level, earlier) <= limit:
             return maker
         return Restore(name, self._keep(maker, level))
+
+    def _repeats(self, name: str, level: int) -> bool:
+        """Whether loops compute a value that is the same in all their turns, so that once more is
+        little; or in none, where they may have none."""
+        parallel = self.schedule.parallel
+        own = self.values[name]
+        outer = self.schedule.loops[:parallel] if level == PHASES else [self.schedule.loops[level]]
+        if own.isdisjoint(lp.axis for lp in outer):
+            return True
+        inner = self.schedule.loops[max(level, 0) : max(self.position(a) for a in own)]
+        others = {lp.axis for lp in inner} - own
+        return any(fixed(self.kernel.extent(a), 0) == 0 for a in others)
 
     def _keep(self, maker: Definition, level: int) -> Scratch:
         """An array for a value, which holds what loops from `level` on run over."""

@@ -1,0 +1,43 @@
+"""Of tests that are made of many combinations, the part that is run when not all are asked for."""
+
+import random
+from collections.abc import Hashable, Sequence
+from itertools import groupby
+
+import pytest
+
+MARK = "broad"
+
+
+def part_of(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """The tests to run and those to leave out, each in the order given.
+
+    Of a test marked `broad(n)` an n-th of its cases runs: drawn by chance, always the same ones,
+    and at least so many that every value of every parameter has its turn.
+    """
+    chosen: set[pytest.Item] = set()
+    for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
+        chosen |= _choose(list(cases))
+    return [i for i in items if i in chosen], [i for i in items if i not in chosen]
+
+
+def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
+    mark = cases[0].get_closest_marker(MARK)
+    if mark is None:
+        return set(cases)
+    (share,) = mark.args
+    drawn = random.Random(cases[0].nodeid.partition("[")[0]).sample(cases, len(cases))
+    seen: set[Hashable] = set()
+    new: list[pytest.Item] = []
+    known: list[pytest.Item] = []
+    for case in drawn:
+        values = _values(case)
+        (known if values <= seen else new).append(case)
+        seen |= values
+    return {*new, *known[: max(0, -(-len(cases) // share) - len(new))]}
+
+
+def _values(case: pytest.Item) -> set[Hashable]:
+    """Each parameter with the number of its value among those listed."""
+    assert isinstance(case, pytest.Function)
+    return set(case.callspec.indices.items())
