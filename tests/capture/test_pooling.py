@@ -75,6 +75,7 @@ def test_places_that_are_asked_for():
         torch.testing.assert_close(got, expected, equal_nan=True)
 
 
+@pytest.mark.broad(2)
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3, 9, 11), (2, 16, 12, 8)], ids=str)
 def test_places_and_gradients_are_as_eager(shape, channels_last):
@@ -172,6 +173,7 @@ def test_gradients_and_sizes_that_change(pool):
             torch.testing.assert_close(compiled(x), y)
 
 
+@pytest.mark.broad(3)
 @pytest.mark.parametrize("shape", [(2, 3, 12, 8), (3, 12, 8), (2, 16, 12, 7)], ids=str)
 @pytest.mark.parametrize("size", [(3, 4), (12, 8), (1, 7), (5, 3), 1])
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -39,6 +39,7 @@ def shifted(u):
     return torch.cat([w[:, -3:] + 1, w[:, :-3] * 2], 1) + v[:, :1]
 
 
+@pytest.mark.broad(3)
 @pytest.mark.parametrize("program", [heat, upwind, padded, shifted])
 @pytest.mark.parametrize("shape", [(16, 16), (5, 7), (33, 64)])
 def test_moved_pieces(program, shape):
@@ -87,6 +88,7 @@ def test_chance_programs(seed):
     )
 
 
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("shape", [(2, 7, 9, 13), (1, 7, 9, 13), (0, 7, 9, 13)])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @pytest.mark.parametrize("layout", ["rows", "channels last", "turned", "strided"])

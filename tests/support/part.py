@@ -1,7 +1,7 @@
 """Of tests that are made of many combinations, the part that is run when not all are asked for."""
 
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import pytest
@@ -27,7 +27,7 @@ def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
         return set(cases)
     (share,) = mark.args
     drawn = random.Random(cases[0].nodeid.partition("[")[0]).sample(cases, len(cases))
-    seen: set[Hashable] = set()
+    seen: set[tuple[str, int]] = set()
     new: list[pytest.Item] = []
     known: list[pytest.Item] = []
     for case in drawn:
@@ -37,7 +37,7 @@ def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
     return {*new, *known[: max(0, -(-len(cases) // share) - len(new))]}
 
 
-def _values(case: pytest.Item) -> set[Hashable]:
-    """Each parameter with the number of its value among those listed."""
+def _values(case: pytest.Item) -> set[tuple[str, int]]:
+    """Each parameter with the identity of its value, for not all have another name."""
     assert isinstance(case, pytest.Function)
-    return set(case.callspec.indices.items())
+    return {(name, id(value)) for name, value in case.callspec.params.items()}
