@@ -9,7 +9,7 @@ import torch
 
 from tests.support.bounds import every_access_checked
 from tests.support.compiler import Compiler
-from tests.support.part import part_of
+from tests.support.part import drawn, part_of
 from tofuse import api, pipeline
 
 
@@ -40,6 +40,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--full"):
         items[:], left = part_of(items)
         config.hook.pytest_deselected(items=left)
+
+
+@pytest.fixture
+def some(request):
+    """Of many cases that one test goes through: an n-th, always the same; all with `--full`."""
+    full = request.config.getoption("--full")
+    return lambda cases, n: list(cases) if full else drawn(cases, request.node.name, n)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import tofuse
+from tofuse.api import compile_reporting
+from tofuse.config import make_config
 
 torch.manual_seed(3)
 UP, DOWN, NORM = nn.Linear(12, 20), nn.Linear(20, 12), nn.LayerNorm(12)
@@ -154,9 +156,10 @@ def assert_alike(made: object, expected: object) -> None:
 def test_as_eager(name: str):
     f, shape = (BESIDE | APART)[name]
     x = torch.randn(shape, requires_grad=True)
-    compiled = tofuse.compile(f, strict=True)
+    compiled, report = compile_reporting(f, make_config({"strict": True}))
     made, expected = compiled(x), f(x)
     assert_alike(made, expected)
+    assert any("side by side" in note for note in report.notes) == (name in BESIDE)
     for found, want in zip(gradients(made, x), gradients(expected, x), strict=True):
         assert (want is None) == (found is None)
         if want is not None:
@@ -170,14 +173,6 @@ def test_what_is_written_is_read_in_time(f: Callable[..., object]):
     x = torch.randn(5, 9, 12)
     with torch.no_grad():
         assert_alike(tofuse.compile(f, strict=True)(x), f(x))
-
-
-@pytest.mark.parametrize("name", [*BESIDE, *APART])
-def test_note(name: str):
-    f, shape = (BESIDE | APART)[name]
-    report = tofuse.explain(f)(torch.randn(shape, requires_grad=True))
-    notes = [note for note in report.notes if "side by side" in note]
-    assert bool(notes) == (name in BESIDE)
 
 
 def test_calls_that_one_stands_for_are_counted():

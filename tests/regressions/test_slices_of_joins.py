@@ -69,6 +69,7 @@ def steps(seed):
     return made
 
 
+@pytest.mark.broad(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_chance_programs(seed):
     made = steps(seed)

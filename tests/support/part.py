@@ -1,19 +1,30 @@
 """Of tests that are made of many combinations, the part that is run when not all are asked for."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 import pytest
 
 MARK = "broad"
 
 
+T = TypeVar("T")
+
+
+def drawn(cases: Iterable[T], name: str, share: int) -> list[T]:
+    """An n-th of the cases, in their order; another name draws others."""
+    known = list(cases)
+    places = random.Random(name).sample(range(len(known)), -(-len(known) // share))
+    return [known[k] for k in sorted(places)]
+
+
 def part_of(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """The tests to run and those to leave out, each in the order given.
 
     Of a test marked `broad(n)` an n-th of its cases runs: drawn by chance, always the same ones,
-    and at least so many that every value of every parameter has its turn.
+    and at least so many that every value of every parameter but `seed` has its turn.
     """
     chosen: set[pytest.Item] = set()
     for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
@@ -40,4 +51,4 @@ def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
 def _values(case: pytest.Item) -> set[tuple[str, int]]:
     """Each parameter with the identity of its value, for not all have another name."""
     assert isinstance(case, pytest.Function)
-    return {(name, id(value)) for name, value in case.callspec.params.items()}
+    return {(name, id(value)) for name, value in case.callspec.params.items() if name != "seed"}
