@@ -17,7 +17,7 @@ import tofuse
 from benchmarks.seeds import Size
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import choose
-from tofuse.config import Config
+from tofuse.config import make_config
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph
 from tofuse.ir.region_text import parse_partition
@@ -111,7 +111,7 @@ def regions(text: str) -> Iterator[tuple[Graph, bool]]:
 
 def _row(workload: str, phase: str, graph: Graph, library: bool, seconds: float) -> Row:
     kept: list[GraphReport] = []
-    run = compile_text(show_graph(graph), Config(), kept.append)
+    run = compile_text(show_graph(graph), make_config({}), kept.append)
     inputs = sample_tensors(graph.inputs, {})
     measured = fastest_us(lambda: run([*inputs]), seconds)
     predicted = sum(r.predicted_us for r in kept[0].regions)
