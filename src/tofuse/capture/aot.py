@@ -26,6 +26,7 @@ from tofuse.capture.positions import gather_positions
 from tofuse.capture.programs import (
     guard_overlaps,
     leave_forward_derivatives,
+    only_views,
     pass_through_dropout,
     refusal,
 )
@@ -176,7 +177,7 @@ class _Capture:
         held = list(held_tensors(gm).values())
         form = parts.form(inputs, views=False, held=held)
         if form is None:
-            return whole
+            return gm.forward if only_views(gm) else whole
         parts.finished = functools.partial(keep, form)
         if isinstance(form, Inference):
             parts.finished([parts.forward()])

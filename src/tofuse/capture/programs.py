@@ -175,6 +175,23 @@ def nbytes(argument: object) -> int:
     return math.prod(map(at_first_call, value.shape)) * value.itemsize
 
 
+def only_views(gm: GraphModule) -> bool:
+    """Whether all that a program of Dynamo's makes are views of its arguments, and it writes into
+    none: PyTorch gives them with nothing in between."""
+    given = [t for n in gm.graph.find_nodes(op="placeholder") if (t := tensor_of(n)) is not None]
+    places = {memory(t) for t in given}
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "output"):
+            continue
+        if node.op not in ("call_function", "call_method") or _written_nodes(node):
+            return False
+        made = tree_leaves(node.meta.get("example_value"))
+        tensors = [_plain(v) for v in made if not isinstance(v, (int, torch.SymInt))]
+        if not made or any(t is None or memory(t) not in places for t in tensors):
+            return False
+    return True
+
+
 def written(node: Node) -> list[torch.Tensor]:
     """The tensors a call writes into."""
     return [t for x in _written_nodes(node) if (t := tensor_of(x)) is not None]
