@@ -152,7 +152,7 @@ def _compile(
         stages.done("measured choice")
     stages.text("regions", lambda: show_partition(part))
     constants = [t for _, t in captured.constants]
-    signature = _signature(captured, part.graph)
+    signature = replace(_signature(captured, part.graph), held=kept)
     made = assemble(part, signature, constants, choices, target, config, stages.done)
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in made.built))
     stages.text("source", lambda: "\n".join(b.source for b in made.built))

@@ -78,7 +78,7 @@ def test_which_buffers_may_be_one(text, schedule, expected):
 
 def rewritten(*lines, legal, results="t_c"):
     plan = parse_plan("\n".join(["plan p(t_x{4}) {", *lines, f"return {results}", "}"]))
-    steps, names = in_place(plan.steps, plan.results, legal)
+    steps, names, _ = in_place(plan.steps, plan.results, legal)
     return [show_step(s) for s in steps], names
 
 
@@ -104,7 +104,8 @@ MAKE = "t_a = allocate f32[4]{1}", "launch 0 k(t_x, t_a)"
     "lines",
     [
         (*MAKE, MAKE_C, "launch 1 k(t_a, t_c)", "launch 0 k(t_x, t_a)"),
-        (*MAKE, "t_c = allocate f32[2,2]{2,1}", "launch 1 k(t_a, t_c)"),
+        (*MAKE, "t_c = allocate f32[2,1]{2,1}", "launch 1 k(t_a, t_c)"),
+        (*MAKE, "t_c = allocate f32[2,2]{3,1}", "launch 1 k(t_a, t_c)"),
         (*MAKE, "t_c = allocate i32[4]{1}", "launch 1 k(t_a, t_c)"),
         (*MAKE, "t_v = view t_a [2]{2} + 0", MAKE_C, "launch 1 k(t_a, t_c)",
          "_ = call my.log.default(t_v)"),
@@ -119,6 +120,17 @@ def test_what_is_needed_or_not_ours_is_not_written_over(lines):
         "\n".join(["plan p(t_x{4}) {", *lines, "return t_c", "}"])
     ).steps]  # fmt: skip
     assert results == ("t_c",)
+
+
+@pytest.mark.parametrize("reader", ["launch 0 k(t_c, t_d)", "_ = call my.log.default(t_c)"])
+def test_a_result_of_another_shape_is_a_view(reader):
+    lines = (*MAKE, "t_c = allocate f32[2,2]{1,2}", "launch 1 k(t_a, t_c)", reader)
+    steps, names = rewritten(*lines, legal={1: ((0, 1),)}, results="t_d")
+    view = ["t_c = view t_a [2,2]{1,2} + 0"] if "call" in reader else []
+    assert steps[2:] == ["launch 1 k(t_a, t_a)", *view, reader.replace("k(t_c", "k(t_a")]
+    assert names == ("t_d",)
+    steps, names = rewritten(*lines[:-1], legal={1: ((0, 1),)})
+    assert steps[3:] == ["t_c = view t_a [2,2]{1,2} + 0"] and names == ("t_c",)
 
 
 def test_what_is_returned_is_not_written_over():

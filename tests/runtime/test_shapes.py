@@ -53,6 +53,14 @@ def test_what_others_see_keeps_its_shape(more):
     assert seen(*lines, results="t_v, t_a") == (lines, ("t_v", "t_a"))
 
 
+def test_a_view_that_is_its_tensor():
+    lines = [MADE, RUN, "t_v = view t_a [2,3,4]{12,4,1} + 0", "t_w = view t_a [24]{1} + 0"]
+    both = "t_y{1} = call aten.f.default(t_v, t_w)"
+    steps, _ = seen(*lines, both, results="t_y")
+    assert steps == [MADE, RUN, lines[3], both.replace("t_v", "t_a")]
+    assert seen(*lines, both, results="t_a, t_v")[0] == [*lines, both]
+
+
 def test_results_have_their_shapes():
     def run(x):
         y = (x * 2).tanh()

@@ -12,13 +12,21 @@ from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Partition, Region, lends
 
 
+NOTICED = 256 * 1024  # bytes for which regions are moved apart that may be launched as one
+
+
 def ordered(part: Partition, held: frozenset[str] = frozenset()) -> Partition:
-    """Program order, unless freeing early lowers the peak: neighbours find values in the cache."""
+    """Program order, unless freeing early or making late lowers the peak: neighbours find values
+    in the cache."""
     lives = _Lives(part, held)
+    best, most = list(part.regions), lives.peak(part.regions)[0]
     early = lives.early()
-    if lives.peak(early)[0] >= lives.peak(part.regions)[0]:
-        return part
-    return replace(part, regions=tuple(early))
+    if (nbytes := lives.peak(early)[0]) < most:
+        best, most = early, nbytes
+    late = lives.late(best)
+    if lives.peak(late)[0] <= most - NOTICED:
+        best = late
+    return part if best == list(part.regions) else replace(part, regions=tuple(best))
 
 
 @dataclass(frozen=True)
@@ -186,6 +194,21 @@ class _Lives:
                 if not missing[u]:
                     heapq.heappush(queue, (self._balance(u, waiting, begun), number[u], u))
         return order
+
+    def late(self, order: Sequence[Region]) -> list[Region]:
+        """Regions that free nothing stand just before the first that must come after them."""
+        number = {r: k for k, r in enumerate(order)}
+        last = {v: max(rs, key=number.__getitem__) for v, rs in self.readers.items()}
+        joined = set(self.homes.values())
+        places = dict(number)
+        wanted: dict[Region, int] = {}  # the place of the first that must come after
+        for r in reversed(order):
+            frees = any(last[v] is r and v not in self.kept for v in self.reads[r])
+            if not frees and not _has_effect(r) and joined.isdisjoint(self.makes[r]):
+                places[r] = wanted.get(r, number[r])
+            for b in self.before[r]:
+                wanted[b] = min(places[r], wanted.get(b, places[r]))
+        return sorted(order, key=lambda r: (places[r], number[r]))
 
     def _balance(self, r: Region, waiting: dict[Value, int], begun: Container[Value]) -> int:
         """Bytes held after a region more than before, if it runs now."""

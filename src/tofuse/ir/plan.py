@@ -81,12 +81,14 @@ Step = Union[Arena, Allocate, Launch, Call, View, Release]  # noqa: UP007
 class Parameter:
     """One argument of a call: a tensor that lies as `strides` say, a size, or nothing used.
 
-    `written` says that the call changes the tensor.
+    `written` says that the call changes the tensor, `spent` that it may, for it is nobody else's:
+    where somebody else holds it, it changes a copy.
     """
 
     name: str
     strides: tuple[Dim, ...] | None
     written: bool = False
+    spent: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,14 @@ class Plan:
 
 def show_plan(plan: Plan) -> str:
     """Text of a plan, a line a step; `parse_plan` reads it back."""
-    parameters = ", ".join(_laid(p.name, p.strides) + "!" * p.written for p in plan.parameters)
-    lines = [f"plan {plan.name}({parameters}) {{"]
+    lines = [f"plan {plan.name}({', '.join(map(_show_parameter, plan.parameters))}) {{"]
     lines += [f"  size {name} = {text}" for name, text in plan.symbols]
     lines += [f"  {show_step(step)}" for step in plan.steps]
     return "\n".join([*lines, f"  return {', '.join(plan.results)}".rstrip(), "}"])
+
+
+def _show_parameter(p: Parameter) -> str:
+    return _laid(p.name, p.strides) + "!" * p.written + "~" * p.spent
 
 
 def show_step(step: Step) -> str:

@@ -70,8 +70,8 @@ def _step(row: str) -> Step:
 
 
 def _parameter(text: str) -> Parameter:
-    """`t_x{4,1}`, or `t_x{4,1}!` for one that the call changes."""
-    return Parameter(*_laid(text.removesuffix("!")), text.endswith("!"))
+    """`t_x{4,1}`, or `t_x{4,1}!` for one that the call changes, `t_x{4,1}~` for one that it may."""
+    return Parameter(*_laid(text.rstrip("!~")), text.endswith("!"), text.endswith("~"))
 
 
 def _laid(text: str) -> tuple[str, Strides | None]:

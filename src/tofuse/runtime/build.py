@@ -15,7 +15,7 @@ from tofuse.ir.types import DType
 from tofuse.runtime.arena import with_arena
 from tofuse.runtime.homes import KernelCall, find_homes, root_of
 from tofuse.runtime.in_place import in_place
-from tofuse.runtime.out_variants import OutVariant, out_variant
+from tofuse.runtime.out_variants import OWN, OutVariant, out_variant
 from tofuse.runtime.peak import Timeline, peak, timeline
 from tofuse.runtime.pool import SMALLEST
 from tofuse.runtime.shapes import allocate_as_seen
@@ -27,7 +27,8 @@ class Signature:
     """A call's flat arguments and results: tensors, sizes, or None; where sizes come from.
 
     `writes` are pairs of an argument and the value it is given when the program ends. `again` are
-    places of results that are an earlier one's value in a tensor of their own.
+    places of results that are an earlier one's value in a tensor of their own. `held` names the
+    arguments that live for these calls alone, as what a forward saved does for the backward.
     """
 
     arguments: tuple[Value | Dim | None, ...]
@@ -35,6 +36,7 @@ class Signature:
     symbols: Mapping[str, tuple[str, int, int]]
     writes: tuple[tuple[Value, Value], ...] = ()
     again: tuple[int, ...] = ()
+    held: frozenset[str] = frozenset()
 
 
 def build_plan(
@@ -51,12 +53,13 @@ def build_plan(
     results that only kernels see, or for the small ones among them. Either is so only where it
     does not raise the peak.
     """
+    held = [v for v in part.graph.inputs if v.name in signature.held]
     plain = _Builder(part, signature, calls, others).run()
-    most = peak(plan_timeline(plain, part)) + SMALLEST
+    most = peak(plan_timeline(plain, part, held)) + SMALLEST
     together = launch_together(plain, {c.kernel: c.written for c in calls.values()})
     for plan in (together, plain):
         for made in (with_arena(plan), with_arena(plan, SMALLEST), plan):
-            if peak(plan_timeline(made, part)) <= most:
+            if peak(plan_timeline(made, part, held)) <= most:
                 return made
     return plain
 
@@ -121,10 +124,22 @@ class _Builder:
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(self.signature.arguments))
         symbols = tuple((s, self._source(*where)) for s, where in self.signature.symbols.items())
         legal = {c.kernel: c.overwrites for c in self.calls.values()}
-        steps, results = in_place(self.steps, results, legal, self.fresh)
+        spent = self._spent()
+        steps, results, over = in_place(self.steps, results, legal, [*self.fresh, *spent])
+        kept = {s.name for s in spent} & over
+        parameters = tuple(replace(p, spent=p.name in kept) for p in parameters)
         steps, results = allocate_as_seen(steps, results)
         released = _with_releases(steps, results, [p.name for p in parameters])
         return Plan(self.part.graph.name, parameters, symbols, released, results)
+
+    def _spent(self) -> list[Allocate]:
+        """How those large arguments lie that live for this call alone."""
+        held = [v for v in self.part.graph.inputs if v.name in self.signature.held]
+        return [
+            Allocate(variable(v), v.shape, v.layout, v.dtype)
+            for v in held
+            if v.layout is not None and v.type.device == "cpu" and hint(v.type.nbytes) >= SMALLEST
+        ]
 
     # -- the border ------------------------------------------------------------------------------
 
@@ -249,7 +264,7 @@ class _Builder:
             args = ", ".join([*([args] if args else []), *(f"{k}={n}" for k, n in outs)])
             self.steps.append(Call(variant.target, args, (), (), ()))
             return
-        if variant is not None:  # an operator that can write elsewhere returns no operand
+        if variant is not None or target in OWN:  # what can write elsewhere returns no operand
             self.fresh += map(self._allocation, op.results)
         sparse = ("strided", False) in op.attrs
         strides = tuple(None if sparse else r.layout for r in op.results)

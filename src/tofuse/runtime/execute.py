@@ -20,7 +20,7 @@ from tofuse.runtime.clock import Clock, now
 from tofuse.runtime.cuda import CudaLauncher, empty_on
 from tofuse.runtime.group import Group
 from tofuse.runtime.launch import Entry, Launcher
-from tofuse.runtime.pool import POOL, SMALLEST
+from tofuse.runtime.pool import POOL, SMALLEST, owned
 from tofuse.runtime.products import ProductLauncher
 from tofuse.runtime.together import groups_of
 
@@ -48,6 +48,7 @@ def load_plan(
         as_strided=torch.as_strided,
         reinterpret=_reinterpret_tensor,
         relay=_relay,
+        owned=owned,
         traced=_traced,
         inf=float("inf"),
         nan=float("nan"),
@@ -90,6 +91,7 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
             old = f"moved.append(({p.name}, " if p.written else f"{p.name} = "
             new = f"{p.name} := relay({p.name}, {laid})))" if p.written else ""
             lines.append(check + old + (new or f"relay({p.name}, {laid})"))
+    lines += [f"{p.name} = owned({p.name})" for p in plan.parameters if p.spent]
     groups = groups_of(plan)
     returned = frozenset(plan.results)
     for k, step in enumerate(plan.steps):

@@ -6,9 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Allocate, Call, Launch, Step, View
 from tofuse.ir.plan_verify import base_of, reads
 
+ADDING = frozenset(("aten.addmm.out", "aten.baddbmm.out", "aten.index_add.out"))
 Pairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers
 
 
@@ -17,38 +19,94 @@ def in_place(
     results: Sequence[str],
     legal: Mapping[int, Pairs],
     fresh: Sequence[Allocate] = (),
-) -> tuple[list[Step], tuple[str, ...]]:
+) -> tuple[list[Step], tuple[str, ...], frozenset[str]]:
     """Give outputs the memory of dying operands; `legal` has the pairs of every kernel.
 
-    Only what the plan allocated is written over, by a tensor of the same type and strides, or
-    what a library call made: `fresh` says how those results lie that are nobody else's.
+    Only what the plan allocated is written over, by a tensor of the same type that fills the same
+    memory, or what `fresh` tells of: arguments that nobody reads afterwards, and what a library
+    call made and nobody else holds. The last result names what is written over.
+    An output of another shape is a view of the operand, where more than launches read it. Library
+    calls that add to their first operand write over that.
     """
-    work, names = list(steps), tuple(results)
-    made = {s.name: s for s in (*work, *fresh) if isinstance(s, Allocate)}
-    last = _last_uses(work, names)
-    dropped: set[str] = set()
-    for k, step in enumerate(work):
-        if not isinstance(step, Launch):
-            continue
-        for i, j in legal.get(step.kernel, ()):
-            old, new = step.tensors[i], step.tensors[j]
-            if old in made and _fits(made[old], made.get(new), step, last[old], k):
-                work[k:] = [renamed(s, new, old) for s in work[k:]]
-                names = tuple(old if n == new else n for n in names)
-                last[old] = last[new]
-                dropped.add(new)
-                step = work[k]
-                assert isinstance(step, Launch)
-    return [s for s in work if not (isinstance(s, Allocate) and s.name in dropped)], names
+    work = _Work(list(steps), tuple(results), fresh)
+    for k in range(len(work.steps)):
+        for i, j in _pairs(work.steps[k], legal):
+            work.overwrite(k, i, j)
+    return work.done()
 
 
-def _fits(old: Allocate, new: Allocate | None, step: Launch, last: int, now: int) -> bool:
-    if new is None or last != now or old.name == new.name:
-        return False
-    bases = [base_of(t) for t in step.tensors]
-    if bases.count(old.name) != 1 or bases.count(new.name) != 1:
-        return False
-    return (old.shape, old.strides, old.dtype) == (new.shape, new.strides, new.dtype)
+def _pairs(step: Step, legal: Mapping[int, Pairs]) -> Pairs:
+    """Positions of what a step may write over, and of what it writes, among all it names."""
+    if isinstance(step, Call) and step.target in ADDING and step.args.startswith("t_"):
+        return ((0, len(reads(step)) - 1),)
+    return legal.get(step.kernel, ()) if isinstance(step, Launch) else ()
+
+
+class _Work:
+    """A plan's steps while outputs move into operands' memory."""
+
+    def __init__(self, steps: list[Step], names: tuple[str, ...], fresh: Sequence[Allocate]):
+        self.steps, self.names = steps, names
+        self.made = {s.name: s for s in (*steps, *fresh) if isinstance(s, Allocate)}
+        self.last = _last_uses(steps, names)
+        self.dropped: set[str] = set()
+        self.over: set[str] = set()
+        self.views: dict[int, list[Step]] = {}
+
+    def overwrite(self, k: int, i: int, j: int) -> None:
+        """Let step `k` write over what it names at place `i` what it makes at place `j`."""
+        step = self.steps[k]
+        tensors = step.tensors if isinstance(step, Launch) else reads(step)
+        if tensors[i] not in self.made or tensors[j] not in self.made:
+            return
+        old, new = self.made[tensors[i]], self.made[tensors[j]]
+        bases = [base_of(t) for t in tensors]
+        alone = bases.count(old.name) == bases.count(new.name) == 1
+        alike = (old.shape, old.strides) == (new.shape, new.strides)
+        if not alone or self.last[old.name] != k or old.dtype != new.dtype:
+            return
+        if not alike and (isinstance(step, Call) or not _fill_the_same(old, new)):
+            return
+        moved = (Launch, View, Call) if alike else (Launch, View)
+        for n, later in enumerate(self.steps[k:], k):
+            if isinstance(later, moved):
+                self.steps[n] = renamed(later, new.name, old.name)
+        if alike:
+            self.names = tuple(old.name if n == new.name else n for n in self.names)
+        elif new.name in self.names or any(new.name in reads(s) for s in self.steps[k:]):
+            view = View(new.name, old.name, new.shape, new.strides, 0)
+            self.views.setdefault(k, []).append(view)
+        self.last[old.name] = self.last[new.name]
+        self.dropped.add(new.name)
+        self.over.add(old.name)
+
+    def done(self) -> tuple[list[Step], tuple[str, ...], frozenset[str]]:
+        """The steps, without what nothing needs any more, and names: results, and what they are
+        made over."""
+        steps: list[Step] = []
+        for k, step in enumerate(self.steps):
+            if not isinstance(step, Allocate) or step.name not in self.dropped:
+                steps.append(step)
+            steps += self.views.get(k, ())
+        return steps, self.names, frozenset(self.over)
+
+
+def packed(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:
+    """The number of elements; None where they lie with gaps or over one another, or may."""
+    if not all(isinstance(d, int) for d in (*shape, *strides)):
+        return None
+    size: Dim = 1
+    for stride, extent in sorted(zip(strides, shape, strict=True)):
+        if extent != 1:
+            if stride != size:
+                return None
+            size *= extent
+    return product(shape)
+
+
+def _fill_the_same(old: Allocate, new: Allocate) -> bool:
+    size = packed(old.shape, old.strides)
+    return size is not None and size == packed(new.shape, new.strides)
 
 
 def _last_uses(steps: Sequence[Step], results: Sequence[str]) -> dict[str, int]:

@@ -7,6 +7,17 @@ from functools import cache
 
 import torch
 
+# Operators without such a form whose results are tensors that nobody else holds.
+OWN = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        "convolution",
+        "convolution_backward",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    )
+)
+
 
 @dataclass(frozen=True)
 class OutVariant:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from sys import getrefcount
+from weakref import WeakValueDictionary
 
 import torch
 from torch._C import _storage_Use_Count as use_count
@@ -114,6 +115,7 @@ class Pool:
 
     limit: int
     buckets: dict[int, Bucket] = field(default_factory=dict)
+    known: WeakValueDictionary[int, Block] = field(default_factory=WeakValueDictionary)
     hits: int = 0
     misses: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -151,6 +153,7 @@ class Pool:
             return None
         block = Block(size)
         self.buckets.setdefault(size, Bucket()).lent.append(block)
+        self.known[block.cdata] = block
         return block
 
     def _find(self, size: int) -> Block | None:
@@ -198,6 +201,38 @@ class Pool:
             }
 
 
+def owned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, if nobody but the caller can see its memory, by the one name it has for it, or
+    else a copy.
+
+    Saved tensors are seen by others where the graph is retained, or where hooks hold them.
+    """
+    return tensor if _holders(tensor) == _ALONE else tensor.clone()
+
+
+def _holders(tensor: torch.Tensor) -> tuple[int, ...]:
+    """How many hold a tensor, its storage, and Python's object for that, beside the pool."""
+    storage = tensor.untyped_storage()
+    block = POOL.known.get(storage._cdata)
+    owners, references = (0, 0) if block is None else (block.owners - 1, block.references - 1)
+    return (
+        tensor._use_count(),
+        getrefcount(tensor),
+        use_count(storage._cdata) - owners,
+        getrefcount(storage) - references,
+    )
+
+
+def _holders_of_one() -> tuple[int, ...]:
+    """What `owned` finds for a tensor that only its caller holds."""
+
+    def ask(tensor: torch.Tensor) -> tuple[int, ...]:
+        return _holders(tensor)
+
+    tensor = torch.empty(1)
+    return ask(tensor)
+
+
 @functools.lru_cache(maxsize=1 << 12)
 def size_class(nbytes: int) -> int:
     """Eight classes to a power of two: at most an eighth is wasted."""
@@ -232,5 +267,6 @@ def _find_libc() -> ctypes.CDLL | None:
 
 _libc = _find_libc()
 POOL = Pool(limit=0)
+_ALONE = _holders_of_one()
 if os.name == "posix":
     os.register_at_fork(after_in_child=POOL.forked)
