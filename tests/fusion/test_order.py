@@ -51,6 +51,26 @@ def parted(g):
     return partition(g, fits, Machine())
 
 
+def big(text):
+    """With vectors of 4 MB in the place of 4 KB."""
+    return text.replace("1000", str(1 << 20))
+
+
+def test_what_frees_nothing_is_made_late():
+    lines = [call(f"w{k}", f"y{k}") for k in range(3)]
+    lines += [call("a", "x"), call("b", "a"), call("c", "b", 10)]
+    inputs = ", ".join(f"{n}: f32[1000]" for n in ("x", "y0", "y1", "y2"))
+    joins = [
+        f"s{k} = opaque({'c' if k == 0 else f's{k - 1}'}, w{k}, args='$0, $1', "
+        "target='my.op.default') : f32[10]"
+        for k in range(3)
+    ]
+    several = graph(*map(big, [*lines, *joins]), outputs="s2", inputs=big(inputs))
+    part = ordered(parted(several))
+    assert names(part) == ["a", "b", "c", "w0", "s0", "w1", "s1", "w2", "s2"]
+    assert peak_bytes(part) < peak_bytes(parted(several)) / 2
+
+
 def test_what_is_read_once_is_read_at_once():
     part = ordered(parted(LATE))
     assert names(part) == ["b0", "s0", "b1", "s1", "b2", "s2", "b3", "s3"]

@@ -73,7 +73,7 @@ class _Walk:
         first = self._storages(n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node))
         second = self._storages(n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node))
         given = self._storages(n for n in self.order if n.op in ("placeholder", "get_attr"))
-        after = _backward(self.order)
+        after = backward_nodes(self.order)
         calls = _calls([n for n in self.order if n not in after])
         middle = len(calls)
         calls += _calls([n for n in self.order if n in after])
@@ -129,7 +129,7 @@ def storages(node: Node) -> list[tuple[int, int]]:
     return found
 
 
-def _backward(order: Sequence[Node]) -> set[Node]:
+def backward_nodes(order: Sequence[Node]) -> set[Node]:
     """What autograd computes, or what needs a gradient that comes in."""
     found: set[Node] = set()
     for n in order:

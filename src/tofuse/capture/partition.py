@@ -37,6 +37,8 @@ from tofuse.capture.convert import can_fuse, rule_of
 from tofuse.capture.eager import EagerMemory, attach, memory_of, storages
 from tofuse.capture.hints import hint_of
 from tofuse.capture.mincut import INFINITE, cut_vertices
+from tofuse.capture.narrow import narrow_places
+from tofuse.capture.one_place import compare_places
 from tofuse.capture.rules_depthwise import DEPTHWISE
 from tofuse.capture.rules_pool import POOLING
 from tofuse.capture.rules_reduce import REDUCTIONS
@@ -66,8 +68,9 @@ def partition(
     """The partition function of AOTAutograd: the forward and the backward graph."""
     if has_recomputable_ops(joint):
         joint = cleanup_recompute_tags(joint, is_default_partition=False)
-    plan = _Plan(list(joint.graph.nodes), num_fwd_outputs)
     memory = memory_of(joint, num_fwd_outputs)
+    joint = narrow_places(compare_places(joint))
+    plan = _Plan(list(joint.graph.nodes), num_fwd_outputs)
     found = plan.bounded(plan.saved(), budget, memory)
     saved, free = found.saved, plan.living()
     memory = replace(

@@ -11,7 +11,6 @@ from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Partition, Region, lends
 
-
 NOTICED = 256 * 1024  # bytes for which regions are moved apart that may be launched as one
 
 

@@ -213,13 +213,16 @@ def owned(tensor: torch.Tensor) -> torch.Tensor:
 def _holders(tensor: torch.Tensor) -> tuple[int, ...]:
     """How many hold a tensor, its storage, and Python's object for that, beside the pool."""
     storage = tensor.untyped_storage()
+    owners, references = use_count(storage._cdata), getrefcount(storage)
     block = POOL.known.get(storage._cdata)
-    owners, references = (0, 0) if block is None else (block.owners - 1, block.references - 1)
+    if block is not None:
+        owners += _ALONE[2] - block.owners - 1
+        references += _ALONE[3] - block.references - 1
     return (
-        tensor._use_count(),
+        tensor._use_count(),  # type: ignore[attr-defined]  # no stubs
         getrefcount(tensor),
-        use_count(storage._cdata) - owners,
-        getrefcount(storage) - references,
+        owners,
+        references,
     )
 
 
