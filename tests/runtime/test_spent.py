@@ -1,6 +1,7 @@
 """A backward writes over what only it can see of what the forward saved, and over nothing else."""
 
 import contextlib
+from sys import getrefcount
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch.autograd.graph import saved_tensors_hooks
 
 import tofuse
-from tofuse.runtime.pool import POOL, owned
+from tofuse.runtime.pool import LOCAL, POOL, shared
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -130,14 +131,22 @@ def test_who_else_holds_a_tensor(pooled):
     size = (SIZE, SIZE)
     nbytes = SIZE * SIZE * 4
     t = POOL.empty(nbytes, size, (SIZE, 1), torch.float32) if pooled else torch.empty(size)
-    assert owned(t) is t
+    assert not shared(t)
     other = t[0]
-    assert owned(t) is not t
+    assert shared(t)
     del other
     storage = t.untyped_storage()
-    assert owned(t) is not t
+    assert shared(t)
     del storage
     several = [t]
-    assert owned(t) is not t
+    assert getrefcount(t) > LOCAL
     del several
-    assert owned(t) is t
+    assert not shared(t)
+    assert getrefcount(t) == LOCAL
+
+
+def test_counts_are_the_same_under_dynamo():
+    """It hooks into calls of Python functions, which then hold their arguments once more."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    t = torch.empty(SIZE, SIZE)
+    assert getrefcount(t) == LOCAL and not shared(t)

@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from tofuse.capture.convert import can_fuse
 from tofuse.capture.eager import backward_nodes
 from tofuse.capture.fusible import MOVING
+from tofuse.capture.hints import stands_for
 
 aten = torch.ops.aten
 _POOLS = {aten.max_pool2d_with_indices.default: 2, aten.max_pool3d_with_indices.default: 3}
@@ -70,4 +71,5 @@ def _converted(node: Node, dtype: torch.dtype) -> Node:
     with node.graph.inserting_after(node):
         made = node.graph.call_function(aten._to_copy.default, (node,), {"dtype": dtype})
     made.meta["val"] = torch.empty_like(node.meta["val"], dtype=dtype)
+    stands_for(made, 0)
     return made

@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Target
 
 from tofuse.capture.eager import backward_nodes
+from tofuse.capture.hints import stands_for
 
 aten = torch.ops.aten
 _SCATTERS = (aten.scatter.src, aten.scatter_add.default)
@@ -62,4 +63,6 @@ def _put(before: Node, target: Target, *args: object, **kwargs: object) -> Node:
     with before.meta["val"].fake_mode:
         value = target(*values, **kwargs)  # type: ignore[operator]
     made.meta = {k: before.meta[k] for k in _TOLD if k in before.meta} | {"val": value}
+    if target is not aten.where.self:
+        stands_for(made, 0)
     return made

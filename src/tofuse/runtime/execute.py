@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from sys import getrefcount
 
 import torch
 from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stub
@@ -20,7 +21,7 @@ from tofuse.runtime.clock import Clock, now
 from tofuse.runtime.cuda import CudaLauncher, empty_on
 from tofuse.runtime.group import Group
 from tofuse.runtime.launch import Entry, Launcher
-from tofuse.runtime.pool import POOL, SMALLEST, owned
+from tofuse.runtime.pool import LOCAL, POOL, SMALLEST, shared
 from tofuse.runtime.products import ProductLauncher
 from tofuse.runtime.together import groups_of
 
@@ -48,7 +49,8 @@ def load_plan(
         as_strided=torch.as_strided,
         reinterpret=_reinterpret_tensor,
         relay=_relay,
-        owned=owned,
+        references=getrefcount,
+        shared=shared,
         traced=_traced,
         inf=float("inf"),
         nan=float("nan"),
@@ -91,7 +93,11 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
             old = f"moved.append(({p.name}, " if p.written else f"{p.name} = "
             new = f"{p.name} := relay({p.name}, {laid})))" if p.written else ""
             lines.append(check + old + (new or f"relay({p.name}, {laid})"))
-    lines += [f"{p.name} = owned({p.name})" for p in plan.parameters if p.spent]
+    lines += [
+        f"if references({p.name}) != {LOCAL} or shared({p.name}): {p.name} = {p.name}.clone()"
+        for p in plan.parameters
+        if p.spent
+    ]
     groups = groups_of(plan)
     returned = frozenset(plan.results)
     for k, step in enumerate(plan.steps):

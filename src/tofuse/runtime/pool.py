@@ -48,6 +48,8 @@ class Block:
         _advise_huge_pages(self.address, nbytes)
         self.owners = use_count(self.cdata)
         self.references = getrefcount(self.storage)
+        storage = self.storage
+        self.named = getrefcount(storage)  # by a variable, too
 
     def free(self) -> bool:
         return use_count(self.cdata) == self.owners and getrefcount(self.storage) == self.references
@@ -201,39 +203,27 @@ class Pool:
             }
 
 
-def owned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, if nobody but the caller can see its memory, by the one name it has for it, or
-    else a copy.
+def shared(tensor: torch.Tensor) -> bool:
+    """Whether anything but Python holds a tensor, or anything but the tensor its memory.
 
-    Saved tensors are seen by others where the graph is retained, or where hooks hold them.
+    That is so for saved tensors where the graph is retained, or where hooks or views hold them.
+    Together with the references to the tensor (`LOCAL` for one that only a local variable names)
+    it tells whether its memory is nobody else's.
     """
-    return tensor if _holders(tensor) == _ALONE else tensor.clone()
-
-
-def _holders(tensor: torch.Tensor) -> tuple[int, ...]:
-    """How many hold a tensor, its storage, and Python's object for that, beside the pool."""
+    if tensor._use_count() != 1:  # type: ignore[attr-defined]  # no stubs
+        return True
     storage = tensor.untyped_storage()
-    owners, references = use_count(storage._cdata), getrefcount(storage)
     block = POOL.known.get(storage._cdata)
-    if block is not None:
-        owners += _ALONE[2] - block.owners - 1
-        references += _ALONE[3] - block.references - 1
-    return (
-        tensor._use_count(),  # type: ignore[attr-defined]  # no stubs
-        getrefcount(tensor),
-        owners,
-        references,
-    )
+    owners, references = _LONE if block is None else (block.owners + 1, block.named)
+    return use_count(storage._cdata) != owners or getrefcount(storage) != references
 
 
-def _holders_of_one() -> tuple[int, ...]:
-    """What `owned` finds for a tensor that only its caller holds."""
-
-    def ask(tensor: torch.Tensor) -> tuple[int, ...]:
-        return _holders(tensor)
-
+def _of_one() -> tuple[int, tuple[int, int]]:
+    """References to a tensor that only a variable names; owners of its storage, and references."""
     tensor = torch.empty(1)
-    return ask(tensor)
+    local = getrefcount(tensor)
+    storage = tensor.untyped_storage()
+    return local, (use_count(storage._cdata), getrefcount(storage))
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -270,6 +260,6 @@ def _find_libc() -> ctypes.CDLL | None:
 
 _libc = _find_libc()
 POOL = Pool(limit=0)
-_ALONE = _holders_of_one()
+LOCAL, _LONE = _of_one()
 if os.name == "posix":
     os.register_at_fork(after_in_child=POOL.forked)
