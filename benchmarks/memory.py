@@ -66,7 +66,7 @@ class Options(argparse.Namespace):
 
 def parse(argv: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=__doc__)
-    parser.add_argument("--size", choices=("small", "full"), default="small")
+    parser.add_argument("--size", choices=("small", "full"), default="full")
     parser.add_argument("--only", metavar="NAME", default="", help="programs with NAME in the name")
     listed = f"workloads beside the seeds (default: {' '.join(GROUPS)})"
     parser.add_argument("--groups", nargs="*", choices=GROUPS, default=GROUPS, help=listed)

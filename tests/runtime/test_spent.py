@@ -6,6 +6,7 @@ from sys import getrefcount
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 import tofuse
@@ -84,6 +85,24 @@ def test_a_retained_graph_runs_again(fn):
     for retained in (True, True, False):
         out.backward(cotangent, retain_graph=retained)
         torch.testing.assert_close(gradients(tensors), list(wanted))
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_graph_is_retained_at_a_later_call(capture, dynamic, autocast):
+    if capture == "trace" and dynamic:
+        pytest.skip("a trace has no symbols")
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.SiLU(), nn.BatchNorm1d(SIZE), nn.ReLU())
+    compiled = tofuse.compile(model, capture=capture, dynamic=dynamic)
+    x = torch.randn(SIZE, SIZE, requires_grad=True)
+    for retained in (False, True):
+        with torch.autocast("cpu") if autocast else contextlib.nullcontext():
+            out = compiled(x).float().square().sum()
+        out.backward(retain_graph=retained)
+        (first,) = gradients([x])
+    out.backward()
+    torch.testing.assert_close(x.grad, first)
 
 
 @pytest.mark.parametrize("kept", [lambda t: t, lambda t: t.detach(), lambda t: t.view(-1)])

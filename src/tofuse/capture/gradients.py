@@ -40,6 +40,14 @@ def accept_any_layout() -> None:
             plain.memory_format = MemoryFormatMeta(_Any(), _Any())  # type: ignore[arg-type]  # above
 
 
+def allow_retained_graphs() -> None:
+    """Let AOTAutograd run a backward whose graph is retained. It believes that ours, as Inductor's,
+    writes over saved tensors, and would raise; ours asks first who else holds them."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
 @dataclass(frozen=True)
 class Gradients:
     """The arguments of a backward that may lie in any way: their positions, and how they lie."""

@@ -24,7 +24,7 @@ from tofuse.capture.collector import collector_paused
 from tofuse.capture.complex_pairs import as_pairs
 from tofuse.capture.convert import NOTES
 from tofuse.capture.eager import attach, memory_of
-from tofuse.capture.gradients import accept_any_layout
+from tofuse.capture.gradients import accept_any_layout, allow_retained_graphs
 from tofuse.capture.partition import partition
 from tofuse.capture.rng import merge_seeds
 
@@ -76,6 +76,7 @@ class Parts:
                 gm.meta[NOTES] = self.notes
             if phase == "forward":
                 accept_any_layout()
+                allow_retained_graphs()
             if phase not in self.runs:
                 self.runs[phase] = self._compile(gm, phase)
             return boxed(self.runs[phase])
