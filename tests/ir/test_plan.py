@@ -12,7 +12,7 @@ from tofuse.ir.plan_parse import parse_plan
 from tofuse.ir.plan_verify import verify_plan
 
 EXAMPLE = """\
-plan forward(t_x{s0,1}!, t_e{}, n2) {
+plan forward(t_x{s0,1}!, t_e{}, n2, t_z{4,1}~) {
   size s0 = t_x.size(0)
   size s1 = max(t_x.size(1), 2) + n2
   arena 4096
