@@ -238,7 +238,7 @@ class Speech(torch.nn.Module):
         return self.out((found * self.weigh(found).softmax(1)).sum(1))
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_network_of_another_kind(counted, dtype, rows):

@@ -63,7 +63,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("grad", [False, True])
 def test_each_size_is_as_eager_before_and_after(name, grad, at_once):
@@ -102,7 +102,7 @@ def gated(x):
 SHAPES = ((7, 5, 6), (3, 11, 18), (7, 5, 6), (1, 13, 22), (2, 1, 2), (0, 3, 4), (3, 11, 18))
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("f", [mirrored, middles, written, gated])
 def test_odd_single_and_no_elements_in_other_orders_and_types(f, dtype, at_once):

@@ -31,7 +31,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("options", [{}, {"dynamic": True}], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_number_counts(name: str, options: dict[str, bool]):

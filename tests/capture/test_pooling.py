@@ -36,14 +36,14 @@ def agree(f, x):
 def test_max_pooling_is_as_eager(shape, some):
     x = special(*shape)
     forms = [x, x.to(memory_format=torch.channels_last)] if x.dim() == 4 else [x]
-    for x, (size, step, low, gap, ceil) in some(itertools.product(forms, OPTIONS), 3):
+    for x, (size, step, low, gap, ceil) in some(itertools.product(forms, OPTIONS), 5):
         agree(lambda x: F.max_pool2d(x, size, step, low, gap, ceil), x)  # noqa: B023
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 9, 11), (2, 16, 12, 7)], ids=str)
 def test_average_pooling_is_as_eager(shape, some):
     x, counts = torch.randn(shape), [(True, None), (False, None), (True, 5)]
-    for (size, step, low, gap, ceil), (padded, own) in some(itertools.product(OPTIONS, counts), 3):
+    for (size, step, low, gap, ceil), (padded, own) in some(itertools.product(OPTIONS, counts), 5):
         if gap == 1:
             agree(lambda x: F.avg_pool2d(x, size, step, low, ceil, padded, own), x)  # noqa: B023
 
@@ -75,7 +75,7 @@ def test_places_that_are_asked_for():
         torch.testing.assert_close(got, expected, equal_nan=True)
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3, 9, 11), (2, 16, 12, 8)], ids=str)
 def test_places_and_gradients_are_as_eager(shape, channels_last, some):
@@ -173,7 +173,7 @@ def test_gradients_and_sizes_that_change(pool):
             torch.testing.assert_close(compiled(x), y)
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("shape", [(2, 3, 12, 8), (3, 12, 8), (2, 16, 12, 7)], ids=str)
 @pytest.mark.parametrize("size", [(3, 4), (12, 8), (1, 7), (5, 3), 1])
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -46,7 +46,7 @@ def graphs(fn, *args):
     return found
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("fn, dynamic", [(mixed, False), (gated, False), (gated, True)])
 @pytest.mark.parametrize("grad", [False, True])
 def test_the_graph_is_that_of_rules_alone(fn, grad, dynamic, monkeypatch):

@@ -15,7 +15,7 @@ SIZES = [
 ]
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize(("shape", "how"), SIZES, ids=str)
@@ -44,7 +44,7 @@ def test_two_factors_in_one_program_are_two():
     assert_as_eager(f, torch.randn(2, 3, 4))
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "area"])
 @pytest.mark.parametrize("how", [{"scale_factor": 2.1}, {"size": (9, 6)}], ids=str)

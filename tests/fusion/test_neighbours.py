@@ -107,7 +107,7 @@ def has_answer(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
 CASES = [(n, d, s) for n in PROGRAMS for d in DTYPES for s in SHAPES if has_answer(n, d, s)]
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("name, dtype, shape", CASES)
 def test_as_eager(name, dtype, shape):
     x = torch.randn(shape) * 3

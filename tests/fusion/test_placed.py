@@ -84,7 +84,7 @@ def scalars(x):
 ROWS = [averages, features, features_by_rows, shared, moved, nested, normed, scalars, recurrent]
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("shape", [(7, 33), (16, 16), (1, 5), (9, 1)])
 @pytest.mark.parametrize("program", ROWS)
 def test_rows(program, shape):
@@ -95,7 +95,7 @@ def test_rows(program, shape):
     assert_as_eager(program, torch.randn(shape, requires_grad=True), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("program", [averages, along_rows, along_last, recurrent_by_rows])
 @pytest.mark.parametrize("shape", [(8, 9, 10), (2, 17, 3), (20, 8, 48)])
 def test_blocks(program, shape):
@@ -121,7 +121,7 @@ def test_types(dtype):
     torch.testing.assert_close(y, f(x))
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("options", [{"executors": ("aten",)}, {"verify": True}, {"dynamic": True}])
 @pytest.mark.parametrize("program", [along_rows, features, recurrent])
 def test_options(program, options):
@@ -204,7 +204,7 @@ def summed(x):
     return y.sum(-1), y.softmax(0)[:, ::2]
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("shape", [(7, 33), (64, 64), (1, 20), (5, 16)])
 @pytest.mark.parametrize("program", [heavy, reduced, summed])
 def test_short_cats_of_stored_pieces(program, shape):
@@ -282,7 +282,7 @@ def levels(x):
     return torch.stack(found, 1).mean(-1), torch.cat(found, -1)
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("program", [legendre, levels])
 def test_programs_of_other_kinds(program, dtype):

@@ -44,7 +44,7 @@ def program(seed):
     return f
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("seed", range(60))
 def test_cats_by_chance(seed):
     shape = random.Random(seed).choice([(5, 16), (16, 16), (1, 33), (7, 4)])

@@ -45,7 +45,7 @@ class Depthwise(nn.Module):
         return self.narrow(y).mean((2, 3))
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("shape", [(2, 3, 33, 47), (1, 3, 16, 29), (3, 3, 32, 32)])
 @pytest.mark.parametrize("family", [UNet, Depthwise])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -16,7 +16,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("shape, first, second", PLACES)
 @pytest.mark.parametrize("offset", [-9, -2, 0, 1, 3])
 def test_as_eager(shape, first, second, offset):

@@ -36,7 +36,7 @@ def rows(length: int, dtype: torch.dtype) -> torch.Tensor:
     return x.to(dtype)
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -73,7 +73,7 @@ def shared(a, b):
     return torch.stack([inner, torch.stack([go, b], 1)], -1)
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("shape", [(7, 13), (1, 1), (0, 5), (3, 1031)])
 def test_stacks_of_stacks_of_other_sizes_and_orders(shape):
     for dtype in (torch.float32, torch.float64):

@@ -32,7 +32,7 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return torch.asin(h.clamp(0.1, 0.9).sqrt()), torch.atan2(east, north).rad2deg() % 360
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("fn, count", [(to_lab, 1), (distance, 2)])
 def test_no_part_is_left_to_pytorch(fn, count, dtype):

@@ -40,7 +40,7 @@ INTEGER_OPS: dict[str, Program] = {
 }
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("name", INTEGER_OPS)
 def test_integers_are_as_eagers(name):
     """Fields of OpInfo: rounding of quotients, wrap-around, shifts, bools."""
@@ -102,7 +102,7 @@ EXACT = {
 }
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_special_values_are_eagers_to_the_bit(name, dtype):

@@ -37,7 +37,7 @@ def errors(x, w):
 PROGRAMS = (uneven_cat, seven_pieces, pick, slice_of_merged, border, errors)
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("shape", [(3, 7, 13), (1, 1, 1), (0, 5, 3), (31, 2, 17)], ids=str)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)

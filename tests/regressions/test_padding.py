@@ -18,7 +18,7 @@ CASES = [
 ]
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 @pytest.mark.parametrize("shape, amounts", CASES)
 def test_as_eager(shape, amounts, mode):

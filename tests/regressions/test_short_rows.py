@@ -13,7 +13,7 @@ def folded_twice(x):
     return (x - x.amax(-1, keepdim=True)) / (1 + x.abs().sum(-1, keepdim=True))
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("dtype", LOOSE)
 @pytest.mark.parametrize(
     "rows, length", [(1, 9), (0, 10), (7, 11), (257, 16), (31, 14), (1009, 10)]
@@ -24,7 +24,7 @@ def test_rows_of_a_few_elements(rows, length, dtype):
         assert_as_eager(program, x, rtol=LOOSE[dtype], atol=LOOSE[dtype])
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("dtype", LOOSE)
 @pytest.mark.parametrize("length", [11, 13, 17, 18, 21, 24, 27, 32])
 def test_rows_side_by_side(length, dtype):
@@ -35,7 +35,7 @@ def test_rows_side_by_side(length, dtype):
             assert_as_eager(program, x, rtol=LOOSE[dtype], atol=LOOSE[dtype])
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("dtype", LOOSE)
 @pytest.mark.parametrize("a, b, c", [(3, 5, 7), (1, 1, 1), (17, 33, 2), (0, 4, 3), (64, 65, 31)])
 def test_pairs_of_rows_and_middle_axes(a, b, c, dtype):

@@ -49,7 +49,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("grad", [False, True])
 def test_ten_batch_sizes_are_one_compilation_where_sizes_are_symbolic(name, grad):
@@ -117,7 +117,7 @@ OPS = {
 }
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")  # eager warns of it too
 @pytest.mark.parametrize("name", OPS)
 def test_empty_zero_dim_and_size_one_tensors(name):

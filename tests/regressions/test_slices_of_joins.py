@@ -39,7 +39,7 @@ def shifted(u):
     return torch.cat([w[:, -3:] + 1, w[:, :-3] * 2], 1) + v[:, :1]
 
 
-@pytest.mark.broad(3)
+@pytest.mark.broad(5)
 @pytest.mark.parametrize("program", [heat, upwind, padded, shifted])
 @pytest.mark.parametrize("shape", [(16, 16), (5, 7), (33, 64)])
 def test_moved_pieces(program, shape):
@@ -69,7 +69,7 @@ def steps(seed):
     return made
 
 
-@pytest.mark.broad(2)
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_chance_programs(seed):
     made = steps(seed)
@@ -89,7 +89,7 @@ def test_chance_programs(seed):
     )
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("shape", [(2, 7, 9, 13), (1, 7, 9, 13), (0, 7, 9, 13)])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @pytest.mark.parametrize("layout", ["rows", "channels last", "turned", "strided"])

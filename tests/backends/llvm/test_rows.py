@@ -22,7 +22,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 63, 66, 131])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_any_number_of_rows(name, rows):

@@ -30,6 +30,7 @@ def numbers(count: int, dtype: str) -> torch.Tensor:
     return (torch.rand(count) * 99).to(TYPES[dtype])
 
 
+@pytest.mark.broad(4)
 @pytest.mark.parametrize("lanes", [4, 16])
 @pytest.mark.parametrize("count", [1, 15, 64, 77])
 @pytest.mark.parametrize("dtype", TYPES)
@@ -49,7 +50,7 @@ def test_reads_of_every_few_elements(step: int, dtype: str, count: int, lanes: i
     assert torch.equal(y, x.flip(0)[::-step] if step < 0 else x[::step])
 
 
-@pytest.mark.broad(4)
+@pytest.mark.broad(6)
 @pytest.mark.parametrize("lanes", [4, 16])
 @pytest.mark.parametrize("count", [3, 64, 77])
 @pytest.mark.parametrize("dtype", TYPES)

@@ -60,6 +60,7 @@ def test_writes_across_the_vector(shape):
     torch.testing.assert_close(result["y2"].view(columns, rows), ((x + y) * y).t(), rtol=0, atol=0)
 
 
+@pytest.mark.broad(3)
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize(("colours", "points"), [(2, 128), (3, 77), (4, 64), (5, 16), (8, 200)])
