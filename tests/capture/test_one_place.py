@@ -51,6 +51,32 @@ def test_the_gradient_is_one_kernel():
     assert len(backward.regions) == 1 and not backward.library_calls
 
 
+class Scatter(torch.autograd.Function):
+    """A backward of the user's that scatters where no forward has looked."""
+
+    @staticmethod
+    def forward(ctx, x, places):
+        ctx.save_for_backward(places)
+        return x[:, 0] * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        (places,) = ctx.saved_tensors
+        zeros = grad.new_zeros(grad.shape[0], 3)
+        return zeros.scatter(1, places.unsqueeze(1), grad.unsqueeze(1)), None
+
+
+def test_a_scatter_of_the_users_is_checked():
+    def run(x, places):
+        return Scatter.apply(x, places)
+
+    x = torch.randn(4, 3, requires_grad=True)
+    compiled = assert_as_eager(run, x, torch.tensor([0, 2, 1, 0]))
+    out = compiled(x, torch.tensor([0, 9, 1, 0]))
+    with pytest.raises((IndexError, RuntimeError)):
+        out.sum().backward()
+
+
 def test_several_places_of_a_row_stay_a_scatter():
     x, places = torch.randn(6, 5, requires_grad=True), torch.randint(0, 6, (9, 5))
     report = tofuse.explain(several)(x, places)

@@ -139,6 +139,15 @@ def test_what_is_returned_is_not_written_over():
     assert len(steps) == 4 and results == ("t_a", "t_c")
 
 
+def test_a_sum_is_not_written_over_what_it_multiplies():
+    def run(x, w):
+        y, z = x.sin(), x.cos()
+        return torch.addmm(y, y.t(), w), torch.addmm(z, w, z.view(-1, x.shape[0]))
+
+    x, w = torch.randn(300, 300), torch.randn(300, 300)
+    assert_as_eager(run, x, w, rtol=1e-4, atol=1e-4)
+
+
 def attention(q, k, v):
     return ((q @ k.transpose(-1, -2)) / 8).softmax(-1) @ v
 

@@ -1,10 +1,12 @@
 """Gradients that go to one place of each row are comparisons, which fuse, and no scatters.
 
-That is what `max(dim)` and `gather` with one place a row send back. The forward has seen that the
-places exist; a scatter of the user's own is left to PyTorch, which checks them.
+That is what `max(dim)` and `gather` with one place a row send back, where the forward has seen that
+the places exist. A scatter of the user's own is left to PyTorch, which checks them.
 """
 
 from __future__ import annotations
+
+import operator
 
 import torch
 from torch.fx import GraphModule, Node
@@ -15,13 +17,16 @@ from tofuse.capture.hints import stands_for
 
 aten = torch.ops.aten
 _SCATTERS = (aten.scatter.src, aten.scatter_add.default)
+FINDING = (aten.max.dim, aten.min.dim, aten.median.dim, aten.mode.default, aten.kthvalue.default)
 _TOLD = ("partitioner_tag", "stack_trace", "seq_nr", "original_aten", "from_node")
 
 
 def compare_places(joint: GraphModule) -> GraphModule:
     """Where the backward of a joint graph scatters into one place of each row, let it compare."""
-    for node in backward_nodes(list(joint.graph.nodes)):
-        if node.target in _SCATTERS and _one_a_row(node):
+    order = list(joint.graph.nodes)
+    backward = backward_nodes(order)
+    for node in (n for n in order if n in backward and n.target in _SCATTERS):
+        if _one_a_row(node) and _exist(node):
             _compare(node)
             joint.graph.erase_node(node)
     return joint
@@ -40,6 +45,24 @@ def _one_a_row(node: Node) -> bool:
         return False
     row[dim] = 1
     return list(index.shape) == list(source.shape) == row and source.dtype == x.dtype
+
+
+def _exist(node: Node) -> bool:
+    """Whether the places were found in rows as long, or something was taken from there."""
+    x, dim, index = node.args[:3]
+    assert isinstance(x, Node) and isinstance(dim, int) and isinstance(index, Node)
+    shape = x.meta["val"].shape
+    for user in index.users:
+        if user.target is aten.gather.default and user.args[2] is index:
+            source, along = user.args[0].meta["val"], user.args[1]  # type: ignore[union-attr]
+            if source.shape == shape and along % source.dim() == dim % len(shape):  # type: ignore[operator]
+                return True
+    if index.target is aten.unsqueeze.default:
+        (index,) = index.all_input_nodes
+    if index.target is not operator.getitem or index.args[1] != 1:
+        return False
+    (found,) = index.all_input_nodes
+    return found.target in FINDING and found.all_input_nodes[0].meta["val"].shape == shape
 
 
 def _compare(node: Node) -> None:

@@ -48,7 +48,8 @@ class _Work:
     def __init__(self, steps: list[Step], names: tuple[str, ...], fresh: Sequence[Allocate]):
         self.steps, self.names = steps, names
         self.made = {s.name: s for s in (*steps, *fresh) if isinstance(s, Allocate)}
-        self.last = _last_uses(steps, names)
+        self.root = _roots(steps)
+        self.last = _last_uses(steps, names, self.root)
         self.dropped: set[str] = set()
         self.over: set[str] = set()
         self.views: dict[int, list[Step]] = {}
@@ -60,7 +61,7 @@ class _Work:
         if tensors[i] not in self.made or tensors[j] not in self.made:
             return
         old, new = self.made[tensors[i]], self.made[tensors[j]]
-        bases = [base_of(t) for t in tensors]
+        bases = [self.root.get(base, base) for base in map(base_of, tensors)]
         alone = bases.count(old.name) == bases.count(new.name) == 1
         alike = (old.shape, old.strides) == (new.shape, new.strides)
         if not alone or self.last[old.name] != k or old.dtype != new.dtype:
@@ -76,6 +77,8 @@ class _Work:
         elif new.name in self.names or any(new.name in reads(s) for s in self.steps[k:]):
             view = View(new.name, old.name, new.shape, new.strides, 0)
             self.views.setdefault(k, []).append(view)
+        self.root |= {v: old.name for v, root in self.root.items() if root == new.name}
+        self.root[new.name] = old.name
         self.last[old.name] = self.last[new.name]
         self.dropped.add(new.name)
         self.over.add(old.name)
@@ -109,18 +112,23 @@ def _fill_the_same(old: Allocate, new: Allocate) -> bool:
     return size is not None and size == packed(new.shape, new.strides)
 
 
-def _last_uses(steps: Sequence[Step], results: Sequence[str]) -> dict[str, int]:
-    """The last step that reads a tensor or a view of it; past the end where it is returned."""
+def _roots(steps: Sequence[Step]) -> dict[str, str]:
+    """Of each view the tensor whose memory it lies in."""
     root: dict[str, str] = {}
-    last: dict[str, int] = {}
-    for k, step in enumerate(steps):
+    for step in steps:
         if isinstance(step, View):
             root[step.name] = root.get(step.source, step.source)
-        for name in reads(step):
-            last[root.get(name, name)] = k
-    for name in results:
-        last[root.get(name, name)] = len(steps)
-    return last
+    return root
+
+
+def _last_uses(
+    steps: Sequence[Step], results: Sequence[str], root: Mapping[str, str]
+) -> dict[str, int]:
+    """The last step that reads a tensor or a view of it; past the end where it is returned."""
+    last: dict[str, int] = {}
+    for k, step in enumerate(steps):
+        last |= dict.fromkeys((root.get(name, name) for name in reads(step)), k)
+    return last | dict.fromkeys((root.get(name, name) for name in results), len(steps))
 
 
 def renamed(step: Step, old: str, new: str) -> Step:
