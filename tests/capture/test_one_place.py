@@ -66,6 +66,7 @@ class Scatter(torch.autograd.Function):
         return zeros.scatter(1, places.unsqueeze(1), grad.unsqueeze(1)), None
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_a_scatter_of_the_users_is_checked():
     def run(x, places):
         return Scatter.apply(x, places)

@@ -17,7 +17,7 @@ from tofuse.capture.hints import stands_for
 
 aten = torch.ops.aten
 _SCATTERS = (aten.scatter.src, aten.scatter_add.default)
-FINDING = (aten.max.dim, aten.min.dim, aten.median.dim, aten.mode.default, aten.kthvalue.default)
+FINDING = (aten.max.dim, aten.min.dim, aten.median.dim)
 _TOLD = ("partitioner_tag", "stack_trace", "seq_nr", "original_aten", "from_node")
 
 
@@ -48,21 +48,23 @@ def _one_a_row(node: Node) -> bool:
 
 
 def _exist(node: Node) -> bool:
-    """Whether the places were found in rows as long, or something was taken from there."""
+    """Whether the forward has found something at the places, in rows that are as long."""
     x, dim, index = node.args[:3]
     assert isinstance(x, Node) and isinstance(dim, int) and isinstance(index, Node)
-    shape = x.meta["val"].shape
-    for user in index.users:
-        if user.target is aten.gather.default and user.args[2] is index:
-            source, along = user.args[0].meta["val"], user.args[1]  # type: ignore[union-attr]
-            if source.shape == shape and along % source.dim() == dim % len(shape):  # type: ignore[operator]
-                return True
+    seen = [u for u in index.users if u.target is aten.gather.default and u.args[2] is index]
     if index.target is aten.unsqueeze.default:
         (index,) = index.all_input_nodes
-    if index.target is not operator.getitem or index.args[1] != 1:
-        return False
-    (found,) = index.all_input_nodes
-    return found.target in FINDING and found.all_input_nodes[0].meta["val"].shape == shape
+    if index.target is operator.getitem and index.args[1] == 1:
+        seen += [n for n in index.all_input_nodes if n.target in FINDING]
+    return any(_along(n) == (x.meta["val"].shape, dim % x.meta["val"].dim()) for n in seen)
+
+
+def _along(call: Node) -> tuple[torch.Size, int]:
+    """The shape that a call looks at, and along which dimension."""
+    source, dim = call.args[:2]
+    assert isinstance(source, Node) and isinstance(dim, int)
+    shape = source.meta["val"].shape
+    return shape, dim % max(1, len(shape))
 
 
 def _compare(node: Node) -> None:
