@@ -44,12 +44,9 @@ class Atoms:
     def leaves(self, dim: Sequence[Atom]) -> list[Atom]:
         """The atoms a dimension consists of by now, outermost first."""
         found: list[Atom] = []
-        stack = list(reversed(dim))
-        while stack:
-            atom = self._find(stack.pop())
+        for atom in map(self._find, dim):
             if atom in self._parts:
-                hi, lo = self._parts[atom]
-                stack += (lo, hi)
+                found += self.leaves(self._parts[atom])
             else:
                 found.append(atom)
         return found
@@ -91,9 +88,9 @@ class Atoms:
             raise Misaligned("sizes differ")
 
     def _find(self, atom: Atom) -> Atom:
-        while self._parent[atom] != atom:
-            self._parent[atom] = self._parent[self._parent[atom]]
-            atom = self._parent[atom]
+        parent = self._parent
+        while (above := parent[atom]) != atom:
+            parent[atom] = atom = parent[above]
         return atom
 
     def _union(self, x: Atom, y: Atom) -> None:

@@ -102,6 +102,8 @@ def _bring_together(a: Group, b: Group) -> None:
     """
     first, last = _by_rank((a, b))
     ahead, behind = _ahead(first, last), _behind(first, last)
+    if not ahead and not behind:
+        return
     moved = [*_by_rank(ahead), first, last, *_by_rank(behind)]
     for g, rank in zip(moved, sorted(g.rank for g in moved), strict=True):
         g.rank = rank

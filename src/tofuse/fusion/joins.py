@@ -48,7 +48,7 @@ class Windows:
     known: dict[Value, float] = field(default_factory=dict)
 
     def dear(
-        self, producer: Op, consumer: Op, inside: Container[Op], sources: Mapping[Op, list[Op]]
+        self, producer: Op, consumer: Op, ops: Sequence[Op], sources: Mapping[Op, list[Op]]
     ) -> str | None:
         """Why a value is computed before its windows are read: each place would compute it anew."""
         times = self._overlap(producer.result) if producer.results else 1.0
@@ -56,6 +56,7 @@ class Windows:
             times *= self._overlap(consumer.result)
         if times < LEAST_OVERLAP:
             return None
+        inside = set(ops)
         left, seen, work = JOINED_WORK / (times - 1), {producer}, [producer]
         while work and left >= 0:
             op = work.pop()

@@ -184,8 +184,9 @@ class _Lowering:
             raise Misaligned("a view that no strides express")
         place = self.storage[x]
         index = self.address(place, dims, sub)
-        strided = [d for d, stride in zip(dims, place.strides, strict=True) if stride != 0]
-        guard = self.pieces.needed(guard, x, self.loops(strided, sub))
+        if guard is not None:
+            strided = [d for d, stride in zip(dims, place.strides, strict=True) if stride != 0]
+            guard = self.pieces.needed(guard, x, self.loops(strided, sub))
         key = ("load", place.root, index, guard)
         if key not in self.memo:
             buffer = self.buffer(place.root, "in")
@@ -207,9 +208,11 @@ class _Lowering:
     def value(self, v: Value, sub: Substitution, guard: str | None) -> Arg:
         """The value at its own axes, or where `sub` moves them; nothing is computed twice."""
         dims = self.alignment.inner[v]
-        relevant = set(self.alignment.leaves(dims))
-        sub = tuple(s for s in sub if s[0] in relevant)
-        guard = self.pieces.needed(guard, v, self.loops(dims, sub))
+        if sub:
+            relevant = set(self.alignment.leaves(dims))
+            sub = tuple(s for s in sub if s[0] in relevant)
+        if guard is not None:
+            guard = self.pieces.needed(guard, v, self.loops(dims, sub))
         key = (v, sub, guard)
         if key not in self.memo:
             if len(sub) > 8:

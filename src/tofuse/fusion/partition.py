@@ -264,7 +264,7 @@ class _Partitioner:
         if not asked_for(producer, consumer):
             if len(a.ops) + len(b.ops) > MAX_OPS:
                 return f"a kernel holds at most {MAX_OPS} ops"
-            reason = self.windows.dear(producer, consumer, set(a.ops), self.sources)
+            reason = self.windows.dear(producer, consumer, a.ops, self.sources)
             if reason is not None:
                 return reason
         if self._spread(producer):

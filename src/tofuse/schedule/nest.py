@@ -59,6 +59,7 @@ class _Builder:
     block: Dim = 0
     places: dict[str, int] = field(default_factory=dict)
     depths: dict[Item, int] = field(default_factory=dict)
+    inner: dict[tuple[frozenset[str], int], tuple[str, ...]] = field(default_factory=dict)
 
     def run(self) -> Nest:
         self.places = {lp.axis: k for k, lp in enumerate(self.schedule.loops)}
@@ -132,8 +133,8 @@ class _Builder:
         parts: dict[int, list[Item]] = {0: []}
         for s, k in stages.items():
             parts.setdefault(k, []).append(s)
+        earlier: set[str] = set()
         for k in sorted(parts):
-            earlier = {n for n, d in by_name.items() if stages[d] < k}
             chosen: dict[Item, Item] = {s: s for s in parts[k]}
             work = list(parts[k])
             while work:
@@ -148,6 +149,7 @@ class _Builder:
                     if not isinstance(again, Restore):
                         work.append(again)
             yield [chosen[s] for s in sorted(chosen, key=order.__getitem__)]
+            earlier.update(s.name for s in parts[k] if not isinstance(s, Store))
 
     def _again(self, maker: Item, level: int, earlier: set[str]) -> Item | None:
         """How an earlier pass's value comes into this one; None if it is still in a register."""
@@ -212,8 +214,11 @@ class _Builder:
 
     def _inner_axes(self, name: str, level: int) -> tuple[str, ...]:
         """The axes of a value whose loops are at or inside `level`, outermost first."""
-        inner = [a for a in self.values[name] if self.position(a) >= level]
-        return tuple(sorted(inner, key=self.position))
+        key = self.values[name], level
+        if key not in self.inner:
+            inner = [a for a in key[0] if self.position(a) >= level]
+            self.inner[key] = tuple(sorted(inner, key=self.position))
+        return self.inner[key]
 
     def _loops_between(self, name: str, level: int, end: int) -> bool:
         """Whether a value's own loops stand from `level` on, but outside `end`."""
