@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tofuse.backends.aten.region import graph_runner
 from tofuse.backends.llvm.load import host_target
 from tofuse.capture.aot import Backend, CompileGraph, aot_backend
+from tofuse.capture.foreseen import foreseeing
 from tofuse.capture.frames import own_frame
 from tofuse.capture.hooks import Filter, without_hook_guards
 from tofuse.capture.trace import Traced
@@ -145,6 +146,7 @@ def empty_cache() -> int:
     return POOL.trim()
 
 
+@foreseeing
 def dynamo_backend(
     gm: GraphModule,
     example_inputs: Sequence[object],
@@ -215,7 +217,7 @@ def _jit(
     torch._dynamo.config.skip_nnmodule_hook_guards = False  # hooks may come and go: `hooks.py`
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
-        backend=backend,
+        backend=foreseeing(backend),
         dynamic=config.dynamic,
         fullgraph=config.fullgraph,
         options={"guard_filter_fn": guards} if guards else None,

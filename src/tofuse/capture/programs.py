@@ -206,14 +206,14 @@ def writes_by_name(name: str) -> bool:
 def _written_nodes(node: Node) -> list[Node]:
     if node.op not in ("call_function", "call_method"):
         return []
-    name, found = name_of(node.target), [node.kwargs.get("out")]
+    name, found = name_of(node.target), [node.kwargs.get("out")] if node.kwargs else []
     if writes_by_name(name) or node.kwargs.get("inplace") is True:
         first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
         found += node.args if name.startswith("_fused") else first
     if isinstance(node.target, torch._ops.OpOverload):
         pairs = zip(node.target._schema.arguments, node.args, strict=False)
         found += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
-    return [x for x in tree_leaves(found) if isinstance(x, Node)]
+    return [x for x in tree_leaves(found) if isinstance(x, Node)] if found else []
 
 
 def _through_windows(view: Node) -> bool:

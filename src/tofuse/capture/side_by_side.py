@@ -221,9 +221,8 @@ def side_by_side(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     it has none, or turns on something that they would be computed under."""
     if not any(_is_join(n) for n in gm.graph.nodes) or any(map(_switches, gm.graph.nodes)):
         return gm, ()
-    graph = Graph()
+    graph, notes = Graph(), list[str]()
     graph.output(graph.graph_copy(gm.graph, {}))
-    copy, notes = GraphModule(gm, graph), list[str]()
     for join in [n for n in reversed(graph.nodes) if _is_join(n)]:
         ends = _ends(join)
         if ends is None:
@@ -233,8 +232,7 @@ def side_by_side(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
             calls = "a call" if len(found.steps) == 1 else f"{len(found.steps)} calls"
             notes.append(BESIDE.format(count=len(ends), calls=calls))
             found.write()
-    copy.recompile()
-    return (copy, tuple(notes)) if notes else (gm, ())
+    return (GraphModule(gm, graph), tuple(notes)) if notes else (gm, ())
 
 
 def _is_join(node: Node) -> bool:
