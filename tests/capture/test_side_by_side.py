@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import tofuse
 from tofuse.api import compile_reporting
+from tofuse.capture import side_by_side
 from tofuse.config import make_config
 
 torch.manual_seed(3)
@@ -173,6 +174,29 @@ def test_what_is_written_is_read_in_time(f: Callable[..., object]):
     x = torch.randn(5, 9, 12)
     with torch.no_grad():
         assert_alike(tofuse.compile(f, strict=True)(x), f(x))
+
+
+@pytest.mark.parametrize("count, joined", [(8, torch.stack), (7, torch.cat), (3, torch.stack)])
+def test_no_more_are_computed_at_once_than_eager_has_memory_for(
+    count: int, joined: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+):
+    """Groups of branches, one after the other; with gradients, where eager holds all, one."""
+    monkeypatch.setattr(side_by_side, "SPARE", 80_000)
+
+    def frames(x: Tensor) -> Tensor:
+        return joined([PICTURES(x[:, t]) for t in range(count)], 1)
+
+    x = torch.randn(2, count, 3, 32, 32)  # 74 KB each, with a convolution's results
+    compiled, report = compile_reporting(frames, make_config({"strict": True}))
+    with torch.no_grad():
+        assert_alike(compiled(x), frames(x))
+    counts = [int(note.split()[0]) for note in report.notes if "side by side" in note]
+    assert counts == [2] * (count // 2)
+    x.requires_grad_()
+    compiled, report = compile_reporting(frames, make_config({"strict": True}))
+    assert_alike(compiled(x), frames(x))
+    (note,) = [note for note in report.notes if "side by side" in note]
+    assert note.startswith(f"{count} branches")
 
 
 def test_calls_that_one_stands_for_are_counted():

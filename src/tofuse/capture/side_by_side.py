@@ -12,6 +12,7 @@ import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -123,17 +124,21 @@ class Branches:
         return [n for n in self.steps if name_of(n.target) in PRODUCTS]
 
     def pays(self) -> bool:
-        """Whether less calls are worth the copies, and not more is held than eager holds."""
+        """Whether less calls are worth the copies."""
         count, products = len(self.ends), self.products()
         if len(products) == 0:
             return count >= FEWEST
         copied = sum(count * nbytes(n) for n, p in self.pieces.items() if p.dim > 0)
-        if copied > (count - 1) * len(products) * COPY:
-            return False
-        end = self.ends[0].meta["example_value"]
+        return copied <= (count - 1) * len(products) * COPY
+
+    def at_once(self) -> int:
+        """How many branches hold no more side by side than eager holds, and a little."""
+        count, products, end = len(self.ends), self.products(), self.ends[0].meta["example_value"]
+        if not products or end.requires_grad:
+            return count
         most = max(nbytes(n) + sum(map(nbytes, self._own(n))) for n in products)
-        held = 2 * count * nbytes(self.ends[0]) + most
-        return bool(end.requires_grad) or count * most <= held + SPARE
+        each = most - 2 * nbytes(self.ends[0])  # eager holds all ends, and the join of them
+        return min(count, (most + SPARE) // each) if each > 0 else count
 
     def _own(self, node: Node) -> list[Node]:
         return [n for n in node.all_input_nodes if n in self.steps or n in self.pieces]
@@ -171,7 +176,7 @@ class Branches:
         """The branches side by side, in the place of the join."""
         graph, count, end = self.join.graph, len(self.ends), self.ends[0].meta["example_value"]
         with graph.inserting_before(self.join), end.fake_mode, torch.no_grad():
-            wholes = [p.side_by_side(self._put) for p in self.pieces.values()]
+            wholes = [p.side_by_side(self.put) for p in self.pieces.values()]
             graph.call_function(predispatch.lazy_load_decompositions)
             graph.call_function(predispatch._vmap_increment_nesting, (count, "error"))
             made = {n: _piece(graph, n, w) for n, w in zip(self.pieces, wholes, strict=True)}
@@ -189,7 +194,7 @@ class Branches:
         self.join.replace_all_uses_with(whole)
         self._erase()
 
-    def _put(self, target: Target, *args: Argument) -> Node:
+    def put(self, target: Target, *args: Argument) -> Node:
         """A call of plain tensors, which knows what it makes."""
         kind = "call_method" if isinstance(target, str) else "call_function"
         node = self.join.graph.create_node(kind, target, args)
@@ -202,10 +207,10 @@ class Branches:
         dim, added = _dim(self.join), JOINS[self.join.target]  # type: ignore[index]
         dim %= self.join.meta["example_value"].dim()
         if dim > 0:
-            whole = self._put("movedim", whole, 0, dim)
+            whole = self.put("movedim", whole, 0, dim)
         if not added:
-            return self._put("flatten", whole, dim, dim + 1)
-        return self._put("contiguous", whole)
+            return self.put("flatten", whole, dim, dim + 1)
+        return self.put("contiguous", whole)
 
     def _erase(self) -> None:
         """Leave out what nobody reads any more."""
@@ -223,16 +228,34 @@ def side_by_side(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
         return gm, ()
     graph, notes = Graph(), list[str]()
     graph.output(graph.graph_copy(gm.graph, {}))
-    for join in [n for n in reversed(graph.nodes) if _is_join(n)]:
+    joins = [n for n in graph.nodes if _is_join(n)]
+    while joins:
+        join = joins.pop()
         ends = _ends(join)
-        if ends is None:
+        found = Branches(join, ends) if ends is not None else None
+        if not found or not (found.matches() and found.pays() and not _touched(found)):
             continue
-        found = Branches(join, ends)
-        if found.matches() and found.pays() and not _touched(found) and found.run():
-            calls = "a call" if len(found.steps) == 1 else f"{len(found.steps)} calls"
-            notes.append(BESIDE.format(count=len(ends), calls=calls))
-            found.write()
+        if (size := found.at_once()) < 2 or not found.run():
+            continue
+        if size < len(found.ends):
+            joins += _in_groups(found, size)
+            continue
+        calls = "a call" if len(found.steps) == 1 else f"{len(found.steps)} calls"
+        notes.append(BESIDE.format(count=len(found.ends), calls=calls))
+        found.write()
     return (GraphModule(gm, graph), tuple(notes)) if notes else (gm, ())
+
+
+def _in_groups(found: Branches, size: int) -> list[Node]:
+    """Joins of at most so many branches, which the join now joins."""
+    join, count = found.join, -(-len(found.ends) // size)
+    dim = _dim(join) % join.meta["example_value"].dim()
+    bounds = [k * len(found.ends) // count for k in range(count + 1)]
+    with join.graph.inserting_before(join), join.meta["example_value"].fake_mode, torch.no_grad():
+        ends = [found.ends[a:b] for a, b in pairwise(bounds)]
+        groups = [found.put(join.target, group, dim) for group in ends]
+    join.target, join.args, join.kwargs = torch.cat, (groups, dim), {}
+    return groups
 
 
 def _is_join(node: Node) -> bool:
