@@ -11,8 +11,10 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.eval_frame import innermost_fn
 from torch._dynamo.exc import TorchDynamoException
+from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
+from tofuse.capture.anywhere import anywhere
 from tofuse.capture.by_size import by_size
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.collector import collector_paused
@@ -66,6 +68,7 @@ def aot_backend(
 
     @collector_paused()
     def build(gm: GraphModule, inputs: Sequence[object]) -> Run:
+        anywhere(detect_fake_mode(inputs))
         pass_through_dropout(gm)
         hide_resizing(gm)
         gather_positions(gm)

@@ -18,6 +18,8 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase, Speculatio
 from torch._dynamo.variables import LazyVariableTracker, VariableTracker
 from torch._dynamo.variables.misc import NullVariable
 
+from tofuse.capture.anywhere import anywhere
+
 B = TypeVar("B", bound=Callable[..., object])
 Values = Sequence[VariableTracker]
 Named = Mapping[str, VariableTracker]
@@ -57,7 +59,10 @@ def _speculate(self: InstructionTranslatorBase) -> SpeculationEntry:
     """Dynamo's note of an instruction that it tries, which says whether it failed before."""
     entry = _plain(self)
     if self.parent is None and not entry._failed and entry.inst.opname in ("CALL", "CALL_KW"):
-        why = _foreseen(self) if _is_ours(self.output.compiler_fn) else None
+        ours = _is_ours(self.output.compiler_fn)
+        if ours:
+            anywhere(self.output.fake_mode)
+        why = _foreseen(self) if ours else None
         # in what may be a loop it leaves the function to Python
         if why and self.should_compile_partial_graph() and not self.maybe_has_backedge():
             _fail(self, entry, why)
