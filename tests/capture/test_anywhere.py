@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
 import tofuse
-from tofuse.capture.anywhere import AnywhereMode, anywhere
+from tofuse.capture.anywhere import anywhere
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -62,14 +62,10 @@ def test_other_programs_are_as_they_were():
     )
     assert seven >= three + 4
     tofuse.compile(normed)(torch.randn(6, 6), 2)
-    seen = []
-
-    def backend(gm, inputs):
-        seen.append(type(torch._guards.detect_fake_mode(inputs)))
-        return gm.forward
-
-    torch.compile(normed, backend=backend)(torch.randn(6, 6), 3)
-    assert seen == [FakeTensorMode]
+    three, seven = (
+        found_anew(lambda f: torch.compile(f, backend="eager"), count) for count in (3, 7)
+    )
+    assert seven >= three + 4
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -84,7 +80,6 @@ def test_each_is_what_it_would_be_if_nothing_were_remembered(program, dynamic):
 def test_a_mode_remembers_only_what_is_new(grad):
     mode = FakeTensorMode()
     anywhere(mode)
-    assert type(mode) is AnywhereMode
     with mode:
         x = torch.empty(10, 4, requires_grad=grad)
         firsts = [p.exp() for p in x.chunk(5)]

@@ -20,36 +20,38 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import TensorMetadata, _DispatchCacheKey
 
 
-class AnywhereMode(FakeTensorMode):
-    """A mode that remembers what a call makes, wherever in memory the call's arguments begin.
+def anywhere(mode: FakeTensorMode | None) -> None:
+    """Lets `mode` remember what a call makes, wherever in memory the call's arguments begin.
 
     Only of calls that make new tensors and nothing else: a view begins where its argument does.
+    The mode stays a plain one, as which operators of higher order know it, and any other mode
+    remembers as it did.
     """
-
-    def _cache_key(
-        self,
-        state: _CacheKeyState,
-        func: torch._ops.OpOverload,
-        args: Sequence[object],
-        kwargs: Mapping[str, object],
-    ) -> _DispatchCacheKey:
-        _asked.anywhere = _makes_new(func)
-        try:
-            return super()._cache_key(state, func, args, kwargs)
-        finally:
-            _asked.anywhere = False
+    if mode is not None:
+        fake_tensor.extract_tensor_metadata = _metadata
+        FakeTensorMode._cache_key = _cache_key  # type: ignore[method-assign]
+        mode.__dict__[_MARK] = True
 
 
-def anywhere(mode: FakeTensorMode | None) -> None:
-    """Lets `mode` remember wherever arguments begin; nothing where it is no plain mode."""
-    if type(mode) is not FakeTensorMode:
-        return
-    fake_tensor.extract_tensor_metadata = _metadata
-    mode.__class__ = AnywhereMode
-
-
+_MARK = "tofuse_anywhere"
 _asked = local()
 _plain = fake_tensor.extract_tensor_metadata
+_plain_key = FakeTensorMode._cache_key
+
+
+def _cache_key(
+    self: FakeTensorMode,
+    state: _CacheKeyState,
+    func: torch._ops.OpOverload,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> _DispatchCacheKey:
+    """What PyTorch remembers one call by."""
+    _asked.anywhere = _MARK in self.__dict__ and _makes_new(func)
+    try:
+        return _plain_key(self, state, func, args, kwargs)
+    finally:
+        _asked.anywhere = False
 
 
 def _metadata(t: torch.Tensor) -> TensorMetadata:
