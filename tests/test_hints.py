@@ -58,6 +58,40 @@ def test_a_hint_is_also_a_decorator_and_does_nothing_in_eager():
     assert len(tofuse.explain(lambda x: x.sin().cos().exp())(x).kernels) == 1
 
 
+@tofuse.no_fuse
+def measured(x):
+    x = x.sin() + 1
+    return x.cos() * x.sum().item()
+
+
+def broken_inside(x):
+    with tofuse.fuse(), tofuse.no_fuse():
+        x = x.sin() + 1
+        x = x.cos() * x.sum().item()
+    return x.exp() + 1
+
+
+@pytest.mark.parametrize("f", [broken_inside, lambda x: measured(x).exp() + 1])
+def test_a_hint_stays_in_force_behind_a_graph_break(f):
+    x = torch.rand(30, requires_grad=True)
+    report = tofuse.explain(f)(x)
+    found = [set(r.ops) for g in report.graphs if g.phase == "forward" for r in g.regions]
+    assert found.count({"sin"}) == found.count({"cos"}) == 1
+    assert any(r >= {"exp", "add"} for r in found)
+    assert_as_eager(f, x)
+
+
+def test_a_function_that_is_not_compiled_runs_its_hints():
+    def f(x):
+        for _ in range(3):
+            with tofuse.no_fuse():
+                x = x.sin() * x.sum().item()
+        return x
+
+    x = torch.rand(30)
+    torch.testing.assert_close(tofuse.compile(f)(x), f(x))
+
+
 def test_a_hint_around_the_call_is_not_one_for_the_program():
     x = torch.randn(50)
     with tofuse.no_fuse():

@@ -19,6 +19,7 @@ from torch._dynamo.variables import LazyVariableTracker, VariableTracker
 from torch._dynamo.variables.misc import NullVariable
 
 from tofuse.capture.anywhere import anywhere
+from tofuse.capture.resumed import resume_hints
 
 B = TypeVar("B", bound=Callable[..., object])
 Values = Sequence[VariableTracker]
@@ -48,6 +49,7 @@ def foreseeing(backend: B) -> B:
     """
     if InstructionTranslatorBase.speculate is not _speculate:
         InstructionTranslatorBase.speculate = _speculate  # type: ignore[method-assign]
+    resume_hints()
     setattr(backend, MARK, True)
     return backend
 

@@ -2,45 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from typing import ParamSpec, TypeVar, overload
 
 import torch
 from torch.fx import Node
-from torch.fx.traceback import annotate, has_preserved_node_meta
+from torch.fx.traceback import annotate, has_preserved_node_meta, preserve_node_meta
 
 from tofuse.ir.hints import FUSE, NO_FUSE
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 KEY = "tofuse"  # in the annotations that torch carries from the program to the graph's nodes
 TIMES = "tofuse_times"
 
 
-@contextmanager
-def no_fuse() -> Iterator[None]:
+class Hint(AbstractContextManager[None]):
+    """What is in force inside a `with`, or in calls of the functions it decorates."""
+
+    def __init__(self, word: str, *, everywhere: bool = False) -> None:
+        self._word = word
+        self._everywhere = everywhere  # also in programs whose capture begins inside
+        self._inside: list[ExitStack] = []
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        hint = no_fuse if self._word == NO_FUSE else fuse
+
+        @functools.wraps(function)
+        def hinted(*args: P.args, **kwargs: P.kwargs) -> R:
+            with hint():
+                return function(*args, **kwargs)
+
+        return hinted
+
+    def __enter__(self) -> None:
+        inside = ExitStack()
+        if has_preserved_node_meta() or self._everywhere:
+            inside.enter_context(preserve_node_meta())
+            inside.enter_context(annotate({KEY: self._word}))
+        self._inside.append(inside)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._inside.pop().__exit__(kind, error, trace)
+
+
+@overload
+def no_fuse() -> Hint: ...
+@overload
+def no_fuse(function: Callable[P, R], /) -> Callable[P, R]: ...
+def no_fuse(function: Callable[P, R] | None = None, /) -> Hint | Callable[P, R]:
     """Every operator inside, and what the backward makes of it, is a kernel or a call of its own.
 
     Also a decorator. Outside of a compiled function it does nothing. A hint inside another one
     takes its place.
     """
-    if torch.compiler.is_compiling() or has_preserved_node_meta():
-        with annotate({KEY: NO_FUSE}):
-            yield
-    else:
-        yield
+    if function is not None:
+        return Hint(NO_FUSE)(function)
+    if torch.compiler.is_compiling():  # Dynamo follows no context managers but its own
+        return annotate({KEY: NO_FUSE})  # type: ignore[return-value]
+    return Hint(NO_FUSE)
 
 
-@contextmanager
-def fuse() -> Iterator[None]:
+@overload
+def fuse() -> Hint: ...
+@overload
+def fuse(function: Callable[P, R], /) -> Callable[P, R]: ...
+def fuse(function: Callable[P, R] | None = None, /) -> Hint | Callable[P, R]:
     """The operators inside are fused wherever that is possible, whether it seems to gain or not.
 
     A warning says what could not be fused, and why. Also a decorator. Outside of a compiled
     function it does nothing. A hint inside another one takes its place.
     """
-    if torch.compiler.is_compiling() or has_preserved_node_meta():
-        with annotate({KEY: FUSE}):
-            yield
-    else:
-        yield
+    if function is not None:
+        return Hint(FUSE)(function)
+    if torch.compiler.is_compiling():
+        return annotate({KEY: FUSE})  # type: ignore[return-value]
+    return Hint(FUSE)
 
 
 def hint_of(node: Node) -> str:
