@@ -109,6 +109,8 @@ MAKE = "t_a = allocate f32[4]{1}", "launch 0 k(t_x, t_a)"
         (*MAKE, "t_c = allocate i32[4]{1}", "launch 1 k(t_a, t_c)"),
         (*MAKE, "t_v = view t_a [2]{2} + 0", MAKE_C, "launch 1 k(t_a, t_c)",
          "_ = call my.log.default(t_v)"),
+        (*MAKE, "t_v{1,1} = call aten.unfold.default(t_a, 0, 2, 1)", MAKE_C, "launch 1 k(t_a, t_c)",
+         "_ = call my.log.default(t_v)"),
         ("t_a{1} = call aten.relu.default(t_x)", MAKE_C, "launch 1 k(t_a, t_c)"),
         (MAKE_C, "launch 1 k(t_x, t_c)"),
         (*MAKE, MAKE_C, "launch 1 k(t_a, t_c, t_a)"),

@@ -50,7 +50,12 @@ def test_a_view_is_the_memory_it_is_on():
 
 
 def test_a_call_stands_between():
-    lines = [*NEW, "launch 0 one(t_a, t_c)", "_ = call aten.f.default(t_a)", "launch 1 two(t_d)"]
+    lines = [
+        *NEW,
+        "launch 0 one(t_a, t_c)",
+        "_ = call aten.mm.default(t_a)",
+        "launch 1 two(t_d)",
+    ]
     assert grouped(*lines) == [("one", None), ("two", None)]
 
 

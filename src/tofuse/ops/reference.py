@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Union
 
 import torch
@@ -118,16 +117,6 @@ def call_target(target: str) -> Callable[..., object]:
     namespace, name, overload = target.split(".")
     found: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     return found
-
-
-@cache
-def is_view(target: str) -> bool:
-    """Whether an operator's only result looks at the memory of its first argument."""
-    if not target.startswith("aten."):
-        return False
-    schema = getattr(call_target(target), "_schema", None)
-    returned = [] if schema is None else [r.alias_info for r in schema.returns]
-    return len(returned) == 1 and returned[0] is not None and not returned[0].is_write
 
 
 def _opaque(op: Op, operands: list[Tensor], sizes: Sizes) -> list[Tensor]:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from tofuse.ir.dims import hint, product
 from tofuse.ir.graph import Value
-from tofuse.ir.plan import Allocate, Arena, Call, Launch, Release, View
+from tofuse.ir.plan import Allocate, Arena, Call, Launch, Release, Step, View
 from tofuse.ir.plan_parse import parse_plan
+from tofuse.ir.plan_verify import makes
+from tofuse.ops.lent import lender
 from tofuse.report.measured import step_regions
 from tofuse.report.program import Program, short_name, variable
 
@@ -39,12 +41,12 @@ def plan_memory(program: Program) -> tuple[Moment, ...]:
                 names_of[step.name] = {step.name}
                 live += size[step.name]
             case View():
-                source = owner.get(step.source)
-                if source is not None:
-                    owner[step.name] = source
-                    names_of[source].add(step.name)
+                _lend(step, step.source, owner, names_of)
             case Call():
-                for n in step.results:
+                source = lender(step)
+                if source is not None:
+                    _lend(step, source, owner, names_of)
+                for n in step.results if source is None else ():
                     size[n] = hint(values[n].type.nbytes) if n in values else 0
                     owner[n], names_of[n] = n, {n}
                     live += size[n]
@@ -87,3 +89,11 @@ def op_memory(program: Program) -> tuple[Moment, ...]:
             moments.append(Moment(short_name(op), live))
         live -= sum(owned[v] for v in ending.pop(k, ()))
     return tuple(moments)
+
+
+def _lend(step: Step, source: str, owner: dict[str, str], names_of: dict[str, set[str]]) -> None:
+    """What a step makes of a tensor lies in its memory; an argument's is the caller's."""
+    root = owner.get(source)
+    if root is not None:
+        owner.update(dict.fromkeys(makes(step), root))
+        names_of[root].update(makes(step))

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Allocate, Call, Launch, Step, View
-from tofuse.ir.plan_verify import base_of, reads
+from tofuse.ir.plan_verify import base_of, makes, reads
+from tofuse.ops.lent import lender
 
 ADDING = frozenset(("aten.addmm.out", "aten.baddbmm.out", "aten.index_add.out"))
 Pairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers
@@ -113,11 +114,12 @@ def _fill_the_same(old: Allocate, new: Allocate) -> bool:
 
 
 def _roots(steps: Sequence[Step]) -> dict[str, str]:
-    """Of each view the tensor whose memory it lies in."""
+    """Of each view, PyTorch's own ones too, the tensor whose memory it lies in."""
     root: dict[str, str] = {}
     for step in steps:
-        if isinstance(step, View):
-            root[step.name] = root.get(step.source, step.source)
+        source = lender(step)
+        if source is not None:
+            root |= dict.fromkeys(makes(step), root.get(source, source))
     return root
 
 

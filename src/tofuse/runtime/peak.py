@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tofuse.ir.dims import hint, product
-from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View
-from tofuse.ir.plan_verify import makes, reads
-from tofuse.ops.reference import is_view
+from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step
+from tofuse.ir.plan_verify import makes
+from tofuse.ops.lent import lender
 
 Timeline = tuple[tuple[str, int], ...]
 
@@ -24,7 +24,7 @@ def timeline(plan: Plan, sizes: Mapping[str, int], held: Iterable[str] = ()) -> 
     total, found = sum(live.values()), []
     for step in plan.steps:
         for name in makes(step):
-            source = _source(step)
+            source = lender(step)
             root = name if source is None else roots.get(source)
             if root is None:
                 continue  # a view of an argument
@@ -40,15 +40,6 @@ def timeline(plan: Plan, sizes: Mapping[str, int], held: Iterable[str] = ()) -> 
                 holders[root] -= 1
                 total -= live[root] if holders[root] == 0 else 0
     return tuple(found)
-
-
-def _source(step: Step) -> str | None:
-    """Whose memory a step's result lies in; None where it has its own."""
-    if isinstance(step, View):
-        return step.source
-    if isinstance(step, Call) and is_view(step.target):
-        return reads(step)[0]
-    return None
 
 
 def peak(found: Sequence[tuple[str, int]]) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import hint, product
 from tofuse.ir.plan import Allocate, Launch, Plan, Release, Step, View
-from tofuse.ir.plan_verify import base_of
+from tofuse.ir.plan_verify import base_of, makes
+from tofuse.ops.lent import lender
 
 LATE_BYTES = 1 << 20  # of tensors that may live side by side, though one could follow the other
 
@@ -86,14 +87,20 @@ class _Grouping:
                     self._allocate(step)
                     self.since.append(step)
                 case View():
-                    self.memory[step.name] = self.memory.get(step.source, step.source)
+                    self._lent(step)
                     self.before.append(step)
                     self.since.append(step)
                 case _:
                     self._flush()
+                    self._lent(step)
                     self.steps.append(step)
         self._flush()
         return replace(self.plan, steps=tuple(self.steps))
+
+    def _lent(self, step: Step) -> None:
+        source = lender(step)
+        if source is not None:
+            self.memory |= dict.fromkeys(makes(step), self.memory.get(source, source))
 
     def _allocate(self, step: Allocate) -> None:
         if self.frees and self.levels:
