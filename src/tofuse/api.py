@@ -22,6 +22,7 @@ from tofuse.capture.aot import Backend, CompileGraph, aot_backend
 from tofuse.capture.foreseen import foreseeing
 from tofuse.capture.frames import own_frame
 from tofuse.capture.hooks import Filter, without_hook_guards
+from tofuse.capture.once import leaves
 from tofuse.capture.trace import Traced
 from tofuse.config import Config, Option, make_config
 from tofuse.contest import Contest
@@ -341,7 +342,7 @@ def _call(
     begin = now()
     outputs = [t for t in _tensors(function(*args, **kwargs)) if t.grad_fn is not None]
     forward = now() - begin
-    wanted = _leaves(outputs)
+    wanted = leaves([t.grad_fn for t in outputs])
     if not wanted:
         return forward / 1e3, 0.0
     ones = [torch.ones_like(t) for t in outputs]
@@ -368,23 +369,6 @@ def _check_torch() -> None:
             f"tofuse supports torch 2.11 to 2.13, and this is {torch.__version__}; "
             "install one of those"
         )
-
-
-def _leaves(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that a backward pass from these outputs would give gradients to."""
-    work = [t.grad_fn for t in outputs]
-    seen: set[torch.autograd.graph.Node] = set()
-    found: dict[torch.Tensor, None] = {}
-    while work:
-        node = work.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)  # only the nodes that accumulate have one
-        if isinstance(variable, torch.Tensor):
-            found[variable] = None
-        work += [n for n, _ in node.next_functions]
-    return list(found)
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:

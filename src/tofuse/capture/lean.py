@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Union
+from weakref import ReferenceType, ref
 
 import torch
 from torch._C import _DisableAutocast
@@ -25,6 +26,7 @@ from tofuse.capture.complex_pairs import as_pairs
 from tofuse.capture.convert import NOTES
 from tofuse.capture.eager import attach, memory_of
 from tofuse.capture.gradients import accept_any_layout, allow_retained_graphs
+from tofuse.capture.once import final, leaves
 from tofuse.capture.partition import partition
 from tofuse.capture.rng import merge_seeds
 
@@ -217,6 +219,7 @@ class Context(torch.autograd.function.FunctionCtx):
 
     saved_tensors: tuple[torch.Tensor, ...]
     sizes: Sequence[object]
+    given: Sequence[ReferenceType[torch.Tensor]]
 
     def maybe_clear_saved_tensors(self) -> None: ...
 
@@ -228,6 +231,7 @@ class Training:
     The forward's results are the new values of the arguments `written`, then the program's, of
     which those `wanted` have a gradient, then others. The backward takes the numbers and tensors
     at the places `sizes` and `saved`, then the gradients `tangents` of those that have one.
+    `given` are the arguments that want a gradient and may be computed from others.
     """
 
     written: tuple[int, ...]
@@ -235,10 +239,11 @@ class Training:
     sizes: tuple[int, ...]
     saved: tuple[int, ...]
     tangents: tuple[int, ...]
+    given: tuple[int, ...]
 
     def program(self, forward: Run, backward: Callable[[], Run]) -> Callable[..., Results]:
         """The program: its results in a tuple."""
-        written, sizes, order = self.written, self.sizes, self.saved
+        written, sizes, order, given = self.written, self.sizes, self.saved, self.given
         first, last = len(written), len(written) + len(self.wanted)
         differentiable = [k for k, grad in enumerate(self.wanted) if grad]
         dull = [first + k for k, grad in enumerate(self.wanted) if not grad]
@@ -262,6 +267,8 @@ class Training:
                 ctx.save_for_backward(*(made[last:end] if everything else [made[k] for k in order]))
                 for new, k in zip(made, written, strict=False):  # autograd sees it if that was kept
                     tensors[k].copy_(new)
+                if given:
+                    ctx.given = [ref(tensors[k]) for k in given]
                 if sizes:
                     ctx.sizes = [made[k] for k in sizes]
                 if dull:
@@ -274,8 +281,10 @@ class Training:
             def backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
                 if not torch.is_grad_enabled():
                     return run_backward(ctx, *grads)
+                reached = [*grads, *ctx.saved_tensors, *(t() for t in (ctx.given if given else ()))]
                 with torch.no_grad():
-                    return _final(run_backward(ctx, *grads))
+                    made = run_backward(ctx, *grads)
+                return final(made, leaves([ctx]), reached)
 
         # Function.apply, without its checks for functorch, which the caller has made
         apply: Callable[..., Results] = super(torch.autograd.Function, Fused).apply
@@ -316,19 +325,9 @@ def _training(
         else:
             return None
     wanted = tuple(o.requires_grad for o in meta.output_info)
-    return Training(tuple(written), wanted, tuple(sizes), tuple(saved), tuple(tangents))
-
-
-def _final(grads: tuple[object, ...]) -> tuple[object, ...]:
-    """Gradients that raise when they are differentiated themselves."""
-    delayed = torch._C._functions.DelayedError(TWICE, 1)  # one for each: it returns no tuple
-    final = [
-        delayed(g.detach().requires_grad_()) if isinstance(g, torch.Tensor) else g for g in grads
-    ]
-    return tuple(final)
-
-
-TWICE = b"a program compiled by tofuse cannot be differentiated twice; use eager for that"
+    own = set(meta.static_input_indices)  # a module's
+    given = tuple(k for k, need in enumerate(needed) if need and k not in own)
+    return Training(tuple(written), wanted, tuple(sizes), tuple(saved), tuple(tangents), given)
 
 
 def _gets(backward: GraphModule, needed: Sequence[bool]) -> bool:
