@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from tofuse.ir.dims import hint
 from tofuse.ir.executor import NOTHING
 from tofuse.ir.graph import Graph, Loc, Op, Value
+from tofuse.ir.plan import Launch
+from tofuse.ir.plan_parse import parse_plan
 from tofuse.ir.region import Region, Strided, Verdict, is_placed, lends
 
 
@@ -169,12 +171,16 @@ LITTLE = 64 * 1024  # bytes of row statistics and seeds, which eager does withou
 
 @dataclass
 class Report:
-    """Everything compiled for one function, in the order it was compiled."""
+    """Everything compiled for one function, in the order it was compiled.
+
+    `breaks` says where the program was broken into several, or left to Python, and why.
+    """
 
     graphs: list[GraphReport] = field(default_factory=list)
     name: str = ""
     calls: Calls | None = None
     limits: Limits | None = None
+    breaks: list[str] = field(default_factory=list)
 
     @property
     def regions(self) -> list[RegionReport]:
@@ -249,6 +255,15 @@ class Report:
     def launches_after(self) -> int:
         """Kernels, and operators that run whole: library calls."""
         return sum(r.executor != NOTHING for r in self.regions)
+
+    @property
+    def launches_made(self) -> int:
+        """The same, but for kernels that one launch runs side by side."""
+        return self.launches_after - sum(
+            sum(isinstance(step, Launch) for step in parse_plan(g.plan).steps) - g.launches
+            for g in self.graphs
+            if g.sharing
+        )
 
     def phase(self, phase: str) -> Report:
         """The part about one phase: "forward", "backward" or "inference"."""

@@ -32,7 +32,7 @@ class ReportText(Report):
     """A report that prints itself, in colour under `rich.print`, and writes page and trace."""
 
     def __init__(self, report: Report) -> None:
-        super().__init__(report.graphs, report.name, report.calls, report.limits)
+        super().__init__(report.graphs, report.name, report.calls, report.limits, report.breaks)
 
     def __str__(self) -> str:
         return show_report(self)
@@ -63,7 +63,8 @@ def show_report(report: Report) -> str:
 
 def _blocks(report: Report) -> Iterator[RenderableType]:
     if not report.graphs:
-        yield Text("nothing was compiled")
+        yield Text(f"{report.name or 'program'}: nothing was compiled")
+        yield from _breaks(report)
         return
     programs = [read_program(g) for g in report.graphs]
     calls = report.launches_after - len(report.kernels)
@@ -72,6 +73,7 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
         f"{plural(report.launches_before, 'operation')} as {plural(len(report.kernels), 'kernel')}"
         f" and {plural(calls, 'library call')}",
     )
+    yield from _breaks(report)
     yield _before_and_after(comparisons(report, [p for p in programs if p is not None]))
     for graph, program in zip(report.graphs, programs, strict=True):
         yield Text()
@@ -82,6 +84,11 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
             "All of it as a page: report.save_html('report.html').",
             style="dim",
         )
+
+
+def _breaks(report: Report) -> Iterator[RenderableType]:
+    for line in report.breaks:
+        yield Padding(Text(line, style="yellow"), (0, 0, 0, 2))
 
 
 def _before_and_after(rows: tuple[Comparison, ...]) -> RenderableType:

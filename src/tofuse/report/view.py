@@ -171,6 +171,7 @@ class ReportView:
     comparisons: tuple[Comparison, ...]
     limits: Limits | None
     graphs: tuple[GraphView, ...]
+    breaks: tuple[str, ...]
 
 
 def view_report(report: Report) -> ReportView:
@@ -190,6 +191,7 @@ def view_report(report: Report) -> ReportView:
         comparisons(report, [p for p in programs if p is not None]),
         _at_best(report.limits, graphs),
         graphs,
+        tuple(report.breaks),
     )
 
 
@@ -208,8 +210,8 @@ def comparisons(report: Report, programs: Sequence[Program]) -> tuple[Comparison
             "Launches",
             "count",
             report.launches_before,
-            report.launches_after,
-            "each op by itself, then kernels and library calls",
+            report.launches_made,
+            "each op by itself, then kernels, those side by side as one, and library calls",
         ),
         Comparison(
             "Memory traffic",
