@@ -13,6 +13,7 @@ from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
+from tofuse.capture.decompose_checks import CHECKED
 from tofuse.capture.decompose_convolution import convolution, convolution_backward
 from tofuse.capture.decompose_elementwise import ELEMENTWISE, VARYING
 from tofuse.capture.decompose_padding import PADDING
@@ -51,6 +52,7 @@ def _table(own_random: bool) -> Mapping[OpOverload, Decomposition]:
     for packet in MEANS.split():
         op = getattr(aten, packet).default
         table[op] = _of_nothing_too(table[op])
+    table.update(CHECKED)
     table.update(ELEMENTWISE)
     table.update(PADDING)
     if own_random:

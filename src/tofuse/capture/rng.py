@@ -14,6 +14,7 @@ from typing import NamedTuple, Union
 import torch
 from torch import Tensor
 
+from tofuse.capture.decompose_checks import check_deviations, check_probabilities
 from tofuse.capture.devices import DEVICES
 from tofuse.ops.philox import uniform as philox_uniform
 from tofuse.ops.reference import draw_seed
@@ -71,20 +72,31 @@ def merge_seeds(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 class Place(NamedTuple):
-    """What a new tensor is to be: its shape, and its device where that is not the CPU."""
+    """What a new tensor is to be: its shape, its device where that is not the CPU, its type."""
 
     shape: Sequence[int]
     device: Device = None
+    dtype: torch.dtype = torch.float32
 
 
 def _like(x: Tensor) -> Place:
-    return Place(x.shape, x.device)
+    return Place(x.shape, x.device, x.dtype)
 
 
 def _fresh(at: Place) -> Tensor:
     if at.device is None or at.device.type == "cpu":
         return UNIFORM(SEED(), list(at.shape), 0)
     return UNIFORM(SEED(), list(at.shape), 0, at.device)
+
+
+def _unit(at: Place) -> Tensor:
+    """Uniform in [0, 1), also once it is rounded to the few digits of the type it is to be."""
+    below = BELOW_ONE.get(at.dtype)
+    drawn = _fresh(at)
+    return drawn if below is None else torch.clamp(drawn, max=below)
+
+
+BELOW_ONE = {torch.float16: 1 - 2.0**-11, torch.bfloat16: 1 - 2.0**-8}
 
 
 def _bits_48(at: Place) -> Tensor:
@@ -104,7 +116,7 @@ def _ours(generator: torch.Generator | None, device: torch.device | str | None) 
 
 
 def _sampler(
-    draw: Callable[..., Tensor],
+    draw: Callable[..., Tensor], allowed: Callable[..., bool] | None = None
 ) -> Callable[..., Tensor]:
     """A decomposition `f(self, *parameters)` that draws in float32 and converts to self's dtype."""
 
@@ -113,6 +125,8 @@ def _sampler(
     ) -> Tensor:
         if not _ours(generator, like.device) or not like.dtype.is_floating_point:
             return NotImplemented
+        if allowed is not None and not allowed(*parameters):
+            return NotImplemented  # eager says what is wrong with them
         return draw(_like(like), *parameters).to(like.dtype)
 
     return sample
@@ -132,7 +146,7 @@ def _factory(draw: Callable[[Place], Tensor]) -> Callable[..., Tensor]:
         dtype = dtype or torch.get_default_dtype()
         if not _ours(None, device) or pin_memory or not dtype.is_floating_point:
             return NotImplemented
-        return draw(Place(size, device)).to(dtype)
+        return draw(Place(size, device, dtype)).to(dtype)
 
     return create
 
@@ -152,7 +166,7 @@ def _factory_like(draw: Callable[[Place], Tensor]) -> Callable[..., Tensor]:
         dtype = dtype or like.dtype
         if not _ours(None, device or like.device) or not dtype.is_floating_point:
             return NotImplemented
-        return draw(Place(like.shape, device or like.device)).to(dtype)
+        return draw(Place(like.shape, device or like.device, dtype)).to(dtype)
 
     return create
 
@@ -175,6 +189,7 @@ def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor
 def _bernoulli(x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     if not _ours(generator, x.device):
         return NotImplemented
+    check_probabilities(x, BETWEEN)
     return (_fresh(_like(x)) < x).to(x.dtype)
 
 
@@ -183,7 +198,14 @@ def _bernoulli_p(
 ) -> Tensor:
     if not _ours(generator, x.device):
         return NotImplemented
+    if isinstance(p, Tensor):
+        check_probabilities(p, BETWEEN)
+    elif not 0 <= p <= 1:
+        return NotImplemented
     return (_fresh(_like(x)) < p).to(x.dtype)
+
+
+BETWEEN = "Expected p_in >= 0 && p_in <= 1 to be true"
 
 
 def _integers(low: int, high: int, at: Place, dtype: torch.dtype) -> Tensor:
@@ -241,13 +263,17 @@ def _normal_of(
     tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
     if not _ours(generator, tensors[0].device):
         return NotImplemented
+    if isinstance(std, Tensor):
+        check_deviations(std, "normal expects all elements of std >= 0.0")
+    elif not std >= 0:
+        return NotImplemented
     shape = torch.broadcast_shapes(*(t.shape for t in tensors))
     result = _standard_normal(Place(shape, tensors[0].device)) * std + mean
     return result.to(mean.dtype if isinstance(mean, Tensor) else tensors[0].dtype)
 
 
 def _uniform(at: Place, low: float = 0.0, high: float = 1.0) -> Tensor:
-    return _fresh(at) * (high - low) + low
+    return _unit(at) * (high - low) + low
 
 
 def _normal(at: Place, mean: float = 0.0, std: float = 1.0) -> Tensor:
@@ -278,21 +304,21 @@ RANDOM_DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Tensor | tuple[
     aten.bernoulli.default: _bernoulli,
     aten.bernoulli.p: _bernoulli_p,
     aten.bernoulli.Tensor: _bernoulli_p,
-    aten.rand.default: _factory(_fresh),
+    aten.rand.default: _factory(_unit),
     aten.randn.default: _factory(_standard_normal),
-    aten.rand_like.default: _factory_like(_fresh),
+    aten.rand_like.default: _factory_like(_unit),
     aten.randn_like.default: _factory_like(_standard_normal),
     aten.randint.default: _randint,
     aten.randint.low: _randint_low,
     aten.randint_like.default: _randint_like,
     aten.randint_like.low_dtype: _randint_like_low,
-    aten.uniform.default: _sampler(_uniform),
-    aten.normal_functional.default: _sampler(_normal),
+    aten.uniform.default: _sampler(_uniform, lambda low=0.0, high=1.0: low <= high),
+    aten.normal_functional.default: _sampler(_normal, lambda mean=0.0, std=1.0: std >= 0),
     aten.normal.Tensor_float: _normal_of,
     aten.normal.float_Tensor: _normal_of,
     aten.normal.Tensor_Tensor: _normal_of,
-    aten.exponential.default: _sampler(_exponential),
-    aten.log_normal.default: _sampler(_log_normal),
-    aten.cauchy.default: _sampler(_cauchy),
-    aten.geometric.default: _sampler(_geometric),
+    aten.exponential.default: _sampler(_exponential, lambda rate=1.0: rate > 0),
+    aten.log_normal.default: _sampler(_log_normal, lambda mean=1.0, std=2.0: std > 0),
+    aten.cauchy.default: _sampler(_cauchy, lambda median=0.0, sigma=1.0: sigma > 0),
+    aten.geometric.default: _sampler(_geometric, lambda p: 0 < p < 1),
 }

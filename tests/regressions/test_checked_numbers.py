@@ -1,0 +1,63 @@
+"""Numbers that eager rejects are rejected, when the program runs."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tests.support.eager import assert_as_eager
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+X, HALVES = torch.tensor([2.0, 0.5]), torch.tensor([0.5, 0.25])
+
+REJECTED = {
+    "entropy": (lambda x: F.binary_cross_entropy(x, x * 0), "between 0 and 1"),
+    "nan": (lambda x: F.binary_cross_entropy(x * float("nan"), x * 0), "between 0 and 1"),
+    "bernoulli": (lambda x: torch.bernoulli(x) + 1, "p_in"),
+    "negative": (lambda x: torch.bernoulli(x - 2) + 1, "p_in"),
+    "bernoulli of one": (lambda x: torch.empty_like(x).bernoulli_(2.0), "in \\[0, 1\\]"),
+    "normal": (lambda x: torch.normal(x, -x), "std >= 0"),
+    "uniform": (lambda x: torch.empty_like(x).uniform_(2, 1), "from=2"),
+    "softmax": (lambda x: x.long().softmax(0, dtype=torch.long), "not implemented for 'Long'"),
+}
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("name", REJECTED)
+def test_what_eager_rejects(name, capture):
+    program, message = REJECTED[name]
+    with pytest.raises(RuntimeError, match=message):
+        program(X)
+    with pytest.raises(RuntimeError, match=message):
+        tofuse.compile(program, capture=capture)(X)
+
+
+def test_what_eager_takes():
+    assert_as_eager(lambda x: F.binary_cross_entropy(x, x * 0), HALVES.clone().requires_grad_())
+    assert_as_eager(
+        lambda x: F.binary_cross_entropy(x.sigmoid(), (x > 1).float()), X.requires_grad_()
+    )
+    bits = torch.tensor([0.0, 1.0, 1.0])
+    assert torch.equal(tofuse.compile(torch.bernoulli)(bits), bits)
+
+
+def test_a_check_costs_no_pass_of_its_own():
+    report = tofuse.explain(F.binary_cross_entropy)(*torch.rand(2, 200_000))
+    assert len(report.kernels) == 1
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        torch.rand_like,
+        lambda y: torch.rand(y.shape, dtype=y.dtype),
+        lambda y: torch.empty_like(y).uniform_(),
+    ],
+)
+def test_uniforms_of_few_digits_are_below_one(draw, dtype, capture):
+    y = torch.empty(100_000, dtype=dtype)
+    drawn = tofuse.compile(lambda y: draw(y) + 0, capture=capture)(y)
+    assert drawn.dtype is dtype and drawn.min() >= 0 and 0.99 < drawn.max() < 1
+    assert abs(drawn.float().mean() - 0.5) < 0.005
