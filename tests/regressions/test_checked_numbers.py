@@ -61,3 +61,12 @@ def test_uniforms_of_few_digits_are_below_one(draw, dtype, capture):
     drawn = tofuse.compile(lambda y: draw(y) + 0, capture=capture)(y)
     assert drawn.dtype is dtype and drawn.min() >= 0 and 0.99 < drawn.max() < 1
     assert abs(drawn.float().mean() - 0.5) < 0.005
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_integers_between_bounds(capture):
+    x = torch.empty(20_000)
+    for draw in (lambda x: x.clone().random_(2, 9) + 0, lambda x: x.long().random_(9) + 0):
+        drawn = tofuse.compile(draw, capture=capture)(x)
+        assert drawn.max() == 8 and drawn.unique().numel() == 9 - drawn.min()
+        assert drawn.dtype is draw(x).dtype

@@ -305,3 +305,10 @@ def test_remainders_of_floats_lie_as_they_come(shape, dtype):
         for got, expected in zip(compiled(x, y), f(x, y), strict=True):
             torch.testing.assert_close(got, expected, rtol=0, atol=0)
             assert got.stride() == expected.stride() or not got.numel()
+
+
+@pytest.mark.parametrize("exponent", [-2, -3, -4, 3, 4])
+def test_powers_of_halves_are_rounded_as_eagers(exponent):
+    x = torch.tensor([50.0, 41, 100, -60, 30, 0.02, -0.0], dtype=torch.float16)
+    f = tofuse.compile(lambda x: x**exponent, precision="eager")
+    torch.testing.assert_close(f(x), x**exponent, rtol=0, atol=0)

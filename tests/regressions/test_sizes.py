@@ -113,6 +113,7 @@ OPS = {
     "broadcast": lambda x: x + torch.ones(4, 1, 1, 1),
     "keep": lambda x: x.sum(-1, keepdim=True) * x,
     "scan": lambda x: x.cumsum(-1) * 2,
+    "flip": lambda x: x.flip(-1) * 2,
     "cat": lambda x: torch.cat([x.reshape(-1), x.reshape(-1) * 2]),
 }
 

@@ -20,6 +20,7 @@ from tofuse.capture.collector import collector_paused
 from tofuse.capture.decompose import decompositions
 from tofuse.capture.lean import CompileGraph, Parts, Results
 from tofuse.capture.trees import flatten
+from tofuse.errors import CaptureError
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,14 @@ def compile_program(
         decompositions=decompositions(claims=claims),
     )
     with data_errors(), tracing(TracingContext(FakeTensorMode())), preserve_node_meta():
-        first = traced(*tensors)
+        try:
+            first = traced(*tensors)
+        except AssertionError as error:  # of AOTAutograd's: arguments that share memory, say
+            why = (str(error).strip() or "no reason is given").splitlines()[0]
+            raise CaptureError(
+                f"capture='trace' cannot follow a program that AOTAutograd refuses: {why}; "
+                "compile it without capture='trace'"
+            ) from error
     form = parts.form(tensors, views=True)
     whole = tree.rebuild(first)
     if form is None:

@@ -256,6 +256,18 @@ def _randint_like(like: Tensor, high: int, **options: torch.dtype) -> Tensor:
     return _randint_like_low(like, 0, high, **options)  # type: ignore[arg-type]  # as given
 
 
+def _random_from(
+    like: Tensor, low: int, high: int | None, *, generator: torch.Generator | None = None
+) -> Tensor:
+    if high is None or not _ours(generator, like.device) or like.dtype is torch.bool:
+        return NotImplemented
+    return _integers(low, high, _like(like), like.dtype)
+
+
+def _random_to(like: Tensor, high: int, *, generator: torch.Generator | None = None) -> Tensor:
+    return _random_from(like, 0, high, generator=generator)
+
+
 def _normal_of(
     mean: Tensor | float, std: Tensor | float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -312,6 +324,8 @@ RANDOM_DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Tensor | tuple[
     aten.randint.low: _randint_low,
     aten.randint_like.default: _randint_like,
     aten.randint_like.low_dtype: _randint_like_low,
+    getattr(aten.random, "from"): _random_from,
+    aten.random.to: _random_to,
     aten.uniform.default: _sampler(_uniform, lambda low=0.0, high=1.0: low <= high),
     aten.normal_functional.default: _sampler(_normal, lambda mean=0.0, std=1.0: std >= 0),
     aten.normal.Tensor_float: _normal_of,

@@ -219,8 +219,8 @@ def power(call: Call) -> Made:
 
 
 def _product(build: Builder, x: Value, n: int) -> Value:
-    """x ** n; from x ** 4 on products of halves are not rounded one by one, as eager's are not."""
-    wide = DType.F32 if x.dtype.is_narrow and abs(n) > 3 else x.dtype
+    """x ** n; of halves only the products that eager makes one by one are rounded so."""
+    wide = DType.F32 if x.dtype.is_narrow and not 0 < n <= 3 else x.dtype
     made = [build.convert(x, wide)]
     for a, b in products_of(abs(n)):
         made.append(build.emit("mul", (made[a], made[b]), {}))

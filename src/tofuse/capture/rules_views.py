@@ -119,7 +119,7 @@ def split(call: Call) -> tuple[Value, ...]:
 
 def flip(call: Call) -> Value:
     x = call.tensor("self")
-    for dim in call.dims("dims", len(x.shape)) if call.integers("dims") else ():
+    for dim in call.dims("dims", len(x.shape)) if call.integers("dims") and x.shape else ():
         extent = x.shape[dim]
         if not isinstance(extent, int) or extent > 1:
             x = call.build.slice(x, dim, extent - 1, extent, -1)

@@ -57,5 +57,18 @@ def same_fields(arguments: object) -> Iterator[None]:
             )
 
 
+@contextmanager
+def same_wishes(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """CaptureError where a program asks for gradients of an argument, of which a stand-in is told,
+    or wants no more of them."""
+    before = [t.requires_grad for t in tensors]
+    yield
+    if before != [t.requires_grad for t in tensors]:
+        raise CaptureError(
+            "capture='trace' cannot follow a program that changes whether an argument requires "
+            "grad; call requires_grad_ before it, or compile it without capture='trace'"
+        )
+
+
 def _places(module: torch.nn.Module) -> tuple[MutableMapping[str, object], ...]:
     return (module._parameters, module._buffers, module.__dict__)  # type: ignore[return-value]  # invariant

@@ -30,7 +30,7 @@ from tofuse.capture.arguments import Call, Keywords, Signature, signature_of, ta
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import closed_over
 from tofuse.capture.joint import CompileGraph, compile_program
-from tofuse.capture.state import same_fields, unchanged
+from tofuse.capture.state import same_fields, same_wishes, unchanged
 
 grad_enabled = torch.is_grad_enabled
 
@@ -55,7 +55,7 @@ class Entry:
     kept: tuple[object, ...]  # arguments of the signature, of which another may not have the id
     same: tuple[tuple[int, torch.Tensor], ...]  # arguments that the function also closes over
     memory: tuple[tuple[int, int], ...] | None  # how they share it, where one is written into
-    grad: bool | None  # None: no argument requires grad, so that the mode does not matter
+    grad: bool
     autocast: torch.dtype | None
     default: torch.dtype
     modes: tuple[object, ...]
@@ -115,7 +115,7 @@ class Traced:
         if not kwargs:
             grad = grad_enabled()
             for entry in self.plain:
-                if entry.grad is not None and entry.grad is not grad:
+                if entry.grad is not grad:
                     continue
                 extra = entry.extra()
                 try:
@@ -151,7 +151,7 @@ class Traced:
         modes = self._modes()
         for entry in self.other.get(signature, ()):
             extra = entry.extra()
-            if entry.grad not in (None, grad_enabled()) or entry.modes != modes:
+            if entry.grad is not grad_enabled() or entry.modes != modes:
                 continue
             if any(t is None for t in extra):
                 continue
@@ -174,7 +174,7 @@ class Traced:
 
         def flat(*tensors: torch.Tensor) -> object:
             args, kwargs = call.rebuild(tensors)
-            with same_fields((args, kwargs)):
+            with same_fields((args, kwargs)), same_wishes(tensors):
                 return self.function(*args, **kwargs)
 
         found: list[torch.Tensor] = []
@@ -203,7 +203,7 @@ class Traced:
             kept=tuple(x for x in call.leaves if not isinstance(x, torch.Tensor)),
             same=tuple((given[id(t)], t) for t in found if id(t) in given),
             memory=sharing(call.tensors) if program.writes else None,
-            grad=grad_enabled() if any(t.requires_grad for t in tensors) else None,
+            grad=grad_enabled(),
             autocast=autocast,
             default=torch.get_default_dtype(),
             modes=self._modes(),
