@@ -143,6 +143,43 @@ def test_a_result_of_another_type_is_an_error(registered):
         tofuse.compile(project, executors=("short", "llvm"))(torch.ones(2, 2), torch.ones(2, 2))
 
 
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (lambda a: a, "'rude' gave an argument's memory"),
+        (lambda a: a.view_as(a), "'rude' gave an argument's memory"),
+        (lambda a: a.relu_(), "'rude' writes into an argument"),
+    ],
+)
+def test_an_executor_that_touches_its_arguments_is_an_error(registered, run, message):
+    registered("rude", ops=["aten.relu"], run=run)
+    with pytest.raises(TofuseError, match=message):
+        tofuse.compile(torch.relu, executors=("rude", "llvm"))(torch.randn(5))
+
+
+def test_an_error_of_an_executor_names_it(registered):
+    def run(a, b):
+        raise KeyError("mine alone")
+
+    registered("failing", ops=["aten.mm"], run=run)
+    with pytest.raises(KeyError, match="mine alone") as caught:
+        tofuse.compile(project, executors=("failing", "llvm"))(torch.ones(2, 2), torch.ones(2, 2))
+    notes = getattr(caught.value, "__notes__", ["executor 'failing'"])  # before Python 3.11: none
+    assert any("executor 'failing'" in note for note in notes)
+
+
+def test_bisect_suspects_an_executor(registered):
+    registered("faulty", ops=["aten.mm"], run=lambda a, b: a @ b * 2)
+    inputs = [torch.randn(4, 4), torch.randn(4, 4)]
+    wanted = project(*inputs)
+
+    def check(result):
+        torch.testing.assert_close(result, wanted)
+
+    with pytest.raises(tofuse.VerifyError, match="passes without 'faulty'"):
+        tofuse.bisect(project, inputs, check, executors=("faulty", "llvm"))
+
+
 def test_one_executor_takes_several_calls_of_one_operator(registered):
     registered("mine", ops=["aten.mm"], run=torch.mm)
     a, b, c = torch.randn(5, 6), torch.randn(6, 7), torch.randn(7, 8)
@@ -207,6 +244,9 @@ def test_unknown_executors_and_bad_registrations(registered, monkeypatch):
         registered("a b", ops=["aten.mm"], run=torch.mm)
     for ops in ([], "aten.mm", ["mm"], [3]):
         with pytest.raises(OptionError, match="ops are names of operators"):
+            registered("mine", ops=ops, run=torch.mm)
+    for ops in (["aten.mmm"], ["torch.mm"], ["aten.mm.none"]):
+        with pytest.raises(OptionError, match=f"no operator '{ops[0]}'; did you mean 'aten.mm'"):
             registered("mine", ops=ops, run=torch.mm)
     with pytest.raises(OptionError, match="run is a function, not 3"):
         registered("mine", ops=["aten.mm"], run=3)

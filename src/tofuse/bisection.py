@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from tofuse.api import compile_reporting
 from tofuse.config import Config, Option, make_config
 from tofuse.errors import VerifyError
+from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.region import Verdict
 from tofuse.report.model import Report
 from tofuse.report.repro import write_fusion_repro
@@ -68,10 +69,7 @@ def bisect(
     if passes:
         return None
     if not trial.run(0)[0]:
-        raise VerifyError(
-            "the check fails without any fusion too; compile with verify=True to hold each kernel "
-            "against the reference"
-        )
+        raise VerifyError(f"the check fails without any fusion too; {trial.suspect()}")
     good, bad = 0, len(report.fusions)
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -115,6 +113,15 @@ class _Trial:
                 t.grad = gradient
                 if not torch.equal(t.detach(), old):
                     t.detach().copy_(old)
+
+    def suspect(self) -> str:
+        """What to do where no fusion is at fault."""
+        theirs = [n for n in self.config.executors if n not in (KERNELS, LIBRARY)]
+        ours = tuple(n for n in self.config.executors if n not in theirs)
+        alone = replace(self, config=replace(self.config, executors=ours or (LIBRARY,)))
+        if theirs and alone.run(0)[0]:
+            return f"it passes without {', '.join(map(repr, theirs))} among the executors"
+        return "compile with verify=True to hold each kernel against the reference"
 
     def tensors(self) -> list[torch.Tensor]:
         """What a run may write to: the inputs, and what a module holds."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tofuse.config import Config
 from tofuse.errors import OptionError
 from tofuse.ir.executor import KERNELS, LIBRARY, TRITON, Answer, Executor, Executors, Request
+from tofuse.ops.reference_names import is_known, nearest
 
 _registered: dict[str, Executor] = {}
 
@@ -43,6 +44,11 @@ def register_executor(
         raise OptionError(
             f"executor {name!r}: ops are names of operators such as 'aten.mm', not {ops!r}"
         )
+    for op in ops:
+        if not is_known(op):
+            near = nearest(op)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise OptionError(f"executor {name!r}: PyTorch has no operator {op!r}{hint}")
     for what, given in (("run", run), ("check", check or bool), ("cost", cost or float)):
         if not callable(given):
             raise OptionError(f"executor {name!r}: {what} is a function, not {given!r}")

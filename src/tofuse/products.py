@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tofuse.backends.llvm.code import Kept
 from tofuse.backends.llvm.load import load_text
@@ -20,7 +21,7 @@ from tofuse.backends.llvm.matmul.pack import (
 from tofuse.config import Config
 from tofuse.fusion.assign import ONLY_PYTORCH, Assignment
 from tofuse.fusion.library_cost import library_us
-from tofuse.fusion.products import Product, product_of
+from tofuse.fusion.products import NO_PRODUCT, Product, product_of
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.graph import Value
@@ -55,9 +56,13 @@ def build_products(
     kept = store_of(config)
     if not target.products or names[:1] != [KERNELS] or config.verify:
         return found
-    for region, chosen in assigned.items():
+    for region, chosen in [*assigned.items()]:
         product = product_of(region, part.storage)
-        if isinstance(product, str) or chosen.executor is not None:
+        if chosen.executor is not None:
+            continue
+        if isinstance(product, str):
+            if chosen.why == ONLY_PYTORCH and product != NO_PRODUCT:
+                assigned[region] = replace(chosen, why=f"PyTorch's library takes it: {product}")
             continue
         code, arguments = _code(product, kept), _arguments(product)
         sizes = tuple(map(symbol, code.symbols))

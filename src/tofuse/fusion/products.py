@@ -71,13 +71,16 @@ class Product:
         return p
 
 
+NO_PRODUCT = "it is no matrix product"
+
+
 def product_of(region: Region, storage: Storage) -> Product | str:
     """The matrix product that a library region is; or why a kernel of ours does not take it."""
     op = region.ops[0]
     target = str(op.attr("target"))
     read = _READERS.get(target)
     if read is None:
-        return "it is no matrix product"
+        return NO_PRODUCT
     if any(v.dtype is not DType.F32 or v.type.device != "cpu" for v in (*op.inputs, *op.results)):
         return "our products are of float32 on the CPU"
     found = read(op, storage)

@@ -62,10 +62,15 @@ class Executor:
 
     def price(self, request: Request) -> float | None:
         """Microseconds of a call; None where it does not say."""
+        if self.cost is None:
+            return None
         try:
-            return None if self.cost is None else float(self.cost(request))
+            us = float(self.cost(request))
+            if not us >= 0:
+                raise ValueError(f"{us} is no number of microseconds")
         except Exception as e:
             raise self._failed("cost", request, e) from e
+        return us
 
     def _failed(self, what: str, request: Request, error: Exception) -> TofuseError:
         shapes = ", ".join(f"{t.dtype}{list(t.shape)}" for t in request.inputs)

@@ -206,7 +206,11 @@ def _dear(cat: Op, branches: Branches) -> str | None:
             work = max(work, size)
         if isinstance(node, Step) and len({v in outputs for v in bundle}) > 1:
             return "the program returns what one of them computes, which would keep all in memory"
-    return None if packed * PACKING <= work else "each reads large tensors of its own"
+    return (
+        None
+        if packed * PACKING <= work
+        else "each reads tensors of its own, which would have to be packed first"
+    )
 
 
 def _split(ops: tuple[Op, ...]) -> Split | None:

@@ -51,17 +51,20 @@ def build_plan(
 
     Launches that do not depend on each other are made as one. One block of memory stands for all
     results that only kernels see, or for the small ones among them. Either is so only where it
-    does not raise the peak.
+    does not raise the peak, or by less than anybody notices.
     """
     held = [v for v in part.graph.inputs if v.name in signature.held]
     plain = _Builder(part, signature, calls, others).run()
-    most = peak(plan_timeline(plain, part, held)) + SMALLEST
+    most = peak(plan_timeline(plain, part, held)) + UNNOTICED
     together = launch_together(plain, {c.kernel: c.written for c in calls.values()})
     for plan in (together, plain):
         for made in (with_arena(plan), with_arena(plan, SMALLEST), plan):
             if peak(plan_timeline(made, part, held)) <= most:
                 return made
     return plain
+
+
+UNNOTICED = 64 * 1024  # bytes
 
 
 def plan_timeline(plan: Plan, part: Partition, held: Iterable[Value] = ()) -> Timeline:

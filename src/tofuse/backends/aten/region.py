@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from tofuse.errors import TofuseError
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Op, Operand, Value
-from tofuse.ir.region import Region
+from tofuse.ir.region import Region, lends
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
 
@@ -63,11 +64,24 @@ def executor_runner(name: str, op: Op, run: Callable[..., object]) -> Callable[.
     """
     picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else None
     symbolic = any(isinstance(d, SymDim) for v in op.results for d in v.shape)
+    lent = lends(op)
     named = [op.operands[int(k)] for k in re.findall(r"\$(\d+)", str(op.attr("args")))]
 
     def call(*args: object, **kwargs: object) -> object:
-        sizes = _sizes(named, tree_leaves((args, kwargs))) if symbolic else {}
-        results = run(*args, **kwargs)
+        leaves = tree_leaves((args, kwargs))
+        sizes = _sizes(named, leaves) if symbolic else {}
+        before = _states(leaves)
+        try:
+            results = run(*args, **kwargs)
+        except Exception as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(f"raised by executor {name!r}, which runs {op.attr('target')}")
+            raise
+        if before != _states(leaves):
+            raise TofuseError(
+                f"executor {name!r} writes into an argument of {op.attr('target')}; its run must "
+                "leave them as they are"
+            )
         given = [results] if picks is None else [results[k] for k in picks]  # type: ignore[index]
         for value, result in zip(op.results, given, strict=True):
             shape = tuple(_known(d, sizes) for d in value.shape)
@@ -76,6 +90,12 @@ def executor_runner(name: str, op: Op, run: Callable[..., object]) -> Callable[.
                 raise TofuseError(
                     f"executor {name!r} gave {_shown(result)} for {op.attr('target')}, which "
                     f"gives {wanted!r}; its run must return what the operator would"
+                )
+            place = None if lent else _memory(result)
+            if place is not None and place in {held for held, _ in before}:
+                raise TofuseError(
+                    f"executor {name!r} gave an argument's memory for {op.attr('target')}; its run "
+                    "must return new tensors"
                 )
         return results
 
@@ -92,6 +112,19 @@ def _sizes(named: Sequence[Operand], leaves: Sequence[object]) -> dict[str, int]
             if symbols_of(dim) and dim == symbol(symbols_of(dim)[0]):
                 found[symbols_of(dim)[0]] = size
     return found
+
+
+def _states(leaves: Sequence[object]) -> list[tuple[int | None, int]]:
+    """Of tensors, where their memory is and how often it was written."""
+    tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+    return [(_memory(t), 0 if t.is_inference() else t._version) for t in tensors]
+
+
+def _memory(tensor: object) -> int | None:
+    """Where a tensor's memory begins; None where it has none."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return None
+    return tensor.untyped_storage().data_ptr() or None
 
 
 def _known(dim: Dim, sizes: Mapping[str, int]) -> Dim:
