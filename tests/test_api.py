@@ -172,6 +172,19 @@ def test_an_unknown_option_is_named_with_the_nearest_one():
             tofuse.compile(torch.sin, **{name: "no"})
     with pytest.raises(OptionError, match=r"executors is a tuple .*, not \(\)"):
         tofuse.compile(torch.sin, executors=())
+    with pytest.raises(OptionError, match="measure is True or False, not 'yes'"):
+        tofuse.explain(torch.sin, measure="yes")  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="memory_efficient_fusion is capture='trace'"):
+        tofuse.memory_efficient_fusion(torch.sin, capture="dynamo")
+
+
+def test_a_bad_value_in_the_environment_is_said_to_be_there(monkeypatch):
+    monkeypatch.setenv("TOFUSE_TUNE", "fast")
+    with pytest.raises(OptionError, match="not 'fast'; the environment sets TOFUSE_TUNE"):
+        tofuse.compile(torch.sin)
+    with pytest.raises(OptionError, match=r"not 'quick'$"):
+        tofuse.compile(torch.sin, tune="quick")
+    tofuse.compile(torch.sin, tune="off")
 
 
 def test_options_of_the_backend(capsys):

@@ -84,7 +84,9 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
     compute again is not saved. Every new shape, dtype or Python number compiles anew. Raises
     CaptureError, with the user's line, where the program's way depends on data.
     """
-    return _compile(target, make_config({"capture": "trace", **options}), unheard)
+    if options.setdefault("capture", "trace") != "trace":
+        raise OptionError("memory_efficient_fusion is capture='trace'; tofuse.compile has others")
+    return _compile(target, make_config(options), unheard)
 
 
 def explain(
@@ -104,6 +106,8 @@ def explain(
     """
     config = make_config(options)
     _check_callable(target)
+    if not isinstance(measure, bool):
+        raise OptionError(f"measure is True or False, not {measure!r}")
 
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
         report = Report(name=getattr(target, "__name__", type(target).__name__))

@@ -63,7 +63,7 @@ def bisect(
 
     Raises VerifyError where the check fails without any fusion too.
     """
-    _check_arguments(inputs, check)
+    _check_arguments(target, inputs, check)
     trial = _Trial(target, inputs, check, make_config(options | {"fuel": None}))
     passes, report = trial.run(None)
     if passes:
@@ -80,7 +80,9 @@ def bisect(
     return culprit
 
 
-def _check_arguments(inputs: object, check: object) -> None:
+def _check_arguments(target: object, inputs: object, check: object) -> None:
+    if not callable(target):
+        raise TypeError(f"bisect takes a function or a module, not {target!r}")
     if not isinstance(inputs, Sequence):
         kind = type(inputs).__name__
         raise TypeError(f"bisect takes the inputs in a list, such as [x], not a {kind}")

@@ -37,8 +37,22 @@ class Config:
     dump: Path | None = None  # folder to write every stage's text to
 
 
+FROM_ENVIRONMENT = ("tune", "show", "pool_bytes", "executors", "machine", "cache_dir", "dump")
+
+
 def make_config(options: Mapping[str, Option]) -> Config:
     """Options over the environment over defaults; raises OptionError for what is not an option."""
+    variables = {name: f"TOFUSE_{name.upper()}" for name in FROM_ENVIRONMENT if name not in options}
+    found = {name: text for name, v in variables.items() if (text := os.environ.get(v))}
+    try:
+        return _config({**found, **options})
+    except OptionError as error:
+        _config(options)  # raises where that is not right by itself
+        names = ", ".join(variables[name] for name in found)
+        raise OptionError(f"{error}; the environment sets {names}") from None
+
+
+def _config(options: Mapping[str, Option]) -> Config:
     known = [f.name for f in fields(Config)]
     for name in options:
         if name not in known:
@@ -51,7 +65,7 @@ def make_config(options: Mapping[str, Option]) -> Config:
     capture = options.get("capture", "dynamo")
     if capture not in ("dynamo", "trace"):
         raise OptionError(f"capture is 'dynamo' or 'trace', not {capture!r}")
-    tune = options.get("tune", os.environ.get("TOFUSE_TUNE")) or "off"
+    tune = options.get("tune") or "off"
     if tune not in ("off", "measure"):
         raise OptionError(f"tune is 'off' or 'measure', not {tune!r}")
     fuel = _fuel(options.get("fuel"))
@@ -64,14 +78,14 @@ def make_config(options: Mapping[str, Option]) -> Config:
         verify=_flag(options, "verify"),
         fuel=fuel,
         strict=_flag(options, "strict"),
-        show=_stages(options.get("show", os.environ.get("TOFUSE_SHOW"))),
+        show=_stages(options.get("show")),
         pool_bytes=_pool_bytes(options),
         memory_budget=_memory_budget(options),
         executors=_executors(options),
         tune=str(tune),
-        machine=_path(options, "machine", "TOFUSE_MACHINE"),
-        cache_dir=_path(options, "cache_dir", "TOFUSE_CACHE_DIR"),
-        dump=_path(options, "dump", "TOFUSE_DUMP"),
+        machine=_path(options.get("machine")),
+        cache_dir=_path(options.get("cache_dir")),
+        dump=_path(options.get("dump")),
     )
 
 
@@ -102,15 +116,14 @@ def _stages(value: Option) -> tuple[str, ...]:
 
 
 def _executors(options: Mapping[str, Option]) -> tuple[str, ...]:
-    given = options.get("executors", os.environ.get("TOFUSE_EXECUTORS") or None)
+    given = options.get("executors")
     names = _names("llvm,aten" if given is None else given)
     if not names:
         raise OptionError(f"executors is a tuple of names such as ('llvm', 'aten'), not {given!r}")
     return names
 
 
-def _path(options: Mapping[str, Option], name: str, variable: str) -> Path | None:
-    value = options.get(name, os.environ.get(variable))
+def _path(value: Option) -> Path | None:
     return Path(str(value)) if value else None
 
 
@@ -123,7 +136,7 @@ def _fuel(value: Option) -> int | None:
 
 
 def _pool_bytes(options: Mapping[str, Option]) -> int:
-    value = options.get("pool_bytes", os.environ.get("TOFUSE_POOL_BYTES"))
+    value = options.get("pool_bytes")
     if value is None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
     try:
