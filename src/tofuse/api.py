@@ -23,8 +23,8 @@ from tofuse.capture.breaks import heard_breaks
 from tofuse.capture.foreseen import foreseeing
 from tofuse.capture.frames import own_frame
 from tofuse.capture.hooks import Filter, without_hook_guards
-from tofuse.capture.once import leaves
 from tofuse.capture.trace import Traced
+from tofuse.capture.twice import leaves
 from tofuse.config import Config, Option, make_config
 from tofuse.contest import Contest
 from tofuse.errors import OptionError, UnsupportedError

@@ -94,37 +94,7 @@ def test_errors_of_autograd(forms, x, w):
         inner.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
-    (gradient,) = torch.autograd.grad(compiled(x, w).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
-        gradient.sum().backward()
     assert forms and all(isinstance(f, lean.Training) for f in forms)
-
-
-SAVING = {
-    "the argument": lambda x: x**3,
-    "a result": torch.tanh,
-    "neither": lambda x: x.exp().cos(),
-}
-SECOND = {
-    "among others": lambda g, x: (g.sum() + x.sum()).backward(inputs=[x]),
-    "unused or not": lambda g, x: torch.autograd.grad(g.sum(), x, allow_unused=True),
-    "alone": lambda g, x: torch.autograd.grad(g.sum(), x),
-}
-
-
-@pytest.mark.parametrize("capture", ["dynamo", "trace"])
-@pytest.mark.parametrize("second", SECOND)
-@pytest.mark.parametrize("saving", SAVING)
-def test_no_second_derivative_is_left_out(saving, second, capture):
-    compiled = tofuse.compile(SAVING[saving], capture=capture)
-    leaf = torch.rand(5, requires_grad=True)
-    for _ in range(2):
-        for computed in (False, True):
-            x = leaf * 2 if computed else leaf
-            (g,) = torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
-            for wanted in (x, leaf):
-                with pytest.raises(RuntimeError, match=r"differentiated twice|double backward"):
-                    SECOND[second](g, wanted)
 
 
 def test_a_backward_inside_another_compiled_function(x, w):

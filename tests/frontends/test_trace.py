@@ -280,15 +280,6 @@ def test_an_error_of_the_program_stays_its_own():
         tofuse.memory_efficient_fusion(torch.add)(torch.ones(3), torch.ones(4))
 
 
-def test_no_second_derivative():
-    compiled = tofuse.memory_efficient_fusion(lambda x: x**3)
-    x = leaf(3)
-    compiled(x)
-    (grad,) = torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiated twice"):
-        grad.sum().backward()
-
-
 def test_under_vmap_it_is_eager():
     compiled = tofuse.memory_efficient_fusion(lambda x: x.sin().sum())
     x = torch.randn(3, 4)

@@ -36,6 +36,7 @@ from tofuse.capture.relayout import channels_last
 from tofuse.capture.resampling import resize_whole
 from tofuse.capture.resize import hide_resizing
 from tofuse.capture.side_by_side import side_by_side
+from tofuse.capture.twice import Eager
 from tofuse.capture.unmarked import unmarked
 
 Run = Callable[..., object]
@@ -150,8 +151,8 @@ class _Capture:
 
             return self._compile(gm, notes, inputs, writes, keep_general)
         form, runs = found
-        program = form.program(runs[0], lambda: runs[-1])
-        return _with(list(held_tensors(gm).values()), program)
+        held = list(held_tensors(gm).values())
+        return _with(held, form.program(runs[0], lambda: runs[-1], _eager(gm, held)))
 
     def _compile(
         self,
@@ -184,12 +185,17 @@ class _Capture:
         parts.finished = functools.partial(keep, form)
         if isinstance(form, Inference):
             parts.finished([parts.forward()])
-        return _with(held, form.program(parts.forward(), parts.backward))
+        return _with(held, form.program(parts.forward(), parts.backward, _eager(gm, held)))
 
 
 def _with(held: Sequence[torch.Tensor], program: Run) -> Run:
     """A program, with the tensors that it holds as its first arguments."""
     return functools.partial(program, *held) if held else program
+
+
+def _eager(gm: GraphModule, held: Sequence[torch.Tensor]) -> Eager | None:
+    """The program as PyTorch runs it, if it holds no tensors, of which it would take no others."""
+    return None if held else lambda arguments, aliases: gm.forward(*aliases)
 
 
 class _Trains(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from enum import Enum
 
 import torch
@@ -31,6 +31,11 @@ class Call:
         pairs = zip(self.places, self.leaves, strict=True)
         args, kwargs = tree_unflatten([x if k < 0 else tensors[k] for k, x in pairs], self.spec)
         return args, kwargs
+
+    def form(self) -> Call:
+        """The same without its tensors, which live no longer for it."""
+        pairs = zip(self.places, self.leaves, strict=True)
+        return replace(self, tensors=(), leaves=tuple(x if k < 0 else None for k, x in pairs))
 
 
 def take_apart(args: tuple[object, ...], kwargs: Keywords) -> Call:

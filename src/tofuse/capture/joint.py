@@ -18,7 +18,7 @@ from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.closure import Function, Substitute, data_errors
 from tofuse.capture.collector import collector_paused
 from tofuse.capture.decompose import decompositions
-from tofuse.capture.lean import CompileGraph, Parts, Results
+from tofuse.capture.lean import CompileGraph, Parts, Results, Training
 from tofuse.capture.trees import flatten
 from tofuse.errors import CaptureError
 
@@ -65,9 +65,12 @@ def compile_program(
     whole = tree.rebuild(first)
     if form is None:
         return Program(lambda *xs: tree.rebuild(traced(*xs)), whole, parts.writes())
-    return Program(
-        tree.around(form.program(parts.forward(), parts.backward)), whole, parts.writes()
-    )
+    tree.closed = ()  # which the module may replace
+    run = tree.around(form.program(parts.forward(), parts.backward, tree.eager))
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    if isinstance(form, Training) and form.pure and not hooked:
+        whole = run(*tensors)  # what AOTAutograd gave has no second derivative
+    return Program(run, whole, parts.writes())
 
 
 class _Tree:
@@ -93,6 +96,15 @@ class _Tree:
         found = [x for x in self.leaves if isinstance(x, torch.Tensor)]
         self.leaves = [_TENSOR if isinstance(x, torch.Tensor) else x for x in self.leaves]
         return found
+
+    def eager(self, arguments: Sequence[object], aliases: Sequence[object]) -> list[torch.Tensor]:
+        """What it gives of aliases, in the place of the arguments and of what it closes over."""
+        pairs = zip(arguments, aliases, strict=True)
+        mapping = {id(t): a for t, a in pairs if a is not t and isinstance(a, torch.Tensor)}
+        with Substitute(mapping, {}):
+            result = self.function(*aliases[: self.given])
+        found = [mapping.get(id(x), x) for x in flatten(result)[0]]
+        return [x for x in found if isinstance(x, torch.Tensor)]
 
     def rebuild(self, tensors: object) -> object:
         """The function's own result from its flat tensors."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Union
-from weakref import ReferenceType, ref
 
 import torch
 from torch._C import _DisableAutocast
@@ -18,7 +17,7 @@ from torch._functorch._aot_autograd.schemas import (
 )
 from torch._guards import TracingContext
 from torch.autograd.graph import increment_version
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.collector import collector_paused
@@ -26,9 +25,9 @@ from tofuse.capture.complex_pairs import as_pairs
 from tofuse.capture.convert import NOTES
 from tofuse.capture.eager import attach, memory_of
 from tofuse.capture.gradients import accept_any_layout, allow_retained_graphs
-from tofuse.capture.once import final, leaves
 from tofuse.capture.partition import partition
 from tofuse.capture.rng import merge_seeds
+from tofuse.capture.twice import Eager, Kept, again, arguments_of, final, keep, leaves
 
 Run = Callable[[list[object]], list[torch.Tensor]]
 CompileGraph = Callable[[GraphModule, str], Callable[[list[object]], object]]
@@ -188,7 +187,9 @@ class Inference:
     guarded: bool
     written: tuple[int, ...]
 
-    def program(self, forward: Run, backward: object = None) -> Callable[..., Results]:
+    def program(
+        self, forward: Run, backward: object = None, eager: object = None
+    ) -> Callable[..., Results]:
         """The program: its results in a list."""
 
         def plain(*tensors: torch.Tensor) -> Results:
@@ -219,7 +220,7 @@ class Context(torch.autograd.function.FunctionCtx):
 
     saved_tensors: tuple[torch.Tensor, ...]
     sizes: Sequence[object]
-    given: Sequence[ReferenceType[torch.Tensor]]
+    given: Sequence[Kept]
 
     def maybe_clear_saved_tensors(self) -> None: ...
 
@@ -231,7 +232,8 @@ class Training:
     The forward's results are the new values of the arguments `written`, then the program's, of
     which those `wanted` have a gradient, then others. The backward takes the numbers and tensors
     at the places `sizes` and `saved`, then the gradients `tangents` of those that have one.
-    `given` are the arguments that want a gradient and may be computed from others.
+    `needed` says which arguments want a gradient, `given` are places of those that are none of a
+    module's parameters; a program that is `pure` gives the same for the same arguments.
     """
 
     written: tuple[int, ...]
@@ -239,10 +241,15 @@ class Training:
     sizes: tuple[int, ...]
     saved: tuple[int, ...]
     tangents: tuple[int, ...]
+    needed: tuple[bool, ...]
     given: tuple[int, ...]
+    pure: bool
 
-    def program(self, forward: Run, backward: Callable[[], Run]) -> Callable[..., Results]:
-        """The program: its results in a tuple."""
+    def program(
+        self, forward: Run, backward: Callable[[], Run], eager: Eager | None = None
+    ) -> Callable[..., Results]:
+        """The program: its results in a tuple. `eager` is what PyTorch runs in its place where
+        gradients are differentiated."""
         written, sizes, order, given = self.written, self.sizes, self.saved, self.given
         first, last = len(written), len(written) + len(self.wanted)
         differentiable = [k for k, grad in enumerate(self.wanted) if grad]
@@ -268,7 +275,7 @@ class Training:
                 for new, k in zip(made, written, strict=False):  # autograd sees it if that was kept
                     tensors[k].copy_(new)
                 if given:
-                    ctx.given = [ref(tensors[k]) for k in given]
+                    ctx.given = [keep(tensors[k]) for k in given]
                 if sizes:
                     ctx.sizes = [made[k] for k in sizes]
                 if dull:
@@ -281,14 +288,28 @@ class Training:
             def backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
                 if not torch.is_grad_enabled():
                     return run_backward(ctx, *grads)
-                reached = [*grads, *ctx.saved_tensors, *(t() for t in (ctx.given if given else ()))]
-                with torch.no_grad():
-                    made = run_backward(ctx, *grads)
-                return final(made, leaves([ctx]), reached)
+                return self.twice(ctx, grads, run_backward, eager)
 
         # Function.apply, without its checks for functorch, which the caller has made
         apply: Callable[..., Results] = super(torch.autograd.Function, Fused).apply
         return apply
+
+    def twice(
+        self,
+        ctx: Context,
+        grads: Sequence[torch.Tensor],
+        run: Callable[..., tuple[object, ...]],
+        eager: Eager | None,
+    ) -> tuple[object, ...]:
+        """Gradients that may be differentiated, or raise where they are."""
+        saved = ctx.saved_tensors  # which raises where one was written since
+        kept = dict(zip(self.given, ctx.given if self.given else (), strict=True))
+        arguments = arguments_of(ctx, len(self.needed), kept)
+        if self.pure and eager is not None and arguments is not None:
+            return again(eager, arguments, self.wanted, grads)
+        with torch.no_grad():
+            made = run(ctx, *grads)
+        return final(made, leaves([ctx]), [*grads, *saved, *(arguments or ())])
 
 
 Form = Inference | Training
@@ -325,9 +346,26 @@ def _training(
         else:
             return None
     wanted = tuple(o.requires_grad for o in meta.output_info)
-    own = set(meta.static_input_indices)  # a module's
-    given = tuple(k for k, need in enumerate(needed) if need and k not in own)
-    return Training(tuple(written), wanted, tuple(sizes), tuple(saved), tuple(tangents), given)
+    own = {k for k in meta.static_input_indices if needed[k]}  # a module's parameters
+    given = tuple(k for k in range(len(needed)) if k not in own)
+    return Training(
+        tuple(written),
+        wanted,
+        tuple(sizes),
+        tuple(saved),
+        tuple(tangents),
+        tuple(needed),
+        given,
+        not written and not any(map(_changes, forward.graph.nodes)),
+    )
+
+
+def _changes(node: Node) -> bool:
+    """Whether a call may give something else the next time, or writes."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _gets(backward: GraphModule, needed: Sequence[bool]) -> bool:

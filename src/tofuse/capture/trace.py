@@ -172,8 +172,10 @@ class Traced:
     def _trace(self, call: Call) -> tuple[Entry, object]:
         """Compile for this call; the compiled program's first result comes with it."""
 
+        form = call.form()
+
         def flat(*tensors: torch.Tensor) -> object:
-            args, kwargs = call.rebuild(tensors)
+            args, kwargs = form.rebuild(tensors)
             with same_fields((args, kwargs)), same_wishes(tensors):
                 return self.function(*args, **kwargs)
 
