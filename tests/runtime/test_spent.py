@@ -122,6 +122,23 @@ def test_what_hooks_hold_stays_as_it_is(kept):
     assert held and all(torch.equal(t.flatten(), copy.flatten()) for t, copy in held)
 
 
+def test_what_hooks_hand_back_from_numpy_stays_as_it_is():
+    tensors, kept = operands(), []
+
+    def pack(t):
+        kept.append(t.detach().numpy().copy())
+        return len(kept) - 1
+
+    with saved_tensors_hooks(pack, lambda k: torch.from_numpy(kept[k])):
+        out = tofuse.compile(wave)(*tensors)
+    before = [array.copy() for array in kept]
+    wanted = expected(wave, tensors, torch.ones_like(out))
+    for retained in (True, False):
+        out.sum().backward(retain_graph=retained)
+        torch.testing.assert_close(gradients(tensors), list(wanted))
+    assert kept and all((a == b).all() for a, b in zip(kept, before, strict=True))
+
+
 def test_what_the_user_took_stays_as_it_is():
     tensors = operands()
     out = tofuse.compile(wave, capture="trace")(*tensors)

@@ -19,6 +19,7 @@ from tofuse.capture.claims import Claims, claimed, nobody
 from tofuse.capture.complex_emit import Emitter, Pair, Part, is_complex, name_of, plain, real_of
 from tofuse.capture.complex_rules import CHEAP, MADE, MIXED, READ, VIEWED, has_rule
 from tofuse.capture.sizes import at_first_call
+from tofuse.ops.lent import is_view
 
 aten = torch.ops.aten
 
@@ -28,11 +29,20 @@ def as_pairs(gm: GraphModule, claims: Claims = nobody) -> GraphModule:
 
     Calls without a rule, calls that an executor claims and mere views of complex arguments stay.
     """
-    if any(is_complex(n) for n in gm.graph.nodes):
+    strided = any(n.target is aten.as_strided.default for n in gm.graph.nodes)  # by places of pairs
+    if any(is_complex(n) for n in gm.graph.nodes) and not strided:
         _Pairs(gm.graph, claims).run()
         gm.graph.eliminate_dead_code(is_impure_node=_stays)
         gm.recompile()
     return gm
+
+
+def _is_shown(node: Node) -> bool:
+    """Whether the program returns it, or a view of it."""
+    return any(
+        user.op == "output" or (is_view(str(user.target)) and _is_shown(user))
+        for user in node.users
+    )
 
 
 def _stays(node: Node) -> bool:
@@ -93,7 +103,9 @@ class _Pairs(Emitter):
         return dim in (-1, dims - 1)
 
     def _part(self, node: Node) -> Part:
-        return self.joined[node.args[0]][node.args[2]]  # type: ignore[index]  # a Node, a number
+        """One part of what was joined; a copy where the caller sees it, as what was joined is."""
+        part = self.joined[node.args[0]][node.args[2]]  # type: ignore[index]  # a Node, a number
+        return self.call(aten.clone.default, part) if _is_shown(node) else part
 
     def _make_whole(self, node: Node) -> None:
         for old in node.all_input_nodes:

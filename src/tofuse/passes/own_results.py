@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tofuse.ir.graph import Graph, Names, Op, Value
 from tofuse.ops.shapes import make_op
-from tofuse.passes.rewrite import VIEWS
+from tofuse.passes.rewrite import may_alias
 
 
 def own_results(graph: Graph, before: Graph, seen: Collection[Value]) -> Graph:
@@ -42,6 +42,6 @@ def _roots(graph: Graph) -> dict[Value, Value]:
     """Of every view: what it is a view of, at last."""
     found: dict[Value, Value] = {}
     for op in graph.ops:
-        if op.kind in VIEWS:
-            found[op.result] = found.get(op.inputs[0], op.inputs[0])
+        if may_alias(op):
+            found |= dict.fromkeys(op.results, found.get(op.inputs[0], op.inputs[0]))
     return found

@@ -9,15 +9,15 @@ from functools import cached_property
 from typing import Union
 
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute
+from tofuse.ops.lent import is_view
 from tofuse.ops.shapes import infer
 
 Rewrite = Union[Value, tuple[Op, ...]]  # noqa: UP007
 
 VIEWS = frozenset({"reshape", "permute", "slice", "broadcast"})
 
-# PyTorch's own operators whose result may share memory with an operand.
-ALIASING = ("alias", "as_strided", "detach", "diagonal", "expand", "select", "split", "unbind")
-ALIASING_TARGETS = frozenset(f"aten.{name}" for name in (*ALIASING, "unfold", "view", "view_as"))
+# PyTorch's own operators that look at where in memory their operand begins.
+PLACING = frozenset(("aten.as_strided.default", "aten.view.dtype", "aten.view_as_complex.default"))
 
 
 class Sweep:
@@ -52,9 +52,9 @@ class Sweep:
     def instead(self, op: Op, value: Operand, *, copied: bool | None = None) -> Value | None:
         """`value`, if it can take the place of the result of `op` for every reader.
 
-        It cannot where a caller or PyTorch's own operator would see other strides, nor where the
-        caller would get one tensor's memory twice, or an input's, or its elements in another
-        order or not all of them, and eager makes a copy.
+        It cannot where a caller or PyTorch's own operator would see other strides, or an operator
+        where it lies, nor where the caller would get one tensor's memory twice, or an input's, or
+        its elements in another order or not all of them, and eager makes a copy.
         `copied` says whether eager does; without it, whether `op` is a view.
         """
         if copied is None:
@@ -63,6 +63,8 @@ class Sweep:
         if not isinstance(value, Value) or value.type != old.type:
             return None
         if old in self._rigid and old.layout != value.layout:
+            return None
+        if old in self._placed:
             return None
         if old in self._exposed:
             root = self.root(value)
@@ -163,6 +165,16 @@ class Sweep:
         return rigid
 
     @cached_property
+    def _placed(self) -> set[Value]:
+        """The values of which an operator sees where they lie in memory."""
+        found: set[Value] = set()
+        for op in reversed(self.graph.ops):
+            looks = op.kind == "opaque" and op.attr("target") in PLACING
+            if looks or (may_alias(op) and not found.isdisjoint(op.results)):
+                found.update(op.inputs)
+        return found
+
+    @cached_property
     def _exposed(self) -> set[Value]:
         return exposed(self.graph)
 
@@ -196,7 +208,7 @@ def may_alias(op: Op) -> bool:
     """Whether an op's result may share memory with its operand."""
     if op.kind != "opaque":
         return op.kind in VIEWS
-    return bool(op.inputs) and str(op.attr("target")).rpartition(".")[0] in ALIASING_TARGETS
+    return bool(op.inputs) and is_view(str(op.attr("target")))
 
 
 Rule = Callable[[Op, Sweep], Rewrite | None]

@@ -213,6 +213,8 @@ def shared(tensor: torch.Tensor) -> bool:
     if tensor._use_count() != 1:  # type: ignore[attr-defined]  # no stubs
         return True
     storage = tensor.untyped_storage()
+    if not storage.resizable() or storage.is_shared():  # numpy's, a file's, other processes'
+        return True
     block = POOL.known.get(storage._cdata)
     owners, references = _LONE if block is None else (block.owners + 1, block.named)
     return use_count(storage._cdata) != owners or getrefcount(storage) != references
