@@ -13,6 +13,7 @@ from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from tofuse.capture.claims import Claims, Decomposition, nobody, unless_claimed
+from tofuse.capture.corrected import correct_decompositions
 from tofuse.capture.decompose_checks import CHECKED
 from tofuse.capture.decompose_convolution import convolution, convolution_backward
 from tofuse.capture.decompose_elementwise import ELEMENTWISE, VARYING
@@ -30,6 +31,7 @@ def decompositions(
 
     What an executor claims stays whole. With `varying`, numbers of the user's do.
     """
+    correct_decompositions()
     table = _table(own_random)
     return unless_claimed({**table, **VARYING} if varying else table, claims)
 
