@@ -26,8 +26,9 @@ from tofuse.capture.lean import Run as Lists
 from tofuse.capture.masks import write_by_mask
 from tofuse.capture.positions import gather_positions
 from tofuse.capture.programs import (
+    Further,
     guard_overlaps,
-    leave_forward_derivatives,
+    leave_derivatives,
     only_views,
     pass_through_dropout,
     refusal,
@@ -77,8 +78,9 @@ def aot_backend(
         resize_whole(gm)
         wide, notes = side_by_side(gm)
         laid, more = channels_last(wide)
+        further = laid.meta[FURTHER] = Further()
         compiled = guard_overlaps(gm, capture.run(laid, (*notes, *more), inputs))
-        return leave_forward_derivatives(gm, compiled)
+        return leave_derivatives(gm, compiled, further)
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         reason = refusal(gm, example_inputs)
@@ -195,7 +197,17 @@ def _with(held: Sequence[torch.Tensor], program: Run) -> Run:
 
 def _eager(gm: GraphModule, held: Sequence[torch.Tensor]) -> Eager | None:
     """The program as PyTorch runs it, if it holds no tensors, of which it would take no others."""
-    return None if held else lambda arguments, aliases: gm.forward(*aliases)
+    further = gm.meta[FURTHER]
+
+    def eager(arguments: Sequence[object], aliases: Sequence[object]) -> Sequence[object]:
+        further.asked = True
+        results: Sequence[object] = gm.forward(*aliases)
+        return results
+
+    return None if held else eager
+
+
+FURTHER = "tofuse_further"  # in a program's meta
 
 
 class _Trains(Exception):

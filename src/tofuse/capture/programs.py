@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -91,12 +92,20 @@ def watched() -> bool:
     return bool(modes) or forward_ad._current_level >= 0 or transforms_active()
 
 
-def leave_forward_derivatives(gm: GraphModule, compiled: Run) -> Run:
-    """`compiled`, but `gm` where forward-mode derivatives are taken, for kernels have none, and
-    among functorch's transforms, which see what PyTorch's operators do."""
+@dataclass
+class Further:
+    """Whether derivatives of a program's gradients were asked for, which eager computes."""
+
+    asked: bool = False
+
+
+def leave_derivatives(gm: GraphModule, compiled: Run, further: Further) -> Run:
+    """`compiled`, but `gm` where forward-mode derivatives are taken, for kernels have none, among
+    functorch's transforms, which see what PyTorch's operators do, and once its gradients have been
+    differentiated themselves, for whoever does that does it in each step."""
 
     def run(*args: object) -> object:
-        if forward_ad._current_level >= 0 or transforms_active():
+        if forward_ad._current_level >= 0 or further.asked or transforms_active():
             return gm.forward(*args)
         return compiled(*args)
 
