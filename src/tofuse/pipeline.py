@@ -152,7 +152,7 @@ def _compile(
         stages.done("measured choice")
     stages.text("regions", lambda: show_partition(part))
     constants = [t for _, t in captured.constants]
-    signature = replace(_signature(captured, part.graph), held=kept)
+    signature = replace(_signature(captured, part.graph, phase), held=kept)
     made = assemble(part, signature, constants, choices, target, config, stages.done)
     stages.text("loops", lambda: "\n".join(f"{b.nest.kernel!r}\n{b.nest!r}" for b in made.built))
     stages.text("source", lambda: "\n".join(b.source for b in made.built))
@@ -253,14 +253,21 @@ def _warn_refused(refused: Sequence[Verdict]) -> None:
         warnings.warn(f"tofuse could not fuse all that fuse() asks for: {edges}", stacklevel=2)
 
 
-def _signature(captured: Captured, graph: Graph) -> Signature:
+def _signature(captured: Captured, graph: Graph, phase: str) -> Signature:
     """How a call's arguments and results map to the graph after passes, outputs by position."""
     constants = tuple(v for v, _ in captured.constants)
     now = dict(zip(captured.graph.outputs, graph.outputs, strict=True))
     results = tuple(now[r] if isinstance(r, Value) else r for r in captured.results)
     writes = tuple((t, new) for t, v in captured.writes if (new := now[v]) is not None)
     arguments = (*captured.arguments, *constants)
-    return Signature(arguments, results, captured.symbols, writes, captured.again)
+    # what was found to be all of what it is a view of is a tensor of its own still
+    first: dict[Value, object] = {}
+    seen = _seen(captured, phase)
+    pairs = enumerate(zip(captured.results, results, strict=True))
+    tensors = [(k, was, v) for k, (was, v) in pairs if isinstance(v, Value) and was in seen]
+    distinct = {k for k, was, v in tensors if first.setdefault(v, was) is not was}
+    again = tuple(sorted({*captured.again, *distinct}))
+    return Signature(arguments, results, captured.symbols, writes, again)
 
 
 def _call_reason(region: Region) -> str:

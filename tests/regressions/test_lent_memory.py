@@ -115,3 +115,15 @@ def test_copies_of_one_result_are_tensors_of_their_own():
     p, q, r = tofuse.compile(f)(torch.ones(30, 30, dtype=torch.complex64))
     p.zero_()
     assert q.abs().min() == r.min() == 2
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_a_view_that_is_all_of_a_result_is_another_tensor(capture):
+    def f(x):
+        a = x.argmax(0, keepdim=True)
+        return a, a.mT, a
+
+    a, b, again = tofuse.compile(f, capture=capture)(torch.randn(3, 1))
+    assert a is again and a is not b and a.data_ptr() == b.data_ptr()
+    a.unsqueeze_(0)
+    assert b.shape == (1, 1)
