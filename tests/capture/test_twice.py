@@ -122,6 +122,41 @@ def test_what_cannot_be_computed_again_raises(name, capture):
             ask(g, leaf)
 
 
+def test_an_argument_that_is_left_is_led_to_where_another_is_gone():
+    compiled = tofuse.compile(lambda x, y, w: (x @ w).tanh() * (y @ w).tanh())
+    leaf, w = torch.rand(4, 5, requires_grad=True), torch.rand(5, 3)
+    left = leaf.sin()
+    out = compiled(leaf * 2, left, w)
+    (g,) = torch.autograd.grad(out.sum(), left, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiated twice"):
+        torch.autograd.grad(g.sum() + left.sum(), left)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+@pytest.mark.parametrize("program", [lambda x: (x @ x.t()).exp(), lambda x: x[::2].cumsum(0) ** 3])
+def test_rows_of_other_counts_and_orders(program, rows):
+    x = torch.rand(5, rows, dtype=torch.float64).t().requires_grad_()
+    found = []
+    for f in (tofuse.compile(program), program):
+        (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(g.square().sum(), x)[0])
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_weights_that_were_replaced():
+    linear = nn.Linear(3, 4)
+    model = nn.Sequential(linear, nn.Tanh())
+    for capture in ("dynamo", "trace"):
+        compiled = tofuse.compile(model, capture=capture)
+        for _ in range(3):
+            x, found = torch.randn(5, 3, requires_grad=True), []
+            for f in (compiled, model):
+                (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+                found.append(torch.autograd.grad(g.square().sum(), [*model.parameters()]))
+            torch.testing.assert_close(found[0], found[1])
+            linear.weight = nn.Parameter(linear.weight.detach() * 2)
+
+
 def test_what_was_written_since_raises():
     compiled = tofuse.compile(lambda x, w: (x * w).sin())
     x, w = torch.rand(5, requires_grad=True), torch.rand(5, requires_grad=True)

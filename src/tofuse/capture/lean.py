@@ -305,11 +305,11 @@ class Training:
         saved = ctx.saved_tensors  # which raises where one was written since
         kept = dict(zip(self.given, ctx.given if self.given else (), strict=True))
         arguments = arguments_of(ctx, len(self.needed), kept)
-        if self.pure and eager is not None and arguments is not None:
+        if self.pure and eager is not None and all(a is not None for a in arguments):
             return again(eager, arguments, self.wanted, grads)
         with torch.no_grad():
             made = run(ctx, *grads)
-        return final(made, leaves([ctx]), [*grads, *saved, *(arguments or ())])
+        return final(made, leaves([ctx]), [*grads, *saved, *arguments])
 
 
 Form = Inference | Training

@@ -45,9 +45,9 @@ def again(
     return tuple(next(rest) if _trains(t) else None for t in own)
 
 
-def arguments_of(ctx: FunctionCtx, count: int, kept: Mapping[int, Kept]) -> list[object] | None:
+def arguments_of(ctx: FunctionCtx, count: int, kept: Mapping[int, Kept]) -> list[object]:
     """The arguments of an autograd function's call: those `kept` by place, and parameters, which
-    its graph leads to; None where one is gone."""
+    its graph leads to; None for each that is gone."""
     found = list[object]()
     edges = iter(ctx.next_functions)  # type: ignore[attr-defined]  # it is the node, too
     for k in range(count):
@@ -56,10 +56,7 @@ def arguments_of(ctx: FunctionCtx, count: int, kept: Mapping[int, Kept]) -> list
             found.append(held)
             continue
         node, _ = next(edges)
-        tensor = held() if isinstance(held, ReferenceType) else getattr(node, "variable", None)
-        if tensor is None:
-            return None
-        found.append(tensor)
+        found.append(held() if isinstance(held, ReferenceType) else getattr(node, "variable", None))
     return found
 
 
