@@ -20,8 +20,8 @@ from benchmarks.workloads.catalogue import choose
 from tofuse.config import make_config
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph
-from tofuse.ir.region_text import parse_partition
-from tofuse.ir.show import show_graph
+from tofuse.ir.graph.print import show_graph
+from tofuse.ir.region.parse import parse_partition
 from tofuse.pipeline import compile_text
 from tofuse.report.model import GraphReport
 from tofuse.report.repro import region_graph

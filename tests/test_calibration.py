@@ -13,8 +13,13 @@ import tofuse
 from tofuse import calibration
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config
+from tofuse.cost.machine import (
+    Machine,
+    default_machine,
+    parse_machine,
+    show_machine,
+)
 from tofuse.errors import OptionError, ParseError
-from tofuse.ir.machine import Machine, default_machine, parse_machine, show_machine
 from tofuse.runtime import machines
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.store import Store

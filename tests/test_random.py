@@ -9,10 +9,10 @@ from tests.support.graphs import graphs
 from tests.support.more_steps import MORE_STEPS
 from tests.support.numbers import sizes_of
 from tofuse.config import Config
+from tofuse.ir.graph.print import show_graph
 from tofuse.ir.plan import show_plan
-from tofuse.ir.plan_parse import parse_plan
-from tofuse.ir.plan_verify import verify_plan
-from tofuse.ir.show import show_graph
+from tofuse.ir.plan.parse import parse_plan
+from tofuse.ir.plan.verify import verify_plan
 from tofuse.pipeline import compile_text
 
 EXAMPLES = 60

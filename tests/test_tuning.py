@@ -16,7 +16,7 @@ from tofuse.errors import OptionError
 from tofuse.fusion.lower import lower
 from tofuse.fusion.split import cuts, split
 from tofuse.fusion.storage import storages
-from tofuse.ir.parse import parse_graph as parse
+from tofuse.ir.graph.parse import parse_graph as parse
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.runtime.store import Store

@@ -16,6 +16,7 @@ from tofuse.backends.triton.load import Launch as TritonLaunch
 from tofuse.backends.triton.load import load as load_triton
 from tofuse.building import Built, Unfit, build_region, build_regions
 from tofuse.config import Config
+from tofuse.cost.machine import Machine, machine_on
 from tofuse.errors import CompileError
 from tofuse.executors import executors_of
 from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
@@ -25,12 +26,11 @@ from tofuse.fusion.streams import streamed
 from tofuse.ir.dims import hint, symbol
 from tofuse.ir.executor import Executors
 from tofuse.ir.graph import Value
-from tofuse.ir.loops import Nest
-from tofuse.ir.machine import Machine, machine_on
+from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
-from tofuse.ir.tiles import TileProgram
+from tofuse.ir.tile import TileProgram
 from tofuse.products import build_products
 from tofuse.recorded import Recorded, load_kernel, load_product, prepare
 from tofuse.report.model import region_bytes

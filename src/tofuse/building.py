@@ -17,10 +17,10 @@ from tofuse.fusion.streams import with_streams
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.loops import Nest
+from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
-from tofuse.ir.tiles import GpuTarget, TileProgram
+from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.ops.kernel_verify import verify
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.choose import choose_schedule

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config, Option, make_config
+from tofuse.cost.machine import Machine
 from tofuse.fusion.library_cost import FRESH
-from tofuse.ir.machine import Machine
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.graph.parse import parse_graph
 from tofuse.pipeline import compile_text
 from tofuse.runtime.host import host
 from tofuse.runtime.launch import thread_count

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tofuse.cost.machine import Machine
 from tofuse.fusion.cost import Cost, loss, nest_cost
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.machine import Machine
 from tofuse.ir.schedule import Target
-from tofuse.ir.tiles import GpuTarget
+from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.nest import build_nest

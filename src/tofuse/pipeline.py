@@ -26,12 +26,12 @@ from tofuse.fusion.within import partition_within
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.executor import KERNELS, Request
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.loops import Nest
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.print import show_graph
+from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region, Verdict, is_placed
-from tofuse.ir.region_text import show_partition
+from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Schedule, Target
-from tofuse.ir.show import show_graph
 from tofuse.judge import Judge, gpu_misfit
 from tofuse.ops.verify import verify as verify_graph
 from tofuse.passes import run_passes

@@ -19,13 +19,13 @@ from tofuse.backends.llvm.matmul.pack import (
     turned_columns,
 )
 from tofuse.config import Config
+from tofuse.cost.machine import Machine
 from tofuse.fusion.assign import ONLY_PYTORCH, Assignment
 from tofuse.fusion.library_cost import library_us
 from tofuse.fusion.products import NO_PRODUCT, Product, product_of
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.graph import Value
-from tofuse.ir.machine import Machine
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.runtime.homes import KernelCall

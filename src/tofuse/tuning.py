@@ -18,9 +18,9 @@ from tofuse.fusion.split import cuts, split
 from tofuse.fusion.storage import is_view, storages
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.graph import Op
+from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, parse_schedule
-from tofuse.ir.show import show_graph
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import Run
 from tofuse.runtime.samples import sample_tensors

@@ -8,7 +8,7 @@ import tofuse
 from benchmarks import programs
 from tofuse import pipeline
 from tofuse.capture.repeats import Repeats
-from tofuse.ir.show import show_graph
+from tofuse.ir.graph.print import show_graph
 from tofuse.passes.rewrite import Sweep
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

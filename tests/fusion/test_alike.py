@@ -8,8 +8,8 @@ from tofuse.fusion.cost import Machine
 from tofuse.fusion.partition import partition
 from tofuse.fusion.storage import storages
 from tofuse.ir.graph import Graph
+from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Region
 from tofuse.judge import Judge
 

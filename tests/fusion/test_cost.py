@@ -4,11 +4,11 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
+from tofuse.cost.machine import default_machine
 from tofuse.fusion.cost import Cost, loss, nest_cost
 from tofuse.fusion.library_cost import library_us
+from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.machine import default_machine
-from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
 from tofuse.schedule.choose import choose_schedule

@@ -12,10 +12,10 @@ from tofuse.fusion.hosts import device_of, with_hosts
 from tofuse.fusion.lower import lower
 from tofuse.fusion.partition import partition
 from tofuse.ir.graph import Graph
+from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.parse import parse_graph
 from tofuse.ir.region import Partition
-from tofuse.ir.tiles import GpuTarget
+from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
 from tofuse.ops.verify import verify
 from tofuse.passes import run_passes

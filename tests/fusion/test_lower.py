@@ -13,11 +13,11 @@ from tofuse.fusion.halves import rounded_halves
 from tofuse.fusion.lower import Lowered, lower
 from tofuse.fusion.storage import storages
 from tofuse.ir.graph import Graph, Value
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import show_kernel
-from tofuse.ir.kernel_parse import parse_kernel
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.region import Partition, Region
-from tofuse.ir.show import show_graph
 from tofuse.ops.kernel_verify import verify as verify_kernel
 from tofuse.ops.reference import run_graph
 from tofuse.ops.verify import verify

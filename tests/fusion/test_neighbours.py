@@ -7,9 +7,9 @@ import torch.nn.functional as F
 import tofuse
 from tests.support.eager import assert_as_eager
 from tofuse.fusion.neighbours import neighbours
-from tofuse.ir.parse import parse_graph
-from tofuse.ir.show import show_graph
-from tofuse.ir.verify import verify_graph
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph.verify import verify_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

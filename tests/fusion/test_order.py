@@ -16,7 +16,7 @@ from tofuse.fusion.order import ordered, peak_bytes, unfused_peak
 from tofuse.fusion.partition import partition
 from tofuse.fusion.storage import storages
 from tofuse.fusion.within import partition_within
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Region
 
 T = 4 * 1000  # bytes of a vector

@@ -10,11 +10,11 @@ from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.lower import lower
 from tofuse.fusion.partition import Answers, partition
+from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
-from tofuse.ir.hints import NO_FUSE
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Partition
-from tofuse.ir.region_text import show_partition
+from tofuse.ir.region.print import show_partition
 from tofuse.ir.types import DType, TensorType
 from tofuse.judge import Judge
 from tofuse.ops.shapes import make_op

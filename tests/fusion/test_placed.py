@@ -10,9 +10,10 @@ from tests.support.eager import assert_as_eager
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.order import peak_bytes, unfused_peak
 from tofuse.fusion.partition import partition
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import is_placed
-from tofuse.ir.region_text import parse_partition, show_partition
+from tofuse.ir.region.parse import parse_partition
+from tofuse.ir.region.print import show_partition
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

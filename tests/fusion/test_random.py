@@ -15,13 +15,14 @@ from tofuse.fusion.cost import Machine
 from tofuse.fusion.partition import partition
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value
+from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel, show_kernel
-from tofuse.ir.kernel_parse import parse_kernel
-from tofuse.ir.loops import Nest
+from tofuse.ir.kernel.parse import parse_kernel
+from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition
-from tofuse.ir.region_text import parse_partition, show_partition
+from tofuse.ir.region.parse import parse_partition
+from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Loop, Schedule, Target
-from tofuse.ir.show import show_graph
 from tofuse.ir.types import DType
 from tofuse.ops.kernel_verify import verify
 from tofuse.ops.reference import run_graph

@@ -9,7 +9,7 @@ from tofuse.errors import ParseError, VerifyError
 from tofuse.ir.dims import symbol
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import Affine, Compute, Load, Store, affine, show_kernel
-from tofuse.ir.kernel_parse import parse_kernel
+from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ops.kernel_verify import verify
 
 EXAMPLE = """\

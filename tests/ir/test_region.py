@@ -4,7 +4,8 @@ import pytest
 
 from tofuse.errors import ParseError
 from tofuse.ir.region import Strided, Verdict
-from tofuse.ir.region_text import parse_partition, show_partition, show_verdict
+from tofuse.ir.region.parse import parse_partition
+from tofuse.ir.region.print import show_partition, show_verdict
 
 EXAMPLE = """\
 graph(x: f32[4,6], i: i64[4]) {

@@ -10,8 +10,13 @@ from tests.support.graphs import graphs
 from tofuse.errors import ParseError
 from tofuse.ir.dims import symbol
 from tofuse.ir.graph import Attr, Graph, Loc, Op, Scalar, Value
-from tofuse.ir.parse import parse_graph
-from tofuse.ir.show import rename, show_attr, show_graph, show_op
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.print import (
+    rename,
+    show_attr,
+    show_graph,
+    show_op,
+)
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.verify import verify
 

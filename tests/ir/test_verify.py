@@ -6,9 +6,9 @@ import pytest
 
 from tofuse.errors import VerifyError
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.verify import verify_graph
 from tofuse.ir.types import DType, TensorType
-from tofuse.ir.verify import verify_graph
 from tofuse.ops.verify import verify
 
 X = Value(TensorType((2, 3), DType.F32), "x")

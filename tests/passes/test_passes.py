@@ -16,8 +16,8 @@ from tests.support.numbers import (
     special_inputs,
 )
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.parse import parse_graph
-from tofuse.ir.show import rename, show_graph
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.print import rename, show_graph
 from tofuse.ops.reference import run_graph
 from tofuse.ops.verify import verify
 from tofuse.passes import GRAPH_PASSES, run_passes

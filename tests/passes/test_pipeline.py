@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.clock import loops_taken
 from tofuse.ir.graph import Graph
-from tofuse.ir.parse import parse_graph
-from tofuse.ir.show import rename, show_graph
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.print import rename, show_graph
 from tofuse.ops.verify import verify
 from tofuse.passes import run_passes
 

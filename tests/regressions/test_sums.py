@@ -7,7 +7,12 @@ import pytest
 import torch
 
 import tofuse
-from tofuse.ir.chains import FIRST, NEXT, due, stages
+from tofuse.ir.staged_sum import (
+    FIRST,
+    NEXT,
+    due,
+    stages,
+)
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 HALF_ULP = 2.0**-24

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from tofuse.ir.plan_parse import parse_plan
+from tofuse.ir.plan.parse import parse_plan
 from tofuse.runtime import cuda
 from tofuse.runtime.clock import Clock, best_ns, machine_limits, now
 from tofuse.runtime.execute import plan_source

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 import tofuse
 from tests.support.eager import assert_as_eager
 from tofuse.backends.llvm.emit import emit
-from tofuse.ir.kernel_parse import parse_kernel
+from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.plan import show_step
-from tofuse.ir.plan_parse import parse_plan
+from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.schedule import parse_schedule
 from tofuse.runtime.in_place import in_place
 from tofuse.schedule.nest import build_nest

@@ -9,7 +9,7 @@ from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import filled, judge, kernel, run_nest
 from tofuse.ir.dims import evaluate
 from tofuse.ir.kernel import Affine, Inside, Kernel, Load, Store, Take, Uniform, show_kernel
-from tofuse.ir.loops import Nest
+from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.legal import Unschedulable

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.support.kernels import run_nest
-from tofuse.ir.kernel_parse import parse_kernel
-from tofuse.ir.loops import Nest
+from tofuse.ir.kernel.parse import parse_kernel
+from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import build_nest

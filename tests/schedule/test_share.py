@@ -5,7 +5,7 @@ import torch
 
 from tests.support.kernels import judge, run_nest
 from tofuse.ir.dims import evaluate, symbol
-from tofuse.ir.kernel_parse import parse_kernel
+from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.schedule import Target
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import build_nest

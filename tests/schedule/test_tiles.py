@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import kernel
-from tofuse.ir.tiles import GpuTarget
+from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.tile_nest import build_tiles
 

@@ -166,6 +166,7 @@ LAYER: dict[str, int] = {
     "config": 0,
     "errors": -1,
     "ir": 1,
+    "cost": 2,
     "ops": 2,
     **{stage: 3 for stage in sorted(STAGES)},
     "executors": 3,

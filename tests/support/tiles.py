@@ -11,7 +11,7 @@ from tests.support.numbers import TORCH_DTYPES
 from tofuse.backends.triton.emit import emit, parameters
 from tofuse.backends.triton.load import functions
 from tofuse.ir.dims import evaluate
-from tofuse.ir.tiles import TileProgram
+from tofuse.ir.tile import TileProgram
 
 
 def run_tiles(

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Node
 from torch.fx.traceback import annotate, has_preserved_node_meta, preserve_node_meta
 
-from tofuse.ir.hints import FUSE, NO_FUSE
+from tofuse.ir.fusion_hints import FUSE, NO_FUSE
 
 P = ParamSpec("P")
 R = TypeVar("R")

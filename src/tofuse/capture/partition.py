@@ -43,7 +43,7 @@ from tofuse.capture.rules_depthwise import DEPTHWISE
 from tofuse.capture.rules_pool import POOLING
 from tofuse.capture.rules_reduce import REDUCTIONS
 from tofuse.capture.sizes import at_first_call
-from tofuse.ir.hints import NO_FUSE
+from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ops.table import TRANSCENDENTAL
 
 CHAIN = 30.0  # transcendental operations computed again per value, at most

@@ -14,7 +14,7 @@ from torch._dynamo.variables.ctx_manager import FxTracebackAnnotateVariable
 from torch.compiler import is_compiling
 
 from tofuse.capture.hints import KEY, Hint, fuse, no_fuse
-from tofuse.ir.hints import FUSE, NO_FUSE
+from tofuse.ir.fusion_hints import FUSE, NO_FUSE
 
 if TYPE_CHECKING:
     from torch._dynamo.codegen import PyCodegen

@@ -15,7 +15,7 @@ from tofuse.frontends.inputs import Input
 from tofuse.frontends.inspection import Segment, compare, reference, segments_of
 from tofuse.frontends.recording import Recording
 from tofuse.frontends.text import script, show_definition
-from tofuse.ir.show import show_graph
+from tofuse.ir.graph.print import show_graph
 from tofuse.report.model import GraphReport
 from tofuse.report.stages import Stages
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tofuse.cost.machine import Machine
 from tofuse.fusion.library_cost import library_us
 from tofuse.ir.executor import (
     KERNELS,
@@ -17,7 +18,6 @@ from tofuse.ir.executor import (
     Tensor,
 )
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.machine import Machine
 from tofuse.ir.region import Region, is_placed
 from tofuse.ir.types import DType
 

@@ -6,15 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tofuse.cost.machine import Machine
 from tofuse.fusion.guarded import shares
 from tofuse.fusion.spans import Access, Spans
 from tofuse.ir.dims import hint, product
 from tofuse.ir.interleave import is_spaced, shuffles
 from tofuse.ir.kernel import Compute, Load, Reduce, Stmt, Store, Take, Uniform, iteration_axes
-from tofuse.ir.loops import Do, For, Nest, Node, Phase, Restore
-from tofuse.ir.machine import Machine
+from tofuse.ir.nest import (
+    Do,
+    For,
+    Nest,
+    Node,
+    Phase,
+    Restore,
+)
 from tofuse.ir.schedule import Loop
-from tofuse.ir.tiles import TileProgram
+from tofuse.ir.tile import TileProgram
 from tofuse.ir.types import DType
 from tofuse.ops.work import kernel_work, op_class, threads_worth
 

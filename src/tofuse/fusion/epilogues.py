@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from tofuse.fusion.storage import is_view
+from tofuse.ir.fusion_hints import kept_apart
 from tofuse.ir.graph import Attr, Graph, Op, Value
-from tofuse.ir.hints import kept_apart
 from tofuse.ir.region import Partition
 from tofuse.ir.types import DType
 from tofuse.ops.shapes import make_op

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tofuse.cost.machine import Machine, machine_on
 from tofuse.fusion.alike import likeness
 from tofuse.fusion.axes import Misaligned
 from tofuse.fusion.coalesce import coalesce
@@ -25,9 +26,8 @@ from tofuse.fusion.sight import MAX_BUFFERS, Sight, is_elementwise
 from tofuse.fusion.storage import is_view, placements, storages
 from tofuse.fusion.weigh import GAIN, Costs, Fits, Judges, dearer, is_uneven, loops_change
 from tofuse.ir.dims import Dim, hint
+from tofuse.ir.fusion_hints import asked_for, kept_apart
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.hints import asked_for, kept_apart
-from tofuse.ir.machine import Machine, machine_on
 from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import opdef
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.ir.kernel import Compute, Kernel, Reduce
-from tofuse.ir.kernel_verify import stmt_error, verify_kernel
+from tofuse.ir.kernel.verify import stmt_error, verify_kernel
 from tofuse.ir.types import DType
 from tofuse.ops.table import COMPARISONS, OPS, Pattern
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tofuse.ir.plan import Call, Step, View
-from tofuse.ir.plan_verify import reads
+from tofuse.ir.plan.verify import reads
 from tofuse.ops.reference import call_target
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tofuse.errors import VerifyError
 from tofuse.ir.graph import Graph, Op
+from tofuse.ir.graph.verify import op_error, verify_graph
 from tofuse.ir.types import TensorType
-from tofuse.ir.verify import op_error, verify_graph
 from tofuse.ops.shapes import infer
 from tofuse.ops.table import OPS, Pattern
 

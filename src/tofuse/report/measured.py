@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tofuse.ir.plan import Call, Launch, Plan
-from tofuse.ir.plan_parse import parse_plan
+from tofuse.ir.plan.parse import parse_plan
 from tofuse.report.model import GraphReport, Span
 from tofuse.report.program import variable
 

@@ -8,7 +8,7 @@ from tofuse.ir.dims import hint
 from tofuse.ir.executor import NOTHING
 from tofuse.ir.graph import Graph, Loc, Op, Value
 from tofuse.ir.plan import Launch
-from tofuse.ir.plan_parse import parse_plan
+from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.region import Region, Strided, Verdict, is_placed, lends
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Verdict
 from tofuse.ops.table import Pattern, opdef
 from tofuse.report.model import GraphReport, RegionReport

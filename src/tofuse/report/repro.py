@@ -11,9 +11,9 @@ from platformdirs import user_cache_dir
 
 from tofuse.ir.dims import evaluate, symbols_of
 from tofuse.ir.graph import Graph, Op, Operand, Value, substitute
-from tofuse.ir.parse import parse_graph
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region import Region, Strided
-from tofuse.ir.show import show_graph
 from tofuse.ops.reference import TO_TORCH
 
 SIZE = 64  # of every symbol; a repro is about code, not about speed

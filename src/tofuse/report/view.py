@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Loc, Op
-from tofuse.ir.show import show_value_type
+from tofuse.ir.graph.print import show_value_type
 from tofuse.report.advice import advice, grouped
 from tofuse.report.model import GraphReport, KernelReport, Limits, RegionReport, Report
 from tofuse.report.picture import Box, Picture, draw, op_shape

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 
 from tofuse.ir.dims import product
 from tofuse.ir.plan import Allocate, Arena, Launch, Plan, Release, Step
-from tofuse.ir.plan_verify import ARENA, base_of, makes, reads
+from tofuse.ir.plan.verify import (
+    ARENA,
+    base_of,
+    makes,
+    reads,
+)
 from tofuse.ir.types import DType
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector

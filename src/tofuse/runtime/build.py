@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tofuse.ir.dims import Dim, contiguous_strides, hint, product, show_dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
-from tofuse.ir.plan_verify import makes, reads
+from tofuse.ir.plan.verify import makes, reads
 from tofuse.ir.region import Partition, Region, Strided, is_placed
 from tofuse.ir.types import DType
 from tofuse.runtime.arena import with_arena

@@ -15,7 +15,7 @@ from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-def
 
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim, evaluate, hint, symbols_of
-from tofuse.ir.tiles import Binary, TileNest, TileProgram
+from tofuse.ir.tile import Binary, TileNest, TileProgram
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
 

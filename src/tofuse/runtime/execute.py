@@ -14,7 +14,7 @@ from torch.autograd import profiler
 
 from tofuse.ir.dims import Dim, product, show_dim
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
-from tofuse.ir.plan_verify import ARENA
+from tofuse.ir.plan.verify import ARENA
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
 from tofuse.runtime.clock import Clock, now

@@ -8,8 +8,13 @@ from pathlib import Path
 from platformdirs import user_cache_dir
 
 from tofuse.config import Config
+from tofuse.cost.machine import (
+    Machine,
+    default_machine,
+    parse_machine,
+    show_machine,
+)
 from tofuse.errors import OptionError, ParseError
-from tofuse.ir.machine import Machine, default_machine, parse_machine, show_machine
 from tofuse.ir.schedule import Target
 from tofuse.runtime.host import host
 from tofuse.runtime.store import Store

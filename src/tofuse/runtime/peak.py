@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tofuse.ir.dims import hint, product
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step
-from tofuse.ir.plan_verify import makes
+from tofuse.ir.plan.verify import makes
 from tofuse.ops.lent import lender
 
 Timeline = tuple[tuple[str, int], ...]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.ir.plan import Allocate, Launch, Step, View
-from tofuse.ir.plan_verify import reads
+from tofuse.ir.plan.verify import reads
 from tofuse.runtime.in_place import packed, renamed
 
 

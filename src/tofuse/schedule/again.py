@@ -16,7 +16,7 @@ from tofuse.ir.kernel import (
     Store,
     iteration_axes,
 )
-from tofuse.ir.loops import Restore
+from tofuse.ir.nest import Restore
 from tofuse.ir.schedule import Schedule
 from tofuse.ops.table import opdef
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.ir.kernel import Reduce, Store, Take
-from tofuse.ir.loops import Do, For, Nest, Node, Restore
+from tofuse.ir.nest import (
+    Do,
+    For,
+    Nest,
+    Node,
+    Restore,
+)
 
 
 def drop_dead(nest: Nest) -> Nest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.ir.chains import is_cut, stages, steps_of
 from tofuse.ir.dims import Dim, fixed, hint, product
 from tofuse.ir.kernel import (
     Definition,
@@ -17,8 +16,18 @@ from tofuse.ir.kernel import (
     affine,
     iteration_axes,
 )
-from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Phase, Restore, Scratch
+from tofuse.ir.nest import (
+    Accumulate,
+    Do,
+    For,
+    Nest,
+    Node,
+    Phase,
+    Restore,
+    Scratch,
+)
 from tofuse.ir.schedule import Schedule
+from tofuse.ir.staged_sum import is_cut, stages, steps_of
 from tofuse.ir.types import DType
 from tofuse.schedule.again import Item, Kept, repeated_axes, statement_cost, unchanged
 from tofuse.schedule.legal import Unschedulable, check_loops

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.ir.kernel import Affine, Load, Store, Take, Uniform
-from tofuse.ir.loops import Do, For, Nest, Node
+from tofuse.ir.nest import (
+    Do,
+    For,
+    Nest,
+    Node,
+)
 
 Where = tuple[tuple[int, ...], frozenset[str]]  # a path into the nest, and the axes around it
 

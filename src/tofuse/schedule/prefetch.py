@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from tofuse.ir.dims import hint, product
 from tofuse.ir.kernel import Compute, Kernel, Load, affine, iteration_axes
-from tofuse.ir.loops import Do, For, Nest, Node, Phase
+from tofuse.ir.nest import (
+    Do,
+    For,
+    Nest,
+    Node,
+    Phase,
+)
 from tofuse.ir.schedule import Loop
 from tofuse.ops.table import OPS, opdef
 

@@ -21,7 +21,16 @@ from tofuse.ir.kernel import (
     iteration_axes,
     own_axes,
 )
-from tofuse.ir.tiles import GpuTarget, Partial, Pass, Tile, TileNest, TileProgram, Tiling, Workspace
+from tofuse.ir.tile import (
+    GpuTarget,
+    Partial,
+    Pass,
+    Tile,
+    TileNest,
+    TileProgram,
+    Tiling,
+    Workspace,
+)
 from tofuse.ir.types import DType
 from tofuse.schedule.legal import Unschedulable
 from tofuse.schedule.tiling import choose_tiling

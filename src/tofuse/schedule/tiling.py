@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tofuse.ir.dims import fixed, hint, product
 from tofuse.ir.kernel import Affine, Compute, Kernel, Load, Reduce, Store, Take, iteration_axes
-from tofuse.ir.tiles import GpuTarget, Tile, Tiling
+from tofuse.ir.tile import GpuTarget, Tile, Tiling
 from tofuse.schedule.legal import Unschedulable
 
 FLAT = 1024  # elements of a program without reductions: 8 a thread, two 16-byte accesses of floats

@@ -6,7 +6,7 @@ import torch
 import tofuse
 from tests.support.kernels import kernel
 from tofuse.backends.llvm.rows import AT_ONCE, rows_at_once
-from tofuse.ir.loops import For
+from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
 from tofuse.schedule.nest import build_nest
 

@@ -7,7 +7,7 @@ from tests.support.kernels import judge, kernel, run_llvm, schedules
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.segments import Segment, segments
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.loops import For
+from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
 from tofuse.schedule.nest import build_nest
 

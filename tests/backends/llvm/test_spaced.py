@@ -5,7 +5,7 @@ import torch
 
 from tests.support.kernels import kernel, run_nest
 from tofuse.backends.llvm.emit import emit
-from tofuse.ir.loops import Nest
+from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Target
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import build_nest

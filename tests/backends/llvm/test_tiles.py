@@ -5,8 +5,8 @@ import torch
 
 from tests.support.kernels import run_nest
 from tofuse.backends.llvm.emit import emit
-from tofuse.ir.kernel_parse import parse_kernel
-from tofuse.ir.loops import Nest
+from tofuse.ir.kernel.parse import parse_kernel
+from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Target
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import build_nest

@@ -20,9 +20,9 @@ from tests.support.tiles import run_tiles
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.partition import partition
 from tofuse.ir.dims import evaluate
+from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.show import show_graph
-from tofuse.ir.tiles import GpuTarget
+from tofuse.ir.tile import GpuTarget
 from tofuse.ops.kernel_verify import verify
 from tofuse.passes import run_passes
 from tofuse.schedule import tiling

@@ -9,7 +9,7 @@ from tests.support.kernels import kernel
 from tofuse.backends.triton.emit import emit, parameters
 from tofuse.backends.triton.load import Launch, load
 from tofuse.errors import CompileError
-from tofuse.ir.tiles import Binary, GpuTarget
+from tofuse.ir.tile import Binary, GpuTarget
 from tofuse.schedule.tile_nest import build_tiles
 
 pytestmark = pytest.mark.skipif(

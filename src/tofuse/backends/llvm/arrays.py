@@ -9,7 +9,7 @@ from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import REGISTER, literal, vector
 from tofuse.ir.dims import hint
 from tofuse.ir.kernel import Affine, Reduce
-from tofuse.ir.loops import Accumulate, Scratch
+from tofuse.ir.nest import Accumulate, Scratch
 from tofuse.ir.types import DType
 
 AT_ONCE = 4  # vectors moved at a time: stages are moved while the next rows are on their way

@@ -31,7 +31,6 @@ from tofuse.backends.llvm.statements import (
     emit_uniform,
 )
 from tofuse.backends.llvm.tiles import find_tile, is_whole, turned
-from tofuse.ir.chains import FIRST, is_cut
 from tofuse.ir.dims import Dim, known_multiple
 from tofuse.ir.interleave import groups
 from tofuse.ir.kernel import (
@@ -45,8 +44,16 @@ from tofuse.ir.kernel import (
     Uniform,
     iteration_axes,
 )
-from tofuse.ir.loops import Accumulate, Do, For, Nest, Node, Restore
+from tofuse.ir.nest import (
+    Accumulate,
+    Do,
+    For,
+    Nest,
+    Node,
+    Restore,
+)
 from tofuse.ir.schedule import Loop
+from tofuse.ir.staged_sum import FIRST, is_cut
 from tofuse.ir.types import DType
 
 

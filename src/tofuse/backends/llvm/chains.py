@@ -8,11 +8,23 @@ from functools import partial
 from tofuse.backends.llvm.arrays import fold_array
 from tofuse.backends.llvm.reduce import Cell, fold_stage
 from tofuse.backends.llvm.registers import Frame
-from tofuse.ir.chains import FIRST, due, is_cut, stages, steps_of
 from tofuse.ir.dims import Dim, fixed
 from tofuse.ir.kernel import Reduce
-from tofuse.ir.loops import Accumulate, Do, For, Nest, Node
+from tofuse.ir.nest import (
+    Accumulate,
+    Do,
+    For,
+    Nest,
+    Node,
+)
 from tofuse.ir.schedule import Loop
+from tofuse.ir.staged_sum import (
+    FIRST,
+    due,
+    is_cut,
+    stages,
+    steps_of,
+)
 
 
 class Chains:

@@ -15,7 +15,7 @@ from tofuse.backends.llvm.random import store_keys
 from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.text import VECTORS_ON_STACK, Function
 from tofuse.backends.llvm.vector_math import LIBRARY, library_definition, math_definitions
-from tofuse.ir.loops import Nest, Phase
+from tofuse.ir.nest import Nest, Phase
 
 
 def emit(nest: Nest, *, contract: bool = True, avx512: bool = False, native: int = 16) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tofuse.backends.llvm.registers import Frame
 from tofuse.ir.dims import Dim, known_multiple
 from tofuse.ir.kernel import Affine, Reduce, Store, Uniform
-from tofuse.ir.loops import Do, For
+from tofuse.ir.nest import Do, For
 
 LEAST = 4  # groups of vectors in a loop for which the code of a beginning pays
 

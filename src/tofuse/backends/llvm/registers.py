@@ -14,7 +14,7 @@ from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import Access
 from tofuse.ir.kernel import Affine, Arg, Load, Stmt, Store
-from tofuse.ir.loops import Nest, Scratch
+from tofuse.ir.nest import Nest, Scratch
 from tofuse.ir.types import DType
 
 LINE = 64  # bytes of a cache line

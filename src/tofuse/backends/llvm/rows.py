@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tofuse.ir.dims import fixed
 from tofuse.ir.kernel import Compute, Iota, Load, Reduce, Store
-from tofuse.ir.loops import Do, For, Nest
+from tofuse.ir.nest import Do, For, Nest
 
 AT_ONCE = 4  # rows: of a load, an addition and a store in the cache, the last two are shared
 MOST = 6  # statements of a row, all of whose values are held in registers

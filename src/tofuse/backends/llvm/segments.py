@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tofuse.backends.llvm.text import Function
 from tofuse.ir.kernel import Inside, Load
-from tofuse.ir.loops import Do, Node
+from tofuse.ir.nest import Do, Node
 
 MOST = 6  # segments of one loop; each is compiled by itself
 MOST_LOADS = 64  # in all segments: more of them, if each reads few pieces

@@ -10,7 +10,7 @@ from tofuse.backends.llvm.shuffles import transpose
 from tofuse.backends.llvm.text import REGISTER, vector
 from tofuse.ir.dims import hint
 from tofuse.ir.kernel import Affine, Load, Stmt, Store, affine
-from tofuse.ir.loops import Do, For, Nest
+from tofuse.ir.nest import Do, For, Nest
 from tofuse.ir.types import DType
 
 LARGE = 1 << 18  # elements of a matrix that is not in the L2 cache anyway

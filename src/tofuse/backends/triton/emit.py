@@ -12,7 +12,12 @@ from tofuse.backends.triton.reduce import combine_text, identity, reduced
 from tofuse.backends.triton.space import Space
 from tofuse.backends.triton.statements import Statements
 from tofuse.ir.kernel import Reduce, Stmt, Store, Uniform
-from tofuse.ir.tiles import Pass, Tile, TileNest, TileProgram
+from tofuse.ir.tile import (
+    Pass,
+    Tile,
+    TileNest,
+    TileProgram,
+)
 from tofuse.ir.types import DType
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tofuse.errors import CompileError
-from tofuse.ir.tiles import Binary
+from tofuse.ir.tile import Binary
 
 Kernel = Callable[..., None]  # a function decorated by Triton
 

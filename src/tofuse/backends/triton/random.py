@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.backends.triton.space import Space
 from tofuse.ir.dims import Dim, exact_div, known_multiple
 from tofuse.ir.kernel import Affine, Uniform, affine
-from tofuse.ir.tiles import Tile
+from tofuse.ir.tile import Tile
 from tofuse.ops.philox import GROUP, LANES
 
 

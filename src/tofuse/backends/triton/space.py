@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tofuse.ir.dims import Dim, hint, known_multiple, product, symbols_of
 from tofuse.ir.kernel import Affine, Inside, Iota, Load, Stmt, Store, Take, Uniform
-from tofuse.ir.tiles import Tile, TileNest
+from tofuse.ir.tile import Tile, TileNest
 
 LIMIT = 2**31 - 2**16  # indices below fit 32 bits, with room for a block past the end
 

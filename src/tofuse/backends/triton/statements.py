@@ -24,7 +24,7 @@ from tofuse.ir.kernel import (
     Uniform,
     iteration_axes,
 )
-from tofuse.ir.tiles import TileNest
+from tofuse.ir.tile import TileNest
 from tofuse.ir.types import DType
 
 
