@@ -21,7 +21,7 @@ from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tile import GpuTarget, TileProgram
-from tofuse.ops.kernel_verify import verify
+from tofuse.ops.check_kernel import verify
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.legal import Unschedulable

@@ -33,7 +33,7 @@ from tofuse.ir.region import Partition, Region, Verdict, is_placed
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.judge import Judge, gpu_misfit
-from tofuse.ops.verify import verify as verify_graph
+from tofuse.ops.check_graph import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.passes.near_misses import near_misses
 from tofuse.passes.own_results import own_results

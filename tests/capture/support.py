@@ -6,8 +6,8 @@ from tofuse.capture.aot import aot_backend
 from tofuse.capture.convert import convert
 from tofuse.ir.dims import evaluate as size_of
 from tofuse.ir.graph import Value
+from tofuse.ops.check_graph import verify
 from tofuse.ops.reference import bind_symbols, run_graph
-from tofuse.ops.verify import verify
 
 
 class Recorder:

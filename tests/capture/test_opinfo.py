@@ -17,7 +17,7 @@ from tofuse.capture.decompose import decompositions
 from tofuse.capture.lean import boxed
 from tofuse.capture.rng import merge_seeds
 from tofuse.errors import CaptureError
-from tofuse.ops.verify import verify
+from tofuse.ops.check_graph import verify
 
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 NOT_TRACED = (DataDependentOutputException, DynamicOutputShapeException)

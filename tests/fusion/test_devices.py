@@ -17,7 +17,7 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Partition
 from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
-from tofuse.ops.verify import verify
+from tofuse.ops.check_graph import verify
 from tofuse.passes import run_passes
 from tofuse.pipeline import gpu_misfit
 from tofuse.schedule.tile_nest import build_tiles

@@ -18,9 +18,9 @@ from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import show_kernel
 from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.region import Partition, Region
-from tofuse.ops.kernel_verify import verify as verify_kernel
+from tofuse.ops.check_graph import verify
+from tofuse.ops.check_kernel import verify as verify_kernel
 from tofuse.ops.reference import run_graph
-from tofuse.ops.verify import verify
 
 CASES = read_cases(Path(__file__).parent / "lower.txt")
 

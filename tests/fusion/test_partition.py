@@ -17,7 +17,7 @@ from tofuse.ir.region import Partition
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.types import DType, TensorType
 from tofuse.judge import Judge
-from tofuse.ops.shapes import make_op
+from tofuse.ops.result_types import make_op
 
 OPS = 2000
 LOOPS = 15  # times a plain loop of Python: 0.05 to 0.3 s, 3 to 7 times

@@ -24,7 +24,7 @@ from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
-from tofuse.ops.kernel_verify import verify
+from tofuse.ops.check_kernel import verify
 from tofuse.ops.reference import run_graph
 from tofuse.passes import run_passes
 from tofuse.schedule.choose import choose_schedule

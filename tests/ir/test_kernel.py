@@ -10,7 +10,7 @@ from tofuse.ir.dims import symbol
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import Affine, Compute, Load, Store, affine, show_kernel
 from tofuse.ir.kernel.parse import parse_kernel
-from tofuse.ops.kernel_verify import verify
+from tofuse.ops.check_kernel import verify
 
 EXAMPLE = """\
 kernel k(x0: in f32, i1: in i64, y2: out bf16, y3: stream f32, z4: out b1) over i0:4 i1x:2*s0 sizes s0 s1 {

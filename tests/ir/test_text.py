@@ -18,7 +18,7 @@ from tofuse.ir.graph.print import (
     show_op,
 )
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.verify import verify
+from tofuse.ops.check_graph import verify
 
 EXAMPLE = """\
 graph(x: f32[4,s0], w: f32[s0]{2}, e: f32[]{}) {

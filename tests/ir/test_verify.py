@@ -9,7 +9,7 @@ from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.verify import verify_graph
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.verify import verify
+from tofuse.ops.check_graph import verify
 
 X = Value(TensorType((2, 3), DType.F32), "x")
 Y = Value(TensorType((2, 3), DType.F32), "y")

@@ -18,8 +18,8 @@ from tests.support.numbers import (
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import rename, show_graph
+from tofuse.ops.check_graph import verify
 from tofuse.ops.reference import run_graph
-from tofuse.ops.verify import verify
 from tofuse.passes import GRAPH_PASSES, run_passes
 from tofuse.passes.rewrite import Rewrite, Rule, Sweep
 

@@ -8,7 +8,7 @@ from tests.support.clock import loops_taken
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import rename, show_graph
-from tofuse.ops.verify import verify
+from tofuse.ops.check_graph import verify
 from tofuse.passes import run_passes
 
 ROWS, WIDTH, LENGTH = 8, 32, 2000

@@ -17,8 +17,8 @@ from tests.support.numbers import (
 )
 from tofuse.ir.graph import Attr, Graph, Op, Value, substitute
 from tofuse.ir.types import TensorType
+from tofuse.ops.check_graph import verify
 from tofuse.ops.reference import run_graph
-from tofuse.ops.verify import verify
 from tofuse.passes import run_passes
 from tofuse.passes.batch_branches import batch_branches
 from tofuse.passes.cse import cse

@@ -9,7 +9,7 @@ from tests.schedule.test_nest import lengths
 from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import filled, judge, kernel, run_nest
 from tofuse.ir.schedule import Target
-from tofuse.ops.kernel_verify import verify
+from tofuse.ops.check_kernel import verify
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import build_nest
 from tofuse.schedule.write_out import write_out

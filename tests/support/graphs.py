@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tofuse.ir.dims import Dim, contiguous_strides, product, symbol
 from tofuse.ir.graph import Attr, Graph, Loc, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.shapes import infer
+from tofuse.ops.result_types import infer
 
 DTYPES = (DType.F32, DType.F32, DType.F32, DType.BF16, DType.F64, DType.I32, DType.BOOL)
 EXTENTS: tuple[Dim, ...] = (1, 2, 3, 4, symbol("s0"), 2 * symbol("s0"))

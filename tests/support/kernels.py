@@ -20,7 +20,7 @@ from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
-from tofuse.ops.kernel_verify import verify
+from tofuse.ops.check_kernel import verify
 from tofuse.runtime.launch import find_openmp, find_vector_library
 from tofuse.schedule.choose import choose_schedule
 from tofuse.schedule.nest import build_nest

@@ -8,7 +8,7 @@ from tofuse.capture.sizes import Sizes
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Attr, Loc, Op, Operand, Scalar, Value, substitute
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.shapes import infer
+from tofuse.ops.result_types import infer
 from tofuse.ops.table import Pattern, opdef
 
 PLACED = (Pattern.SOURCE, Pattern.RANDOM)  # a seed may lie elsewhere than its numbers

@@ -19,7 +19,7 @@ from tofuse.capture.claims import Claims, claimed, nobody
 from tofuse.capture.complex_emit import Emitter, Pair, Part, is_complex, name_of, plain, real_of
 from tofuse.capture.complex_rules import CHEAP, MADE, MIXED, READ, VIEWED, has_rule
 from tofuse.capture.sizes import at_first_call
-from tofuse.ops.lent import is_view
+from tofuse.ops.aten_aliases import is_view
 
 aten = torch.ops.aten
 

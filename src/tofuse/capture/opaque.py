@@ -14,7 +14,7 @@ from tofuse.capture.effects import EFFECT
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import SymDim, show_dim
 from tofuse.ir.graph import Attr, Op, Operand, Value
-from tofuse.ops.lent import is_view
+from tofuse.ops.aten_aliases import is_view
 
 
 def opaque(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.cost.machine import Machine
+from tofuse.cost.work import kernel_work, op_class, threads_worth
 from tofuse.fusion.guarded import shares
 from tofuse.fusion.spans import Access, Spans
 from tofuse.ir.dims import hint, product
@@ -23,7 +24,6 @@ from tofuse.ir.nest import (
 from tofuse.ir.schedule import Loop
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.types import DType
-from tofuse.ops.work import kernel_work, op_class, threads_worth
 
 LINE = 64  # bytes that memory moves at once
 OVERLAP = 0.15  # of the smaller of arithmetic and traffic is not hidden behind the larger

@@ -10,7 +10,7 @@ from tofuse.ir.fusion_hints import kept_apart
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.region import Partition
 from tofuse.ir.types import DType
-from tofuse.ops.shapes import make_op
+from tofuse.ops.result_types import make_op
 
 FUSED = {"aten.mm.default": "aten.addmm.default", "aten.bmm.default": "aten.baddbmm.default"}
 EXACT = (DType.F32, DType.F64)  # halves would be rounded once where eager rounds twice

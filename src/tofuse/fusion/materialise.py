@@ -11,7 +11,7 @@ from tofuse.fusion.storage import dense_strides, is_view, view_storage
 from tofuse.ir.dims import contiguous_strides, hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute
 from tofuse.ir.region import Strided, is_placed, lends
-from tofuse.ops.shapes import make_op
+from tofuse.ops.result_types import make_op
 from tofuse.ops.table import Pattern, opdef
 
 Fine = Callable[[Value, dict[Value, Strided]], bool]

@@ -17,7 +17,7 @@ from tofuse.ir.dims import Dim, hint, product
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import Strided
 from tofuse.ir.types import DType
-from tofuse.ops.shapes import make_op
+from tofuse.ops.result_types import make_op
 from tofuse.ops.table import Pattern, opdef
 
 LONG = 64  # neighbours that vectors run along well enough

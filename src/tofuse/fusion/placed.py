@@ -15,7 +15,7 @@ from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import PLACED, Partition, Strided, is_placed
 from tofuse.ir.types import DType
-from tofuse.ops.shapes import make_op
+from tofuse.ops.result_types import make_op
 
 CAT = "aten.cat.default"
 FEW_PIECES = 6  # of a cat that is better in a kernel, even if others compute its pieces

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from tofuse.ir.graph import Graph, Names, Op, Value
-from tofuse.ops.shapes import make_op
+from tofuse.ops.result_types import make_op
 from tofuse.passes.rewrite import may_alias
 
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Union
 
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute
-from tofuse.ops.lent import is_view
-from tofuse.ops.shapes import infer
+from tofuse.ops.aten_aliases import is_view
+from tofuse.ops.result_types import infer
 
 Rewrite = Union[Value, tuple[Op, ...]]  # noqa: UP007
 

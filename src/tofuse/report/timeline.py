@@ -9,7 +9,7 @@ from tofuse.ir.graph import Value
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Release, Step, View
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.plan.verify import makes
-from tofuse.ops.lent import lender
+from tofuse.ops.aten_aliases import lender
 from tofuse.report.measured import step_regions
 from tofuse.report.program import Program, short_name, variable
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tofuse.cost.work import WORK_PER_THREAD
 from tofuse.ir.dims import evaluate
-from tofuse.ops.work import WORK_PER_THREAD
 from tofuse.runtime.launch import Entry, Launcher, workspace
 
 TASKS = 8  # shares a thread gets at least, if there is enough work: the last to end is then near

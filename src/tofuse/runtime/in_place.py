@@ -9,7 +9,7 @@ from dataclasses import replace
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Allocate, Call, Launch, Step, View
 from tofuse.ir.plan.verify import base_of, makes, reads
-from tofuse.ops.lent import lender
+from tofuse.ops.aten_aliases import lender
 
 ADDING = frozenset(("aten.addmm.out", "aten.baddbmm.out", "aten.index_add.out"))
 Pairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers

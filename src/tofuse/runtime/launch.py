@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
+from tofuse.cost.work import kernel_work, threads_worth
 from tofuse.ir.dims import Dim, evaluate, hint, product, symbols_of
 from tofuse.ir.kernel import Kernel, Take
-from tofuse.ops.work import kernel_work, threads_worth
 
 Entry = Callable[[object], int]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tofuse.ir.dims import hint, product
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step
 from tofuse.ir.plan.verify import makes
-from tofuse.ops.lent import lender
+from tofuse.ops.aten_aliases import lender
 
 Timeline = tuple[tuple[str, int], ...]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from tofuse.ir.dims import hint, product
 from tofuse.ir.plan import Allocate, Launch, Plan, Release, Step, View
 from tofuse.ir.plan.verify import base_of, makes
-from tofuse.ops.lent import lender
+from tofuse.ops.aten_aliases import lender
 
 LATE_BYTES = 1 << 20  # of tensors that may live side by side, though one could follow the other
 

@@ -14,9 +14,9 @@ from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region, Strided
 from tofuse.ir.types import DType
+from tofuse.ops.f64_reference import widen
 from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import Pattern, opdef
-from tofuse.ops.widen import widen
 from tofuse.runtime.homes import KernelCall
 from tofuse.runtime.launch import Launcher
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tofuse.cost.work import WORK_PER_THREAD, kernel_work
 from tofuse.ir.dims import fixed, hint, known_multiple
 from tofuse.ir.interleave import is_spaced
 from tofuse.ir.kernel import (
@@ -23,7 +24,6 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
-from tofuse.ops.work import WORK_PER_THREAD, kernel_work
 from tofuse.schedule.at_once import vectors_at_once
 
 STRIP = 4096  # elements a task of a flat loop; a few microseconds of work, or fewer elements

@@ -23,7 +23,7 @@ from tofuse.ir.dims import evaluate
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.tile import GpuTarget
-from tofuse.ops.kernel_verify import verify
+from tofuse.ops.check_kernel import verify
 from tofuse.passes import run_passes
 from tofuse.schedule import tiling
 from tofuse.schedule.legal import Unschedulable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.backends.llvm.text import Function, literal, vector
 from tofuse.ir.types import DType
-from tofuse.ops.quarters import FORMATS, INFINITE, NAN
+from tofuse.ops.fp8 import FORMATS, INFINITE, NAN
 
 
 def encoded(f: Function, x: str, dtype: DType, lanes: int) -> str:

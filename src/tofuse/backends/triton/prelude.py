@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from tofuse.ir.types import DType
+from tofuse.ops.fp8 import FORMATS
 from tofuse.ops.philox import MULTIPLIERS, ROUNDS, WEYL
-from tofuse.ops.quarters import FORMATS
 
 IMPORTS = """\
 import triton

@@ -7,9 +7,19 @@ from dataclasses import dataclass, field
 
 from tofuse.errors import ParseError
 from tofuse.ir.dims import Dim, parse_dim
-from tofuse.ir.graph.data import Graph, Loc, Op, Value
+from tofuse.ir.graph import (
+    Graph,
+    Loc,
+    Op,
+    Value,
+)
 from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.region.data import Partition, Region, Strided, Verdict
+from tofuse.ir.region import (
+    Partition,
+    Region,
+    Strided,
+    Verdict,
+)
 
 
 def parse_partition(text: str) -> Partition:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from tofuse.ir.dims import show_dim
-from tofuse.ir.graph.data import Graph
+from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
-from tofuse.ir.region.data import Partition, Region, Strided, Verdict
+from tofuse.ir.region import (
+    Partition,
+    Region,
+    Strided,
+    Verdict,
+)
 
 
 def show_partition(part: Partition) -> str:

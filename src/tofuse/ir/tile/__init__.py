@@ -1,6 +1,6 @@
 """TileProgram: a kernel as GPU programs, each of which computes blocks of groups of axes."""
 
-from tofuse.ir.tile.data import (
+from tofuse.ir.tile import (
     Binary,
     GpuTarget,
     Partial,

@@ -6,7 +6,7 @@ from tofuse.errors import VerifyError
 from tofuse.ir.graph import Graph, Op
 from tofuse.ir.graph.verify import op_error, verify_graph
 from tofuse.ir.types import TensorType
-from tofuse.ops.shapes import infer
+from tofuse.ops.result_types import infer
 from tofuse.ops.table import OPS, Pattern
 
 
