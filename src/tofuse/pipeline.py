@@ -35,8 +35,8 @@ from tofuse.ir.schedule import Schedule, Target
 from tofuse.judge import Judge, gpu_misfit
 from tofuse.ops.check_graph import verify as verify_graph
 from tofuse.passes import run_passes
-from tofuse.passes.near_misses import near_misses
-from tofuse.passes.own_results import own_results
+from tofuse.passes.batch.remarks import near_misses
+from tofuse.passes.unalias_outputs import own_results
 from tofuse.programs import Programs
 from tofuse.recorded import Recorded
 from tofuse.report.model import (

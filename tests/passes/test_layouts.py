@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import tofuse
 from tests.support.eager import assert_as_eager
 from tofuse.ir.graph import Value
-from tofuse.passes.layouts import layouts
+from tofuse.passes.propagate_strides import layouts
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

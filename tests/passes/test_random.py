@@ -20,12 +20,12 @@ from tofuse.ir.types import TensorType
 from tofuse.ops.check_graph import verify
 from tofuse.ops.reference import run_graph
 from tofuse.passes import run_passes
-from tofuse.passes.batch_branches import batch_branches
+from tofuse.passes.batch.batch_branches import batch_branches
+from tofuse.passes.canonicalize_views import views
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
 from tofuse.passes.fold_constants import fold_constants
 from tofuse.passes.simplify import simplify
-from tofuse.passes.views import views
 
 Pass = Callable[[Graph], Graph]
 EXACT: tuple[Pass, ...] = (dead_code, fold_constants, simplify, views, cse, run_passes)

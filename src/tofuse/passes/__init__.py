@@ -1,17 +1,17 @@
 """Graph to Graph, one file a pass."""
 
 from tofuse.ir.graph import Graph
-from tofuse.passes.batch_branches import batch_branches
-from tofuse.passes.closed_sums import closed_sums
+from tofuse.passes.batch.batch_branches import batch_branches
+from tofuse.passes.canonicalize_views import views
+from tofuse.passes.closed_form_reductions import closed_sums
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
 from tofuse.passes.fold_constants import fold_constants
-from tofuse.passes.join_pads import join_pads
-from tofuse.passes.layouts import layouts
+from tofuse.passes.hoist_gather import sink_takes
+from tofuse.passes.matvec import thin_matmul
+from tofuse.passes.pad_add_to_concat import join_pads
+from tofuse.passes.propagate_strides import layouts
 from tofuse.passes.simplify import simplify
-from tofuse.passes.sink_takes import sink_takes
-from tofuse.passes.thin_matmul import thin_matmul
-from tofuse.passes.views import views
 
 __all__ = ["GRAPH_PASSES", "run_passes"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.ir.dims import product
 from tofuse.ir.graph import Graph, Op, Operand, Scalar, Value
 from tofuse.ops.table import BINARY
-from tofuse.passes.constants import (
+from tofuse.passes.constant_arithmetic import (
     EVALUATED,
     Number,
     as_element,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tofuse.ir.dims import contiguous_strides
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ops.table import OPS, Pattern
-from tofuse.passes.branches import (
+from tofuse.passes.batch.branch_match import (
     Branches,
     Bundle,
     Packed,
@@ -18,9 +18,9 @@ from tofuse.passes.branches import (
     candidates,
     closed,
 )
-from tofuse.passes.order import in_order
+from tofuse.passes.batch.branch_runs import nest_runs
 from tofuse.passes.rewrite import Sweep, exposed
-from tofuse.passes.runs import nest_runs
+from tofuse.passes.toposort import in_order
 
 Attrs = dict[str, Attr]
 

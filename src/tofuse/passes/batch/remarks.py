@@ -8,9 +8,9 @@ from tofuse.ir.dims import show_dim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.region import Verdict
 from tofuse.ops.table import OPS, Pattern
-from tofuse.passes.branches import STEPS, Branches, refusal
+from tofuse.passes.batch.branch_match import STEPS, Branches, refusal
+from tofuse.passes.batch.branch_runs import Run, matching_runs
 from tofuse.passes.rewrite import VIEWS
-from tofuse.passes.runs import Run, matching_runs
 
 
 def near_misses(before: Graph, after: Graph) -> tuple[Verdict, ...]:

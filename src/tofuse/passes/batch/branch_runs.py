@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.passes.branches import Branches, Step
+from tofuse.passes.batch.branch_match import Branches, Step
 from tofuse.passes.rewrite import Sweep
 
 Run = tuple[int, int]  # the first branch, and the one after the last
