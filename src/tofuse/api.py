@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
-from tofuse.backends.aten.region import graph_runner
+from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.backends.llvm.load import host_target
 from tofuse.capture.aot import Backend, CompileGraph, aot_backend
 from tofuse.capture.breaks import heard_breaks

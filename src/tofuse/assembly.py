@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tofuse.backends.aten.region import executor_runner, region_runner
-from tofuse.backends.llvm.driver import DRIVER
+from tofuse.backends.aten.run_ops import executor_runner, region_runner
 from tofuse.backends.llvm.emit import part_names
 from tofuse.backends.llvm.load import load, load_text
+from tofuse.backends.llvm.parallel_driver import DRIVER
 from tofuse.backends.triton.emit import parameters
 from tofuse.backends.triton.load import Launch as TritonLaunch
 from tofuse.backends.triton.load import load as load_triton

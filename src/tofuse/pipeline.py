@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from tofuse.assembly import Assembled, assemble
-from tofuse.backends.aten.region import graph_runner
+from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.backends.llvm.load import bind_functions, host_target
 from tofuse.building import Built, build_region
 from tofuse.capture.claims import Claims, nobody

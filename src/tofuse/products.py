@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.backends.llvm.code import Kept
 from tofuse.backends.llvm.load import load_text
-from tofuse.backends.llvm.matmul.driver import COLUMNS, SLABS, WORDS, driver_text
-from tofuse.backends.llvm.matmul.lanes import LANES
-from tofuse.backends.llvm.matmul.micro import micro_text
+from tofuse.backends.llvm.machine_code import Kept
+from tofuse.backends.llvm.matmul.blocked_loops import (
+    COLUMNS,
+    SLABS,
+    WORDS,
+    driver_text,
+)
+from tofuse.backends.llvm.matmul.masked_vectors import LANES
+from tofuse.backends.llvm.matmul.microkernel import micro_text
 from tofuse.backends.llvm.matmul.pack import (
     DEPTH,
     WIDTH,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from tofuse.backends.llvm.code import host_features
 from tofuse.backends.llvm.load import host_target
+from tofuse.backends.llvm.machine_code import host_features
 from tofuse.capture.gradients import Gradients
 from tofuse.capture.lean import Form
 from tofuse.capture.lean import Run as Lists

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.code import Kept
-from tofuse.backends.llvm.driver import DRIVER
 from tofuse.backends.llvm.load import address, bind_functions, bind_threads, load, load_digest
+from tofuse.backends.llvm.machine_code import Kept
+from tofuse.backends.llvm.parallel_driver import DRIVER
 from tofuse.config import Config
 from tofuse.ir.plan import Plan
 from tofuse.runtime.execute import Run, Tensor, load_plan

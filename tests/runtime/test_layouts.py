@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.peak import peak_bytes
-from tofuse.backends.aten.region import graph_runner
+from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.runtime.execute import _relay
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.support.numbers import TORCH_DTYPES
-from tofuse.backends.interp.run import run_kernel
+from tofuse.backends.interp.interpreter import run_kernel
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.load import Entry, bind_functions, bind_threads, host_target, load
 from tofuse.fusion.coalesce import coalesce

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from tofuse.backends.llvm import code
-from tofuse.backends.llvm.code import code_of
+from tofuse.backends.llvm.machine_code import code_of
 from tofuse.errors import CompileError
 from tofuse.runtime.store import Store
 
@@ -49,10 +48,10 @@ def refused(monkeypatch):
     """From now on LLVM is not to be asked."""
 
     def refuse() -> None:
-        def compiles(text: str) -> code.Code:
+        def compiles(text: str) -> machine_code.Code:
             raise AssertionError("compiled again")
 
-        monkeypatch.setattr(code, "_compile", compiles)
+        monkeypatch.setattr(machine_code, "_compile", compiles)
 
     return refuse
 
@@ -74,14 +73,14 @@ def test_code_made_otherwise_is_another(tmp_path, refused, monkeypatch, change):
     if change == "version":
         monkeypatch.setattr("llvmlite.__version__", "0.0")
     elif change == "processor":
-        monkeypatch.setattr(code, "host_features", lambda: "+none")
+        monkeypatch.setattr(machine_code, "host_features", lambda: "+none")
     else:
-        monkeypatch.setattr(code, "PASSES", code.PASSES[:3])
-    code._how.cache_clear()
+        monkeypatch.setattr(machine_code, "PASSES", machine_code.PASSES[:3])
+    machine_code._how.cache_clear()
     refused()
     with pytest.raises(AssertionError, match="again"):
         code_of(TEXT, Store(tmp_path))
-    code._how.cache_clear()
+    machine_code._how.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"called": 3}', '{"called": [], "image": "?"}'])

@@ -5,7 +5,7 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
-from tofuse.backends.llvm.rows import AT_ONCE, rows_at_once
+from tofuse.backends.llvm.unroll_rows import AT_ONCE, rows_at_once
 from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
 from tofuse.schedule.nest import build_nest

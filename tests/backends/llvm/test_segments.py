@@ -5,7 +5,7 @@ import torch
 
 from tests.support.kernels import judge, kernel, run_llvm, schedules
 from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.segments import Segment, segments
+from tofuse.backends.llvm.index_set_split import Segment, segments
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule

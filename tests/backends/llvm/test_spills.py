@@ -5,7 +5,7 @@ import re
 import torch
 
 import tofuse
-from tofuse.backends.llvm.code import assembly
+from tofuse.backends.llvm.machine_code import assembly
 
 
 def many_functions(x):

@@ -7,19 +7,19 @@ from contextlib import contextmanager
 
 from typing_extensions import assert_never
 
-from tofuse.backends.llvm.arrays import (
+from tofuse.backends.llvm.index_set_split import MOST_STATEMENTS, between, segments
+from tofuse.backends.llvm.peel import elements_before, to_align
+from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
+from tofuse.backends.llvm.register_transpose import find_tile, is_whole, turned
+from tofuse.backends.llvm.registers import Frame, Register, tail_masks
+from tofuse.backends.llvm.scratch_accumulators import (
     added_up,
     clear_array,
     fold_into_array,
     fold_stages,
     update_array,
 )
-from tofuse.backends.llvm.chains import Chains
-from tofuse.backends.llvm.peel import elements_before, to_align
-from tofuse.backends.llvm.reduce import Cell, finish, fold_into, new_cell, update
-from tofuse.backends.llvm.registers import Frame, Register, tail_masks
-from tofuse.backends.llvm.rows import Rows, rows_at_once
-from tofuse.backends.llvm.segments import MOST_STATEMENTS, between, segments
+from tofuse.backends.llvm.staged_accumulators import Chains
 from tofuse.backends.llvm.statements import (
     emit_ahead,
     emit_compute,
@@ -30,7 +30,7 @@ from tofuse.backends.llvm.statements import (
     emit_take,
     emit_uniform,
 )
-from tofuse.backends.llvm.tiles import find_tile, is_whole, turned
+from tofuse.backends.llvm.unroll_rows import Rows, rows_at_once
 from tofuse.ir.dims import Dim, known_multiple
 from tofuse.ir.interleave import groups
 from tofuse.ir.kernel import (

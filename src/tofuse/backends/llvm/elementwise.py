@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.quarters import rounded
-from tofuse.backends.llvm.text import REGISTER, Function, literal, vector
+from tofuse.backends.llvm.fp8_convert import rounded
+from tofuse.backends.llvm.ir_text import (
+    REGISTER,
+    Function,
+    literal,
+    vector,
+)
 from tofuse.backends.llvm.vector_math import LIBRARY, MATH, math_symbol
 from tofuse.errors import CompileError
 from tofuse.ir.types import DType

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.arrays import combine_threads, fold_stages, store_partial
 from tofuse.backends.llvm.body import Body
+from tofuse.backends.llvm.ir_text import VECTORS_ON_STACK, Function
 from tofuse.backends.llvm.random import store_keys
 from tofuse.backends.llvm.registers import Frame
-from tofuse.backends.llvm.text import VECTORS_ON_STACK, Function
+from tofuse.backends.llvm.scratch_accumulators import combine_threads, fold_stages, store_partial
 from tofuse.backends.llvm.vector_math import LIBRARY, library_definition, math_definitions
 from tofuse.ir.nest import Nest, Phase
 

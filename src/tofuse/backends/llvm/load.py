@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.binding as llvm
 
-from tofuse.backends.llvm.code import Code, Kept, code_of, digest, kept_code, new_machine
+from tofuse.backends.llvm.machine_code import (
+    Code,
+    Kept,
+    code_of,
+    digest,
+    kept_code,
+    new_machine,
+)
 from tofuse.backends.llvm.vector_math import LIBRARY, PREFIX, library_symbols
 from tofuse.errors import CompileError
 from tofuse.ir.schedule import Target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.text import Function, literal, vector
+from tofuse.backends.llvm.ir_text import Function, literal, vector
 from tofuse.ir.types import DType
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

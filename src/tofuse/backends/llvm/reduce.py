@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.elementwise import Shape, emit_accumulation, emit_elementwise
+from tofuse.backends.llvm.ir_text import REGISTER, literal, vector
 from tofuse.backends.llvm.registers import Frame
-from tofuse.backends.llvm.text import REGISTER, literal, vector
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.types import DType
 

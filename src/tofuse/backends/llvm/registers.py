@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.backends.llvm.elementwise import bf16_bits
-from tofuse.backends.llvm.quarters import narrowed, widened
+from tofuse.backends.llvm.fp8_convert import narrowed, widened
+from tofuse.backends.llvm.ir_text import (
+    MEMORY,
+    REGISTER,
+    Function,
+    literal,
+    vector,
+)
 from tofuse.backends.llvm.random import splat
-from tofuse.backends.llvm.rows import Rows
-from tofuse.backends.llvm.text import MEMORY, REGISTER, Function, literal, vector
+from tofuse.backends.llvm.unroll_rows import Rows
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import Access

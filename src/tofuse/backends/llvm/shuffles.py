@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.text import Function
+from tofuse.backends.llvm.ir_text import Function
 
 
 def transpose(f: Function, parts: Sequence[str], kind: str) -> list[str]:

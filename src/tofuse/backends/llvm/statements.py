@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.backends.llvm.elementwise import Shape, emit_elementwise
+from tofuse.backends.llvm.ir_text import REGISTER, literal, vector
 from tofuse.backends.llvm.peel import is_aligned
 from tofuse.backends.llvm.random import (
     KEY_WORDS,
@@ -14,10 +15,9 @@ from tofuse.backends.llvm.random import (
     splat,
     uniform_from_bits,
 )
+from tofuse.backends.llvm.register_transpose import turned_element
 from tofuse.backends.llvm.registers import Frame, fetch, register
-from tofuse.backends.llvm.spaced import load_group, load_spaced, store_group
-from tofuse.backends.llvm.text import REGISTER, literal, vector
-from tofuse.backends.llvm.tiles import turned_element
+from tofuse.backends.llvm.strided_access import load_group, load_spaced, store_group
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.interleave import is_spaced
 from tofuse.ir.kernel import Compute, Inside, Iota, Load, Store, Take, Uniform

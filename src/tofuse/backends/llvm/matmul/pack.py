@@ -6,7 +6,8 @@ many lines as the kernel takes at once, and lines that the block does not have a
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.matmul.lanes import (
+from tofuse.backends.llvm.ir_text import VECTORS_ON_STACK, Function
+from tofuse.backends.llvm.matmul.masked_vectors import (
     FLOATS,
     LANES,
     below,
@@ -17,7 +18,6 @@ from tofuse.backends.llvm.matmul.lanes import (
     store,
 )
 from tofuse.backends.llvm.shuffles import transpose
-from tofuse.backends.llvm.text import VECTORS_ON_STACK, Function
 
 WIDTH = 2 * LANES  # columns of B in a slab
 DEPTH = 256

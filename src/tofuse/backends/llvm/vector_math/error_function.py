@@ -6,8 +6,8 @@ erfc a = e^(-a^2) q(t) / (1 + 2 a) with t = (a - K) / (a + K) maps all a >= 0 to
 Polynomials are minimax (Remez exchange in 220-bit arithmetic), then rounded to the format.
 """
 
-from tofuse.backends.llvm.vector_math.builder import Builder, Value
 from tofuse.backends.llvm.vector_math.exponential import exp
+from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
 
 
 def erf(b: Builder, x: Value) -> Value:

@@ -8,7 +8,7 @@ are minimax (Remez exchange in 220-bit arithmetic), then rounded to the format.
 import math
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.vector_math.builder import Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
 
 LOG2_E = 1.4426950408889634
 

@@ -8,7 +8,7 @@ Polynomials are minimax (Remez exchange in 220-bit arithmetic), then rounded to 
 
 import math
 
-from tofuse.backends.llvm.vector_math.builder import Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
 
 
 def asin(b: Builder, x: Value) -> Value:

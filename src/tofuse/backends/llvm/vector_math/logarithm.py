@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.vector_math.builder import Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
 
 
 @dataclass(frozen=True)

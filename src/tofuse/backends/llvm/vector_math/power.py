@@ -2,9 +2,9 @@
 
 import math
 
-from tofuse.backends.llvm.vector_math.builder import Builder, Value
 from tofuse.backends.llvm.vector_math.exponential import TABLES as EXP_TABLES
 from tofuse.backends.llvm.vector_math.exponential import nearest, scale
+from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
 from tofuse.backends.llvm.vector_math.logarithm import is_normal, split, split_normal
 
 Pair = tuple[Value, Value]

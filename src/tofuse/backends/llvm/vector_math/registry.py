@@ -12,7 +12,7 @@ from tofuse.backends.llvm.vector_math import (
     remainder,
     trigonometric,
 )
-from tofuse.backends.llvm.vector_math.builder import FORMATS, Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import FORMATS, Builder, Value
 
 
 @dataclass(frozen=True)

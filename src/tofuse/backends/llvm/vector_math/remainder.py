@@ -8,7 +8,7 @@ a quotient that is larger) is left to the C library, under a branch.
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.vector_math.builder import Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
 
 LIMIT = {"float": 2.0**22, "double": 2.0**51}
 

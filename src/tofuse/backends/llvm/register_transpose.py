@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tofuse.backends.llvm.ir_text import REGISTER, vector
 from tofuse.backends.llvm.registers import Frame, Tile, fetch, register
 from tofuse.backends.llvm.shuffles import transpose
-from tofuse.backends.llvm.text import REGISTER, vector
 from tofuse.ir.dims import hint
 from tofuse.ir.kernel import Affine, Load, Stmt, Store, affine
 from tofuse.ir.nest import Do, For, Nest

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
-from tofuse.backends.llvm.arrays import fold_array
 from tofuse.backends.llvm.reduce import Cell, fold_stage
 from tofuse.backends.llvm.registers import Frame
+from tofuse.backends.llvm.scratch_accumulators import fold_array
 from tofuse.ir.dims import Dim, fixed
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.nest import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.matmul.micro import ADDED, BIASED
+from tofuse.backends.llvm.ir_text import Function
+from tofuse.backends.llvm.matmul.microkernel import ADDED, BIASED
 from tofuse.backends.llvm.matmul.pack import DEPTH, WIDTH
-from tofuse.backends.llvm.text import Function
 
 SLABS = 16  # of A in a block: with the slab of B that is in use, half of a core's L2 cache
 COLUMNS = 512  # of B in a panel

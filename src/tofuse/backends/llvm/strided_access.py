@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tofuse.backends.llvm.ir_text import MEMORY, literal, vector
 from tofuse.backends.llvm.registers import Frame, register
 from tofuse.backends.llvm.shuffles import join, part, pick
-from tofuse.backends.llvm.text import MEMORY, literal, vector
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.interleave import Access
 from tofuse.ir.kernel import Affine, Load, Store

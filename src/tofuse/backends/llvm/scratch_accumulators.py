@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tofuse.backends.llvm.ir_text import REGISTER, literal, vector
 from tofuse.backends.llvm.reduce import Cell, better_of, combine, finish, identity
 from tofuse.backends.llvm.registers import Frame
-from tofuse.backends.llvm.text import REGISTER, literal, vector
 from tofuse.ir.dims import hint
 from tofuse.ir.kernel import Affine, Reduce
 from tofuse.ir.nest import Accumulate, Scratch

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tofuse.backends.llvm.text import Function
+from tofuse.backends.llvm.ir_text import Function
 from tofuse.ir.kernel import Inside, Load
 from tofuse.ir.nest import Do, Node
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.matmul.lanes import (
+from tofuse.backends.llvm.ir_text import VECTORS_ON_STACK, Function
+from tofuse.backends.llvm.matmul.masked_vectors import (
     FLOATS,
     LANES,
     MASK,
@@ -15,7 +16,6 @@ from tofuse.backends.llvm.matmul.lanes import (
     store,
 )
 from tofuse.backends.llvm.matmul.pack import WIDTH, slab_strides
-from tofuse.backends.llvm.text import VECTORS_ON_STACK, Function
 
 ADDED, BIASED = 1, 2  # bits of what the kernel is told: C holds a sum already; the bias comes too
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.text import Function, literal, vector
+from tofuse.backends.llvm.ir_text import Function, literal, vector
 from tofuse.ir.types import DType
 from tofuse.ops.fp8 import FORMATS, INFINITE, NAN
 

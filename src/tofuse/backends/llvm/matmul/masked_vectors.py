@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.text import Function
+from tofuse.backends.llvm.ir_text import Function
 
 LANES = 16
 FLOATS = f"<{LANES} x float>"
