@@ -20,8 +20,8 @@ from tofuse.ir.graph.parse import parse_graph as parse
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.runtime.store import Store
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.variants import variants
 from tofuse.tuning import ATEN, FUSED, SPLIT, Choice, choose
 

@@ -45,7 +45,7 @@ from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.out_variants import out_variant as variant
 from tofuse.runtime.products import ProductLauncher
 from tofuse.runtime.verify import Checked, Inputs, save_inputs
-from tofuse.schedule.overwrite import overwrites
+from tofuse.schedule.alias_legality import overwrites
 from tofuse.tuning import ATEN, Choice
 
 Launch = Launcher | CudaLauncher | ProductLauncher

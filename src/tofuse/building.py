@@ -23,13 +23,13 @@ from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.ops.check_kernel import verify
 from tofuse.runtime.cuda import capability
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.legal import Unschedulable
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.build_tiles import build_tiles
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.kernel_dedup import share
+from tofuse.schedule.loop_orders import Unschedulable
 from tofuse.schedule.prefetch import with_prefetch
-from tofuse.schedule.share import share
-from tofuse.schedule.tile_nest import build_tiles
-from tofuse.schedule.write_out import write_out
+from tofuse.schedule.unroll_axes import write_out
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ from tofuse.fusion.cost import Cost, loss, nest_cost
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.legal import Unschedulable
-from tofuse.schedule.nest import build_nest
-from tofuse.schedule.tile_nest import build_tiles
-from tofuse.schedule.write_out import write_out
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.build_tiles import build_tiles
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.loop_orders import Unschedulable
+from tofuse.schedule.unroll_axes import write_out
 
 
 @dataclass(eq=False)

@@ -58,7 +58,7 @@ from tofuse.runtime.launch import find_vector_library, thread_count
 from tofuse.runtime.layouts import ByLayout
 from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.together import launch_count, sharing
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.variants import variants
 from tofuse.tuning import Choice, Workshop, as_chosen, tune
 

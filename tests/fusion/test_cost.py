@@ -11,8 +11,8 @@ from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 
 
 def cost(k: Kernel, threads: int = 1, lanes: int = 16) -> Cost:

@@ -20,7 +20,7 @@ from tofuse.nvfuser import DataType, FusionDefinition
 from tofuse.ops.check_graph import verify
 from tofuse.passes import run_passes
 from tofuse.pipeline import gpu_misfit
-from tofuse.schedule.tile_nest import build_tiles
+from tofuse.schedule.build_tiles import build_tiles
 
 
 def cut(graph: Graph) -> Partition:

@@ -27,11 +27,11 @@ from tofuse.ir.types import DType
 from tofuse.ops.check_kernel import verify
 from tofuse.ops.reference import run_graph
 from tofuse.passes import run_passes
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.legal import Unschedulable
-from tofuse.schedule.nest import build_nest
-from tofuse.schedule.overwrite import overwrites
-from tofuse.schedule.write_out import write_out
+from tofuse.schedule.alias_legality import overwrites
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.loop_orders import Unschedulable
+from tofuse.schedule.unroll_axes import write_out
 
 EXAMPLES = 120
 ROUNDS = {"sum", "pow"}  # two ways to compute these differ in the last bit, or in a zero's sign

@@ -12,8 +12,8 @@ from tofuse.ir.plan import show_step
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.schedule import parse_schedule
 from tofuse.runtime.in_place import in_place
-from tofuse.schedule.nest import build_nest
-from tofuse.schedule.overwrite import overwrites
+from tofuse.schedule.alias_legality import overwrites
+from tofuse.schedule.build_nest import build_nest
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

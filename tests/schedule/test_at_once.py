@@ -2,8 +2,8 @@
 
 from tests.support.kernels import TARGET, kernel
 from tofuse.ir.kernel import iteration_axes
-from tofuse.schedule.at_once import vectors_at_once
-from tofuse.schedule.choose import choose_schedule
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.unroll import vectors_at_once
 
 
 def text(lines: list[str], stored: str) -> str:

@@ -11,9 +11,9 @@ from tofuse.ir.dims import evaluate
 from tofuse.ir.kernel import Affine, Inside, Kernel, Load, Store, Take, Uniform, show_kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.legal import Unschedulable
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.loop_orders import Unschedulable
 
 CASES = read_cases(Path(__file__).parent / "nest.txt")
 SIZES = {"s0": 5, "s1": 37}

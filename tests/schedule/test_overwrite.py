@@ -4,9 +4,9 @@ import pytest
 
 from tests.support.kernels import kernel as parsed
 from tofuse.ir.schedule import Target, parse_schedule
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
-from tofuse.schedule.overwrite import overwritable
+from tofuse.schedule.alias_legality import overwritable
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 
 HEAD = "kernel k(x0: in f32, x1: in f32, y2: out f32) over"
 FLAT = (

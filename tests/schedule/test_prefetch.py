@@ -7,8 +7,8 @@ from tests.support.kernels import run_nest
 from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Target, parse_schedule
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.prefetch import with_prefetch
 
 

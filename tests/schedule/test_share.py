@@ -7,9 +7,9 @@ from tests.support.kernels import judge, run_nest
 from tofuse.ir.dims import evaluate, symbol
 from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.schedule import Target
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
-from tofuse.schedule.share import share
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.kernel_dedup import share
 
 FLAT = """kernel {name}(x0: in f32, y1: out f32) over i0:{n} {{
   v0 = load x0[i0] : f32

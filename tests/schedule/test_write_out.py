@@ -10,9 +10,9 @@ from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import filled, judge, kernel, run_nest
 from tofuse.ir.schedule import Target
 from tofuse.ops.check_kernel import verify
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
-from tofuse.schedule.write_out import write_out
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.unroll_axes import write_out
 
 CASES = read_cases(Path(__file__).parent / "write_out.txt")
 SIZES = {"s0": 37}

@@ -22,8 +22,8 @@ from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.ops.check_kernel import verify
 from tofuse.runtime.launch import find_openmp, find_vector_library
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 
 Buffers = dict[str, torch.Tensor]
 GUARD = 64  # bytes of a pattern around every output, which nothing may write to

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tofuse.ir.dims import fixed, hint, product
 from tofuse.ir.kernel import Affine, Compute, Kernel, Load, Reduce, Store, Take, iteration_axes
 from tofuse.ir.tile import GpuTarget, Tile, Tiling
-from tofuse.schedule.legal import Unschedulable
+from tofuse.schedule.loop_orders import Unschedulable
 
 FLAT = 1024  # elements of a program without reductions: 8 a thread, two 16-byte accesses of floats
 SQUARE = 64  # the side of a tile that is read along one side and written along the other

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.schedule import Loop, Schedule
-from tofuse.schedule.legal import Unschedulable
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.loop_orders import Unschedulable
 
 STRIPS = (1024, 4096, 16384)
 MOST_UNROLLED = 8

@@ -12,9 +12,9 @@ from tofuse.backends.llvm.emit import emit
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ops.philox import uniform
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.legal import Unschedulable
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.loop_orders import Unschedulable
 
 GENERATOR = torch.Generator().manual_seed(11)
 

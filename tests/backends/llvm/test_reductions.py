@@ -14,8 +14,8 @@ from tofuse.ir.dims import contiguous_strides
 from tofuse.ir.kernel import Kernel, affine, iteration_axes
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
-from tofuse.schedule.legal import Unschedulable
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.loop_orders import Unschedulable
 
 FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
 INTS = (DType.I64, DType.I32, DType.I16, DType.U8)

@@ -8,7 +8,7 @@ from tests.support.kernels import kernel
 from tofuse.backends.llvm.unroll_rows import AT_ONCE, rows_at_once
 from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 PROGRAMS = {

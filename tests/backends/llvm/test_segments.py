@@ -9,7 +9,7 @@ from tofuse.backends.llvm.index_set_split import Segment, segments
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
 
 
 def cat(rows: int, first: int, second: int) -> Kernel:

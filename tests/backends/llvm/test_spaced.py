@@ -7,8 +7,8 @@ from tests.support.kernels import kernel, run_nest
 from tofuse.backends.llvm.emit import emit
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Target
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 
 TYPES = {
     **{"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "f64": torch.float64},

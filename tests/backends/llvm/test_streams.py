@@ -6,8 +6,8 @@ import torch
 from tests.support.kernels import filled, judge, kernel, plain, run_llvm
 from tofuse.backends.llvm.emit import emit
 from tofuse.ir.schedule import Loop, Schedule, Target
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 
 GENERATOR = torch.Generator().manual_seed(12)
 

@@ -8,8 +8,8 @@ from tofuse.backends.llvm.emit import emit
 from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Target
-from tofuse.schedule.choose import choose_schedule
-from tofuse.schedule.nest import build_nest
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64, "i64": torch.int64}
 

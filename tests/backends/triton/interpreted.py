@@ -26,8 +26,8 @@ from tofuse.ir.tile import GpuTarget
 from tofuse.ops.check_kernel import verify
 from tofuse.passes import run_passes
 from tofuse.schedule import tiling
-from tofuse.schedule.legal import Unschedulable
-from tofuse.schedule.tile_nest import build_tiles
+from tofuse.schedule.build_tiles import build_tiles
+from tofuse.schedule.loop_orders import Unschedulable
 
 CASES = read_cases(Path(__file__).parents[2] / "schedule" / "tiles.txt")
 SIZES = {"s0": 5, "s1": 37}

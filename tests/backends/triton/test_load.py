@@ -10,7 +10,7 @@ from tofuse.backends.triton.emit import emit, parameters
 from tofuse.backends.triton.load import Launch, load
 from tofuse.errors import CompileError
 from tofuse.ir.tile import Binary, GpuTarget
-from tofuse.schedule.tile_nest import build_tiles
+from tofuse.schedule.build_tiles import build_tiles
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"

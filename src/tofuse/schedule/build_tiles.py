@@ -32,7 +32,7 @@ from tofuse.ir.tile import (
     Workspace,
 )
 from tofuse.ir.types import DType
-from tofuse.schedule.legal import Unschedulable
+from tofuse.schedule.loop_orders import Unschedulable
 from tofuse.schedule.tiling import choose_tiling
 
 MOST_LAUNCHES = 8

@@ -24,7 +24,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
-from tofuse.schedule.at_once import vectors_at_once
+from tofuse.schedule.unroll import vectors_at_once
 
 STRIP = 4096  # elements a task of a flat loop; a few microseconds of work, or fewer elements
 FEWEST = 64

@@ -29,9 +29,15 @@ from tofuse.ir.nest import (
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.staged_sum import is_cut, stages, steps_of
 from tofuse.ir.types import DType
-from tofuse.schedule.again import Item, Kept, repeated_axes, statement_cost, unchanged
-from tofuse.schedule.legal import Unschedulable, check_loops
-from tofuse.schedule.liveness import drop_dead
+from tofuse.schedule.dead_statements import drop_dead
+from tofuse.schedule.loop_orders import Unschedulable, check_loops
+from tofuse.schedule.recompute import (
+    Item,
+    Kept,
+    repeated_axes,
+    statement_cost,
+    unchanged,
+)
 
 RECOMPUTE_COST = 3.0  # additions a value may cost and still be computed again, not kept
 LARGE_RECOMPUTE_COST = 40.0  # the same where its row would not stay in the L2 cache
