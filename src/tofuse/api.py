@@ -31,9 +31,9 @@ from tofuse.errors import OptionError, UnsupportedError
 from tofuse.executors import executors_of
 from tofuse.pipeline import Keep, claims_of, compile_graph, compile_laid, unheard
 from tofuse.programs import Programs, programs_of
-from tofuse.report.measured import measured
+from tofuse.report.measured_times import measured
 from tofuse.report.model import Calls, GraphReport, Limits, Report
-from tofuse.report.text import ReportText
+from tofuse.report.report_text import ReportText
 from tofuse.runtime.clock import Clock, machine_limits, now
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import thread_count

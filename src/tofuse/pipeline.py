@@ -50,7 +50,7 @@ from tofuse.report.model import (
     region_bytes,
     with_memory,
 )
-from tofuse.report.stages import Stages
+from tofuse.report.stage_log import Stages
 from tofuse.runtime.build import Signature, plan_timeline
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run

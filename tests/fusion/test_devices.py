@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from tofuse.backends.triton.emit import emit, parameters
-from tofuse.frontends.execute import capture
+from tofuse.frontends.execute_definition import capture
 from tofuse.fusion.coalesce import coalesce
 from tofuse.fusion.cost import Machine
 from tofuse.fusion.hosts import device_of, with_hosts

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tofuse.report.layout import LONGEST, Gaps, lay_out
+from tofuse.report.diagram_layout import LONGEST, Gaps, lay_out
 
 GAPS = Gaps(10, 20, 500)
 

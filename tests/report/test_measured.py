@@ -8,7 +8,7 @@ import torch
 import tofuse
 from tests.support.reported import block, block_arguments
 from tofuse.ir.plan.parse import parse_plan
-from tofuse.report.measured import step_regions
+from tofuse.report.measured_times import step_regions
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

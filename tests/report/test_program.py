@@ -7,8 +7,8 @@ import tofuse
 from tests.support.reported import block, block_arguments
 from tofuse.ir.region import Verdict
 from tofuse.report.advice import APART, advice, grouped
-from tofuse.report.picture import draw
-from tofuse.report.program import op_bytes, op_work, read_program
+from tofuse.report.diagram import draw
+from tofuse.report.program_view import op_bytes, op_work, read_program
 from tofuse.report.timeline import op_memory, plan_memory
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.browser import Browser, find_chromium
-from tofuse.report.text import ReportText
+from tofuse.report.report_text import ReportText
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "why-not-fused.md"

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
-from tofuse.report.text import ReportText
+from tofuse.report.report_text import ReportText
 
 
 def block(x, w, b, g):

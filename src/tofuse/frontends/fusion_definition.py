@@ -10,14 +10,14 @@ import torch
 
 from tofuse.config import make_config
 from tofuse.errors import DefinitionError
-from tofuse.frontends.execute import Executor, Variant
+from tofuse.frontends.definition_text import script, show_definition
+from tofuse.frontends.execute_definition import Executor, Variant
 from tofuse.frontends.inputs import Input
 from tofuse.frontends.inspection import Segment, compare, reference, segments_of
 from tofuse.frontends.recording import Recording
-from tofuse.frontends.text import script, show_definition
 from tofuse.ir.graph.print import show_graph
 from tofuse.report.model import GraphReport
-from tofuse.report.stages import Stages
+from tofuse.report.stage_log import Stages
 
 _numbers = itertools.count()
 

@@ -8,7 +8,7 @@ from typing import Union
 import torch
 
 from tofuse.errors import DefinitionError
-from tofuse.frontends.layouts import breach
+from tofuse.frontends.input_layouts import breach
 from tofuse.frontends.lowering import located
 from tofuse.frontends.program import DefineScalar, DefineTensor, DefineVector, Statement
 

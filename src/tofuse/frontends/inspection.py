@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tofuse.errors import VerifyError
-from tofuse.frontends.execute import Executor, Output
+from tofuse.frontends.execute_definition import Executor, Output
 from tofuse.frontends.inputs import Input
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Value

@@ -13,7 +13,7 @@ from tofuse.capture.builder import Builder
 from tofuse.capture.sizes import Sizes, Source
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, Typed, number_type, promote
-from tofuse.frontends.layouts import Layout
+from tofuse.frontends.input_layouts import Layout
 from tofuse.frontends.substitution import Substitution
 from tofuse.ir.dims import Dim, SymDim, product, show_dim, symbol, symbols_of
 from tofuse.ir.graph import Attr, Loc, Op, Scalar, Value

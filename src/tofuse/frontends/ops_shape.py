@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.layouts import ordered_strides
+from tofuse.frontends.input_layouts import ordered_strides
 from tofuse.frontends.lowering import Given, Item, Lowered, Lowering, Node, Number, Rule, show
 from tofuse.frontends.ops_pointwise import operand_of
 from tofuse.ir.dims import Dim, SymDim, exact_div, product, show_dim

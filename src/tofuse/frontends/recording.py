@@ -8,10 +8,15 @@ from collections.abc import Callable, Sequence
 import torch
 
 from tofuse.errors import DefinitionError
+from tofuse.frontends.caller_location import user_line
 from tofuse.frontends.datatypes import DataType, datatype, number_type
-from tofuse.frontends.define import Contiguity, as_strides, strided_input, tensor_input
+from tofuse.frontends.define_tensor import (
+    Contiguity,
+    as_strides,
+    strided_input,
+    tensor_input,
+)
 from tofuse.frontends.handles import HANDLES, Handle, Scalar, Tensor, Vector
-from tofuse.frontends.location import user_line
 from tofuse.frontends.lowering import Lowered, Lowering, Node, located
 from tofuse.frontends.program import (
     RULES,

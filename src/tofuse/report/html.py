@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tofuse.report.model import Report
-from tofuse.report.view import view_report
+from tofuse.report.page_data import view_report
 
 FOLDER = Path(__file__).parent / "page"
 SCRIPTS = ("base.js", "graph.js", "panel.js", "sections.js", "charts.js", "search.js", "main.js")

@@ -10,8 +10,8 @@ from tofuse.ir.plan import Allocate, Arena, Call, Launch, Release, Step, View
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.plan.verify import makes
 from tofuse.ops.aten_aliases import lender
-from tofuse.report.measured import step_regions
-from tofuse.report.program import Program, short_name, variable
+from tofuse.report.measured_times import step_regions
+from tofuse.report.program_view import Program, short_name, variable
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 
 from tofuse.ir.dims import show_dim
 from tofuse.ir.graph import Op
-from tofuse.report.layout import Gaps, Layout, Point, Size, lay_out
-from tofuse.report.program import Program, short_name
+from tofuse.report.diagram_layout import (
+    Gaps,
+    Layout,
+    Point,
+    Size,
+    lay_out,
+)
+from tofuse.report.program_view import Program, short_name
 
 INSIDE = Gaps(14, 22, 640)
 BETWEEN = Gaps(36, 48, 1800)

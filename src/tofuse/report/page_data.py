@@ -11,11 +11,23 @@ from tofuse.ir.dims import hint
 from tofuse.ir.graph import Loc, Op
 from tofuse.ir.graph.print import show_value_type
 from tofuse.report.advice import advice, grouped
+from tofuse.report.diagram import (
+    Box,
+    Picture,
+    draw,
+    op_shape,
+)
 from tofuse.report.model import GraphReport, KernelReport, Limits, RegionReport, Report
-from tofuse.report.picture import Box, Picture, draw, op_shape
-from tofuse.report.program import Program, op_bytes, op_name, op_work, read_program, short_name
+from tofuse.report.number_format import show_us
+from tofuse.report.program_view import (
+    Program,
+    op_bytes,
+    op_name,
+    op_work,
+    read_program,
+    short_name,
+)
 from tofuse.report.timeline import Moment, op_memory, plan_memory
-from tofuse.report.units import show_us
 
 
 @dataclass(frozen=True)

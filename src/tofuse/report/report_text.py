@@ -15,12 +15,12 @@ from rich.text import Text
 
 from tofuse.ir.graph import Loc
 from tofuse.report.advice import grouped
+from tofuse.report.chrome_trace import write_trace
 from tofuse.report.html import write_page
 from tofuse.report.model import GraphReport, RegionReport, Report
-from tofuse.report.program import Edge, Program, read_program
-from tofuse.report.trace import write_trace
-from tofuse.report.units import plural, show_bytes, show_us
-from tofuse.report.view import Comparison, comparisons
+from tofuse.report.number_format import plural, show_bytes, show_us
+from tofuse.report.page_data import Comparison, comparisons
+from tofuse.report.program_view import Edge, Program, read_program
 
 WIDTH = 110  # of the plain text; in a terminal, rich takes what there is
 MOST = 5  # pairs shown for one reason

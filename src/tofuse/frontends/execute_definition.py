@@ -14,8 +14,8 @@ from tofuse.capture.devices import DEVICES
 from tofuse.capture.sizes import Source
 from tofuse.config import Config
 from tofuse.errors import DefinitionError, UnsupportedError
+from tofuse.frontends.input_layouts import Layout, layout_of
 from tofuse.frontends.inputs import Flat, Input, Spec, flatten, specs
-from tofuse.frontends.layouts import Layout, layout_of
 from tofuse.frontends.lowering import Item, Lowering, Node
 from tofuse.frontends.program import AddOutput, Call, DefineTensor, Environment, Statement, lower
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of

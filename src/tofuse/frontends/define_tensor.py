@@ -8,7 +8,7 @@ import torch
 
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, datatype
-from tofuse.frontends.layouts import contiguity_of
+from tofuse.frontends.input_layouts import contiguity_of
 from tofuse.frontends.program import DefineTensor, Ref
 from tofuse.ir.graph import Loc
 

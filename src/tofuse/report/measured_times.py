@@ -9,7 +9,7 @@ from dataclasses import replace
 from tofuse.ir.plan import Call, Launch, Plan
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.report.model import GraphReport, Span
-from tofuse.report.program import variable
+from tofuse.report.program_view import variable
 
 
 def measured(
