@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tofuse.backends.llvm import machine_code
 from tofuse.backends.llvm.machine_code import code_of
 from tofuse.errors import CompileError
 from tofuse.runtime.store import Store

@@ -1,6 +1,6 @@
 """Graph: a straight-line, functional program over tensors, in SSA form and topological order."""
 
-from tofuse.ir.graph import (
+from tofuse.ir.graph.data import (
     Attr,
     Graph,
     Loc,

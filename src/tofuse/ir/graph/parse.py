@@ -7,7 +7,7 @@ import re
 
 from tofuse.errors import ParseError
 from tofuse.ir.dims import Dim, parse_dim
-from tofuse.ir.graph import Attr, Graph, Loc, Op, Operand, Scalar, Value
+from tofuse.ir.graph.data import Attr, Graph, Loc, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType, TensorType, parse_type
 
 

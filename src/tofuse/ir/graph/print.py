@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tofuse.ir.dims import show_dim
-from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
+from tofuse.ir.graph.data import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType, show_type
 
 

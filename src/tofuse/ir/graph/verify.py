@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import SymDim, symbols_of
-from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.graph.data import Graph, Op, Value
 from tofuse.ir.graph.print import show_op
 from tofuse.ir.types import DType
 

@@ -1,6 +1,6 @@
 """Kernel: one fused loop nest as statements over named axes, before any loop order is chosen."""
 
-from tofuse.ir.kernel import (
+from tofuse.ir.kernel.data import (
     Affine,
     Arg,
     Axis,

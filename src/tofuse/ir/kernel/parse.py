@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tofuse.errors import ParseError
 from tofuse.ir.dims import Dim, parse_dim, symbols_of
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import (
+from tofuse.ir.kernel.data import (
     Affine,
     Arg,
     Axis,

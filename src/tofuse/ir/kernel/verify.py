@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import (
+from tofuse.ir.kernel.data import (
     Affine,
     Buffer,
     Compute,

@@ -1,6 +1,6 @@
 """Nest: the statements of a kernel inside loops, with explicit accumulators and scratch rows."""
 
-from tofuse.ir.nest import (
+from tofuse.ir.nest.data import (
     Accumulate,
     Do,
     For,

@@ -1,6 +1,6 @@
 """Plan: the flat list of the steps of one call."""
 
-from tofuse.ir.plan import (
+from tofuse.ir.plan.data import (
     Allocate,
     Arena,
     Call,

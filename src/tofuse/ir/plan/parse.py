@@ -6,7 +6,7 @@ import re
 
 from tofuse.errors import ParseError
 from tofuse.ir.dims import Dim, parse_dim
-from tofuse.ir.plan import (
+from tofuse.ir.plan.data import (
     Allocate,
     Arena,
     Call,

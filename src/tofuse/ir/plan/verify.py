@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, parse_dim, symbols_of
-from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View, show_step
+from tofuse.ir.plan.data import Allocate, Arena, Call, Launch, Plan, Release, Step, View, show_step
 
 
 def verify_plan(plan: Plan) -> None:

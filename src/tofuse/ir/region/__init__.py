@@ -1,6 +1,6 @@
 """Partition: the regions of a graph, and a verdict for each edge."""
 
-from tofuse.ir.region import (
+from tofuse.ir.region.data import (
     PLACED,
     Partition,
     Region,

@@ -14,7 +14,7 @@ from tofuse.ir.graph import (
     Value,
 )
 from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.region import (
+from tofuse.ir.region.data import (
     Partition,
     Region,
     Strided,

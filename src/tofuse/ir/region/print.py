@@ -1,11 +1,11 @@
-"""The text of a partition: its graph, regions, places and verdicts. `ir.region.parse` reads it back."""
+"""The text of a partition: graph, regions, places, verdicts. `ir.region.parse` reads it back."""
 
 from __future__ import annotations
 
 from tofuse.ir.dims import show_dim
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
-from tofuse.ir.region import (
+from tofuse.ir.region.data import (
     Partition,
     Region,
     Strided,

@@ -1,6 +1,6 @@
 """TileProgram: a kernel as GPU programs, each of which computes blocks of groups of axes."""
 
-from tofuse.ir.tile import (
+from tofuse.ir.tile.data import (
     Binary,
     GpuTarget,
     Partial,
