@@ -25,7 +25,7 @@ from tofuse.ir.region.parse import parse_partition
 from tofuse.pipeline import compile_text
 from tofuse.report.model import GraphReport
 from tofuse.report.repro import region_graph
-from tofuse.runtime.samples import sample_tensors
+from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import fastest_us
 
 WIDTH = 120  # of the table where there is no terminal to ask

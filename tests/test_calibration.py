@@ -12,7 +12,9 @@ import torch
 import tofuse
 from tofuse import calibration
 from tofuse.backends.llvm.load import host_target
+from tofuse.cache.store import Store
 from tofuse.config import Config
+from tofuse.cost import machine_source
 from tofuse.cost.machine import (
     Machine,
     default_machine,
@@ -20,9 +22,7 @@ from tofuse.cost.machine import (
     show_machine,
 )
 from tofuse.errors import OptionError, ParseError
-from tofuse.runtime import machines
 from tofuse.runtime.launch import thread_count
-from tofuse.runtime.store import Store
 
 TARGET = host_target(thread_count())
 
@@ -30,7 +30,7 @@ TARGET = host_target(thread_count())
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
     """Nothing read from disk before counts."""
-    monkeypatch.setattr(machines, "_known", {})
+    monkeypatch.setattr(machine_source, "_known", {})
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def test_other_text_is_refused(text):
 
 def test_what_is_kept_is_found_by_another_process(tmp_path, measured):
     odd = replace(measured, launch_us=123.5)
-    machines.keep_machine(odd, TARGET, Config(cache_dir=tmp_path))
-    assert machines.measured_machine(TARGET, Config(cache_dir=tmp_path)).launch_us == 123.5
+    machine_source.keep_machine(odd, TARGET, Config(cache_dir=tmp_path))
+    assert machine_source.measured_machine(TARGET, Config(cache_dir=tmp_path)).launch_us == 123.5
     script = (
         f"import torch, tofuse; torch.set_num_threads({TARGET.threads}); "
         f"r = tofuse.explain(lambda x: x.sin() + 1, cache_dir={str(tmp_path)!r})(torch.randn(3)); "
@@ -113,19 +113,21 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["cut", "empty", "changed", "foreign", "binary"])
 def test_a_damaged_or_foreign_file_is_ignored(tmp_path, monkeypatch, how):
     config = Config(cache_dir=tmp_path)
-    machines.keep_machine(replace(Machine(), launch_us=7.25), TARGET, config)
+    machine_source.keep_machine(replace(Machine(), launch_us=7.25), TARGET, config)
     (path,) = tmp_path.rglob("*.json")
     damage(path, how)
-    monkeypatch.setattr(machines, "_known", {})
-    assert machines.measured_machine(TARGET, config) == machines.assumed_machine(TARGET, config)
-    assert not machines.is_measured(TARGET, config)
+    monkeypatch.setattr(machine_source, "_known", {})
+    assert machine_source.measured_machine(TARGET, config) == machine_source.assumed_machine(
+        TARGET, config
+    )
+    assert not machine_source.is_measured(TARGET, config)
 
 
 def test_a_machine_of_other_threads_is_ignored(tmp_path):
     config = Config(cache_dir=tmp_path)
     wrong = default_machine(TARGET.threads + 1, TARGET.lanes)
-    machines.store_of(config).put("machine", machines._key(TARGET), show_machine(wrong))
-    assert not machines.is_measured(TARGET, config)
+    machine_source.store_of(config).put("machine", machine_source._key(TARGET), show_machine(wrong))
+    assert not machine_source.is_measured(TARGET, config)
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
@@ -166,7 +168,7 @@ def test_decisions_do_not_depend_on_what_is_measured(tmp_path, fresh_dynamo):
     x, w = torch.randn(300, 256), torch.randn(256)
     before = tofuse.explain(f, cache_dir=tmp_path)(x, w)
     slow = replace(Machine(), threads=TARGET.threads, lanes=TARGET.lanes, launch_us=1e6)
-    machines.keep_machine(slow, TARGET, Config(cache_dir=tmp_path))
+    machine_source.keep_machine(slow, TARGET, Config(cache_dir=tmp_path))
     after = tofuse.explain(f, cache_dir=tmp_path)(x, w)
     assert after.verdicts == before.verdicts
     assert after.regions[0].predicted_us > 1e5 > before.regions[0].predicted_us

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import tofuse
 from tofuse import programs
-from tofuse.runtime.machines import store_of
+from tofuse.cost.machine_source import store_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -12,6 +12,7 @@ import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
 from tofuse import tuning
+from tofuse.cache.store import Store
 from tofuse.errors import OptionError
 from tofuse.fusion.lower import lower
 from tofuse.fusion.split import cuts, split
@@ -19,7 +20,6 @@ from tofuse.fusion.storage import storages
 from tofuse.ir.graph.parse import parse_graph as parse
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
-from tofuse.runtime.store import Store
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.variants import variants

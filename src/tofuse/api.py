@@ -27,6 +27,7 @@ from tofuse.capture.trace import Traced
 from tofuse.capture.twice import leaves
 from tofuse.config import Config, Option, make_config
 from tofuse.contest import Contest
+from tofuse.cost.machine_source import check_machine, store_of
 from tofuse.errors import OptionError, UnsupportedError
 from tofuse.executors import executors_of
 from tofuse.pipeline import Keep, claims_of, compile_graph, compile_laid, unheard
@@ -37,7 +38,6 @@ from tofuse.report.report_text import ReportText
 from tofuse.runtime.clock import Clock, machine_limits, now
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import thread_count
-from tofuse.runtime.machines import check_machine, store_of
 from tofuse.runtime.pool import POOL
 
 P = ParamSpec("P")

@@ -17,6 +17,7 @@ from tofuse.backends.triton.load import load as load_triton
 from tofuse.building import Built, Unfit, build_region, build_regions
 from tofuse.config import Config
 from tofuse.cost.machine import Machine, machine_on
+from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
 from tofuse.errors import CompileError
 from tofuse.executors import executors_of
 from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
@@ -31,20 +32,19 @@ from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tile import TileProgram
+from tofuse.plan.build import Signature, build_plan, from_tensors
+from tofuse.plan.donation import KernelCall
 from tofuse.products import build_products
 from tofuse.recorded import Recorded, load_kernel, load_product, prepare
 from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
-from tofuse.runtime.build import Signature, build_plan, from_tensors
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
 from tofuse.runtime.execute import Run, Tensor, load_plan
-from tofuse.runtime.homes import KernelCall
+from tofuse.runtime.gemm_launch import ProductLauncher
 from tofuse.runtime.launch import Launcher, kernel_code
-from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
 from tofuse.runtime.out_variants import out_variant as variant
-from tofuse.runtime.products import ProductLauncher
-from tofuse.runtime.verify import Checked, Inputs, save_inputs
+from tofuse.runtime.verify_kernels import Checked, Inputs, save_inputs
 from tofuse.schedule.alias_legality import overwrites
 from tofuse.tuning import ATEN, Choice
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config, Option, make_config
+from tofuse.cost.host import host
 from tofuse.cost.machine import Machine
+from tofuse.cost.machine_source import assumed_machine, keep_machine
 from tofuse.fusion.library_cost import FRESH
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.pipeline import compile_text
-from tofuse.runtime.host import host
 from tofuse.runtime.launch import thread_count
-from tofuse.runtime.machines import assumed_machine, keep_machine
-from tofuse.runtime.samples import sample_tensors
+from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import fastest_us, threads_set
 
 ROWS, LENGTH = 256, 2048  # of kernels that stay in the nearest cache: one row of 8 KB, read again

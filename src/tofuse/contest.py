@@ -8,8 +8,8 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
+from tofuse.cache.store import Store
 from tofuse.runtime.cuda import synchronize
-from tofuse.runtime.store import Store
 from tofuse.runtime.timing import Step, real_tensors
 from tofuse.tuning import ATEN, Choice, choose
 

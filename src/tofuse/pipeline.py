@@ -17,6 +17,7 @@ from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.capture.eager import EagerMemory
 from tofuse.capture.gradients import Gradients, gradients
 from tofuse.config import Config
+from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
 from tofuse.errors import CaptureError
 from tofuse.executors import executors_of
 from tofuse.fusion.cost import nest_cost
@@ -37,6 +38,8 @@ from tofuse.ops.check_graph import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.passes.batch.remarks import near_misses
 from tofuse.passes.unalias_outputs import own_results
+from tofuse.plan.build import Signature, plan_timeline
+from tofuse.plan.launch_groups import launch_count, sharing
 from tofuse.programs import Programs
 from tofuse.recorded import Recorded
 from tofuse.report.model import (
@@ -51,13 +54,10 @@ from tofuse.report.model import (
     with_memory,
 )
 from tofuse.report.stage_log import Stages
-from tofuse.runtime.build import Signature, plan_timeline
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import find_vector_library, thread_count
-from tofuse.runtime.layouts import ByLayout
-from tofuse.runtime.machines import assumed_machine, measured_machine, store_of
-from tofuse.runtime.together import launch_count, sharing
+from tofuse.runtime.specialize_strides import ByLayout
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.variants import variants
 from tofuse.tuning import Choice, Workshop, as_chosen, tune

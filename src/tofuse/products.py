@@ -25,6 +25,7 @@ from tofuse.backends.llvm.matmul.pack import (
 )
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
+from tofuse.cost.machine_source import store_of
 from tofuse.fusion.assign import ONLY_PYTORCH, Assignment
 from tofuse.fusion.library_cost import library_us
 from tofuse.fusion.products import NO_PRODUCT, Product, product_of
@@ -33,9 +34,8 @@ from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
-from tofuse.runtime.homes import KernelCall
-from tofuse.runtime.machines import store_of
-from tofuse.runtime.products import Blocking, ProductCode
+from tofuse.plan.donation import KernelCall
+from tofuse.runtime.gemm_launch import Blocking, ProductCode
 
 MOST_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
 WHY = "AVX-512, which PyTorch's library of matrix products does not use on this processor"

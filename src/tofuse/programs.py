@@ -17,11 +17,11 @@ from tofuse.capture.gradients import Gradients
 from tofuse.capture.lean import Form
 from tofuse.capture.lean import Run as Lists
 from tofuse.config import Config
+from tofuse.cost.machine_source import assumed_machine, store_of
 from tofuse.recorded import Recorded
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import thread_count
-from tofuse.runtime.layouts import ByLayout
-from tofuse.runtime.machines import assumed_machine, store_of
+from tofuse.runtime.specialize_strides import ByLayout
 
 KIND = "program"
 Layouts = Mapping[int, tuple[int, ...]]

@@ -9,8 +9,10 @@ from tofuse.backends.llvm.load import address, bind_functions, bind_threads, loa
 from tofuse.backends.llvm.machine_code import Kept
 from tofuse.backends.llvm.parallel_driver import DRIVER
 from tofuse.config import Config
+from tofuse.cost.machine_source import store_of
 from tofuse.ir.plan import Plan
 from tofuse.runtime.execute import Run, Tensor, load_plan
+from tofuse.runtime.gemm_launch import ProductCode, ProductLauncher
 from tofuse.runtime.launch import (
     KernelCode,
     Launcher,
@@ -18,9 +20,7 @@ from tofuse.runtime.launch import (
     find_openmp,
     find_vector_library,
 )
-from tofuse.runtime.machines import store_of
 from tofuse.runtime.pool import POOL
-from tofuse.runtime.products import ProductCode, ProductLauncher
 
 
 @dataclass(frozen=True)

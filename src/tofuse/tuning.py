@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from tofuse.cache.store import Store
 from tofuse.errors import TofuseError
 from tofuse.fusion.hosts import device_of
 from tofuse.fusion.split import cuts, split
@@ -23,8 +24,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, parse_schedule
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import Run
-from tofuse.runtime.samples import sample_tensors
-from tofuse.runtime.store import Store
+from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import Step, race_us, real_tensors
 
 KIND = "choice"

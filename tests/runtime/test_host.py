@@ -2,7 +2,7 @@
 
 import pytest
 
-from tofuse.runtime import host
+from tofuse.cost import host
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.plan import show_step
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.schedule import parse_schedule
-from tofuse.runtime.in_place import in_place
+from tofuse.plan.buffer_reuse import in_place
 from tofuse.schedule.alias_legality import overwrites
 from tofuse.schedule.build_nest import build_nest
 

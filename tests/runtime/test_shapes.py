@@ -6,7 +6,7 @@ import torch
 import tofuse
 from tofuse.ir.plan import show_step
 from tofuse.ir.plan.parse import parse_plan
-from tofuse.runtime.shapes import allocate_as_seen
+from tofuse.plan.fold_views import allocate_as_seen
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

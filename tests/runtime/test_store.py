@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from tofuse.runtime import store
-from tofuse.runtime.store import Store
+from tofuse.cache import store
+from tofuse.cache.store import Store
 
 KEY = ("how", "what")
 

@@ -9,7 +9,7 @@ import tofuse
 from tofuse.ir.plan import Launch, show_plan
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.plan.verify import verify_plan
-from tofuse.runtime.together import launch_count, launch_together
+from tofuse.plan.launch_groups import launch_count, launch_together
 
 MAP = {0: (False, True), 1: (True,), 2: None}
 

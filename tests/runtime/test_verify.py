@@ -11,7 +11,7 @@ import tofuse
 from benchmarks.seeds import SEEDS, Seed
 from tests.support.eager import assert_as_eager
 from tofuse.backends.llvm import elementwise
-from tofuse.runtime.verify import difference
+from tofuse.runtime.verify_kernels import difference
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

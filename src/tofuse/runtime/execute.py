@@ -17,13 +17,13 @@ from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
 from tofuse.ir.plan.verify import ARENA
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
+from tofuse.plan.launch_groups import groups_of
 from tofuse.runtime.clock import Clock, now
 from tofuse.runtime.cuda import CudaLauncher, empty_on
+from tofuse.runtime.gemm_launch import ProductLauncher
 from tofuse.runtime.group import Group
 from tofuse.runtime.launch import Entry, Launcher
 from tofuse.runtime.pool import LOCAL, POOL, SMALLEST, shared
-from tofuse.runtime.products import ProductLauncher
-from tofuse.runtime.together import groups_of
 
 Tensor = torch.Tensor  # for those who handle tensors without looking into them
 Run = Callable[[list[object]], list[object]]

@@ -7,8 +7,8 @@ import pytest
 
 from tofuse.backends.llvm import machine_code
 from tofuse.backends.llvm.machine_code import code_of
+from tofuse.cache.store import Store
 from tofuse.errors import CompileError
-from tofuse.runtime.store import Store
 
 TEXT = """
 declare void @abort()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Partition, Region, Strided
-from tofuse.runtime.in_place import Pairs
+from tofuse.plan.buffer_reuse import Pairs
 
 
 @dataclass(frozen=True)

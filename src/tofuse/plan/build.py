@@ -12,14 +12,14 @@ from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Ste
 from tofuse.ir.plan.verify import makes, reads
 from tofuse.ir.region import Partition, Region, Strided, is_placed
 from tofuse.ir.types import DType
-from tofuse.runtime.arena import with_arena
-from tofuse.runtime.homes import KernelCall, find_homes, root_of
-from tofuse.runtime.in_place import in_place
+from tofuse.plan.arena import with_arena
+from tofuse.plan.buffer_reuse import in_place
+from tofuse.plan.donation import KernelCall, find_homes, root_of
+from tofuse.plan.fold_views import allocate_as_seen
+from tofuse.plan.launch_groups import launch_together
+from tofuse.plan.peak import Timeline, peak, timeline
 from tofuse.runtime.out_variants import OWN, OutVariant, out_variant
-from tofuse.runtime.peak import Timeline, peak, timeline
 from tofuse.runtime.pool import SMALLEST
-from tofuse.runtime.shapes import allocate_as_seen
-from tofuse.runtime.together import launch_together
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
+from tofuse.cache.store import Store
 from tofuse.config import Config
+from tofuse.cost.host import host
 from tofuse.cost.machine import (
     Machine,
     default_machine,
@@ -16,8 +18,6 @@ from tofuse.cost.machine import (
 )
 from tofuse.errors import OptionError, ParseError
 from tofuse.ir.schedule import Target
-from tofuse.runtime.host import host
-from tofuse.runtime.store import Store
 
 VERSION = "3"  # of what is measured; other files are another version's
 

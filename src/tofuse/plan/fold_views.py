@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tofuse.ir.plan import Allocate, Launch, Step, View
 from tofuse.ir.plan.verify import reads
-from tofuse.runtime.in_place import packed, renamed
+from tofuse.plan.buffer_reuse import packed, renamed
 
 
 def allocate_as_seen(

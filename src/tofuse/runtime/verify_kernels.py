@@ -17,7 +17,7 @@ from tofuse.ir.types import DType
 from tofuse.ops.f64_reference import widen
 from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import Pattern, opdef
-from tofuse.runtime.homes import KernelCall
+from tofuse.plan.donation import KernelCall
 from tofuse.runtime.launch import Launcher
 
 Sizes = Mapping[str, int]
