@@ -7,7 +7,7 @@ import torch
 
 import tofuse
 from tofuse import pipeline
-from tofuse.fusion import products as decisions
+from tofuse.fusion import gemm_match as decisions
 from tofuse.products import kernel_rows
 
 

@@ -12,11 +12,11 @@ import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
 from tofuse import tuning
+from tofuse.analysis.alias import storages
 from tofuse.cache.store import Store
 from tofuse.errors import OptionError
-from tofuse.fusion.lower import lower
-from tofuse.fusion.split import cuts, split
-from tofuse.fusion.storage import storages
+from tofuse.fusion.lower.lower_region import lower
+from tofuse.fusion.partition.cut_region import cuts, split
 from tofuse.ir.graph.parse import parse_graph as parse
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule

@@ -18,12 +18,18 @@ from tofuse.building import Built, Unfit, build_region, build_regions
 from tofuse.config import Config
 from tofuse.cost.machine import Machine, machine_on
 from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
+from tofuse.cost.nest import nest_cost, tiles_us, traffic_us
 from tofuse.errors import CompileError
 from tofuse.executors import executors_of
-from tofuse.fusion.assign import NO_KERNELS, Assignment, assign_call, assign_fallback, assign_kernel
-from tofuse.fusion.cost import nest_cost, tiles_us, traffic_us
-from tofuse.fusion.hosts import device_of
-from tofuse.fusion.streams import streamed
+from tofuse.fusion.assign_executors import (
+    NO_KERNELS,
+    Assignment,
+    assign_call,
+    assign_fallback,
+    assign_kernel,
+)
+from tofuse.fusion.host_scalars import device_of
+from tofuse.fusion.nontemporal import streamed
 from tofuse.ir.dims import hint, symbol
 from tofuse.ir.executor import Executors
 from tofuse.ir.graph import Value

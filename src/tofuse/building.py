@@ -9,11 +9,11 @@ from tofuse.backends.llvm.emit import emit
 from tofuse.backends.triton.emit import emit as emit_triton
 from tofuse.config import Config
 from tofuse.errors import CompileError
-from tofuse.fusion.axes import Misaligned
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.hosts import device_of, with_hosts
-from tofuse.fusion.lower import lower
-from tofuse.fusion.streams import with_streams
+from tofuse.fusion.host_scalars import device_of, with_hosts
+from tofuse.fusion.lower.axes import Misaligned
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.lower_region import lower
+from tofuse.fusion.nontemporal import with_streams
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel

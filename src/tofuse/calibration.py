@@ -8,9 +8,9 @@ from dataclasses import replace
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config, Option, make_config
 from tofuse.cost.host import host
+from tofuse.cost.library import FRESH
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import assumed_machine, keep_machine
-from tofuse.fusion.library_cost import FRESH
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.pipeline import compile_text
 from tofuse.runtime.launch import thread_count

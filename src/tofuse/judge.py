@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.cost.machine import Machine
-from tofuse.fusion.cost import Cost, loss, nest_cost
+from tofuse.cost.nest import Cost, loss, nest_cost
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.schedule import Target
 from tofuse.ir.tile import GpuTarget

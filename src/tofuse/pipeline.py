@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from tofuse.analysis.alias import is_view
 from tofuse.assembly import Assembled, assemble
 from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.backends.llvm.load import bind_functions, host_target
@@ -18,12 +19,11 @@ from tofuse.capture.eager import EagerMemory
 from tofuse.capture.gradients import Gradients, gradients
 from tofuse.config import Config
 from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
+from tofuse.cost.nest import nest_cost
 from tofuse.errors import CaptureError
 from tofuse.executors import executors_of
-from tofuse.fusion.cost import nest_cost
-from tofuse.fusion.order import unfused_peak
-from tofuse.fusion.storage import is_view
-from tofuse.fusion.within import partition_within
+from tofuse.fusion.partition.memory_limit import partition_within
+from tofuse.fusion.region_order import unfused_peak
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.executor import KERNELS, Request
 from tofuse.ir.graph import Graph, Value

@@ -24,11 +24,11 @@ from tofuse.backends.llvm.matmul.pack import (
     turned_columns,
 )
 from tofuse.config import Config
+from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import store_of
-from tofuse.fusion.assign import ONLY_PYTORCH, Assignment
-from tofuse.fusion.library_cost import library_us
-from tofuse.fusion.products import NO_PRODUCT, Product, product_of
+from tofuse.fusion.assign_executors import ONLY_PYTORCH, Assignment
+from tofuse.fusion.gemm_match import NO_PRODUCT, Product, product_of
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.graph import Value

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from tofuse.analysis.alias import is_view, storages
 from tofuse.cache.store import Store
 from tofuse.errors import TofuseError
-from tofuse.fusion.hosts import device_of
-from tofuse.fusion.split import cuts, split
-from tofuse.fusion.storage import is_view, storages
+from tofuse.fusion.host_scalars import device_of
+from tofuse.fusion.partition.cut_region import cuts, split
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.graph import Op
 from tofuse.ir.graph.print import show_graph

@@ -2,11 +2,11 @@
 
 import pytest
 
+from tofuse.analysis.alias import storages
 from tofuse.backends.llvm.load import host_target
-from tofuse.fusion.alike import likeness
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.partition import partition
-from tofuse.fusion.storage import storages
+from tofuse.cost.nest import Machine
+from tofuse.fusion.partition.partitioner import partition
+from tofuse.fusion.partition.region_hash import likeness
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel

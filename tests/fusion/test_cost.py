@@ -4,9 +4,9 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
+from tofuse.cost.library import library_us
 from tofuse.cost.machine import default_machine
-from tofuse.fusion.cost import Cost, loss, nest_cost
-from tofuse.fusion.library_cost import library_us
+from tofuse.cost.nest import Cost, loss, nest_cost
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Region

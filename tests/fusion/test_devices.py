@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 
 from tofuse.backends.triton.emit import emit, parameters
+from tofuse.cost.nest import Machine
 from tofuse.frontends.execute_definition import capture
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.hosts import device_of, with_hosts
-from tofuse.fusion.lower import lower
-from tofuse.fusion.partition import partition
+from tofuse.fusion.host_scalars import device_of, with_hosts
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.lower_region import lower
+from tofuse.fusion.partition.partitioner import partition
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tofuse.fusion.groups import Groups
+from tofuse.fusion.partition.groups import Groups
 from tofuse.ir.graph.parse import parse_graph
 
 CROSSING = parse_graph("""graph(x: f32[4], y: f32[4]) {

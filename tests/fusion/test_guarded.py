@@ -2,7 +2,7 @@
 
 from tests.fusion.test_cost import cost
 from tests.support.kernels import kernel
-from tofuse.fusion.guarded import shares, touched
+from tofuse.analysis.guard_coverage import shares, touched
 
 HALVES = """kernel k(x: in f32, w: in f32, z: in f32, y: out f32) over i:4096 j:{n} {{
   v0 = inside [j] 0 {m} : b1

@@ -9,9 +9,9 @@ from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import judge, run_llvm, schedules, whole
 from tests.support.numbers import plain_inputs, sizes_of
 from tests.support.programs import placed, put_inputs, run_lowered
-from tofuse.fusion.halves import rounded_halves
-from tofuse.fusion.lower import Lowered, lower
-from tofuse.fusion.storage import storages
+from tofuse.analysis.alias import storages
+from tofuse.fusion.lower.lower_region import Lowered, lower
+from tofuse.fusion.rounding import rounded_halves
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import show_graph

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import assert_as_eager
-from tofuse.fusion.neighbours import neighbours
+from tofuse.fusion.split_reductions import neighbours
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.graph.verify import verify_graph

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import tofuse
+from tofuse.analysis.alias import storages
 from tofuse.api import compile_reporting
 from tofuse.config import make_config
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.in_two import in_two
-from tofuse.fusion.order import ordered, peak_bytes, unfused_peak
-from tofuse.fusion.partition import partition
-from tofuse.fusion.storage import storages
-from tofuse.fusion.within import partition_within
+from tofuse.cost.nest import Machine
+from tofuse.fusion.partition.memory_limit import partition_within
+from tofuse.fusion.partition.partitioner import partition
+from tofuse.fusion.partition.region_split import in_two
+from tofuse.fusion.region_order import ordered, peak_bytes, unfused_peak
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Region
 

@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.clock import loops_taken
 from tofuse.backends.llvm.load import host_target
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.lower import lower
-from tofuse.fusion.partition import Answers, partition
+from tofuse.cost.nest import Machine
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.lower_region import lower
+from tofuse.fusion.partition.partitioner import Answers, partition
 from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.graph.parse import parse_graph

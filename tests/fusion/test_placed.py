@@ -7,9 +7,9 @@ from torch import nn
 
 import tofuse
 from tests.support.eager import assert_as_eager
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.order import peak_bytes, unfused_peak
-from tofuse.fusion.partition import partition
+from tofuse.cost.nest import Machine
+from tofuse.fusion.partition.partitioner import partition
+from tofuse.fusion.region_order import peak_bytes, unfused_peak
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import is_placed
 from tofuse.ir.region.parse import parse_partition

@@ -11,8 +11,8 @@ from tests.support.kernels import judge, run_nest
 from tests.support.more_steps import MORE_STEPS
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.programs import RunKernel, run_partition
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.partition import partition
+from tofuse.cost.nest import Machine
+from tofuse.fusion.partition.partitioner import partition
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value
 from tofuse.ir.graph.print import show_graph

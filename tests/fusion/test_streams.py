@@ -1,6 +1,6 @@
 """Large results go past the caches only where they are not read soon."""
 
-from tofuse.fusion.streams import streamed
+from tofuse.fusion.nontemporal import streamed
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Partition, Region
 

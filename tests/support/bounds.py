@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tofuse import building
-from tofuse.fusion import lower as lowering
-from tofuse.fusion.lower import Lowered
+from tofuse.fusion.lower import lower_region as lowering
+from tofuse.fusion.lower.lower_region import Lowered
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Affine, Inside, Kernel, Load, Store

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.support.numbers import TORCH_DTYPES
+from tofuse.analysis.alias import storages
 from tofuse.backends.interp.interpreter import run_kernel
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.load import Entry, bind_functions, bind_threads, host_target, load
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.lower import Lowered, lower
-from tofuse.fusion.storage import storages
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.lower_region import Lowered, lower
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel

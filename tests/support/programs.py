@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from tests.support.numbers import TORCH_DTYPES
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.lower import Lowered, lower
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.lower_region import Lowered, lower
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from tofuse.fusion.storage import is_view
+from tofuse.analysis.alias import is_view
 from tofuse.ir.fusion_hints import kept_apart
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.region import Partition

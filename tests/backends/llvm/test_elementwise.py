@@ -9,7 +9,7 @@ import torch
 
 from tests.support.kernels import judge, kernel, run_llvm
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
-from tofuse.fusion.convert import register
+from tofuse.fusion.lower.register_types import register
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 from tofuse.ops.table import COMPARISONS, OPS, TRANSCENDENTAL, Pattern

@@ -8,8 +8,8 @@ import torch
 
 from tests.support.kernels import Buffers, judge, kernel, plain, run_llvm, schedules
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.convert import register
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.register_types import register
 from tofuse.ir.dims import contiguous_strides
 from tofuse.ir.kernel import Kernel, affine, iteration_axes
 from tofuse.ir.schedule import Loop, Schedule

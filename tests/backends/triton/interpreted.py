@@ -17,8 +17,8 @@ from tests.support.more_steps import MORE_STEPS
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.programs import run_partition
 from tests.support.tiles import run_tiles
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.partition import partition
+from tofuse.cost.nest import Machine
+from tofuse.fusion.partition.partitioner import partition
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tofuse.analysis.footprint import Access, Spans
+from tofuse.analysis.guard_coverage import shares
 from tofuse.cost.machine import Machine
 from tofuse.cost.work import kernel_work, op_class, threads_worth
-from tofuse.fusion.guarded import shares
-from tofuse.fusion.spans import Access, Spans
 from tofuse.ir.dims import hint, product
 from tofuse.ir.interleave import is_spaced, shuffles
 from tofuse.ir.kernel import Compute, Load, Reduce, Stmt, Store, Take, Uniform, iteration_axes

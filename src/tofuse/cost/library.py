@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from tofuse.cost.machine import Machine, machine_on
-from tofuse.fusion.cost import traffic_us
-from tofuse.fusion.hosts import device_of
+from tofuse.cost.nest import traffic_us
+from tofuse.fusion.host_scalars import device_of
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Region, lends

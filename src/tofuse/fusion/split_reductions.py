@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from tofuse.fusion.storage import is_view, view_storage
+from tofuse.analysis.alias import is_view, view_storage
 from tofuse.ir.dims import Dim, hint, product
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import Strided

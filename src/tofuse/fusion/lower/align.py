@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tofuse.fusion.axes import Atom, Atoms, Misaligned
+from tofuse.fusion.lower.axes import Atom, Atoms, Misaligned
 from tofuse.ir.dims import Dim, contiguous_strides
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Strided

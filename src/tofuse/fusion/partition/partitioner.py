@@ -6,25 +6,40 @@ import math
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tofuse.analysis.alias import is_view, placements, storages
 from tofuse.cost.machine import Machine, machine_on
-from tofuse.fusion.alike import likeness
-from tofuse.fusion.axes import Misaligned
-from tofuse.fusion.coalesce import coalesce
-from tofuse.fusion.cost import Cost, traffic_us
+from tofuse.cost.nest import Cost, traffic_us
+from tofuse.fusion.concat.concat_cost import Windows, dear_join, is_join
+from tofuse.fusion.concat.eliminate import place_pieces, place_stored, why_called
 from tofuse.fusion.epilogues import fold_epilogues
-from tofuse.fusion.groups import Group, Groups, Splits, reading, roots, sources_of
-from tofuse.fusion.halves import rounded_halves
-from tofuse.fusion.hosts import device_of, with_hosts
-from tofuse.fusion.in_two import Split
-from tofuse.fusion.joins import Windows, dear_join, is_join
-from tofuse.fusion.lower import lower
-from tofuse.fusion.materialise import materialise
-from tofuse.fusion.names import RULE_NAMES, region_name, sibling
-from tofuse.fusion.own_views import own_ranges, own_views
-from tofuse.fusion.placed import place_pieces, place_stored, why_called
-from tofuse.fusion.sight import MAX_BUFFERS, Sight, is_elementwise
-from tofuse.fusion.storage import is_view, placements, storages
-from tofuse.fusion.weigh import GAIN, Costs, Fits, Judges, dearer, is_uneven, loops_change
+from tofuse.fusion.host_scalars import device_of, with_hosts
+from tofuse.fusion.lower.axes import Misaligned
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.lower_region import lower
+from tofuse.fusion.partition.elementwise_fusion import MAX_BUFFERS, Sight, is_elementwise
+from tofuse.fusion.partition.groups import (
+    Group,
+    Groups,
+    Splits,
+    reading,
+    roots,
+    sources_of,
+)
+from tofuse.fusion.partition.profitability import (
+    GAIN,
+    Costs,
+    Fits,
+    Judges,
+    dearer,
+    is_uneven,
+    loops_change,
+)
+from tofuse.fusion.partition.region_hash import likeness
+from tofuse.fusion.partition.region_split import Split
+from tofuse.fusion.region_names import RULE_NAMES, region_name, sibling
+from tofuse.fusion.rounding import rounded_halves
+from tofuse.fusion.views.materialize import materialise
+from tofuse.fusion.views.view_duplication import own_ranges, own_views
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.fusion_hints import asked_for, kept_apart
 from tofuse.ir.graph import Graph, Op, Value

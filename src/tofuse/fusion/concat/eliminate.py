@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tofuse.fusion.storage import dense_strides, is_view, piece_place, placements, view_storage
+from tofuse.analysis.alias import (
+    dense_strides,
+    is_view,
+    piece_place,
+    placements,
+    view_storage,
+)
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import PLACED, Partition, Strided, is_placed

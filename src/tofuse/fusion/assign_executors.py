@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
-from tofuse.fusion.library_cost import library_us
 from tofuse.ir.executor import (
     KERNELS,
     LIBRARY,

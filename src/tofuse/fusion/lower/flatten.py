@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tofuse.fusion.storage import reshape_strides
+from tofuse.analysis.alias import reshape_strides
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Attr, Op, Operand, Value, substitute
 from tofuse.ir.region import Region, Strided

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tofuse.fusion.align import align
-from tofuse.fusion.axes import Misaligned
+from tofuse.fusion.lower.align import align
+from tofuse.fusion.lower.axes import Misaligned
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute
 from tofuse.ir.region import Strided
 

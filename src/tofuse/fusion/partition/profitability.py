@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from tofuse.fusion.cost import Cost
+from tofuse.cost.nest import Cost
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Op
 from tofuse.ir.kernel import Kernel

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tofuse.fusion.cost import Machine
-from tofuse.fusion.in_two import Split, in_two
-from tofuse.fusion.neighbours import neighbours
-from tofuse.fusion.order import Peak, ordered, peak_of
-from tofuse.fusion.partition import Answers, partition
-from tofuse.fusion.weigh import Costs, Fits
+from tofuse.cost.nest import Machine
+from tofuse.fusion.partition.partitioner import Answers, partition
+from tofuse.fusion.partition.profitability import Costs, Fits
+from tofuse.fusion.partition.region_split import Split, in_two
+from tofuse.fusion.region_order import Peak, ordered, peak_of
+from tofuse.fusion.split_reductions import neighbours
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition
 

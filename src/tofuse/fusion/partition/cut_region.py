@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tofuse.fusion.storage import is_view
+from tofuse.analysis.alias import is_view
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Region, Strided
 

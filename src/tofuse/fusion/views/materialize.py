@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from tofuse.fusion.align import align
-from tofuse.fusion.axes import Misaligned
-from tofuse.fusion.storage import dense_strides, is_view, view_storage
+from tofuse.analysis.alias import dense_strides, is_view, view_storage
+from tofuse.fusion.lower.align import align
+from tofuse.fusion.lower.axes import Misaligned
 from tofuse.ir.dims import contiguous_strides, hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute
 from tofuse.ir.region import Strided, is_placed, lends

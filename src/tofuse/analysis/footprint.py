@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Union
 
-from tofuse.fusion.guarded import touched
+from tofuse.analysis.guard_coverage import touched
 from tofuse.ir.dims import hint
 from tofuse.ir.interleave import groups
 from tofuse.ir.kernel import Affine, Kernel, Load, Store, Take

@@ -6,11 +6,16 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.fusion.align import Alignment, align
-from tofuse.fusion.axes import Atom, Misaligned, radix
-from tofuse.fusion.convert import converted, operand_type, register, rounded
-from tofuse.fusion.flatten import flattened
-from tofuse.fusion.pieces import Pieces, passes, start_of
+from tofuse.fusion.concat.guards import Pieces, passes, start_of
+from tofuse.fusion.lower.align import Alignment, align
+from tofuse.fusion.lower.axes import Atom, Misaligned, radix
+from tofuse.fusion.lower.flatten import flattened
+from tofuse.fusion.lower.register_types import (
+    converted,
+    operand_type,
+    register,
+    rounded,
+)
 from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.elements import ROUND
 from tofuse.ir.graph import Op, Operand, Scalar, Value

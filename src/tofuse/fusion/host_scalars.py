@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.fusion.axes import Misaligned
+from tofuse.fusion.lower.axes import Misaligned
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.kernel import Kernel, Uniform
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tofuse.fusion.storage import is_view, storages
+from tofuse.analysis.alias import is_view, storages
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Partition, Region, lends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from tofuse.fusion.storage import is_view
+from tofuse.analysis.alias import is_view
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Region, Strided

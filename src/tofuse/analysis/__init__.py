@@ -1,0 +1,1 @@
+"""Answers that passes, fusion, planning and the report share."""

@@ -1,0 +1,1 @@
+"""Region to kernel: atomic axes, so that views inside a region vanish."""

@@ -1,0 +1,1 @@
+"""Which ops form a region: legality, profitability, memory limit."""

@@ -1,0 +1,1 @@
+"""Views that need a tensor of their own."""
