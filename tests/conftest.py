@@ -10,7 +10,8 @@ import torch
 from tests.support.bounds import every_access_checked
 from tests.support.compiler import Compiler
 from tests.support.part import drawn, part_of
-from tofuse import api, pipeline
+from tofuse import api
+from tofuse.driver import pipeline
 
 
 def pytest_configure(config: pytest.Config) -> None:

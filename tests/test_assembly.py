@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tofuse import assembly
 from tofuse.config import Config, make_config
-from tofuse.pipeline import compile_text
+from tofuse.driver import link
+from tofuse.driver.pipeline import compile_text
 from tofuse.report.model import GraphReport
 
 MIXED = """graph(x: f32[4096,4096]@cuda:0, s: f32[3000]) {
@@ -27,12 +27,12 @@ class Driverless:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    make = assembly._launcher
+    make = link._launcher
 
-    def launcher(b: assembly.Built, text: str, config: Config):
-        return make(b, text, config) if isinstance(b.nest, assembly.Nest) else Driverless()
+    def launcher(b: link.Built, text: str, config: Config):
+        return make(b, text, config) if isinstance(b.nest, link.Nest) else Driverless()
 
-    monkeypatch.setattr(assembly, "_launcher", launcher)
+    monkeypatch.setattr(link, "_launcher", launcher)
 
     def compile_mixed(**options) -> GraphReport:
         found: list[GraphReport] = []

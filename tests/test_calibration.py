@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import tofuse
-from tofuse import calibration
 from tofuse.backends.llvm.load import host_target
 from tofuse.cache.store import Store
 from tofuse.config import Config
@@ -21,6 +20,7 @@ from tofuse.cost.machine import (
     parse_machine,
     show_machine,
 )
+from tofuse.driver import calibration
 from tofuse.errors import OptionError, ParseError
 from tofuse.runtime.launch import thread_count
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import tofuse
-from tofuse import pipeline
+from tofuse.driver import pipeline
+from tofuse.driver.gemm import kernel_rows
 from tofuse.fusion import gemm_match as decisions
-from tofuse.products import kernel_rows
 
 
 @pytest.fixture(autouse=True)

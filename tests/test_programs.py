@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
-from tofuse import programs
+from tofuse.cache import programs
 from tofuse.cost.machine_source import store_of
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

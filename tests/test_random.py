@@ -9,11 +9,11 @@ from tests.support.graphs import graphs
 from tests.support.more_steps import MORE_STEPS
 from tests.support.numbers import sizes_of
 from tofuse.config import Config
+from tofuse.driver.pipeline import compile_text
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.plan import show_plan
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.plan.verify import verify_plan
-from tofuse.pipeline import compile_text
 
 EXAMPLES = 60
 

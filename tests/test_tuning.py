@@ -11,9 +11,16 @@ import torch
 import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
-from tofuse import tuning
 from tofuse.analysis.alias import storages
 from tofuse.cache.store import Store
+from tofuse.driver import autotune
+from tofuse.driver.autotune import (
+    ATEN,
+    FUSED,
+    SPLIT,
+    Choice,
+    choose,
+)
 from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower
 from tofuse.fusion.partition.cut_region import cuts, split
@@ -23,7 +30,6 @@ from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.variants import variants
-from tofuse.tuning import ATEN, FUSED, SPLIT, Choice, choose
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -31,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Tests measure to see that it is done, not to learn what is fast."""
-    monkeypatch.setattr(tuning, "TURN_S", 0.001)
+    monkeypatch.setattr(autotune, "TURN_S", 0.001)
 
 
 def sleeper(seconds, log=None):
@@ -68,7 +74,7 @@ def test_a_planted_faster_candidate_wins_and_is_read_back(tmp_path):
 
 
 def test_the_plain_kernel_stays_where_nothing_is_clearly_faster(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning, "race_us", lambda steps, seconds: [100.0, 98.0])
+    monkeypatch.setattr(autotune, "race_us", lambda steps, seconds: [100.0, 98.0])
     candidates = [(Choice(), sleeper(0)), (Choice(ATEN), sleeper(0))]
     assert choose(candidates, ("key",), Store(tmp_path)).kind == FUSED
 
@@ -97,7 +103,7 @@ def test_candidates_that_fail_are_out(tmp_path):
 )
 def test_damaged_choices_are_measured_again(tmp_path, text):
     store = Store(tmp_path)
-    store.put(tuning.KIND, (tuning.VERSION, "key"), text)
+    store.put(autotune.KIND, (autotune.VERSION, "key"), text)
     assert choose([(Choice(), sleeper(0))], ("key",), store).times
 
 
@@ -131,7 +137,7 @@ print([(r.executor, r.why) for r in report.regions])
 
 def test_another_process_reads_what_was_chosen(tmp_path, monkeypatch):
     """PyTorch is planted as the fastest, so that the choice is none by default."""
-    monkeypatch.setattr(tuning, "race_us", lambda steps, s: [9.0 - k for k in range(len(steps))])
+    monkeypatch.setattr(autotune, "race_us", lambda steps, s: [9.0 - k for k in range(len(steps))])
     report = tofuse.explain(waves, tune="measure", cache_dir=tmp_path)(torch.randn(9, 33))
     assert [r.executor for r in report.regions] == ["aten"]
     command = ["env", "TOFUSE_TUNE=measure", sys.executable, "-c", SCRIPT, str(tmp_path)]
@@ -149,7 +155,7 @@ def test_whatever_is_chosen_gives_the_same_numbers(tmp_path, monkeypatch, kind):
         chosen.append(found[-1] if found else Choice())
         return replace(chosen[-1], times=(("x", 1.0),))
 
-    monkeypatch.setattr(tuning, "choose", pick)
+    monkeypatch.setattr(autotune, "choose", pick)
     monkeypatch.setattr("tofuse.contest.choose", lambda *given: Choice())
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     assert {c.kind for c in chosen} == {kind}
@@ -163,7 +169,7 @@ def test_whatever_is_chosen_gives_the_same_numbers(tmp_path, monkeypatch, kind):
 
 def test_a_program_that_loses_to_pytorch_is_given_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        tuning, "race_us", lambda steps, s: [20.0, *[1.0 + k for k in range(len(steps) - 1)]]
+        autotune, "race_us", lambda steps, s: [20.0, *[1.0 + k for k in range(len(steps) - 1)]]
     )
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     (note,) = [n for n in report.notes if "whole program" in n]
@@ -244,7 +250,7 @@ def test_two_views_of_one_tensor_are_one_tensor_by_themselves():
     outputs = tuple(v for v in graph.outputs if v is not None)
     region = Region("r", tuple(op for op in graph.ops if op not in views), outputs)
     assert len(region.inputs) == 2
-    alone = tuning.by_itself(region, Partition(graph, (region,), storage, ()))
+    alone = autotune.by_itself(region, Partition(graph, (region,), storage, ()))
     assert [v.name for v in alone.graph.inputs] == ["x"]
     assert lower(alone.regions[0], alone.storage).kernel.axes == lower(region, storage).kernel.axes
 

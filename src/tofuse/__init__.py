@@ -1,9 +1,9 @@
 """tofuse: a fusing just-in-time compiler for PyTorch that says why it fused or not."""
 
 from tofuse.api import compile, empty_cache, explain, memory_efficient_fusion, memory_stats
-from tofuse.bisection import Culprit, bisect
-from tofuse.calibration import calibrate
 from tofuse.capture.hints import fuse, no_fuse
+from tofuse.driver.bisect import Culprit, bisect
+from tofuse.driver.calibration import calibrate
 from tofuse.errors import (
     CaptureError,
     CompileError,

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.backends.llvm.load import host_target
+from tofuse.cache.programs import Programs, programs_of
 from tofuse.capture.aot import Backend, CompileGraph, aot_backend
 from tofuse.capture.breaks import heard_breaks
 from tofuse.capture.foreseen import foreseeing
@@ -26,12 +27,17 @@ from tofuse.capture.hooks import Filter, without_hook_guards
 from tofuse.capture.trace import Traced
 from tofuse.capture.twice import leaves
 from tofuse.config import Config, Option, make_config
-from tofuse.contest import Contest
 from tofuse.cost.machine_source import check_machine, store_of
+from tofuse.driver.autotune_program import Contest
+from tofuse.driver.pipeline import (
+    Keep,
+    claims_of,
+    compile_graph,
+    compile_laid,
+    unheard,
+)
 from tofuse.errors import OptionError, UnsupportedError
 from tofuse.executors import executors_of
-from tofuse.pipeline import Keep, claims_of, compile_graph, compile_laid, unheard
-from tofuse.programs import Programs, programs_of
 from tofuse.report.measured_times import measured
 from tofuse.report.model import Calls, GraphReport, Limits, Report
 from tofuse.report.report_text import ReportText

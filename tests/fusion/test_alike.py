@@ -5,13 +5,13 @@ import pytest
 from tofuse.analysis.alias import storages
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
+from tofuse.driver.oracle import Judge
 from tofuse.fusion.partition.partitioner import partition
 from tofuse.fusion.partition.region_hash import likeness
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Region
-from tofuse.judge import Judge
 
 
 def whole(text: str, halves: tuple[str, ...] = ()) -> object:

@@ -6,6 +6,7 @@ import torch
 
 from tofuse.backends.triton.emit import emit, parameters
 from tofuse.cost.nest import Machine
+from tofuse.driver.pipeline import gpu_misfit
 from tofuse.frontends.execute_definition import capture
 from tofuse.fusion.host_scalars import device_of, with_hosts
 from tofuse.fusion.lower.coalesce import coalesce
@@ -19,7 +20,6 @@ from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
 from tofuse.ops.check_graph import verify
 from tofuse.passes import run_passes
-from tofuse.pipeline import gpu_misfit
 from tofuse.schedule.build_tiles import build_tiles
 
 

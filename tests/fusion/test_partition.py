@@ -7,6 +7,7 @@ import pytest
 from tests.support.clock import loops_taken
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
+from tofuse.driver.oracle import Judge
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower
 from tofuse.fusion.partition.partitioner import Answers, partition
@@ -16,7 +17,6 @@ from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Partition
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.types import DType, TensorType
-from tofuse.judge import Judge
 from tofuse.ops.result_types import make_op
 
 OPS = 2000

@@ -8,7 +8,7 @@ from torch import nn
 
 import tofuse
 from tests.support.eager import assert_as_eager, copies
-from tofuse import assembly
+from tofuse.driver import link
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -82,13 +82,13 @@ def layers(count):
 
 def test_30_layers_compile_in_linear_time_and_each_kernel_once(monkeypatch):
     """thunder 1490, 2700"""
-    loaded, load = [], assembly.load
+    loaded, load = [], link.load
 
     def counted(text, names, kept):
         loaded.append(text)
         return load(text, names, kept)
 
-    monkeypatch.setattr(assembly, "load", counted)
+    monkeypatch.setattr(link, "load", counted)
     x = torch.randn(16, 32, requires_grad=True)
     compile_ms(layers(2), x)  # warm
     loaded.clear()

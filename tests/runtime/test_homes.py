@@ -142,7 +142,7 @@ def test_sizes_named_as_arguments():
   return v2
 }"""
     from tofuse.config import Config
-    from tofuse.pipeline import compile_text
+    from tofuse.driver.pipeline import compile_text
 
     x = torch.randn(3, 5)
     (result,) = compile_text(text, Config())([x, 3, 5])

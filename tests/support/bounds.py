@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tofuse import building
+from tofuse.driver import codegen
 from tofuse.fusion.lower import lower_region as lowering
 from tofuse.fusion.lower.lower_region import Lowered
 from tofuse.ir.dims import Dim, hint
@@ -77,5 +77,5 @@ def every_access_checked(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             found.extend(f"{region.name}: {fault}" for fault in outside(kernel, sizes))
         return lowered
 
-    patch.setattr(building, "lower", checked)
+    patch.setattr(codegen, "lower", checked)
     yield found

@@ -13,6 +13,7 @@ from tofuse.capture.convert import Captured
 from tofuse.capture.devices import DEVICES
 from tofuse.capture.sizes import Source
 from tofuse.config import Config
+from tofuse.driver.pipeline import compile_captured
 from tofuse.errors import DefinitionError, UnsupportedError
 from tofuse.frontends.input_layouts import Layout, layout_of
 from tofuse.frontends.inputs import Flat, Input, Spec, flatten, specs
@@ -20,7 +21,6 @@ from tofuse.frontends.lowering import Item, Lowering, Node
 from tofuse.frontends.program import AddOutput, Call, DefineTensor, Environment, Statement, lower
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
-from tofuse.pipeline import compile_captured
 from tofuse.report.model import GraphReport
 from tofuse.runtime.execute import Run
 

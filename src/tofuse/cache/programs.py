@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
+from tofuse.cache.artifact import Recorded
 from tofuse.capture.gradients import Gradients
 from tofuse.capture.lean import Form
 from tofuse.capture.lean import Run as Lists
 from tofuse.config import Config
 from tofuse.cost.machine_source import assumed_machine, store_of
-from tofuse.recorded import Recorded
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.specialize_strides import ByLayout

@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 
 from tofuse.analysis.alias import is_view
-from tofuse.assembly import Assembled, assemble
 from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.backends.llvm.load import bind_functions, host_target
-from tofuse.building import Built, build_region
+from tofuse.cache.artifact import Recorded
+from tofuse.cache.programs import Programs
 from tofuse.capture.claims import Claims, nobody
 from tofuse.capture.convert import AtenGraph, Captured, convert
 from tofuse.capture.eager import EagerMemory
@@ -20,6 +20,15 @@ from tofuse.capture.gradients import Gradients, gradients
 from tofuse.config import Config
 from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
 from tofuse.cost.nest import nest_cost
+from tofuse.driver.autotune import (
+    Choice,
+    Workshop,
+    as_chosen,
+    tune,
+)
+from tofuse.driver.codegen import Built, build_region
+from tofuse.driver.link import Assembled, assemble
+from tofuse.driver.oracle import Judge, gpu_misfit
 from tofuse.errors import CaptureError
 from tofuse.executors import executors_of
 from tofuse.fusion.partition.memory_limit import partition_within
@@ -33,15 +42,12 @@ from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region, Verdict, is_placed
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Schedule, Target
-from tofuse.judge import Judge, gpu_misfit
 from tofuse.ops.check_graph import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.passes.batch.remarks import near_misses
 from tofuse.passes.unalias_outputs import own_results
 from tofuse.plan.build import Signature, plan_timeline
 from tofuse.plan.launch_groups import launch_count, sharing
-from tofuse.programs import Programs
-from tofuse.recorded import Recorded
 from tofuse.report.model import (
     LITTLE,
     GraphReport,
@@ -60,7 +66,6 @@ from tofuse.runtime.launch import find_vector_library, thread_count
 from tofuse.runtime.specialize_strides import ByLayout
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.variants import variants
-from tofuse.tuning import Choice, Workshop, as_chosen, tune
 
 Keep = Callable[[GraphReport], "Clock | None"]  # may answer with a clock to time the plan's steps
 

@@ -9,9 +9,9 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 from tofuse.cache.store import Store
+from tofuse.driver.autotune import ATEN, Choice, choose
 from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.timing import Step, real_tensors
-from tofuse.tuning import ATEN, Choice, choose
 
 Call = Callable[..., object]
 

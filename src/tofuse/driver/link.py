@@ -14,11 +14,24 @@ from tofuse.backends.llvm.parallel_driver import DRIVER
 from tofuse.backends.triton.emit import parameters
 from tofuse.backends.triton.load import Launch as TritonLaunch
 from tofuse.backends.triton.load import load as load_triton
-from tofuse.building import Built, Unfit, build_region, build_regions
+from tofuse.cache.artifact import (
+    Recorded,
+    load_kernel,
+    load_product,
+    prepare,
+)
 from tofuse.config import Config
 from tofuse.cost.machine import Machine, machine_on
 from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
 from tofuse.cost.nest import nest_cost, tiles_us, traffic_us
+from tofuse.driver.autotune import ATEN, Choice
+from tofuse.driver.codegen import (
+    Built,
+    Unfit,
+    build_region,
+    build_regions,
+)
+from tofuse.driver.gemm import build_products
 from tofuse.errors import CompileError
 from tofuse.executors import executors_of
 from tofuse.fusion.assign_executors import (
@@ -40,8 +53,6 @@ from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tile import TileProgram
 from tofuse.plan.build import Signature, build_plan, from_tensors
 from tofuse.plan.donation import KernelCall
-from tofuse.products import build_products
-from tofuse.recorded import Recorded, load_kernel, load_product, prepare
 from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.runtime.clock import Clock
@@ -52,7 +63,6 @@ from tofuse.runtime.launch import Launcher, kernel_code
 from tofuse.runtime.out_variants import out_variant as variant
 from tofuse.runtime.verify_kernels import Checked, Inputs, save_inputs
 from tofuse.schedule.alias_legality import overwrites
-from tofuse.tuning import ATEN, Choice
 
 Launch = Launcher | CudaLauncher | ProductLauncher
 LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by itself

@@ -11,8 +11,8 @@ from tofuse.cost.host import host
 from tofuse.cost.library import FRESH
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import assumed_machine, keep_machine
+from tofuse.driver.pipeline import compile_text
 from tofuse.ir.graph.parse import parse_graph
-from tofuse.pipeline import compile_text
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import fastest_us, threads_set

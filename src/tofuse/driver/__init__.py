@@ -1,0 +1,1 @@
+"""The compiler: its stages in order, and what each region becomes."""
