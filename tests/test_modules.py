@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tofuse
-from tofuse.capture.hooks import EMPTY, without_hook_guards
+from tofuse.capture.dynamo.hook_guards import EMPTY, without_hook_guards
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

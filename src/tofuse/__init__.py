@@ -1,7 +1,6 @@
 """tofuse: a fusing just-in-time compiler for PyTorch that says why it fused or not."""
 
 from tofuse.api import compile, empty_cache, explain, memory_efficient_fusion, memory_stats
-from tofuse.capture.hints import fuse, no_fuse
 from tofuse.driver.bisect import Culprit, bisect
 from tofuse.driver.calibration import calibrate
 from tofuse.errors import (
@@ -17,6 +16,7 @@ from tofuse.errors import (
 from tofuse.executors import register_executor, unregister_executor
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
+from tofuse.hints import fuse, no_fuse
 
 __all__ = [
     "CaptureError", "CompileError", "Culprit", "DataType", "DefinitionError", "Fusion",

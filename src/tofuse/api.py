@@ -19,13 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.backends.llvm.load import host_target
 from tofuse.cache.programs import Programs, programs_of
-from tofuse.capture.aot import Backend, CompileGraph, aot_backend
-from tofuse.capture.breaks import heard_breaks
-from tofuse.capture.foreseen import foreseeing
-from tofuse.capture.frames import own_frame
-from tofuse.capture.hooks import Filter, without_hook_guards
-from tofuse.capture.trace import Traced
-from tofuse.capture.twice import leaves
+from tofuse.capture.aot.double_backward import leaves
+from tofuse.capture.dynamo.backend import Backend, CompileGraph, aot_backend
+from tofuse.capture.dynamo.code_objects import own_frame
+from tofuse.capture.dynamo.graph_breaks import heard_breaks
+from tofuse.capture.dynamo.hook_guards import Filter, without_hook_guards
+from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config, Option, make_config
 from tofuse.cost.machine_source import check_machine, store_of
 from tofuse.driver.autotune_program import Contest
@@ -45,6 +44,7 @@ from tofuse.runtime.clock import Clock, machine_limits, now
 from tofuse.runtime.execute import Run
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.pool import POOL
+from tofuse.torch_internals.graph_break_prediction import foreseeing
 
 P = ParamSpec("P")
 R = TypeVar("R")

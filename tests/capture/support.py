@@ -2,8 +2,8 @@
 
 import torch
 
-from tofuse.capture.aot import aot_backend
-from tofuse.capture.convert import convert
+from tofuse.capture.dynamo.backend import aot_backend
+from tofuse.capture.lower.convert import convert
 from tofuse.ir.dims import evaluate as size_of
 from tofuse.ir.graph import Value
 from tofuse.ops.check_graph import verify

@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
 import tofuse
-from tofuse.capture.anywhere import anywhere
+from tofuse.torch_internals.fake_tensor_cache import anywhere
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

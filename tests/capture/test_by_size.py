@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tofuse
 from tests.support.eager import assert_same, copies, outcome
-from tofuse.capture import by_size
-from tofuse.capture.by_size import VARIANTS, BySize
+from tofuse.capture.dynamo import specialize
+from tofuse.capture.dynamo.specialize import VARIANTS, BySize
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 def at_once(monkeypatch):
     """Sizes count as frequent at their second call; the sizes that got a program."""
     seen: list[tuple[object, ...]] = []
-    make, at = by_size.BySize, by_size._at
+    make, at = specialize.BySize, specialize._at
 
     def noted(gm, args, *rest):
         found = at(gm, args, *rest)
@@ -32,8 +32,8 @@ def at_once(monkeypatch):
     def eager_to(run, places, numbers, compile, most):
         return make(run, places, numbers, compile, 0.0)
 
-    monkeypatch.setattr(by_size, "BySize", eager_to)
-    monkeypatch.setattr(by_size, "_at", noted)
+    monkeypatch.setattr(specialize, "BySize", eager_to)
+    monkeypatch.setattr(specialize, "_at", noted)
     return seen
 
 
@@ -220,7 +220,7 @@ def test_where_it_fails_the_program_for_all_sizes_stays(monkeypatch, at_once):
     def fail(*args):
         raise RuntimeError("no copy of this")
 
-    monkeypatch.setattr(by_size, "_Sized", fail)
+    monkeypatch.setattr(specialize, "_Sized", fail)
     compiled = tofuse.compile(lambda x: x.softmax(-1), dynamic=True)
     x = torch.randn(3, 5)
     compiled(x)

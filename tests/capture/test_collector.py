@@ -5,8 +5,8 @@ import gc
 import pytest
 import torch
 
-from tofuse.capture.aot import aot_backend
-from tofuse.capture.collector import collector_paused
+from tofuse.capture.aot.gc_pause import collector_paused
+from tofuse.capture.dynamo.backend import aot_backend
 
 
 @pytest.fixture

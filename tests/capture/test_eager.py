@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.capture.support import compiled
-from tofuse.capture.eager import EagerMemory
+from tofuse.capture.fx.eager_memory import EagerMemory
 
 N = 4 * 64 * 64  # bytes of a matrix
 R = 4 * 64  # bytes of one number a row

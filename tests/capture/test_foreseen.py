@@ -9,7 +9,7 @@ from torch._dynamo.utils import clear_compilation_metrics, counters, get_compila
 from torch.testing import assert_close
 
 import tofuse
-from tofuse.capture.foreseen import DISABLED, PARAMETER
+from tofuse.torch_internals.graph_break_prediction import DISABLED, PARAMETER
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tofuse
-from tofuse.capture import lean
+from tofuse.capture.aot import handoff
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 def forms(monkeypatch, tmp_path):
     """How each program that was compiled runs; None for AOTAutograd's wrappers."""
     monkeypatch.setenv("TOFUSE_CACHE_DIR", str(tmp_path))  # where no program is yet
-    found: list[lean.Form | None] = []
-    form = lean.Parts.form
+    found: list[handoff.Form | None] = []
+    form = handoff.Parts.form
 
     def noted(parts, arguments, **more):
         found.append(form(parts, arguments, **more))
         return found[-1]
 
-    monkeypatch.setattr(lean.Parts, "form", noted)
+    monkeypatch.setattr(handoff.Parts, "form", noted)
     return found
 
 
@@ -78,7 +78,7 @@ def test_checkpoints_and_saved_tensors_elsewhere(forms, x, w):
     torch.testing.assert_close((x.grad, w.grad), expected)
     with torch.autograd.graph.save_on_cpu():
         torch.testing.assert_close(gradients(compiled, x, w), expected)
-    assert any(isinstance(f, lean.Training) for f in forms)
+    assert any(isinstance(f, handoff.Training) for f in forms)
 
 
 def test_errors_of_autograd(forms, x, w):
@@ -94,7 +94,7 @@ def test_errors_of_autograd(forms, x, w):
         inner.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
-    assert forms and all(isinstance(f, lean.Training) for f in forms)
+    assert forms and all(isinstance(f, handoff.Training) for f in forms)
 
 
 def test_a_backward_inside_another_compiled_function(x, w):
@@ -124,7 +124,7 @@ def test_results_without_a_gradient(forms, x, w):
     found = tofuse.compile(several)(x, w)
     assert [f.requires_grad for f in found] == [True, False, False, False]
     torch.testing.assert_close(found, several(x, w))
-    assert isinstance(forms[0], lean.Training)
+    assert isinstance(forms[0], handoff.Training)
 
 
 def test_arguments_that_are_written(forms, x):
@@ -139,7 +139,7 @@ def test_arguments_that_are_written(forms, x):
     found, expected = tofuse.compile(run)(x, mean, count), run(x, other, torch.tensor(0))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(mean, other)
-    assert count == 4 and mean._version > before and isinstance(forms[0], lean.Training)
+    assert count == 4 and mean._version > before and isinstance(forms[0], handoff.Training)
     torch.testing.assert_close(torch.autograd.grad(found.sum(), x), (expected.detach(),))
 
 
@@ -154,7 +154,7 @@ def test_writes_where_nothing_is_differentiated_are_counted(forms, x):
     torch.testing.assert_close(found, 2 * x.detach().mean(0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         saved.sum().backward()
-    assert isinstance(forms[0], lean.Inference) and forms[0].written
+    assert isinstance(forms[0], handoff.Inference) and forms[0].written
 
 
 KEPT = [
@@ -194,7 +194,7 @@ def test_sizes_that_the_backward_takes(forms, program):
         w = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
         for _ in range(2):
             torch.testing.assert_close(gradients(compiled, x, w), gradients(program, x, w))
-    assert forms and all(isinstance(f, lean.Training) for f in forms)
+    assert forms and all(isinstance(f, handoff.Training) for f in forms)
     assert forms[0].sizes
 
 

@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from tofuse.capture.mincut import INFINITE, cut_vertices
+from tofuse.capture.joint.mincut import INFINITE, cut_vertices
 
 
 def cuts(edges, sources, sinks, removed):

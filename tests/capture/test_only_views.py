@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import tofuse
-from tofuse.capture import aot
+from tofuse.capture.dynamo import backend
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 VIEWS = {
@@ -27,13 +27,13 @@ OTHERS = {
 @pytest.fixture
 def found(monkeypatch):
     answers = []
-    asked = aot.only_views
+    asked = backend.only_views
 
     def ask(gm):
         answers.append(asked(gm))
         return answers[-1]
 
-    monkeypatch.setattr(aot, "only_views", ask)
+    monkeypatch.setattr(backend, "only_views", ask)
     return answers
 
 

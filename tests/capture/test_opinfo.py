@@ -12,10 +12,10 @@ from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tests.capture.support import evaluate, strides
-from tofuse.capture.convert import convert
-from tofuse.capture.decompose import decompositions
-from tofuse.capture.lean import boxed
-from tofuse.capture.rng import merge_seeds
+from tofuse.capture.aot.handoff import boxed
+from tofuse.capture.decomp.decompose import decompositions
+from tofuse.capture.decomp.rng import merge_seeds
+from tofuse.capture.lower.convert import convert
 from tofuse.errors import CaptureError
 from tofuse.ops.check_graph import verify
 

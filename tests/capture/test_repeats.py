@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import tofuse
 from benchmarks import programs
 from tofuse import pipeline
-from tofuse.capture.repeats import Repeats
+from tofuse.capture.lower.lowering_cache import Repeats
 from tofuse.ir.graph.print import show_graph
 from tofuse.passes.rewrite import Sweep
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import tofuse
 from tofuse.api import compile_reporting
-from tofuse.capture import side_by_side
+from tofuse.capture.pre_autograd import vectorize
 from tofuse.config import make_config
 
 torch.manual_seed(3)
@@ -181,7 +181,7 @@ def test_no_more_are_computed_at_once_than_eager_has_memory_for(
     count: int, joined: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ):
     """Groups of branches, one after the other; with gradients, where eager holds all, one."""
-    monkeypatch.setattr(side_by_side, "SPARE", 80_000)
+    monkeypatch.setattr(vectorize, "SPARE", 80_000)
 
     def frames(x: Tensor) -> Tensor:
         return joined([PICTURES(x[:, t]) for t in range(count)], 1)

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
 from tofuse.cache.artifact import Recorded
-from tofuse.capture.gradients import Gradients
-from tofuse.capture.lean import Form
-from tofuse.capture.lean import Run as Lists
+from tofuse.capture.aot.handoff import Form
+from tofuse.capture.aot.handoff import Run as Lists
+from tofuse.capture.aot.tangent_layouts import Gradients
 from tofuse.config import Config
 from tofuse.cost.machine_source import assumed_machine, store_of
 from tofuse.runtime.execute import Run

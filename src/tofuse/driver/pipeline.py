@@ -13,10 +13,10 @@ from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.backends.llvm.load import bind_functions, host_target
 from tofuse.cache.artifact import Recorded
 from tofuse.cache.programs import Programs
-from tofuse.capture.claims import Claims, nobody
-from tofuse.capture.convert import AtenGraph, Captured, convert
-from tofuse.capture.eager import EagerMemory
-from tofuse.capture.gradients import Gradients, gradients
+from tofuse.capture.aot.tangent_layouts import Gradients, gradients
+from tofuse.capture.fx.eager_memory import EagerMemory
+from tofuse.capture.lower.convert import AtenGraph, Captured, convert
+from tofuse.capture.lower.executor_claims import Claims, nobody
 from tofuse.config import Config
 from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
 from tofuse.cost.nest import nest_cost

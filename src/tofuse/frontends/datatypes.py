@@ -8,7 +8,7 @@ from enum import Enum
 
 import torch
 
-from tofuse.capture.dtypes import dtype_of
+from tofuse.capture.fx.dtypes import dtype_of
 from tofuse.errors import DefinitionError
 from tofuse.ir.types import DType
 

@@ -9,9 +9,9 @@ from typing import Union, cast
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
-from tofuse.capture.convert import Captured
-from tofuse.capture.devices import DEVICES
-from tofuse.capture.sizes import Source
+from tofuse.capture.fx.devices import DEVICES
+from tofuse.capture.fx.sizes import Source
+from tofuse.capture.lower.convert import Captured
 from tofuse.config import Config
 from tofuse.driver.pipeline import compile_captured
 from tofuse.errors import DefinitionError, UnsupportedError

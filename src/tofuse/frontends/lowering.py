@@ -9,8 +9,8 @@ from typing import Union
 
 import torch
 
-from tofuse.capture.builder import Builder
-from tofuse.capture.sizes import Sizes, Source
+from tofuse.capture.fx.sizes import Sizes, Source
+from tofuse.capture.lower.builder import Builder
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, Typed, number_type, promote
 from tofuse.frontends.input_layouts import Layout

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tofuse.capture.builder import Builder, Refused, scalar
+from tofuse.capture.lower.builder import Builder, Refused, scalar
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.lowering import Given, Item, Lowering, Node, show
 from tofuse.frontends.scalars import fold

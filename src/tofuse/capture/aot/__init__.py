@@ -1,0 +1,1 @@
+"""Between AOTAutograd and a compiled program: hand-off, runtime, double backward."""

@@ -1,0 +1,1 @@
+"""Decompositions: composite ATen operators taken apart into what can be fused."""

@@ -1,0 +1,385 @@
+"""Which ATen composites AOTAutograd takes apart, so that their pieces can be fused."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table as torch_table
+from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+from tofuse.capture.decomp.decompose_checks import CHECKED
+from tofuse.capture.decomp.decompose_convolution import convolution, convolution_backward
+from tofuse.capture.decomp.decompose_elementwise import ELEMENTWISE, VARYING
+from tofuse.capture.decomp.decompose_padding import PADDING
+from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
+from tofuse.capture.fx.sizes import Sized
+from tofuse.capture.lower.executor_claims import (
+    Claims,
+    Decomposition,
+    nobody,
+    unless_claimed,
+)
+from tofuse.torch_internals.decomposition_fixes import correct_decompositions
+
+aten = torch.ops.aten
+
+
+def decompositions(
+    *, own_random: bool = True, claims: Claims = nobody, varying: bool = False
+) -> dict[OpOverload, Decomposition]:
+    """The table for AOTAutograd; without `own_random`, ATen draws its own random numbers.
+
+    What an executor claims stays whole. With `varying`, numbers of the user's do.
+    """
+    correct_decompositions()
+    table = _table(own_random)
+    return unless_claimed({**table, **VARYING} if varying else table, claims)
+
+
+@functools.cache
+def _table(own_random: bool) -> Mapping[OpOverload, Decomposition]:
+    names = frozenset(" ".join(FROM_TORCH).split())
+    table: dict[OpOverload, Decomposition] = {
+        op: rule
+        for op, rule in torch_table.items()
+        if isinstance(op, OpOverload) and op.namespace == "aten" and _name(op) in names
+    }
+    table.update(_foreach())
+    table.update(OWN)
+    for packet in BATCH_NORMS.split():
+        for overload in getattr(aten, packet).overloads():
+            op = getattr(getattr(aten, packet), overload)
+            if op in table:
+                table[op] = _as_the_library_lays(table[op])
+    for packet in MEANS.split():
+        op = getattr(aten, packet).default
+        table[op] = _of_nothing_too(table[op])
+    table.update(CHECKED)
+    table.update(ELEMENTWISE)
+    table.update(PADDING)
+    if own_random:
+        table.update(RANDOM_DECOMPOSITIONS)
+    return table
+
+
+def _name(op: OpOverload) -> str:
+    return op.name().removeprefix("aten::").split(".")[0]
+
+
+def _foreach() -> dict[OpOverload, Decomposition]:
+    """One op over a list of tensors is the same op on each of them."""
+    table: dict[OpOverload, Decomposition] = {}
+    for name in FOREACH.split():
+        packet = getattr(aten, f"_foreach_{name}")
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            numbers = overload in ("Scalar", "ScalarList")
+            single = getattr(aten, WITH_NUMBERS.get(name, name) if numbers else name)
+            packed = overload == "Tensor" and name.startswith("addc")  # scalars in one tensor
+            if not op._schema.is_mutable and not packed:
+                table[op] = _each(single)
+    return table
+
+
+def _each(single: torch._ops.OpOverloadPacket) -> Decomposition:
+    def apply(*lists: Sequence[Tensor] | float, **options: float) -> list[Tensor]:
+        count = next(len(a) for a in lists if isinstance(a, (list, tuple)))
+        results = []
+        for k in range(count):
+            row = [a[k] if isinstance(a, (list, tuple)) else a for a in lists]
+            named = {"value": row[3]} if len(row) > 3 else options  # addcmul and addcdiv
+            results.append(single(*row[:3], **named))
+        return results
+
+    return apply
+
+
+def _foreach_norm(
+    tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None
+) -> list[Tensor]:
+    return [aten.linalg_vector_norm(t, order, None, False, dtype=dtype) for t in tensors]
+
+
+def _linalg_vector_norm(
+    x: Tensor,
+    order: float = 2,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The orders that are sums and maxima, accumulated in float32 for the halves."""
+    result_dtype = dtype or x.dtype
+    if order not in (1, 2, float("inf"), float("-inf")) or not result_dtype.is_floating_point:
+        return NotImplemented
+    if not x.dtype.is_floating_point or x.numel() == 0:
+        return NotImplemented
+    halves = (torch.float16, torch.bfloat16)
+    wide = x.to(torch.float32 if result_dtype in halves else result_dtype)
+    dims = list(dim) if dim else list(range(x.dim()))
+    if order == 2:
+        norm = torch.sqrt(torch.sum(wide * wide, dims, keepdim))
+    elif order == 1:
+        norm = torch.sum(torch.abs(wide), dims, keepdim)
+    else:
+        norm = (torch.amax if order > 0 else torch.amin)(torch.abs(wide), dims, keepdim)
+    return norm.to(result_dtype)
+
+
+def _fmax(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(*_sides(a, b))))
+
+
+def _fmin(a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(*_sides(a, b))))
+
+
+def _sides(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Of 0.0 and -0.0, ATen's maximum gives the second; its fmax the first, but for the halves."""
+    return (a, b) if a.dtype.itemsize == 2 else (b, a)
+
+
+def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    """ATen's has the type of its first operand alone."""
+    if x.dtype != target.dtype:
+        return NotImplemented
+    loss: Tensor = torch_table[aten.huber_loss.default](x, target, reduction, delta)
+    return loss
+
+
+def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
+    """ATen's result has the type of what is written to; that of torch's, the wider one."""
+    written: Tensor = torch_table[aten.select_scatter.default](x, source.to(x.dtype), dim, index)
+    return written
+
+
+def _as_the_library_lays(norm: Decomposition) -> Decomposition:
+    """A batch norm's result lies row by row or channels last, however its input lies."""
+
+    def apply(x: Tensor, *rest: object, **options: object) -> Sequence[Tensor]:
+        result, *others = norm(x, *rest, **options)
+        assert result is not None
+        return (result.contiguous(memory_format=suggest_memory_format(x)), *others)
+
+    return apply
+
+
+def _of_nothing_too(gradient: Decomposition) -> Decomposition:
+    """A mean's gradient; torch's rule divides a Python number by the count, also of nothing."""
+
+    def apply(grad: Tensor, x: Tensor, *rest: object) -> Tensor:
+        result = torch.zeros_like(x) if x.numel() == 0 else gradient(grad, x, *rest)
+        assert isinstance(result, Tensor)
+        return result
+
+    return apply
+
+
+def _nll_loss_backward(
+    grad: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """Nonzero where the class is the target: a comparison that fuses, in place of a scatter."""
+    channel = 0 if x.dim() < 2 else 1
+    if reduction == 1:
+        grad = grad / total_weight
+    along = [-1 if d == channel else 1 for d in range(x.dim())]
+    classes = torch.arange(x.shape[channel], device=x.device).view(along)
+    wanted = target.unsqueeze(channel)
+    spread = grad.unsqueeze(channel) if grad.dim() == target.dim() > 0 else grad
+    value = -spread if weight is None else -spread * weight.view(along)
+    hit = (classes == wanted) & (wanted != ignore_index)
+    return torch.where(hit, value, 0.0)
+
+
+def _embedding_dense_backward(
+    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Tensor:
+    """Rows added to zeros, by an operator that can write into warm memory."""
+    if scale_grad_by_freq or grad.device.type != "cpu":
+        return NotImplemented
+    places = indices.reshape(-1)
+    rows = grad.reshape(places.shape[0], grad.shape[-1])
+    if padding_idx >= 0:
+        rows = torch.where((places == padding_idx).unsqueeze(1), 0.0, rows)
+    zeros = grad.new_zeros(()).expand(num_weights, grad.shape[-1])
+    return aten.index_add(zeros, 0, places, rows)
+
+
+def _eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    """Places compared; torch's rule counts them in unsigned types, which its own arange refuses."""
+    if layout not in (None, torch.strided) or pin_memory:
+        return NotImplemented
+    rows = torch.arange(n, device=device).unsqueeze(-1)
+    columns = torch.arange(n if m is None else m, device=device)
+    return (rows == columns).to(dtype or torch.get_default_dtype())
+
+
+def _linalg_cross(a: Tensor, b: Tensor, *, dim: int = -1) -> Tensor:
+    """Along a dimension of three."""
+    if a.dim() != b.dim() or not (a.shape[dim] == b.shape[dim] == 3):
+        return NotImplemented
+    (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
+    return torch.stack((a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0), dim)
+
+
+def _bmm(a: Tensor, b: Tensor) -> Tensor:
+    """Many products of matrices as small as rotations: sums that fuse, in place of a call each."""
+    sizes = (*a.shape[1:], b.shape[2])
+    small = all(isinstance(n, int) and n <= SMALL for n in sizes)
+    if not small or a.device.type != "cpu" or a.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    return torch.sum(a.unsqueeze(3) * b.unsqueeze(1), 2)
+
+
+def _diagonal_backward(
+    grad: Tensor, sizes: Sequence[int], offset: int, dim1: int, dim2: int
+) -> Tensor:
+    """Each number beside its row, where the column is the diagonal's."""
+    rows, columns, low = sizes[dim1], sizes[dim2], max(0, -offset)
+    spread = torch.nn.functional.pad(grad, (low, rows - low - grad.shape[-1])).unsqueeze(-1)
+    at = torch.arange(columns, device=grad.device) - offset
+    here = torch.arange(rows, device=grad.device).unsqueeze(1) == at
+    rank = len(sizes)
+    return torch.where(here, spread, 0.0).movedim((-2, -1), (dim1 % rank, dim2 % rank))
+
+
+def _trace(x: Tensor) -> Tensor:
+    return NotImplemented if x.dtype is torch.bool else torch.sum(torch.diagonal(x))
+
+
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """The two parts of each dimension joined the other way round, laid out as a cat is.
+
+    Of sizes that are symbols a guard says that they are larger than the shift.
+    """
+    if not dims:
+        rolled = _roll(x.reshape(-1), shifts, (0,))
+        return rolled if rolled is NotImplemented else rolled.reshape(x.shape)
+    places = [_first_rolled(n, x.shape[d]) for n, d in zip(shifts, dims, strict=True)]
+    for at, dim in zip(places, dims, strict=True):
+        if at is None:
+            return NotImplemented
+        extent = x.shape[dim]
+        x = torch.cat((x.narrow(dim, at, extent - at), x.narrow(dim, 0, at)), dim)
+    return x
+
+
+def _first_rolled(shift: Sized, extent: Sized) -> Sized | None:
+    """The element that comes first; None where a symbol leaves that open."""
+    if isinstance(shift, int) and isinstance(extent, int):
+        return -shift % extent if extent else 0
+    if not guard_or_false(shift < extent) or not guard_or_false(-shift < extent):
+        return None
+    return extent - shift if guard_or_false(shift > 0) else -shift
+
+
+def _laid_as_given(rule: Decomposition) -> Decomposition:
+    """A rule of torch's whose result ATen lays out as the image that is given."""
+
+    def laid(x: Tensor, groups: int) -> Tensor:
+        made = rule(x, groups)
+        assert isinstance(made, Tensor)
+        return made.contiguous(memory_format=suggest_memory_format(x))
+
+    return laid
+
+
+SMALL = 4  # rows and columns of a matrix that is none for a library
+SHUFFLES = (aten.channel_shuffle.default, aten.pixel_shuffle.default, aten.pixel_unshuffle.default)
+
+OWN: dict[OpOverload, Decomposition] = {
+    aten.roll.default: _roll,
+    **{op: _laid_as_given(torch_table[op]) for op in SHUFFLES},
+    aten.linalg_vector_norm.default: _linalg_vector_norm,
+    aten._foreach_norm.Scalar: _foreach_norm,
+    aten.convolution.default: convolution,
+    aten.convolution_backward.default: convolution_backward,
+    aten.bmm.default: _bmm,
+    aten.linalg_cross.default: _linalg_cross,
+    aten.diagonal_backward.default: _diagonal_backward,
+    aten.eye.default: _eye,
+    aten.eye.m: _eye,
+    aten.trace.default: _trace,
+    aten.embedding_dense_backward.default: _embedding_dense_backward,
+    aten.huber_loss.default: _huber_loss,
+    aten.nll_loss_backward.default: _nll_loss_backward,
+    aten.nll_loss2d_backward.default: _nll_loss_backward,
+    aten.select_scatter.default: _select_scatter,
+    aten.fmax.default: _fmax,
+    aten.fmin.default: _fmin,
+}
+
+BATCH_NORMS = (
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
+    "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update "
+    "_batch_norm_with_update_functional"
+)
+
+MEANS = "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"
+
+FOREACH = (
+    "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp "
+    "expm1 floor frac lerp lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal "
+    "round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc"
+)
+
+WITH_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
+
+# Names in torch's own registry of decompositions. What could not be fused anyhow (scatters), has
+# rules of its own (pooling) or a better library routine (products, attention) is not here.
+FROM_TORCH = (
+    # norms
+    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward",
+    "native_batch_norm native_batch_norm_backward _native_batch_norm_legit",
+    "_native_batch_norm_legit_functional _native_batch_norm_legit_no_training",
+    "_batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update",
+    "batch_norm_backward _fused_rms_norm _fused_rms_norm_backward _weight_norm_interface",
+    # softmax
+    "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax",
+    "logsumexp",
+    # activations
+    "celu elu elu_backward gelu gelu_backward glu glu_backward hardshrink hardsigmoid",
+    "hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward leaky_relu",
+    "leaky_relu_backward log_sigmoid_forward log_sigmoid_backward mish mish_backward",
+    "_prelu_kernel _prelu_kernel_backward selu sigmoid_backward silu silu_backward softplus",
+    "softplus_backward softshrink tanh_backward threshold threshold_backward relu6",
+    # losses
+    "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits",
+    "huber_loss huber_loss_backward mse_loss mse_loss_backward nll_loss_forward",
+    "nll_loss2d_forward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss",
+    "soft_margin_loss_backward l1_loss",
+    # arithmetic of several ops
+    "deg2rad rad2deg frac heaviside isneginf isposinf logaddexp logaddexp2",
+    "logit logit_backward nan_to_num rsub sgn sinc special_entr special_log_ndtr special_ndtr",
+    "special_xlog1py square xlogy",
+    # reductions of several ops
+    "aminmax count_nonzero nansum norm dist",
+    # views and rearrangements
+    "affine_grid_generator block_diag diag_embed",
+    "rot90 select_scatter tril triu tril_indices triu_indices meshgrid unsafe_split",
+    "unsafe_split_with_sizes _reshape_alias expand_copy permute_copy squeeze_copy t_copy",
+    "transpose_copy unsqueeze_copy unbind_copy split_with_sizes_copy view_copy",
+    # creation
+    "linspace zeros_like ones_like new_ones new_zeros",
+    # in-place names that functionalisation may leave behind
+    "masked_fill isin",
+)

@@ -1,0 +1,53 @@
+"""What eager checks of numbers before it computes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table as torch_table
+from torch._ops import OpOverload
+
+from tofuse.capture.lower.executor_claims import Decomposition
+
+aten = torch.ops.aten
+PROBABILITIES = "all elements of input should be between 0 and 1"
+
+
+def check_probabilities(x: Tensor, message: str) -> None:
+    """When the program runs, a RuntimeError where one is outside of [0, 1]; on CPUs, as eager."""
+    if x.device.type == "cpu":
+        aten._assert_async.msg(torch.all((x >= 0) & (x <= 1)), message)
+
+
+def check_deviations(x: Tensor, message: str) -> None:
+    """The same where one is negative."""
+    if x.device.type == "cpu":
+        aten._assert_async.msg(torch.all(x >= 0), message)
+
+
+def _binary_cross_entropy(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    check_probabilities(x, PROBABILITIES)
+    loss = torch_table[aten.binary_cross_entropy.default](x, target, weight, reduction)
+    assert isinstance(loss, Tensor)
+    return loss
+
+
+def _of_floats(rule: Decomposition) -> Decomposition:
+    """A softmax, which is none of integers."""
+
+    def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor | Sequence[Tensor | None]:
+        return rule(x, dim, half_to_float) if x.dtype.is_floating_point else NotImplemented
+
+    return softmax
+
+
+CHECKED: dict[OpOverload, Decomposition] = {
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    **{
+        op: _of_floats(torch_table[op]) for op in (aten._softmax.default, aten._log_softmax.default)
+    },
+}

@@ -1,0 +1,106 @@
+"""Elementwise ATen operators that are a few others, where the results are the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from torch._prims_common import elementwise_dtypes
+
+from tofuse.capture.lower.executor_claims import Decomposition
+
+aten = torch.ops.aten
+
+
+def signbit(x: Tensor) -> Tensor:
+    if x.dtype == torch.bool:
+        return NotImplemented
+    if not x.dtype.is_floating_point:
+        return x < 0
+    return torch.copysign(torch.ones((), dtype=x.dtype, device=x.device), x) < 0
+
+
+def round_decimals(x: Tensor, *, decimals: int) -> Tensor:
+    """As ATen, in floats whose products are rounded once."""
+    exact = {torch.float32: 10, torch.float64: 22}  # powers of ten that need no rounding
+    if abs(decimals) > exact.get(x.dtype, -1):
+        return NotImplemented
+    factor = 10.0 ** abs(decimals)
+    if decimals < 0:
+        return torch.round(x / factor) * factor
+    return torch.round(x * factor) / factor
+
+
+def erfinv(y: Tensor) -> Tensor:
+    """An approximation in floats, and a step of Newton's method in doubles: right to half an ulp.
+
+    M. Giles, Approximating the erfinv function, GPU Computing Gems, 2011.
+    """
+    if y.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return NotImplemented
+    single = y.float()
+    w = -torch.log((1.0 - single) * (1.0 + single))
+    guess = torch.where(w < 5.0, _polynomial(CENTRE, w - 2.5), _polynomial(TAIL, w.sqrt() - 3.0))
+    wide, x = y.double(), (guess * single).double()
+    x = x - (torch.erf(x) - wide) * torch.exp(x * x) * (math.sqrt(math.pi) / 2.0)
+    return torch.where(single.abs() == 1.0, single * math.inf, x.float()).to(y.dtype)
+
+
+def addr(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """In ATen's steps, each of which rounds halves."""
+    if x.dtype == torch.bool or not x.dtype == left.dtype == right.dtype:
+        return NotImplemented
+    made = (left if alpha == 1 else left * alpha).unsqueeze(1) * right
+    if beta == 0:
+        return made
+    return (x if beta == 1 else x * beta) + made
+
+
+def _in_steps(step: Callable[..., Tensor], factor: str) -> Callable[..., Tensor]:
+    """An operator with a factor among its numbers, in products with one that varies: what is a
+    factor of a tensor is read from memory, and any other number is a part of the program."""
+
+    def apply(*tensors: Tensor | float, **numbers: float | torch.SymFloat) -> Tensor:
+        number = numbers.get(factor, 1)
+        wide, made = elementwise_dtypes(*tensors, type_promotion_kind=KIND.DEFAULT)
+        if not isinstance(number, torch.SymFloat) or not made.is_floating_point:
+            return NotImplemented
+        return step(*(torch.as_tensor(t, dtype=wide) for t in tensors), number).to(made)
+
+    return apply
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    """Coefficients from the highest down."""
+    total = x * coefficients[0] + coefficients[1]
+    for c in coefficients[2:]:
+        total = total * x + c
+    return total
+
+
+CENTRE = (
+    *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
+    *(-0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
+)
+TAIL = (
+    *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
+    *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
+)
+
+VARYING: dict[OpOverload, Decomposition] = {  # where numbers of the user's vary
+    aten.add.Tensor: _in_steps(lambda x, y, a: x + y * a, "alpha"),
+    aten.sub.Tensor: _in_steps(lambda x, y, a: x - y * a, "alpha"),
+    aten.addcmul.default: _in_steps(lambda x, y, z, a: x + y * a * z, "value"),
+    aten.addcdiv.default: _in_steps(lambda x, y, z, a: x + y * a / z, "value"),
+}
+
+ELEMENTWISE: dict[OpOverload, Decomposition] = {
+    aten.signbit.default: signbit,
+    aten.round.decimals: round_decimals,
+    aten.erfinv.default: erfinv,
+    aten.addr.default: addr,
+}

@@ -1,0 +1,1 @@
+"""Rewrites of the joint graph, and its partition into forward and backward."""

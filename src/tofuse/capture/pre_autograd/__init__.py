@@ -1,0 +1,1 @@
+"""Rewrites of Dynamo's program before autograd sees it."""

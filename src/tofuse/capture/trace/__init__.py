@@ -1,0 +1,1 @@
+"""Capture as a pure function: guards on the arguments alone."""

@@ -1,0 +1,1 @@
+"""Code that depends on private names of torch."""
