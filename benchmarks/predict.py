@@ -18,11 +18,11 @@ from benchmarks.seeds import Size
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import choose
 from tofuse.config import make_config
+from tofuse.driver.pipeline import compile_text
 from tofuse.ir.dims import hint
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region.parse import parse_partition
-from tofuse.pipeline import compile_text
 from tofuse.report.model import GraphReport
 from tofuse.report.repro import region_graph
 from tofuse.runtime.sample_inputs import sample_tensors

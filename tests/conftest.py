@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.support.bounds import every_access_checked
+from tests.support.broad import drawn, part_of
 from tests.support.compiler import Compiler
-from tests.support.part import drawn, part_of
-from tofuse import api
+from tofuse.driver import compile as driver_compile
 from tofuse.driver import pipeline
 
 
@@ -62,8 +62,8 @@ def fresh_dynamo():
 @pytest.fixture
 def counted(monkeypatch, tmp_path):
     """Compiles as a new process would, and counts what is compiled."""
-    compiler = Compiler(tmp_path, api.compile_graph)
-    monkeypatch.setattr(api, "compile_graph", compiler.counting)
+    compiler = Compiler(tmp_path, driver_compile.compile_graph)
+    monkeypatch.setattr(driver_compile, "compile_graph", compiler.counting)
     return compiler
 
 

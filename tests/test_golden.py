@@ -8,8 +8,8 @@ from benchmarks.seeds import SEEDS, Seed
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import WORKLOADS
 from tests.support.golden import TABLE, assert_golden
-from tofuse.api import compile_reporting
 from tofuse.config import make_config
+from tofuse.driver.compile import compile_reporting
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_dynamo", "sixteen_lanes"),

@@ -6,23 +6,23 @@ from types import ModuleType
 import pytest
 
 import tofuse
-from tests.support import house
-from tests.support.house import CHECKS, Check, Source
+from tests.support import house_rules
+from tests.support.house_rules import CHECKS, Check, Source
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_package_keeps_the_rule(check: Check):
-    sources = house.read(ROOT / "src" / "tofuse")
+    sources = house_rules.read(ROOT / "src" / "tofuse")
     assert sources
     assert [fault for source in sources for fault in check(source)] == []
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "tests"])
 def test_sizes_hold_outside_the_package_too(folder: str):
-    sources = house.read(ROOT / folder)
-    assert [fault for source in sources for fault in house.sizes(source)] == []
+    sources = house_rules.read(ROOT / folder)
+    assert [fault for source in sources for fault in house_rules.sizes(source)] == []
 
 
 def test_all_is_what_is_importable():
@@ -42,59 +42,67 @@ def long_function(lines: int) -> str:
 
 
 BAD: tuple[tuple[Check, str, str], ...] = (
-    (house.import_law, "passes/cse.py", "from tofuse.fusion import partition"),
-    (house.import_law, "passes/cse.py", "from tofuse import fusion"),
-    (house.import_law, "passes/cse.py", "from ..fusion import partition"),
-    (house.import_law, "passes/cse.py", "from .. import runtime"),
-    (house.import_law, "passes/cse.py", "import tofuse.pipeline"),
-    (house.import_law, "passes/cse.py", "import tofuse"),
-    (house.import_law, "report/html.py", "def f():\n    import tofuse.runtime.plan"),
-    (house.import_law, "ir/graph.py", "from tofuse.ops import table"),
-    (house.import_law, "ops/table.py", "from tofuse.pipeline import compile_graph"),
-    (house.import_law, "pipeline.py", "from tofuse.api import compile"),
-    (house.import_law, "frontends/definition.py", "from tofuse.api import compile"),
-    (house.import_law, "config.py", "from tofuse.ir.graph import Graph"),
-    (house.import_law, "errors.py", "import tofuse.ir.graph"),
-    (house.import_law, "utils/misc.py", "x = 1"),
-    (house.import_law, "api.py", "from tofuse.utils import misc"),
-    (house.third_party_fences, "report/text.py", "import torch"),
-    (house.third_party_fences, "ir/types.py", "from torch import Tensor"),
-    (house.third_party_fences, "passes/cse.py", "import torch.fx"),
-    (house.third_party_fences, "ops/shapes.py", "import torch"),
-    (house.third_party_fences, "runtime/jit.py", "import llvmlite.binding"),
-    (house.third_party_fences, "backends/llvm/emit.py", "import triton.language as tl"),
-    (house.third_party_fences, "backends/triton/load.py", "from llvmlite import ir"),
-    (house.no_lazy_imports, "api.py", "def f():\n    import json"),
-    (house.no_lazy_imports, "api.py", "class A:\n  def f(self):\n    from tofuse import ir"),
-    (house.no_lazy_imports, "api.py", "async def f():\n    import json"),
-    (house.environment_only_in_config, "api.py", "import os\nx = os.environ['X']"),
-    (house.environment_only_in_config, "api.py", "import os\nx = os.getenv('X')"),
-    (house.environment_only_in_config, "api.py", "from os import environ"),
-    (house.honest_types, "api.py", "def f(x: Any): ..."),
-    (house.honest_types, "api.py", "import typing\nx: typing.Any = 1"),
-    (house.honest_types, "api.py", "from typing import Any"),
-    (house.honest_types, "api.py", "y = hasattr(x, 'z')"),
-    (house.honest_types, "api.py", "x: dict[str, object] = {}"),
-    (house.sizes, "api.py", "x = 1\n" * 401),
-    (house.sizes, "ir/__init__.py", "x = 1\n" * 41),
-    (house.sizes, "api.py", long_function(61)),
-    (house.opening_sentence, "api.py", "x = 1"),
+    (house_rules.import_law, "passes/cse.py", "from tofuse.fusion import partition"),
+    (house_rules.import_law, "passes/cse.py", "from tofuse import fusion"),
+    (house_rules.import_law, "passes/cse.py", "from ..fusion import partition"),
+    (house_rules.import_law, "passes/cse.py", "from .. import runtime"),
+    (house_rules.import_law, "passes/cse.py", "import tofuse.driver.pipeline"),
+    (house_rules.import_law, "passes/cse.py", "import tofuse"),
+    (house_rules.import_law, "report/html.py", "def f():\n    import tofuse.plan.build"),
+    (house_rules.import_law, "ir/graph/data.py", "from tofuse.ops import table"),
+    (house_rules.import_law, "ops/table.py", "from tofuse.driver.pipeline import compile_graph"),
+    (house_rules.import_law, "driver/pipeline.py", "from tofuse.api import compile"),
+    (house_rules.import_law, "config.py", "from tofuse.ir.graph import Graph"),
+    (house_rules.import_law, "errors.py", "import tofuse.ir.graph"),
+    (house_rules.import_law, "utils/misc.py", "x = 1"),
+    (house_rules.import_law, "api.py", "from tofuse.utils import misc"),
+    (house_rules.import_law, "capture/lower/call.py", "from tofuse.capture.joint import mincut"),
+    (house_rules.import_law, "capture/trace/traced.py", "import tofuse.capture.dynamo.legality"),
+    (house_rules.import_law, "fusion/lower/axes.py", "from tofuse.fusion.views import materialize"),
+    (house_rules.import_law, "plan/build.py", "from tofuse.runtime.pool import POOL"),
+    (house_rules.import_law, "cost/machine.py", "from tofuse.cache.programs import Programs"),
+    (house_rules.third_party_fences, "report/text.py", "import torch"),
+    (house_rules.third_party_fences, "ir/types.py", "from torch import Tensor"),
+    (house_rules.third_party_fences, "passes/cse.py", "import torch.fx"),
+    (house_rules.third_party_fences, "ops/shapes.py", "import torch"),
+    (house_rules.third_party_fences, "runtime/jit.py", "import llvmlite.binding"),
+    (house_rules.third_party_fences, "backends/llvm/emit.py", "import triton.language as tl"),
+    (house_rules.third_party_fences, "backends/triton/load.py", "from llvmlite import ir"),
+    (house_rules.no_lazy_imports, "api.py", "def f():\n    import json"),
+    (house_rules.no_lazy_imports, "api.py", "class A:\n  def f(self):\n    from tofuse import ir"),
+    (house_rules.no_lazy_imports, "api.py", "async def f():\n    import json"),
+    (house_rules.environment_only_in_config, "api.py", "import os\nx = os.environ['X']"),
+    (house_rules.environment_only_in_config, "api.py", "import os\nx = os.getenv('X')"),
+    (house_rules.environment_only_in_config, "api.py", "from os import environ"),
+    (house_rules.honest_types, "api.py", "def f(x: Any): ..."),
+    (house_rules.honest_types, "api.py", "import typing\nx: typing.Any = 1"),
+    (house_rules.honest_types, "api.py", "from typing import Any"),
+    (house_rules.honest_types, "api.py", "y = hasattr(x, 'z')"),
+    (house_rules.honest_types, "api.py", "x: dict[str, object] = {}"),
+    (house_rules.sizes, "api.py", "x = 1\n" * 401),
+    (house_rules.sizes, "ir/__init__.py", "x = 1\n" * 41),
+    (house_rules.sizes, "api.py", long_function(61)),
+    (house_rules.opening_sentence, "api.py", "x = 1"),
 )
 
 GOOD: tuple[tuple[Check, str, str], ...] = (
-    (house.import_law, "passes/cse.py", "from tofuse.ir.graph import Graph"),
-    (house.import_law, "passes/cse.py", "from tofuse.passes.dead_code import dead_code"),
-    (house.import_law, "passes/cse.py", "from . import dead_code\nfrom ..errors import E"),
-    (house.import_law, "pipeline.py", "from tofuse.capture import dynamo\nimport json"),
-    (house.import_law, "__init__.py", "from tofuse.api import compile"),
-    (house.third_party_fences, "ops/reference.py", "import torch"),
-    (house.third_party_fences, "backends/aten/calls.py", "from torch import Tensor"),
-    (house.no_lazy_imports, "backends/llvm/load.py", "def f():\n    import llvmlite.binding"),
-    (house.environment_only_in_config, "config.py", "import os\nx = os.environ"),
-    (house.honest_types, "api.py", "x: dict[str, int] = {}\ny = any(x)"),
-    (house.sizes, "api.py", "x = 1\n" * 400),
-    (house.sizes, "api.py", long_function(60)),
-    (house.opening_sentence, "api.py", '"""Compile."""'),
+    (house_rules.import_law, "passes/cse.py", "from tofuse.ir.graph import Graph"),
+    (house_rules.import_law, "passes/cse.py", "from tofuse.passes.dead_code import dead_code"),
+    (house_rules.import_law, "passes/cse.py", "from . import dead_code\nfrom ..errors import E"),
+    (
+        house_rules.import_law,
+        "driver/pipeline.py",
+        "from tofuse.capture import dynamo\nimport json",
+    ),
+    (house_rules.import_law, "__init__.py", "from tofuse.api import compile"),
+    (house_rules.third_party_fences, "ops/reference.py", "import torch"),
+    (house_rules.third_party_fences, "backends/aten/calls.py", "from torch import Tensor"),
+    (house_rules.no_lazy_imports, "backends/llvm/load.py", "def f():\n    import llvmlite.binding"),
+    (house_rules.environment_only_in_config, "config.py", "import os\nx = os.environ"),
+    (house_rules.honest_types, "api.py", "x: dict[str, int] = {}\ny = any(x)"),
+    (house_rules.sizes, "api.py", "x = 1\n" * 400),
+    (house_rules.sizes, "api.py", long_function(60)),
+    (house_rules.opening_sentence, "api.py", '"""Compile."""'),
 )
 
 
@@ -106,6 +114,48 @@ def test_the_check_catches(check: Check, path: str, text: str):
 @pytest.mark.parametrize(("check", "path", "text"), GOOD)
 def test_the_check_lets_pass(check: Check, path: str, text: str):
     assert list(check(Source(PurePosixPath(path), text))) == []
+
+
+def test_no_two_modules_have_one_name():
+    paths = [s.path for s in house_rules.read(ROOT / "src" / "tofuse")]
+    names: dict[str, list[PurePosixPath]] = {}
+    for path in (p for p in paths if p.name != "__init__.py"):
+        names.setdefault(path.stem, []).append(path)
+    twice = [found for found in names.values() if len(found) > 1]
+    assert [found for found in twice if not any(map(is_family(found), FAMILIES))] == []
+
+
+FAMILIES = ("ir/*/*.py", "backends/*/*.py")  # folders of one layout: one a data type, one a device
+
+
+def is_family(paths: list[PurePosixPath]):
+    return lambda pattern: all(path.match(pattern) for path in paths)
+
+
+def test_tests_mirror_the_package():
+    package = {s.path for s in house_rules.read(ROOT / "src" / "tofuse")}
+    folders = {path.parent for path in package}
+    tests = [p.relative_to(ROOT / "tests") for p in (ROOT / "tests").rglob("test_*.py")]
+    strays = [
+        path
+        for path in map(PurePosixPath, tests)
+        if path.parts[0] not in OF_THE_WHOLE and len(path.parts) > 1
+        if not names_a_module(path, package) and not names_a_folder(path, folders)
+    ]
+    assert strays == []
+
+
+def names_a_module(test: PurePosixPath, package: set[PurePosixPath]) -> bool:
+    return test.with_name(test.name.removeprefix("test_")) in package
+
+
+def names_a_folder(test: PurePosixPath, folders: set[PurePosixPath]) -> bool:
+    """`passes/test_passes.py` tests all of `passes/`."""
+    name = test.stem.removeprefix("test_")
+    return test.parent / name in folders or (test.parent in folders and test.parent.name == name)
+
+
+OF_THE_WHOLE = ("behavior", "benchmarks", "models", "regressions", "support")
 
 
 def test_every_check_has_a_counter_example():

@@ -10,8 +10,8 @@ from platformdirs import user_cache_dir
 
 import tofuse
 from benchmarks.seeds import Program
-from tofuse.api import compile_reporting
 from tofuse.config import make_config
+from tofuse.driver.compile import compile_reporting
 from tofuse.report.model import Report
 
 US = "tofuse"

@@ -11,6 +11,7 @@ from typing import Union
 
 from tofuse.errors import OptionError
 
+PACKAGE = Path(__file__).parent  # the folder of tofuse's own source
 Option = Union[bool, str, float, None, Path, tuple[str, ...]]  # noqa: UP007  (evaluated at run time)
 STAGES = ("definition", "graph", "regions", "loops", "source", "plan")
 

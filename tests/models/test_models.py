@@ -11,8 +11,8 @@ from torch import nn
 
 import tofuse
 from tests.support.golden import assert_golden
-from tofuse.api import compile_reporting
 from tofuse.config import make_config
+from tofuse.driver.compile import compile_reporting
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_dynamo", "sixteen_lanes"),

@@ -7,8 +7,8 @@ from torch import nn
 
 import tofuse
 from tests.support.eager import assert_as_eager, assert_same, copies, outcome
-from tofuse.api import _compile
 from tofuse.config import make_config
+from tofuse.driver.compile import compile_target
 from tofuse.report.model import GraphReport
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 def compilations(fn, inputs, **options):
     """How many graphs were compiled over all inputs; every result is held against eager."""
     reports: list[GraphReport] = []
-    compiled = _compile(fn, make_config({"strict": True, **options}), reports.append)
+    compiled = compile_target(fn, make_config({"strict": True, **options}), reports.append)
     for x in inputs:
         got, expected = outcome(compiled, copies((x,)), {}), outcome(fn, copies((x,)), {})
         assert_same(got, expected, rtol=1e-4, atol=1e-4)

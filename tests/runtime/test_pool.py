@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import tofuse
-from tofuse.runtime.pool import POOL, SMALLEST, Block, Pool, size_class
+from tofuse.cost.machine import SMALLEST_POOLED as SMALLEST
+from tofuse.runtime.pool import POOL, Block, Pool, size_class
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 N = 1 << 18  # float32 elements: well above the smallest block

@@ -11,7 +11,7 @@ from tofuse.backends.llvm.parallel_driver import DRIVER
 from tofuse.config import Config
 from tofuse.cost.machine_source import store_of
 from tofuse.ir.plan import Plan
-from tofuse.runtime.execute import Run, Tensor, load_plan
+from tofuse.runtime.execute import CompiledPlan, Tensor, load_plan
 from tofuse.runtime.gemm_launch import ProductCode, ProductLauncher
 from tofuse.runtime.launch import (
     KernelCode,
@@ -37,7 +37,7 @@ class Recorded:
     expected: Mapping[int, tuple[int, ...]] | None = None
     others: bytes = b""
 
-    def load(self, config: Config) -> Run:
+    def load(self, config: Config) -> CompiledPlan:
         """The program; raises CompileError where the code of a kernel was not kept."""
         prepare(config)
         kept = store_of(config)

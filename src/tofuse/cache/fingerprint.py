@@ -26,6 +26,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
+from tofuse.capture.fx.node_tensors import held_tensors
+from tofuse.config import PACKAGE
 from tofuse.hints import KEY
 
 
@@ -33,7 +35,7 @@ class _Unknown(Exception):
     """Something that has no text, or whose text may stand for something else."""
 
 
-def identity(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None:
+def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None:
     """What a program computes and for which arguments, with all of PyTorch's state that matters.
 
     None where a part of it cannot be told by name: the user's functions, programs inside it,
@@ -46,29 +48,6 @@ def identity(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | Non
         return (_state(), *_arguments(given), *known, *_nodes(gm, list(held)))
     except _Unknown:
         return None
-
-
-def held_tensors(gm: GraphModule) -> dict[str, torch.Tensor]:
-    """The tensors that a program has as attributes, an optimiser's for instance, in the order in
-    which AOTAutograd puts them before the arguments."""
-    parameters = gm.named_parameters(remove_duplicate=False)
-    return {**dict(parameters), **dict(gm.named_buffers(remove_duplicate=False))}
-
-
-def numbers_of(gm: GraphModule) -> list[torch.SymFloat]:
-    """The numbers of the user's that vary, which Dynamo has in tensors."""
-    values = (n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder"))
-    memos = (v.item_memo for v in values if isinstance(v, FakeTensor))
-    return [m for m in memos if isinstance(m, torch.SymFloat)]
-
-
-def asked_of_numbers(gm: GraphModule) -> int:
-    """How often somebody has asked what such a number is: what was made of the answer is Dynamo's
-    to guard, and holds for no other number."""
-    numbers = [m.node for m in numbers_of(gm)]
-    symbols = {s for n in numbers for s in n._expr.free_symbols}
-    guards = numbers[0].shape_env.guards if numbers else ()
-    return sum(not symbols.isdisjoint(g.expr.free_symbols) for g in guards)
 
 
 def _nodes(gm: GraphModule, held: Sequence[str]) -> list[str]:
@@ -121,7 +100,7 @@ def _is_theirs(function: object) -> bool:
     )
 
 
-THEIRS = tuple(f"{Path(file).parent}/" for file in (torch.__file__, Path(__file__).parent))
+THEIRS = tuple(f"{Path(file).parent}/" for file in (torch.__file__, PACKAGE / "__init__.py"))
 DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
 
 

@@ -8,24 +8,25 @@ import hashlib
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from weakref import WeakKeyDictionary
+
+from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
 from tofuse.cache.artifact import Recorded
-from tofuse.capture.aot.handoff import Form
-from tofuse.capture.aot.handoff import Run as Lists
+from tofuse.cache.fingerprint import fingerprint
+from tofuse.capture.aot.handoff import BoxedFunction, Form
 from tofuse.capture.aot.tangent_layouts import Gradients
-from tofuse.config import Config
+from tofuse.config import PACKAGE, Config
 from tofuse.cost.machine_source import assumed_machine, store_of
-from tofuse.runtime.execute import Run
+from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.specialize_strides import ByLayout
 
 KIND = "program"
 Layouts = Mapping[int, tuple[int, ...]]
-Recordings = WeakKeyDictionary[Run, tuple[Recorded, Gradients | None]]
+Recordings = WeakKeyDictionary[CompiledPlan, tuple[Recorded, Gradients | None]]
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,19 @@ class Programs:
     """
 
     config: Config
-    compile: Callable[[Config, Gradients, Run, Layouts], Run]
+    compile: Callable[[Config, Gradients, CompiledPlan, Layouts], CompiledPlan]
     recorded: Recordings = field(default_factory=WeakKeyDictionary)
 
-    def made(self, run: Run, recorded: Recorded | None, given: Gradients | None) -> None:
+    def fingerprint(self, gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None:
+        """The name of a program; None where a part of it has none."""
+        return fingerprint(gm, inputs)
+
+    def made(self, run: CompiledPlan, recorded: Recorded | None, given: Gradients | None) -> None:
         """Note what a run is made of; `given` are the gradients of a backward."""
         if recorded is not None:
             self.recorded[run] = recorded, given if given is not None and given.expected else None
 
-    def keep(self, identity: Sequence[str], form: Form, runs: Sequence[Lists]) -> None:
+    def keep(self, identity: Sequence[str], form: Form, runs: Sequence[BoxedFunction]) -> None:
         """Keep a program: its forward, and its backward if it has one."""
         found = [self.recorded.get(run) for run in runs]  # type: ignore[arg-type]  # as they were made
         if any(part is None for part in found):
@@ -58,7 +63,7 @@ class Programs:
         text = base64.b64encode(content).decode("ascii")
         store_of(self.config).put(KIND, self._key(identity), text)
 
-    def find(self, identity: Sequence[str]) -> tuple[Form, list[Lists]] | None:
+    def find(self, identity: Sequence[str]) -> tuple[Form, list[BoxedFunction]] | None:
         """A program that was kept."""
         store, key = store_of(self.config), self._key(identity)
         text = store.get(KIND, key)
@@ -73,12 +78,12 @@ class Programs:
             store.drop(KIND, key)
             return None
 
-    def _load(self, part: Recorded) -> Run:
+    def _load(self, part: Recorded) -> CompiledPlan:
         run = part.load(self.config)
         if part.expected is None:
             return run
 
-        def compile_laid(layouts: Layouts) -> Run:
+        def compile_laid(layouts: Layouts) -> CompiledPlan:
             return self.compile(self.config, pickle.loads(part.others), run, layouts)
 
         return ByLayout(run, part.expected, compile_laid)
@@ -99,7 +104,7 @@ def _whole(recorded: Recorded, given: Gradients | None) -> Recorded:
 
 
 def programs_of(
-    config: Config, compile_laid: Callable[[Config, Gradients, Run, Layouts], Run]
+    config: Config, compile_laid: Callable[[Config, Gradients, CompiledPlan, Layouts], CompiledPlan]
 ) -> Programs | None:
     """None where what is compiled is looked at, checked or measured, or runs elsewhere."""
     usual = Config()
@@ -120,6 +125,6 @@ def programs_of(
 def source_digest() -> str:
     """What stands for this release of tofuse, changed by hand or not."""
     found = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         found.update(path.read_bytes())
     return found.hexdigest()

@@ -6,9 +6,8 @@ import math
 
 from tofuse.cost.machine import Machine, machine_on
 from tofuse.cost.nest import traffic_us
-from tofuse.fusion.host_scalars import device_of
 from tofuse.ir.dims import hint
-from tofuse.ir.graph import Op, Value
+from tofuse.ir.graph import Op, Value, device_of
 from tofuse.ir.region import Region, lends
 from tofuse.ops.table import Pattern, opdef
 

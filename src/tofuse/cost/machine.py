@@ -26,6 +26,7 @@ DEFAULT_NS: Mapping[str, float] = {
     "strided": 0.27,  # an access whose neighbours in the vector lie apart
 }
 VECTOR_LANES = 16  # of the machine that the defaults were measured on
+SMALLEST_POOLED = 256 * 1024  # bytes; below, malloc recycles its own memory without new pages
 
 
 @dataclass(frozen=True)

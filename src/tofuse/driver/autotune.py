@@ -15,15 +15,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from tofuse.analysis.alias import is_view, storages
 from tofuse.cache.store import Store
 from tofuse.errors import TofuseError
-from tofuse.fusion.host_scalars import device_of
 from tofuse.fusion.partition.cut_region import cuts, split
 from tofuse.ir.dims import symbols_of
-from tofuse.ir.graph import Op
+from tofuse.ir.graph import Op, device_of
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, parse_schedule
 from tofuse.report.repro import region_graph
-from tofuse.runtime.execute import Run
+from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import Step, race_us, real_tensors
 
@@ -72,7 +71,7 @@ class Workshop:
     """How to make a program of regions as chosen; a region's other schedules, the best predicted
     first; and microseconds predicted for a region by itself, infinite where it is no kernel."""
 
-    make: Callable[[Partition, Mapping[Region, Choice]], Run]
+    make: Callable[[Partition, Mapping[Region, Choice]], CompiledPlan]
     schedules: Callable[[Partition, Region], Sequence[Schedule]]
     predicted: Callable[[Partition, Region], float]
 

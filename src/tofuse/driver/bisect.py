@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tofuse.api import compile_reporting
 from tofuse.config import Config, Option, make_config
+from tofuse.driver.compile import compile_reporting
 from tofuse.errors import VerifyError
 from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.region import Verdict

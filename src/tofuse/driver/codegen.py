@@ -9,13 +9,13 @@ from tofuse.backends.llvm.emit import emit
 from tofuse.backends.triton.emit import emit as emit_triton
 from tofuse.config import Config
 from tofuse.errors import CompileError
-from tofuse.fusion.host_scalars import device_of, with_hosts
+from tofuse.fusion.host_scalars import with_hosts
 from tofuse.fusion.lower.axes import Misaligned
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower
 from tofuse.fusion.nontemporal import with_streams
 from tofuse.ir.dims import Dim, symbol
-from tofuse.ir.graph import Value
+from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region

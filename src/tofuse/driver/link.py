@@ -41,11 +41,10 @@ from tofuse.fusion.assign_executors import (
     assign_fallback,
     assign_kernel,
 )
-from tofuse.fusion.host_scalars import device_of
 from tofuse.fusion.nontemporal import streamed
 from tofuse.ir.dims import hint, symbol
 from tofuse.ir.executor import Executors
-from tofuse.ir.graph import Value
+from tofuse.ir.graph import Value, device_of
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Partition, Region
@@ -57,10 +56,10 @@ from tofuse.report.model import region_bytes
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch, write_repro
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.cuda import CudaLauncher, capability, device_index
-from tofuse.runtime.execute import Run, Tensor, load_plan
+from tofuse.runtime.execute import CompiledPlan, Tensor, load_plan
 from tofuse.runtime.gemm_launch import ProductLauncher
 from tofuse.runtime.launch import Launcher, kernel_code
-from tofuse.runtime.out_variants import out_variant as variant
+from tofuse.runtime.out_variants import out_variant
 from tofuse.runtime.verify_kernels import Checked, Inputs, save_inputs
 from tofuse.schedule.alias_legality import overwrites
 
@@ -72,7 +71,7 @@ LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by i
 class Assembled:
     """A program that runs: its kernels, who runs each region, its plan, and what went wrong."""
 
-    load: Callable[[Clock | None], Run]  # with a clock, its steps are timed
+    load: Callable[[Clock | None], CompiledPlan]  # with a clock, its steps are timed
     built: Sequence[Built]
     assigned: Mapping[Region, Assignment]
     plan: Plan
@@ -93,7 +92,9 @@ def assemble(
     measured = measured_machine(target, config)
     streams = streamed(part, assumed_machine(target, config).l3_bytes)
     executors = executors_of(config)
-    assigned = {r: assign_call(r, executors, measured, variant) for r in part.regions if r.library}
+    assigned = {
+        r: assign_call(r, executors, measured, out_variant) for r in part.regions if r.library
+    }
     wanted, unfit = _wanted(part, choices, executors)
     made = build_regions(wanted, part, streams, target, config)
     built = [b for b in made if isinstance(b, Built)]
@@ -110,7 +111,7 @@ def assemble(
     checked = _checked(calls, config)
     notes += _unsupported(part, config)
     launched = {r: c for r, c in calls.items() if r not in checked}
-    plan = build_plan(part, signature, launched, labels)
+    plan = build_plan(part, signature, launched, labels, out_variant)
     check = _checker(part, streams, target, config)
     whole = {r: from_tensors(r, part) for r in part.regions if not r.library}
     functions: dict[str, Callable[..., object]] = {
@@ -132,7 +133,7 @@ def assemble(
 
     (driver,) = load(DRIVER, ["kernel"], store_of(config))
 
-    def run(clock: Clock | None) -> Run:
+    def run(clock: Clock | None) -> CompiledPlan:
         return load_plan(plan, launchers, driver, constants, functions, clock)
 
     called = any(isinstance(s, Call) and s.target in functions for s in plan.steps)

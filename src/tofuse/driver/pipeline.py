@@ -45,7 +45,7 @@ from tofuse.ir.schedule import Schedule, Target
 from tofuse.ops.check_graph import verify as verify_graph
 from tofuse.passes import run_passes
 from tofuse.passes.batch.remarks import near_misses
-from tofuse.passes.unalias_outputs import own_results
+from tofuse.passes.unalias_outputs import unalias_outputs
 from tofuse.plan.build import Signature, plan_timeline
 from tofuse.plan.launch_groups import launch_count, sharing
 from tofuse.report.model import (
@@ -61,7 +61,7 @@ from tofuse.report.model import (
 )
 from tofuse.report.stage_log import Stages
 from tofuse.runtime.clock import Clock
-from tofuse.runtime.execute import Run
+from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import find_vector_library, thread_count
 from tofuse.runtime.specialize_strides import ByLayout
 from tofuse.schedule.build_nest import build_nest
@@ -82,7 +82,7 @@ def unheard(report: GraphReport) -> None:
 
 def compile_graph(
     gm: AtenGraph, phase: str, config: Config, keep: Keep, programs: Programs | None = None
-) -> Run:
+) -> CompiledPlan:
     """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured.
 
     `programs` are told what it is made of.
@@ -105,8 +105,8 @@ def compile_graph(
 
 
 def compile_laid(
-    config: Config, given: Gradients, usual: Run, layouts: Mapping[int, tuple[int, ...]]
-) -> Run:
+    config: Config, given: Gradients, usual: CompiledPlan, layouts: Mapping[int, tuple[int, ...]]
+) -> CompiledPlan:
     """A backward for gradients in another layout; the usual one copies them."""
     try:
         return compile_captured(given.laid(layouts), "backward", config, unheard)
@@ -117,17 +117,17 @@ def compile_laid(
         return usual
 
 
-def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep) -> Run:
+def compile_captured(captured: Captured, phase: str, config: Config, keep: Keep) -> CompiledPlan:
     """A callable for a captured program: flat arguments in one list to a list of results."""
     return _compile(captured, phase, config, keep)[0]
 
 
 def _compile(
     captured: Captured, phase: str, config: Config, keep: Keep
-) -> tuple[Run, Recorded | None]:
+) -> tuple[CompiledPlan, Recorded | None]:
     stages = Stages(phase, config.show, config.dump)
     graph = run_passes(captured.graph)
-    graph = own_results(graph, captured.graph, _seen(captured, phase))
+    graph = unalias_outputs(graph, captured.graph, _seen(captured, phase))
     stages.done("passes")
     stages.text("graph", lambda: show_graph(graph))
     target = host_target(thread_count())
@@ -200,7 +200,7 @@ def _measured_choices(part: Partition, target: Target, config: Config) -> dict[R
     """What is fastest for each region, by measurement."""
     quiet = replace(config, strict=True)
 
-    def make(alone: Partition, choices: Mapping[Region, Choice]) -> Run:
+    def make(alone: Partition, choices: Mapping[Region, Choice]) -> CompiledPlan:
         given = Signature(alone.graph.inputs, alone.graph.outputs, {})
         cut, chosen = as_chosen(alone, choices)
         return assemble(cut, given, (), chosen, target, quiet).load(None)
@@ -239,7 +239,7 @@ def claims_of(config: Config) -> Claims:
     return nobody if plain and not missing else claims
 
 
-def compile_text(text: str, config: Config, keep: Keep = unheard) -> Run:
+def compile_text(text: str, config: Config, keep: Keep = unheard) -> CompiledPlan:
     """A callable for the text of a graph: its inputs, then its sizes by name, in one list."""
     graph = parse_graph(text)
     verify_graph(graph)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import linecache
 import sys
-from pathlib import Path
 from types import FrameType
 
+from tofuse.config import PACKAGE
 from tofuse.ir.graph import Loc
 
-_PACKAGE = str(Path(__file__).parent.parent)
+_PACKAGE = str(PACKAGE)
 
 
 def user_line() -> Loc | None:

@@ -22,7 +22,7 @@ from tofuse.frontends.program import AddOutput, Call, DefineTensor, Environment,
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
 from tofuse.report.model import GraphReport
-from tofuse.runtime.execute import Run
+from tofuse.runtime.execute import CompiledPlan
 
 Output = Union[torch.Tensor, int, list[int]]  # noqa: UP007
 Key = tuple[object, ...]
@@ -42,7 +42,7 @@ class Equal:
 class Variant:
     """A definition compiled for one kind of inputs: how they lie, and any sizes it fixed."""
 
-    run: Run
+    run: CompiledPlan
     captured: Captured
     checks: tuple[Equal, ...]
     reads: tuple[tuple[str, Source], ...]  # the symbols that checks need

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.fusion.lower.axes import Misaligned
-from tofuse.ir.graph import Op, Value
+from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel, Uniform
-
-
-def device_of(ops: Sequence[Op]) -> str:
-    """Where the results of a group of ops lie."""
-    return next((r.type.device for op in ops for r in op.results), "cpu")
 
 
 def with_hosts(kernel: Kernel, arguments: tuple[Value, ...], device: str) -> Kernel:

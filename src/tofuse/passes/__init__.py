@@ -2,26 +2,34 @@
 
 from tofuse.ir.graph import Graph
 from tofuse.passes.batch.batch_branches import batch_branches
-from tofuse.passes.canonicalize_views import views
-from tofuse.passes.closed_form_reductions import closed_sums
+from tofuse.passes.canonicalize_views import canonicalize_views
+from tofuse.passes.closed_form_reductions import closed_form_reductions
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
 from tofuse.passes.fold_constants import fold_constants
-from tofuse.passes.hoist_gather import sink_takes
-from tofuse.passes.matvec import thin_matmul
-from tofuse.passes.pad_add_to_concat import join_pads
-from tofuse.passes.propagate_strides import layouts
+from tofuse.passes.hoist_gather import hoist_gather
+from tofuse.passes.matvec import matvec
+from tofuse.passes.pad_add_to_concat import pad_add_to_concat
+from tofuse.passes.propagate_strides import propagate_strides
 from tofuse.passes.simplify import simplify
 
 __all__ = ["GRAPH_PASSES", "run_passes"]
 
-LOCAL = (dead_code, fold_constants, simplify, views, closed_sums, join_pads, cse)
-GRAPH_PASSES = (*LOCAL, batch_branches, thin_matmul, sink_takes)
+LOCAL = (
+    dead_code,
+    fold_constants,
+    simplify,
+    canonicalize_views,
+    closed_form_reductions,
+    pad_add_to_concat,
+    cse,
+)
+GRAPH_PASSES = (*LOCAL, batch_branches, matvec, hoist_gather)
 
 
 def run_passes(graph: Graph, rounds: int = 3) -> Graph:
     """Run all passes, again and again until they change nothing, but at most `rounds` times."""
-    graph = join_pads(dead_code(graph))
+    graph = pad_add_to_concat(dead_code(graph))
     graph = batch_branches(graph)  # first: what runs over one branch then runs once
     for _ in range(rounds):
         before = graph
@@ -29,5 +37,5 @@ def run_passes(graph: Graph, rounds: int = 3) -> Graph:
             graph = pass_(graph)
         if graph is before:
             break
-    laid = layouts(dead_code(graph))
+    laid = propagate_strides(dead_code(graph))
     return dead_code(simplify(laid))  # a copy into another layout may be none now

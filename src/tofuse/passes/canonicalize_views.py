@@ -7,7 +7,7 @@ from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
 
 
-def views(graph: Graph) -> Graph:
+def canonicalize_views(graph: Graph) -> Graph:
     """Compose reshapes, permutes, slices and broadcasts with those they read.
 
     Again where that changes something: what a caller sees no more may become another view.

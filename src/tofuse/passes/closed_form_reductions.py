@@ -9,7 +9,7 @@ from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
 EXACT = {DType.F32: 2**24, DType.F64: 2**53}  # integers up to here are numbers of the type
 
 
-def closed_sums(graph: Graph) -> Graph:
+def closed_form_reductions(graph: Graph) -> Graph:
     """Replace sums over one dimension; the backward of a cross-entropy is then one pass."""
     return rewrite(graph, RULES)
 

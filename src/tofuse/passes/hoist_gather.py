@@ -10,7 +10,7 @@ from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
 CHEAP = 4.0  # additions per element that are worth doing again
 
 
-def sink_takes(graph: Graph) -> Graph:
+def hoist_gather(graph: Graph) -> Graph:
     """Move takes through cheap elementwise ops, towards tensors that lie in memory anyway."""
     return rewrite(graph, RULES)
 

@@ -11,7 +11,7 @@ from tofuse.ir.types import DType
 from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
 
 
-def thin_matmul(graph: Graph) -> Graph:
+def matvec(graph: Graph) -> Graph:
     """Write products with one column as sums, and those over one element as plain products."""
     return rewrite(graph, RULES)
 

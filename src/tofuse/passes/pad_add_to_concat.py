@@ -12,7 +12,7 @@ from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
 SPARSE = 2  # times as long as all pieces: zeros to be written are then most of a cat
 
 
-def join_pads(graph: Graph) -> Graph:
+def pad_add_to_concat(graph: Graph) -> Graph:
     """Join padded pieces that are added, and add those that lie at the same place first."""
     if sum(op.kind == "pad" for op in graph.ops) < 2:
         return graph

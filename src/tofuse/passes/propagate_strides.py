@@ -15,7 +15,7 @@ MOVABLE = frozenset({Pattern.ELEMENTWISE, Pattern.TAKE, Pattern.JOIN})  # their 
 FOLLOWED = frozenset({Pattern.ELEMENTWISE, Pattern.JOIN})  # readers whose loops run over operands'
 
 
-def layouts(graph: Graph) -> Graph:
+def propagate_strides(graph: Graph) -> Graph:
     """Lay results anew that nobody outside sees, where all readers agree on another order.
 
     Capture saw them where PyTorch would have put them, with copies between that are gone by now:

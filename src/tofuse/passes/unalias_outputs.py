@@ -10,7 +10,7 @@ from tofuse.ops.result_types import make_op
 from tofuse.passes.rewrite import may_alias
 
 
-def own_results(graph: Graph, before: Graph, seen: Collection[Value]) -> Graph:
+def unalias_outputs(graph: Graph, before: Graph, seen: Collection[Value]) -> Graph:
     """The graph with copies of results that became parts of one tensor, as batched branches do.
 
     Where one is written over, autograd would take the others for written, too. `seen` are the

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.dims import Dim, contiguous_strides, hint, product, show_dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Release, Step, View
@@ -17,9 +18,8 @@ from tofuse.plan.buffer_reuse import in_place
 from tofuse.plan.donation import KernelCall, find_homes, root_of
 from tofuse.plan.fold_views import allocate_as_seen
 from tofuse.plan.launch_groups import launch_together
+from tofuse.plan.library_results import FRESH_RESULTS, OutVariant
 from tofuse.plan.peak import Timeline, peak, timeline
-from tofuse.runtime.out_variants import OWN, OutVariant, out_variant
-from tofuse.runtime.pool import SMALLEST
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ def build_plan(
     signature: Signature,
     calls: Mapping[Region, KernelCall],
     others: Mapping[Region, str],
+    out_variant: Callable[[str], OutVariant | None],
 ) -> Plan:
     """The plan of a partition; a region without a kernel runs op by op through PyTorch.
 
@@ -54,11 +55,11 @@ def build_plan(
     does not raise the peak, or by less than anybody notices.
     """
     held = [v for v in part.graph.inputs if v.name in signature.held]
-    plain = _Builder(part, signature, calls, others).run()
+    plain = _Builder(part, signature, calls, others, out_variant).run()
     most = peak(plan_timeline(plain, part, held)) + UNNOTICED
     together = launch_together(plain, {c.kernel: c.written for c in calls.values()})
     for plan in (together, plain):
-        for made in (with_arena(plan), with_arena(plan, SMALLEST), plan):
+        for made in (with_arena(plan), with_arena(plan, SMALLEST_POOLED), plan):
             if peak(plan_timeline(made, part, held)) <= most:
                 return made
     return plain
@@ -102,6 +103,7 @@ class _Builder:
     signature: Signature
     calls: Mapping[Region, KernelCall]
     others: Mapping[Region, str]
+    out_variant: Callable[[str], OutVariant | None]
     steps: list[Step] = field(default_factory=list)
     views: dict[Value, str] = field(default_factory=dict)
     fresh: list[Allocate] = field(default_factory=list)  # results of library calls, ours alone
@@ -141,7 +143,9 @@ class _Builder:
         return [
             Allocate(variable(v), v.shape, v.layout, v.dtype)
             for v in held
-            if v.layout is not None and v.type.device == "cpu" and hint(v.type.nbytes) >= SMALLEST
+            if v.layout is not None
+            and v.type.device == "cpu"
+            and hint(v.type.nbytes) >= SMALLEST_POOLED
         ]
 
     # -- the border ------------------------------------------------------------------------------
@@ -259,19 +263,34 @@ class _Builder:
         args = re.sub(r"\$(\d+)", lambda m: tensors[int(m[1])], str(op.attr("args")))
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
         names = tuple(variable(r) for r in op.results)
-        variant = _writable(op, picks)
-        if variant is not None and all(hint(r.type.nbytes) >= SMALLEST for r in op.results):
+        variant = self._writable(op, picks)
+        if variant is not None and all(hint(r.type.nbytes) >= SMALLEST_POOLED for r in op.results):
             for r in op.results:
                 self._allocate(r)
             outs = zip(variant.names, names, strict=True)
             args = ", ".join([*([args] if args else []), *(f"{k}={n}" for k, n in outs)])
             self.steps.append(Call(variant.target, args, (), (), ()))
             return
-        if variant is not None or target in OWN:  # what can write elsewhere returns no operand
+        if (
+            variant is not None or target in FRESH_RESULTS
+        ):  # what can write elsewhere returns no operand
             self.fresh += map(self._allocation, op.results)
         sparse = ("strided", False) in op.attrs
         strides = tuple(None if sparse else r.layout for r in op.results)
         self.steps.append(Call(target, args, names, picks, strides))
+
+    def _writable(self, op: Op, picks: Sequence[int]) -> OutVariant | None:
+        """The form of a library call that writes its results where it is told."""
+        if ("strided", False) in op.attrs or not all(_dense(r) for r in op.results):
+            return None
+        if any(len(v.shape) > 3 and not _by_rows(v) for v in op.inputs):
+            return (
+                None  # some lay their result as an image among their operands lies, a given one too
+            )
+        variant = self.out_variant(str(op.attr("target")))
+        if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names))):
+            return None
+        return variant
 
     def _fallback(self, region: Region, number: int) -> None:
         region = from_tensors(region, self.part)
@@ -283,18 +302,6 @@ class _Builder:
         symbols = "".join(f", {s}={s}" for s in self.signature.symbols)
         call = Call(f"region{number}", f"[{tensors}]{symbols}", names, picks, strides)
         self.steps.append(call)
-
-
-def _writable(op: Op, picks: Sequence[int]) -> OutVariant | None:
-    """The form of a library call that writes its results where it is told."""
-    if ("strided", False) in op.attrs or not all(_dense(r) for r in op.results):
-        return None
-    if any(len(v.shape) > 3 and not _by_rows(v) for v in op.inputs):
-        return None  # some lay their result as an image among their operands lies, a given one too
-    variant = out_variant(str(op.attr("target")))
-    if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names))):
-        return None
-    return variant
 
 
 def _dense(v: Value) -> bool:

@@ -12,6 +12,7 @@ from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stub
 )
 from torch.autograd import profiler
 
+from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.dims import Dim, product, show_dim
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
 from tofuse.ir.plan.verify import ARENA
@@ -23,10 +24,10 @@ from tofuse.runtime.cuda import CudaLauncher, empty_on
 from tofuse.runtime.gemm_launch import ProductLauncher
 from tofuse.runtime.group import Group
 from tofuse.runtime.launch import Entry, Launcher
-from tofuse.runtime.pool import LOCAL, POOL, SMALLEST, shared
+from tofuse.runtime.pool import LOCAL, POOL, shared
 
 Tensor = torch.Tensor  # for those who handle tensors without looking into them
-Run = Callable[[list[object]], list[object]]
+CompiledPlan = Callable[[list[object]], list[object]]
 
 
 def load_plan(
@@ -36,7 +37,7 @@ def load_plan(
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],
     clock: Clock | None = None,
-) -> Run:
+) -> CompiledPlan:
     """A callable that takes the flat arguments in one list, which it empties.
 
     With a clock, it tells the clock when each launch and call began and ended.
@@ -128,7 +129,7 @@ def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
             if step.device != "cpu":
                 return [f"{step.name} = {_function(step.device)}({shape}, {strides}, {dtype})"]
             nbytes = product((*step.shape, step.dtype.itemsize))
-            if isinstance(nbytes, int) and nbytes < SMALLEST:
+            if isinstance(nbytes, int) and nbytes < SMALLEST_POOLED:
                 return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
             return [f"{step.name} = pooled({show_dim(nbytes)}, {shape}, {strides}, {dtype})"]
         case Launch():

@@ -15,7 +15,7 @@ from tofuse.runtime.launch import Entry, Launcher, workspace
 TASKS = 8  # shares a thread gets at least, if there is enough work: the last to end is then near
 WORK_PER_TASK = WORK_PER_THREAD / 4  # less does not pay for taking a task
 TASK_WORDS = 4
-HEAD_WORDS = 2  # before the rounds, see `backends/llvm/driver.py`
+HEAD_WORDS = 2  # before the rounds, see `backends/llvm/parallel_driver.py`
 FEW = 4  # kernels that one thread calls in less time one by one than together
 LARGE_BLOCK = 1 << 14  # bytes of workspace: a kernel with more gets one share a thread
 

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 
-# Operators without such a form whose results are tensors that nobody else holds.
-OWN = frozenset(
-    f"aten.{name}.default"
-    for name in (
-        "convolution",
-        "convolution_backward",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-    )
-)
-
-
-@dataclass(frozen=True)
-class OutVariant:
-    """The operator that writes, and the names of its arguments for the results."""
-
-    target: str
-    names: tuple[str, ...]
+from tofuse.plan.library_results import OutVariant
 
 
 @cache

@@ -24,7 +24,8 @@ from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stubs
     _reinterpret_tensor,
 )
 
-SMALLEST = 256 * 1024  # bytes; below, malloc recycles its own memory without new pages
+from tofuse.cost.machine import SMALLEST_POOLED
+
 HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
 LATEST = 2  # blocks that were lent last are asked first whether they are free
@@ -126,7 +127,7 @@ class Pool:
         self, nbytes: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         """An uninitialised tensor of `nbytes`, dense in the given strides (in elements)."""
-        if nbytes < SMALLEST or nbytes > self.limit:
+        if nbytes < SMALLEST_POOLED or nbytes > self.limit:
             return _empty_strided_cpu(shape, strides, dtype)
         size = size_class(nbytes)
         with self.lock:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tofuse.runtime.execute import Run
+from tofuse.runtime.execute import CompiledPlan
 
 Layout = tuple[int, ...]
 VARIANTS = 4  # compiled at most; what lies otherwise still is copied by the first program
@@ -21,10 +21,10 @@ class ByLayout:
     any layout too: it copies what lies otherwise. `compile` may answer with `run` itself.
     """
 
-    run: Run
+    run: CompiledPlan
     expected: Mapping[int, Layout]
-    compile: Callable[[Mapping[int, Layout]], Run]
-    found: dict[tuple[Layout, ...], Run | None] = field(default_factory=dict)
+    compile: Callable[[Mapping[int, Layout]], CompiledPlan]
+    found: dict[tuple[Layout, ...], CompiledPlan | None] = field(default_factory=dict)
 
     def __call__(self, args: list[object]) -> list[object]:
         for k, layout in self.expected.items():

@@ -11,7 +11,7 @@ from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._guards import CompileContext
 from torch.fx import GraphModule
 
-from tofuse.capture.dynamo.scalar_inputs import Backend
+from tofuse.torch_internals.torch_types import Backend
 
 
 def unmarked(backend: Backend) -> Backend:

@@ -8,8 +8,8 @@ import torch
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
-from tests.fusion.test_random import close, fragile, numbers, outputs
-from tests.schedule.test_nest import lengths
+from tests.driver.test_codegen import close, fragile, numbers, outputs
+from tests.schedule.test_build_nest import lengths
 from tests.support.cases import Case, read_cases
 from tests.support.graphs import graphs
 from tests.support.kernels import filled, judge, kernel
@@ -29,7 +29,7 @@ from tofuse.schedule import tiling
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.loop_orders import Unschedulable
 
-CASES = read_cases(Path(__file__).parents[2] / "schedule" / "tiles.txt")
+CASES = read_cases(Path(__file__).parents[2] / "schedule" / "build_tiles.txt")
 SIZES = {"s0": 5, "s1": 37}
 EXAMPLES = 25
 MOST = 1 << 15  # elements: the interpreter runs one program of a grid after the other

@@ -1,4 +1,4 @@
-"""Floats of eight bits: what is in memory, to and from a float32 register; see ops/quarters.py."""
+"""Floats of eight bits: what is in memory, to and from a float32 register; see ops/fp8.py."""
 
 from __future__ import annotations
 

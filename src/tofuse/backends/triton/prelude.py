@@ -105,7 +105,7 @@ def _float_floordiv(a, b):
     "_encode_quarter": """\
 def _encode_quarter(x, fraction: tl.constexpr, smallest: tl.constexpr, limit: tl.constexpr,
                     beyond: tl.constexpr):
-    # a float of eight bits as PyTorch rounds it; see ops/quarters.py
+    # a float of eight bits as PyTorch rounds it; see ops/fp8.py
     drop: tl.constexpr = 23 - fraction
     anchor: tl.constexpr = (smallest + drop) << 23
     raw = x.to(tl.int32, bitcast=True)

@@ -15,7 +15,7 @@ TWICE = (
     "writes into its arguments, or an argument is gone; use eager for that"
 )
 Eager = Callable[[Sequence[object], Sequence[object]], Sequence[object]]
-Kept = ReferenceType[torch.Tensor] | object  # of an argument: a number is itself
+SavedArgument = ReferenceType[torch.Tensor] | object  # of an argument: a number is itself
 
 
 def again(
@@ -45,7 +45,7 @@ def again(
     return tuple(next(rest) if _trains(t) else None for t in own)
 
 
-def arguments_of(ctx: FunctionCtx, count: int, kept: Mapping[int, Kept]) -> list[object]:
+def arguments_of(ctx: FunctionCtx, count: int, kept: Mapping[int, SavedArgument]) -> list[object]:
     """The arguments of an autograd function's call: those `kept` by place, and parameters, which
     its graph leads to; None for each that is gone."""
     found = list[object]()
@@ -60,7 +60,7 @@ def arguments_of(ctx: FunctionCtx, count: int, kept: Mapping[int, Kept]) -> list
     return found
 
 
-def keep(argument: object) -> Kept:
+def keep(argument: object) -> SavedArgument:
     """What finds an argument again, if it is still there."""
     return ref(argument) if isinstance(argument, torch.Tensor) else argument
 

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 
 from tofuse.capture.aot.double_backward import (
     Eager,
-    Kept,
+    SavedArgument,
     again,
     arguments_of,
     final,
@@ -37,7 +37,7 @@ from tofuse.capture.joint.partition import partition
 from tofuse.capture.lower.convert import NOTES
 from tofuse.capture.lower.executor_claims import Claims, nobody
 
-Run = Callable[[list[object]], list[torch.Tensor]]
+BoxedFunction = Callable[[list[object]], list[torch.Tensor]]
 CompileGraph = Callable[[GraphModule, str], Callable[[list[object]], object]]
 Results = Union[torch.Tensor, Sequence[torch.Tensor]]  # noqa: UP007  (evaluated at run time)
 
@@ -68,8 +68,10 @@ class Parts:
     memory_budget: float | None = None
     notes: tuple[str, ...] = ()  # for the report
     claims: Claims = nobody
-    finished: Callable[[list[Run]], None] = lambda runs: None  # told of all that was compiled
-    runs: dict[str, Run] = field(default_factory=dict)
+    finished: Callable[[list[BoxedFunction]], None] = lambda runs: (
+        None
+    )  # told of all that was compiled
+    runs: dict[str, BoxedFunction] = field(default_factory=dict)
     context: TracingContext | None = None
     graphs: tuple[GraphModule, GraphModule] | None = None
 
@@ -116,11 +118,11 @@ class Parts:
         attach(gm, memory_of(gm, num_fwd_outputs))
         return as_pairs(gm, self.claims)
 
-    def forward(self) -> Run:
+    def forward(self) -> BoxedFunction:
         """What was compiled of the program but for the backward."""
         return self.runs["inference"] if "inference" in self.runs else self.runs["forward"]
 
-    def backward(self) -> Run:
+    def backward(self) -> BoxedFunction:
         """The backward, compiled when it is first needed."""
         graphs = self.graphs  # before the question: another thread may be here, too
         if "backward" not in self.runs:
@@ -131,7 +133,7 @@ class Parts:
         return self.runs["backward"]
 
     @collector_paused()
-    def _compile(self, gm: GraphModule, phase: str) -> Run:
+    def _compile(self, gm: GraphModule, phase: str) -> BoxedFunction:
         return self.compile_graph(gm, phase)  # type: ignore[return-value]  # tensors, no sizes
 
     def _holds(self, held: Sequence[torch.Tensor]) -> bool:
@@ -196,7 +198,7 @@ class Inference:
     written: tuple[int, ...]
 
     def program(
-        self, forward: Run, backward: object = None, eager: object = None
+        self, forward: BoxedFunction, backward: object = None, eager: object = None
     ) -> Callable[..., Results]:
         """The program: its results in a list."""
 
@@ -228,7 +230,7 @@ class Context(torch.autograd.function.FunctionCtx):
 
     saved_tensors: tuple[torch.Tensor, ...]
     sizes: Sequence[object]
-    given: Sequence[Kept]
+    given: Sequence[SavedArgument]
 
     def maybe_clear_saved_tensors(self) -> None: ...
 
@@ -254,7 +256,10 @@ class Training:
     pure: bool
 
     def program(
-        self, forward: Run, backward: Callable[[], Run], eager: Eager | None = None
+        self,
+        forward: BoxedFunction,
+        backward: Callable[[], BoxedFunction],
+        eager: Eager | None = None,
     ) -> Callable[..., Results]:
         """The program: its results in a tuple. `eager` is what PyTorch runs in its place where
         gradients are differentiated."""

@@ -14,34 +14,26 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
-from tofuse.cache.fingerprint import (
-    asked_of_numbers,
-    held_tensors,
-    identity,
-    numbers_of,
-)
 from tofuse.capture.aot.double_backward import Eager
 from tofuse.capture.aot.gc_pause import collector_paused
 from tofuse.capture.aot.handoff import (
+    BoxedFunction,
     CompileGraph,
     Form,
     Inference,
     Parts,
 )
-from tofuse.capture.aot.handoff import Run as Lists
 from tofuse.capture.decomp.decompose import decompositions
-from tofuse.capture.dynamo.legality import (
-    Further,
-    guard_overlaps,
-    leave_derivatives,
-    only_views,
-    pass_through_dropout,
-    refusal,
-)
+from tofuse.capture.dynamo.eager_derivatives import Further, leave_derivatives
+from tofuse.capture.dynamo.legality import only_views, refusal
+from tofuse.capture.dynamo.overlap_guard import guard_overlaps
 from tofuse.capture.dynamo.scalar_inputs import counted_first
 from tofuse.capture.dynamo.specialize import by_size
+from tofuse.capture.fx.node_tensors import held_tensors
+from tofuse.capture.fx.varying_numbers import count_number_guards, varying_numbers
 from tofuse.capture.lower.executor_claims import Claims, nobody
 from tofuse.capture.pre_autograd.channels_last import channels_last
+from tofuse.capture.pre_autograd.dropout import pass_through_dropout
 from tofuse.capture.pre_autograd.indexing import gather_positions
 from tofuse.capture.pre_autograd.interpolate import hide_resizing
 from tofuse.capture.pre_autograd.mask_writes import write_by_mask
@@ -49,9 +41,7 @@ from tofuse.capture.pre_autograd.resampling import resize_whole
 from tofuse.capture.pre_autograd.vectorize import side_by_side
 from tofuse.torch_internals.dynamo_overhead import unmarked
 from tofuse.torch_internals.fake_tensor_cache import anywhere
-
-Run = Callable[..., object]
-Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
+from tofuse.torch_internals.torch_types import Backend, CompiledFunction
 
 
 def aot_backend(
@@ -79,7 +69,7 @@ def aot_backend(
     capture = _Capture(compile_graph, own_random, memory_budget, claims, programs)
 
     @collector_paused()
-    def build(gm: GraphModule, inputs: Sequence[object]) -> Run:
+    def build(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:
         anywhere(detect_fake_mode(inputs))
         pass_through_dropout(gm)
         hide_resizing(gm)
@@ -113,9 +103,11 @@ def aot_backend(
 class Programs(Protocol):
     """Compiled programs by what identifies them, which outlive the process."""
 
-    def find(self, identity: Sequence[str]) -> tuple[Form, list[Lists]] | None: ...
+    def fingerprint(self, gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None: ...
 
-    def keep(self, identity: Sequence[str], form: Form, runs: Sequence[Lists]) -> None: ...
+    def find(self, identity: Sequence[str]) -> tuple[Form, list[BoxedFunction]] | None: ...
+
+    def keep(self, identity: Sequence[str], form: Form, runs: Sequence[BoxedFunction]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -128,12 +120,14 @@ class _Capture:
     claims: Claims
     programs: Programs | None
 
-    def run(self, gm: GraphModule, notes: tuple[str, ...], inputs: Sequence[object]) -> Run:
+    def run(
+        self, gm: GraphModule, notes: tuple[str, ...], inputs: Sequence[object]
+    ) -> CompiledFunction:
         """The program, compiled or as it was kept; the notes are for the report.
 
         Writes into arguments are part of it, but where autograd sees its results.
         """
-        name = None if self.programs is None else identity(gm, inputs)
+        name = None if self.programs is None else self.programs.fingerprint(gm, inputs)
         if not _trains(gm):
             try:
                 return self._found(gm, notes, inputs, name, writes=True)
@@ -149,16 +143,16 @@ class _Capture:
         name: tuple[str, ...] | None,
         *,
         writes: bool,
-    ) -> Run:
+    ) -> CompiledFunction:
         if self.programs is None or name is None:
             return self._compile(gm, notes, inputs, writes, lambda form, runs: None)
         name = (f"writes {writes}", *name)
         found = self.programs.find(name)
         if found is None:
-            keep, before, own = self.programs.keep, asked_of_numbers(gm), name
+            keep, before, own = self.programs.keep, count_number_guards(gm), name
 
-            def keep_general(form: Form, runs: Sequence[Lists]) -> None:
-                if asked_of_numbers(gm) == before:  # or it is a program for these numbers alone
+            def keep_general(form: Form, runs: Sequence[BoxedFunction]) -> None:
+                if count_number_guards(gm) == before:  # or it is a program for these numbers alone
                     keep(own, form, runs)
 
             return self._compile(gm, notes, inputs, writes, keep_general)
@@ -172,8 +166,8 @@ class _Capture:
         notes: tuple[str, ...],
         inputs: Sequence[object],
         writes: bool,
-        keep: Callable[[Form, Sequence[Lists]], None],
-    ) -> Run:
+        keep: Callable[[Form, Sequence[BoxedFunction]], None],
+    ) -> CompiledFunction:
         """What comes back Dynamo calls with itself switched off: a second switch would only cost.
 
         `keep` is told of a program that runs without AOTAutograd, when all of it is compiled.
@@ -185,7 +179,7 @@ class _Capture:
             inference_compiler=parts.compiler("inference"),
             partition_fn=_refuse_training if writes else parts.partition,
             decompositions=decompositions(
-                own_random=self.own_random, claims=self.claims, varying=bool(numbers_of(gm))
+                own_random=self.own_random, claims=self.claims, varying=bool(varying_numbers(gm))
             ),
             keep_inference_input_mutations=writes,
         )
@@ -200,7 +194,7 @@ class _Capture:
         return _with(held, form.program(parts.forward(), parts.backward, _eager(gm, held)))
 
 
-def _with(held: Sequence[torch.Tensor], program: Run) -> Run:
+def _with(held: Sequence[torch.Tensor], program: CompiledFunction) -> CompiledFunction:
     """A program, with the tensors that it holds as its first arguments."""
     return functools.partial(program, *held) if held else program
 

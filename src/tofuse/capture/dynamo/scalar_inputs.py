@@ -6,7 +6,7 @@ the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch._dynamo.source import LocalSource
@@ -14,15 +14,14 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
-from tofuse.capture.dynamo.legality import Run, tensor_of
-
-Backend = Callable[[GraphModule, Sequence[object]], Run]
+from tofuse.capture.fx.node_tensors import tensor_of
+from tofuse.torch_internals.torch_types import Backend, CompiledFunction
 
 
 def counted_first(backend: Backend) -> Backend:
     """`backend`, which sees such numbers as arguments that are no tensors."""
 
-    def run_first(gm: GraphModule, inputs: Sequence[object]) -> Run:
+    def run_first(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:
         arguments = gm.graph.find_nodes(op="placeholder")
         readers = {n: [u for u in n.users if _reads_number(u, n)] for n in arguments}
         readers = {n: calls for n, calls in readers.items() if calls}

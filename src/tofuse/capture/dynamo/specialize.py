@@ -17,16 +17,17 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Argument, Target, map_arg
 
-from tofuse.capture.dynamo.legality import Run, watched
+from tofuse.capture.dynamo.legality import watched
+from tofuse.torch_internals.torch_types import CompiledFunction
 
-Build = Callable[[GraphModule, Sequence[object]], Run]
+Build = Callable[[GraphModule, Sequence[object]], CompiledFunction]
 
 VARIANTS = 4  # compiled at most; other sizes stay with the program for all
 COUNTED = 4096  # sizes whose calls are counted at a time
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def by_size(gm: GraphModule, inputs: Sequence[object], build: Build) -> Run:
+def by_size(gm: GraphModule, inputs: Sequence[object], build: Build) -> CompiledFunction:
     """What `build` makes of a program of Dynamo's; where sizes are symbols, for some of them alone
     too.
 
@@ -50,12 +51,12 @@ class BySize:
     """`run`, but for sizes of the arguments at `places`, and values of the `numbers`, that have
     taken `most` seconds a program of their own."""
 
-    run: Run
+    run: CompiledFunction
     places: Sequence[int]
     numbers: Sequence[int]  # Python's, in tensors
-    compile: Callable[[Sequence[object]], Run | None]
+    compile: Callable[[Sequence[object]], CompiledFunction | None]
     most: float
-    found: dict[Hashable, Run] = field(default_factory=dict)
+    found: dict[Hashable, CompiledFunction] = field(default_factory=dict)
     spent: dict[Hashable, float] = field(default_factory=dict)
 
     def __call__(self, *args: object) -> object:
@@ -126,7 +127,7 @@ def _copy(gm: GraphModule) -> GraphModule:
 
 def _at(
     gm: GraphModule, args: Sequence[object], numbers: Sequence[int], build: Build
-) -> Run | None:
+) -> CompiledFunction | None:
     """The program for the sizes of these arguments; None where there is none for them alone."""
     if not all(type(a) in (*PLAIN, int) for a in args):
         return None

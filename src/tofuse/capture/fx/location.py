@@ -10,11 +10,12 @@ from pathlib import Path
 import torch
 from torch.fx import Node
 
+from tofuse.config import PACKAGE
 from tofuse.hints import hint_of, times_of
 from tofuse.ir.graph import Loc
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)[^\n]*\n(?P<code>[^\n]*)', re.M)
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(PACKAGE)
 _NOT_THEIRS = (str(Path(torch.__file__).parent), _OURS)
 
 

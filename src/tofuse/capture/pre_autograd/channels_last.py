@@ -13,12 +13,8 @@ from torch._functorch import predispatch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from tofuse.capture.dynamo.legality import (
-    memory,
-    name_of,
-    nbytes,
-    written,
-)
+from tofuse.capture.fx.mutation import written
+from tofuse.capture.fx.node_tensors import memory, name_of, nbytes
 
 RELAID = (
     "images lie channels last from the first convolution on, as the library's convolutions read "

@@ -11,7 +11,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from tofuse.capture.dynamo.legality import memory, tensor_of, written
+from tofuse.capture.fx.mutation import written
+from tofuse.capture.fx.node_tensors import memory, tensor_of
 
 WHOLE = slice(None)
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))

@@ -10,7 +10,7 @@ import operator
 import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.dynamo.legality import tensor_of
+from tofuse.capture.fx.node_tensors import tensor_of
 
 MISMATCH = "shape mismatch: there are not as many values as places in the mask"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Node
 
-from tofuse.capture.dynamo.legality import name_of, tensor_of
+from tofuse.capture.fx.node_tensors import name_of, tensor_of
 
 SPLITS = frozenset(("split", "chunk", "tensor_split", "split_with_sizes", "unsafe_split"))
 Index = tuple[object, ...]

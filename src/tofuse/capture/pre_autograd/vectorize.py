@@ -21,13 +21,8 @@ from torch._functorch import predispatch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, Target, map_arg
 
-from tofuse.capture.dynamo.legality import (
-    memory,
-    name_of,
-    nbytes,
-    tensor_of,
-    written,
-)
+from tofuse.capture.fx.mutation import written
+from tofuse.capture.fx.node_tensors import memory, name_of, nbytes, tensor_of
 from tofuse.capture.pre_autograd.slice_match import Pieces, pieces_of
 from tofuse.hints import KEY, stands_for
 

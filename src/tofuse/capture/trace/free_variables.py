@@ -24,12 +24,15 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tofuse.capture.dynamo.legality import memory, overlaps_itself, writes_by_name
+from tofuse.capture.fx.mutation import writes_by_name
+from tofuse.capture.fx.node_tensors import memory
+from tofuse.capture.fx.overlap import overlaps_itself
 from tofuse.capture.trace.pytree import flatten, is_size
+from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError
 
 Function = Callable[..., object]
-_TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
+_TORCH, _OURS = str(Path(torch.__file__).parent), str(PACKAGE)
 
 
 class Substitute(TorchFunctionMode):

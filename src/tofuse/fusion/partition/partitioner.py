@@ -12,7 +12,7 @@ from tofuse.cost.nest import Cost, traffic_us
 from tofuse.fusion.concat.concat_cost import Windows, dear_join, is_join
 from tofuse.fusion.concat.eliminate import place_pieces, place_stored, why_called
 from tofuse.fusion.epilogues import fold_epilogues
-from tofuse.fusion.host_scalars import device_of, with_hosts
+from tofuse.fusion.host_scalars import with_hosts
 from tofuse.fusion.lower.axes import Misaligned
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower
@@ -42,7 +42,7 @@ from tofuse.fusion.views.materialize import materialise
 from tofuse.fusion.views.view_duplication import own_ranges, own_views
 from tofuse.ir.dims import Dim, hint
 from tofuse.ir.fusion_hints import asked_for, kept_apart
-from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.graph import Graph, Op, Value, device_of
 from tofuse.ir.region import Partition, Region, Strided, Verdict
 from tofuse.ops.table import opdef
 

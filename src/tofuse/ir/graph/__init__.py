@@ -9,9 +9,11 @@ from tofuse.ir.graph.data import (
     Operand,
     Scalar,
     Value,
+    device_of,
     substitute,
 )
 
 __all__ = [
+    "device_of",
     "Attr", "Graph", "Loc", "Names", "Op", "Operand", "Scalar", "Value", "substitute",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
@@ -187,3 +187,8 @@ def substitute(
 ) -> tuple[Operand, ...]:
     """The operands with values replaced as `mapping` says."""
     return tuple(mapping.get(x, x) if isinstance(x, Value) else x for x in operands)
+
+
+def device_of(ops: Sequence[Op]) -> str:
+    """Where the results of a group of ops lie."""
+    return next((r.type.device for op in ops for r in op.results), "cpu")

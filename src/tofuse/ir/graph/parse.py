@@ -1,4 +1,4 @@
-"""Reads the text that `ir.show` writes of a graph."""
+"""Reads the text that `ir.graph.print` writes of a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a graph, which `ir.parse` reads back."""
+"""The text of a graph, which `ir.graph.parse` reads back."""
 
 from __future__ import annotations
 

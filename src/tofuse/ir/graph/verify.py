@@ -1,4 +1,4 @@
-"""Checks that a graph is in SSA form and topological order; `ops.verify` checks its ops."""
+"""Checks that a graph is in SSA form and topological order; `ops.check_graph` checks its ops."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A statement runs once for every point of the axes it depends on. Loads and stores address flat
 buffers by affine functions of the axes, so that views have vanished. Loops, their order, tiles
-and vectors are the schedule's business (`ir/schedule.py`, `ir/loops.py`).
+and vectors are the schedule's business (`ir/schedule.py`, `ir/nest/data.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads the text that `ir.kernel` writes of a kernel."""
+"""Reads the text that `ir.kernel.data` writes of a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that a kernel is in SSA form over its own axes, buffers and sizes; `ops.kernel_verify`
+"""Checks that a kernel is in SSA form over its own axes, buffers and sizes; `ops.check_kernel`
 checks its ops."""
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Accumulate:
 
     argmax and argmin keep the best value so far in `best`, beside its position in `array`. Long
     sums gather in the first of `stages`, which goes into the next every so many steps, and the
-    last of them into `array`; see `ir/chains.py`.
+    last of them into `array`; see `ir/staged_sum.py`.
     """
 
     reduce: Reduce

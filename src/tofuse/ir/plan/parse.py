@@ -1,4 +1,4 @@
-"""Reads the text that `ir.plan` writes of a plan."""
+"""Reads the text that `ir.plan.data` writes of a plan."""
 
 from __future__ import annotations
 

@@ -9,12 +9,12 @@ from tofuse.ir.graph import Graph, Op, Value
 from tofuse.passes.batch.branch_match import Branches, Step
 from tofuse.passes.rewrite import Sweep
 
-Run = tuple[int, int]  # the first branch, and the one after the last
+BranchRange = tuple[int, int]  # the first branch, and the one after the last
 
 
-def matching_runs(values: Sequence[Value], branches: Branches) -> list[Run]:
+def matching_runs(values: Sequence[Value], branches: Branches) -> list[BranchRange]:
     """The longest runs of two and more neighbours that compute the same, in order."""
-    found: list[Run] = []
+    found: list[BranchRange] = []
     start = 0
     for k in range(1, len(values) + 1):
         if k < len(values) and _alike(branches, tuple(values[k - 1 : k + 1])):

@@ -9,7 +9,7 @@ from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.region import Verdict
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.batch.branch_match import STEPS, Branches, refusal
-from tofuse.passes.batch.branch_runs import Run, matching_runs
+from tofuse.passes.batch.branch_runs import BranchRange, matching_runs
 from tofuse.passes.rewrite import VIEWS
 
 
@@ -54,7 +54,7 @@ def _told(cat: Op, branches: Branches, producers: dict[Value, Op]) -> tuple[int,
     return odd, f"{why}, {_others(longest, usual)}"
 
 
-def _others(run: Run, usual: int) -> str:
+def _others(run: BranchRange, usual: int) -> str:
     if run[1] - run[0] == 1:
         return f"in branch[{usual}]"
     return f"in branch[{run[0]}] to branch[{run[1] - 1}], which match"

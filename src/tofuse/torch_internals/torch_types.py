@@ -1,0 +1,10 @@
+"""Types of torch's interfaces that torch itself gives no name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch.fx import GraphModule
+
+CompiledFunction = Callable[..., object]  # what a backend returns to Dynamo
+Backend = Callable[[GraphModule, Sequence[object]], CompiledFunction]

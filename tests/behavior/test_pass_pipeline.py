@@ -1,0 +1,146 @@
+"""All passes together: what they must reach, how fast, and that they always say the same."""
+
+from collections import Counter
+
+import pytest
+
+from tests.support.processor_speed import loops_taken
+from tofuse.ir.graph import Graph
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.graph.print import rename, show_graph
+from tofuse.ops.check_graph import verify
+from tofuse.passes import run_passes
+
+ROWS, WIDTH, LENGTH = 8, 32, 2000
+LOOPS = 8  # times a plain loop of Python: 0.01 to 0.06 s on a quiet core, 0.5 to 3 times
+
+
+def norm(lines: list[str], n: str, shape: tuple[int, ...]) -> str:
+    """Lines that normalise the last dimension of `n`, and tanh; the name of the result."""
+    last, wide, thin = len(shape) - 1, typed(shape), typed(shape[:-1])
+    over = f"dims=({last},), dtype=f32"
+    spread = f"shape={shape}, dims={tuple(range(last))}"
+    lines += [
+        f"  s_{n} = sum({n}, {over}) : {thin}",
+        f"  m_{n} = div(s_{n}, {float(shape[-1])}) : {thin}",
+        f"  b_{n} = broadcast(m_{n}, {spread}) : {wide}",
+        f"  d_{n} = sub({n}, b_{n}) : {wide}",
+        f"  q_{n} = mul(d_{n}, d_{n}) : {wide}",
+        f"  t_{n} = sum(q_{n}, {over}) : {thin}",
+        f"  v_{n} = div(t_{n}, {float(shape[-1])}) : {thin}",
+        f"  r_{n} = rsqrt(v_{n}) : {thin}",
+        f"  c_{n} = broadcast(r_{n}, {spread}) : {wide}",
+        f"  y_{n} = mul(d_{n}, c_{n}) : {wide}",
+        f"  z_{n} = tanh(y_{n}) : {wide}",
+    ]
+    return f"z_{n}"
+
+
+def typed(shape: tuple[int, ...]) -> str:
+    return f"f32[{','.join(map(str, shape))}]"
+
+
+def project(lines: list[str], name: str, count: int) -> Graph:
+    rows = count * ROWS
+    flat, out = typed((rows, WIDTH)), typed((count, ROWS, 1))
+    lines += [
+        f"  f = reshape({name}, shape=({rows}, {WIDTH})) : {flat}",
+        f"  w = permute(weight, dims=(1, 0)) : f32[{WIDTH},1]",
+        f"  p = opaque(bias, f, w, target='aten.addmm.default', args='$0, $1, $2') : f32[{rows},1]",
+        f"  u = reshape(p, shape=({count}, {ROWS}, 1)) : {out}",
+        f"  o = maximum(u, 0.0) : {out}",
+    ]
+    head = f"graph(x: f32[{count * ROWS * WIDTH}], weight: f32[1,{WIDTH}], bias: f32[1]) {{"
+    return parse_graph("\n".join([head, *lines, "  return o", "}"]))
+
+
+def split_stack(count: int) -> Graph:
+    """Seed 0: split a vector, normalise the pieces one by one, stack them, project."""
+    lines: list[str] = []
+    size = ROWS * WIDTH
+    for k in range(count):
+        lines.append(
+            f"  s{k} = slice(x, start=({k * size},), step=(1,), shape=({size},), dtype=f32)"
+            f" : f32[{size}]"
+        )
+        lines.append(f"  p{k} = reshape(s{k}, shape=({ROWS}, {WIDTH})) : {typed((ROWS, WIDTH))}")
+        done = norm(lines, f"p{k}", (ROWS, WIDTH))
+        stacked = typed((1, ROWS, WIDTH))
+        lines.append(f"  e{k} = reshape({done}, shape=(1, {ROWS}, {WIDTH})) : {stacked}")
+    pieces = ", ".join(f"e{k}" for k in range(count))
+    lines.append(f"  all = cat({pieces}, dim=0) : {typed((count, ROWS, WIDTH))}")
+    return project(lines, "all", count)
+
+
+def combined(count: int) -> Graph:
+    """The same from one three-dimensional view."""
+    shape = (count, ROWS, WIDTH)
+    lines = [f"  pieces = reshape(x, shape={shape}) : {typed(shape)}"]
+    return project(lines, norm(lines, "pieces", shape), count)
+
+
+@pytest.mark.parametrize("count", [2, 16])
+def test_split_stack_becomes_combined(count: int):
+    split, whole = run_passes(split_stack(count)), run_passes(combined(count))
+    verify(split)
+    assert Counter(op.kind for op in split.ops) == Counter(op.kind for op in whole.ops)
+    assert show_graph(rename(split)) == show_graph(rename(whole))
+    assert all(op.kind not in ("slice", "cat", "opaque") for op in split.ops)
+
+
+def chain() -> Graph:
+    lines, last = ["graph(x: f32[64,s0], y: f32[64,s0]) {"], "x"
+    for k in range(LENGTH):
+        kind = ("add", "mul", "sub", "neg", "div", "tanh")[k % 6]
+        arguments = last if k % 6 in (3, 5) else f"{last}, {'y' if k % 2 else '0.5'}"
+        lines.append(f"  v{k} = {kind}({arguments}) : f32[64,s0]")
+        last = f"v{k}"
+    return parse_graph("\n".join([*lines, f"  return {last}", "}"]))
+
+
+def ladder() -> Graph:
+    """a, b = a + b, a * b"""
+    lines, a, b = ["graph(x: f32[64], y: f32[64]) {"], "x", "y"
+    for k in range(LENGTH // 2):
+        lines.append(f"  a{k} = add({a}, {b}) : f32[64]")
+        lines.append(f"  b{k} = mul({a}, {b}) : f32[64]")
+        a, b = f"a{k}", f"b{k}"
+    return parse_graph("\n".join([*lines, f"  return {a}, {b}", "}"]))
+
+
+def reshapes() -> Graph:
+    lines, last = ["graph(x: f32[8,8]) {"], "x"
+    for k in range(LENGTH):
+        shape, text = ((8, 8), "f32[8,8]") if k % 2 else ((64,), "f32[64]")
+        lines.append(f"  v{k} = reshape({last}, shape={shape}) : {text}")
+        last = f"v{k}"
+    return parse_graph("\n".join([*lines, f"  return {last}", "}"]))
+
+
+def branches() -> Graph:
+    return split_stack(LENGTH // 14)
+
+
+@pytest.mark.parametrize("make", [chain, ladder, reshapes, branches])
+def test_long_programs_take_little_time(make):
+    graph = make()
+    assert loops_taken(lambda: run_passes(graph), LOOPS) <= LOOPS
+
+
+@pytest.mark.parametrize("make", [chain, ladder, branches])
+def test_two_runs_say_the_same(make):
+    assert show_graph(run_passes(make())) == show_graph(run_passes(make()))
+
+
+def test_a_copy_that_has_come_to_lie_as_what_it_copies_is_left_out():
+    graph = parse_graph(
+        """graph(x: b1[1,1,2], y: b1[1,1,2]) {
+  v0 = cat(x, y, dim=1) : b1[1,2,2]{1,1,2}
+  v1 = logical_not(v0) : b1[1,2,2]
+  v2 = logical_not(v1) : b1[1,2,2]
+  return v2
+}"""
+    )
+    after = run_passes(graph)
+    assert [op.kind for op in after.ops] == ["cat"]
+    assert run_passes(after) is after

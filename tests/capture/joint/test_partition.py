@@ -1,0 +1,103 @@
+"""What the forward saves for the backward."""
+
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from tests.support.capture_only import check, compiled
+
+
+def saved(f, *args, outputs=1):
+    """Shapes of what the forward returns beside its outputs and beside its own arguments."""
+    run, recorder = compiled(f)
+    results = run(*args)
+    (results if isinstance(results, torch.Tensor) else results[0]).sum().backward()
+    captured = recorder.captured[recorder.phases.index("forward")]
+    extra = captured.results[outputs:]
+    return [v.shape for v in extra if v is not None and v not in captured.graph.inputs]
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def test_bias_dropout_add_norm_saves_statistics_and_seed():
+    def f(x, bias, residual, weight, shift):
+        hidden = F.dropout(x + bias, 0.1) + residual
+        return F.layer_norm(hidden, (8,), weight, shift)
+
+    shapes = saved(f, leaf(4, 8), leaf(8), leaf(4, 8), leaf(8), leaf(8))
+    assert sorted(shapes) == [(2,), (4, 1), (4, 1)]
+
+
+def test_a_result_that_the_backward_reads_is_saved():
+    for f in (lambda x: F.softmax(x, -1), lambda x: F.log_softmax(x, -1), torch.tanh, F.relu):
+        assert saved(f, leaf(4, 8)) == [(4, 8)]
+
+
+def test_softmax_that_stays_inside_saves_row_statistics():
+    def f(x):
+        return F.softmax(x, -1).relu() * 2
+
+    assert sorted(saved(f, leaf(4, 8))) == [(4, 1), (4, 1)]
+
+
+def test_what_reads_its_argument_saves_nothing_new():
+    assert saved(F.gelu, leaf(4, 8)) == []
+
+
+def test_operands_of_products_are_saved_once():
+    assert saved(lambda x, a, b: F.relu(x @ a) @ b, leaf(4, 8), leaf(8, 8), leaf(8, 8)) == [(4, 8)]
+
+
+def test_a_long_chain_is_cut_now_and_then():
+    def f(x):
+        for _ in range(100):
+            x = torch.sin(x)
+        return x
+
+    assert 1 <= len(saved(f, leaf(4))) <= 6
+    check(f, leaf(4))
+
+
+def test_deep_graphs_partition_quickly():
+    def f(x):
+        for _ in range(500):
+            x = x * 1.01 + torch.sin(x) * 0.1
+        return x
+
+    run, _ = compiled(f)
+    start = time.process_time()
+    run(leaf(4)).sum().backward()
+    assert time.process_time() - start < 30
+
+
+def test_an_argument_changed_in_place_is_not_saved():
+    def f(x, w):
+        y = (x + 1) * w
+        x.mul_(2)
+        return y + x.sin()
+
+    weight = leaf(4)
+    results = []
+    for run in (f, compiled(f)[0]):
+        x = torch.arange(4.0)
+        weight.grad = None
+        run(x, weight).sum().backward()
+        results.append((x, weight.grad))
+    torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_checkpointing(dynamic):
+    def block(x, a, b):
+        return torch.tanh(torch.tanh(x @ a) @ b)
+
+    def f(x, a, b):
+        return checkpoint(block, x, a, b, use_reentrant=False).sin()
+
+    check(f, leaf(4, 8), leaf(8, 8), leaf(8, 8), dynamic=dynamic)
+    assert len(saved(f, leaf(4, 8), leaf(8, 8), leaf(8, 8))) <= 1

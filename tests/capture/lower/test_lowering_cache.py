@@ -1,0 +1,83 @@
+"""Calls like earlier ones are converted by copying, and nobody can tell from the graph."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from benchmarks import programs
+from tofuse.capture.lower.lowering_cache import Repeats
+from tofuse.driver import pipeline
+from tofuse.ir.graph.print import show_graph
+from tofuse.passes.rewrite import Sweep
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def mixed(x, y):
+    """Calls that differ in one thing only: a constant, its type, an operand twice, a dtype."""
+    a = (x * 0.0) + (x * -0.0) + (x * 0) + (x * 1) + (x * True) + (x * 1.0)
+    b = (x * x) + (x * y) + (y * y) + (y * x)
+    c = torch.full((4, 6), 2.0) + torch.full((4, 6), 2) + torch.full((4, 6), 3.0)
+    d = x.to(torch.float64).sum(0) + y.to(torch.float64).sum(0) + x.sum(1, keepdim=True)
+    e = [p.var(0, unbiased=False) for p in (*x.split(2), *y.split(2))]
+    return a, b + c, d, e, torch.cat([x, y]), torch.cat([y, x]), torch.cat([x, x])
+
+
+def gated(x, y):
+    for _ in range(4):
+        x = F.layer_norm(torch.tanh(x) * y.sigmoid(), (6,)) + x
+    return x
+
+
+def graphs(fn, *args):
+    """The text of every graph that is compiled."""
+    torch._dynamo.reset()
+    found, convert = [], pipeline.convert
+
+    def seen(*a):
+        captured = convert(*a)
+        found.append(show_graph(captured.graph))
+        return captured
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "convert", seen)
+        tofuse.explain(fn)(*args)
+    return found
+
+
+@pytest.mark.broad(4)
+@pytest.mark.parametrize("fn, dynamic", [(mixed, False), (gated, False), (gated, True)])
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_graph_is_that_of_rules_alone(fn, grad, dynamic, monkeypatch):
+    args = [torch.randn(4, 6).requires_grad_(grad) for _ in range(2)]
+    if dynamic:
+        for x in args:
+            torch._dynamo.mark_dynamic(x, 0)
+    copied = graphs(fn, *args)
+    monkeypatch.setattr(Repeats, "key", lambda self, call, operands: None)
+    assert copied == graphs(fn, *args)
+
+
+def counted(pieces, monkeypatch):
+    """What is learned, and the ops that passes emit, for a split into so many pieces."""
+    counts = {"learned": 0, "emitted": 0}
+    learn, emit = Repeats.learn, Sweep.emit
+    monkeypatch.setattr(
+        Repeats, "learn", lambda *a: counts.update(learned=counts["learned"] + 1) or learn(*a)
+    )
+    monkeypatch.setattr(
+        Sweep, "emit", lambda *a: counts.update(emitted=counts["emitted"] + 1) or emit(*a)
+    )
+    x, weight, bias = torch.rand(pieces * 8 * 32), torch.rand(1, 32), torch.rand(1)
+    torch._dynamo.reset()
+    tofuse.explain(programs.split_stack_weights)(x, weight, bias, 8)
+    monkeypatch.undo()
+    return counts
+
+
+def test_more_pieces_are_copies_and_passes_see_one_branch(monkeypatch):
+    few, many = counted(8, monkeypatch), counted(32, monkeypatch)
+    assert few["learned"] > 0
+    assert many["learned"] == few["learned"]
+    assert many["emitted"] <= few["emitted"] + 2 * 24  # the cuts of 24 pieces, and what joins them

@@ -1,0 +1,260 @@
+"""Measured choice: the fastest candidate wins, is found again, and never is slower than PyTorch."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+import tofuse
+from tests.support.eager import assert_as_eager
+from tests.support.kernels import kernel
+from tofuse.analysis.alias import storages
+from tofuse.cache.store import Store
+from tofuse.driver import autotune
+from tofuse.driver.autotune import (
+    ATEN,
+    FUSED,
+    SPLIT,
+    Choice,
+    choose,
+)
+from tofuse.errors import OptionError
+from tofuse.fusion.lower.lower_region import lower
+from tofuse.fusion.partition.cut_region import cuts, split
+from tofuse.ir.graph.parse import parse_graph as parse
+from tofuse.ir.region import Partition, Region
+from tofuse.ir.schedule import Target, parse_schedule
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.variants import variants
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Tests measure to see that it is done, not to learn what is fast."""
+    monkeypatch.setattr(autotune, "TURN_S", 0.001)
+
+
+def sleeper(seconds, log=None):
+    def step():
+        if log is not None:
+            log.append(seconds)
+        time.sleep(seconds)
+
+    return lambda: step
+
+
+def f(x, w):
+    return (x * torch.tanh(w)).softmax(-1).sum(0)
+
+
+X, W = torch.randn(20, 48), torch.randn(48)
+
+
+def test_a_planted_faster_candidate_wins_and_is_read_back(tmp_path):
+    fast = Choice(FUSED, parse_schedule("order i; parallel 0; vector 4; unroll 2"))
+    log: list[float] = []
+    candidates = [
+        (Choice(), sleeper(0.004, log)),
+        (fast, sleeper(0.001, log)),
+        (Choice(ATEN), sleeper(0.003, log)),
+    ]
+    won = choose(candidates, ("key",), Store(tmp_path))
+    assert won == fast and dict(won.times)[fast.name] < dict(won.times)[FUSED]
+    assert "aten" in won.why and "us" in won.why
+    log.clear()
+    assert choose(candidates, ("key",), Store(tmp_path)) == fast and not log
+    assert choose(candidates[::2], ("key",), Store(tmp_path)).kind == ATEN, "it is no candidate now"
+    assert choose(candidates, ("another",), Store(tmp_path)) == fast and log
+
+
+def test_the_plain_kernel_stays_where_nothing_is_clearly_faster(tmp_path, monkeypatch):
+    monkeypatch.setattr(autotune, "race_us", lambda steps, seconds: [100.0, 98.0])
+    candidates = [(Choice(), sleeper(0)), (Choice(ATEN), sleeper(0))]
+    assert choose(candidates, ("key",), Store(tmp_path)).kind == FUSED
+
+
+def test_candidates_that_fail_are_out(tmp_path):
+    def fails():
+        raise RuntimeError("no")
+
+    good = (Choice(), sleeper(0.002))
+    bad = [(Choice(ATEN), lambda: fails), (Choice(SPLIT, None, 1), lambda: None)]
+    assert choose([good, *bad], ("a",), Store(tmp_path)).times[0][0] == FUSED
+    first = [(Choice(), lambda: fails), (Choice(ATEN), sleeper(0))]
+    assert choose(first, ("b",), Store(tmp_path)) == Choice(), "nothing was measured"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"kind": "fused"}',
+        "null",
+        '{"kind": 3, "schedule": "x", "cut": 0, "times": []}',
+    ],
+)
+def test_damaged_choices_are_measured_again(tmp_path, text):
+    store = Store(tmp_path)
+    store.put(autotune.KIND, (autotune.VERSION, "key"), text)
+    assert choose([(Choice(), sleeper(0))], ("key",), store).times
+
+
+def test_tuned_programs_are_right_and_say_what_was_measured(tmp_path):
+    report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
+    assert all("measured: " in r.why for r in report.regions)
+    assert all(ATEN in r.why for r in report.regions), "PyTorch's time is always told"
+    options = {"tune": "measure", "cache_dir": tmp_path}
+    assert_as_eager(f, X, W, options=options)
+    leaf = X.clone().requires_grad_()
+    assert_as_eager(f, leaf, W, options=options)
+
+
+def waves(x):
+    return (x.sin() + 1).softmax(-1)
+
+
+SCRIPT = """
+import sys, torch, tofuse
+from tofuse.driver import autotune as tuning
+def race(steps, seconds):
+    raise AssertionError("measured again")
+tuning.race_us = race
+torch.set_num_threads(int(sys.argv[2]))
+def waves(x):
+    return (x.sin() + 1).softmax(-1)
+report = tofuse.explain(waves, cache_dir=sys.argv[1])(torch.randn(9, 33))
+print([(r.executor, r.why) for r in report.regions])
+"""
+
+
+def test_another_process_reads_what_was_chosen(tmp_path, monkeypatch):
+    """PyTorch is planted as the fastest, so that the choice is none by default."""
+    monkeypatch.setattr(autotune, "race_us", lambda steps, s: [9.0 - k for k in range(len(steps))])
+    report = tofuse.explain(waves, tune="measure", cache_dir=tmp_path)(torch.randn(9, 33))
+    assert [r.executor for r in report.regions] == ["aten"]
+    command = ["env", "TOFUSE_TUNE=measure", sys.executable, "-c", SCRIPT, str(tmp_path)]
+    command.append(str(torch.get_num_threads()))
+    second = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert second.stdout.strip() == str([(r.executor, r.why) for r in report.regions])
+
+
+@pytest.mark.parametrize("kind", [ATEN, SPLIT, FUSED])
+def test_whatever_is_chosen_gives_the_same_numbers(tmp_path, monkeypatch, kind):
+    chosen = []
+
+    def pick(candidates, key, store):
+        found = [c for c, make in candidates if c.kind == kind and make() is not None]
+        chosen.append(found[-1] if found else Choice())
+        return replace(chosen[-1], times=(("x", 1.0),))
+
+    monkeypatch.setattr(autotune, "choose", pick)
+    monkeypatch.setattr("tofuse.driver.autotune_program.choose", lambda *given: Choice())
+    report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
+    assert {c.kind for c in chosen} == {kind}
+    executors = [r.executor for r in report.regions]
+    assert len(executors) == (2 if kind == SPLIT else 1)
+    assert set(executors) == {"aten" if kind == ATEN else "llvm"}
+    torch._dynamo.reset()
+    compiled = tofuse.compile(f, tune="measure", cache_dir=tmp_path)
+    torch.testing.assert_close(compiled(X, W), f(X, W))
+
+
+def test_a_program_that_loses_to_pytorch_is_given_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        autotune, "race_us", lambda steps, s: [20.0, *[1.0 + k for k in range(len(steps) - 1)]]
+    )
+    report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
+    (note,) = [n for n in report.notes if "whole program" in n]
+    assert "compiled it is slower; measured: aten 1 us, fused 20" in note
+
+
+def test_the_contest_leaves_arguments_random_numbers_and_gradients_alone(tmp_path, monkeypatch):
+    def g(x, w, counter):
+        counter.add_(1)
+        return torch.nn.functional.dropout(x * w, 0.5) + torch.rand(())
+
+    ran = []
+
+    def run_all(candidates, key, store):
+        for choice, make in candidates:
+            make()()
+            ran.append(choice.kind)
+        return Choice()
+
+    monkeypatch.setattr("tofuse.driver.autotune_program.choose", run_all)
+    x, counter = X.clone().requires_grad_(), torch.zeros(())
+    before = torch.get_rng_state()
+    tofuse.compile(g, tune="measure", cache_dir=tmp_path)(x, W, counter).sum().backward()
+    after = torch.get_rng_state()
+    assert ran == [FUSED, ATEN]
+    torch.set_rng_state(before)
+    other = X.clone().requires_grad_()
+    tofuse.compile(g)(other, W, counter).sum().backward()
+    assert x.grad is not None and other.grad is not None
+    assert counter.item() == 2 and torch.equal(x.grad, other.grad)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_every_variant_is_legal_and_another_schedule():
+    k = kernel("""kernel k(x: in f32, y: out f32) over i:20 j:48 {
+  v0 = load x[(48)*i + j] : f32
+  v1 = reduce sum<j> v0 : f32
+  v2 = div v0 v1 of f32 : f32
+  store y[(48)*i + j] v2 : f32
+}""")
+    chosen = choose_schedule(k, Target(16, 2))
+    found = variants(k, chosen)
+    assert len(found) >= 4 and chosen not in found and len(set(found)) == len(found)
+    for s in found:
+        build_nest(k, s, repeat=True)
+
+
+def test_a_region_is_split_where_both_sides_compute():
+    graph = parse("""graph(x: f32[4,8]) {
+  v0 = exp(x) : f32[4,8]
+  v1 = permute(v0, dims=(1, 0)) : f32[8,4]
+  v2 = neg(v1) : f32[8,4]
+  v3 = reshape(v1, shape=(32,)) : f32[32]
+  v4 = sin(v3) : f32[32]
+  return v0, v2, v4
+}""")
+    outputs = tuple(v for v in graph.outputs if v is not None)
+    region, places = Region("r", graph.ops, outputs), storages(graph)
+    assert cuts(region) == (1, 2, 3, 4)
+    halves = split(region, places, 2)
+    assert halves is not None
+    head, tail = halves
+    assert [v.name for v in head.outputs] == ["v0"]
+    assert [v.name for v in tail.outputs] == ["v2", "v4"]
+    assert split(region, places, 4) is None, "no strides express v3"
+
+
+def test_two_views_of_one_tensor_are_one_tensor_by_themselves():
+    graph = parse("""graph(x: f32[6,8]) {
+  v0 = reshape(x, shape=(6, 2, 4)) : f32[6,2,4]
+  v1 = sum(v0, dims=(1, 2)) : f32[6]
+  v2 = broadcast(v1, dims=(0,), shape=(6, 8)) : f32[6,8]
+  v3 = mul(x, v2) : f32[6,8]
+  return v3
+}""")
+    storage = storages(graph)
+    views = [op for op in graph.ops if op.kind == "reshape"]
+    outputs = tuple(v for v in graph.outputs if v is not None)
+    region = Region("r", tuple(op for op in graph.ops if op not in views), outputs)
+    assert len(region.inputs) == 2
+    alone = autotune.by_itself(region, Partition(graph, (region,), storage, ()))
+    assert [v.name for v in alone.graph.inputs] == ["x"]
+    assert lower(alone.regions[0], alone.storage).kernel.axes == lower(region, storage).kernel.axes
+
+
+def test_the_option_is_checked():
+    with pytest.raises(OptionError, match="tune is 'off' or 'measure', not 'on'"):
+        tofuse.compile(torch.sin, tune="on")

@@ -1,0 +1,41 @@
+"""Random graphs through the whole compiler: the plan runs, and gives what the reference gives."""
+
+import torch
+from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import strategies as st
+
+from tests.driver.test_codegen import close, fragile, numbers, outputs
+from tests.support.graphs import graphs
+from tests.support.more_steps import MORE_STEPS
+from tests.support.numbers import sizes_of
+from tofuse.config import Config
+from tofuse.driver.pipeline import compile_text
+from tofuse.ir.graph.print import show_graph
+from tofuse.ir.plan import show_plan
+from tofuse.ir.plan.parse import parse_plan
+from tofuse.ir.plan.verify import verify_plan
+
+EXAMPLES = 60
+
+
+@given(st.data())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_compiled(data: st.DataObject):
+    graph = data.draw(graphs(more=MORE_STEPS))
+    assume(not fragile(graph))
+    text = show_graph(graph)
+    note(text)
+    sizes = dict(sorted(sizes_of(graph).items()))
+    inputs = numbers(graph, sizes, data.draw(st.integers(0, 3)))
+    want = outputs(graph, inputs, sizes)
+    plans: list[str] = []
+    run = compile_text(text, Config(strict=True, precision="eager"), lambda r: plans.append(r.plan))
+    for _ in range(2):  # the second call runs in memory of the first
+        got = run([*(x.clone() for x in inputs.values()), *sizes.values()])
+        assert len(got) == len(graph.outputs)
+        tensors = [t for t in got if isinstance(t, torch.Tensor)]
+        for a, b in zip(tensors, want, strict=True):
+            close(a, b, text)
+    (plan,) = plans
+    assert show_plan(parse_plan(plan)) == plan
+    verify_plan(parse_plan(plan))

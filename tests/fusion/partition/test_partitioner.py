@@ -1,0 +1,221 @@
+"""The partition: deterministic, near-linear in the program, and acyclic."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.processor_speed import loops_taken
+from tofuse.backends.llvm.load import host_target
+from tofuse.cost.nest import Machine
+from tofuse.driver.oracle import Judge
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.lower_region import lower
+from tofuse.fusion.partition.partitioner import Answers, partition
+from tofuse.ir.fusion_hints import NO_FUSE
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.region import Partition
+from tofuse.ir.region.print import show_partition
+from tofuse.ir.types import DType, TensorType
+from tofuse.ops.result_types import make_op
+
+OPS = 2000
+LOOPS = 15  # times a plain loop of Python: 0.05 to 0.3 s, 3 to 7 times
+SIZE = (64, 64)
+
+
+class Program:
+    """A graph as it is written."""
+
+    def __init__(self):
+        self.inputs: list[Value] = []
+        self.ops: list[Op] = []
+
+    def input(self, *shape: int) -> Value:
+        self.inputs.append(Value(TensorType(shape, DType.F32, "cpu"), f"x{len(self.inputs)}"))
+        return self.inputs[-1]
+
+    def __call__(self, kind: str, *operands: Operand, **attrs: Attr) -> Value:
+        self.ops.append(make_op(kind, operands, attrs, name=f"v{len(self.ops)}"))
+        return self.ops[-1].result
+
+    def sums(self, x: Value) -> Value:
+        """The sum of each row, in every place of the row."""
+        total = self("sum", x, dims=(1,), dtype=DType.F32)
+        return self("broadcast", total, shape=SIZE, dims=(0,))
+
+    def graph(self, *outputs: Value) -> Graph:
+        return Graph(tuple(self.inputs), tuple(self.ops), outputs)
+
+
+def chain(size: int) -> Graph:
+    p = Program()
+    x = p.input(*SIZE)
+    for k in range(size):
+        x = p("sin" if k % 2 else "neg", x)
+    return p.graph(x)
+
+
+def ladder(size: int) -> Graph:
+    """x = f(x) + g(x): twice as many paths with every step"""
+    p = Program()
+    x = p.input(*SIZE)
+    for _ in range(size // 3):
+        x = p("add", p("sin", x), p("neg", x))
+    return p.graph(x)
+
+
+def wide(size: int) -> Graph:
+    """One value that everybody reads, and a tree of sums."""
+    p = Program()
+    x = p.input(*SIZE)
+    layer = [p("sin", x) for _ in range(size // 2)]
+    while len(layer) > 1:
+        pairs = zip(layer[::2], layer[1::2], strict=False)
+        layer = [p("add", a, b) for a, b in pairs] + layer[len(layer) // 2 * 2 :]
+    return p.graph(*layer)
+
+
+def small(size: int) -> Graph:
+    """Many tensors of their own."""
+    p, outputs = Program(), []
+    for k in range(size // 4):
+        x, y = p.input(5 + k % 7, 3 + k % 5), p.input(5 + k % 7, 3 + k % 5)
+        outputs.append(p("neg", p("mul", p("add", p("sin", x), y), x)))
+    return p.graph(*outputs)
+
+
+def norms(size: int) -> Graph:
+    p = Program()
+    x = p.input(*SIZE)
+    for _ in range(size // 8):
+        centred = p("sub", x, p.sums(x))
+        x = p("add", x, p("mul", centred, p.sums(p("mul", centred, centred))))
+    return p.graph(x)
+
+
+def views(size: int) -> Graph:
+    p = Program()
+    x = p.input(*SIZE)
+    for k in range(size // 5):
+        x = p("reshape", p("sin", p("reshape", x, shape=(4, 16, 64))), shape=SIZE)
+        x = p("neg", p("permute", x, dims=(1, 0)) if k % 2 else x)
+    return p.graph(x)
+
+
+def calls(size: int) -> Graph:
+    """Library calls between chains, with residuals around them."""
+    p = Program()
+    x = p.input(*SIZE)
+    for _ in range(size // 10):
+        h = p("exp", p("sin", p("neg", p("sin", x))))
+        attrs: dict[str, Attr] = {
+            "target": "aten.mm.default",
+            "args": "$0, $0",
+            "shape": SIZE,
+            "dtype": DType.F32,
+        }
+        h = p("opaque", h, **attrs)
+        x = p("add", x, p("neg", p("sin", p("exp", h))))
+    return p.graph(x)
+
+
+SHAPES: tuple[Callable[[int], Graph], ...] = (
+    chain,
+    ladder,
+    wide,
+    small,
+    norms,
+    views,
+    calls,
+)
+NAMES = [make.__name__ for make in SHAPES]
+
+
+def cut(graph: Graph, fuel: int | None = None) -> Partition:
+    target = host_target(2)
+    return partition(graph, Judge(target, Machine()).misfit, Machine(), fuel)
+
+
+@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
+def test_two_thousand_ops_take_little_time(make):
+    graph = make(OPS)
+    assert 0.8 * OPS < len(graph.ops) < 1.2 * OPS
+    assert loops_taken(lambda: cut(graph), LOOPS) <= LOOPS
+
+
+@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
+def test_the_same_program_is_cut_the_same_way(make):
+    graph = make(200)
+    part = cut(graph)
+    assert show_partition(part) == show_partition(cut(make(200)))
+    order = {v: k for k, r in enumerate(part.regions) for op in r.ops for v in op.results}
+    for k, region in enumerate(part.regions):
+        assert all(order.get(v, -1) < k for v in region.inputs)
+
+
+@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
+def test_fuel_makes_the_first_merges_of_all(make):
+    whole = cut(make(100))
+    computing = sum(not r.library for r in cut(make(100), 0).regions)
+    names = [(v.producer, v.consumer) for v in whole.fusions]
+    for fuel in (0, 1, len(names) // 2, len(names)):
+        part = cut(make(100), fuel)
+        assert [(v.producer, v.consumer) for v in part.fusions] == names[:fuel]
+        assert sum(not r.library for r in part.regions) == computing - min(fuel, len(names))
+
+
+@pytest.mark.parametrize("returned, kernels", [(False, [101, 1]), (True, [63, 38, 1])])
+def test_what_runs_over_the_axes_of_what_it_reads_is_not_asked_for(returned, kernels):
+    """Each question is a kernel lowered and scheduled, of as many ops as there are so far."""
+    p, asked = Program(), list[int]()
+    sums = [p("sum", p.input(*SIZE), dims=(1,), dtype=DType.F32)]
+    for _ in range(50):
+        sums.append(p("sin", sums[-1]))
+        sums.append(p("add", *sums[-2:]))
+    ends = [p("broadcast", sums[-1], shape=SIZE, dims=(d,)) for d in (0, 1)]
+    graph = p.graph(p("mul", *ends), *(sums if returned else ()))
+    judge, known = Judge(host_target(2), Machine()), Answers()
+
+    def fits(kernel):
+        asked.append(len(kernel.body))
+        return judge.misfit(kernel)
+
+    part = partition(graph, fits, Machine(), known=known)
+    assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == kernels
+    assert len(asked) < 10
+    before = len(asked)
+    partition(graph, fits, Machine(), known=known)
+    assert len(asked) == before
+
+
+def test_hints_of_a_graph_in_text_hold():
+    text = """\
+graph(x: f32[8]) {{
+  v0 = sin(x) : f32[8]  # at m.py:1
+  v1 = cos(v0) : f32[8]  # at m.py:2{}
+  v2 = exp(v1) : f32[8]  # at m.py:3
+  return v2
+}}"""
+    assert len(cut(parse_graph(text.format(""))).regions) == 1
+    assert len(cut(parse_graph(text.format(f" ({NO_FUSE} cos)"))).regions) == 3
+
+
+def test_equal_shapes_that_nothing_ties_are_checked():
+    """Two views of one tensor are other elements: their loops are two sets."""
+    part = cut(
+        parse_graph("""graph(x: f32[2,8,96]) {
+  v0 = slice(x, start=(0, 0, 0), stop=(2, 8, 32), step=(1, 1, 1)) : f32[2,8,32]{768,96,1}
+  v1 = reshape(v0, shape=(2, 8, 2, 16)) : f32[2,8,2,16]{768,96,16,1}
+  v2 = permute(v1, dims=(0, 2, 1, 3)) : f32[2,2,8,16]{768,16,96,1}
+  v3 = mul(v2, 0.5) : f32[2,2,8,16]
+  v4 = slice(x, start=(0, 0, 64), stop=(2, 8, 96), step=(1, 1, 1)) : f32[2,8,32]{768,96,1}
+  v5 = reshape(v4, shape=(2, 8, 2, 16)) : f32[2,8,2,16]{768,96,16,1}
+  v6 = permute(v5, dims=(0, 2, 1, 3)) : f32[2,2,8,16]{768,16,96,1}
+  v7 = exp(v6) : f32[2,2,8,16]
+  return v3, v7
+}""")
+    )
+    for region in part.regions:
+        kernel = coalesce(lower(region, part.storage).kernel)
+        assert Judge(host_target(2), Machine()).misfit(kernel) is None

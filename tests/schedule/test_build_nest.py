@@ -1,0 +1,118 @@
+"""Every scheduling case: the schedule a target gets and its loops, or why there are none."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.cases import Case, accept, read_cases
+from tests.support.kernels import filled, judge, kernel, run_nest
+from tofuse.ir.dims import evaluate
+from tofuse.ir.kernel import Affine, Inside, Kernel, Load, Store, Take, Uniform, show_kernel
+from tofuse.ir.nest import Nest
+from tofuse.ir.schedule import Schedule, Target, parse_schedule
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.loop_orders import Unschedulable
+
+CASES = read_cases(Path(__file__).parent / "build_nest.txt")
+SIZES = {"s0": 5, "s1": 37}
+
+
+def scheduled(case: Case) -> Nest:
+    head, _, text = case.before.partition("\n")
+    k = kernel(text)
+    assert show_kernel(k) == text
+    words = head.removeprefix("# ")
+    if words.startswith("target"):
+        lanes, threads = map(int, words.split()[1:])
+        return build_nest(k, choose_schedule(k, Target(lanes, threads)))
+    return build_nest(k, parse_schedule(words))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_text(case: Case, request: pytest.FixtureRequest):
+    try:
+        nest = scheduled(case)
+        text = repr(nest)
+        assert parse_schedule(repr(nest.schedule)) == nest.schedule
+    except Unschedulable as e:
+        text = f"unschedulable: {e}"
+    if request.config.getoption("--accept"):
+        accept(case, text)
+    else:
+        assert text == case.after
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_numbers(case: Case):
+    try:
+        nest = scheduled(case)
+    except Unschedulable:
+        return
+    k = nest.kernel
+    sizes = {s: SIZES[s] for s in k.symbols}
+    buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
+    buffers |= {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}  # indices
+    want = judge(k, buffers, sizes, precise=True)
+    for threads in (1, 3):
+        for name, t in run_nest(nest, buffers, sizes, threads).items():
+            torch.testing.assert_close(t, want[name], rtol=2e-4, atol=2e-3)
+
+
+def lengths(k: Kernel, sizes: dict[str, int]) -> dict[str, int]:
+    """How many elements of each buffer the kernel reaches."""
+    extents = {a.name: evaluate(a.extent, sizes) for a in k.axes}
+    found = {b.name: 2 for b in k.buffers}
+
+    def reach(buffer: str, index: Affine, more: int = 0) -> None:
+        steps = [(evaluate(c, sizes), extents[a] - 1) for a, c in index.terms]
+        last = evaluate(index.const, sizes) + sum(c * n for c, n in steps if c > 0)
+        found[buffer] = max(found[buffer], last + 1 + more)
+
+    for s in k.body:
+        match s:
+            case Load() | Store():
+                reach(s.buffer, s.index)
+            case Take():
+                reach(
+                    s.buffer, s.index, evaluate(s.stride, sizes) * (evaluate(s.extent, sizes) - 1)
+                )
+            case Inside() | Uniform():
+                pass
+    return found
+
+
+def test_a_lone_reduction_of_something_broadcast_is_done_again():
+    """Fusion refuses that, and where there is no other kernel it is right all the same."""
+    k = kernel(
+        """kernel k(x: in f32, y: out i64, z: out f32) over i0:9 i1:40 {
+          v0 = load x[i1] : f32
+          v1 = reduce argmax<i1> v0 at [i1] : i64
+          v2 = reduce sum<i1> v0 : f32
+          store y[i0] v1 : i64
+          store z[i0] v2 : f32
+        }"""
+    )
+    buffers = filled(k, {"x": 40, "y": 9, "z": 9}, torch.Generator().manual_seed(5))
+    want = judge(k, buffers, {})
+    for order in ("i0 i1", "i0/8 i0 i1", "i0 i1/8 i1"):
+        schedule = parse_schedule(f"order {order}; parallel 1; vector 4; unroll 2")
+        with pytest.raises(Unschedulable):
+            build_nest(k, schedule)
+        nest = build_nest(k, schedule, repeat=True)
+        for name, t in run_nest(nest, buffers, {}, 3).items():
+            torch.testing.assert_close(t, want[name])
+    for order in ("i1/8 i0 i1", "i1/8 i1 i0"):  # parts of a sum would be counted more than once
+        schedule = parse_schedule(f"order {order}; parallel 1; vector 4; unroll 2")
+        try:
+            nest = build_nest(k, schedule, repeat=True)
+        except Unschedulable:
+            continue
+        for name, t in run_nest(nest, buffers, {}, 3).items():
+            torch.testing.assert_close(t, want[name])
+
+
+def test_a_schedule_reads_back():
+    schedule = Schedule((), 0, 1, 1)
+    assert parse_schedule(repr(schedule)) == schedule

@@ -1,0 +1,26 @@
+"""Every case of GPU scheduling: the launches of a kernel, or why there are none."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cases import Case, accept, read_cases
+from tests.support.kernels import kernel
+from tofuse.ir.tile import GpuTarget
+from tofuse.schedule.build_tiles import build_tiles
+from tofuse.schedule.loop_orders import Unschedulable
+
+CASES = read_cases(Path(__file__).parent / "build_tiles.txt")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_text(case: Case, request: pytest.FixtureRequest):
+    head, _, text = case.before.partition("\n")
+    try:
+        found = repr(build_tiles(kernel(text), GpuTarget(int(head.split()[-1]))))
+    except Unschedulable as e:
+        found = f"unschedulable: {e}"
+    if request.config.getoption("--accept"):
+        accept(case, found)
+    else:
+        assert found == case.after

@@ -1,0 +1,249 @@
+"""Checks of the house rules: each takes a file's syntax tree and names what breaks the rule."""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+FILE_LINES = 400
+FUNCTION_LINES = 60
+INIT_LINES = 40
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the package; `path` is relative to the package's folder, as in `ir/types.py`."""
+
+    path: PurePosixPath
+    text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.path))
+
+    @property
+    def module(self) -> str:
+        """The dotted name without `tofuse`: `ir.types` for `ir/types.py`, `ir` for its package."""
+        parts = self.path.with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+    @property
+    def package(self) -> tuple[str, ...]:
+        """The package that relative imports start from."""
+        return ("tofuse", *self.path.parent.parts)
+
+
+def read(folder: Path) -> list[Source]:
+    """Every Python file below `folder`."""
+    return [
+        Source(PurePosixPath(path.relative_to(folder).as_posix()), path.read_text(encoding="utf-8"))
+        for path in sorted(folder.rglob("*.py"))
+    ]
+
+
+Check = Callable[[Source], Iterator[str]]
+
+
+def import_law(source: Source) -> Iterator[str]:
+    """A room imports only from rooms further down in `ROOMS`, and a stage from no other stage."""
+    own = room_of(source.module)
+    if own is None:
+        yield f"{source.path}: no room of the import law contains it"
+        return
+    for line, name in imports(source):
+        if name.split(".")[0] != "tofuse":
+            continue
+        target = room_of(name.removeprefix("tofuse").removeprefix(".") or "__init__")
+        if target is None:
+            yield f"{source.path}:{line}: imports {name}, which is in no room"
+        elif target != own and not may_import(own, target):
+            yield f"{source.path}:{line}: {own} may not import {target}"
+
+
+def room_of(module: str) -> str | None:
+    """The innermost room that contains a module, given relative to `tofuse`."""
+    parts = module.split(".")
+    prefixes = (".".join(parts[:k]) for k in range(len(parts), 0, -1))
+    return next((prefix for prefix in prefixes if prefix in HEIGHT), None)
+
+
+def may_import(own: str, target: str) -> bool:
+    stage, other = own.split(".")[0], target.split(".")[0]
+    if stage in STAGES and other in STAGES and stage != other and (stage, other) not in DOORS:
+        return False
+    return HEIGHT[own] > HEIGHT[target]
+
+
+def third_party_fences(source: Source) -> Iterator[str]:
+    """torch, llvmlite and triton are imported only where the design allows."""
+    path = str(source.path)
+    for line, name in imports(source):
+        fence = FENCES.get(name.split(".")[0])
+        if fence is not None and not path.startswith(fence):
+            yield f"{path}:{line}: {name} may not be imported here"
+
+
+def no_lazy_imports(source: Source) -> Iterator[str]:
+    """No import inside a function, but for the two device libraries."""
+    for function in functions(source.tree):
+        for node in ast.walk(function):
+            for line, name in imports_of(node, source):
+                if name.split(".")[0] not in LAZY:
+                    yield f"{source.path}:{line}: {name} is imported inside {function.name}"
+
+
+def environment_only_in_config(source: Source) -> Iterator[str]:
+    """Only config.py reads the environment."""
+    if str(source.path) == "config.py":
+        return
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "environb" | "getenv"):
+                yield f"{source.path}:{node.lineno}: os.{node.attr} belongs in config.py"
+            case ast.ImportFrom(module="os", names=names):
+                for alias in names:
+                    if alias.name in ("environ", "environb", "getenv"):
+                        yield f"{source.path}:{node.lineno}: os.{alias.name} belongs in config.py"
+
+
+def honest_types(source: Source) -> Iterator[str]:
+    """No `Any`, no `hasattr`, no `dict[str, object]`."""
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Name(id="Any") | ast.Attribute(attr="Any", value=ast.Name(id="typing" | "t")):
+                yield f"{source.path}:{node.lineno}: Any"
+            case ast.ImportFrom(module="typing" | "typing_extensions", names=names):
+                if any(alias.name == "Any" for alias in names):
+                    yield f"{source.path}:{node.lineno}: imports Any"
+            case ast.Name(id="hasattr"):
+                yield f"{source.path}:{node.lineno}: hasattr"
+            case ast.Subscript(
+                value=ast.Name(id="dict" | "Dict"),
+                slice=ast.Tuple(elts=[ast.Name(id="str"), ast.Name(id="object")]),
+            ):
+                yield f"{source.path}:{node.lineno}: dict[str, object]"
+
+
+def sizes(source: Source) -> Iterator[str]:
+    """A file, a package's __init__ and a function each fit their limit."""
+    limit = INIT_LINES if source.path.name == "__init__.py" else FILE_LINES
+    lines = len(source.text.splitlines())
+    if lines > limit:
+        yield f"{source.path}: {lines} lines, limit {limit}"
+    for function in functions(source.tree):
+        assert function.end_lineno is not None
+        length = function.end_lineno - function.lineno + 1
+        if length > FUNCTION_LINES:
+            yield (
+                f"{source.path}:{function.lineno}: {function.name} has {length} lines, "
+                f"limit {FUNCTION_LINES}"
+            )
+
+
+def opening_sentence(source: Source) -> Iterator[str]:
+    """A file that is not empty opens with a docstring that says what it is for."""
+    if source.tree.body and not ast.get_docstring(source.tree):
+        yield f"{source.path}: does not say what it is for"
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def imports(source: Source) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of everything `source` imports."""
+    for node in ast.walk(source.tree):
+        yield from imports_of(node, source)
+
+
+def imports_of(node: ast.AST, source: Source) -> Iterator[tuple[int, str]]:
+    """The same for one node; `from tofuse import ir` counts as `tofuse.ir`."""
+    match node:
+        case ast.Import(names=names):
+            for alias in names:
+                yield node.lineno, alias.name
+        case ast.ImportFrom(module=module, names=names, level=level):
+            base = source.package[: len(source.package) - level + 1] if level else ()
+            parts = [*base, *([module] if module else [])]
+            for alias in names:
+                yield node.lineno, ".".join([*parts, alias.name])
+
+
+# From top to bottom. A room may import from the rooms of the rows below its own.
+ROOMS: tuple[tuple[str, ...], ...] = (
+    ("__init__",),
+    ("nvfuser",),
+    ("frontends",),
+    ("api",),
+    ("driver",),
+    ("cache",),
+    ("capture.dynamo", "capture.trace"),
+    ("capture.pre_autograd",),
+    ("capture.aot",),
+    ("capture.joint",),
+    ("capture.decomp",),
+    ("capture.lower",),
+    ("capture.fx",),
+    ("capture",),
+    ("fusion.partition",),
+    ("fusion",),
+    ("fusion.views",),
+    ("fusion.lower",),
+    ("fusion.concat",),
+    ("runtime",),
+    ("plan",),
+    ("passes",),
+    ("schedule",),
+    ("backends.llvm", "backends.triton", "backends.aten", "backends.interp"),
+    ("backends",),
+    ("report",),
+    ("executors",),
+    ("cost",),
+    ("analysis",),
+    ("torch_internals",),
+    ("hints",),
+    ("ops",),
+    ("ir",),
+    ("cache.store",),
+    ("config",),
+    ("errors",),
+)
+HEIGHT = {room: -k for k, row in enumerate(ROOMS) for room in row}
+# A stage imports no other stage: what it needs of one comes as a parameter.
+STAGES = frozenset(
+    {"capture", "passes", "fusion", "schedule", "backends", "plan", "runtime", "report"},
+)
+DOORS = frozenset({("runtime", "plan")})  # a plan is data that the runtime executes
+
+FENCES: dict[str, tuple[str, ...]] = {
+    "torch": (
+        "api.py",
+        "hints.py",
+        "torch_internals/",
+        "driver/",
+        "cache/fingerprint.py",
+        "cache/programs.py",
+        "capture/",
+        "runtime/",
+        "backends/aten/",
+        "backends/interp/",
+        "frontends/",
+        "ops/reference",
+    ),
+    "llvmlite": ("backends/llvm/",),
+    "triton": ("backends/triton/",),
+}
+
+LAZY = frozenset({"llvmlite", "triton"})
+
+CHECKS: tuple[Check, ...] = (
+    import_law,
+    third_party_fences,
+    no_lazy_imports,
+    environment_only_in_config,
+    honest_types,
+    sizes,
+    opening_sentence,
+)

@@ -1,0 +1,30 @@
+"""Of a broad test a part runs, in which every value has its turn; with `--full` all of it does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BROAD = "tests/backends/llvm/test_rows.py"
+
+
+def collected(*options: str) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", BROAD, *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if "::" in line]
+    return [line.partition("::")[2] for line in lines]
+
+
+def values(cases: list[str]) -> set[tuple[str, int, str]]:
+    names = [(name, rest.rstrip("]").split("-")) for name, _, rest in map(split, cases)]
+    return {(name, k, value) for name, parts in names for k, value in enumerate(parts)}
+
+
+def split(case: str) -> tuple[str, str, str]:
+    return case.partition("[")
+
+
+def test_every_value_has_its_turn():
+    whole, part = collected("--full"), collected()
+    assert len(part) < len(whole) and set(part) < set(whole)
+    assert values(part) == values(whole)
