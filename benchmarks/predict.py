@@ -19,7 +19,7 @@ from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import choose
 from tofuse.config import make_config
 from tofuse.driver.pipeline import compile_text
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region.parse import parse_partition
@@ -98,7 +98,7 @@ def predict(workload: Workload, size: Size, seconds: float) -> list[Row]:
 
 
 def _nbytes(graph: Graph) -> int:
-    return sum(hint(v.type.nbytes) for v in (*graph.inputs, *(op.result for op in graph.ops)))
+    return sum(size_hint(v.type.nbytes) for v in (*graph.inputs, *(op.result for op in graph.ops)))
 
 
 def regions(text: str) -> Iterator[tuple[Graph, bool]]:

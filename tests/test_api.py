@@ -161,16 +161,18 @@ def test_checkpointing():
 def test_an_unknown_option_is_named_with_the_nearest_one():
     with pytest.raises(OptionError, match="no option 'dynamc'; did you mean 'dynamic'"):
         tofuse.compile(torch.sin, dynamc=True)
-    with pytest.raises(OptionError, match="precision is 'fast' or 'eager', not 'slow'"):
+    with pytest.raises(OptionError, match="precision must be 'fast' or 'eager', not 'slow'"):
         tofuse.compile(torch.sin, precision="slow")
     with pytest.raises(ValueError, match="no stage 'grph' to show"):
         tofuse.compile(torch.sin, show="grph")
-    with pytest.raises(OptionError, match="show is names of stages such as 'graph,plan', not 3"):
+    with pytest.raises(
+        OptionError, match="show must be names of stages such as 'graph,plan', not 3"
+    ):
         tofuse.compile(torch.sin, show=3)
     for name in ("dynamic", "fullgraph", "verify", "strict"):
-        with pytest.raises(OptionError, match=f"{name} is True.* False.*, not 'no'"):
+        with pytest.raises(OptionError, match=f"{name} must be True.* False.*, not 'no'"):
             tofuse.compile(torch.sin, **{name: "no"})
-    with pytest.raises(OptionError, match=r"executors is a tuple .*, not \(\)"):
+    with pytest.raises(OptionError, match=r"executors must be a tuple .*, not \(\)"):
         tofuse.compile(torch.sin, executors=())
     with pytest.raises(OptionError, match="measure is True or False, not 'yes'"):
         tofuse.explain(torch.sin, measure="yes")  # type: ignore[arg-type]
@@ -284,7 +286,7 @@ def test_verdicts_name_the_rule_the_bytes_and_the_line():
     fused = [v for v in report.verdicts if v.fused]
     refused = [v for v in report.verdicts if not v.fused]
     assert fused[0].bytes_saved > 0 and fused[0].launches_saved == 1
-    after = "library call: sigmoid, its epilogue, is in the next kernel"
+    after = "library call: its epilogue (sigmoid) is in the next kernel"
     assert {v.rule for v in refused} == {"library call", after}
     assert all(v.loc is not None and v.loc.file == __file__ for v in report.verdicts)
     assert "return (y @ w).sigmoid()" in {v.loc.code for v in refused if v.loc}

@@ -5,7 +5,7 @@ import torch
 
 import tofuse
 from tests.support.documents import PAGE, Case, cases, run
-from tofuse.report.advice import APART
+from tofuse.report.advice import NOT_FUSED
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -30,7 +30,7 @@ def test_three_cases_have_small_pictures():
 
 def test_every_rule_is_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
-    assert [a.title for _, a in APART if f"| {a.title} |" not in text] == []
+    assert [a.title for _, a in NOT_FUSED if f"| {a.title} |" not in text] == []
 
 
 def test_what_the_page_advises_helps():

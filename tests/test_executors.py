@@ -1,4 +1,4 @@
-"""Executors: a user's own really run, in order of preference, and the report says who and why."""
+"""Registered executors run in order of preference, and the report gives the reason."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 @pytest.fixture
 def registered():
-    """Registers executors and forgets them afterwards."""
+    """Register executors, and unregister them after the test."""
     names: list[str] = []
 
     def register(name, **parts):
@@ -29,7 +29,7 @@ def project(x, w):
     return torch.softmax(x @ w, -1) * 2
 
 
-def test_a_users_product_runs_in_place_of_the_librarys(registered):
+def test_an_executor_replaces_pytorchs_operator(registered):
     calls = []
 
     def product(a, b):
@@ -43,15 +43,15 @@ def test_a_users_product_runs_in_place_of_the_librarys(registered):
     assert calls == [(6, 5)]
     report = tofuse.explain(project, executors="llvm,mine")(x, w)
     by_name = {r.name: r for r in report.regions}
-    assert by_name["mm_0"].executor == "mine" and "takes aten.mm" in by_name["mm_0"].why
+    assert by_name["mm_0"].executor == "mine" and "accepts aten.mm" in by_name["mm_0"].why
     assert [r.executor for r in report.regions] == ["mine", "llvm"]
     torch._dynamo.reset()
     torch.testing.assert_close(tofuse.compile(project)(x, w), project(x, w))
-    assert len(calls) == 2, "it is not among the executors by default"
+    assert len(calls) == 2, "it is not used by default"
 
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
-def test_before_our_kernels_it_gets_composites_whole(registered, capture):
+def test_operators_of_executors_before_our_kernels_are_not_decomposed(registered, capture):
     calls = []
 
     def run(x, dim, half_to_float):
@@ -64,10 +64,10 @@ def test_before_our_kernels_it_gets_composites_whole(registered, capture):
         torch._dynamo.reset()
         compiled = tofuse.compile(project, executors=order, capture=capture)
         torch.testing.assert_close(compiled(x, w), project(x, w))
-        assert len(calls) == count, "after our kernels there is no softmax left"
+        assert len(calls) == count, "after our kernels, softmax is decomposed"
 
 
-def test_gradients_flow_through_a_users_operator(registered):
+def test_gradients_flow_through_an_executors_operator(registered):
     registered("mine", ops=["aten._softmax"], run=torch.ops.aten._softmax.default)
     x, w = (torch.randn(6, 6, requires_grad=True) for _ in range(2))
     report = tofuse.explain(project, executors=("mine", "llvm"))(x, w)
@@ -77,7 +77,7 @@ def test_gradients_flow_through_a_users_operator(registered):
     torch.testing.assert_close(got, torch.autograd.grad(project(x, w).sum(), (x, w)))
 
 
-def test_a_check_refuses_with_a_reason_and_the_next_one_takes_over(registered):
+def test_the_next_executor_runs_what_a_check_rejects(registered):
     calls = []
 
     def run(x, dim, half_to_float):
@@ -93,12 +93,12 @@ def test_a_check_refuses_with_a_reason_and_the_next_one_takes_over(registered):
     x, w = torch.randn(50, 5), torch.randn(5, 7)
     report = tofuse.explain(project, executors=("mine", "llvm"))(x, w)
     assert [r.executor for r in report.regions] == ["aten", "llvm"] and not calls
-    assert report.regions[0].why == "mine refuses: large"
+    assert report.regions[0].why == "mine rejects it: large"
     torch._dynamo.reset()
     report = tofuse.explain(project, executors=("mine", "llvm"))(x[:4], w)
     assert [r.executor for r in report.regions] == ["aten", "mine", "llvm"] and calls
     report = tofuse.explain(project, executors=("mine", "llvm"), dynamic=True)(x[:4], w)
-    assert "check does not take unknown sizes" in report.regions[0].why
+    assert "check does not support symbolic sizes" in report.regions[0].why
 
 
 def test_requests_describe_the_operands(registered):
@@ -119,23 +119,24 @@ def test_requests_describe_the_operands(registered):
     ]
 
 
-def test_the_first_of_two_wins_and_a_dear_one_is_passed_over(registered):
+def test_the_first_executor_wins_unless_it_is_expensive(registered):
     registered("first", ops=["aten.mm"], run=torch.mm, cost=lambda r: 0.5)
     registered("second", ops=["aten.mm"], run=torch.mm)
-    registered("dear", ops=["aten.mm"], run=torch.mm, cost=lambda r: 1e9)
+    registered("expensive", ops=["aten.mm"], run=torch.mm, cost=lambda r: 1e9)
     x = torch.randn(4, 4)
 
-    def who(*order):
+    def region_with(*order):
         (region,) = tofuse.explain(torch.mm, executors=order)(x, x).regions
         return region
 
-    assert who("first", "second", "llvm").executor == "first"
-    assert who("first", "second", "llvm").predicted_us == 0.5
-    assert who("second", "first", "llvm").executor == "second"
-    assert who("dear", "llvm").executor == "aten" and "dear says 1e+09 us" in who("dear").why
+    assert region_with("first", "second", "llvm").executor == "first"
+    assert region_with("first", "second", "llvm").predicted_us == 0.5
+    assert region_with("second", "first", "llvm").executor == "second"
+    assert region_with("expensive", "llvm").executor == "aten"
+    assert "expensive predicts 1e+09 us" in region_with("expensive").why
 
 
-def test_a_result_of_another_type_is_an_error(registered):
+def test_a_result_of_the_wrong_type_is_an_error(registered):
     registered("short", ops=["aten.mm"], run=lambda a, b: torch.ones(1))
     with pytest.raises(
         TofuseError, match=r"executor 'short' gave torch.float32 \(1,\) for aten.mm"
@@ -151,7 +152,7 @@ def test_a_result_of_another_type_is_an_error(registered):
         (lambda a: a.relu_(), "'rude' writes into an argument"),
     ],
 )
-def test_an_executor_that_touches_its_arguments_is_an_error(registered, run, message):
+def test_an_executor_that_mutates_or_returns_arguments_is_an_error(registered, run, message):
     registered("rude", ops=["aten.relu"], run=run)
     with pytest.raises(TofuseError, match=message):
         tofuse.compile(torch.relu, executors=("rude", "llvm"))(torch.randn(5))
@@ -164,37 +165,37 @@ def test_an_error_of_an_executor_names_it(registered):
     registered("failing", ops=["aten.mm"], run=run)
     with pytest.raises(KeyError, match="mine alone") as caught:
         tofuse.compile(project, executors=("failing", "llvm"))(torch.ones(2, 2), torch.ones(2, 2))
-    notes = getattr(caught.value, "__notes__", ["executor 'failing'"])  # before Python 3.11: none
+    notes = getattr(caught.value, "__notes__", ["executor 'failing'"])  # new in Python 3.11
     assert any("executor 'failing'" in note for note in notes)
 
 
-def test_bisect_suspects_an_executor(registered):
+def test_bisect_reports_a_faulty_executor(registered):
     registered("faulty", ops=["aten.mm"], run=lambda a, b: a @ b * 2)
     inputs = [torch.randn(4, 4), torch.randn(4, 4)]
-    wanted = project(*inputs)
+    expected = project(*inputs)
 
     def check(result):
-        torch.testing.assert_close(result, wanted)
+        torch.testing.assert_close(result, expected)
 
     with pytest.raises(tofuse.VerifyError, match="passes without 'faulty'"):
         tofuse.bisect(project, inputs, check, executors=("faulty", "llvm"))
 
 
-def test_one_executor_takes_several_calls_of_one_operator(registered):
+def test_one_executor_runs_several_calls_of_one_operator(registered):
     registered("mine", ops=["aten.mm"], run=torch.mm)
     a, b, c = torch.randn(5, 6), torch.randn(6, 7), torch.randn(7, 8)
     compiled = tofuse.compile(lambda a, b, c: (a @ b).relu() @ c, executors=("mine", "llvm"))
     torch.testing.assert_close(compiled(a, b, c), (a @ b).relu() @ c)
 
 
-def test_a_size_that_was_not_known_is_checked_when_it_is(registered):
+def test_results_of_symbolic_size_are_checked_at_run_time(registered):
     registered("short", ops=["aten.mm"], run=lambda a, b: torch.mm(a, b)[:1])
     compiled = tofuse.compile(project, executors=("short", "llvm"), dynamic=True)
     with pytest.raises(TofuseError, match=r"gave torch.float32 \(1, 7\) for .* gives f32\[6,7\]"):
         compiled(torch.randn(6, 5), torch.randn(5, 7))
 
 
-def test_a_check_or_cost_that_fails_is_named(registered):
+def test_the_warning_names_a_check_or_cost_that_raises(registered):
     x = torch.randn(4, 4)
     registered("checks", ops=["aten.mm"], run=torch.mm, check=lambda r: 1 / 0)
     with pytest.warns(UserWarning, match=r"'checks': its check failed for aten.mm.default\(f"):
@@ -204,7 +205,7 @@ def test_a_check_or_cost_that_fails_is_named(registered):
         tofuse.compile(torch.mm, executors=("costs", "llvm"))(x, x)
 
 
-def test_everything_through_aten():
+def test_only_aten_runs_every_operator_through_pytorch():
     net = torch.nn.Sequential(
         torch.nn.Linear(6, 6), torch.nn.GELU(), torch.nn.LayerNorm(6), torch.nn.Dropout(0.3)
     )
@@ -224,31 +225,31 @@ def test_everything_through_aten():
     )
 
 
-def test_unknown_executors_and_bad_registrations(registered, monkeypatch):
+def test_unknown_executors_and_invalid_registrations_are_errors(registered, monkeypatch):
     with pytest.raises(OptionError, match="no executor 'lvm'; did you mean 'llvm'"):
         tofuse.compile(torch.sin, executors=("lvm",))
-    with pytest.raises(OptionError, match="named twice"):
+    with pytest.raises(OptionError, match="is repeated"):
         tofuse.compile(torch.sin, executors=("llvm", "llvm"))
-    with pytest.raises(OptionError, match="executors is a tuple of names"):
+    with pytest.raises(OptionError, match="executors must be a tuple of names"):
         tofuse.compile(torch.sin, executors=3)
     with pytest.raises(OptionError, match="no executor 'absent'"):
         monkeypatch.setenv("TOFUSE_EXECUTORS", "absent")
         tofuse.compile(torch.sin)
-    with pytest.raises(OptionError, match="there is an executor 'llvm' already"):
+    with pytest.raises(OptionError, match="the executor 'llvm' already exists"):
         registered("llvm", ops=["aten.mm"], run=torch.mm)
     with pytest.raises(OptionError, match="already"):
         registered("triton", ops=["aten.mm"], run=torch.mm)
-    with pytest.raises(OptionError, match="'llvm' stands for our kernels on every device"):
+    with pytest.raises(OptionError, match="'llvm' means our kernels on every device"):
         tofuse.compile(torch.sin, executors=("triton", "aten"))(torch.ones(2))
     with pytest.raises(OptionError, match="identifier, not 'a b'"):
         registered("a b", ops=["aten.mm"], run=torch.mm)
     for ops in ([], "aten.mm", ["mm"], [3]):
-        with pytest.raises(OptionError, match="ops are names of operators"):
+        with pytest.raises(OptionError, match="ops must be names of operators"):
             registered("mine", ops=ops, run=torch.mm)
     for ops in (["aten.mmm"], ["torch.mm"], ["aten.mm.none"]):
         with pytest.raises(OptionError, match=f"no operator '{ops[0]}'; did you mean 'aten.mm'"):
             registered("mine", ops=ops, run=torch.mm)
-    with pytest.raises(OptionError, match="run is a function, not 3"):
+    with pytest.raises(OptionError, match="run must be a function, not 3"):
         registered("mine", ops=["aten.mm"], run=3)
     with pytest.raises(OptionError, match="no registered executor 'mine'"):
         tofuse.unregister_executor("mine")

@@ -1,4 +1,4 @@
-"""`fuse` and `no_fuse` around the user's code, `fuel`, and the search for a bad fusion."""
+"""The hints `fuse` and `no_fuse`, the option `fuel`, and `bisect`."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from tofuse.report.repro import write_fusion_repro
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def apart(x, w):
+def partly_unfused(x, w):
     y = torch.sin(x) * w
     with tofuse.no_fuse():
         z = torch.cos(y) + 1
@@ -29,23 +29,23 @@ def regions(report, phase):
 
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
-def test_every_operator_under_no_fuse_is_alone(capture):
+def test_every_operator_under_no_fuse_is_a_separate_region(capture):
     x, w = torch.randn(40, 33, requires_grad=True), torch.randn(33, requires_grad=True)
-    report = tofuse.explain(apart, capture=capture)(x, w)
+    report = tofuse.explain(partly_unfused, capture=capture)(x, w)
     forward, backward = regions(report, "forward"), regions(report, "backward")
-    # cos, add, gelu and softmax each; what stands before and behind them is fused
+    # one region each of cos, add, gelu and softmax; the ops before and after them are fused
     assert len(forward) == 6
     assert {"sin", "mul"} in forward and {"cos"} in forward and {"add"} in forward
     assert sum("erf" in r for r in forward) == sum("exp" in r for r in forward) == 1
     assert not any("exp" in r and "sin" in r for r in backward)
     rules = {v.rule for v in report.verdicts if not v.fused}
-    assert "kept apart by no_fuse" in rules
-    # of the backward only the operators outside the hint are fused with others
+    assert "kept separate by no_fuse" in rules
+    # in the backward, too, only operators outside the hint are fused
     assert len(backward) >= 5
-    assert_as_eager(apart, x, w, options={"capture": capture})
+    assert_as_eager(partly_unfused, x, w, options={"capture": capture})
 
 
-def test_a_hint_is_also_a_decorator_and_does_nothing_in_eager():
+def test_a_hint_is_also_a_decorator_without_effect_in_eager():
     @tofuse.no_fuse()
     def inner(x):
         return x.sin().cos()
@@ -59,20 +59,20 @@ def test_a_hint_is_also_a_decorator_and_does_nothing_in_eager():
 
 
 @tofuse.no_fuse
-def measured(x):
+def unfused_with_break(x):
     x = x.sin() + 1
     return x.cos() * x.sum().item()
 
 
-def broken_inside(x):
+def break_inside_hint(x):
     with tofuse.fuse(), tofuse.no_fuse():
         x = x.sin() + 1
         x = x.cos() * x.sum().item()
     return x.exp() + 1
 
 
-@pytest.mark.parametrize("f", [broken_inside, lambda x: measured(x).exp() + 1])
-def test_a_hint_stays_in_force_behind_a_graph_break(f):
+@pytest.mark.parametrize("f", [break_inside_hint, lambda x: unfused_with_break(x).exp() + 1])
+def test_a_hint_holds_after_a_graph_break(f):
     x = torch.rand(30, requires_grad=True)
     report = tofuse.explain(f)(x)
     found = [set(r.ops) for g in report.graphs if g.phase == "forward" for r in g.regions]
@@ -81,7 +81,7 @@ def test_a_hint_stays_in_force_behind_a_graph_break(f):
     assert_as_eager(f, x)
 
 
-def test_a_function_that_is_not_compiled_runs_its_hints():
+def test_hints_run_in_a_function_that_falls_back():
     def f(x):
         for _ in range(3):
             with tofuse.no_fuse():
@@ -92,13 +92,13 @@ def test_a_function_that_is_not_compiled_runs_its_hints():
     torch.testing.assert_close(tofuse.compile(f)(x), f(x))
 
 
-def test_a_hint_around_the_call_is_not_one_for_the_program():
+def test_a_hint_around_the_call_does_not_apply_to_the_program():
     x = torch.randn(50)
     with tofuse.no_fuse():
         assert len(tofuse.explain(lambda x: x.sin().cos())(x).kernels) == 1
 
 
-def test_the_inner_hint_holds():
+def test_an_inner_hint_overrides_an_outer_one():
     def f(x):
         with tofuse.no_fuse():
             y = x.sin()
@@ -116,8 +116,8 @@ def long_chain(x):
     return x
 
 
-def test_fuse_goes_past_what_the_cost_model_wants():
-    def asked(x):
+def test_fuse_overrides_the_cost_model():
+    def hinted(x):
         with tofuse.fuse():
             return long_chain(x)
 
@@ -125,13 +125,13 @@ def test_fuse_goes_past_what_the_cost_model_wants():
     assert len(tofuse.explain(long_chain)(x).kernels) > 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = tofuse.explain(asked)(x)
+        report = tofuse.explain(hinted)(x)
     assert len(report.kernels) == 1
-    assert all(v.rule.endswith("as fuse asks") for v in report.verdicts)
-    assert_as_eager(asked, x)
+    assert all(v.rule.endswith("as requested by fuse()") for v in report.verdicts)
+    assert_as_eager(hinted, x)
 
 
-def test_a_refused_wish_is_a_warning_with_the_reason():
+def test_a_rejected_hint_is_a_warning_with_the_reason():
     def f(x, y):
         with tofuse.fuse():
             return (x.sin() @ y).relu()
@@ -140,16 +140,16 @@ def test_a_refused_wish_is_a_warning_with_the_reason():
     with pytest.warns(UserWarning, match=r"fuse\(\) asks for: sin -> mm: .*library call"):
         report = tofuse.explain(f)(x, x)
     assert [v.fused for v in report.verdicts] == [False, False]
-    assert all("though fuse asks for it" in v.rule for v in report.verdicts)
+    assert all("although fuse() requests it" in v.rule for v in report.verdicts)
 
 
-def test_a_wish_without_fuel_is_no_warning():
+def test_a_hint_without_fuel_is_no_warning():
     def f(x):
         with tofuse.fuse():
             return x.sin().cos()
 
     report = tofuse.explain(f, fuel=0)(torch.randn(20))
-    assert [v.rule for v in report.verdicts] == ["no fuel left, though fuse asks for it"]
+    assert [v.rule for v in report.verdicts] == ["no fuel left, although fuse() requests it"]
 
 
 def program(x):
@@ -172,15 +172,15 @@ def test_fuel_counts_fusions_over_all_graphs(grad):
     assert_as_eager(program, x, options={"fuel": 3})
 
 
-def test_fuel_that_is_no_number_is_refused():
+def test_fuel_must_be_a_number():
     for fuel in (-1, "3", True):
-        with pytest.raises(tofuse.OptionError, match="fuel is a number of fusions"):
+        with pytest.raises(tofuse.OptionError, match="fuel must be a number of fusions"):
             tofuse.compile(program, fuel=fuel)
 
 
 @pytest.fixture
 def planted(monkeypatch):
-    """Subtraction is wrong in kernels that have taken a cosine before."""
+    """Make subtraction wrong in kernels that contain a cosine."""
     right = elementwise._RULES["sub"]
 
     def wrong(f, args, shape):
@@ -210,7 +210,7 @@ def test_bisect_finds_the_planted_fusion(planted, capture, tmp_path, capsys):
     assert culprit.verdict.consumer == "sub" and culprit.verdict.loc.code.endswith("# here")
     assert {"cos", "sub"} <= set(culprit.ops)
     assert "sub" in capsys.readouterr().out
-    # one fusion less and the check passes
+    # with one fusion fewer, the check passes
     fewer = tofuse.compile(faulty, fuel=culprit.number - 1, capture=capture)
     close_to(faulty(x))(fewer(x))
     text = culprit.repro.read_text()
@@ -224,7 +224,7 @@ def test_the_repro_of_a_fusion_runs(tmp_path):
     assert "largest difference: tensor(" in done.stdout
 
 
-def test_bisect_reaches_into_the_backward(monkeypatch):
+def test_bisect_finds_a_fusion_of_the_backward(monkeypatch):
     x = torch.randn(30, 20, requires_grad=True)
     expected = torch.autograd.grad(program(x), x, torch.ones(30, 20))[0]
     right = elementwise._RULES["sub"]
@@ -243,12 +243,12 @@ def test_bisect_reaches_into_the_backward(monkeypatch):
     assert culprit is not None and {"sin", "sub"} <= set(culprit.ops)
 
 
-def test_bisect_says_when_no_fusion_is_to_blame():
+def test_bisect_reports_a_failure_without_fusions():
     with pytest.raises(tofuse.VerifyError, match="without any fusion"):
         tofuse.bisect(program, [torch.randn(5)], lambda result: False)
 
 
-def test_bisect_restores_what_the_program_writes():
+def test_bisect_restores_mutated_inputs():
     def f(x):
         x.add_(1).sin_()
         return x * 2
@@ -259,8 +259,8 @@ def test_bisect_restores_what_the_program_writes():
     assert torch.equal(x, before)
 
 
-def test_bisect_restores_what_a_module_holds():
-    """Gradients of parameters do not add up from trial to trial, nor do running statistics."""
+def test_bisect_restores_parameters_and_buffers():
+    """Neither gradients of parameters nor running statistics accumulate over the trials."""
     norm = torch.nn.BatchNorm1d(6)
     net = torch.nn.Sequential(torch.nn.Linear(6, 6), norm, torch.nn.GELU())
     x, held = torch.randn(8, 6), {k: t.clone() for k, t in net.state_dict().items()}
@@ -270,7 +270,7 @@ def test_bisect_restores_what_a_module_holds():
         result.square().sum().backward()
         assert norm.weight.grad is not None
         seen.append((norm.weight.grad.clone(), net.get_buffer("1.running_mean").clone()))
-        return len(seen) != 1  # as if the kernels with all fusions were wrong
+        return len(seen) != 1  # only the program with all fusions fails
 
     assert tofuse.bisect(net, [x], check) is not None
     for found in seen[1:]:
@@ -279,13 +279,13 @@ def test_bisect_restores_what_a_module_holds():
     torch.testing.assert_close(net.state_dict(), held, rtol=0, atol=0)
 
 
-def test_bisect_takes_a_tensor_for_an_answer():
+def test_a_check_of_bisect_may_return_a_tensor():
     with pytest.raises(tofuse.VerifyError, match="without any fusion"):
         tofuse.bisect(program, [torch.randn(5)], lambda result: torch.tensor(False))
     assert tofuse.bisect(program, [torch.randn(5)], lambda result: None) is None
 
 
-def test_bisect_refuses_what_it_cannot_call():
+def test_bisect_rejects_invalid_arguments():
     with pytest.raises(TypeError, match=r"inputs in a list, such as \[x\], not a Tensor"):
         tofuse.bisect(program, torch.randn(5), bool)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="function that checks a result, not None"):

@@ -58,7 +58,11 @@ BAD: tuple[tuple[Check, str, str], ...] = (
     (house_rules.import_law, "api.py", "from tofuse.utils import misc"),
     (house_rules.import_law, "capture/lower/call.py", "from tofuse.capture.joint import mincut"),
     (house_rules.import_law, "capture/trace/traced.py", "import tofuse.capture.dynamo.legality"),
-    (house_rules.import_law, "fusion/lower/axes.py", "from tofuse.fusion.views import materialize"),
+    (
+        house_rules.import_law,
+        "fusion/lower/axes.py",
+        "from tofuse.fusion.views import materialize_views",
+    ),
     (house_rules.import_law, "plan/build.py", "from tofuse.runtime.pool import POOL"),
     (house_rules.import_law, "cost/machine.py", "from tofuse.cache.programs import Programs"),
     (house_rules.third_party_fences, "report/text.py", "import torch"),

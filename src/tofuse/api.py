@@ -8,21 +8,19 @@ from typing import ParamSpec, TypeVar, overload
 import torch
 from torch.fx import GraphModule
 
-from tofuse.capture.dynamo.code_objects import own_frame
-from tofuse.capture.dynamo.graph_breaks import heard_breaks
+from tofuse.capture.dynamo.code_objects import with_unique_code
+from tofuse.capture.dynamo.graph_breaks import record_graph_breaks
 from tofuse.config import Option, make_config
-from tofuse.driver.compile import check_callable, check_options, compile_target, dynamo_backend_for
-from tofuse.driver.pipeline import (
-    unheard,
-)
+from tofuse.driver.compile import backend_for, check_callable, check_options, compile_target
+from tofuse.driver.report_sink import discard_report
 from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.errors import OptionError
-from tofuse.report.measured_times import measured
-from tofuse.report.model import GraphReport, Limits, Report
+from tofuse.report.measured_times import add_measured_times
+from tofuse.report.model import GraphReport, MachineLimits, Report
 from tofuse.report.report_text import ReportText
 from tofuse.runtime.clock import Clock, machine_limits
 from tofuse.runtime.pool import POOL
-from tofuse.torch_internals.graph_break_prediction import foreseeing
+from tofuse.torch_internals.graph_break_prediction import predict_graph_breaks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,8 +48,8 @@ def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the over
     """
     config = make_config(options)
     if target is None:
-        return lambda target: compile_target(target, config, unheard)
-    return compile_target(target, config, unheard)
+        return lambda target: compile_target(target, config, discard_report)
+    return compile_target(target, config, discard_report)
 
 
 @overload
@@ -67,7 +65,7 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
     """
     if options.setdefault("capture", "trace") != "trace":
         raise OptionError("memory_efficient_fusion is capture='trace'; tofuse.compile has others")
-    return compile_target(target, make_config(options), unheard)
+    return compile_target(target, make_config(options), discard_report)
 
 
 def explain(
@@ -99,18 +97,18 @@ def explain(
             clocks.append(Clock())
             return clocks[-1] if measure else None
 
-        whole = target if isinstance(target, torch.nn.Module) else own_frame(target)
+        whole = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
         compiled = compile_target(whole, config, keep)
-        with heard_breaks() as report.breaks:
+        with record_graph_breaks() as report.breaks:
             timed_call(compiled, args, kwargs)
         if measure:
             timed_call(target, args, kwargs)
             for clock in clocks:
                 clock.reset()
             report.calls = time_calls(target, compiled, args, kwargs)
-            report.limits = Limits(*machine_limits())
+            report.limits = MachineLimits(*machine_limits())
             report.graphs = [
-                measured(g, clock.microseconds(), clock.last())
+                add_measured_times(g, clock.median_us(), clock.last_run())
                 for g, clock in zip(report.graphs, clocks, strict=True)
             ]
         return ReportText(report)
@@ -128,7 +126,7 @@ def empty_cache() -> int:
     return POOL.trim()
 
 
-@foreseeing
+@predict_graph_breaks
 def dynamo_backend(
     gm: GraphModule,
     example_inputs: Sequence[object],
@@ -144,4 +142,4 @@ def dynamo_backend(
         raise OptionError(f"torch.compile captures, not the backend 'tofuse': no {foreign[0]!r}")
     config = make_config(given)
     check_options(config)
-    return dynamo_backend_for(config, unheard)(gm, example_inputs)
+    return backend_for(config, discard_report)(gm, example_inputs)

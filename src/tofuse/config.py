@@ -1,4 +1,4 @@
-"""Options: one line each; the only reader of the environment."""
+"""Options of the compiler, and the only reader of environment variables."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Union
 
 from tofuse.errors import OptionError
 
-PACKAGE = Path(__file__).parent  # the folder of tofuse's own source
+PACKAGE = Path(__file__).parent  # the folder of tofuse's source
 Option = Union[bool, str, float, None, Path, tuple[str, ...]]  # noqa: UP007  (evaluated at run time)
 STAGES = ("definition", "graph", "regions", "loops", "source", "plan")
 
 
 @dataclass(frozen=True)
 class Config:
-    """How to compile. Every field is an option of `tofuse.compile`."""
+    """The options of `tofuse.compile`, one per field."""
 
-    dynamic: bool | None = None  # sizes as symbols: True all, False none, None as torch decides
-    specialize: bool = True  # where sizes are symbols: those that keep coming get their own program
-    capture: str = "dynamo"  # "trace": once as a pure function; see tofuse.capture.trace
+    dynamic: bool | None = None  # symbolic sizes: True all, False none, None as torch decides
+    specialize: bool = True  # compile static programs for recurring values of symbolic sizes
+    capture: str = "dynamo"  # "trace": once, as a pure function; see tofuse.capture.trace
     fullgraph: bool = False  # a graph break is an error
-    precision: str = "fast"  # "eager": round half-precision values after every op, as eager does
-    fuel: int | None = None  # stop after so many fusions; see tofuse.bisect
-    verify: bool = False  # hold every kernel's results against the reference, each time it runs
+    precision: str = "fast"  # "eager": round half precision after every op, as eager does
+    fuel: int | None = None  # stop after this number of fusions; see tofuse.bisect
+    verify: bool = False  # compare every kernel's results with the reference at every run
     strict: bool = False  # a kernel that does not compile is an error, not a warning
-    show: tuple[str, ...] = ()  # stages to print while compiling; STAGES names them
-    pool_bytes: int | None = None  # most memory kept warm for results; None: a quarter of RAM
-    memory_budget: float | None = None  # kept for the backward: a share up to 1, or bytes
-    executors: tuple[str, ...] = ("llvm", "aten")  # who runs things, in order of preference
-    tune: str = "off"  # "measure": time real candidates for every region, and keep the fastest
-    machine: Path | None = None  # file of costs to reckon with instead of assumed or measured ones
-    cache_dir: Path | None = None  # what is kept from process to process; None: the user's cache
+    show: tuple[str, ...] = ()  # stages to print while compiling, from STAGES
+    pool_bytes: int | None = None  # limit of the memory pool for results; None: a quarter of RAM
+    memory_budget: float | None = None  # for saved tensors: a fraction up to 1, or bytes
+    executors: tuple[str, ...] = ("llvm", "aten")  # in order of preference
+    tune: str = "off"  # "measure": time candidates for every region and choose the fastest
+    machine: Path | None = None  # file of machine costs instead of calibrated or assumed ones
+    cache_dir: Path | None = None  # folder of the cache on disk; None: the user's cache
     dump: Path | None = None  # folder to write every stage's text to
 
 
@@ -42,14 +42,17 @@ FROM_ENVIRONMENT = ("tune", "show", "pool_bytes", "executors", "machine", "cache
 
 
 def make_config(options: Mapping[str, Option]) -> Config:
-    """Options over the environment over defaults; raises OptionError for what is not an option."""
+    """Return the configuration: options override environment variables, which override defaults.
+
+    Raises OptionError for an unknown option or an invalid value.
+    """
     variables = {name: f"TOFUSE_{name.upper()}" for name in FROM_ENVIRONMENT if name not in options}
-    found = {name: text for name, v in variables.items() if (text := os.environ.get(v))}
+    environment = {name: text for name, v in variables.items() if (text := os.environ.get(v))}
     try:
-        return _config({**found, **options})
+        return _config({**environment, **options})
     except OptionError as error:
-        _config(options)  # raises where that is not right by itself
-        names = ", ".join(variables[name] for name in found)
+        _config(options)  # raises if the options alone are invalid
+        names = ", ".join(variables[name] for name in environment)
         raise OptionError(f"{error}; the environment sets {names}") from None
 
 
@@ -62,17 +65,18 @@ def _config(options: Mapping[str, Option]) -> Config:
             raise OptionError(f"tofuse has no option {name!r}{hint}")
     precision = options.get("precision", "fast")
     if precision not in ("fast", "eager"):
-        raise OptionError(f"precision is 'fast' or 'eager', not {precision!r}")
+        raise OptionError(f"precision must be 'fast' or 'eager', not {precision!r}")
     capture = options.get("capture", "dynamo")
     if capture not in ("dynamo", "trace"):
-        raise OptionError(f"capture is 'dynamo' or 'trace', not {capture!r}")
+        raise OptionError(f"capture must be 'dynamo' or 'trace', not {capture!r}")
     tune = options.get("tune") or "off"
     if tune not in ("off", "measure"):
-        raise OptionError(f"tune is 'off' or 'measure', not {tune!r}")
+        raise OptionError(f"tune must be 'off' or 'measure', not {tune!r}")
     fuel = _fuel(options.get("fuel"))
     return Config(
         dynamic=None if options.get("dynamic") is None else _flag(options, "dynamic"),
-        specialize=_flag(options, "specialize", default=True) and fuel is None,  # counted once
+        # fuel counts the fusions of one compilation
+        specialize=_flag(options, "specialize", default=True) and fuel is None,
         capture=str(capture),
         fullgraph=_flag(options, "fullgraph"),
         precision=str(precision),
@@ -93,13 +97,13 @@ def _config(options: Mapping[str, Option]) -> Config:
 def _flag(options: Mapping[str, Option], name: str, *, default: bool = False) -> bool:
     value = options.get(name, default)
     if not isinstance(value, bool):
-        known = "True, False or None" if name == "dynamic" else "True or False"
-        raise OptionError(f"{name} is {known}, not {value!r}")
+        legal = "True, False or None" if name == "dynamic" else "True or False"
+        raise OptionError(f"{name} must be {legal}, not {value!r}")
     return value
 
 
 def _names(value: Option) -> tuple[str, ...] | None:
-    """Names in a list, or in a text with commas between them; None for anything else."""
+    """Return the names in a sequence or in comma-separated text; None for anything else."""
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
         return None
@@ -109,7 +113,7 @@ def _names(value: Option) -> tuple[str, ...] | None:
 def _stages(value: Option) -> tuple[str, ...]:
     names = _names("" if value is None else value)
     if names is None:
-        raise OptionError(f"show is names of stages such as 'graph,plan', not {value!r}")
+        raise OptionError(f"show must be names of stages such as 'graph,plan', not {value!r}")
     for s in names:
         if s not in STAGES:
             raise OptionError(f"there is no stage {s!r} to show; stages are {', '.join(STAGES)}")
@@ -117,10 +121,12 @@ def _stages(value: Option) -> tuple[str, ...]:
 
 
 def _executors(options: Mapping[str, Option]) -> tuple[str, ...]:
-    given = options.get("executors")
-    names = _names("llvm,aten" if given is None else given)
+    value = options.get("executors")
+    names = _names("llvm,aten" if value is None else value)
     if not names:
-        raise OptionError(f"executors is a tuple of names such as ('llvm', 'aten'), not {given!r}")
+        raise OptionError(
+            f"executors must be a tuple of names such as ('llvm', 'aten'), not {value!r}"
+        )
     return names
 
 
@@ -132,7 +138,7 @@ def _fuel(value: Option) -> int | None:
     if value is None:
         return None
     if isinstance(value, str) or not str(value).isdigit():
-        raise OptionError(f"fuel is a number of fusions, None for all, not {value!r}")
+        raise OptionError(f"fuel must be a number of fusions, or None for all, not {value!r}")
     return int(str(value))
 
 
@@ -145,12 +151,12 @@ def _pool_bytes(options: Mapping[str, Option]) -> int:
     except ValueError:
         size = -1
     if size < 0:
-        raise OptionError(f"pool_bytes is a number of bytes, 0 for no pool, not {value!r}")
+        raise OptionError(f"pool_bytes must be a number of bytes (0: no pool), not {value!r}")
     return size
 
 
 def _memory_budget(options: Mapping[str, Option]) -> float | None:
-    """A share from 0 to 1 of what is saved by default, or a whole number of bytes above 1."""
+    """Return a fraction (0 to 1) of the default saved bytes, or a number of bytes above 1."""
     value = options.get("memory_budget")
     if value is None:
         return None
@@ -160,6 +166,6 @@ def _memory_budget(options: Mapping[str, Option]) -> float | None:
         if value > 1 and str(value).isdigit():
             return int(value)
     raise OptionError(
-        "memory_budget is a share from 0 (save nothing but arguments) to 1 (as without it), or a "
-        f"whole number of bytes, not {value!r}"
+        "memory_budget must be a fraction from 0 (save only arguments) to 1 (the default), or an "
+        f"integer number of bytes, not {value!r}"
     )

@@ -1,24 +1,24 @@
-"""The exception tree: every error tofuse raises on purpose is a TofuseError."""
+"""The exception classes. Every error that tofuse raises on purpose is a TofuseError."""
 
 
 class TofuseError(Exception):
-    """Base of all errors; the message says what is wrong, where, and what to do."""
+    """The base class. A message says what is wrong, where, and what to do."""
 
 
 class OptionError(TofuseError, ValueError):
-    """An option that does not exist, or a value it does not take."""
+    """An unknown option, or an invalid value of an option."""
 
 
 class UnsupportedError(TofuseError):
-    """Something this installation cannot do: a torch version, a platform."""
+    """Something that the torch version or the platform does not support."""
 
 
 class CaptureError(TofuseError):
-    """A program that cannot be brought into a Graph; PyTorch runs it instead."""
+    """A program that cannot be captured as a Graph; it falls back to PyTorch."""
 
 
 class VerifyError(TofuseError):
-    """An IR that breaks its own rules, or a result that differs from the reference."""
+    """An IR that violates its invariants, or a result that differs from the reference."""
 
 
 class ParseError(TofuseError, ValueError):
@@ -26,8 +26,8 @@ class ParseError(TofuseError, ValueError):
 
 
 class CompileError(TofuseError):
-    """A kernel that a backend could not compile."""
+    """A kernel that a backend cannot compile."""
 
 
 class DefinitionError(TofuseError, RuntimeError):
-    """A FusionDefinition that is not well formed, or inputs that it does not take."""
+    """A FusionDefinition that is not well formed, or inputs that do not match it."""

@@ -1,4 +1,4 @@
-"""The registry of executors, and the order in which a compilation asks them."""
+"""Register executors, and resolve the option `executors`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from tofuse.config import Config
 from tofuse.errors import OptionError
-from tofuse.ir.executor import KERNELS, LIBRARY, TRITON, Answer, Executor, Executors, Request
-from tofuse.ops.reference_names import is_known, nearest
+from tofuse.ir.executor import KERNELS, LIBRARY, TRITON, CheckResult, Executor, Executors, Request
+from tofuse.ops.operator_names import is_operator, nearest_operator
 
 _registered: dict[str, Executor] = {}
 
@@ -18,69 +18,74 @@ def register_executor(
     *,
     ops: Sequence[str],
     run: Callable[..., object],
-    check: Callable[[Request], Answer] | None = None,
+    check: Callable[[Request], CheckResult] | None = None,
     cost: Callable[[Request], float] | None = None,
 ) -> None:
-    """Make an executor known, so that the option `executors` may name it.
+    """Register an executor under a name for the option `executors`.
 
-    `ops` are the ATen operators it takes, such as "aten.mm" or "aten._softmax.default"; one that
-    stands before "llvm" gets them whole, even those that are otherwise taken apart and fused.
-    `run` is called with the operator's own arguments and returns new tensors of the types the
-    operator would. `check(request)` says by True whether it takes operands of these types, and
-    may answer with the reason why not. `cost(request)` is what it takes in microseconds: where
-    that is above the prediction for PyTorch, it is passed over.
+    `ops` are the ATen operators it supports, such as "aten.mm" or "aten._softmax.default". An
+    executor before "llvm" receives them undecomposed.
+    `run` is called with the operator's arguments and returns new tensors of the operator's result
+    types. `check(request)` returns True to accept operands of these types; to reject them, it
+    returns False or the reason. `cost(request)` returns the predicted microseconds: if they
+    exceed the prediction for PyTorch, the next executor is tried.
 
-    Raises OptionError for a name that is taken or that no option could hold, for no operators
-    and for what is not callable.
+    Raises OptionError if the name is registered or not an identifier, if `ops` is empty or names
+    an unknown operator, and if an argument is not callable.
     """
     if not isinstance(name, str) or not name.isidentifier():
-        raise OptionError(f"an executor's name is an identifier, not {name!r}")
+        raise OptionError(f"the name of an executor must be an identifier, not {name!r}")
     if name in (KERNELS, LIBRARY, TRITON) or name in _registered:
         raise OptionError(
-            f"there is an executor {name!r} already; unregister_executor({name!r}) removes one "
-            "of your own"
+            f"the executor {name!r} already exists; unregister_executor({name!r}) removes a "
+            "registered one"
         )
-    if isinstance(ops, str) or not ops or not all(_is_operator(op) for op in ops):
+    if isinstance(ops, str) or not ops or not all(_is_operator_name(op) for op in ops):
         raise OptionError(
-            f"executor {name!r}: ops are names of operators such as 'aten.mm', not {ops!r}"
+            f"executor {name!r}: ops must be names of operators such as 'aten.mm', not {ops!r}"
         )
     for op in ops:
-        if not is_known(op):
-            near = nearest(op)
+        if not is_operator(op):
+            near = nearest_operator(op)
             hint = f"; did you mean {near!r}?" if near else ""
             raise OptionError(f"executor {name!r}: PyTorch has no operator {op!r}{hint}")
-    for what, given in (("run", run), ("check", check or bool), ("cost", cost or float)):
-        if not callable(given):
-            raise OptionError(f"executor {name!r}: {what} is a function, not {given!r}")
+    for argument, value in (("run", run), ("check", check or bool), ("cost", cost or float)):
+        if not callable(value):
+            raise OptionError(f"executor {name!r}: {argument} must be a function, not {value!r}")
     _registered[name] = Executor(name, tuple(ops), run, check, cost)
 
 
 def unregister_executor(name: str) -> None:
-    """Forget an executor; what is compiled keeps it. Raises OptionError for an unknown one."""
+    """Remove an executor from the registry. Compiled programs keep using it.
+
+    Raises OptionError if it is not registered.
+    """
     if name not in _registered:
         raise OptionError(f"there is no registered executor {name!r}")
     del _registered[name]
 
 
 def executors_of(config: Config) -> Executors:
-    """The executors a configuration names; raises OptionError for one that nobody registered.
+    """Return the executors of a configuration. Raises OptionError for an unregistered name.
 
-    PyTorch comes last where it is not named: it runs what nobody else does.
+    PyTorch is added at the end if it is not named.
     """
-    found: list[Executor | str] = []
+    executors: list[Executor | str] = []
     for name in config.executors:
         if name not in (KERNELS, LIBRARY) and name not in _registered:
             known = [KERNELS, LIBRARY, *_registered]
             if name == TRITON:
-                raise OptionError(f"{KERNELS!r} stands for our kernels on every device, {name} too")
+                raise OptionError(
+                    f"there is no executor {name!r}; {KERNELS!r} means our kernels on every device"
+                )
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"executors are {', '.join(known)}"
             raise OptionError(f"there is no executor {name!r}; {hint}")
-        found.append(_registered.get(name, name))
-    if len(set(config.executors)) != len(found):
-        raise OptionError(f"an executor is named twice in {', '.join(config.executors)}")
-    return Executors((*found, *([] if LIBRARY in found else [LIBRARY])))
+        executors.append(_registered.get(name, name))
+    if len(set(config.executors)) != len(executors):
+        raise OptionError(f"an executor is repeated in {', '.join(config.executors)}")
+    return Executors((*executors, *([] if LIBRARY in executors else [LIBRARY])))
 
 
-def _is_operator(op: object) -> bool:
+def _is_operator_name(op: object) -> bool:
     return isinstance(op, str) and len(op.split(".")) in (2, 3) and all(op.split("."))

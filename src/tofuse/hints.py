@@ -1,4 +1,4 @@
-"""Annotations of calls: `with no_fuse():`, `with fuse():`, and for how many calls one stands."""
+"""Annotations of calls: the `fuse` and `no_fuse` hints, and the number of calls that one replaces."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ from tofuse.ir.fusion_hints import FUSE, NO_FUSE
 P = ParamSpec("P")
 R = TypeVar("R")
 
-KEY = "tofuse"  # in the annotations that torch carries from the program to the graph's nodes
-TIMES = "tofuse_times"
+# keys in the annotations that torch copies from the program to the graph's nodes
+HINT_KEY = "tofuse"
+CALL_COUNT_KEY = "tofuse_times"
 
 
-class Hint(AbstractContextManager[None]):
-    """What is in force inside a `with`, or in calls of the functions it decorates."""
+class FusionHint(AbstractContextManager[None]):
+    """A hint for the operators inside a `with` block, or in calls of a decorated function.
 
-    def __init__(self, word: str, *, everywhere: bool = False) -> None:
+    With `whole_programs`, it also holds for programs whose capture starts inside the block.
+    """
+
+    def __init__(self, word: str, *, whole_programs: bool = False) -> None:
         self._word = word
-        self._everywhere = everywhere  # also in programs whose capture begins inside
-        self._inside: list[ExitStack] = []
+        self._whole_programs = whole_programs
+        self._entered: list[ExitStack] = []
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         hint = no_fuse if self._word == NO_FUSE else fuse
@@ -40,11 +44,11 @@ class Hint(AbstractContextManager[None]):
         return hinted
 
     def __enter__(self) -> None:
-        inside = ExitStack()
-        if has_preserved_node_meta() or self._everywhere:
-            inside.enter_context(preserve_node_meta())
-            inside.enter_context(annotate({KEY: self._word}))
-        self._inside.append(inside)
+        stack = ExitStack()
+        if has_preserved_node_meta() or self._whole_programs:
+            stack.enter_context(preserve_node_meta())
+            stack.enter_context(annotate({HINT_KEY: self._word}))
+        self._entered.append(stack)
 
     def __exit__(
         self,
@@ -52,68 +56,68 @@ class Hint(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._inside.pop().__exit__(kind, error, trace)
+        self._entered.pop().__exit__(kind, error, trace)
 
 
 @overload
-def no_fuse() -> Hint: ...
+def no_fuse() -> FusionHint: ...
 @overload
 def no_fuse(function: Callable[P, R], /) -> Callable[P, R]: ...
-def no_fuse(function: Callable[P, R] | None = None, /) -> Hint | Callable[P, R]:
-    """Every operator inside, and what the backward makes of it, is a kernel or a call of its own.
+def no_fuse(function: Callable[P, R] | None = None, /) -> FusionHint | Callable[P, R]:
+    """Run every operator inside, and its backward, as a separate kernel or call.
 
-    Also a decorator. Outside of a compiled function it does nothing. A hint inside another one
-    takes its place.
+    Also a decorator. Outside a compiled function it has no effect. An inner hint overrides an
+    outer one.
     """
     if function is not None:
-        return Hint(NO_FUSE)(function)
-    if torch.compiler.is_compiling():  # Dynamo follows no context managers but its own
-        return annotate({KEY: NO_FUSE})  # type: ignore[return-value]
-    return Hint(NO_FUSE)
+        return FusionHint(NO_FUSE)(function)
+    if torch.compiler.is_compiling():  # Dynamo traces only context managers that it knows
+        return annotate({HINT_KEY: NO_FUSE})  # type: ignore[return-value]
+    return FusionHint(NO_FUSE)
 
 
 @overload
-def fuse() -> Hint: ...
+def fuse() -> FusionHint: ...
 @overload
 def fuse(function: Callable[P, R], /) -> Callable[P, R]: ...
-def fuse(function: Callable[P, R] | None = None, /) -> Hint | Callable[P, R]:
-    """The operators inside are fused wherever that is possible, whether it seems to gain or not.
+def fuse(function: Callable[P, R] | None = None, /) -> FusionHint | Callable[P, R]:
+    """Fuse the operators inside wherever it is legal, even without a predicted gain.
 
-    A warning says what could not be fused, and why. Also a decorator. Outside of a compiled
-    function it does nothing. A hint inside another one takes its place.
+    A warning names the edges that cannot be fused, with the reason. Also a decorator. Outside a
+    compiled function it has no effect. An inner hint overrides an outer one.
     """
     if function is not None:
-        return Hint(FUSE)(function)
+        return FusionHint(FUSE)(function)
     if torch.compiler.is_compiling():
-        return annotate({KEY: FUSE})  # type: ignore[return-value]
-    return Hint(FUSE)
+        return annotate({HINT_KEY: FUSE})  # type: ignore[return-value]
+    return FusionHint(FUSE)
 
 
-def hint_of(node: Node) -> str:
-    """`fuse`; `no_fuse` and the operator called, for that holds for each alone; or nothing."""
+def fusion_hint_of(node: Node) -> str:
+    """Return the `Loc.fusion_hint` of a node: "", "fuse", or "no_fuse" and the user's call."""
     notes = node.meta.get("custom")
-    word = notes.get(KEY) if isinstance(notes, dict) else None
+    word = notes.get(HINT_KEY) if isinstance(notes, dict) else None
     if word == NO_FUSE:
         return f"{NO_FUSE} {_user_call(node)}"
     return FUSE if word == FUSE else ""
 
 
-def stands_for(node: Node, times: int) -> None:
-    """Note that a call is in the place of so many."""
-    node.meta["custom"] = {**(node.meta.get("custom") or {}), TIMES: times}
+def set_call_count(node: Node, count: int) -> None:
+    """Record that a node replaces `count` calls of the user's program."""
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), CALL_COUNT_KEY: count}
 
 
-def times_of(node: Node) -> int:
-    """How many calls of the user's program a node is a part of."""
+def call_count(node: Node) -> int:
+    """Return the number of calls of the user's program that a node replaces."""
     notes = node.meta.get("custom")
-    times = notes.get(TIMES, 1) if isinstance(notes, dict) else 1
-    return times if isinstance(times, int) else 1
+    count = notes.get(CALL_COUNT_KEY, 1) if isinstance(notes, dict) else 1
+    return count if isinstance(count, int) else 1
 
 
 def _user_call(node: Node) -> str:
-    """A name for the operator that the user, or autograd, called, alike for all it consists of."""
-    called = node.meta.get("original_aten", node.target)
-    if called is node.target:
+    """Return a name of the user's or autograd's call; nodes decomposed from one call share it."""
+    original = node.meta.get("original_aten", node.target)
+    if original is node.target:
         return node.name
     functions = node.meta.get("source_fn_stack") or [("", None)]
-    return f"{called} {functions[-1][0]} {node.meta.get('seq_nr')}"
+    return f"{original} {functions[-1][0]} {node.meta.get('seq_nr')}"

@@ -1,10 +1,10 @@
-"""A drop-in for nvFuser's Python module: `import tofuse.nvfuser as nvfuser`."""
+"""A drop-in replacement of nvFuser's Python module: `import tofuse.nvfuser as nvfuser`."""
 
 from __future__ import annotations
 
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
-from tofuse.frontends.handles import Scalar, Tensor, Vector
+from tofuse.frontends.proxies import Scalar, Tensor, Vector
 
 __all__ = [
     "DataType",

@@ -1,14 +1,14 @@
-"""Pieces of a cat are reckoned where they are: each statement in its segments of the loop."""
+"""Statements of a fused concat count only in the loop segments that need them."""
 
 from tests.cost.test_nest import cost
 from tests.support.kernels import kernel
-from tofuse.analysis.guard_coverage import shares, touched
+from tofuse.analysis.guard_coverage import statement_coverage, touched_fractions
 
-HALVES = """kernel k(x: in f32, w: in f32, z: in f32, y: out f32) over i:4096 j:{n} {{
-  v0 = inside [j] 0 {m} : b1
+CONCAT = """kernel k(x: in f32, w: in f32, z: in f32, y: out f32) over i:4096 j:{n} {{
+  v0 = in_range [j] 0 {m} : b1
   v1 = load x[({m})*i + j] if v0 : f32
   v2 = tanh v1 of f32 : f32
-  v3 = inside [j] {m} {n} : b1
+  v3 = in_range [j] {m} {n} : b1
   v4 = load x[({m})*i + j + -{m}] if v3 : f32
   v5 = load w[({n})*i + j + -{m}] if v3 : f32
   v6 = load w[({n})*i + j + {m}] if v0 : f32
@@ -21,34 +21,36 @@ HALVES = """kernel k(x: in f32, w: in f32, z: in f32, y: out f32) over i:4096 j:
 }}"""
 
 
-def halves(m, n):
-    return kernel(HALVES.format(m=m, n=n))
+def concat_kernel(m, n):
+    return kernel(CONCAT.format(m=m, n=n))
 
 
-def test_a_statement_is_for_the_segments_that_use_it():
-    k = halves(256, 1024)
-    found = {s.name: part for s, part in shares(k, ("j",)).items() if hasattr(s, "name")}
+def test_a_statement_is_live_in_the_segments_that_use_it():
+    k = concat_kernel(256, 1024)
+    found = {
+        s.name: part for s, part in statement_coverage(k, ("j",)).items() if hasattr(s, "name")
+    }
     assert found["v2"] == found["v1"] == found["v6"] == 0.25
     assert found["v7"] == found["v4"] == found["v5"] == 0.75
     assert found["v9"] == found["v10"] == found["v11"] == 1.0
 
 
-def test_other_axes_and_loops_without_guards_know_nothing():
-    assert shares(halves(256, 1024), ("i",)) == {}
-    assert shares(halves(256, 1024), ()) == {}
+def test_axes_without_guards_have_no_coverage():
+    assert statement_coverage(concat_kernel(256, 1024), ("i",)) == {}
+    assert statement_coverage(concat_kernel(256, 1024), ()) == {}
     plain = (
         "kernel k(x: in f32, y: out f32) over i:8 {\n  v = load x[i] : f32\n  store y[i] v : f32\n}"
     )
-    assert shares(kernel(plain), ("i",)) == {}
+    assert statement_coverage(kernel(plain), ("i",)) == {}
 
 
-def test_elements_read_by_two_pieces_are_touched_once():
-    k = halves(512, 1024)
-    assert touched(k)["x"] == 0.5  # both halves read the same
-    assert touched(k)["w"] == 1.0  # each its own
-    assert touched(k)["z"] == touched(k)["y"] == 1.0
+def test_elements_that_two_operands_read_are_touched_once():
+    k = concat_kernel(512, 1024)
+    assert touched_fractions(k)["x"] == 0.5  # both operands read the same elements
+    assert touched_fractions(k)["w"] == 1.0  # each operand reads other elements
+    assert touched_fractions(k)["z"] == touched_fractions(k)["y"] == 1.0
 
 
-def test_a_dear_piece_costs_by_its_length():
-    short, half = (cost(halves(m, 1024)).work_us for m in (64, 512))
+def test_an_expensive_operand_costs_by_its_length():
+    short, half = (cost(concat_kernel(m, 1024)).work_us for m in (64, 512))
     assert short < 0.8 * half

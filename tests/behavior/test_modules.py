@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tofuse
-from tofuse.capture.dynamo.hook_guards import EMPTY, without_hook_guards
+from tofuse.capture.dynamo.hook_guards import NO_HOOKS_GUARD, without_hook_guards
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -141,7 +141,7 @@ def test_no_guard_is_kept_for_hooks_that_are_not_there():
         return torch.compile(net, backend="eager", options={"guard_filter_fn": record})
 
     without_hook_guards(compiled)(torch.randn(3, 4))
-    assert found and EMPTY not in found
+    assert found and NO_HOOKS_GUARD not in found
 
 
 def test_buffers_that_the_forward_changes():

@@ -12,12 +12,12 @@ from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tests.support.capture_only import evaluate, strides
-from tofuse.capture.aot.handoff import boxed
+from tofuse.capture.aot.boxed import mark_boxed
 from tofuse.capture.decomp.decompose import decompositions
-from tofuse.capture.decomp.rng import merge_seeds
+from tofuse.capture.joint.merge_seeds import merge_seeds
 from tofuse.capture.lower.convert import convert
 from tofuse.errors import CaptureError
-from tofuse.ops.check_graph import verify
+from tofuse.ops.check_graph import check_graph
 
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 NOT_TRACED = (DataDependentOutputException, DynamicOutputShapeException)
@@ -44,9 +44,9 @@ def outcome(op, table):
 
     def compile_graph(gm, example_inputs):
         captured = convert(merge_seeds(gm), "sweep")
-        verify(captured.graph)
+        check_graph(captured.graph)
         graphs.append(captured.graph)
-        return boxed(lambda args: evaluate(captured, args))
+        return mark_boxed(lambda args: evaluate(captured, args))
 
     torch.manual_seed(0)
     expected = program(*(t.clone() for t in tensors))

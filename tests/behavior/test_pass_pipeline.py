@@ -8,7 +8,7 @@ from tests.support.processor_speed import loops_taken
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import rename, show_graph
-from tofuse.ops.check_graph import verify
+from tofuse.ops.check_graph import check_graph
 from tofuse.passes import run_passes
 
 ROWS, WIDTH, LENGTH = 8, 32, 2000
@@ -82,7 +82,7 @@ def combined(count: int) -> Graph:
 @pytest.mark.parametrize("count", [2, 16])
 def test_split_stack_becomes_combined(count: int):
     split, whole = run_passes(split_stack(count)), run_passes(combined(count))
-    verify(split)
+    check_graph(split)
     assert Counter(op.kind for op in split.ops) == Counter(op.kind for op in whole.ops)
     assert show_graph(rename(split)) == show_graph(rename(whole))
     assert all(op.kind not in ("slice", "cat", "opaque") for op in split.ops)

@@ -15,9 +15,9 @@ from tests.support.numbers import (
     sizes_of,
     special_inputs,
 )
-from tofuse.ir.graph import Attr, Graph, Op, Value, substitute
+from tofuse.ir.graph import Attr, Graph, Op, Value, substitute_operands
 from tofuse.ir.types import TensorType
-from tofuse.ops.check_graph import verify
+from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import run_graph
 from tofuse.passes import run_passes
 from tofuse.passes.batch.batch_branches import batch_branches
@@ -36,7 +36,7 @@ EXACT: tuple[Pass, ...] = (dead_code, fold_constants, simplify, canonicalize_vie
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_bit_is_kept(pass_: Pass, graph: Graph):
     after = pass_(graph)
-    verify(after)
+    check_graph(after)
     assert pass_(after) is after
     assert [v and v.type for v in after.outputs] == [v and v.type for v in graph.outputs]
     assert [v and v.layout for v in after.outputs] == [v and v.layout for v in graph.outputs]
@@ -52,10 +52,10 @@ def test_every_bit_is_kept(pass_: Pass, graph: Graph):
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_random_branches(graph: Graph, n: int, data: st.DataObject):
     branched = branch(graph, n, data)
-    verify(branched)
+    check_graph(branched)
     for pass_ in (batch_branches, run_passes):
         after = pass_(branched)
-        verify(after)
+        check_graph(after)
         assert pass_(after) is after
         inputs = plain_inputs(branched, torch.Generator().manual_seed(n))
         sizes = sizes_of(branched)
@@ -95,7 +95,9 @@ def branch(graph: Graph, n: int, data: st.DataObject) -> Graph:
             continue
         for k in range(n):
             results = tuple(replace(r, name=f"{r.name}_{k}") for r in op.results)
-            ops.append(replace(op, operands=substitute(op.operands, new[k]), results=results))
+            ops.append(
+                replace(op, operands=substitute_operands(op.operands, new[k]), results=results)
+            )
             new[k].update(zip(op.results, results, strict=True))
     last = graph.ops[-1].result if graph.ops else graph.inputs[0]
     outputs = [new[0].get(v, v) for v in graph.outputs[:1] if v is not None and v not in cuts]

@@ -148,7 +148,7 @@ def test_what_is_damaged_is_compiled_anew(counted, damage, monkeypatch):
     counted(run)(x)
     (path,) = counted.files()
     damage(path)
-    monkeypatch.setattr("tofuse.backends.llvm.load._loaded", {})
+    monkeypatch.setattr("tofuse.backends.llvm.load._entries", {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.testing.assert_close(counted(run)(x), run(x))

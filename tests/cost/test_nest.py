@@ -1,4 +1,4 @@
-"""The cost model: more work never costs less, figures are sane, a merge that loses is refused."""
+"""The cost model is monotonic and plausible, and rejects fusions that recompute too much."""
 
 import torch
 
@@ -6,7 +6,7 @@ import tofuse
 from tests.support.kernels import kernel
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import default_machine
-from tofuse.cost.nest import Cost, loss, nest_cost
+from tofuse.cost.nest import Cost, nest_cost, recompute_rejection
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Region
@@ -16,7 +16,7 @@ from tofuse.schedule.choose_schedule import choose_schedule
 
 
 def cost(k: Kernel, threads: int = 1, lanes: int = 16) -> Cost:
-    nest = build_nest(k, choose_schedule(k, Target(lanes, threads)), repeat=True)
+    nest = build_nest(k, choose_schedule(k, Target(lanes, threads)), repeat_reductions=True)
     return nest_cost(nest, default_machine(threads, lanes))
 
 
@@ -46,27 +46,27 @@ def outer(rows: int, op: str, columns: int = 1024) -> Kernel:
 }}""")
 
 
-def test_larger_costs_more_and_never_less_than_a_launch():
+def test_cost_grows_with_size_and_includes_the_launch():
     found = [cost(pointwise(n)).us for n in (1, 100, 10_000, 1_000_000, 100_000_000)]
     assert found == sorted(found)
     assert default_machine(1, 16).launch_us <= found[0] < 1.1 * found[1]
     assert found[-1] > 50 * found[-2]
 
 
-def test_bytes_bind_a_large_copy():
+def test_a_large_copy_is_memory_bound():
     n, machine = 100_000_000, default_machine(2, 16)
     c = cost(pointwise(n), threads=2)
     assert c.nbytes == 8 * n
     assert 8 * n / machine.memory_rate / 1e3 <= c.us < 1.5 * 8 * n / machine.memory_rate / 1e3
 
 
-def test_what_lies_in_a_cache_is_quicker_by_the_element():
+def test_cached_elements_are_cheaper():
     sizes = (60_000, 2_000_000, 60_000_000)
     near, middle, far = (cost(pointwise(n)).traffic_us / n for n in sizes)
     assert near < middle < far
 
 
-def test_classes_of_arithmetic_rank_as_they_do_on_processors():
+def test_op_classes_rank_by_cost():
     n = 50_000
     by_op = [cost(pointwise(n, op)).work_us for op in ("neg", "sqrt", "exp", "erf")]
     assert by_op == sorted(by_op) and by_op[0] < by_op[-1] / 3
@@ -78,7 +78,7 @@ def test_narrow_vectors_take_longer():
     assert 2 < narrow / wide < 8
 
 
-def test_threads_help_where_there_are_rows_for_them():
+def test_threads_help_if_there_are_enough_rows():
     alone = cost(row_sum(64, 100_000))
     assert cost(row_sum(64, 100_000), threads=8).us < alone.us / 2
     few = cost(row_sum(3, 100_000), threads=16)
@@ -98,25 +98,28 @@ def test_strided_access_costs_more_than_contiguous():
     assert cost(strided).work_us > 2 * cost(row_sum(64, 1024)).work_us
 
 
-def test_work_repeated_for_every_row_is_counted_and_a_loss_where_it_is_dear():
-    assert cost(outer(4096, "neg")).again > 0
-    assert loss(cost(outer(4096, "neg"))) is None  # hides behind the traffic
-    assert cost(outer(1, "erf")).again == 0
-    assert loss(cost(outer(4096, "erf"))) is None  # within the margin
-    long = 1 << 17  # a row that is too long to keep what is computed for it
-    reason = loss(cost(outer(32, "pow 2.5", long)))
-    assert reason is not None and "again" in reason and "us" in reason
-    assert loss(cost(outer(4096, "pow 2.5"))) is None and cost(outer(4096, "pow 2.5")).again == 0
+def test_expensive_recomputation_per_row_is_rejected():
+    assert cost(outer(4096, "neg")).recomputed_adds > 0
+    assert recompute_rejection(cost(outer(4096, "neg"))) is None  # hidden by memory traffic
+    assert cost(outer(1, "erf")).recomputed_adds == 0
+    assert recompute_rejection(cost(outer(4096, "erf"))) is None  # within the margin
+    long = 1 << 17  # a row that is too long for scratch memory
+    reason = recompute_rejection(cost(outer(32, "pow 2.5", long)))
+    assert reason is not None and "would recompute" in reason and "us" in reason
+    assert (
+        recompute_rejection(cost(outer(4096, "pow 2.5"))) is None
+        and cost(outer(4096, "pow 2.5")).recomputed_adds == 0
+    )
 
 
-def test_a_merge_that_loses_is_refused_with_a_verdict(fresh_dynamo):
+def test_a_rejected_fusion_has_a_verdict(fresh_dynamo):
     def f(x, w):
         return x * torch.pow(torch.erf(w), 3.3).sin()
 
-    x, w = torch.randn(16, 1 << 17), torch.rand(1 << 17)  # too long a row to keep
+    x, w = torch.randn(16, 1 << 17), torch.rand(1 << 17)  # a row too long for scratch memory
     report = tofuse.explain(f)(x, w)
-    (refused,) = [v for v in report.verdicts if not v.fused]
-    assert refused.consumer.startswith("mul") and "work again" in refused.rule
+    (rejected,) = [v for v in report.verdicts if not v.fused]
+    assert rejected.consumer.startswith("mul") and "would recompute" in rejected.rule
     assert len(report.kernels) == 2
     exact = f(x.double(), w.double())  # eager's first call is off by 5e-4 on some processors
     torch.testing.assert_close(tofuse.compile(f)(x, w), exact.float())
@@ -124,9 +127,8 @@ def test_a_merge_that_loses_is_refused_with_a_verdict(fresh_dynamo):
     assert list(map(repr, again.verdicts)) == list(map(repr, report.verdicts))
 
 
-def test_outputs_on_foreign_axes_do_not_share_a_kernel_that_repeats_one_of_them(fresh_dynamo):
-    """Two parts of one tensor, read at offsets: merged, one would be computed for each of the
-    other's elements."""
+def test_outputs_on_different_axes_are_not_fused_if_one_would_be_recomputed(fresh_dynamo):
+    """Two slices of one tensor: fused, one would be computed for each element of the other."""
 
     def f(x, w):
         return torch.tanh(x * w), torch.tanh(x[..., :96] * w[:96]), torch.tanh(x[..., 64:] + 1)
@@ -144,7 +146,7 @@ def test_every_region_has_a_prediction(fresh_dynamo):
     assert all(0.1 < r.predicted_us < 1000 for r in report.regions)
 
 
-def test_a_matrix_product_costs_by_its_arithmetic():
+def test_matrix_products_cost_by_arithmetic():
     def product_us(n: int) -> float:
         text = f"""graph(x: f32[{n},{n}]) {{
   v = opaque(x, target='aten.mm.default', args='$0, $0', shape=({n},{n}), dtype=f32) : f32[{n},{n}]
@@ -179,7 +181,7 @@ def test_a_call_costs_more_for_a_list_of_tensors():
     assert 5 * cat_us(2) < cat_us(200) < 100 * cat_us(2)
 
 
-def test_large_results_that_pytorch_allocates_are_fresh_pages():
+def test_large_results_of_pytorch_cost_page_faults():
     def clone(n: int) -> str:
         return f"""graph(x: f32[{n}]) {{
   v = opaque(x, target='aten.clone.default', args='$0', shape=({n},), dtype=f32) : f32[{n}]
@@ -193,21 +195,22 @@ def test_large_results_that_pytorch_allocates_are_fresh_pages():
     assert call_us(clone(small)) == call_us(clone(small), pooled=True)
 
 
-def test_what_is_stored_past_the_caches_leaves_the_operands_there():
-    """Operands that fit the shared cache are read from it, though results would not fit beside."""
+def test_nontemporal_stores_leave_operands_in_the_cache():
+    """Operands that fit in L3 are read from it, although operands and results together do not."""
     n = 5 << 20  # 20 MB of 32
     machine = default_machine(1, 16)
     text = """kernel k(x: in f32, y: %s f32) over i:%d {
   v0 = load x[i] : f32
   store y[i] v0 : f32
 }"""
-    kept, past = (cost(kernel(text % (role, n))).traffic_us for role in ("out", "stream"))
+    roles = ("out", "nontemporal")
+    cached, nontemporal = (cost(kernel(text % (role, n))).traffic_us for role in roles)
     expected = 4 * n / machine.l3_rate + 4 * n / machine.core_rate
-    assert past < 0.9 * kept
-    assert abs(past * 1e3 / expected - 1) < 0.01
+    assert nontemporal < 0.9 * cached
+    assert abs(nontemporal * 1e3 / expected - 1) < 0.01
 
 
-def test_a_footprint_a_little_over_the_shared_cache_is_partly_in_it():
+def test_a_footprint_slightly_larger_than_l3_partly_hits_it():
     sizes = [int(share * (32 << 20) / 8) for share in (0.7, 0.8, 1.0, 1.2, 1.3)]
     rates = [8 * n / cost(pointwise(n)).traffic_us for n in sizes]
     assert rates == sorted(rates, reverse=True)
@@ -218,8 +221,8 @@ def test_sine_is_cheaper_than_the_error_function():
     assert cost(pointwise(10_000, "sin")).work_us < cost(pointwise(10_000, "erf")).work_us
 
 
-def rows_side_by_side(rows: int, columns: int) -> Kernel:
-    """The sum of each row, its columns written out."""
+def unrolled_row_sums(rows: int, columns: int) -> Kernel:
+    """The sum of each row, with unrolled columns."""
     loads = "".join(f"  v{k} = load x[({columns})*i + {k}] : f32\n" for k in range(columns))
     sums = "".join(
         f"  s{k} = add {f's{k - 1}' if k > 1 else 'v0'} v{k} of f32 : f32\n"
@@ -229,9 +232,9 @@ def rows_side_by_side(rows: int, columns: int) -> Kernel:
     return kernel(f"{head} {{\n{loads}{sums}  store y[i] s{columns - 1} : f32\n}}")
 
 
-def test_neighbours_are_moved_together_and_all_of_them_count():
+def test_interleave_groups_count_all_their_bytes():
     for columns in (3, 8, 16, 24):
-        c = cost(rows_side_by_side(100_000, columns))
+        c = cost(unrolled_row_sums(100_000, columns))
         assert c.nbytes == 4 * 100_000 * (columns + 1)
         flat = cost(pointwise(100_000 * columns))
-        assert flat.traffic_us / 2 < c.traffic_us < flat.traffic_us  # it writes less, no more
+        assert flat.traffic_us / 2 < c.traffic_us < flat.traffic_us  # it writes less

@@ -11,7 +11,7 @@ import torch
 import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
-from tofuse.analysis.alias import storages
+from tofuse.analysis.alias import memrefs_of
 from tofuse.cache.store import Store
 from tofuse.driver import autotune
 from tofuse.driver.autotune import (
@@ -22,14 +22,14 @@ from tofuse.driver.autotune import (
     choose,
 )
 from tofuse.errors import OptionError
-from tofuse.fusion.lower.lower_region import lower
-from tofuse.fusion.partition.cut_region import cuts, split
+from tofuse.fusion.lower.lower_region import lower_region
+from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.graph.parse import parse_graph as parse
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.variants import variants
+from tofuse.schedule.schedule_variants import schedule_variants
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -74,7 +74,7 @@ def test_a_planted_faster_candidate_wins_and_is_read_back(tmp_path):
 
 
 def test_the_plain_kernel_stays_where_nothing_is_clearly_faster(tmp_path, monkeypatch):
-    monkeypatch.setattr(autotune, "race_us", lambda steps, seconds: [100.0, 98.0])
+    monkeypatch.setattr(autotune, "interleaved_us", lambda steps, seconds: [100.0, 98.0])
     candidates = [(Choice(), sleeper(0)), (Choice(ATEN), sleeper(0))]
     assert choose(candidates, ("key",), Store(tmp_path)).kind == FUSED
 
@@ -111,7 +111,7 @@ def test_tuned_programs_are_right_and_say_what_was_measured(tmp_path):
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     assert all("measured: " in r.why for r in report.regions)
     assert all(ATEN in r.why for r in report.regions), "PyTorch's time is always told"
-    options = {"tune": "measure", "cache_dir": tmp_path}
+    options = {"autotune": "measure", "cache_dir": tmp_path}
     assert_as_eager(f, X, W, options=options)
     leaf = X.clone().requires_grad_()
     assert_as_eager(f, leaf, W, options=options)
@@ -126,7 +126,7 @@ import sys, torch, tofuse
 from tofuse.driver import autotune as tuning
 def race(steps, seconds):
     raise AssertionError("measured again")
-tuning.race_us = race
+tuning.interleaved_us = race
 torch.set_num_threads(int(sys.argv[2]))
 def waves(x):
     return (x.sin() + 1).softmax(-1)
@@ -137,7 +137,9 @@ print([(r.executor, r.why) for r in report.regions])
 
 def test_another_process_reads_what_was_chosen(tmp_path, monkeypatch):
     """PyTorch is planted as the fastest, so that the choice is none by default."""
-    monkeypatch.setattr(autotune, "race_us", lambda steps, s: [9.0 - k for k in range(len(steps))])
+    monkeypatch.setattr(
+        autotune, "interleaved_us", lambda steps, s: [9.0 - k for k in range(len(steps))]
+    )
     report = tofuse.explain(waves, tune="measure", cache_dir=tmp_path)(torch.randn(9, 33))
     assert [r.executor for r in report.regions] == ["aten"]
     command = ["env", "TOFUSE_TUNE=measure", sys.executable, "-c", SCRIPT, str(tmp_path)]
@@ -169,7 +171,9 @@ def test_whatever_is_chosen_gives_the_same_numbers(tmp_path, monkeypatch, kind):
 
 def test_a_program_that_loses_to_pytorch_is_given_to_it(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        autotune, "race_us", lambda steps, s: [20.0, *[1.0 + k for k in range(len(steps) - 1)]]
+        autotune,
+        "interleaved_us",
+        lambda steps, s: [20.0, *[1.0 + k for k in range(len(steps) - 1)]],
     )
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     (note,) = [n for n in report.notes if "whole program" in n]
@@ -211,10 +215,10 @@ def test_every_variant_is_legal_and_another_schedule():
   store y[(48)*i + j] v2 : f32
 }""")
     chosen = choose_schedule(k, Target(16, 2))
-    found = variants(k, chosen)
+    found = schedule_variants(k, chosen)
     assert len(found) >= 4 and chosen not in found and len(set(found)) == len(found)
     for s in found:
-        build_nest(k, s, repeat=True)
+        build_nest(k, s, repeat_reductions=True)
 
 
 def test_a_region_is_split_where_both_sides_compute():
@@ -227,14 +231,14 @@ def test_a_region_is_split_where_both_sides_compute():
   return v0, v2, v4
 }""")
     outputs = tuple(v for v in graph.outputs if v is not None)
-    region, places = Region("r", graph.ops, outputs), storages(graph)
-    assert cuts(region) == (1, 2, 3, 4)
-    halves = split(region, places, 2)
+    region, places = Region("r", graph.ops, outputs), memrefs_of(graph)
+    assert cut_positions(region) == (1, 2, 3, 4)
+    halves = split_region(region, places, 2)
     assert halves is not None
     head, tail = halves
     assert [v.name for v in head.outputs] == ["v0"]
     assert [v.name for v in tail.outputs] == ["v2", "v4"]
-    assert split(region, places, 4) is None, "no strides express v3"
+    assert split_region(region, places, 4) is None, "no strides express v3"
 
 
 def test_two_views_of_one_tensor_are_one_tensor_by_themselves():
@@ -245,16 +249,19 @@ def test_two_views_of_one_tensor_are_one_tensor_by_themselves():
   v3 = mul(x, v2) : f32[6,8]
   return v3
 }""")
-    storage = storages(graph)
+    storage = memrefs_of(graph)
     views = [op for op in graph.ops if op.kind == "reshape"]
     outputs = tuple(v for v in graph.outputs if v is not None)
     region = Region("r", tuple(op for op in graph.ops if op not in views), outputs)
     assert len(region.inputs) == 2
-    alone = autotune.by_itself(region, Partition(graph, (region,), storage, ()))
+    alone = autotune.isolate_region(region, Partition(graph, (region,), storage, ()))
     assert [v.name for v in alone.graph.inputs] == ["x"]
-    assert lower(alone.regions[0], alone.storage).kernel.axes == lower(region, storage).kernel.axes
+    assert (
+        lower_region(alone.regions[0], alone.storage).kernel.axes
+        == lower_region(region, storage).kernel.axes
+    )
 
 
 def test_the_option_is_checked():
-    with pytest.raises(OptionError, match="tune is 'off' or 'measure', not 'on'"):
+    with pytest.raises(OptionError, match="tune must be 'off' or 'measure', not 'on'"):
         tofuse.compile(torch.sin, tune="on")

@@ -30,7 +30,7 @@ TARGET = host_target(thread_count())
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
     """Nothing read from disk before counts."""
-    monkeypatch.setattr(machine_source, "_known", {})
+    monkeypatch.setattr(machine_source, "_calibrated", {})
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,13 @@ def test_a_machine_prints_and_parses():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda m: m.pop("threads"), "lacks"),
-        (lambda m: m.update(speed=3), "should not have"),
-        (lambda m: m.update(launch_us=-1), "launch_us is a positive number, not -1"),
+        (lambda m: m.pop("threads"), "missing or unknown entries.*threads"),
+        (lambda m: m.update(speed=3), "missing or unknown entries.*speed"),
+        (lambda m: m.update(launch_us=-1), "launch_us must be a positive number, not -1"),
         (lambda m: m.update(launch_us=float("nan")), "positive number"),
-        (lambda m: m.update(threads=2.5), "threads is a positive number"),
-        (lambda m: m.update(l2_rate=True), "l2_rate is a positive number"),
-        (lambda m: m["ns"].pop("exp"), "ns has exactly"),
+        (lambda m: m.update(threads=2.5), "threads must be a positive number"),
+        (lambda m: m.update(l2_rate=True), "l2_rate must be a positive number"),
+        (lambda m: m["ns"].pop("exp"), "ns must have exactly"),
         (lambda m: m["ns"].update(exp="fast"), "ns of exp"),
         (lambda m: m.update(ns=[1]), "ns an object"),
     ],
@@ -83,7 +83,7 @@ def test_other_text_is_refused(text):
 
 def test_what_is_kept_is_found_by_another_process(tmp_path, measured):
     odd = replace(measured, launch_us=123.5)
-    machine_source.keep_machine(odd, TARGET, Config(cache_dir=tmp_path))
+    machine_source.store_machine(odd, TARGET, Config(cache_dir=tmp_path))
     assert machine_source.measured_machine(TARGET, Config(cache_dir=tmp_path)).launch_us == 123.5
     script = (
         f"import torch, tofuse; torch.set_num_threads({TARGET.threads}); "
@@ -113,10 +113,10 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["cut", "empty", "changed", "foreign", "binary"])
 def test_a_damaged_or_foreign_file_is_ignored(tmp_path, monkeypatch, how):
     config = Config(cache_dir=tmp_path)
-    machine_source.keep_machine(replace(Machine(), launch_us=7.25), TARGET, config)
+    machine_source.store_machine(replace(Machine(), launch_us=7.25), TARGET, config)
     (path,) = tmp_path.rglob("*.json")
     damage(path, how)
-    monkeypatch.setattr(machine_source, "_known", {})
+    monkeypatch.setattr(machine_source, "_calibrated", {})
     assert machine_source.measured_machine(TARGET, config) == machine_source.assumed_machine(
         TARGET, config
     )
@@ -157,7 +157,7 @@ def test_the_option_overrides_what_is_measured(tmp_path, monkeypatch, fresh_dyna
     report = tofuse.explain(lambda x: x.cos())(torch.randn(3))
     assert report.regions[0].predicted_us > 1000
     path.write_text("{}")
-    with pytest.raises(OptionError, match=r"machine=.*is not a file of costs.*calibrate"):
+    with pytest.raises(OptionError, match=r"machine=.*is not a file of machine costs.*calibrate"):
         tofuse.compile(torch.sin, machine=str(path))
 
 
@@ -168,7 +168,7 @@ def test_decisions_do_not_depend_on_what_is_measured(tmp_path, fresh_dynamo):
     x, w = torch.randn(300, 256), torch.randn(256)
     before = tofuse.explain(f, cache_dir=tmp_path)(x, w)
     slow = replace(Machine(), threads=TARGET.threads, lanes=TARGET.lanes, launch_us=1e6)
-    machine_source.keep_machine(slow, TARGET, Config(cache_dir=tmp_path))
+    machine_source.store_machine(slow, TARGET, Config(cache_dir=tmp_path))
     after = tofuse.explain(f, cache_dir=tmp_path)(x, w)
     assert after.verdicts == before.verdicts
     assert after.regions[0].predicted_us > 1e5 > before.regions[0].predicted_us

@@ -10,7 +10,7 @@ from tests.support.graphs import graphs
 from tests.support.kernels import judge, run_nest
 from tests.support.more_steps import MORE_STEPS
 from tests.support.numbers import TORCH_DTYPES, sizes_of
-from tests.support.programs import RunKernel, run_partition
+from tests.support.partition_runner import RunKernel, run_partition
 from tofuse.cost.nest import Machine
 from tofuse.fusion.partition.partitioner import partition
 from tofuse.ir.dims import evaluate
@@ -24,14 +24,14 @@ from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
-from tofuse.ops.check_kernel import verify
+from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.reference import run_graph
 from tofuse.passes import run_passes
-from tofuse.schedule.alias_legality import overwrites
+from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.loop_orders import Unschedulable
-from tofuse.schedule.unroll_axes import write_out
+from tofuse.schedule.schedule_legality import Unschedulable
+from tofuse.schedule.unroll_axes import unroll_axes
 
 EXAMPLES = 120
 ROUNDS = {"sum", "pow"}  # two ways to compute these differ in the last bit, or in a zero's sign
@@ -44,7 +44,7 @@ def fragile(graph: Graph) -> bool:
     for op in graph.ops:
         if any(v in rough for v in op.inputs):
             narrow = op.kind == "convert" and not op.result.dtype.is_float
-            if op.kind in JUMPS or narrow or op.result.dtype.is_narrow:
+            if op.kind in JUMPS or narrow or op.result.dtype.is_reduced_float:
                 return True
             rough.add(op.result)
         roots = [x.value for x in op.operands if isinstance(x, Scalar) and x.value in (0.5, -0.5)]
@@ -58,15 +58,15 @@ def fragile(graph: Graph) -> bool:
 def cut(graph: Graph) -> Partition:
     target = Target(16, 2)
 
-    def misfit(kernel: Kernel) -> str | None:
+    def reject(kernel: Kernel) -> str | None:
         try:
-            kernel = write_out(kernel, target)
+            kernel = unroll_axes(kernel, target)
             build_nest(kernel, choose_schedule(kernel, target))
         except Unschedulable as e:
             return str(e)
         return None
 
-    return partition(graph, misfit, Machine(), exact=True)
+    return partition(graph, reject, Machine(), exact=True)
 
 
 def numbers(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, torch.Tensor]:
@@ -119,21 +119,21 @@ def test_graphs(data: st.DataObject):
     assert show_partition(parse_partition(text)) == text
 
     def by_judge(kernel, buffers, sizes):
-        verify(kernel)
+        check_kernel(kernel)
         assert show_kernel(parse_kernel(show_kernel(kernel))) == show_kernel(kernel)
         return judge(kernel, buffers, sizes)
 
     def by_chosen(kernel, buffers, sizes):
-        written = write_out(kernel, Target(4, 2))
-        verify(written)
-        nest = build_nest(written, choose_schedule(written, Target(4, 2)), repeat=True)
+        written = unroll_axes(kernel, Target(4, 2))
+        check_kernel(written)
+        nest = build_nest(written, choose_schedule(written, Target(4, 2)), repeat_reductions=True)
         return run_nest(nest, buffers, sizes, 2, contract=False)
 
     def by_drawn(kernel, buffers, sizes):
         want = judge(kernel, buffers, sizes)
         schedule = data.draw(schedules(kernel))
         try:
-            nest = build_nest(kernel, schedule, repeat=data.draw(st.booleans()))
+            nest = build_nest(kernel, schedule, repeat_reductions=data.draw(st.booleans()))
         except Unschedulable:
             return want
         threads = data.draw(st.sampled_from((1, 3)))
@@ -154,7 +154,7 @@ def test_graphs(data: st.DataObject):
 def mergeable(nest: Nest, buffers: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
     """Buffers read and written that may be one memory, and are of one size."""
     names = [b.name for b in nest.kernel.buffers]
-    pairs = [(names[i], names[j]) for i, j in overwrites(nest)]
+    pairs = [(names[i], names[j]) for i, j in legal_aliases(nest)]
     return [(a, b) for a, b in pairs if buffers[a].shape == buffers[b].shape]
 
 

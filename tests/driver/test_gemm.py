@@ -15,8 +15,8 @@ from tofuse.fusion import gemm_match as decisions
 def ours(monkeypatch):
     """Products are ours on any processor, and however small; slowly where there is no AVX-512."""
     target = pipeline.host_target
-    monkeypatch.setattr(pipeline, "host_target", lambda n: replace(target(n), products=True))
-    for name in ("LEAST_ROWS", "LEAST_COLUMNS", "LEAST_FLOPS"):
+    monkeypatch.setattr(pipeline, "host_target", lambda n: replace(target(n), fast_gemm=True))
+    for name in ("MIN_ROWS", "MIN_COLUMNS", "MIN_FLOPS"):
         monkeypatch.setattr(decisions, name, 1)
     torch._dynamo.reset()
 

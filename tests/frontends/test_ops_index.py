@@ -230,15 +230,18 @@ def test_batch_norm():
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (lambda fd, x, i: fd.ops.index_select(x, x, 0), "index_select: the index is Float"),
-        (lambda fd, x, i: fd.ops.gather(x, i, 0), "gather: an index of rank 1"),
-        (lambda fd, x, i: fd.ops.select(x, 9, 0), "select: the index 9 is outside"),
+        (lambda fd, x, i: fd.ops.index_select(x, x, 0), "index_select: the index must .*not Float"),
+        (lambda fd, x, i: fd.ops.gather(x, i, 0), "gather: the index and .*not 1 and 2"),
+        (lambda fd, x, i: fd.ops.select(x, 9, 0), "select: the index 9 is out of range"),
         (lambda fd, x, i: fd.ops.topk(x, 9, 1), "topk: k is 9"),
-        (lambda fd, x, i: fd.ops.iota(3, 0, 0), "iota: step is 0"),
+        (lambda fd, x, i: fd.ops.iota(3, 0, 0), "iota: step must not be 0"),
         (lambda fd, x, i: fd.ops.matmul(x, i), "matmul: operands of type"),
         (lambda fd, x, i: fd.ops.matmul(x, x), "matmul: .* 4 and 5 differ"),
-        (lambda fd, x, i: fd.ops.linear(x, x, i), "linear: a Int bias"),
-        (lambda fd, x, i: fd.ops.uniform(0.0, 1.0, [3], rng_seed=1), "uniform: rng_seed and"),
+        (lambda fd, x, i: fd.ops.linear(x, x, i), "linear: the bias must be Float"),
+        (
+            lambda fd, x, i: fd.ops.uniform(0.0, 1.0, [3], rng_seed=1),
+            "uniform: rng_seed and rng_offset must be given together",
+        ),
         (lambda fd, x, i: fd.ops.sdpfa_fwd(x, x, x), "sdpfa_fwd: query, key and value"),
     ],
 )

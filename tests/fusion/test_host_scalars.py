@@ -1,4 +1,4 @@
-"""Regions of several devices, and definitions for a GPU; none is needed to compile for one."""
+"""Partitions over several devices, and definitions for a GPU; the tests need no GPU."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ import torch
 
 from tofuse.backends.triton.emit import emit, parameters
 from tofuse.cost.nest import Machine
-from tofuse.driver.pipeline import gpu_misfit
-from tofuse.frontends.execute_definition import capture
-from tofuse.fusion.host_scalars import with_hosts
+from tofuse.driver.oracle import reject_on_gpu
+from tofuse.frontends.execute_definition import captured_graph
+from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.coalesce import coalesce
-from tofuse.fusion.lower.lower_region import lower
+from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.partitioner import partition
 from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.graph.parse import parse_graph
@@ -18,22 +18,22 @@ from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Partition
 from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
-from tofuse.ops.check_graph import verify
+from tofuse.ops.check_graph import check_graph
 from tofuse.passes import run_passes
 from tofuse.schedule.build_tiles import build_tiles
 
 
-def cut(graph: Graph) -> Partition:
-    verify(graph)
-    return partition(run_passes(graph), lambda kernel: None, Machine(), fits_gpu=gpu_misfit)
+def partition_for_gpu(graph: Graph) -> Partition:
+    check_graph(graph)
+    return partition(run_passes(graph), lambda kernel: None, Machine(), reject_on_gpu=reject_on_gpu)
 
 
 def kernels(part: Partition) -> list[tuple[str, Kernel]]:
     found = []
     for region in part.regions:
         if not region.library:
-            lowered, device = lower(region, part.storage), device_of(region.ops)
-            kernel = with_hosts(coalesce(lowered.kernel), lowered.arguments, device)
+            lowered, device = lower_region(region, part.storage), device_of(region.ops)
+            kernel = mark_host_scalars(coalesce(lowered.kernel), lowered.arguments, device)
             found.append((device, kernel))
     return found
 
@@ -42,8 +42,8 @@ def roles(kernel: Kernel) -> Sequence[str]:
     return [b.role for b in kernel.buffers]
 
 
-def test_a_number_of_the_cpu_is_computed_there_and_passed_by_value():
-    part = cut(
+def test_cpu_scalar_is_passed_to_a_gpu_kernel_by_value():
+    part = partition_for_gpu(
         parse_graph(
             """graph(x: f32[64]@cuda:0, s: f32[]) {
               v0 = exp(s) : f32[]
@@ -56,12 +56,12 @@ def test_a_number_of_the_cpu_is_computed_there_and_passed_by_value():
     (cpu, first), (gpu, second) = kernels(part)
     assert (cpu, gpu) == ("cpu", "cuda:0")
     assert roles(first) == ["in", "out"] and roles(second) == ["in", "host", "out"]
-    assert [v.rule for v in part.verdicts] == ["another device"]
+    assert [v.rule for v in part.verdicts] == ["on different devices"]
     (nest,) = build_tiles(second, GpuTarget()).nests
     assert [kind for _, kind in parameters(nest)] == ["*fp32", "fp64", "*fp32", "*i32", "i64"]
 
 
-def test_without_kernels_for_a_device_its_ops_stay_apart():
+def test_ops_are_not_fused_on_a_device_without_kernels():
     graph = parse_graph(
         """graph(x: f32[64]@cuda:0) {
           v0 = exp(x) : f32[64]@cuda:0
@@ -70,10 +70,10 @@ def test_without_kernels_for_a_device_its_ops_stay_apart():
         }"""
     )
     part = partition(graph, lambda kernel: None, Machine())
-    assert [v.rule for v in part.verdicts] == ["no kernels for this device"]
+    assert [v.rule for v in part.verdicts] == ["no kernels are generated for this device"]
 
 
-def test_a_definition_for_a_gpu_gets_numbers_and_seeds_by_value():
+def test_gpu_definition_takes_scalars_and_seeds_by_value():
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True])
         scale = fd.define_scalar(None, dtype=DataType.Double)
@@ -84,7 +84,7 @@ def test_a_definition_for_a_gpu_gets_numbers_and_seeds_by_value():
     fd.execute([torch.ones(2, 3), 2.0])
     executor = fd._executor
     assert executor is not None
-    part = cut(capture(executor.lower({}, (), "cuda:0"), "definition").graph)
+    part = partition_for_gpu(captured_graph(executor.lower({}, (), "cuda:0"), "definition").graph)
     last = kernels(part)[-1][1]
     assert sorted(roles(last)) == ["host", "host", "in", "out"]
     assert "_uniform(" in emit(build_tiles(last, GpuTarget()))

@@ -1,6 +1,6 @@
 """Large results go past the caches only where they are not read soon."""
 
-from tofuse.fusion.nontemporal import streamed
+from tofuse.fusion.nontemporal import nontemporal_values
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Partition, Region
 
@@ -24,7 +24,7 @@ def partition(*order):
 
 
 def names(part, l3_bytes=10 << 20):
-    return sorted(v.name for v in streamed(part, l3_bytes))
+    return sorted(v.name for v in nontemporal_values(part, l3_bytes))
 
 
 def test_what_the_next_region_reads_stays():

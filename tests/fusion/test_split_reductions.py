@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import assert_as_eager
-from tofuse.fusion.split_reductions import neighbours
+from tofuse.fusion.split_reductions import split_reductions
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.graph.verify import verify_graph
@@ -46,13 +46,13 @@ AFTER = """
 
 
 def test_sums_and_numbers_of_groups():
-    after = neighbours(parse_graph(before(3, 5, 90, LAST)))
+    after = split_reductions(parse_graph(before(3, 5, 90, LAST)))
     verify_graph(after)
     assert AFTER in show_graph(after)
 
 
 def test_sums_of_halves_are_rounded_once():
-    after = show_graph(neighbours(parse_graph(before(3, 5, 90, LAST, "bf16"))))
+    after = show_graph(split_reductions(parse_graph(before(3, 5, 90, LAST, "bf16"))))
     assert "s_each = sum(a, dims=(3,), dtype=f32) : f32[4,3,5]" in after
     assert "s = sum(s_each, dims=(2,), dtype=bf16) : bf16[4,3]" in after
 
@@ -71,7 +71,7 @@ def test_sums_of_halves_are_rounded_once():
 )
 def test_others_stay_as_they_are(groups, each, places, strides):
     graph = parse_graph(before(groups, each, places, strides))
-    assert neighbours(graph) is graph
+    assert split_reductions(graph) is graph
 
 
 def grouped(x, groups):

@@ -1,4 +1,4 @@
-"""Networks of images that no workload has: gradients against float64, odd sizes, shared results."""
+"""Image networks that no workload covers: gradients against float64, odd sizes."""
 
 import copy
 
@@ -13,24 +13,24 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class UNet(nn.Module):
-    """Down, up again, and joined with what was there before."""
+    """Downsample, upsample, and concatenate with the input of the downsampling."""
 
     def __init__(self):
         super().__init__()
         self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU())
         self.down = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.GroupNorm(4, 16), nn.ReLU(True))
         self.up = nn.ConvTranspose2d(16, 8, 2, 2)
-        self.join = nn.Conv2d(16, 4, 3, padding=1, groups=2)
+        self.fuse = nn.Conv2d(16, 4, 3, padding=1, groups=2)
         self.last = nn.Conv2d(4, 4, 1)
 
     def forward(self, x):
-        before = self.first(x)
-        up = F.interpolate(self.up(self.down(before)), size=before.shape[-2:])
-        return self.last(self.join(torch.cat([before, up], 1)).tanh())
+        skip = self.first(x)
+        up = F.interpolate(self.up(self.down(skip)), size=skip.shape[-2:])
+        return self.last(self.fuse(torch.cat([skip, up], 1)).tanh())
 
 
 class Depthwise(nn.Module):
-    """A window for each channel, then channels by a point: as in mobile and in modern networks."""
+    """A depthwise convolution, then pointwise ones, as in MobileNet and ConvNeXt."""
 
     def __init__(self):
         super().__init__()
@@ -49,20 +49,20 @@ class Depthwise(nn.Module):
 @pytest.mark.parametrize("shape", [(2, 3, 33, 47), (1, 3, 16, 29), (3, 3, 32, 32)])
 @pytest.mark.parametrize("family", [UNet, Depthwise])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_results_and_gradients(family, shape, dtype):
+def test_gradients_are_as_accurate_as_eager(family, shape, dtype):
     torch.manual_seed(5)
     model = family().to(dtype)
-    exact, theirs = copy.deepcopy(model).double(), copy.deepcopy(model)
+    exact, eager = copy.deepcopy(model).double(), copy.deepcopy(model)
     x = torch.randn(shape, dtype=dtype)
-    ours = tofuse.compile(model)(x)
-    given = torch.randn(ours.shape)
-    wanted = theirs(x)
-    assert ours.stride() == wanted.stride()
-    for result in (ours, exact(x.double()), wanted):
-        (result * given.to(result.dtype)).sum().backward()
+    result = tofuse.compile(model)(x)
+    grad_output = torch.randn(result.shape)
+    expected = eager(x)
+    assert result.stride() == expected.stride()
+    for y in (result, exact(x.double()), expected):
+        (y * grad_output.to(y.dtype)).sum().backward()
     for (name, p), q, e in zip(
-        model.named_parameters(), theirs.parameters(), exact.parameters(), strict=True
+        model.named_parameters(), eager.parameters(), exact.parameters(), strict=True
     ):
         scale = e.grad.abs().max() + 1e-3
-        error, usual = (p.grad - e.grad).abs().max(), (q.grad - e.grad).abs().max()
-        assert error <= 4 * usual + 1e-6 * scale, name
+        error, eager_error = (p.grad - e.grad).abs().max(), (q.grad - e.grad).abs().max()
+        assert error <= 4 * eager_error + 1e-6 * scale, name

@@ -1,4 +1,4 @@
-"""Real architectures at small sizes: three training steps and inference, against eager."""
+"""Small versions of real models: three training steps and inference, compared with eager."""
 
 import copy
 from typing import Any
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 WIDTH, HEADS = 64, 4
-Options = dict[str, Any]  # of one configuration class or another
+Options = dict[str, Any]  # arguments of a configuration class
 SIZES: Options = {
     "hidden_size": WIDTH,
     "num_hidden_layers": 2,
@@ -37,8 +37,8 @@ def bert():
     ids = tokens()
     zero: Options = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = hf.BertModel(hf.BertConfig(vocab_size=200, **zero, **SIZES))
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    return model, lambda m: m(**given).last_hidden_state.square().mean()
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return model, lambda m: m(**inputs).last_hidden_state.square().mean()
 
 
 def llama():
@@ -104,35 +104,35 @@ BUILDERS = (bert, llama, gpt2, t5, vit, resnet)
 def test_training_and_inference(build, request):
     torch.manual_seed(1)
     model, loss_of = build()
-    other = copy.deepcopy(model)
+    eager = copy.deepcopy(model)
     compiled, report = compile_reporting(model, make_config({}))
-    optimisers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model, other)]
-    for m in (model, other):
+    optimisers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model, eager)]
+    for m in (model, eager):
         m.train()
     for _ in range(3):
         for optimiser in optimisers:
             optimiser.zero_grad()
-        got, expected = loss_of(compiled), loss_of(other)
+        got, expected = loss_of(compiled), loss_of(eager)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
         got.backward()
         expected.backward()
-        for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
-            if q.grad is None:  # AOTAutograd gives zeros for what an unused output depends on
+        for (name, p), q in zip(model.named_parameters(), eager.parameters(), strict=True):
+            if q.grad is None:  # AOTAutograd gives zeros instead of None for unused outputs
                 assert p.grad is None or not p.grad.any(), name
                 p.grad = None
             else:
                 scale = q.grad.abs().max().item() + 1e-4
                 torch.testing.assert_close(p.grad, q.grad, rtol=1e-2, atol=2e-3 * scale)
                 assert p.grad.stride() == p.stride() or not p.is_contiguous(), name
-                q.grad.copy_(p.grad)  # so that rounding does not grow over the steps
+                q.grad.copy_(p.grad)  # prevents the accumulation of rounding errors
         for optimiser in optimisers:
             optimiser.step()
-    for (name, b), c in zip(model.named_buffers(), other.buffers(), strict=True):
+    for (name, b), c in zip(model.named_buffers(), eager.buffers(), strict=True):
         torch.testing.assert_close(b, c, rtol=1e-4, atol=1e-4, msg=name)
-    for m in (model, other):
+    for m in (model, eager):
         m.eval()
     with torch.no_grad():
-        torch.testing.assert_close(loss_of(compiled), loss_of(other), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(loss_of(compiled), loss_of(eager), rtol=1e-4, atol=1e-5)
     assert_golden(f"model_{build.__name__}", report, request.config.getoption("--accept"))
 
 
@@ -141,23 +141,23 @@ SHAPES = [(16, 8), (16,), (3, 5, 2), (1,), (7, 7), ()]
 
 def parameters():
     torch.manual_seed(3)
-    found = [nn.Parameter(torch.randn(s)) for s in SHAPES]
-    for p in found:
+    params = [nn.Parameter(torch.randn(s)) for s in SHAPES]
+    for p in params:
         p.grad = torch.randn_like(p)
-    return found
+    return params
 
 
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("options", [{}, {"amsgrad": True}, {"maximize": True}], ids=str)
 def test_an_optimiser_step(foreach, options):
-    mine, theirs = parameters(), parameters()
-    ours = torch.optim.AdamW(mine, lr=0.05, foreach=foreach, **options)
-    eager = torch.optim.AdamW(theirs, lr=0.05, foreach=foreach, **options)
+    actual, expected = parameters(), parameters()
+    ours = torch.optim.AdamW(actual, lr=0.05, foreach=foreach, **options)
+    eager = torch.optim.AdamW(expected, lr=0.05, foreach=foreach, **options)
     step = tofuse.compile(lambda: ours.step())
     for _ in range(3):
         step()
         eager.step()
-    for p, q in zip(mine, theirs, strict=True):
+    for p, q in zip(actual, expected, strict=True):
         torch.testing.assert_close(p, q)
 
 
@@ -171,19 +171,19 @@ def adamw(state, step, rate=0.05, decay=0.01):
         p.addcdiv_(m, (v / (1 - 0.999**step)).sqrt() + 1e-8, value=-size)
 
 
-def test_an_optimiser_written_by_hand():
+def test_a_hand_written_optimiser_step():
     def state():
         torch.manual_seed(3)
         return [[torch.randn(s) for s in SHAPES] for _ in range(3)] + [
             [torch.rand(s) for s in SHAPES]
         ]
 
-    mine, theirs = state(), state()
+    actual, expected = state(), state()
     compiled = tofuse.compile(adamw)
     for step in range(1, 4):
-        compiled(mine, step)
-        adamw(theirs, step)
-    for a, b in zip(mine, theirs, strict=True):
+        compiled(actual, step)
+        adamw(expected, step)
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b)
     report = tofuse.explain(adamw)(state(), 4)
     assert not report.library_calls

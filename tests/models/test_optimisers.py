@@ -1,4 +1,4 @@
-"""Steps of optimisers and clipping over many tensors: eager's numbers, in few launches."""
+"""Optimiser steps and gradient clipping over many tensors: eager's results in few launches."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ import tofuse
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 
 SHAPES = [(), (1,), (7,), (64, 64), (1023,), (500, 3), (0,), (31, 401), (5001,)]
-LOOSE = {torch.bfloat16: 2e-2}
+TOLERANCES = {torch.bfloat16: 2e-2}
 
 STEPS = [
     ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
@@ -25,57 +25,59 @@ def parameters() -> list[nn.Parameter]:
     tensors = [torch.randn(s, generator=generator) for s in SHAPES]
     tensors.append(torch.randn(64, 32, generator=generator).t())
     tensors.append(torch.randn(64, 32, generator=generator).bfloat16())
-    found = [nn.Parameter(t) for t in tensors]
-    for p in found:
+    params = [nn.Parameter(t) for t in tensors]
+    for p in params:
         p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
-    return found
+    return params
 
 
-def agree(mine, theirs):
-    for a, b in zip(mine, theirs, strict=True):
-        loose = LOOSE.get(a.dtype)
-        torch.testing.assert_close(a, b, rtol=loose, atol=loose)
+def assert_all_close(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
+        tolerance = TOLERANCES.get(a.dtype)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("name", "options"), STEPS)
-def test_steps(name, options):
+def test_optimiser_steps(name, options):
     torch._dynamo.reset()
-    mine, theirs = parameters(), parameters()
-    ours = getattr(torch.optim, name)(mine, **options)
-    eager = getattr(torch.optim, name)(theirs, **options)
+    actual, expected = parameters(), parameters()
+    ours = getattr(torch.optim, name)(actual, **options)
+    eager = getattr(torch.optim, name)(expected, **options)
     step = tofuse.compile(lambda: ours.step(), strict=True)
     for _ in range(3):
         step()
         eager.step()
-        agree(mine, theirs)
-        for a, b in zip(mine, theirs, strict=True):
+        assert_all_close(actual, expected)
+        for a, b in zip(actual, expected, strict=True):
             states = [
                 [v for v in o.state[p].values() if torch.is_tensor(v)]
                 for o, p in ((ours, a), (eager, b))
             ]
-            agree(*states)
+            assert_all_close(*states)
             for p in (a, b):
                 assert p.grad is not None
                 p.grad.mul_(0.9)
 
 
 @pytest.mark.parametrize("foreach", [False, True])
-def test_clipping(foreach):
+def test_gradient_clipping(foreach):
     torch._dynamo.reset()
-    mine, theirs = parameters(), parameters()
-    clip = tofuse.compile(lambda: nn.utils.clip_grad_norm_(mine, 1.0, foreach=foreach), strict=True)
+    actual, expected = parameters(), parameters()
+    clip = tofuse.compile(
+        lambda: nn.utils.clip_grad_norm_(actual, 1.0, foreach=foreach), strict=True
+    )
     for _ in range(2):
-        eager = nn.utils.clip_grad_norm_(theirs, 1.0, foreach=foreach)
+        eager = nn.utils.clip_grad_norm_(expected, 1.0, foreach=foreach)
         torch.testing.assert_close(clip(), eager)
-        agree([p.grad for p in mine], [p.grad for p in theirs])
+        assert_all_close([p.grad for p in actual], [p.grad for p in expected])
 
 
-def test_sixty_tensors_are_a_launch_or_two_and_take_no_memory():
+def test_sixty_tensors_take_one_launch_and_no_memory():
     torch._dynamo.reset()
-    found = [nn.Parameter(torch.randn(2000 + 37 * k)) for k in range(60)]
-    for p in found:
+    params = [nn.Parameter(torch.randn(2000 + 37 * k)) for k in range(60)]
+    for p in params:
         p.grad = torch.randn_like(p)
-    optimiser = torch.optim.SGD(found, lr=0.1, momentum=0.9)
+    optimiser = torch.optim.SGD(params, lr=0.1, momentum=0.9)
     optimiser.step()
     report = tofuse.explain(lambda: optimiser.step())()
     assert len(report.regions) == 60 and report.launches == 1
@@ -100,7 +102,7 @@ def test_one_scale_for_many_sizes_is_computed_once():
 
 
 @pytest.mark.parametrize("count", [20, 70])
-def test_a_cat_of_many(count):
+def test_concat_of_many_tensors(count):
     def f(*tensors):
         return torch.stack([t.sum() for t in tensors]).norm(), torch.cat(tensors) + 1
 
@@ -110,7 +112,7 @@ def test_a_cat_of_many(count):
 
 
 @pytest.mark.parametrize("weight", [0.3, 0.5, -0.2, 2.0, "tensor"])
-def test_interpolation_meets_its_ends(weight):
+def test_lerp_is_exact_at_weight_one(weight):
     a, b = torch.randn(1000), torch.randn(1000)
     w = torch.rand(1000) if weight == "tensor" else weight
     torch._dynamo.reset()
@@ -119,7 +121,7 @@ def test_interpolation_meets_its_ends(weight):
     torch.testing.assert_close(run(a, b, 1.0), b, rtol=0, atol=0)
 
 
-def test_products_added():
+def test_addcmul_and_addcdiv():
     def f(a, b, c):
         return torch.addcmul(a, b, c, value=-0.5), torch.addcdiv(a, b, c.abs() + 1, value=2)
 

@@ -18,10 +18,10 @@ from tests.support.numbers import (
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import rename, show_graph
-from tofuse.ops.check_graph import verify
+from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import run_graph
 from tofuse.passes import GRAPH_PASSES, run_passes
-from tofuse.passes.rewrite import Rewrite, Rule, Sweep
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 CASES = [case for file in FILES for case in read_cases(file)]
@@ -44,10 +44,10 @@ def test_case(case: Case, request: pytest.FixtureRequest):
     pass_ = PASSES[case.file.stem]
     graph = parse_graph(case.before)
     assert show_graph(graph) == case.before
-    verify(graph)
+    check_graph(graph)
 
     result = pass_(graph)
-    verify(result)
+    check_graph(result)
     text = show_graph(rename(result, inputs=False))
     if request.config.getoption("--accept"):
         accept(case, text)
@@ -104,15 +104,15 @@ def test_every_rule_fires(name: str, monkeypatch: pytest.MonkeyPatch):
     assert rules - {rule for _, rule in fired} == set()
 
 
-def rules_of(module: ModuleType) -> dict[str, tuple[Rule, ...]]:
+def rules_of(module: ModuleType) -> dict[str, tuple[RewriteRule, ...]]:
     table = vars(module).get("RULES", {})
     assert isinstance(table, dict)
     return table
 
 
-def counting(rule: Rule, key: tuple[str, str], fired: set[tuple[str, str]]) -> Rule:
-    def counted(op, sweep: Sweep) -> Rewrite | None:
-        found = rule(op, sweep)
+def counting(rule: RewriteRule, key: tuple[str, str], fired: set[tuple[str, str]]) -> RewriteRule:
+    def counted(op, rewriter: Rewriter) -> Replacement | None:
+        found = rule(op, rewriter)
         if found is not None:
             fired.add(key)
         return found

@@ -1,4 +1,4 @@
-"""Kernels write over dying operands only where every element is read for the last time before."""
+"""Outputs reuse the memory of dead operands if each element is read before it is written."""
 
 import pytest
 import torch
@@ -11,8 +11,8 @@ from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.plan import show_step
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.schedule import parse_schedule
-from tofuse.plan.buffer_reuse import in_place
-from tofuse.schedule.alias_legality import overwrites
+from tofuse.plan.buffer_reuse import reuse_buffers
+from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.build_nest import build_nest
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -24,7 +24,7 @@ kernel k(x: in f32, y: in f32, z: out f32) over i:64 {
   v2 = add v0 v1 of f32 : f32
   store z[i] v2 : f32
 }"""
-LATE = """
+LOAD_AFTER_STORE = """
 kernel k(x: in f32, y: in f32, z: out f32, w: out f32) over i:64 {
   v0 = load x[i] : f32
   store z[i] v0 : f32
@@ -62,7 +62,7 @@ CASES = (
     (POINTWISE % "i + 1", FLAT, ((0, 2),)),
     (POINTWISE % "63 + (-1)*i", FLAT, ((0, 2),)),
     (POINTWISE % "0", FLAT, ((0, 2),)),
-    (LATE, FLAT, ((0, 2), (0, 3), (1, 3))),
+    (LOAD_AFTER_STORE, FLAT, ((0, 2), (0, 3), (1, 3))),
     (SOFTMAX, ROWS, ((0, 1),)),
     (OUTER, COLUMNS, ((0, 2),)),
     (WIDER, FLAT, ()),
@@ -70,19 +70,19 @@ CASES = (
 
 
 @pytest.mark.parametrize(("text", "schedule", "expected"), CASES)
-def test_which_buffers_may_be_one(text, schedule, expected):
+def test_buffers_that_may_alias(text, schedule, expected):
     nest = build_nest(parse_kernel(text.strip()), parse_schedule(schedule))
     assert emit(nest)
-    assert overwrites(nest) == expected
+    assert legal_aliases(nest) == expected
 
 
-def rewritten(*lines, legal, results="t_c"):
+def run_pass(*lines, alias_pairs, results="t_c"):
     plan = parse_plan("\n".join(["plan p(t_x{4}) {", *lines, f"return {results}", "}"]))
-    steps, names, _ = in_place(plan.steps, plan.results, legal)
+    steps, names, _ = reuse_buffers(plan.steps, plan.results, alias_pairs)
     return [show_step(s) for s in steps], names
 
 
-def test_a_chain_keeps_one_tensor():
+def test_a_chain_uses_one_tensor():
     lines = [
         "t_a = allocate f32[4]{1}",
         "launch 0 k(t_x, t_a)",
@@ -91,7 +91,7 @@ def test_a_chain_keeps_one_tensor():
         "t_c = allocate f32[4]{1}",
         "launch 1 k(t_b, t_c)",
     ]
-    steps, results = rewritten(*lines, legal={0: ((0, 1),), 1: ((0, 1),)})
+    steps, results = run_pass(*lines, alias_pairs={0: ((0, 1),), 1: ((0, 1),)})
     assert steps == [lines[0], lines[1], "launch 1 k(t_a, t_a)", "launch 1 k(t_a, t_a)"]
     assert results == ("t_a",)
 
@@ -116,8 +116,8 @@ MAKE = "t_a = allocate f32[4]{1}", "launch 0 k(t_x, t_a)"
         (*MAKE, MAKE_C, "launch 1 k(t_a, t_c, t_a)"),
     ],
 )  # fmt: skip
-def test_what_is_needed_or_not_ours_is_not_written_over(lines):
-    steps, results = rewritten(*lines, legal={1: ((0, 1),)})
+def test_live_or_foreign_memory_is_not_reused(lines):
+    steps, results = run_pass(*lines, alias_pairs={1: ((0, 1),)})
     assert steps == [show_step(s) for s in parse_plan(
         "\n".join(["plan p(t_x{4}) {", *lines, "return t_c", "}"])
     ).steps]  # fmt: skip
@@ -125,23 +125,23 @@ def test_what_is_needed_or_not_ours_is_not_written_over(lines):
 
 
 @pytest.mark.parametrize("reader", ["launch 0 k(t_c, t_d)", "_ = call my.log.default(t_c)"])
-def test_a_result_of_another_shape_is_a_view(reader):
+def test_an_output_of_another_shape_becomes_a_view(reader):
     lines = (*MAKE, "t_c = allocate f32[2,2]{1,2}", "launch 1 k(t_a, t_c)", reader)
-    steps, names = rewritten(*lines, legal={1: ((0, 1),)}, results="t_d")
+    steps, names = run_pass(*lines, alias_pairs={1: ((0, 1),)}, results="t_d")
     view = ["t_c = view t_a [2,2]{1,2} + 0"] if "call" in reader else []
     assert steps[2:] == ["launch 1 k(t_a, t_a)", *view, reader.replace("k(t_c", "k(t_a")]
     assert names == ("t_d",)
-    steps, names = rewritten(*lines[:-1], legal={1: ((0, 1),)})
+    steps, names = run_pass(*lines[:-1], alias_pairs={1: ((0, 1),)})
     assert steps[3:] == ["t_c = view t_a [2,2]{1,2} + 0"] and names == ("t_c",)
 
 
-def test_what_is_returned_is_not_written_over():
+def test_returned_memory_is_not_reused():
     lines = (*MAKE, MAKE_C, "launch 1 k(t_a, t_c)")
-    steps, results = rewritten(*lines, legal={1: ((0, 1),)}, results="t_a, t_c")
+    steps, results = run_pass(*lines, alias_pairs={1: ((0, 1),)}, results="t_a, t_c")
     assert len(steps) == 4 and results == ("t_a", "t_c")
 
 
-def test_a_sum_is_not_written_over_what_it_multiplies():
+def test_addmm_does_not_reuse_a_factor():
     def run(x, w):
         y, z = x.sin(), x.cos()
         return torch.addmm(y, y.t(), w), torch.addmm(z, w, z.view(-1, x.shape[0]))
@@ -162,14 +162,14 @@ def residual(x, w):
 
 @pytest.mark.parametrize("size", [509, 512, 600])
 @pytest.mark.parametrize("grad", [False, True])
-def test_numbers_stay_right(size, grad):
+def test_results_match_eager(size, grad):
     q, k, v = (torch.randn(2, size, 64, requires_grad=grad) for _ in range(3))
     assert_as_eager(attention, q, k, v, rtol=1e-4, atol=1e-4)
     x, w = torch.randn(size, size, requires_grad=grad), torch.randn(size, size) / size**0.5
     assert_as_eager(residual, x, w, rtol=1e-3, atol=1e-3)
 
 
-def test_a_softmax_stands_where_its_scores_stood():
+def test_a_softmax_reuses_the_memory_of_its_scores():
     q, k, v = (torch.randn(2, 512, 64) for _ in range(3))
     (graph,) = tofuse.explain(attention)(q, k, v).graphs
     assert graph.peak_bytes == 2 * 512 * 512 * 4 + 2 * 512 * 64 * 4
@@ -177,7 +177,7 @@ def test_a_softmax_stands_where_its_scores_stood():
 
 
 @pytest.mark.parametrize("size", [7, 32, 300])
-def test_an_activation_stands_where_its_product_stood(size):
+def test_an_activation_reuses_the_memory_of_its_product(size):
     def gated(x, v, w):
         return F.silu(x @ v) * (x @ w)
 

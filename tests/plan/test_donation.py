@@ -1,9 +1,11 @@
-"""New values of arguments are made in place where that is right, and right where it is not."""
+"""New values of mutated arguments are computed in the argument's memory where that is legal."""
 
 import pytest
 import torch
 
 import tofuse
+from tofuse.config import Config
+from tofuse.driver.pipeline import compile_text
 
 
 def plan_of(f, *args):
@@ -12,17 +14,17 @@ def plan_of(f, *args):
 
 
 def check(f, *args):
-    """The compiled function changes its arguments as eager does; the plan."""
-    mine, theirs = [a.clone() for a in args], [a.clone() for a in args]
+    """Compare results and mutated arguments with eager; return the plan."""
+    actual, expected = [a.clone() for a in args], [a.clone() for a in args]
     torch._dynamo.reset()
     compiled = tofuse.compile(f, strict=True)
     for _ in range(3):
-        torch.testing.assert_close(compiled(*mine), f(*theirs))
-        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(compiled(*actual), f(*expected))
+        torch.testing.assert_close(actual, expected)
     return plan_of(f, *[a.clone() for a in args])
 
 
-def test_in_place():
+def test_pointwise_ops_run_in_place():
     def f(x, y):
         x.mul_(2).add_(y)
 
@@ -30,14 +32,14 @@ def test_in_place():
     assert "allocate" not in plan and "copy_" not in plan
 
 
-def test_the_row_is_overwritten_after_its_statistics():
+def test_softmax_runs_in_place():
     def f(x):
         x.copy_(torch.softmax(x, -1))
 
     assert "allocate" not in check(f, torch.randn(37, 100))
 
 
-def test_transposed_memory():
+def test_a_transposed_argument():
     def f(x, y):
         x.add_(y)
 
@@ -48,7 +50,7 @@ def test_transposed_memory():
 @pytest.mark.parametrize(
     "f",
     [
-        lambda x, y: (x.add_(1), x.clone())[1],  # the caller gets a tensor of its own
+        lambda x, y: (x.add_(1), x.clone())[1],  # the result must not alias the argument
         lambda x, y: x.copy_(x.flip(0)),
         lambda x, y: (x.add_(y.mean()), y.add_(x.mean()))[0],
         lambda x, y: x.cumsum_(0),
@@ -60,11 +62,11 @@ def test_transposed_memory():
         lambda x, y: x.add_((x + 1).t()),
     ],
 )
-def test_what_is_read_later(f):
+def test_arguments_that_are_read_later(f):
     check(f, torch.randn(20, 20), torch.randn(20, 20))
 
 
-def test_exchange():
+def test_swap_of_two_arguments():
     def f(x, y):
         old = x.clone()
         x.copy_(y)
@@ -73,7 +75,7 @@ def test_exchange():
     check(f, torch.randn(5000), torch.randn(5000))
 
 
-def test_two_arguments_get_one_value():
+def test_two_arguments_get_the_same_value():
     def f(x, y):
         z = x * y
         x.copy_(z)
@@ -83,7 +85,7 @@ def test_two_arguments_get_one_value():
     check(f, torch.randn(5000), torch.randn(5000))
 
 
-def test_gaps_in_memory():
+def test_an_argument_with_gaps_in_memory():
     base = torch.zeros(40, 30)
     other = base.clone()
 
@@ -95,23 +97,23 @@ def test_gaps_in_memory():
     torch.testing.assert_close(base, other)
 
 
-def test_the_same_tensor_twice_and_views_of_one():
+def test_arguments_that_alias_each_other():
     def f(x, y):
         x.add_(y)
         y.mul_(2)
 
     compiled = tofuse.compile(f, strict=True)
     a, b = torch.randn(1000), torch.randn(1000)
-    compiled(a, b)  # compiled for tensors that have nothing in common
+    compiled(a, b)  # compiled for tensors that do not alias
     for pick in (lambda t: (t, t), lambda t: (t[:9], t[9:18]), lambda t: (t[::2], t[1::2])):
-        mine = torch.randn(2000)
-        theirs = mine.clone()
-        compiled(*pick(mine))
-        f(*pick(theirs))
-        torch.testing.assert_close(mine, theirs)
+        actual = torch.randn(2000)
+        expected = actual.clone()
+        compiled(*pick(actual))
+        f(*pick(expected))
+        torch.testing.assert_close(actual, expected)
 
 
-def test_autograd_sees_the_change():
+def test_the_version_counter_is_increased():
     def f(x):
         x.add_(1)
 
@@ -123,27 +125,24 @@ def test_autograd_sees_the_change():
         product.backward()
 
 
-def test_training_writes_buffers():
+def test_batch_norm_buffers_are_updated():
     norm = torch.nn.BatchNorm1d(8)
-    twin = torch.nn.BatchNorm1d(8)
+    eager_norm = torch.nn.BatchNorm1d(8)
     x = torch.randn(30, 8)
     for _ in range(2):
         tofuse.compile(norm)(x).sum().backward()
-        twin(x).sum().backward()
-    torch.testing.assert_close(norm.running_var, twin.running_var)
-    torch.testing.assert_close(norm.weight.grad, twin.weight.grad)
+        eager_norm(x).sum().backward()
+    torch.testing.assert_close(norm.running_var, eager_norm.running_var)
+    torch.testing.assert_close(norm.weight.grad, eager_norm.weight.grad)
 
 
-def test_sizes_named_as_arguments():
+def test_size_symbols_with_the_names_of_arguments():
     text = """p(x: f32[n0,n1]) {
   v0 = mul(x, x) : f32[n0,n1]
   v1 = broadcast(v0, shape=(n0,n1,n0), dims=(0,1)) : f32[n0,n1,n0]
   v2 = neg(v1) : f32[n0,n1,n0]
   return v2
 }"""
-    from tofuse.config import Config
-    from tofuse.driver.pipeline import compile_text
-
     x = torch.randn(3, 5)
     (result,) = compile_text(text, Config())([x, 3, 5])
     torch.testing.assert_close(result, -(x * x)[:, :, None].expand(3, 5, 3))

@@ -1,4 +1,4 @@
-"""Tensors are allocated as they are looked at, where nobody looks at them otherwise."""
+"""Tensors are allocated in the shape of a view if only launches and views read them."""
 
 import pytest
 import torch
@@ -6,35 +6,35 @@ import torch
 import tofuse
 from tofuse.ir.plan import show_step
 from tofuse.ir.plan.parse import parse_plan
-from tofuse.plan.fold_views import allocate_as_seen
+from tofuse.plan.fold_views import fold_views
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
-MADE = "t_a = allocate f32[2,3,4]{12,4,1}"
-RUN = "launch 0 k(t_x, t_a)"
+ALLOCATE = "t_a = allocate f32[2,3,4]{12,4,1}"
+LAUNCH = "launch 0 k(t_x, t_a)"
 
 
-def seen(*lines, results):
+def run_pass(*lines, results):
     plan = parse_plan("\n".join(["plan p(t_x{4}) {", *lines, f"return {results}", "}"]))
-    steps, names = allocate_as_seen(plan.steps, plan.results)
+    steps, names = fold_views(plan.steps, plan.results)
     return [show_step(s) for s in steps], names
 
 
-def test_the_view_that_all_look_at():
-    lines = [MADE, RUN, "t_v = view t_a [6,4]{4,1} + 0", "t_w = view t_a [3]{4} + 1"]
-    steps, results = seen(*lines, "t_y{1} = call aten.f.default(t_v, t_w)", results="t_y, t_v")
+def test_the_allocation_takes_the_shape_of_a_view():
+    lines = [ALLOCATE, LAUNCH, "t_v = view t_a [6,4]{4,1} + 0", "t_w = view t_a [3]{4} + 1"]
+    steps, results = run_pass(*lines, "t_y{1} = call aten.f.default(t_v, t_w)", results="t_y, t_v")
     assert steps == [
         "t_a = allocate f32[6,4]{4,1}",
-        RUN,
+        LAUNCH,
         lines[3],
         "t_y{1} = call aten.f.default(t_a, t_w)",
     ]
     assert results == ("t_y", "t_a")
 
 
-def test_the_returned_view_comes_first():
-    lines = [MADE, RUN, "t_v = view t_a [24]{1} + 0", "t_w = view t_a [4,6]{1,4} + 0"]
-    steps, results = seen(*lines, "launch 1 k(t_x)", results="t_w")
+def test_the_returned_view_is_preferred():
+    lines = [ALLOCATE, LAUNCH, "t_v = view t_a [24]{1} + 0", "t_w = view t_a [4,6]{1,4} + 0"]
+    steps, results = run_pass(*lines, "launch 1 k(t_x)", results="t_w")
     assert steps[0] == "t_a = allocate f32[4,6]{1,4}" and results == ("t_a",)
     assert steps[2] == lines[2]
 
@@ -42,26 +42,26 @@ def test_the_returned_view_comes_first():
 @pytest.mark.parametrize(
     "view", ["[6,4]{4,1} + 4", "[5,4]{4,1} + 0", "[6,4]{0,1} + 0", "[2,3,4]{16,4,1} + 0"]
 )
-def test_a_part_is_not_the_whole(view):
-    lines = [MADE, RUN, f"t_v = view t_a {view}"]
-    assert seen(*lines, results="t_v") == (lines, ("t_v",))
+def test_a_view_of_a_part_is_kept(view):
+    lines = [ALLOCATE, LAUNCH, f"t_v = view t_a {view}"]
+    assert run_pass(*lines, results="t_v") == (lines, ("t_v",))
 
 
 @pytest.mark.parametrize("more", ["_ = call my.log.default(t_a)", "t_u = view t_a [2]{1} + 0"])
-def test_what_others_see_keeps_its_shape(more):
-    lines = [MADE, RUN, "t_v = view t_a [24]{1} + 0", more]
-    assert seen(*lines, results="t_v, t_a") == (lines, ("t_v", "t_a"))
+def test_other_readers_keep_the_shape(more):
+    lines = [ALLOCATE, LAUNCH, "t_v = view t_a [24]{1} + 0", more]
+    assert run_pass(*lines, results="t_v, t_a") == (lines, ("t_v", "t_a"))
 
 
-def test_a_view_that_is_its_tensor():
-    lines = [MADE, RUN, "t_v = view t_a [2,3,4]{12,4,1} + 0", "t_w = view t_a [24]{1} + 0"]
+def test_an_identity_view_is_removed():
+    lines = [ALLOCATE, LAUNCH, "t_v = view t_a [2,3,4]{12,4,1} + 0", "t_w = view t_a [24]{1} + 0"]
     both = "t_y{1} = call aten.f.default(t_v, t_w)"
-    steps, _ = seen(*lines, both, results="t_y")
-    assert steps == [MADE, RUN, lines[3], both.replace("t_v", "t_a")]
-    assert seen(*lines, both, results="t_a, t_v")[0] == [*lines, both]
+    steps, _ = run_pass(*lines, both, results="t_y")
+    assert steps == [ALLOCATE, LAUNCH, lines[3], both.replace("t_v", "t_a")]
+    assert run_pass(*lines, both, results="t_a, t_v")[0] == [*lines, both]
 
 
-def test_results_have_their_shapes():
+def test_results_have_the_shapes_and_strides_of_eager():
     def run(x):
         y = (x * 2).tanh()
         return y.view(-1), (x + 1).transpose(0, 1), y.sum(0, keepdim=True)
@@ -73,8 +73,8 @@ def test_results_have_their_shapes():
         torch.testing.assert_close(a, b)
 
 
-def test_writing_over_what_the_backward_needs_is_an_error():
-    """As in eager: a result that is seen in another shape inside counts its writes."""
+def test_writing_to_a_saved_result_is_an_error():
+    """As in eager: a result that is a view inside the program shares its version counter."""
     x = torch.randn(6, 4, requires_grad=True)
     w = torch.randn(4, 4, requires_grad=True)
     y = tofuse.compile(lambda x, w: (x @ w).view(2, 3, 4).tanh())(x, w)

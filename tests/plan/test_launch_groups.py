@@ -1,4 +1,4 @@
-"""Many launches as one: which go together, that the order holds, and the numbers."""
+"""Groups of launches: which launches are grouped, in which order, and the results."""
 
 import threading
 
@@ -9,63 +9,73 @@ import tofuse
 from tofuse.ir.plan import Launch, show_plan
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.plan.verify import verify_plan
-from tofuse.plan.launch_groups import launch_count, launch_together
+from tofuse.plan.launch_groups import group_launches, launch_count
 
-MAP = {0: (False, True), 1: (True,), 2: None}
+WRITE_MASKS = {0: (False, True), 1: (True,), 2: None}
 
 
-def grouped(*lines):
+def launch_order(*lines):
     body = "\n".join(f"  {x}" for x in lines)
-    plan = launch_together(parse_plan(f"plan p(t_a{{4}}, t_b{{4}}) {{\n{body}\n  return\n}}"), MAP)
+    plan = group_launches(
+        parse_plan(f"plan p(t_a{{4}}, t_b{{4}}) {{\n{body}\n  return\n}}"), WRITE_MASKS
+    )
     verify_plan(plan)
     assert show_plan(parse_plan(show_plan(plan))) == show_plan(plan)
     return [(x.name, x.group) for x in plan.steps if isinstance(x, Launch)]
 
 
-NEW = [f"t_{n} = allocate f32[4]{{1}}" for n in "cdef"]
+ALLOCATIONS = [f"t_{n} = allocate f32[4]{{1}}" for n in "cdef"]
 
 
-def test_independent_launches_are_one():
-    lines = [NEW[0], "launch 0 one(t_a, t_c)", NEW[1], "launch 0 two(t_b, t_d)"]
-    assert grouped(*lines) == [("one", 0), ("two", 0)]
+def test_independent_launches_are_grouped():
+    lines = [ALLOCATIONS[0], "launch 0 one(t_a, t_c)", ALLOCATIONS[1], "launch 0 two(t_b, t_d)"]
+    assert launch_order(*lines) == [("one", 0), ("two", 0)]
 
 
-def test_chains_go_level_by_level():
-    lines = [*NEW, "launch 0 one(t_a, t_c)", "launch 0 next(t_c, t_d)"]
+def test_chains_are_grouped_by_level():
+    lines = [*ALLOCATIONS, "launch 0 one(t_a, t_c)", "launch 0 next(t_c, t_d)"]
     lines += ["launch 0 two(t_b, t_e)", "launch 0 last(t_e, t_f)", "release t_c"]
-    assert grouped(*lines) == [("one", 0), ("two", 0), ("next", 1), ("last", 1)]
+    assert launch_order(*lines) == [("one", 0), ("two", 0), ("next", 1), ("last", 1)]
 
 
 @pytest.mark.parametrize(
     "second",
     ["launch 0 two(t_c, t_d)", "launch 0 two(t_b, t_a)", "launch 1 two(t_c)", "launch 2 two(t_b)"],
 )
-def test_what_depends_comes_after(second):
-    assert grouped(*NEW, "launch 0 one(t_a, t_c)", second) == [("one", None), ("two", None)]
+def test_dependent_launches_are_not_grouped(second):
+    assert launch_order(*ALLOCATIONS, "launch 0 one(t_a, t_c)", second) == [
+        ("one", None),
+        ("two", None),
+    ]
 
 
-def test_a_view_is_the_memory_it_is_on():
-    lines = [*NEW, "t_v = view t_c [2]{1} + 0", "launch 0 one(t_a, t_c)", "launch 1 two(t_v)"]
-    assert grouped(*lines) == [("one", None), ("two", None)]
-
-
-def test_a_call_stands_between():
+def test_a_view_depends_on_its_source():
     lines = [
-        *NEW,
+        *ALLOCATIONS,
+        "t_v = view t_c [2]{1} + 0",
+        "launch 0 one(t_a, t_c)",
+        "launch 1 two(t_v)",
+    ]
+    assert launch_order(*lines) == [("one", None), ("two", None)]
+
+
+def test_launches_do_not_move_across_a_call():
+    lines = [
+        *ALLOCATIONS,
         "launch 0 one(t_a, t_c)",
         "_ = call aten.mm.default(t_a)",
         "launch 1 two(t_d)",
     ]
-    assert grouped(*lines) == [("one", None), ("two", None)]
+    assert launch_order(*lines) == [("one", None), ("two", None)]
 
 
-def test_large_tensors_that_follow_each_other_do_not_live_together():
+def test_grouping_does_not_extend_the_lifetimes_of_large_tensors():
     big = [f"t_{n} = allocate f32[400000]{{1}}" for n in "cd"]
     lines = [big[0], "launch 0 one(t_a, t_c)", "release t_c", big[1], "launch 0 two(t_a, t_d)"]
-    assert grouped(*lines) == [("one", None), ("two", None)]
+    assert launch_order(*lines) == [("one", None), ("two", None)]
 
 
-def many(count=60):
+def random_tensors(count=60):
     generator = torch.Generator().manual_seed(0)
     sizes = [(k * 37 % 5000,) if k % 3 else (k, 64) for k in range(count)]
     return [torch.randn(s, generator=generator) for s in sizes]
@@ -76,44 +86,44 @@ def norms_and_scales(*tensors):
 
 
 def test_sixty_tensors():
-    mine, theirs = many(), many()
-    report = tofuse.explain(norms_and_scales)(*many())
-    assert report.launches <= 6 and report.graphs[0].sharing
+    actual, expected = random_tensors(), random_tensors()
+    report = tofuse.explain(norms_and_scales)(*random_tensors())
+    assert report.launches <= 6 and report.graphs[0].shared_launches
     run = tofuse.compile(norms_and_scales, strict=True)
     for _ in range(2):
-        torch.testing.assert_close(run(*mine), norms_and_scales(*theirs))
-        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(run(*actual), norms_and_scales(*expected))
+        torch.testing.assert_close(actual, expected)
 
 
-def test_the_same_bits_every_time_and_in_several_threads():
+def test_results_are_deterministic_in_several_threads():
     run = tofuse.compile(norms_and_scales, strict=True)
-    expected = run(*many())
-    found: list[object] = []
+    expected = run(*random_tensors())
+    outputs: list[object] = []
 
     def work():
-        found.extend(run(*many()) for _ in range(10))
+        outputs.extend(run(*random_tensors()) for _ in range(10))
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert len(found) == 30
-    for results in found:
+    assert len(outputs) == 30
+    for results in outputs:
         torch.testing.assert_close(results, expected, rtol=0, atol=0)
 
 
-def test_thread_counts():
+def test_results_for_several_thread_counts():
     run, before = tofuse.compile(norms_and_scales, strict=True), torch.get_num_threads()
     try:
         for n in (1, 2, 5):
             torch.set_num_threads(n)
-            torch.testing.assert_close(run(*many()), norms_and_scales(*many()))
+            torch.testing.assert_close(run(*random_tensors()), norms_and_scales(*random_tensors()))
     finally:
         torch.set_num_threads(before)
 
 
-def test_sizes_as_symbols():
+def test_dynamic_sizes():
     def f(*tensors):
         return [(t * 2).sum(0) for t in tensors]
 
@@ -123,7 +133,7 @@ def test_sizes_as_symbols():
         torch.testing.assert_close(run(*tensors), f(*tensors), rtol=1e-4, atol=1e-4)
 
 
-def test_an_index_out_of_range():
+def test_an_index_out_of_range_raises():
     def f(a, b, i):
         return a[i] + 1, b[i] * 2
 
@@ -134,6 +144,6 @@ def test_an_index_out_of_range():
         run(a, b, torch.tensor([1, 11]))
 
 
-def test_launches_are_counted():
+def test_a_group_counts_as_one_launch():
     lines = "plan p(t_a{4}) {\n  launch 0 x(t_a) in group 0\n  launch 0 y(t_a) in group 0\n"
     assert launch_count(parse_plan(f"{lines}  launch 0 z(t_a)\n  return\n}}")) == 2

@@ -8,7 +8,7 @@ from torch import nn
 
 import tofuse
 from tests.support.eager import assert_as_eager, copies
-from tofuse.driver import link
+from tofuse.driver import load_kernels
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -82,13 +82,13 @@ def layers(count):
 
 def test_30_layers_compile_in_linear_time_and_each_kernel_once(monkeypatch):
     """thunder 1490, 2700"""
-    loaded, load = [], link.load
+    loaded, load_text = [], load_kernels.load_text
 
     def counted(text, names, kept):
         loaded.append(text)
-        return load(text, names, kept)
+        return load_text(text, names, kept)
 
-    monkeypatch.setattr(link, "load", counted)
+    monkeypatch.setattr(load_kernels, "load_text", counted)
     x = torch.randn(16, 32, requires_grad=True)
     compile_ms(layers(2), x)  # warm
     loaded.clear()

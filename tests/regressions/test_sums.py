@@ -8,10 +8,10 @@ import torch
 
 import tofuse
 from tofuse.ir.staged_sum import (
-    FIRST,
-    NEXT,
-    due,
-    stages,
+    FIRST_STAGE_TERMS,
+    STAGE_FACTOR,
+    stage_count,
+    stage_period,
 )
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -128,9 +128,16 @@ def test_a_sum_that_goes_on_while_another_pass_uses_its_loop():
 
 def test_stages():
     """Few terms need none, and no accumulator but the last takes more than it may."""
-    assert [stages(n) for n in (1, FIRST, FIRST + 1, FIRST * NEXT, FIRST * NEXT + 1)] == [
-        *(0, 0, 1, 1, 2)
-    ]
+    assert [
+        stage_count(n)
+        for n in (
+            1,
+            FIRST_STAGE_TERMS,
+            FIRST_STAGE_TERMS + 1,
+            FIRST_STAGE_TERMS * STAGE_FACTOR,
+            FIRST_STAGE_TERMS * STAGE_FACTOR + 1,
+        )
+    ] == [*(0, 0, 1, 1, 2)]
     for n in (10, 1000, 10**6):
-        count = stages(n)
-        assert count == 0 or n <= due(count) < n * NEXT
+        count = stage_count(n)
+        assert count == 0 or n <= stage_period(count) < n * STAGE_FACTOR

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tofuse
-from tests.support.reported import measured_block
+from tests.support.sample_reports import measured_block
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tofuse.report.diagram_layout import LONGEST, Gaps, lay_out
+from tofuse.report.diagram_layout import MAX_ROUTED_ROWS, Gaps, layered_layout
 
 GAPS = Gaps(10, 20, 500)
 
@@ -25,20 +25,20 @@ def dag(count: int, seed: int):
 @pytest.mark.parametrize("seed", range(3))
 def test_boxes_keep_apart_and_edges_run_down(count: int, seed: int):
     sizes, edges = dag(count, seed)
-    layout = lay_out(sizes, edges, GAPS)
-    boxes = [(*layout.at[k], *sizes[k]) for k in sizes]
+    layout = layered_layout(sizes, edges, GAPS)
+    boxes = [(*layout.positions[k], *sizes[k]) for k in sizes]
     for i, (x, y, w, h) in enumerate(boxes):
         assert x >= -1e-6 and x + w <= layout.width + 1e-6 and y + h <= layout.height + 1e-6
         for u, v, a, b in boxes[:i]:
             assert x + w <= u + 1e-6 or u + a <= x + 1e-6 or y + h <= v or v + b <= y
     for a, b in edges:
-        assert layout.at[a][1] + sizes[a][1] < layout.at[b][1]
+        assert layout.positions[a][1] + sizes[a][1] < layout.positions[b][1]
         points = layout.bends.get((a, b))
         if points is not None:
             assert list(points) == sorted(points, key=lambda p: p[1])
-            assert len(points) <= 2 * LONGEST
+            assert len(points) <= 2 * MAX_ROUTED_ROWS
             for x, y in points[::2]:  # where the edge enters a row it stands between the boxes
-                inside = [k for k in sizes if _holds((*layout.at[k], *sizes[k]), x, y)]
+                inside = [k for k in sizes if _holds((*layout.positions[k], *sizes[k]), x, y)]
                 assert not inside
 
 
@@ -49,20 +49,20 @@ def _holds(box: tuple[float, ...], x: float, y: float) -> bool:
 
 def test_a_chain_is_straight():
     sizes = {k: (40.0 + 10 * k, 20.0) for k in range(5)}
-    layout = lay_out(sizes, [(k, k + 1) for k in range(4)], GAPS)
-    centres = [layout.at[k][0] + sizes[k][0] / 2 for k in sizes]
+    layout = layered_layout(sizes, [(k, k + 1) for k in range(4)], GAPS)
+    centres = [layout.positions[k][0] + sizes[k][0] / 2 for k in sizes]
     assert max(centres) - min(centres) < 1e-6
 
 
 def test_a_wide_layer_takes_several_rows():
     sizes = {k: (100.0, 20.0) for k in range(40)}
-    layout = lay_out(sizes, [(k, 39) for k in range(39)], GAPS)
-    rows = {y for _, y in layout.at.values()}
+    layout = layered_layout(sizes, [(k, 39) for k in range(39)], GAPS)
+    rows = {y for _, y in layout.positions.values()}
     assert len(rows) > 8 and layout.width < 39 * 110 / 3  # in one row it would be three times that
 
 
 def test_two_thousand_boxes_take_no_time():
     sizes, edges = dag(2000, 1)
     begin = time.process_time()
-    lay_out(sizes, edges, GAPS)
+    layered_layout(sizes, edges, GAPS)
     assert time.process_time() - begin < 5

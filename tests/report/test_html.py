@@ -8,7 +8,7 @@ import torch
 
 import tofuse
 from tests.support.browser import Browser, find_chromium
-from tests.support.reported import measured_block
+from tests.support.sample_reports import measured_block
 from tofuse.report.html import page_text
 from tofuse.report.model import Report
 
@@ -54,7 +54,7 @@ def test_what_keeps_branches_apart_is_told_though_it_is_no_edge():
 
     (graph,) = data_of(page_text(tofuse.explain(f)(torch.randn(4, 24))))["graphs"]
     (rule,) = (r for r in graph["rules"] if r["title"] == "Branches that nearly match")
-    (other,) = rule["others"]
+    (other,) = rule["other_verdicts"]
     assert other["rule"].startswith("branch[2]: not batched: op cos")
     assert "torch.cat" in graph["lines"][other["line"]]["code"]
 

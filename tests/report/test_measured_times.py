@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tofuse
-from tests.support.reported import block, block_arguments
+from tests.support.sample_reports import block, block_arguments
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.report.measured_times import step_regions
 
@@ -26,8 +26,8 @@ def test_every_region_has_its_time():
     assert inside < 2 * calls.forward  # medians of parts: near the whole, and never far above it
     assert report.limits is not None
     for g in report.graphs:
-        assert [s.name for s in g.run] == [r.name for r in g.regions]
-        assert all(a.end <= b.begin for a, b in itertools.pairwise(g.run))
+        assert [s.name for s in g.last_run] == [r.name for r in g.regions]
+        assert all(a.end <= b.begin for a, b in itertools.pairwise(g.last_run))
 
 
 def test_without_it_nothing_is_measured_and_the_function_runs_once():
@@ -42,7 +42,7 @@ def test_without_it_nothing_is_measured_and_the_function_runs_once():
     report = tofuse.explain(f)(torch.randn(4))
     assert report.calls is None and report.limits is None and runs == 0
     assert all(r.measured_us is None for r in report.regions)
-    assert all(not g.run for g in report.graphs)
+    assert all(not g.last_run for g in report.graphs)
 
 
 def test_a_measured_function_gives_the_same_random_numbers_per_call():
@@ -77,7 +77,7 @@ def test_a_call_that_writes_where_it_is_told_has_its_time():
     )
     (graph,) = report.graphs
     assert ".out(" in graph.plan
-    assert [s.name for s in graph.run] == [r.name for r in graph.regions]
+    assert [s.name for s in graph.last_run] == [r.name for r in graph.regions]
     assert all(r.measured_us for r in graph.regions)
 
 

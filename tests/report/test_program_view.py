@@ -4,26 +4,26 @@ import pytest
 import torch
 
 import tofuse
-from tests.support.reported import block, block_arguments
+from tests.support.sample_reports import block, block_arguments
 from tofuse.ir.region import Verdict
-from tofuse.report.advice import APART, advice, grouped
-from tofuse.report.diagram import draw
-from tofuse.report.program_view import op_bytes, op_work, read_program
-from tofuse.report.timeline import op_memory, plan_memory
+from tofuse.report.advice import NOT_FUSED, advice_for, group_by_advice
+from tofuse.report.diagram import draw_diagram
+from tofuse.report.memory_timeline import op_memory, plan_memory
+from tofuse.report.program_view import op_bytes, op_work, parse_program
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def program_of(f, *args):
     (graph,) = tofuse.explain(f)(*args).graphs
-    program = read_program(graph)
+    program = parse_program(graph)
     assert program is not None
     return program
 
 
 def test_every_op_has_a_region_and_every_verdict_an_edge():
     for graph in tofuse.explain(block)(*block_arguments()).graphs:
-        program = read_program(graph)
+        program = parse_program(graph)
         assert program is not None
         assert set(program.region_of) == set(program.ops)
         assert {e.verdict for e in program.edges} == set(graph.verdicts)
@@ -34,9 +34,9 @@ def test_every_op_has_a_region_and_every_verdict_an_edge():
 
 def test_ops_stand_inside_their_regions():
     for graph in tofuse.explain(block)(*block_arguments()).graphs:
-        program = read_program(graph)
+        program = parse_program(graph)
         assert program is not None
-        picture = draw(program)
+        picture = draw_diagram(program)
         assert len(picture.edges) == len(program.edges)
         for op in program.ops:
             box, around = picture.ops[op], picture.regions[program.region_of[op].name]
@@ -98,34 +98,34 @@ def test_memory_around_library_calls_and_views():
         "sizes differ",
         "a reshape of a sliced dimension",
         "a slice of merged dimensions",
-        "a view that no strides express",
+        "a view that strides cannot express",
         "a kernel holds at most 160 ops",
         "a kernel reads and writes at most 64 buffers",
         "pad of a value computed in the same kernel",
         "a gather from a value computed in the same kernel",
         "a value would be read along its diagonal",
         "a slice of a reduction's result",
-        "merged elsewhere first",
-        "another device",
-        "every element of the cat would compute all pieces",
-        "one kernel would do 100 additions' worth of work again and take about 20 us",
-        "together they would hold more memory than eager",
-        "kept apart by no_fuse",
+        "each was fused with other ops first",
+        "on different devices",
+        "every element of the cat would compute all operands",
+        "one kernel would recompute 100 additions' worth of work and take about 20 us",
+        "one kernel would hold more memory than eager",
+        "kept separate by no_fuse",
         "no fuel left",
     ],
 )
 def test_every_rule_is_explained(rule: str):
-    found = advice(against(rule))
-    assert found.title != rule and found in [a for _, a in APART]
+    found = advice_for(against(rule))
+    assert found.title != rule and found in [a for _, a in NOT_FUSED]
 
 
 def test_a_rule_that_is_not_known_explains_itself():
-    assert advice(against("the moon is full")).title == "the moon is full"
+    assert advice_for(against("the moon is full")).title == "the moon is full"
 
 
 def test_groups_are_of_verdicts_against_only():
     graph = tofuse.explain(block)(*block_arguments()).backward.graphs[0]
-    groups = grouped(graph.verdicts)
+    groups = group_by_advice(graph.verdicts)
     assert sum(len(g.verdicts) for g in groups) == sum(not v.fused for v in graph.verdicts) > 1
     assert [len(g.verdicts) for g in groups] == sorted(len(g.verdicts) for g in groups)[::-1]
 

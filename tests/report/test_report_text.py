@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 
 import tofuse
-from tests.support.reported import measured_block
+from tests.support.sample_reports import measured_block
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

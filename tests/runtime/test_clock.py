@@ -1,4 +1,4 @@
-"""Times of a plan's steps, and the plan that tells them."""
+"""The clock of a plan's steps, and the text of a timed plan."""
 
 import ctypes
 
@@ -20,46 +20,46 @@ plan p(t_x{4,1}) {
 """
 
 
-def test_a_clock_gives_medians_and_the_last_run():
+def test_a_clock_has_medians_and_the_last_run():
     clock = Clock()
     for k, begin in enumerate((0, 10_000, 50_000)):
-        clock.lap(3, begin, begin + 1000 * (k + 1))
-    clock.lap(5, 0, 500)
-    assert clock.microseconds() == {3: 2.0, 5: 0.5}
-    assert clock.last() == {3: (50_000, 53_000), 5: (0, 500)}
+        clock.record(3, begin, begin + 1000 * (k + 1))
+    clock.record(5, 0, 500)
+    assert clock.median_us() == {3: 2.0, 5: 0.5}
+    assert clock.last_run() == {3: (50_000, 53_000), 5: (0, 500)}
     clock.reset()
-    assert clock.microseconds() == {} == clock.last()
+    assert clock.median_us() == {} == clock.last_run()
 
 
-def test_only_a_timed_plan_has_laps():
+def test_only_a_timed_plan_records_times():
     plan = parse_plan(PLAN)
     plain, timed = plan_source(plan), plan_source(plan, timed=True)
-    assert "lap" not in plain and "now" not in plain
-    kept = [x for x in timed.splitlines() if "lap(" not in x and "now()" not in x]
-    assert kept == plain.splitlines()
-    assert [x.strip() for x in timed.splitlines() if "lap(" in x] == [
-        "lap(1, begin, now())",
-        "lap(2, begin, now())",
+    assert "record" not in plain and "now" not in plain
+    untimed = [x for x in timed.splitlines() if "record(" not in x and "now()" not in x]
+    assert untimed == plain.splitlines()
+    assert [x.strip() for x in timed.splitlines() if "record(" in x] == [
+        "record(1, begin, now())",
+        "record(2, begin, now())",
     ]
 
 
-def test_the_machine_does_something():
+def test_machine_limits_are_plausible():
     bandwidth, arithmetic = machine_limits()
     assert bandwidth > 1e8 and arithmetic > 1e8
     assert best_ns(lambda: sum(range(2000))) > best_ns(lambda: None)
 
 
-def test_a_bad_index_is_raised_where_we_wait_for_the_gpu(monkeypatch):
-    monkeypatch.setattr(cuda, "_names", ["take_0"])
+def test_waiting_for_the_gpu_raises_an_index_error(monkeypatch):
+    monkeypatch.setattr(cuda, "_kernel_names", ["take_0"])
     monkeypatch.setattr(cuda, "_flag", ctypes.c_int32(1))
     with pytest.raises(IndexError, match=r"out of range.*kernel take_0"):
         now()
-    now()  # once is enough
+    now()  # the error is raised once
 
 
-def test_a_bad_index_nobody_waited_for_is_a_warning_at_the_end(monkeypatch):
-    monkeypatch.setattr(cuda, "_names", ["take_0", "take_1"])
+def test_an_index_error_after_the_last_call_is_a_warning_at_exit(monkeypatch):
+    monkeypatch.setattr(cuda, "_kernel_names", ["take_0", "take_1"])
     monkeypatch.setattr(cuda, "_flag", ctypes.c_int32(2))
     with pytest.warns(RuntimeWarning, match="kernel take_1"):
-        cuda._last_report()
-    cuda._last_report()
+        cuda._warn_at_exit()
+    cuda._warn_at_exit()

@@ -29,11 +29,11 @@ def normal(*shapes: tuple[int, ...], dtype=torch.float32, grad=True) -> Make:
     return make
 
 
-def fixed(*shapes: tuple[int, ...], dtype=torch.float32) -> Make:
+def without_grad(*shapes: tuple[int, ...], dtype=torch.float32) -> Make:
     return normal(*shapes, dtype=dtype, grad=False)
 
 
-def whole_numbers(*shapes: tuple[int, ...], dtype=torch.int64) -> Make:
+def integers(*shapes: tuple[int, ...], dtype=torch.int64) -> Make:
     low = 0 if dtype is torch.uint8 else -99
     return lambda: tuple(torch.randint(low, 99, s, device="cuda", dtype=dtype) for s in shapes)
 
@@ -42,12 +42,12 @@ def scalar(dtype: torch.dtype) -> Make:
     return lambda: (torch.randn(77, device="cuda"), torch.tensor(3.5, dtype=dtype))
 
 
-def looked_up() -> tuple[Tensor | int, ...]:
+def embedding_arguments() -> tuple[Tensor | int, ...]:
     table = torch.randn(100, 64, device="cuda", requires_grad=True)
     return table, torch.randint(0, 100, (7, 9), device="cuda")
 
 
-def classes() -> tuple[Tensor | int, ...]:
+def cross_entropy_arguments() -> tuple[Tensor | int, ...]:
     logits = torch.randn(128, 3201, device="cuda", requires_grad=True)
     return logits, torch.randint(0, 3201, (128,), device="cuda")
 
@@ -66,18 +66,22 @@ def quotients(a, b):
     return c // b, c % b, torch.fmod(c, b), torch.div(c, b, rounding_mode="trunc"), c.round()
 
 
-def found(a):
+def searches(a):
     return a.argmax(-1), a.argmin(0), (a * 2).argmax(), a.amax(1), (a > 3).any(0), (a > -3).all()
 
 
 PROGRAMS: tuple[tuple[str, Callable[..., object], Make], ...] = (
     ("pointwise", lambda a, b: torch.sin(a) * b + 1, normal((33, 77), (33, 77))),
     ("broadcast", lambda a, b: a * b + 1, normal((33, 77), (77,))),
-    ("elementary", elementary, fixed((1000,))),
-    ("quotients", quotients, fixed((1000,), (1000,))),
+    ("elementary", elementary, without_grad((1000,))),
+    ("quotients", quotients, without_grad((1000,), (1000,))),
     ("softmax", lambda a: torch.softmax(a * 2, -1), normal((512, 1000))),
     ("softmax of columns", lambda a: torch.softmax(a * 2, 0), normal((300, 70))),
-    ("softmax of halves", lambda a: torch.softmax(a, -1), fixed((9, 333), dtype=torch.float16)),
+    (
+        "softmax in half precision",
+        lambda a: torch.softmax(a, -1),
+        without_grad((9, 333), dtype=torch.float16),
+    ),
     ("long rows", lambda a: torch.softmax(a * 2, -1), normal((20, 50001))),
     ("few long rows", lambda a: torch.softmax(a * 2, -1), normal((2, 300007))),
     ("norm", norm, normal((512, 1024), (1024,), (1024,))),
@@ -87,21 +91,21 @@ PROGRAMS: tuple[tuple[str, Callable[..., object], Make], ...] = (
     ("columns", lambda a: (a * 2).sum(0), normal((5000, 70))),
     ("all", lambda a: (a - a.mean()) / a.std(), normal((512, 1000))),
     ("doubles", lambda a: (a.sin() / 3).sum(-1), normal((100, 333), dtype=torch.float64)),
-    ("found", found, fixed((300, 1025))),
-    ("integers", lambda a: (a // 7) % 5 + (a << 1) - (a >> 2), whole_numbers((333,))),
-    ("bytes", lambda a: a.int() * 3 + a // 3, whole_numbers((333,), dtype=torch.uint8)),
-    ("flags", lambda a, b: (a > 0) & ~(b > 0), fixed((333,), (333,))),
+    ("searches", searches, without_grad((300, 1025))),
+    ("integers", lambda a: (a // 7) % 5 + (a << 1) - (a >> 2), integers((333,))),
+    ("bytes", lambda a: a.int() * 3 + a // 3, integers((333,), dtype=torch.uint8)),
+    ("flags", lambda a, b: (a > 0) & ~(b > 0), without_grad((333,), (333,))),
     ("transpose", lambda a: (a.t() * 2).contiguous(), normal((1000, 777))),
-    ("turned", lambda a: (a.permute(2, 0, 1) * 2).contiguous(), fixed((100, 77, 130))),
+    ("permuted", lambda a: (a.permute(2, 0, 1) * 2).contiguous(), without_grad((100, 77, 130))),
     ("with its transpose", lambda a: a + a.t(), normal((300, 300))),
     ("cat", lambda a, b: torch.cat([a * 2, b.exp()], 1), normal((50, 30), (50, 41))),
     ("pad", lambda a: F.pad(a, (1, 2, 3, 4)) * 2, normal((50, 30))),
     ("slice", lambda a: a[1:, ::3] * 2, normal((50, 30))),
-    ("embedding", lambda t, i: F.embedding(i, t) * 2, looked_up),
-    ("cross entropy", lambda a, t: F.cross_entropy(a, t), classes),
+    ("embedding", lambda t, i: F.embedding(i, t) * 2, embedding_arguments),
+    ("cross entropy", lambda a, t: F.cross_entropy(a, t), cross_entropy_arguments),
     ("matmul", lambda a, b, c: torch.relu(a @ b + c) * 2, normal((128, 64), (64, 96), (96,))),
-    ("number of the CPU", lambda a, s: a * s + 1, scalar(torch.float32)),
-    ("double of the CPU", lambda a, s: s / a, scalar(torch.float64)),
+    ("float32 scalar on the CPU", lambda a, s: a * s + 1, scalar(torch.float32)),
+    ("float64 scalar on the CPU", lambda a, s: s / a, scalar(torch.float64)),
     ("empty", lambda a: (a * 2, (a * 2).sum()), normal((0, 77))),
     ("one", lambda a: (a * 2).sum(), normal((1,))),
     ("unaligned", lambda a: a[1:].sin() * 2, normal((1001,))),
@@ -109,21 +113,21 @@ PROGRAMS: tuple[tuple[str, Callable[..., object], Make], ...] = (
 
 
 @pytest.mark.parametrize(("fn", "make"), [p[1:] for p in PROGRAMS], ids=[p[0] for p in PROGRAMS])
-def test_eager(fn: Callable[..., object], make: Make):
+def test_results_match_eager(fn: Callable[..., object], make: Make):
     torch.manual_seed(1)
     args = make()
     compiled = tofuse.compile(fn, strict=True)
     half = any(isinstance(x, Tensor) and x.itemsize == 2 for x in args)
-    near = 3e-2 if half else 3e-4
+    tolerance = 3e-2 if half else 3e-4
     want, got = (outcome(f, args, {}) for f in (fn, compiled))
     for a, b in zip(tensors(got), tensors(want), strict=True):
-        torch.testing.assert_close(a, b, rtol=near, atol=near)
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
     for a, b in zip(tensors(compiled(*args)), tensors(fn(*args)), strict=True):
         assert (a.dtype, a.device, a.stride()) == (b.dtype, b.device, b.stride())
 
 
 @pytest.mark.parametrize("rows", [5, 33])
-def test_sizes_known_at_run_time(rows: int):
+def test_dynamic_sizes(rows: int):
     compiled = tofuse.compile(lambda a: torch.softmax(a.sin(), -1).sum(0), dynamic=True)
     for more in (0, 1, 64):
         a = torch.randn(rows, 77 + more, device="cuda")
@@ -131,7 +135,7 @@ def test_sizes_known_at_run_time(rows: int):
 
 
 @pytest.mark.parametrize("shape", [(64, 256), (33, 77), (5000,), (3, 5, 130)])
-def test_masks_are_the_cpus(shape: tuple[int, ...]):
+def test_dropout_masks_are_equal_on_cpu_and_gpu(shape: tuple[int, ...]):
     compiled = tofuse.compile(lambda a: F.dropout(a, 0.3) * 2)
     drawn = []
     for device in ("cpu", "cuda", "cuda"):
@@ -141,7 +145,7 @@ def test_masks_are_the_cpus(shape: tuple[int, ...]):
     assert 0.1 < float((drawn[0] == 0).float().mean()) < 0.5
 
 
-def test_the_backward_draws_the_same_mask():
+def test_the_backward_uses_the_same_dropout_mask():
     a = torch.ones(100, 130, device="cuda", requires_grad=True)
     out = tofuse.compile(lambda a: F.dropout(a, 0.3))(a)
     out.sum().backward()
@@ -149,7 +153,7 @@ def test_the_backward_draws_the_same_mask():
     assert torch.equal(a.grad == 0, out == 0)
 
 
-def test_an_index_out_of_range_is_an_error_of_the_next_call():
+def test_an_index_out_of_range_raises_in_the_next_call():
     compiled = tofuse.compile(lambda table, at: table[at] * 2)
     table = torch.randn(10, 4, device="cuda")
     compiled(table, torch.tensor([1, 12], device="cuda"))
@@ -172,7 +176,7 @@ def test_the_current_stream_is_used():
     assert torch.equal(a, torch.full_like(a, 31.0))
 
 
-def test_a_captured_graph_replays():
+def test_a_cuda_graph_replays():
     compiled = tofuse.compile(lambda a: torch.softmax(a, -1).sum(0))
     a = torch.randn(64, 100, device="cuda")
     compiled(a)
@@ -185,7 +189,7 @@ def test_a_captured_graph_replays():
     torch.testing.assert_close(out, torch.softmax(a, -1).sum(0))
 
 
-def test_a_definition():
+def test_a_fusion_definition():
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True])
         y = fd.ops.exp(x)

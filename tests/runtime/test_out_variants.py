@@ -1,4 +1,4 @@
-"""Library calls write large results into memory from the pool, where an operator can."""
+"""Library calls with an out variant write large results into memory from the pool."""
 
 import pytest
 import torch
@@ -21,22 +21,22 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
         ("aten.index.Tensor", "aten.index.Tensor_out", ("out",)),
     ],
 )
-def test_operators_with_a_form_of_their_own(target, expected, names):
-    found = out_variant(target)
-    assert found is not None and (found.target, found.names) == (expected, names)
+def test_operators_with_an_out_variant(target, expected, names):
+    variant = out_variant(target)
+    assert variant is not None and (variant.target, variant.names) == (expected, names)
 
 
 @pytest.mark.parametrize(
     "target",
     [
-        "aten.convolution.default",  # its form makes the result and copies it
-        "aten._fft_c2r.default",  # and so does this one, though it is a kernel of its own
+        "aten.convolution.default",  # its out variant makes the result and copies it
+        "aten._fft_c2r.default",  # so does this one, although it has a CPU kernel
         "aten.view.default",
         "aten.add_.Tensor",
         "tofuse.seed.default",
     ],
 )
-def test_operators_without(target):
+def test_operators_without_a_useful_out_variant(target):
     assert out_variant(target) is None
 
 
@@ -44,7 +44,7 @@ def image(x):
     return x[: 2 * 3 * 210 * 210].view(2, 3, 210, 210)
 
 
-# Programs of a vector of 300,000 numbers, and what their plan calls.
+# Programs of a vector of 300,000 numbers, by the operator that their plan calls.
 CALLS = {
     "aten.mm.out": lambda x: (x.view(600, 500) @ x.view(500, 600)).relu(),
     "aten.addmm.out": lambda x: F.linear(x.view(600, 500), x.view(600, 500), x[:600]).sin(),
@@ -57,14 +57,14 @@ CALLS = {
 
 
 @pytest.mark.parametrize("target", CALLS)
-def test_results_are_eagers(target):
+def test_results_match_eager(target):
     x = torch.rand(300_000, dtype=torch.float64, requires_grad=target != "aten.mm.out")
     assert f"call {target}(" in tofuse.explain(CALLS[target])(x).graphs[0].plan
     assert_as_eager(CALLS[target], x, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_returned_product_is_a_tensor_like_eagers(dynamic):
+def test_a_returned_product_is_a_new_contiguous_tensor(dynamic):
     def f(x, w):
         return x @ w, x.sum()
 
@@ -75,7 +75,7 @@ def test_a_returned_product_is_a_tensor_like_eagers(dynamic):
     torch.testing.assert_close(first, x @ w, rtol=1e-4, atol=1e-3)
 
 
-def test_products_come_from_warm_memory():
+def test_products_are_allocated_from_the_pool():
     x = torch.randn(512, 512)
     compiled = tofuse.compile(lambda x: x @ x @ x)
     for _ in range(3):
@@ -87,11 +87,11 @@ def test_products_come_from_warm_memory():
     assert after["hits"] - before["hits"] == 10 and after["misses"] == before["misses"]
 
 
-def test_what_autograd_keeps_is_not_written_over():
+def test_saved_tensors_are_not_overwritten():
     x = torch.randn(512, 512, requires_grad=True)
     compiled = tofuse.compile(lambda x: (x @ x).sin() @ x)
-    results = [compiled(x) for _ in range(3)]  # each holds a product for its backward
+    results = [compiled(x) for _ in range(3)]  # each saves a product for its backward
     (expected,) = torch.autograd.grad(((x @ x).sin() @ x).sum(), x)
     for y in reversed(results):
-        (found,) = torch.autograd.grad(y.sum(), x)
-        torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-2)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=2e-2)

@@ -1,4 +1,4 @@
-"""A block that anybody can still see is never handed out; and all others are."""
+"""The memory pool reuses a block exactly when nothing holds it any more."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ N = 1 << 18  # float32 elements: well above the smallest block
 
 @pytest.fixture
 def one_thread():
-    """Waking threads takes most of a small call."""
+    """Use one thread: waking the others takes most of the time of a small call."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -31,6 +31,7 @@ def add(x):
     return x + 1.0
 
 
+# How a tensor is held, and how the holder is read as a tensor.
 HOLDERS = {
     "the tensor": lambda t: (t, lambda h: h),
     "a view": lambda t: (t[5:10], lambda h: h),
@@ -46,19 +47,19 @@ HOLDERS = {
     "shared memory": lambda t: (t.share_memory_(), lambda h: h),
     "a parameter": lambda t: (torch.nn.Parameter(t), lambda h: h.data),
     "a list of a list": lambda t: ([[t]], lambda h: h[0][0]),
-    "data of a parameter": lambda t: (assigned(t), lambda h: h.data),
+    "data of a parameter": lambda t: (as_parameter_data(t), lambda h: h.data),
     "chunks": lambda t: (t.chunk(3)[1], lambda h: h),
-    "a sparse tensor": lambda t: (wrapped(t), lambda h: h._values()),
+    "a sparse tensor": lambda t: (as_sparse_values(t), lambda h: h._values()),
 }
 
 
-def assigned(t):
+def as_parameter_data(t):
     p = torch.nn.Parameter(torch.empty(1))
     p.data = t
     return p
 
 
-def wrapped(t):
+def as_sparse_values(t):
     index = torch.arange(N)[None]
     return torch.sparse_coo_tensor(index, t, (N,), check_invariants=False)
 
@@ -66,22 +67,22 @@ def wrapped(t):
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("name", HOLDERS)
-def test_what_is_seen_is_not_handed_out(name):
+def test_held_memory_is_not_reused(name):
     compiled, x = tofuse.compile(add), torch.full((N,), 6.0)
     compiled(x)
-    held, look = HOLDERS[name](compiled(x))
+    holder, read = HOLDERS[name](compiled(x))
     gc.collect()
-    zeros, kept = torch.full((N,), -1.0), []
+    other, results = torch.full((N,), -1.0), []
     for _ in range(4):
-        kept.append(compiled(zeros))
-    assert all((k == 0).all() for k in kept)
-    assert (look(held).reshape(-1)[:3] == 7).all()
+        results.append(compiled(other))
+    assert all((r == 0).all() for r in results)
+    assert (read(holder).reshape(-1)[:3] == 7).all()
 
 
-def test_tensors_saved_for_backward_are_seen():
+def test_memory_saved_for_backward_is_not_reused():
     w = torch.full((N,), 2.0, requires_grad=True)
     compiled = tofuse.compile(add)
-    y = compiled(torch.ones(N))  # a block that only the graph of `z` holds
+    y = compiled(torch.ones(N))  # soon held by the autograd graph of `z` alone
     z = (y * w).sum()
     del y
     for _ in range(4):
@@ -90,25 +91,25 @@ def test_tensors_saved_for_backward_are_seen():
     assert w.grad is not None and w.grad.unique().tolist() == [2]
 
 
-def test_values_saved_by_compiled_programs_are_seen():
+def test_memory_saved_by_compiled_programs_is_not_reused():
     x = torch.rand(N, requires_grad=True)
     compiled = tofuse.compile(lambda x: (x.exp() @ x.sin()).sqrt())
-    losses = [compiled(x) for _ in range(3)]  # each holds what its backward reads
+    losses = [compiled(x) for _ in range(3)]  # each holds the saved tensors of its backward
     expected = torch.autograd.grad((x.exp() @ x.sin()).sqrt(), x)[0]
     for loss in reversed(losses):
         torch.testing.assert_close(torch.autograd.grad(loss, x)[0], expected)
 
 
-def test_a_result_in_another_thread_is_seen():
+def test_memory_held_by_another_thread_is_not_reused():
     compiled, x = tofuse.compile(add), torch.full((N,), 6.0)
     compiled(x)
-    ready, go, seen = threading.Event(), threading.Event(), []
+    ready, go, correct = threading.Event(), threading.Event(), []
 
     def hold():
-        mine = compiled(x)
+        result = compiled(x)
         ready.set()
         go.wait()
-        seen.append(bool((mine == 7).all()))
+        correct.append(bool((result == 7).all()))
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -117,7 +118,7 @@ def test_a_result_in_another_thread_is_seen():
         compiled(torch.zeros(N))
     go.set()
     thread.join()
-    assert seen == [True]
+    assert correct == [True]
 
 
 def test_threads_do_not_share_results():
@@ -148,23 +149,23 @@ def test_a_resized_storage_leaves_the_pool():
     assert (compiled(x) == 7).all()
 
 
-def test_what_numpy_has_seen_is_not_handed_out_for_its_size_is_fixed():
+def test_memory_exported_to_numpy_is_not_reused_since_it_cannot_be_resized():
     compiled, x = tofuse.compile(add), torch.full((N,), 6.0)
     assert compiled(x).numpy()[5] == 7
     for _ in range(3):
         compiled(x).resize_(4 * N)
 
 
-def test_what_is_not_seen_any_more_is_handed_out():
+def test_memory_that_nothing_holds_is_reused():
     compiled, x = tofuse.compile(add), torch.randn(N)
-    places = {compiled(x).data_ptr() for _ in range(20)}
-    assert len(places) == 1
+    addresses = {compiled(x).data_ptr() for _ in range(20)}
+    assert len(addresses) == 1
     a = compiled(x)
     b = compiled(x)
     assert a.data_ptr() != b.data_ptr()
 
 
-def test_the_pool_is_bounded():
+def test_the_pool_keeps_its_limit():
     pool = Pool(limit=10 * 1024 * 1024)
     held = [pool.empty(4 * N, (N,), (1,), torch.float32) for _ in range(20)]
     assert len({t.data_ptr() for t in held}) == 20
@@ -192,49 +193,50 @@ def test_one_block_serves_several_dtypes():
 def test_a_free_block_serves_smaller_requests_down_to_half():
     pool = Pool(limit=1 << 30)
     large = pool.empty(8 * N, (2 * N,), (1,), torch.float32)
-    place = large.data_ptr()
+    address = large.data_ptr()
     del large
     for count in (2 * N, N + N // 2, N):
         small = pool.empty(4 * count, (count,), (1,), torch.float32)
-        assert small.data_ptr() == place
+        assert small.data_ptr() == address
         del small
     held = [pool.empty(4 * N, (N,), (1,), torch.float32) for _ in range(2)]
-    assert held[1].data_ptr() != place and pool.stats()["held_bytes"] == 12 * N
+    assert held[1].data_ptr() != address and pool.stats()["held_bytes"] == 12 * N
     held.clear()
     exact = pool.empty(4 * N, (N,), (1,), torch.float32)
-    assert exact.data_ptr() != place
-    assert pool.empty(2 * N, (N // 2,), (1,), torch.float32).data_ptr() != place
+    assert exact.data_ptr() != address
+    assert pool.empty(2 * N, (N // 2,), (1,), torch.float32).data_ptr() != address
 
 
-def test_a_step_does_not_ask_every_block_for_every_request(monkeypatch):
-    pool, free = Pool(limit=1 << 30), Block.free
-    asked: list[Block] = []
-    places: list[set[int]] = []
+def test_a_request_does_not_check_every_block(monkeypatch):
+    pool, is_free = Pool(limit=1 << 30), Block.is_free
+    checked: list[Block] = []
+    addresses: list[set[int]] = []
 
-    def noted(block):
-        asked.append(block)
-        return free(block)
+    def count_check(block):
+        checked.append(block)
+        return is_free(block)
 
-    monkeypatch.setattr(Block, "free", noted)
-    for _ in range(3):  # a step of training: all is held to its end
-        asked.clear()
+    monkeypatch.setattr(Block, "is_free", count_check)
+    for _ in range(3):  # a training step holds all its tensors to its end
+        checked.clear()
         held = [pool.empty(4 * N, (N,), (1,), torch.float32) for _ in range(60)]
-        places.append({t.data_ptr() for t in held})
-        assert len(places[-1]) == 60
-    assert places[1] != places[0] and places[2] == places[0]  # `held` was held while the next began
-    assert len(asked) <= 60 * 4
+        addresses.append({t.data_ptr() for t in held})
+        assert len(addresses[-1]) == 60
+    # the second step begins while `held` still holds the tensors of the first
+    assert addresses[1] != addresses[0] and addresses[2] == addresses[0]
+    assert len(checked) <= 60 * 4
 
 
-def test_what_came_back_last_is_handed_out_first():
+def test_the_most_recently_used_block_is_reused_first():
     pool = Pool(limit=1 << 30)
     held = [pool.empty(4 * N, (N,), (1,), torch.float32) for _ in range(8)]
     held.clear()
-    place = pool.empty(4 * N, (N,), (1,), torch.float32).data_ptr()
+    address = pool.empty(4 * N, (N,), (1,), torch.float32).data_ptr()
     for _ in range(8):
-        assert pool.empty(4 * N, (N,), (1,), torch.float32).data_ptr() == place
+        assert pool.empty(4 * N, (N,), (1,), torch.float32).data_ptr() == address
 
 
-def test_small_and_oversized_tensors_go_to_torch():
+def test_torch_allocates_small_and_oversized_tensors():
     pool = Pool(limit=1 << 20)
     pool.empty(SMALLEST - 1, (SMALLEST - 1,), (1,), torch.uint8)
     pool.empty(1 << 21, (1 << 21,), (1,), torch.uint8)
@@ -248,12 +250,12 @@ def test_size_classes_waste_at_most_an_eighth():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.usefixtures("one_thread")  # OpenMP's threads do not outlive a fork
-def test_a_fork_has_memory_of_its_own():
+@pytest.mark.usefixtures("one_thread")  # OpenMP's threads do not exist in the child
+def test_a_forked_process_has_separate_memory():
     compiled, x = tofuse.compile(add), torch.full((N,), 6.0)
     compiled(x)
     held = compiled(x)
-    with POOL.lock:  # as another thread might hold it
+    with POOL.lock:  # as another thread could at the time of the fork
         child = os.fork()
     if child == 0:
         right = all(bool((compiled(torch.zeros(N)) == 1).all()) for _ in range(3))
@@ -280,19 +282,19 @@ def scores(x):
     return (x @ x * 0.125).softmax(-1)
 
 
-SOAKED = (add, lambda x: (x * 2).softmax(-1), lambda x: x.t() + x.sum(0), scores)
+SOAK_PROGRAMS = (add, lambda x: (x * 2).softmax(-1), lambda x: x.t() + x.sum(0), scores)
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_soak_neither_grows_nor_corrupts(request):
-    """Thousands of calls of several programs and sizes, some results held for a while."""
+def test_many_calls_do_not_leak_or_corrupt_memory(request):
+    """Call several programs with several sizes thousands of times, and hold some results."""
     calls = 100_000 if request.config.getoption("--full") else 3_000
-    programs = [tofuse.compile(f, capture="trace") for f in SOAKED]
+    programs = [tofuse.compile(f, capture="trace") for f in SOAK_PROGRAMS]
     inputs = [torch.randn(n, n) for n in (16, 260, 300)]
-    expected = [[f(x) for x in inputs] for f in SOAKED]
+    expected = [[f(x) for x in inputs] for f in SOAK_PROGRAMS]
     held = []
 
-    def round_trip(count):
+    def call_programs(count):
         for k in range(count):
             p, i = k % 4, (k // 4) % 3
             held.append((p, i, programs[p](inputs[i])))
@@ -301,9 +303,9 @@ def test_a_soak_neither_grows_nor_corrupts(request):
                 if k % 11 == 0:
                     torch.testing.assert_close(result, expected[p][i], rtol=1e-4, atol=1e-4)
 
-    round_trip(600)
+    call_programs(600)
     before, blocks = resident_kb(), POOL.stats()["blocks"]
-    round_trip(calls)
+    call_programs(calls)
     assert resident_kb() - before < 24 * 1024
     assert POOL.stats()["blocks"] <= blocks + 2
 

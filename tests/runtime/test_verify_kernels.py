@@ -1,4 +1,4 @@
-"""`verify=True`: right kernels pass, a planted fault is found, named and kept as a file."""
+"""`verify=True`: correct kernels pass; an injected fault is found, named and saved as a repro."""
 
 import subprocess
 import sys
@@ -11,16 +11,22 @@ import tofuse
 from benchmarks.seeds import SEEDS, Seed
 from tests.support.eager import assert_as_eager
 from tofuse.backends.llvm import elementwise
-from tofuse.runtime.verify_kernels import difference
+from tofuse.runtime.verify_kernels import describe_mismatch
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-CHOSEN = ("norm_composite", "split_stack_weights", "gelu_bookends_kept", "heads_to_rows", "softmax")
+SEED_NAMES = (
+    "norm_composite",
+    "split_stack_weights",
+    "gelu_bookends_kept",
+    "heads_to_rows",
+    "softmax",
+)
 
 
-@pytest.mark.parametrize("seed", [s for s in SEEDS if s.name in CHOSEN], ids=lambda s: s.name)
-def test_right_kernels_pass(seed: Seed):
+@pytest.mark.parametrize("seed", [s for s in SEEDS if s.name in SEED_NAMES], ids=lambda s: s.name)
+def test_correct_kernels_pass(seed: Seed):
     result = tofuse.compile(seed.program, verify=True)(*seed.make_inputs("small"))
     if seed.backward:
         assert isinstance(result, torch.Tensor)
@@ -52,7 +58,7 @@ def test_special_values_pass():
     f(x)
 
 
-def test_what_lies_backwards_and_whole_numbers_pass():
+def test_negative_strides_and_integers_pass():
     f = tofuse.compile(lambda x, n: (x.flip(0).sin(), n.flip(1) * 2, n > 1), verify=True)
     x, n = torch.randn(4, 5), torch.arange(20).view(4, 5)
     torch.testing.assert_close(f(x, n), (x.flip(0).sin(), n.flip(1) * 2, n > 1))
@@ -65,7 +71,7 @@ def faulty(x, y):
 
 
 @pytest.fixture
-def planted(monkeypatch):
+def injected_fault(monkeypatch):
     def wrong(f, args, shape):
         return elementwise._RULES["add"](f, args, shape)
 
@@ -73,7 +79,7 @@ def planted(monkeypatch):
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_a_planted_fault_is_found_and_kept(planted, grad, tmp_path):
+def test_an_injected_fault_is_found_and_saved(injected_fault, grad, tmp_path):
     x, y = torch.randn(9, 20, requires_grad=grad), torch.randn(20)
     with pytest.raises(tofuse.VerifyError, match=r"first wrong operation is sub = sub.*# here"):
         tofuse.compile(faulty, verify=True, dump=str(tmp_path))(x, y)
@@ -82,29 +88,31 @@ def test_a_planted_fault_is_found_and_kept(planted, grad, tmp_path):
     assert "verify=True" in text and "# here" in text
     if grad:
         return
-    # run with the fault it shows it, run without it does not
+    # the repro fails with the fault, and passes in a process without it
     with pytest.raises(tofuse.VerifyError):
         exec(compile(text, str(path), "exec"), {})
     subprocess.run([sys.executable, str(path)], check=True)
 
 
-def test_a_fault_of_the_backward_is_found(planted, tmp_path):
+def test_a_fault_in_the_backward_is_found(injected_fault, tmp_path):
     x = torch.randn(9, 20, requires_grad=True)
     result = tofuse.compile(lambda x: x.tanh().sum(), verify=True, dump=str(tmp_path))(x)
     with pytest.raises(tofuse.VerifyError, match=r"first wrong operation is .* = sub"):
         result.backward()
 
 
-def test_differences():
+def test_describe_mismatch():
     exact = torch.linspace(1, 2, 50, dtype=torch.float64)
-    own = exact.float()
-    assert difference(own, own, exact, 1e-4) is None
-    assert difference(own * (1 + 1e-5), own, exact, 1e-4) is None
-    off = own.clone()
+    reference = exact.float()
+    assert describe_mismatch(reference, reference, exact, 1e-4) is None
+    assert describe_mismatch(reference * (1 + 1e-5), reference, exact, 1e-4) is None
+    off = reference.clone()
     off[7] += 0.1
-    assert "wrong in 1 of 50 elements: at [7]" in str(difference(off, own, exact, 1e-4))
+    assert "wrong in 1 of 50 elements: at [7]" in str(
+        describe_mismatch(off, reference, exact, 1e-4)
+    )
     off[7] = float("nan")
-    assert difference(off, own, exact, 1e-4) is not None
-    bits = own > 1.5
-    assert difference(bits, bits, bits, 1e-4) is None
-    assert "differs in 50 of 50" in str(difference(~bits, bits, bits, 1e-4))
+    assert describe_mismatch(off, reference, exact, 1e-4) is not None
+    bits = reference > 1.5
+    assert describe_mismatch(bits, bits, bits, 1e-4) is None
+    assert "differs in 50 of 50" in str(describe_mismatch(~bits, bits, bits, 1e-4))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.kernels import kernel as parsed
 from tofuse.ir.schedule import Target, parse_schedule
-from tofuse.schedule.alias_legality import overwritable
+from tofuse.schedule.alias_legality import legal_aliases_by_name
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
 
@@ -42,7 +42,7 @@ COUNT = """kernel k(x0: in f32, x1: in f32, y2: out f32, y3: out f32) over i0:50
 def pairs(text, schedule=None):
     kernel = parsed(text)
     chosen = parse_schedule(schedule) if schedule else choose_schedule(kernel, Target(16, 2))
-    return overwritable(build_nest(kernel, chosen))
+    return legal_aliases_by_name(build_nest(kernel, chosen))
 
 
 @pytest.mark.parametrize(

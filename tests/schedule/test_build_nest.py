@@ -8,12 +8,12 @@ import torch
 from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import filled, judge, kernel, run_nest
 from tofuse.ir.dims import evaluate
-from tofuse.ir.kernel import Affine, Inside, Kernel, Load, Store, Take, Uniform, show_kernel
+from tofuse.ir.kernel import AffineExpr, Gather, InRange, Kernel, Load, Store, Uniform, show_kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.loop_orders import Unschedulable
+from tofuse.schedule.schedule_legality import Unschedulable
 
 CASES = read_cases(Path(__file__).parent / "build_nest.txt")
 SIZES = {"s0": 5, "s1": 37}
@@ -65,7 +65,7 @@ def lengths(k: Kernel, sizes: dict[str, int]) -> dict[str, int]:
     extents = {a.name: evaluate(a.extent, sizes) for a in k.axes}
     found = {b.name: 2 for b in k.buffers}
 
-    def reach(buffer: str, index: Affine, more: int = 0) -> None:
+    def reach(buffer: str, index: AffineExpr, more: int = 0) -> None:
         steps = [(evaluate(c, sizes), extents[a] - 1) for a, c in index.terms]
         last = evaluate(index.const, sizes) + sum(c * n for c, n in steps if c > 0)
         found[buffer] = max(found[buffer], last + 1 + more)
@@ -74,11 +74,11 @@ def lengths(k: Kernel, sizes: dict[str, int]) -> dict[str, int]:
         match s:
             case Load() | Store():
                 reach(s.buffer, s.index)
-            case Take():
+            case Gather():
                 reach(
                     s.buffer, s.index, evaluate(s.stride, sizes) * (evaluate(s.extent, sizes) - 1)
                 )
-            case Inside() | Uniform():
+            case InRange() | Uniform():
                 pass
     return found
 
@@ -100,13 +100,13 @@ def test_a_lone_reduction_of_something_broadcast_is_done_again():
         schedule = parse_schedule(f"order {order}; parallel 1; vector 4; unroll 2")
         with pytest.raises(Unschedulable):
             build_nest(k, schedule)
-        nest = build_nest(k, schedule, repeat=True)
+        nest = build_nest(k, schedule, repeat_reductions=True)
         for name, t in run_nest(nest, buffers, {}, 3).items():
             torch.testing.assert_close(t, want[name])
     for order in ("i1/8 i0 i1", "i1/8 i1 i0"):  # parts of a sum would be counted more than once
         schedule = parse_schedule(f"order {order}; parallel 1; vector 4; unroll 2")
         try:
-            nest = build_nest(k, schedule, repeat=True)
+            nest = build_nest(k, schedule, repeat_reductions=True)
         except Unschedulable:
             continue
         for name, t in run_nest(nest, buffers, {}, 3).items():

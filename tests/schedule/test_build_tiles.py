@@ -8,7 +8,7 @@ from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import kernel
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.build_tiles import build_tiles
-from tofuse.schedule.loop_orders import Unschedulable
+from tofuse.schedule.schedule_legality import Unschedulable
 
 CASES = read_cases(Path(__file__).parent / "build_tiles.txt")
 

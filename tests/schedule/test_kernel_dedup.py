@@ -9,7 +9,7 @@ from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.schedule import Target
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.kernel_dedup import share
+from tofuse.schedule.kernel_dedup import kernel_dedup
 
 FLAT = """kernel {name}(x0: in f32, y1: out f32) over i0:{n} {{
   v0 = load x0[i0] : f32
@@ -31,7 +31,7 @@ SUM = """kernel sums(x0: in f32, y1: out f32) over i0:{n} i1:{m} {{
 
 def shared(*texts):
     kernels = [parse_kernel(t) for t in texts]
-    return kernels, share([(k, choose_schedule(k, Target(16, 2))) for k in kernels])
+    return kernels, kernel_dedup([(k, choose_schedule(k, Target(16, 2))) for k in kernels])
 
 
 def test_sizes_become_arguments():

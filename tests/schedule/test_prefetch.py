@@ -9,7 +9,7 @@ from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.prefetch import with_prefetch
+from tofuse.schedule.prefetch import prefetch
 
 
 def softmax(rows: int, width: int, late: str = "exp v2 of f32 : f32") -> Nest:
@@ -22,7 +22,7 @@ def softmax(rows: int, width: int, late: str = "exp v2 of f32 : f32") -> Nest:
   v5 = div v3 v4 of f32 : f32
   store y1[({width})*i0 + i1] v5 : f32
 }}""")
-    return with_prefetch(build_nest(kernel, choose_schedule(kernel, Target(16, 2))))
+    return prefetch(build_nest(kernel, choose_schedule(kernel, Target(16, 2))))
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def softmax(rows: int, width: int, late: str = "exp v2 of f32 : f32") -> Nest:
 )
 def test_rows_are_fetched_where_a_later_pass_computes(rows, width, late, fetched):
     text = repr(softmax(rows, width, late))
-    assert text.count("ahead x0") == fetched
+    assert text.count("prefetch x0") == fetched
     passes = [line.strip() for line in text.splitlines() if line.strip().startswith("for i1")]
-    assert (passes[1] == "for i1 ahead x0:") == fetched
+    assert (passes[1] == "for i1 prefetch x0:") == fetched
 
 
 def test_what_lies_behind_the_last_row_is_not_read():
@@ -57,7 +57,7 @@ def columns(channels: int, places: int) -> Nest:
   store y1[(10)*i0 + i2] v2 : f32
 }}""")
     schedule = parse_schedule("order i0 i1 i2; parallel 1; vector 16; unroll 1")
-    return with_prefetch(build_nest(kernel, schedule))
+    return prefetch(build_nest(kernel, schedule))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def columns(channels: int, places: int) -> Nest:
     ],
 )
 def test_short_rows_that_lie_apart_are_fetched_some_rows_ahead(channels, places, fetched):
-    assert repr(columns(channels, places)).count("ahead x0") == fetched
+    assert repr(columns(channels, places)).count("prefetch x0") == fetched
 
 
 def test_what_lies_behind_the_last_short_row_is_not_read():

@@ -9,10 +9,10 @@ from tests.schedule.test_build_nest import lengths
 from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import filled, judge, kernel, run_nest
 from tofuse.ir.schedule import Target
-from tofuse.ops.check_kernel import verify
+from tofuse.ops.check_kernel import check_kernel
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.unroll_axes import write_out
+from tofuse.schedule.unroll_axes import unroll_axes
 
 CASES = read_cases(Path(__file__).parent / "unroll_axes.txt")
 SIZES = {"s0": 37}
@@ -25,8 +25,8 @@ LONG_ROWS = {  # written out by vectors of so many lanes
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_text(case: Case, request: pytest.FixtureRequest):
     before = kernel(case.before)
-    after = write_out(before, Target(16, 2))
-    verify(after)
+    after = unroll_axes(before, Target(16, 2))
+    check_kernel(after)
     if request.config.getoption("--accept"):
         accept(case, repr(after))
     else:
@@ -40,7 +40,7 @@ def test_machine_code(case: Case, lanes: int):
     sizes = {s: SIZES[s] for s in k.symbols}
     buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
     want = judge(k, buffers, sizes, precise=True)
-    written = write_out(k, target)
+    written = unroll_axes(k, target)
     stays = lanes == 1 or case.after == repr(k) or lanes < LONG_ROWS.get(case.name, 0)
     assert (written is k) == stays
     nest = build_nest(written, choose_schedule(written, target))

@@ -9,11 +9,11 @@ import pytest
 
 from tofuse.driver import codegen
 from tofuse.fusion.lower import lower_region as lowering
-from tofuse.fusion.lower.lower_region import Lowered
-from tofuse.ir.dims import Dim, hint
+from tofuse.fusion.lower.lower_region import LoweredRegion
+from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Value
-from tofuse.ir.kernel import Affine, Inside, Kernel, Load, Store
-from tofuse.ir.region import Region, Strided
+from tofuse.ir.kernel import AffineExpr, InRange, Kernel, Load, Store
+from tofuse.ir.region import MemRef, Region
 
 MOST_POINTS = 1 << 20  # of one statement; larger kernels are not looked at
 
@@ -23,20 +23,20 @@ def outside(kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
     places = {a.name: k for k, a in enumerate(kernel.axes)}
     rank = len(kernel.axes)
 
-    def position(index: Affine) -> np.ndarray:
-        total = np.full((1,) * rank, hint(index.const))
+    def position(index: AffineExpr) -> np.ndarray:
+        total = np.full((1,) * rank, size_hint(index.const))
         for name, factor in index.terms:
-            extent = hint(kernel.axes[places[name]].extent)
+            extent = size_hint(kernel.axes[places[name]].extent)
             shape = [extent if k == places[name] else 1 for k in range(rank)]
-            total = total + np.arange(extent).reshape(shape) * hint(factor)
+            total = total + np.arange(extent).reshape(shape) * size_hint(factor)
         return total
 
     masks: dict[str | None, np.ndarray] = {None: np.ones((1,) * rank, dtype=bool)}
     found = []
     for stmt in kernel.body:
-        if isinstance(stmt, Inside):
+        if isinstance(stmt, InRange):
             at = position(stmt.index)
-            held = (at >= hint(stmt.lo)) & (at < hint(stmt.hi))
+            held = (at >= size_hint(stmt.lo)) & (at < size_hint(stmt.hi))
             masks[stmt.name] = held & masks[stmt.guard]
         elif isinstance(stmt, Load | Store) and stmt.buffer in sizes:
             guard = masks[stmt.guard] if isinstance(stmt, Load) else masks[None]
@@ -49,23 +49,23 @@ def outside(kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
 
 def extent_of(shape: Sequence[Dim], strides: Sequence[Dim]) -> int:
     """Elements from the first to behind the last of a tensor."""
-    pairs = [(hint(n), hint(s)) for n, s in zip(shape, strides, strict=True)]
+    pairs = [(size_hint(n), size_hint(s)) for n, s in zip(shape, strides, strict=True)]
     if any(n == 0 for n, _ in pairs):
         return 0
     return 1 + sum((n - 1) * s for n, s in pairs)
 
 
 def points(kernel: Kernel) -> int:
-    return math.prod(hint(a.extent) for a in kernel.axes)
+    return math.prod(size_hint(a.extent) for a in kernel.axes)
 
 
 @contextmanager
 def every_access_checked(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """While it lasts, kernels of fixed sizes that reach outside of their operands are named."""
     found: list[str] = []
-    plain = lowering.lower
+    plain = lowering.lower_region
 
-    def checked(region: Region, storage: dict[Value, Strided], **options: object) -> Lowered:
+    def checked(region: Region, storage: dict[Value, MemRef], **options: object) -> LoweredRegion:
         lowered = plain(region, storage, **options)  # type: ignore[arg-type]
         kernel = lowered.kernel
         if not kernel.symbols and points(kernel) <= MOST_POINTS:
@@ -77,5 +77,5 @@ def every_access_checked(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             found.extend(f"{region.name}: {fault}" for fault in outside(kernel, sizes))
         return lowered
 
-    patch.setattr(codegen, "lower", checked)
+    patch.setattr(codegen, "lower_region", checked)
     yield found

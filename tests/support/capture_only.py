@@ -6,7 +6,7 @@ from tofuse.capture.dynamo.backend import aot_backend
 from tofuse.capture.lower.convert import convert
 from tofuse.ir.dims import evaluate as size_of
 from tofuse.ir.graph import Value
-from tofuse.ops.check_graph import verify
+from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import bind_symbols, run_graph
 
 
@@ -20,7 +20,7 @@ class Recorder:
 
     def compile_graph(self, gm, phase):
         captured = convert(gm, phase)
-        verify(captured.graph)
+        check_graph(captured.graph)
         self.captured.append(captured)
         self.phases.append(phase)
         return lambda args: evaluate(captured, args)

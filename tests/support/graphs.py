@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tofuse.ir.dims import Dim, contiguous_strides, product, symbol
 from tofuse.ir.graph import Attr, Graph, Loc, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.result_types import infer
+from tofuse.ops.result_types import infer_type
 
 DTYPES = (DType.F32, DType.F32, DType.F32, DType.BF16, DType.F64, DType.I32, DType.BOOL)
 EXTENTS: tuple[Dim, ...] = (1, 2, 3, 4, symbol("s0"), 2 * symbol("s0"))
@@ -50,7 +50,7 @@ class Growing:
         return self.draw(st.sampled_from(NUMBERS if dtype.is_float else (0, 1, -1, 2, 5)))
 
     def emit(self, kind: str, *operands: Operand, **attrs: Attr) -> Value:
-        type_ = infer(kind, operands, attrs)
+        type_ = infer_type(kind, operands, attrs)
         odd = self.strides and self.draw(st.integers(0, 19)) == 19
         strides = column_major(type_.shape) if odd else None
         loc = Loc("dir/a model.py", 12) if self.draw(st.booleans()) else None

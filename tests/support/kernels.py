@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.support.numbers import TORCH_DTYPES
-from tofuse.analysis.alias import storages
+from tofuse.analysis.alias import memrefs_of
 from tofuse.backends.interp.interpreter import run_kernel
 from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import Entry, bind_functions, bind_threads, host_target, load
+from tofuse.backends.llvm.load import Entry, bind_openmp, bind_vector_library, host_target, load
 from tofuse.fusion.lower.coalesce import coalesce
-from tofuse.fusion.lower.lower_region import Lowered, lower
+from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
@@ -20,7 +20,7 @@ from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
-from tofuse.ops.check_kernel import verify
+from tofuse.ops.check_kernel import check_kernel
 from tofuse.runtime.launch import find_openmp, find_vector_library
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
@@ -31,18 +31,18 @@ PATTERN = 0xA5
 TARGET = Target(16, 2)
 
 
-def whole(graph: Graph) -> Lowered:
+def whole(graph: Graph) -> LoweredRegion:
     """All ops of a graph as one kernel, axes merged."""
     outputs = tuple(dict.fromkeys(v for v in graph.outputs if v is not None))
     region = Region("k", graph.ops, outputs)
-    lowered = lower(region, storages(graph))
-    return Lowered(coalesce(lowered.kernel), lowered.arguments)
+    lowered = lower_region(region, memrefs_of(graph))
+    return LoweredRegion(coalesce(lowered.kernel), lowered.arguments)
 
 
 def kernel(text: str) -> Kernel:
     """A kernel from its text, verified."""
     parsed = parse_kernel(text)
-    verify(parsed)
+    check_kernel(parsed)
     return parsed
 
 
@@ -93,7 +93,7 @@ def run_nest(
     if shared is not None:
         source, out = shared
         own[source] = own[out].copy_(own[source])
-    entry = compiled(emit(nest, contract=contract, native=host_target(1).native), kernel.name)
+    entry = compiled(emit(nest, contract=contract, native=host_target(1).native_lanes), kernel.name)
     block = evaluate(nest.block_bytes, sizes)
     space = torch.full((block * threads + 128,), PATTERN, dtype=torch.uint8)
     base = -(-space.data_ptr() // 64) * 64
@@ -110,8 +110,8 @@ def run_nest(
 
 @functools.cache
 def compiled(text: str, name: str) -> Entry:
-    bind_threads(find_openmp())
-    bind_functions(find_vector_library())
+    bind_openmp(find_openmp())
+    bind_vector_library(find_vector_library())
     (entry,) = load(text, [name])
     return entry
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-BROAD = "tests/backends/llvm/test_rows.py"
+BROAD = "tests/backends/llvm/test_unroll_rows.py"
 
 
 def collected(*options: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Graph breaks that are known beforehand: the function is followed once, and does what it does."""
+"""Predicted graph breaks: Dynamo traces the function once, and results match eager's."""
 
 from collections.abc import Callable
 
@@ -14,8 +14,8 @@ from tofuse.torch_internals.graph_break_prediction import DISABLED, PARAMETER
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def followed(compile, function, *args):
-    """The result for a given seed, and how often Dynamo began a function anew."""
+def run_and_count_restarts(compile, function, *args):
+    """Return the result for a fixed seed, and how often Dynamo restarted a function."""
     counters.clear()
     clear_compilation_metrics()
     torch.manual_seed(0)
@@ -24,20 +24,20 @@ def followed(compile, function, *args):
     return result, sum(map(len, restarts))
 
 
-def in_torch(function):
+def compile_in_torch(function):
     return torch.compile(function, backend="eager")
 
 
-def projected(x):
+def linear(x):
     return nn.Linear(x.shape[1], 3, device=x.device)(x.sin()).cos()
 
 
-def by_names(x):
+def keyword_arguments(x):
     layer = nn.Linear(in_features=8, out_features=3, bias=False, dtype=torch.float32)
     return layer(x * 2) + 1
 
 
-def several(x):
+def several_layers(x):
     norm = nn.LayerNorm(8)
     wide = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
     return norm(x + wide(x.tanh()))
@@ -55,32 +55,32 @@ def without_gradients(x):
     return y * x
 
 
-def in_a_loop(x):
+def layer_in_loop(x):
     for _ in range(3):
         x = nn.Linear(8, 8)(x).relu()
     return x
 
 
-def chosen(x):
+def conditional_layer(x):
     kind = nn.Linear if x.shape[0] > 2 else nn.Identity
     return kind(*(8, 4))(x.sin())
 
 
-def given_weights(x):
-    """Dynamo makes a parameter of an argument without a break."""
+def parameter_from_argument(x):
+    """Dynamo converts an argument to a parameter without a break."""
     return nn.Embedding(5, 8, _weight=x)(torch.arange(3)).sin()
 
 
 @torch.compiler.disable
-def printed(x):
+def disabled_cumsum(x):
     return x.cumsum(0)
 
 
-def disabled(x):
-    return printed(x.sin()) * 2
+def calls_disabled(x):
+    return disabled_cumsum(x.sin()) * 2
 
 
-class Inside(nn.Module):
+class LayerInForward(nn.Module):
     def forward(self, x):
         return nn.Linear(8, 2)(x.sin())
 
@@ -88,79 +88,82 @@ class Inside(nn.Module):
 @pytest.mark.parametrize(
     "function",
     [
-        projected,
-        by_names,
-        several,
+        linear,
+        keyword_arguments,
+        several_layers,
         without_parameters,
         without_gradients,
-        given_weights,
-        disabled,
+        parameter_from_argument,
+        calls_disabled,
     ],
 )
-def test_the_function_is_followed_once(function):
-    """It returns what eager returns, and leaves the generator as eager does."""
+def test_function_is_traced_once(function):
+    """Results and the state of the random generator match eager's."""
     x = torch.randn(5, 8)
     torch.manual_seed(0)
-    expected, drawn = function(x), torch.rand(1)
-    result, begun_anew = followed(tofuse.compile, function, x)
-    assert torch.equal(torch.rand(1), drawn)
+    expected, next_random = function(x), torch.rand(1)
+    result, restarts = run_and_count_restarts(tofuse.compile, function, x)
+    assert torch.equal(torch.rand(1), next_random)
     assert_close(result, expected)
-    assert begun_anew == 0
+    assert restarts == 0
 
 
-def test_dynamo_itself_begins_anew():
-    """And other backends are left as they are, though ours has foreseen breaks before."""
+def test_other_backends_restart():
+    """Other backends are unchanged after ours has predicted breaks."""
     x = torch.randn(5, 8)
-    assert followed(tofuse.compile, projected, x)[1] == 0
+    assert run_and_count_restarts(tofuse.compile, linear, x)[1] == 0
     torch._dynamo.reset()
-    assert followed(in_torch, projected, x)[1] == 1
+    assert run_and_count_restarts(compile_in_torch, linear, x)[1] == 1
 
 
-@pytest.mark.parametrize("function, restarts", [(in_a_loop, None), (chosen, 1), (Inside(), 1)])
-def test_what_is_not_known_dynamo_finds_out(function, restarts):
+@pytest.mark.parametrize(
+    "function, expected_restarts",
+    [(layer_in_loop, None), (conditional_layer, 1), (LayerInForward(), 1)],
+)
+def test_unpredicted_breaks_restart(function, expected_restarts):
     x = torch.randn(5, 8)
     torch.manual_seed(0)
     expected = function(x)
-    result, begun_anew = followed(tofuse.compile, function, x)
+    result, restarts = run_and_count_restarts(tofuse.compile, function, x)
     assert_close(result, expected)
-    assert restarts is None or begun_anew == restarts
+    assert expected_restarts is None or restarts == expected_restarts
 
 
-def test_sizes_that_vary():
-    compiled = tofuse.compile(projected, dynamic=True)
+def test_symbolic_sizes():
+    compiled = tofuse.compile(linear, dynamic=True)
     for width in (8, 9, 12):
         x = torch.randn(4, width)
         torch.manual_seed(0)
-        expected = projected(x)
+        expected = linear(x)
         torch.manual_seed(0)
         assert_close(compiled(x), expected)
 
 
-def test_gradients_reach_what_is_before_the_break():
+def test_gradients_flow_through_the_break():
     x, y = (torch.ones(5, 8, requires_grad=True) for _ in "xy")
     torch.manual_seed(0)
-    projected(x).sum().backward()
+    linear(x).sum().backward()
     torch.manual_seed(0)
-    tofuse.compile(projected)(y).sum().backward()
+    tofuse.compile(linear)(y).sum().backward()
     assert_close(y.grad, x.grad)
 
 
-def test_the_break_is_told_by_dynamos_name():
+def test_breaks_are_reported_in_dynamos_words():
     x = torch.randn(5, 8)
-    for function, kind in ((projected, PARAMETER), (disabled, DISABLED)):
-        for compile in (in_torch, tofuse.compile):
+    for function, kind in ((linear, PARAMETER), (calls_disabled, DISABLED)):
+        for compile in (compile_in_torch, tofuse.compile):
             torch._dynamo.reset()
-            followed(compile, function, x)
-            (told,) = counters["graph_break"]
-            assert told.startswith(kind)
+            run_and_count_restarts(compile, function, x)
+            (reason,) = counters["graph_break"]
+            assert reason.startswith(kind)
 
 
-def test_with_fullgraph_it_is_an_error():
+def test_fullgraph_is_an_error():
     with pytest.raises(torch._dynamo.exc.Unsupported, match="Parameter"):
-        tofuse.compile(projected, fullgraph=True)(torch.randn(5, 8))
+        tofuse.compile(linear, fullgraph=True)(torch.randn(5, 8))
 
 
-def test_an_error_of_the_layer_is_raised():
+def test_constructor_errors_are_raised():
     def wrong(x):
         return nn.Linear(8)(x)  # type: ignore[call-arg]
 
@@ -168,11 +171,11 @@ def test_an_error_of_the_layer_is_raised():
         tofuse.compile(wrong)(torch.randn(5, 8))
 
 
-def test_as_a_backend_of_torch_compile():
+def test_backend_of_torch_compile():
     x = torch.randn(5, 8)
-    _, begun_anew = followed(lambda f: torch.compile(f, backend="tofuse"), projected, x)
-    assert begun_anew == 0
+    _, restarts = run_and_count_restarts(lambda f: torch.compile(f, backend="tofuse"), linear, x)
+    assert restarts == 0
     torch._dynamo.reset()
     options: dict[str, str | int | bool | Callable[..., object]] = {"executors": "llvm"}
     named = lambda f: torch.compile(f, backend="tofuse", options=options)  # noqa: E731
-    assert followed(named, projected, x)[1] == 0
+    assert run_and_count_restarts(named, linear, x)[1] == 0

@@ -1,1 +1,1 @@
-"""Answers that passes, fusion, planning and the report share."""
+"""Analyses that passes, fusion, planning and the report share."""

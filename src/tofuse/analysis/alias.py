@@ -1,76 +1,81 @@
-"""Where values lie: views that only relabel memory become an offset and strides, never a kernel."""
+"""Alias analysis: the memory of each value as a root value, an offset and strides."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tofuse.ir.dims import Dim, contiguous_strides, exact_div, hint, product, strides_in
+from tofuse.ir.dims import Dim, contiguous_strides, exact_div, product, size_hint, strides_in
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import Strided, is_placed
+from tofuse.ir.region import MemRef, is_eliminated_concat
 from tofuse.ops.table import Pattern, opdef
 
 
-def storages(graph: Graph) -> dict[Value, Strided]:
-    """Every value's place, for values that own memory or are a strided view of one that does.
+def memrefs_of(graph: Graph) -> dict[Value, MemRef]:
+    """Return the memory reference of every value that owns memory or is a strided view of one.
 
-    A view that merges dimensions which do not follow each other in memory is not in the answer.
+    A view that merges dimensions which are not contiguous in memory has no entry.
     """
-    found = {v: Strided(v, 0, v.layout) for v in graph.inputs}
-    homes = placements(graph)
+    memrefs = {v: MemRef(v, 0, v.layout) for v in graph.inputs}
+    slices = concat_slices(graph)
     for op in graph.ops:
         if not is_view(op):
             for r in op.results:
                 strides = r.layout if op.kind == "opaque" else dense_strides(r)
-                found[r] = Strided(r, 0, homes[r].strides if r in homes else strides)
-        elif (source := found.get(op.inputs[0])) is not None:
-            place = view_storage(op, source)
-            if place is not None:
-                found[op.result] = place
-    return found
+                memrefs[r] = MemRef(r, 0, slices[r].strides if r in slices else strides)
+        elif (source := memrefs.get(op.inputs[0])) is not None:
+            memref = view_memref(op, source)
+            if memref is not None:
+                memrefs[op.result] = memref
+    return memrefs
 
 
-def placements(graph: Graph) -> dict[Value, Strided]:
-    """Tensors that own no memory, but are written into a part of a cat's: which part that is."""
-    found: dict[Value, Strided] = {}
-    makers = graph.producers() if any(map(is_placed, graph.ops)) else {}
-    for cat in filter(is_placed, graph.ops):
-        at: Dim = 0
-        for piece in cat.inputs:
-            root, strides, offset = piece_place(piece, cat, at, makers)
-            assert root not in found, f"{root.name} cannot lie in two cats"
-            found[root] = Strided(cat.results[0], offset, strides)
-            at = at + piece.shape[cat.int("dim")]
-    return found
+def concat_slices(graph: Graph) -> dict[Value, MemRef]:
+    """Return the slice of an eliminated concat for each tensor that is written into one."""
+    slices: dict[Value, MemRef] = {}
+    producers = graph.producers() if any(map(is_eliminated_concat, graph.ops)) else {}
+    for concat in filter(is_eliminated_concat, graph.ops):
+        start: Dim = 0
+        for operand in concat.inputs:
+            root, strides, offset = operand_slice(operand, concat, start, producers)
+            assert root not in slices, f"{root.name} is an operand of two eliminated concats"
+            slices[root] = MemRef(concat.results[0], offset, strides)
+            start = start + operand.shape[concat.int("dim")]
+    return slices
 
 
-def piece_place(
-    piece: Value, cat: Op, at: Dim, makers: Mapping[Value, Op]
+def operand_slice(
+    operand: Value, concat: Op, start: Dim, producers: Mapping[Value, Op]
 ) -> tuple[Value, tuple[Dim, ...], Dim]:
-    """The tensor that a piece of a cat is a view of, and the strides and the offset that it has
-    where the piece lies in the cat, `at` so far along; a view that has gaps itself ends there."""
-    whole = cat.results[0].layout
-    v, strides = piece, whole
-    while v in makers and is_view(makers[v]):
-        before = _strides_before(makers[v], strides)
-        if before is None:
+    """Return the tensor behind an operand of a concat, with its strides and offset in the result.
+
+    `start` is the operand's first index along the concat's dimension. Permutations and reshapes
+    that add or drop dimensions of one element are followed to the tensor that they view.
+    """
+    layout = concat.results[0].layout
+    v, strides = operand, layout
+    while v in producers and is_view(producers[v]):
+        operand_strides = _operand_strides(producers[v], strides)
+        if operand_strides is None:
             break
-        v, strides = makers[v].inputs[0], before
-    return v, strides, product((at, whole[cat.int("dim")]))
+        v, strides = producers[v].inputs[0], operand_strides
+    return v, strides, product((start, layout[concat.int("dim")]))
 
 
-def _strides_before(view: Op, strides: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
-    """The strides of what is viewed, so that the view has these; of a view that moves dimensions
-    or has more or fewer of one element."""
+def _operand_strides(view: Op, strides: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
+    """Return the strides of a view's operand for which the view has `strides`.
+
+    None unless the view permutes dimensions, or adds or drops dimensions of one element.
+    """
     shape = view.inputs[0].shape
     if view.kind == "permute":
-        found = dict(zip(view.ints("dims"), strides, strict=True))
-        return tuple(found[d] for d in range(len(shape)))
+        by_dim = dict(zip(view.ints("dims"), strides, strict=True))
+        return tuple(by_dim[d] for d in range(len(shape)))
     long = [s for s, extent in zip(strides, view.result.shape, strict=True) if extent != 1]
     extents = tuple(d for d in view.result.shape if d != 1)
     if view.kind != "reshape" or extents != tuple(d for d in shape if d != 1):
         return None
     result: list[Dim] = []
-    outer: Dim = 1  # the stride of a dimension of one element here
+    outer: Dim = 1  # the stride of a dimension of one element
     for extent in reversed(shape):
         result.append(outer if extent == 1 else long.pop())
         outer = product((result[-1], extent))
@@ -78,22 +83,22 @@ def _strides_before(view: Op, strides: tuple[Dim, ...]) -> tuple[Dim, ...] | Non
 
 
 def is_view(op: Op) -> bool:
-    """Whether the op only relabels elements."""
+    """Whether an op of the graph IR is a view: it reads no elements."""
     return opdef(op.kind).pattern in (Pattern.VIEW, Pattern.BROADCAST)
 
 
 def dense_strides(value: Value) -> tuple[Dim, ...]:
-    """The strides capture saw if they leave no gaps, else dense ones in the same order."""
+    """Return dense strides in the order of the captured ones (equal to them if they are dense)."""
     shape = value.shape
-    plain = contiguous_strides(shape)
-    if value.strides is None or value.strides == plain:
-        return plain
-    order = sorted(range(len(shape)), key=lambda k: (-hint(value.layout[k]), k))
+    row_major = contiguous_strides(shape)
+    if value.strides is None or value.strides == row_major:
+        return row_major
+    order = sorted(range(len(shape)), key=lambda k: (-size_hint(value.layout[k]), k))
     return strides_in(order, shape)
 
 
-def view_storage(op: Op, source: Strided) -> Strided | None:
-    """The strides of a view of `source`; None where no strides express it."""
+def view_memref(op: Op, source: MemRef) -> MemRef | None:
+    """Return the memory reference of a view of `source`; None if no strides express the view."""
     shape = op.inputs[0].shape
     match op.kind:
         case "permute":
@@ -109,17 +114,17 @@ def view_storage(op: Op, source: Strided) -> Strided | None:
         case "slice":
             starts, steps = op.dims("start"), op.ints("step")
             strides = tuple(product((s, t)) for s, t in zip(source.strides, steps, strict=True))
-            moves = [product((a, s)) for a, s in zip(starts, source.strides, strict=True)]
-            offset = sum(moves, source.offset)
+            offsets = [product((a, s)) for a, s in zip(starts, source.strides, strict=True)]
+            offset = sum(offsets, source.offset)
         case _:
             strides, offset = reshape_strides(shape, source.strides, op.result.shape), source.offset
-    return None if strides is None else Strided(source.root, offset, strides)
+    return None if strides is None else MemRef(source.root, offset, strides)
 
 
 def reshape_strides(
     shape: tuple[Dim, ...], strides: tuple[Dim, ...], new: tuple[Dim, ...]
 ) -> tuple[Dim, ...] | None:
-    """Strides of a reshape that moves nothing, as torch's `view` finds them, or None."""
+    """Return the strides of a reshape without a copy, as `Tensor.view` does; None if it copies."""
     if any(d == 0 for d in shape):
         return contiguous_strides(new)
     chunks: list[tuple[Dim, Dim]] = []  # (elements, stride of the innermost), outermost first

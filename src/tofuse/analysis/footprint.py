@@ -1,54 +1,54 @@
-"""How many bytes of its buffers a kernel touches."""
+"""Footprint: the bytes of each buffer that a kernel touches."""
 
 from __future__ import annotations
 
 import math
 from typing import Union
 
-from tofuse.analysis.guard_coverage import touched
-from tofuse.ir.dims import hint
-from tofuse.ir.interleave import groups
-from tofuse.ir.kernel import Affine, Kernel, Load, Store, Take
+from tofuse.analysis.guard_coverage import touched_fractions
+from tofuse.ir.dims import size_hint
+from tofuse.ir.interleave import interleave_groups
+from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store
 
-Access = Union[Load, Store, Take]  # noqa: UP007
+Access = Union[Load, Store, Gather]  # noqa: UP007
 
 
-class Spans:
-    """Bytes by access, where vectors run along an axis.
+class Footprint:
+    """The bytes that each access touches, for vectors along an axis.
 
-    Accesses `beside` one another there, as the colours of pixels, are read or written together;
-    one of them moves the memory of all, the others are `carried`.
+    The accesses in `interleaved` belong to interleave groups. The leader of a group counts the
+    bytes of all members; the other members are in `counted_by_leader`.
     """
 
     def __init__(self, kernel: Kernel, along: str | None = None) -> None:
-        self.kernel, self.touched = kernel, touched(kernel)
+        self.kernel, self.fractions = kernel, touched_fractions(kernel)
         self.itemsize = {b.name: b.dtype.itemsize for b in kernel.buffers}
-        found = {} if along is None else groups(kernel.body, along)
-        self.beside: frozenset[Access] = frozenset(found)
-        self.carried: frozenset[Access] = frozenset(
-            s for s, members in found.items() if not members
+        groups = {} if along is None else interleave_groups(kernel.body, along)
+        self.interleaved: frozenset[Access] = frozenset(groups)
+        self.counted_by_leader: frozenset[Access] = frozenset(
+            s for s, members in groups.items() if not members
         )
-        self._together = {s.buffer: len(members) for s, members in found.items() if members}
+        self._group_sizes = {s.buffer: len(members) for s, members in groups.items() if members}
 
-    def span(self, access: Access) -> float:
-        """Bytes of the distinct elements that an access touches, or it and those beside it."""
-        elements = self._distinct(access.index) * self.touched.get(access.buffer, 1.0)
-        elements *= self._together.get(access.buffer, 1)
-        if isinstance(access, Take):
-            points = math.prod(hint(a.extent) for a in self.kernel.axes)
-            elements = min(points, elements * hint(access.extent))
+    def access_bytes(self, access: Access) -> float:
+        """Return the bytes of the distinct elements that an access, or its group, touches."""
+        elements = self._distinct(access.index) * self.fractions.get(access.buffer, 1.0)
+        elements *= self._group_sizes.get(access.buffer, 1)
+        if isinstance(access, Gather):
+            points = math.prod(size_hint(a.extent) for a in self.kernel.axes)
+            elements = min(points, elements * size_hint(access.extent))
         return float(elements * self.itemsize[access.buffer])
 
-    def of_buffers(self) -> dict[str, float]:
-        """By buffer, what the access touches that touches most of it."""
-        found: dict[str, Access] = {}
+    def buffer_bytes(self) -> dict[str, float]:
+        """Return the bytes that the largest access of each buffer touches."""
+        largest: dict[str, Access] = {}
         for s in self.kernel.body:
-            if isinstance(s, (Load, Store, Take)):
-                other = found.get(s.buffer)
+            if isinstance(s, (Load, Store, Gather)):
+                other = largest.get(s.buffer)
                 if other is None or self._distinct(s.index) > self._distinct(other.index):
-                    found[s.buffer] = s
-        return {name: self.span(s) for name, s in found.items()}
+                    largest[s.buffer] = s
+        return {name: self.access_bytes(s) for name, s in largest.items()}
 
-    def _distinct(self, index: Affine) -> int:
-        """How many places an affine index takes, if no two points share one."""
-        return math.prod(hint(self.kernel.extent(a)) for a in index.axes)
+    def _distinct(self, index: AffineExpr) -> int:
+        """Return the number of values of an affine index, if it is injective in its axes."""
+        return math.prod(size_hint(self.kernel.extent(a)) for a in index.axes)

@@ -26,12 +26,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
-from tofuse.capture.fx.node_tensors import held_tensors
+from tofuse.capture.fx.node_tensors import module_tensors
 from tofuse.config import PACKAGE
-from tofuse.hints import KEY
+from tofuse.hints import HINT_KEY
 
 
-class _Unknown(Exception):
+class _NotIdentifiable(Exception):
     """Something that has no text, or whose text may stand for something else."""
 
 
@@ -41,39 +41,41 @@ def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | 
     None where a part of it cannot be told by name: the user's functions, programs inside it,
     sizes that are symbols, hints, modes that see operators.
     """
-    held = held_tensors(gm)
+    held = module_tensors(gm)
     try:
         given = [*held.values(), *inputs]
-        known = (_known(t) for t in held.values())
-        return (_state(), *_arguments(given), *known, *_nodes(gm, list(held)))
-    except _Unknown:
+        known = (_tensor_text(t) for t in held.values())
+        return (_torch_state(), *_argument_aliases(given), *known, *_node_lines(gm, list(held)))
+    except _NotIdentifiable:
         return None
 
 
-def _nodes(gm: GraphModule, held: Sequence[str]) -> list[str]:
+def _node_lines(gm: GraphModule, held: Sequence[str]) -> list[str]:
     """A line for each node: places stand for names, which are as they happen to be."""
     places: dict[Node, str] = {}
     lines: list[str] = []
     for k, node in enumerate(gm.graph.nodes):
         custom = node.meta.get("custom")
-        if isinstance(custom, dict) and KEY in custom:
-            raise _Unknown
+        if isinstance(custom, dict) and HINT_KEY in custom:
+            raise _NotIdentifiable
         if node.op == "placeholder":
             places[node] = f"%{k}"
             value = node.meta.get("example_value")
             if type(value) not in (FakeTensor, torch.nn.Parameter):
-                raise _Unknown
-            lines.append(_known(value))
+                raise _NotIdentifiable
+            lines.append(_tensor_text(value))
             continue
         if node.op == "get_attr" and node.target in held:
             places[node] = f"held {held.index(str(node.target))}"
             continue
         if node.op not in ("call_function", "call_method", "output"):
-            raise _Unknown
-        name = _function(node.target) if node.op == "call_function" else str(node.target)
+            raise _NotIdentifiable
+        name = _function_name(node.target) if node.op == "call_function" else str(node.target)
         if node.op == "call_method" and not _is_method(node.target, node.args[0]):
-            raise _Unknown
-        lines.append(f"{node.op} {name} {_text(node.args, places)} {_text(node.kwargs, places)}")
+            raise _NotIdentifiable
+        lines.append(
+            f"{node.op} {name} {_argument_text(node.args, places)} {_argument_text(node.kwargs, places)}"
+        )
         places[node] = f"%{k}"
     return lines
 
@@ -83,46 +85,48 @@ def _is_method(name: object, x: object) -> bool:
     if not isinstance(x, Node) or not isinstance(name, str):
         return False
     found = getattr(torch.Tensor, name, None)
-    own = found is not None and _is_theirs(found) and found.__name__ == name
+    own = found is not None and _is_trusted(found) and found.__name__ == name
     return own and type(x.meta.get("example_value")) in (FakeTensor, torch.nn.Parameter)
 
 
-def _is_theirs(function: object) -> bool:
+def _is_trusted(function: object) -> bool:
     """Whether its code is Python's, PyTorch's or ours, whatever name was given to it.
 
     Neither a user's function around one of theirs is, nor theirs around a user's.
     """
     if not isinstance(function, FunctionType):
-        return isinstance(function, (BuiltinFunctionType, *DESCRIPTORS))
+        return isinstance(function, (BuiltinFunctionType, *DESCRIPTOR_TYPES))
     inner = inspect.unwrap(function)
-    return function.__code__.co_filename.startswith(THEIRS) and (
-        inner is function or _is_theirs(inner)
+    return function.__code__.co_filename.startswith(TRUSTED_FOLDERS) and (
+        inner is function or _is_trusted(inner)
     )
 
 
-THEIRS = tuple(f"{Path(file).parent}/" for file in (torch.__file__, PACKAGE / "__init__.py"))
-DESCRIPTORS = (MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
+TRUSTED_FOLDERS = tuple(
+    f"{Path(file).parent}/" for file in (torch.__file__, PACKAGE / "__init__.py")
+)
+DESCRIPTOR_TYPES = (MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
 
 
-def _text(x: object, places: dict[Node, str]) -> str:
+def _argument_text(x: object, places: dict[Node, str]) -> str:
     """An argument of a call."""
     if isinstance(x, Node):
         return places[x]
     if isinstance(x, dict):
-        return "{" + ", ".join(f"{k!r}: {_text(v, places)}" for k, v in x.items()) + "}"
+        return "{" + ", ".join(f"{k!r}: {_argument_text(v, places)}" for k, v in x.items()) + "}"
     if isinstance(x, slice):
-        return f"slice({', '.join(_text(v, places) for v in (x.start, x.stop, x.step))})"
-    if isinstance(x, (list, tuple)) and type(x) in SEQUENCES:
-        return f"{type(x).__name__}({', '.join(_text(v, places) for v in x)})"
+        return f"slice({', '.join(_argument_text(v, places) for v in (x.start, x.stop, x.step))})"
+    if isinstance(x, (list, tuple)) and type(x) in SEQUENCE_TYPES:
+        return f"{type(x).__name__}({', '.join(_argument_text(v, places) for v in x)})"
     if isinstance(x, float):
         return x.hex()
-    if x is None or x is ... or type(x) in PLAIN:
+    if x is None or x is ... or type(x) in LITERAL_TYPES:
         return f"{type(x).__name__} {x!r}"
-    raise _Unknown
+    raise _NotIdentifiable
 
 
-SEQUENCES = (list, tuple, torch.Size, immutable_list)
-PLAIN = (
+SEQUENCE_TYPES = (list, tuple, torch.Size, immutable_list)
+LITERAL_TYPES = (
     bool,
     int,
     str,
@@ -134,21 +138,21 @@ PLAIN = (
 )
 
 
-def _function(target: object) -> str:
+def _function_name(target: object) -> str:
     """The name of a function of PyTorch's, of Python's or of ours, under which it is found."""
     if isinstance(target, torch._ops.OpOverload):
         if target.namespace in ("aten", "prims", "tofuse"):
             return str(target)
-        raise _Unknown
+        raise _NotIdentifiable
     name = getattr(target, "__name__", None)
-    if not isinstance(name, str) or not _is_theirs(target):
-        raise _Unknown
+    if not isinstance(name, str) or not _is_trusted(target):
+        raise _NotIdentifiable
     own = getattr(target, "__module__", None)
     known = sys.modules.get(own) if isinstance(own, str) and own.startswith("tofuse.") else None
     for module in (*MODULES, *([known] if known is not None else [])):
         if getattr(module, name, None) is target:
             return f"{module.__name__}.{name}"
-    raise _Unknown
+    raise _NotIdentifiable
 
 
 MODULES: tuple[ModuleType, ...] = (
@@ -168,41 +172,41 @@ MODULES: tuple[ModuleType, ...] = (
 )
 
 
-def _arguments(given: Sequence[object]) -> list[str]:
+def _argument_aliases(given: Sequence[object]) -> list[str]:
     """How tensors lie, and which share memory; Dynamo's guards tell that later calls are alike."""
     places: dict[int, int] = {}
     lines: list[str] = []
     for k, value in enumerate(given):
         if type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
-            raise _Unknown
+            raise _NotIdentifiable
         assert isinstance(value, torch.Tensor)
         owner = places.setdefault(value.untyped_storage()._cdata, k)
         lines.append(f"{owner} {value.storage_offset()} {value.is_leaf}")
     return lines
 
 
-def _known(value: torch.Tensor) -> str:
+def _tensor_text(value: torch.Tensor) -> str:
     """What Dynamo knows of a tensor: a plain one of known sizes."""
     strange = value.is_conj() or value.is_neg() or value.is_inference()
     if value.layout is not torch.strided or value.device.type != "cpu" or strange:
-        raise _Unknown
+        raise _NotIdentifiable
     numbers = (*value.shape, *value.stride())
     if not all(type(n) is int for n in numbers):
-        raise _Unknown
+        raise _NotIdentifiable
     return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
 
 
-def _state() -> str:
+def _torch_state() -> str:
     """All that PyTorch's tracing depends on beside the program."""
     if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
-        raise _Unknown
+        raise _NotIdentifiable
     replaced = (name.rpartition("/")[2] for name in torch.library._impls if name[:5] == "aten/")
-    if any(key in KEYS or key.startswith("Composite") for key in replaced):
-        raise _Unknown  # somebody has put an operator of PyTorch's in the place of another
-    return repr([question() for question in STATE])
+    if any(key in CPU_DISPATCH_KEYS or key.startswith("Composite") for key in replaced):
+        raise _NotIdentifiable  # somebody has put an operator of PyTorch's in the place of another
+    return repr([question() for question in STATE_QUERIES])
 
 
-KEYS = (  # of kernels that tracing and running plain tensors on the CPU may come to
+CPU_DISPATCH_KEYS = (  # of kernels that tracing and running plain tensors on the CPU may come to
     "",
     "CPU",
     "Autograd",
@@ -214,7 +218,7 @@ KEYS = (  # of kernels that tracing and running plain tensors on the CPU may com
     "PreDispatch",
     "Python",
 )
-STATE: tuple[Callable[[], object], ...] = (
+STATE_QUERIES: tuple[Callable[[], object], ...] = (
     lambda: torch.__version__,
     torch.is_grad_enabled,
     torch.is_inference_mode_enabled,

@@ -14,23 +14,24 @@ from torch.fx import GraphModule
 
 from tofuse.backends.llvm.load import host_target
 from tofuse.backends.llvm.machine_code import host_features
-from tofuse.cache.artifact import Recorded
+from tofuse.cache.artifact import Artifact
 from tofuse.cache.fingerprint import fingerprint
-from tofuse.capture.aot.handoff import BoxedFunction, Form
-from tofuse.capture.aot.tangent_layouts import Gradients
+from tofuse.capture.aot.boxed import BoxedFunction
+from tofuse.capture.aot.handoff import RuntimeKind
+from tofuse.capture.aot.tangent_layouts import TangentLayouts
 from tofuse.config import PACKAGE, Config
 from tofuse.cost.machine_source import assumed_machine, store_of
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
-from tofuse.runtime.specialize_strides import ByLayout
+from tofuse.runtime.specialize_strides import StrideSpecializer
 
 KIND = "program"
 Layouts = Mapping[int, tuple[int, ...]]
-Recordings = WeakKeyDictionary[CompiledPlan, tuple[Recorded, Gradients | None]]
+ArtifactTable = WeakKeyDictionary[CompiledPlan, tuple[Artifact, TangentLayouts | None]]
 
 
 @dataclass(frozen=True)
-class Programs:
+class ProgramCache:
     """Programs by what identifies them, from process to process.
 
     `compile` compiles a backward for gradients that lie otherwise. Only what is wholly data is
@@ -38,19 +39,23 @@ class Programs:
     """
 
     config: Config
-    compile: Callable[[Config, Gradients, CompiledPlan, Layouts], CompiledPlan]
-    recorded: Recordings = field(default_factory=WeakKeyDictionary)
+    compile: Callable[[Config, TangentLayouts, CompiledPlan, Layouts], CompiledPlan]
+    recorded: ArtifactTable = field(default_factory=WeakKeyDictionary)
 
     def fingerprint(self, gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None:
         """The name of a program; None where a part of it has none."""
         return fingerprint(gm, inputs)
 
-    def made(self, run: CompiledPlan, recorded: Recorded | None, given: Gradients | None) -> None:
+    def record(
+        self, run: CompiledPlan, recorded: Artifact | None, given: TangentLayouts | None
+    ) -> None:
         """Note what a run is made of; `given` are the gradients of a backward."""
         if recorded is not None:
             self.recorded[run] = recorded, given if given is not None and given.expected else None
 
-    def keep(self, identity: Sequence[str], form: Form, runs: Sequence[BoxedFunction]) -> None:
+    def store(
+        self, identity: Sequence[str], form: RuntimeKind, runs: Sequence[BoxedFunction]
+    ) -> None:
         """Keep a program: its forward, and its backward if it has one."""
         found = [self.recorded.get(run) for run in runs]  # type: ignore[arg-type]  # as they were made
         if any(part is None for part in found):
@@ -63,7 +68,7 @@ class Programs:
         text = base64.b64encode(content).decode("ascii")
         store_of(self.config).put(KIND, self._key(identity), text)
 
-    def find(self, identity: Sequence[str]) -> tuple[Form, list[BoxedFunction]] | None:
+    def load(self, identity: Sequence[str]) -> tuple[RuntimeKind, list[BoxedFunction]] | None:
         """A program that was kept."""
         store, key = store_of(self.config), self._key(identity)
         text = store.get(KIND, key)
@@ -71,14 +76,16 @@ class Programs:
             return None
         try:
             form, parts = pickle.loads(base64.b64decode(text))
-            assert isinstance(form, Form) and all(isinstance(part, Recorded) for part in parts)
+            assert isinstance(form, RuntimeKind) and all(
+                isinstance(part, Artifact) for part in parts
+            )
             runs = [self._load(part) for part in parts]
             return form, runs  # type: ignore[return-value]  # tensors, no sizes
         except Exception:  # whatever it is, it is no program
             store.drop(KIND, key)
             return None
 
-    def _load(self, part: Recorded) -> CompiledPlan:
+    def _load(self, part: Artifact) -> CompiledPlan:
         run = part.load(self.config)
         if part.expected is None:
             return run
@@ -86,7 +93,7 @@ class Programs:
         def compile_laid(layouts: Layouts) -> CompiledPlan:
             return self.compile(self.config, pickle.loads(part.others), run, layouts)
 
-        return ByLayout(run, part.expected, compile_laid)
+        return StrideSpecializer(run, part.expected, compile_laid)
 
     def _key(self, identity: Sequence[str]) -> tuple[str, ...]:
         """With all that our own decisions depend on; the program itself by its digest."""
@@ -96,16 +103,17 @@ class Programs:
         return (source_digest(), *ours, costs, hashlib.sha256(repr(identity).encode()).hexdigest())
 
 
-def _whole(recorded: Recorded, given: Gradients | None) -> Recorded:
+def _whole(recorded: Artifact, given: TangentLayouts | None) -> Artifact:
     """With how it is compiled for gradients that lie otherwise."""
     if given is None:
         return recorded
     return replace(recorded, expected=dict(given.expected), others=pickle.dumps(given))
 
 
-def programs_of(
-    config: Config, compile_laid: Callable[[Config, Gradients, CompiledPlan, Layouts], CompiledPlan]
-) -> Programs | None:
+def program_cache(
+    config: Config,
+    compile_laid: Callable[[Config, TangentLayouts, CompiledPlan, Layouts], CompiledPlan],
+) -> ProgramCache | None:
     """None where what is compiled is looked at, checked or measured, or runs elsewhere."""
     usual = Config()
     same = replace(
@@ -118,7 +126,7 @@ def programs_of(
         memory_budget=config.memory_budget,
         cache_dir=config.cache_dir,
     )
-    return Programs(config, compile_laid) if config == same else None
+    return ProgramCache(config, compile_laid) if config == same else None
 
 
 @functools.cache

@@ -1,1 +1,1 @@
-"""What work costs on a machine, and every number that steers a decision."""
+"""Cost models and the machine constants they use."""

@@ -1,4 +1,4 @@
-"""What this computer is: the processor's name and its caches, as the system tells."""
+"""Query the host's processor name and cache sizes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 CPU_INFO = Path("/proc/cpuinfo")
-L3_SHARE = 16 << 20  # bytes of the shared cache that a core counts on: see docs/measurements.md
+L3_PER_CORE = 16 << 20  # usable bytes of the shared cache; measured in docs/measurements.md
 
 
 @dataclass(frozen=True)
 class Host:
-    """`l2_bytes` is one core's, `l3_bytes` the largest shared cache (or L2 where there is none).
+    """The processor: `l2_bytes` per core, `l3_bytes` of the shared cache (L2 if there is none).
 
-    Where we have a few cores of a large processor, a virtual machine's for example, others use its
-    cache too: it counts as no more than `L3_SHARE` for each core that we may run on.
+    A process on a few cores of a large processor, such as a virtual machine, shares its cache with
+    others. So `l3_bytes` is at most `L3_PER_CORE` for each core that the process may run on.
     """
 
     name: str
@@ -29,16 +29,16 @@ class Host:
 
 @functools.cache
 def host() -> Host:
-    """This computer; ordinary sizes where the system does not tell them."""
+    """Return the host's processor, with default sizes if the system does not report them."""
     sizes = _cache_sizes(CACHES)
     l2 = sizes.get(2, 1 << 20)
-    l3 = min(sizes.get(3, 0), L3_SHARE * _cores()) if sizes else 32 << 20
+    l3 = min(sizes.get(3, 0), L3_PER_CORE * _cores()) if sizes else 32 << 20
     return Host(_processor(CPU_INFO), l2, max(l2, l3))
 
 
 def _cores() -> int:
-    """How many the system lets us run on."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
+    """Return the number of cores that the process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
@@ -49,7 +49,7 @@ def _processor(info: Path) -> str:
 
 
 def _cache_sizes(folder: Path) -> dict[int, int]:
-    """Bytes of the data caches by level."""
+    """Return the bytes of the data caches by level."""
     sizes: dict[int, int] = {}
     for path in sorted(folder.glob("index*")):
         level, size = _read(path / "level").strip(), _read(path / "size").strip()

@@ -1,57 +1,63 @@
-"""What a region costs that PyTorch runs: a matrix product by its arithmetic, all else by bytes."""
+"""Cost model of PyTorch's operators: matrix products by arithmetic, all others by bytes."""
 
 from __future__ import annotations
 
 import math
 
 from tofuse.cost.machine import Machine, machine_on
-from tofuse.cost.nest import traffic_us
-from tofuse.ir.dims import hint
+from tofuse.cost.traffic import traffic_us
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value, device_of
-from tofuse.ir.region import Region, lends
+from tofuse.ir.region import Region, is_aten_view
 from tofuse.ops.table import Pattern, opdef
 
-TRIPS = 3.0  # how often an op of several passes inside moves its operands; softmax, pooling
-FEW = 3  # operands that the cost of a call includes; lists of tensors are longer
-OPERAND = 0.15  # of a call, for each more; see docs/measurements.md
-FRESH = 32 << 20  # bytes that malloc takes from the system each time: glibc's largest threshold
+PASSES = 3.0  # transfers of the operands of an operator without a model, such as softmax, pooling
+FREE_OPERANDS = 3  # tensor operands that the cost of a call includes
+OPERAND_COST = 0.15  # of a call, per further operand; measured in docs/measurements.md
+MMAP_THRESHOLD = 32 << 20  # bytes from which glibc's malloc maps new pages for each allocation
 
 
 def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:
-    """Microseconds of a region run op by op through PyTorch; `pooled`: into memory given to it."""
-    here = machine_on(device_of(region.ops), machine)
-    return sum(_op_us(op, here, pooled) for op in region.ops if not _is_view(op))
+    """Return the microseconds of a region run op by op through PyTorch.
+
+    With `pooled`, results are written into memory of the pool, without new pages.
+    """
+    on_device = machine_on(device_of(region.ops), machine)
+    return sum(_op_us(op, on_device, pooled) for op in region.ops if not _is_view(op))
 
 
 def _op_us(op: Op, machine: Machine, pooled: bool) -> float:
     if op.kind == "opaque" and str(op.attr("target")).startswith("tofuse."):
         return machine.call_us * 0.5
-    if lends(op):
+    if is_aten_view(op):
         return machine.call_us
-    calling = machine.call_us * (1 + OPERAND * max(0, len(op.inputs) - FEW))
-    fresh = 0 if pooled else sum(n for v in op.results if (n := _nbytes(v)) >= FRESH)
-    return calling + fresh / machine.fresh_rate / 1e3 + _running_us(op, machine)
+    call_us = machine.call_us * (1 + OPERAND_COST * max(0, len(op.inputs) - FREE_OPERANDS))
+    fresh = 0 if pooled else sum(n for v in op.results if (n := _nbytes(v)) >= MMAP_THRESHOLD)
+    return call_us + fresh / machine.fresh_rate / 1e3 + _run_us(op, machine)
 
 
-def _running_us(op: Op, machine: Machine) -> float:
-    """Beyond the call itself, in memory that is there."""
+def _run_us(op: Op, machine: Machine) -> float:
+    """Return the microseconds of an op without call overhead and page faults."""
     nbytes = sum(_nbytes(v) for v in (*dict.fromkeys(op.inputs), *op.results))
-    moving = traffic_us(machine, nbytes)
+    memory_us = traffic_us(machine, nbytes)
     if op.kind != "opaque":
-        points = max((hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
-        adding = points * opdef(op.kind).cost * machine.cost("cheap") / 1e3 / machine.threads
-        return max(moving, adding)
-    done = _flops(op)
-    if done:
-        return moving + done / (machine.flops * machine.threads) / 1e3
-    return TRIPS * moving
+        points = max((size_hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
+        arithmetic_us = points * opdef(op.kind).cost * machine.cost("cheap") / 1e3 / machine.threads
+        return max(memory_us, arithmetic_us)
+    flops = _flops(op)
+    if flops:
+        return memory_us + flops / (machine.flops * machine.threads) / 1e3
+    return PASSES * memory_us
 
 
 def _flops(op: Op) -> float:
-    """Multiplications and additions of a product; 0 for what is none."""
+    """Return the multiplications and additions of a matrix product, convolution or attention.
+
+    0 for other operators.
+    """
     name = str(op.attr("target")).split(".")[1]
-    shapes = [tuple(map(hint, v.shape)) for v in op.inputs]
-    out = math.prod(map(hint, op.results[0].shape)) if op.results else 0
+    shapes = [tuple(map(size_hint, v.shape)) for v in op.inputs]
+    out = math.prod(map(size_hint, op.results[0].shape)) if op.results else 0
     match name:
         case "mm" | "bmm" | "mv" | "dot":
             return 2.0 * out * shapes[0][-1]
@@ -70,7 +76,7 @@ def _flops(op: Op) -> float:
 
 
 def _nbytes(v: Value) -> int:
-    return hint(v.type.nbytes)
+    return size_hint(v.type.nbytes)
 
 
 def _is_view(op: Op) -> bool:

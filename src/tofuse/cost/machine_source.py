@@ -1,4 +1,4 @@
-"""Which costs to reckon with: a file's, those measured here before, or assumed ones."""
+"""Choose the machine costs: from a file, from an earlier calibration, or assumed ones."""
 
 from __future__ import annotations
 
@@ -19,64 +19,64 @@ from tofuse.cost.machine import (
 from tofuse.errors import OptionError, ParseError
 from tofuse.ir.schedule import Target
 
-VERSION = "3"  # of what is measured; other files are another version's
+VERSION = "3"  # of the calibration, part of the store's key
 
-_known: dict[tuple[Path, str, Target], Machine | None] = {}  # what the disk holds, read once
+_calibrated: dict[tuple[Path, str, Target], Machine | None] = {}  # in-memory copy of the store
 
 
 def store_of(config: Config) -> Store:
-    """Where this configuration keeps things from process to process."""
+    """Return the store on disk of a configuration."""
     return Store(config.cache_dir or Path(user_cache_dir("tofuse")))
 
 
 def assumed_machine(target: Target, config: Config) -> Machine:
-    """What decisions reckon with: never measured numbers, which vary from time to time.
+    """Return the costs for decisions, which must not vary from run to run.
 
-    The file that the option `machine` names, or a function of vectors, threads and cache sizes.
-    Raises OptionError where the file cannot be read.
+    They come from the file of the option `machine`, or are a function of the target and cache
+    sizes. Raises OptionError if the file cannot be read.
     """
     if config.machine is not None:
         return _from_file(config.machine)
-    found = host()
-    base = default_machine(target.threads, target.lanes, found.l2_bytes, found.l3_bytes)
-    return replace(base, flops=2 * base.flops) if target.products else base
+    processor = host()
+    base = default_machine(target.threads, target.lanes, processor.l2_bytes, processor.l3_bytes)
+    return replace(base, flops=2 * base.flops) if target.fast_gemm else base
 
 
 def measured_machine(target: Target, config: Config) -> Machine:
-    """What predictions reckon with: the measured machine where there is one."""
+    """Return the costs for predictions: calibrated ones if there are any."""
     if config.machine is not None:
         return _from_file(config.machine)
-    return _kept(target, config) or assumed_machine(target, config)
+    return _load(target, config) or assumed_machine(target, config)
 
 
 def is_measured(target: Target, config: Config) -> bool:
-    """Whether predictions rest on measurements, or on a file of them."""
-    return config.machine is not None or _kept(target, config) is not None
+    """Whether predictions use a calibration or a file of costs."""
+    return config.machine is not None or _load(target, config) is not None
 
 
 def check_machine(config: Config) -> None:
-    """Raise OptionError where the file that the option `machine` names is none of costs."""
+    """Raise OptionError if the option `machine` does not name a file of costs."""
     if config.machine is not None:
         _from_file(config.machine)
 
 
-def keep_machine(machine: Machine, target: Target, config: Config) -> None:
-    """Reckon with a measured machine from now on, in later processes too."""
+def store_machine(machine: Machine, target: Target, config: Config) -> None:
+    """Store calibrated costs for this process and later ones."""
     store = store_of(config)
     store.put("machine", _key(target), show_machine(machine))
-    _known[store.folder, host().name, target] = machine
+    _calibrated[store.folder, host().name, target] = machine
 
 
-def _kept(target: Target, config: Config) -> Machine | None:
+def _load(target: Target, config: Config) -> Machine | None:
     store = store_of(config)
-    place = (store.folder, host().name, target)
-    if place not in _known:
+    key = (store.folder, host().name, target)
+    if key not in _calibrated:
         text = store.get("machine", _key(target))
-        _known[place] = None if text is None else _valid(text, target)
-    return _known[place]
+        _calibrated[key] = None if text is None else _parse_for_target(text, target)
+    return _calibrated[key]
 
 
-def _valid(text: str, target: Target) -> Machine | None:
+def _parse_for_target(text: str, target: Target) -> Machine | None:
     try:
         machine = parse_machine(text)
     except ParseError:
@@ -93,6 +93,6 @@ def _from_file(path: Path) -> Machine:
         return parse_machine(path.read_text(encoding="utf-8"))
     except (OSError, ParseError) as e:
         raise OptionError(
-            f"machine={str(path)!r} is not a file of costs: {e}; "
-            "str(tofuse.calibrate()) is the text of one"
+            f"machine={str(path)!r} is not a file of machine costs: {e}; "
+            "write str(tofuse.calibrate()) into a file to create one"
         ) from e

@@ -1,15 +1,15 @@
-"""How much work a kernel is, of which classes, and how many threads that is worth."""
+"""Estimate the work of a kernel, and the number of threads that it is worth."""
 
 from __future__ import annotations
 
 from tofuse.ir.kernel import Compute, Kernel, Load, Uniform
 from tofuse.ops.table import OPS
 
-WORK_PER_THREAD = 300_000.0  # units of kernel_work, about 10 us: less does not pay for a thread
+WORK_PER_THREAD = 300_000.0  # units of kernel_work, about 10 us; measured in docs/measurements.md
 
 
 def kernel_work(kernel: Kernel) -> float:
-    """Rough additions per point of the iteration space."""
+    """Return an estimate of the additions per point of the iteration space."""
     total = 0.0
     for s in kernel.body:
         if isinstance(s, Compute):
@@ -20,12 +20,12 @@ def kernel_work(kernel: Kernel) -> float:
 
 
 def threads_worth(elements: int, work: float) -> int:
-    """How many threads that many points of that much work are worth."""
+    """Return how many threads pay off for `elements` points of `work` each."""
     return max(1, int(elements * work / WORK_PER_THREAD))
 
 
 def op_class(op: str) -> str:
-    """The row of a machine's table of costs for an elementwise op."""
+    """Return the class of an elementwise op in `Machine.ns`."""
     return _CLASSES.get(op, "cheap")
 
 

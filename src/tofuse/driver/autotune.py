@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from tofuse.analysis.alias import is_view, storages
+from tofuse.analysis.alias import is_view, memrefs_of
 from tofuse.cache.store import Store
 from tofuse.errors import TofuseError
-from tofuse.fusion.partition.cut_region import cuts, split
+from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.graph import Op, device_of
 from tofuse.ir.graph.print import show_graph
@@ -24,7 +24,7 @@ from tofuse.ir.schedule import Schedule, parse_schedule
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
-from tofuse.runtime.timing import Step, race_us, real_tensors
+from tofuse.runtime.timing import TimedCall, interleaved_us, real_tensors
 
 KIND = "choice"
 VERSION = "1"  # of the candidates; choices of other versions are not believed
@@ -34,7 +34,7 @@ GAIN = 0.03  # in proportion, that a candidate must be faster than the plain ker
 SCHEDULES = 4  # of a kernel that are tried beside the chosen one, the best predicted
 CUTS = 12  # places whose prediction is looked at, to find the one that is tried
 
-FUSED, SPLIT, ATEN = "fused", "split", "aten"
+FUSED, SPLIT, ATEN = "fused", "split_region", "aten"
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Choice:
         return f"measured: {first} {us:.4g} us" + (f", {named}" if named else "") + rest
 
 
-Candidate = tuple[Choice, Callable[[], "Step | None"]]  # None where it cannot be made
+Candidate = tuple[Choice, Callable[[], "TimedCall | None"]]  # None where it cannot be made
 
 
 @dataclass(frozen=True)
-class Workshop:
+class TuningCallbacks:
     """How to make a program of regions as chosen; a region's other schedules, the best predicted
     first; and microseconds predicted for a region by itself, infinite where it is no kernel."""
 
@@ -76,8 +76,8 @@ class Workshop:
     predicted: Callable[[Partition, Region], float]
 
 
-def tune(
-    part: Partition, workshop: Workshop, key: Sequence[str], store: Store
+def autotune(
+    part: Partition, workshop: TuningCallbacks, key: Sequence[str], store: Store
 ) -> dict[Region, Choice]:
     """A choice for every kernel of known sizes on the CPU, measured now or before."""
     ours = [r for r in part.regions if not r.library and device_of(r.ops) == "cpu"]
@@ -85,7 +85,7 @@ def tune(
     found: dict[Region, Choice] = {}
     with progress_bar(len(regions), "tofuse measures candidates") as advance, real_tensors():
         for region in regions:
-            alone = by_itself(region, part)
+            alone = isolate_region(region, part)
             text = re.sub(r" *# at .*", "", show_graph(alone.graph))
             text = text.replace(alone.graph.name, "region", 1)
             found[region] = choose(list(_candidates(alone, workshop)), (*key, text), store)
@@ -93,14 +93,14 @@ def tune(
     return found
 
 
-def as_chosen(
+def apply_choices(
     part: Partition, choices: Mapping[Region, Choice]
 ) -> tuple[Partition, dict[Region, Choice]]:
     """The partition with regions split that shall be, and the choices for what is there then."""
     places = {r: c.cut for r, c in choices.items() if c.kind == SPLIT}
     if not places:
         return part, dict(choices)
-    halves = {r: split(r, part.storage, cut) for r, cut in places.items()}
+    halves = {r: split_region(r, part.storage, cut) for r, cut in places.items()}
     regions: list[Region] = []
     found: dict[Region, Choice] = {}
     for r in part.regions:
@@ -111,7 +111,7 @@ def as_chosen(
     return replace(part, regions=tuple(regions)), found
 
 
-def by_itself(region: Region, part: Partition) -> Partition:
+def isolate_region(region: Region, part: Partition) -> Partition:
     """A partition of one region, its inputs lying where they lie in the program: what it reads as
     two views of one tensor is one tensor here too."""
     makers, views = part.graph.producers(), dict[Op, None]()
@@ -124,16 +124,16 @@ def by_itself(region: Region, part: Partition) -> Partition:
     ops = tuple(op for op in part.graph.ops if op in views or op in region.ops)
     graph = region_graph(replace(region, ops=ops), part.storage)
     alone = Region(region.name, graph.ops, region.outputs)
-    return Partition(graph, (alone,), storages(graph), (), halves=part.halves)
+    return Partition(graph, (alone,), memrefs_of(graph), (), rounded=part.rounded)
 
 
-def _candidates(part: Partition, workshop: Workshop) -> Iterator[Candidate]:
+def _candidates(part: Partition, workshop: TuningCallbacks) -> Iterator[Candidate]:
     """The kernel as it is first."""
     (region,) = part.regions
     inputs = sample_tensors(part.graph.inputs, {})
 
     def made(choice: Choice) -> Candidate:
-        def make() -> Step | None:
+        def make() -> TimedCall | None:
             try:
                 run = workshop.make(part, {region: choice})
             except TofuseError:
@@ -151,12 +151,12 @@ def _candidates(part: Partition, workshop: Workshop) -> Iterator[Candidate]:
     yield made(Choice(ATEN))
 
 
-def _best_cut(part: Partition, region: Region, workshop: Workshop) -> int:
+def _best_cut(part: Partition, region: Region, workshop: TuningCallbacks) -> int:
     """The cut whose two kernels are predicted to be fastest; 0 where there is none."""
-    places = cuts(region)
+    places = cut_positions(region)
     best, found = float("inf"), 0
     for cut in places[:: max(1, len(places) // CUTS)]:
-        halves = split(region, part.storage, cut)
+        halves = split_region(region, part.storage, cut)
         if halves is None:
             continue
         us = sum(workshop.predicted(part, half) for half in halves)
@@ -182,14 +182,14 @@ def choose(candidates: Sequence[Candidate], key: Sequence[str], store: Store) ->
     kept = _parse(store.get(KIND, key), names)
     if kept is not None:
         return kept
-    running: list[tuple[Choice, Step]] = []
+    running: list[tuple[Choice, TimedCall]] = []
     for choice, make in candidates:
         step = make()
         if step is not None and _runs(step):
             running.append((choice, step))
     if not running or running[0][0] is not candidates[0][0]:
         return candidates[0][0]
-    times = race_us([step for _, step in running], TURN_S)
+    times = interleaved_us([step for _, step in running], TURN_S)
     measured = tuple((c.name, us) for (c, _), us in zip(running, times, strict=True))
     best = min(range(len(times)), key=times.__getitem__)
     if times[best] > (1 - GAIN) * times[0]:
@@ -211,7 +211,7 @@ def progress_bar(total: int, what: str) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def _runs(step: Step) -> bool:
+def _runs(step: TimedCall) -> bool:
     """Whether a candidate runs at all; one that does not is no candidate."""
     try:
         step()

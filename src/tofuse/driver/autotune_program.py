@@ -11,12 +11,12 @@ from torch.utils._pytree import tree_leaves
 from tofuse.cache.store import Store
 from tofuse.driver.autotune import ATEN, Choice, choose
 from tofuse.runtime.cuda import synchronize
-from tofuse.runtime.timing import Step, real_tensors
+from tofuse.runtime.timing import TimedCall, real_tensors
 
 Call = Callable[..., object]
 
 
-class Contest:
+class ProgramAutotuner:
     """Calls whoever won; until the first call nobody has."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Contest:
         return self.eager.forward
 
 
-def _step(call: Call, args: Sequence[object], grad: bool) -> Step:
+def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:
     """A call on copies, and gradients of what it gives for those that require any."""
     copies = {id(a): _copy(a) for a in args if isinstance(a, torch.Tensor)}
     given = [copies.get(id(a), a) for a in args]

@@ -8,14 +8,14 @@ from dataclasses import replace
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config, Option, make_config
 from tofuse.cost.host import host
-from tofuse.cost.library import FRESH
+from tofuse.cost.library import MMAP_THRESHOLD
 from tofuse.cost.machine import Machine
-from tofuse.cost.machine_source import assumed_machine, keep_machine
+from tofuse.cost.machine_source import assumed_machine, store_machine
 from tofuse.driver.pipeline import compile_text
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.sample_inputs import sample_tensors
-from tofuse.runtime.timing import fastest_us, threads_set
+from tofuse.runtime.timing import fastest_us, torch_threads
 
 ROWS, LENGTH = 256, 2048  # of kernels that stay in the nearest cache: one row of 8 KB, read again
 POINTS = ROWS * LENGTH
@@ -35,7 +35,7 @@ def calibrate(**options: Option) -> Machine:
     it. Options as of `tofuse.compile`, of which `cache_dir` matters.
     """
     machine = measure()
-    keep_machine(machine, host_target(thread_count()), make_config(options))
+    store_machine(machine, host_target(thread_count()), make_config(options))
     return machine
 
 
@@ -44,7 +44,7 @@ def measure() -> Machine:
     target = host_target(thread_count())
     base = replace(assumed_machine(target, Config()), name=host().name)
     threads = target.threads
-    with threads_set(1):
+    with torch_threads(1):
         base = _calls(base)
         base = replace(base, ns=_arithmetic(base))
         base = _rows(base)
@@ -171,7 +171,7 @@ def _memory(base: Machine, threads: int) -> Machine:
 
 def _fresh_rate(base: Machine) -> float:
     """Bytes a nanosecond of results that PyTorch allocates itself, beyond writing them."""
-    nbytes = 2 * FRESH
+    nbytes = 2 * MMAP_THRESHOLD
     took = _time(_call("aten.clone.default", "$0", str(nbytes // 4)), SHARED_BUDGET_S)
     moving = 2 * nbytes / base.core_rate / 1e3
     return nbytes / max(1.0, took - base.call_us - moving) / 1e3
@@ -180,7 +180,7 @@ def _fresh_rate(base: Machine) -> float:
 def _threads(base: Machine) -> Machine:
     """What waking the threads costs: a kernel's time beyond its share of the work."""
     text = _row_sum(*_PROBES["exp"])
-    with threads_set(1):
+    with torch_threads(1):
         alone = _time(text) - base.launch_us
     together = _time(text, SHARED_BUDGET_S) - base.launch_us
     return replace(base, parallel_us=min(50.0, max(0.3, together - alone / base.threads)))

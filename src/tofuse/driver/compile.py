@@ -14,22 +14,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tofuse.backends.aten.run_ops import graph_runner
 from tofuse.backends.llvm.load import host_target
-from tofuse.cache.programs import Programs, programs_of
+from tofuse.cache.programs import ProgramCache, program_cache
 from tofuse.capture.dynamo.backend import CompileGraph, aot_backend
-from tofuse.capture.dynamo.code_objects import own_frame
-from tofuse.capture.dynamo.hook_guards import Filter, without_hook_guards
+from tofuse.capture.dynamo.code_objects import with_unique_code
+from tofuse.capture.dynamo.hook_guards import GuardFilter, without_hook_guards
 from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
 from tofuse.cost.machine_source import check_machine, store_of
-from tofuse.driver.autotune_program import Contest
+from tofuse.driver.autotune_program import ProgramAutotuner
 from tofuse.driver.fallback import Fallback
-from tofuse.driver.pipeline import (
-    Keep,
-    claims_of,
-    compile_graph,
-    compile_laid,
-    unheard,
-)
+from tofuse.driver.operator_claims import claims_of
+from tofuse.driver.pipeline import compile_for_strides, compile_graph
+from tofuse.driver.report_sink import ReportSink, discard_report
 from tofuse.driver.wrap_module import share_state, wrap_distributed
 from tofuse.errors import OptionError, UnsupportedError
 from tofuse.executors import executors_of
@@ -37,7 +33,7 @@ from tofuse.report.model import GraphReport, Report
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
-from tofuse.torch_internals.graph_break_prediction import foreseeing
+from tofuse.torch_internals.graph_break_prediction import predict_graph_breaks
 from tofuse.torch_internals.torch_types import Backend
 
 P = ParamSpec("P")
@@ -46,7 +42,7 @@ M = TypeVar("M", bound=torch.nn.Module)
 OLDEST, NEWEST = (2, 11), (2, 13)
 
 
-def compile_target(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
+def compile_target(target, config: Config, keep: ReportSink):  # type: ignore[no-untyped-def]
     check_torch()
     check_options(config)  # now, not at the first call
     check_callable(target)
@@ -58,13 +54,13 @@ def compile_target(target, config: Config, keep: Keep):  # type: ignore[no-untyp
     if config.capture == "trace":
         return _trace(target, config, keep)
     if not isinstance(target, torch.nn.Module):
-        target = own_frame(target) if inspect.ismethod(target) else target
-        return _jit(target, dynamo_backend_for(config, keep), config)
+        target = with_unique_code(target) if inspect.ismethod(target) else target
+        return _jit(target, backend_for(config, keep), config)
     call = target._call_impl
     return share_state(
         target,
         without_hook_guards(
-            lambda f: _jit(own_frame(call), dynamo_backend_for(config, keep), config, f)
+            lambda f: _jit(with_unique_code(call), backend_for(config, keep), config, f)
         ),
     )
 
@@ -72,11 +68,11 @@ def compile_target(target, config: Config, keep: Keep):  # type: ignore[no-untyp
 def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[P, R], Report]:
     """The function compiled anew, and the report that fills as its graphs are compiled."""
     report = Report()
-    whole = target if isinstance(target, torch.nn.Module) else own_frame(target)
+    whole = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
     return compile_target(whole, config, report.graphs.append), report
 
 
-def _trace(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
+def _trace(target, config: Config, keep: ReportSink):  # type: ignore[no-untyped-def]
     compile_aten, claims = _aten_compiler(config, keep), claims_of(config)
     if isinstance(target, torch.nn.Module):
         traced = Traced(target._call_impl, compile_aten, target, config.memory_budget, claims)
@@ -86,12 +82,15 @@ def _trace(target, config: Config, keep: Keep):  # type: ignore[no-untyped-def]
 
 
 def _jit(
-    function: Callable[..., object], backend: Backend, config: Config, guards: Filter | None = None
+    function: Callable[..., object],
+    backend: Backend,
+    config: Config,
+    guards: GuardFilter | None = None,
 ) -> Callable[..., R]:
     torch._dynamo.config.skip_nnmodule_hook_guards = False  # hooks may come and go: `hooks.py`
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
-        backend=foreseeing(backend),
+        backend=predict_graph_breaks(backend),
         dynamic=config.dynamic,
         fullgraph=config.fullgraph,
         options={"guard_filter_fn": guards} if guards else None,
@@ -108,18 +107,18 @@ def _recompile_limit() -> dict[str, int]:
     return {}
 
 
-def dynamo_backend_for(config: Config, keep: Keep) -> Backend:
+def backend_for(config: Config, keep: ReportSink) -> Backend:
     left = Fallback(config, keep)
-    programs = programs_of(config, compile_laid) if keep is unheard else None
+    programs = program_cache(config, compile_for_strides) if keep is discard_report else None
     backend = aot_backend(
         _aten_compiler(config, keep, programs),
         programs=programs,
-        own_random="llvm" in config.executors,
+        decompose_random="llvm" in config.executors,
         claims=claims_of(config),
         memory_budget=config.memory_budget,
-        refused=left.refused,
-        failed=left.failed,
-        specialize=config.specialize and keep is unheard,
+        on_fallback=left.refused,
+        on_failure=left.failed,
+        specialize=config.specialize and keep is discard_report,
     )
     if config.tune != "measure":
         return backend
@@ -127,14 +126,16 @@ def dynamo_backend_for(config: Config, keep: Keep) -> Backend:
     def measured(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
         """The faster of what we compiled and PyTorch itself, decided at the first call."""
         key = (repr(host_target(thread_count())), torch.__version__, *config.executors)
-        contest = Contest(backend(gm, example_inputs), gm, key, store_of(config))
+        contest = ProgramAutotuner(backend(gm, example_inputs), gm, key, store_of(config))
         contest.lost = lambda choice: left.refused(f"compiled it is slower; {choice.why}")
         return contest
 
     return measured
 
 
-def _aten_compiler(config: Config, keep: Keep, programs: Programs | None = None) -> CompileGraph:
+def _aten_compiler(
+    config: Config, keep: ReportSink, programs: ProgramCache | None = None
+) -> CompileGraph:
     """A compiler of ATen graphs that leaves to PyTorch what it fails on."""
     left = Fallback(config, keep)
     fuel = config.fuel

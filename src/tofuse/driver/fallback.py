@@ -6,9 +6,7 @@ import warnings
 from dataclasses import dataclass
 
 from tofuse.config import Config
-from tofuse.driver.pipeline import (
-    Keep,
-)
+from tofuse.driver.report_sink import ReportSink
 from tofuse.report.model import GraphReport
 
 
@@ -17,7 +15,7 @@ class Fallback:
     """Says that a program is left to PyTorch, and why; under `strict` that is an error."""
 
     config: Config
-    keep: Keep
+    keep: ReportSink
 
     def refused(self, reason: str) -> None:
         note = f"PyTorch runs the whole program: {reason}"

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from tofuse.capture.aot.double_backward import leaves
-from tofuse.report.model import Calls
+from tofuse.capture.aot.double_backward import reachable_leaves
+from tofuse.report.model import CallTimes
 from tofuse.runtime.clock import now
 
 
@@ -17,12 +17,12 @@ def time_calls(
     ours: Callable[..., object],
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
-) -> Calls:
+) -> CallTimes:
     """Both in turn, so that what disturbs the machine disturbs them alike."""
     rounds = [
         (*timed_call(eager, args, kwargs), *timed_call(ours, args, kwargs)) for _ in range(ROUNDS)
     ]
-    return Calls(ROUNDS, *(statistics.median(times) for times in zip(*rounds, strict=True)))
+    return CallTimes(ROUNDS, *(statistics.median(times) for times in zip(*rounds, strict=True)))
 
 
 def timed_call(
@@ -32,7 +32,7 @@ def timed_call(
     begin = now()
     outputs = [t for t in _tensors(function(*args, **kwargs)) if t.grad_fn is not None]
     forward = now() - begin
-    wanted = leaves([t.grad_fn for t in outputs])
+    wanted = reachable_leaves([t.grad_fn for t in outputs])
     if not wanted:
         return forward / 1e3, 0.0
     ones = [torch.ones_like(t) for t in outputs]

@@ -1,1 +1,1 @@
-"""Direct ways in, beside torch programs."""
+"""Frontends other than torch programs: nvFuser's FusionDefinition."""

@@ -1,4 +1,4 @@
-"""The user's line that a call into the package came from."""
+"""Find the user's line from which the package was called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGE = str(PACKAGE)
 
 
 def user_line() -> Loc | None:
-    """The innermost frame outside the package."""
+    """Return the location of the innermost frame outside the package."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -1,4 +1,4 @@
-"""The element types that nvFuser's users name, and how they promote."""
+"""nvFuser's element types, and type promotion."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from enum import Enum
 
 import torch
 
-from tofuse.capture.fx.dtypes import dtype_of
+from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.errors import DefinitionError
 from tofuse.ir.types import DType
 
 
 class DataType(Enum):
-    """An element type of a FusionDefinition; Null stands for "as the operands say"."""
+    """An element type of a FusionDefinition; Null means the type promoted from the operands."""
 
     Double = "Double"
     Float = "Float"
@@ -38,15 +38,15 @@ class DataType(Enum):
 
     @property
     def torch(self) -> torch.dtype:
-        """PyTorch's name of it."""
+        """The torch dtype."""
         if self is DataType.Null:
-            raise DefinitionError("DataType.Null is no element type")
+            raise DefinitionError("DataType.Null is not an element type")
         return TO_TORCH[self]
 
     @property
     def ir(self) -> DType:
-        """The graph's name of it; OTHER for what only PyTorch's operators handle."""
-        return dtype_of(self.torch)
+        """The IR's dtype; OTHER for types that only PyTorch operators handle."""
+        return from_torch_dtype(self.torch)
 
     @property
     def is_complex(self) -> bool:
@@ -62,24 +62,24 @@ class DataType(Enum):
 
     @property
     def category(self) -> int:
-        """Bool, integer, float, complex: 0 to 3."""
+        """0 for bool, 1 for integers, 2 for floats, 3 for complex."""
         if self is DataType.Bool:
             return 0
         return 1 if self.is_int else 3 if self.is_complex else 2
 
 
 def datatype(dtype: DataType | torch.dtype) -> DataType:
-    """A DataType from itself or from a torch dtype; DefinitionError where there is none."""
+    """Convert a torch dtype to a DataType; DefinitionError if there is none."""
     if isinstance(dtype, DataType):
         return dtype
-    found = FROM_TORCH.get(dtype)
-    if found is None:
-        raise DefinitionError(f"{dtype!r} is no DataType")
-    return found
+    converted = FROM_TORCH.get(dtype)
+    if converted is None:
+        raise DefinitionError(f"{dtype!r} has no DataType")
+    return converted
 
 
 def number_type(value: bool | int | float | complex) -> DataType:
-    """The type of a Python number."""
+    """Return the type of a Python number."""
     if isinstance(value, bool):
         return DataType.Bool
     if isinstance(value, int):
@@ -88,30 +88,30 @@ def number_type(value: bool | int | float | complex) -> DataType:
 
 
 @dataclass(frozen=True)
-class Typed:
-    """What promotion looks at: a type, and 2 for a tensor, 1 for a 0-d tensor, 0 for a scalar."""
+class PromotionOperand:
+    """An operand's type and priority: 2 for a tensor, 1 for a 0-d tensor, 0 for a scalar."""
 
     dtype: DataType
-    weight: int
+    priority: int
 
 
-def promote(operands: Sequence[Typed], *, to_float: bool = False) -> DataType:
-    """The type that an op computes and returns.
+def promote(operands: Sequence[PromotionOperand], *, to_float: bool = False) -> DataType:
+    """Return the type that an op computes in and returns.
 
-    As in torch: a 0-d tensor counts only if its category is above that of the tensors, a scalar
-    only above both. Then, as in nvFuser, Half and BFloat16 (and the 8-bit floats) become Float,
-    and with `to_float` integers and bools do too.
+    As in torch, a 0-d tensor counts only if its category is higher than the tensors', and a scalar
+    only if its category is higher than both. Then, as in nvFuser, Half, BFloat16 and the 8-bit
+    floats become Float, and with `to_float` integers and bools do too.
     """
     result = DataType.Bool
-    top = -1
-    for weight in (2, 1, 0):
+    highest = -1
+    for priority in (2, 1, 0):
         for operand in operands:
-            if operand.weight != weight or operand.dtype.category <= top:
+            if operand.priority != priority or operand.dtype.category <= highest:
                 continue
-            same = [o.dtype for o in operands if o.weight == weight]
-            joined = _join([d for d in same if d.category > top])
-            result = _weaken(joined, result, weight, top)
-            top = result.category
+            same = [o.dtype for o in operands if o.priority == priority]
+            common = _common_type([d for d in same if d.category > highest])
+            result = _scalar_type(common, result, priority, highest)
+            highest = result.category
             break
     if to_float and not (result.is_float or result.is_complex):
         return DataType.Float
@@ -120,25 +120,25 @@ def promote(operands: Sequence[Typed], *, to_float: bool = False) -> DataType:
     return result
 
 
-def _weaken(joined: DataType, held: DataType, weight: int, top: int) -> DataType:
-    """A scalar beside tensors brings its category, not its width."""
-    if weight or top < 0:
-        return joined
-    if joined is DataType.ComplexDouble and held is not DataType.Double:
+def _scalar_type(common: DataType, tensor_type: DataType, priority: int, highest: int) -> DataType:
+    """Return the type that scalars contribute: next to tensors, their category but not width."""
+    if priority or highest < 0:
+        return common
+    if common is DataType.ComplexDouble and tensor_type is not DataType.Double:
         return DataType.ComplexFloat
-    return DataType.Float if joined is DataType.Double else joined
+    return DataType.Float if common is DataType.Double else common
 
 
-def _join(dtypes: Sequence[DataType]) -> DataType:
-    joined = dtypes[0]
+def _common_type(dtypes: Sequence[DataType]) -> DataType:
+    common = dtypes[0]
     for d in dtypes[1:]:
-        if d is joined:
+        if d is common:
             continue
-        if joined in NARROW and d in NARROW:
-            joined = DataType.Float
+        if common in NARROW and d in NARROW:
+            common = DataType.Float
         else:
-            joined = datatype(torch.promote_types(joined.torch, d.torch))
-    return joined
+            common = datatype(torch.promote_types(common.torch, d.torch))
+    return common
 
 
 NARROW = frozenset(

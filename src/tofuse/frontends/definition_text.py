@@ -1,4 +1,4 @@
-"""A definition as Python text that defines it again, and as a script that runs it."""
+"""Print a definition as Python text, and as a script that runs it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 
 from tofuse.frontends.inputs import Input
-from tofuse.frontends.program import (
+from tofuse.frontends.statements import (
     AddOutput,
     Argument,
-    Call,
     DefineScalar,
     DefineTensor,
     DefineVector,
+    OpCall,
     Ref,
     Statement,
     parameters,
@@ -24,13 +24,13 @@ INDENT = "    "
 
 
 def show_definition(statements: Sequence[Statement]) -> str:
-    """`def nvfuser_fusion(fd : FusionDefinition) -> None :` and its body."""
+    """Return the text of `def nvfuser_fusion(fd : FusionDefinition) -> None :`."""
     lines = [INDENT + show_statement(s) for s in statements] or [INDENT + "pass"]
     return "\n".join(["def nvfuser_fusion(fd : FusionDefinition) -> None :", *lines])
 
 
 def show_statement(s: Statement) -> str:
-    """One line of the body."""
+    """Return a statement as one line of the body."""
     match s:
         case DefineTensor():
             more = f", stride_order={list(s.stride_order)}" if s.stride_order else ""
@@ -44,7 +44,7 @@ def show_statement(s: Statement) -> str:
         case DefineVector():
             entries = s.size if s.entries is None else show_argument(s.entries)
             return f"{s.result} = fd.define_vector({entries})"
-        case Call():
+        case OpCall():
             return _call(s)
         case AddOutput():
             alias = f", {s.alias}" if s.alias is not None else ""
@@ -52,7 +52,7 @@ def show_statement(s: Statement) -> str:
             return f"fd.add_output({s.source}{alias}{order})"
 
 
-def _call(s: Call) -> str:
+def _call(s: OpCall) -> str:
     known = parameters(s.name).parameters
     parts: list[str] = []
     for name, value in s.arguments:
@@ -67,7 +67,7 @@ def _call(s: Call) -> str:
 
 
 def show_argument(value: Argument) -> str:
-    """Python text of an argument."""
+    """Return an argument as Python text."""
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(show_argument, value)) + "]"
     if isinstance(value, float) and not math.isfinite(value):
@@ -77,8 +77,8 @@ def show_argument(value: Argument) -> str:
     return repr(value)
 
 
-def script(definition: str, inputs: Sequence[Input] | None) -> str:
-    """A file that defines the fusion and runs it, on new inputs like these."""
+def definition_script(definition: str, inputs: Sequence[Input] | None) -> str:
+    """Return a script that defines the fusion and runs it on new inputs like these."""
     lines = [
         "import torch",
         "",
@@ -99,7 +99,7 @@ def script(definition: str, inputs: Sequence[Input] | None) -> str:
 
 
 def show_input(x: Input) -> str:
-    """Text that makes an input of the same shape, strides, type and device."""
+    """Return text that makes an input of the same shape, strides, dtype and device."""
     if not isinstance(x, torch.Tensor):
         return show_argument(x)
     extents = [(n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)]

@@ -1,4 +1,4 @@
-"""Running a definition: compile once for each kind of inputs, check sizes, write aliases."""
+"""Run a definition: compile a variant per input layout, check sizes, write aliased outputs."""
 
 from __future__ import annotations
 
@@ -9,56 +9,63 @@ from typing import Union, cast
 import torch
 from torch._C._dynamo.guards import TensorGuards
 
-from tofuse.capture.fx.devices import DEVICES
+from tofuse.capture.fx.devices import SUPPORTED_DEVICES
 from tofuse.capture.fx.sizes import Source
-from tofuse.capture.lower.convert import Captured
+from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.config import Config
 from tofuse.driver.pipeline import compile_captured
 from tofuse.errors import DefinitionError, UnsupportedError
-from tofuse.frontends.input_layouts import Layout, layout_of
-from tofuse.frontends.inputs import Flat, Input, Spec, flatten, specs
+from tofuse.frontends.input_layouts import StridePattern, stride_pattern
+from tofuse.frontends.inputs import Input, InputSpec, PlanArgument, flatten_inputs, input_specs
 from tofuse.frontends.lowering import Item, Lowering, Node
-from tofuse.frontends.program import AddOutput, Call, DefineTensor, Environment, Statement, lower
+from tofuse.frontends.statements import (
+    AddOutput,
+    DefineTensor,
+    Environment,
+    OpCall,
+    Statement,
+    lower_statement,
+)
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
 from tofuse.report.model import GraphReport
 from tofuse.runtime.execute import CompiledPlan
 
 Output = Union[torch.Tensor, int, list[int]]  # noqa: UP007
-Key = tuple[object, ...]
-DENSE = 64  # what a size counts as where a definition is compiled before it ever ran
+VariantKey = tuple[object, ...]
+DEFAULT_SIZE = 64  # for symbolic sizes if a definition is compiled before its first run
 
 
 @dataclass(frozen=True)
-class Equal:
-    """Dimension `dim` of argument `place` must be `size`."""
+class SizeCheck:
+    """Dimension `dim` of argument `argument` must be `size`."""
 
-    place: int
+    argument: int
     dim: int
     size: Dim
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A definition compiled for one kind of inputs: how they lie, and any sizes it fixed."""
+    """A definition compiled for one device, one layout of the inputs, and some static sizes."""
 
     run: CompiledPlan
-    captured: Captured
-    checks: tuple[Equal, ...]
-    reads: tuple[tuple[str, Source], ...]  # the symbols that checks need
-    low: Lowering
+    captured: CapturedGraph
+    checks: tuple[SizeCheck, ...]
+    symbol_sources: tuple[tuple[str, Source], ...]  # of the symbols in the checks
+    lowering: Lowering
     report: GraphReport
 
 
 @dataclass(frozen=True)
-class Recent:
-    """The last call, if it had tensors alone: one like it needs no check but this."""
+class LastCallGuard:
+    """A fast path: a call like the last one, with tensors only, needs no other check."""
 
     guard: TensorGuards
     count: int
     variant: Variant
 
-    def fits(self, inputs: Sequence[Input]) -> bool:
+    def matches(self, inputs: Sequence[Input]) -> bool:
         """Whether dtypes, devices, sizes and strides are those of the last call."""
         if len(inputs) != self.count:
             return False
@@ -68,174 +75,179 @@ class Recent:
             return False
 
 
-def recent(variant: Variant, flat: Sequence[Flat], wanted: Sequence[Spec]) -> Recent | None:
-    """A guard on this call; None where arguments are not distinct tensors."""
+def guard_last_call(
+    variant: Variant, flat: Sequence[PlanArgument], specs: Sequence[InputSpec]
+) -> LastCallGuard | None:
+    """Return a guard on this call; None unless all arguments are distinct tensors."""
     tensors = [x for x in flat if isinstance(x, torch.Tensor)]
     if not tensors or len({*map(id, tensors)}) != len(flat):
         return None
-    if not all(isinstance(spec, DefineTensor) for spec in wanted):
+    if not all(isinstance(spec, DefineTensor) for spec in specs):
         return None
     guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    return Recent(guard, len(tensors), variant)
+    return LastCallGuard(guard, len(tensors), variant)
 
 
 @dataclass
-class Executor:
+class DefinitionExecutor:
     """All variants of one definition."""
 
     name: str
     statements: Sequence[Statement]
     config: Config
-    pinned: dict[str, Source] = field(default_factory=dict)
-    variants: dict[Key, Variant] = field(default_factory=dict)
-    last: Variant | None = None
-    recent: Recent | None = None
+    specialized: dict[str, Source] = field(default_factory=dict)
+    variants: dict[VariantKey, Variant] = field(default_factory=dict)
+    last_variant: Variant | None = None
+    last_call: LastCallGuard | None = None
 
     def __post_init__(self) -> None:
-        if not any(isinstance(s, (Call, DefineTensor)) for s in self.statements):
+        if not any(isinstance(s, (OpCall, DefineTensor)) for s in self.statements):
             raise NotImplementedError("Fusion is empty!")
         if not any(isinstance(s, AddOutput) for s in self.statements):
             raise DefinitionError(
-                f"{self.name} has no output; name one with fd.add_output inside its `with`"
+                f"{self.name} has no output; call fd.add_output inside its `with` block"
             )
-        self.specs = specs(self.statements)
+        self.specs = input_specs(self.statements)
 
     def __call__(self, inputs: Sequence[Input], device: str | None = None) -> list[Output]:
-        if self.recent is not None and self.recent.fits(inputs):
-            variant = self.last = self.recent.variant
-            flat = cast(list[Flat], list(inputs))
+        if self.last_call is not None and self.last_call.matches(inputs):
+            variant = self.last_variant = self.last_call.variant
+            flat = cast(list[PlanArgument], list(inputs))
         else:
             flat = self.flatten(inputs)
-            variant = self.last = self.variant(flat, device)
-            self.recent = recent(variant, flat, self.specs)
+            variant = self.last_variant = self.variant(flat, device)
+            self.last_call = guard_last_call(variant, flat, self.specs)
         with torch.no_grad():
-            return self.returned(variant, flat, variant.run(list(flat)))
+            return self.collect_outputs(variant, flat, variant.run(list(flat)))
 
-    def flatten(self, inputs: Sequence[Input]) -> list[Flat]:
-        """The arguments of the plan; DefinitionError where one is not as defined."""
-        return flatten(self.name, self.specs, inputs)
+    def flatten(self, inputs: Sequence[Input]) -> list[PlanArgument]:
+        """Return the arguments of the plan; DefinitionError if an input is not as declared."""
+        return flatten_inputs(self.name, self.specs, inputs)
 
-    def returned(
-        self, variant: Variant, flat: Sequence[Flat], results: Sequence[object]
+    def collect_outputs(
+        self, variant: Variant, flat: Sequence[PlanArgument], results: Sequence[object]
     ) -> list[Output]:
-        """Flat results as outputs, after writing those that belong into inputs."""
-        found: list[Output] = []
-        rest = iter(results)
-        for item, target in variant.low.outputs:
+        """Write aliased outputs into their inputs, and return the other outputs."""
+        outputs: list[Output] = []
+        remaining = iter(results)
+        for item, target in variant.lowering.outputs:
             if isinstance(item, tuple):
-                found.append([next(rest) for _ in item])  # type: ignore[misc]  # sizes
+                outputs.append([next(remaining) for _ in item])  # type: ignore[misc]  # sizes
                 continue
-            result = next(rest)
+            result = next(remaining)
             if target is None:
-                found.append(result)  # type: ignore[arg-type]  # what the plan returns
+                outputs.append(result)  # type: ignore[arg-type]  # what the plan returns
                 continue
             buffer = flat[target]
             assert isinstance(buffer, torch.Tensor) and isinstance(result, torch.Tensor)
             buffer.copy_(result)
-        return found
+        return outputs
 
     # -- variants --------------------------------------------------------------------------------
 
-    def variant(self, flat: Sequence[Flat], device: str | None = None) -> Variant:
-        """The compiled program for such inputs; DefinitionError where sizes do not fit."""
+    def variant(self, flat: Sequence[PlanArgument], device: str | None = None) -> Variant:
+        """Return the variant for these inputs; DefinitionError if their sizes do not match."""
         key = self._key(flat, device)
-        found = self.variants.get(key)
-        if found is None:
-            found = self._compile(flat, key)
-            self.variants[self._key(flat, device)] = found  # there may be more sizes in it now
-        if found.checks or found.low.positive:
-            self._check(found, flat)
-        return found
+        variant = self.variants.get(key)
+        if variant is None:
+            variant = self._compile(flat, key)
+            # compilation may have made more sizes static, which are part of the key
+            self.variants[self._key(flat, device)] = variant
+        if variant.checks or variant.lowering.nonzero_sizes:
+            self._check(variant, flat)
+        return variant
 
-    def _check(self, variant: Variant, flat: Sequence[Flat]) -> None:
-        """DefinitionError where sizes are not what the program needs."""
-        env = {name: read(flat, source) for name, source in variant.reads}
+    def _check(self, variant: Variant, flat: Sequence[PlanArgument]) -> None:
+        """Raise DefinitionError if the sizes are not those that the program needs."""
+        env = {name: symbol_value(flat, source) for name, source in variant.symbol_sources}
         for check in variant.checks:
-            tensor = flat[check.place]
+            tensor = flat[check.argument]
             assert isinstance(tensor, torch.Tensor)
-            wanted = evaluate(check.size, env)
-            if tensor.shape[check.dim] != wanted:
-                raise DefinitionError(self._mismatch(variant.low, check, tensor, wanted))
-        for count, message in variant.low.positive:
+            expected = evaluate(check.size, env)
+            if tensor.shape[check.dim] != expected:
+                raise DefinitionError(self._mismatch(variant.lowering, check, tensor, expected))
+        for count, message in variant.lowering.nonzero_sizes:
             if evaluate(count, env) == 0:
                 raise DefinitionError(message)
 
-    def dense(self) -> Variant:
-        """What is compiled for row-major inputs of sizes that nobody knows yet."""
-        flat: list[Flat] = []
+    def variant_for_default_sizes(self) -> Variant:
+        """Return the variant for row-major inputs of DEFAULT_SIZE, before any call."""
+        flat: list[PlanArgument] = []
         low = self.lower({}, (), "cpu")
         for item in low.arguments:
             if isinstance(item, Node):
-                sizes = [DENSE if isinstance(e, SymDim) else e for e in item.shape]
+                sizes = [DEFAULT_SIZE if isinstance(e, SymDim) else e for e in item.shape]
                 flat.append(torch.empty(sizes, dtype=item.dtype.torch))
             else:
-                flat.append(DENSE)
+                flat.append(DEFAULT_SIZE)
         return self.variant(flat)
 
-    def lower(self, sizes: Mapping[str, int], layouts: Layouts, device: str) -> Lowering:
-        """The definition as a graph, with some sizes fixed."""
+    def lower(self, sizes: Mapping[str, int], layouts: StridePatterns, device: str) -> Lowering:
+        """Lower the definition to a graph, with the given static sizes."""
         low, env = Lowering(sizes, layouts, device), Environment()
         for statement in self.statements:
-            lower(low, statement, env)
+            lower_statement(low, statement, env)
         return low
 
-    def _key(self, flat: Sequence[Flat], device: str | None) -> Key:
-        """What decides on the variant: device, layouts, fixed sizes."""
+    def _key(self, flat: Sequence[PlanArgument], device: str | None) -> VariantKey:
+        """Return the key of a variant: devices, layouts, static sizes."""
         parts: list[object] = [device]
         for x in flat:
             if not isinstance(x, torch.Tensor):
                 continue
-            parts += (x.device, layout_of(x))
-        parts.append(tuple(read(flat, source) for source in self.pinned.values()))
+            parts += (x.device, stride_pattern(x))
+        parts.append(tuple(symbol_value(flat, source) for source in self.specialized.values()))
         return tuple(parts)
 
-    def _compile(self, flat: Sequence[Flat], key: Key) -> Variant:
-        layouts = tuple(layout_of(x) if isinstance(x, torch.Tensor) else None for x in flat)
+    def _compile(self, flat: Sequence[PlanArgument], key: VariantKey) -> Variant:
+        layouts = tuple(stride_pattern(x) if isinstance(x, torch.Tensor) else None for x in flat)
         devices = [str(x.device) for x in flat if isinstance(x, torch.Tensor)]
-        given = str(key[0] or next(iter(devices), "cpu"))
-        device = next((d for d in devices if d != "cpu"), given)  # numbers are the CPU's
-        if torch.device(device).type not in DEVICES:
-            raise UnsupportedError(f"{self.name}: there are no kernels for {device} yet")
+        default = str(key[0] or next(iter(devices), "cpu"))
+        device = next((d for d in devices if d != "cpu"), default)  # 0-d inputs may be on the CPU
+        if torch.device(device).type not in SUPPORTED_DEVICES:
+            raise UnsupportedError(f"{self.name}: tofuse generates no kernels for {device}")
         low = self.lower({}, layouts, device)
         while True:
-            self.pinned |= {s: low.symbols[s] for s in low.pinned}
-            fixed = {s: read(flat, source) for s, source in self.pinned.items()}
+            self.specialized |= {s: low.symbols[s] for s in low.specialized}
+            fixed = {s: symbol_value(flat, source) for s, source in self.specialized.items()}
             low = self.lower(fixed, layouts, device)
-            if set(low.pinned) <= set(fixed):
+            if set(low.specialized) <= set(fixed):
                 return self._build(low, fixed)
 
     def _build(self, low: Lowering, fixed: Mapping[str, int]) -> Variant:
-        captured = capture(low, self.name)
+        captured = captured_graph(low, self.name)
         reports: list[GraphReport] = []
         run = compile_captured(captured, self.name, self.config, reports.append)
-        checks = tuple(_checks(low, fixed))
+        checks = tuple(_size_checks(low, fixed))
         names = dict.fromkeys(
             s
-            for d in (*(c.size for c in checks), *(d for d, _ in low.positive))
+            for d in (*(c.size for c in checks), *(d for d, _ in low.nonzero_sizes))
             for s in symbols_of(d)
         )
-        reads = tuple((s, low.symbols[s]) for s in names)
-        return Variant(run, captured, checks, reads, low, reports[-1])
+        symbol_sources = tuple((s, low.symbols[s]) for s in names)
+        return Variant(run, captured, checks, symbol_sources, low, reports[-1])
 
-    def _mismatch(self, low: Lowering, check: Equal, tensor: torch.Tensor, wanted: int) -> str:
-        """Which op needs the size, and where the user wrote it."""
-        own = f"i{check.place}d{check.dim}"
+    def _mismatch(
+        self, low: Lowering, check: SizeCheck, tensor: torch.Tensor, expected: int
+    ) -> str:
+        """Return the message for a wrong size, with the op that needs it and the user's line."""
+        own_symbol = f"i{check.argument}d{check.dim}"
         fact = (
-            f"input {check.place} has {tensor.shape[check.dim]} elements at dimension "
-            f"{check.dim}, where {wanted} are needed"
+            f"input {check.argument} has {tensor.shape[check.dim]} elements at dimension "
+            f"{check.dim}, not {expected}"
         )
-        for guard in low.guards:
-            if {own, *symbols_of(check.size)} & {*symbols_of(guard.a), *symbols_of(guard.b)}:
+        for guard in low.size_guards:
+            if {own_symbol, *symbols_of(check.size)} & {*symbols_of(guard.a), *symbols_of(guard.b)}:
                 op, _, rest = guard.reason.partition(": ")
                 return f"{op}: {fact}; {rest}"
         return f"{self.name}: {fact}"
 
 
-Layouts = Sequence[Union[Layout, None]]  # noqa: UP007
+StridePatterns = Sequence[Union[StridePattern, None]]  # noqa: UP007
 
 
-def capture(low: Lowering, name: str) -> Captured:
-    """The graph of a lowered definition, and how arguments and results map to it."""
+def captured_graph(low: Lowering, name: str) -> CapturedGraph:
+    """Return the graph of a lowered definition, with the mapping of arguments and results."""
     items: list[Item] = []
     for output, _ in low.outputs:
         items += output if isinstance(output, tuple) else [output]
@@ -244,15 +256,15 @@ def capture(low: Lowering, name: str) -> Captured:
     constants = tuple((node.value, tensor) for node, tensor in low.constants)
     inputs = [a for a in arguments if isinstance(a, Value)] + [v for v, _ in constants]
     values = tuple(r if isinstance(r, Value) else None for r in results)
-    graph = Graph(tuple(inputs), tuple(low.build.ops), values, name)
-    return Captured(graph, arguments, results, constants, dict(low.symbols))
+    graph = Graph(tuple(inputs), tuple(low.builder.ops), values, name)
+    return CapturedGraph(graph, arguments, results, constants, dict(low.symbols))
 
 
 def _result(low: Lowering, item: Item) -> Value | Dim:
     if isinstance(item, Node):
         return item.value
     if isinstance(item.value, (int, SymDim)) and item.dtype.is_int:
-        return item.value if isinstance(item.value, int) else low.known(item.value)
+        return item.value if isinstance(item.value, int) else low.resolve_dim(item.value)
     return low.value_of(item, item.dtype)
 
 
@@ -263,22 +275,25 @@ def _argument(item: Item) -> Value | Dim:
     return item.value
 
 
-def _checks(low: Lowering, fixed: Mapping[str, int]) -> list[Equal]:
-    """What sizes the inputs must have, beyond what their own symbols and the key say."""
-    found = []
+def _size_checks(low: Lowering, fixed: Mapping[str, int]) -> list[SizeCheck]:
+    """Return the sizes of inputs that neither their own symbols nor the key determine."""
+    checks = []
     for k, item in enumerate(low.arguments):
         if isinstance(item, Node):
             for d, extent in enumerate(item.shape):
-                own = f"i{k}d{d}"
-                if own in low.symbols and extent not in (symbol(own), fixed.get(own)):
-                    found.append(Equal(k, d, extent))
-    return found
+                own_symbol = f"i{k}d{d}"
+                if own_symbol in low.symbols and extent not in (
+                    symbol(own_symbol),
+                    fixed.get(own_symbol),
+                ):
+                    checks.append(SizeCheck(k, d, extent))
+    return checks
 
 
-def read(flat: Sequence[Flat], source: Source) -> int:
-    """The value of a symbol in a call."""
-    kind, place, dim = source
-    held = flat[place]
-    if isinstance(held, torch.Tensor):
-        return held.shape[dim] if kind == "size" else held.stride(dim)
-    return held
+def symbol_value(flat: Sequence[PlanArgument], source: Source) -> int:
+    """Return the value of a symbol in a call."""
+    kind, position, dim = source
+    argument = flat[position]
+    if isinstance(argument, torch.Tensor):
+        return argument.shape[dim] if kind == "size" else argument.stride(dim)
+    return argument

@@ -1,4 +1,4 @@
-"""FusionDefinition: a program of tensor operations, written down op by op, then run fused."""
+"""FusionDefinition: nvFuser's interface, a program defined op by op and run fused."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ import torch
 
 from tofuse.config import make_config
 from tofuse.errors import DefinitionError
-from tofuse.frontends.definition_text import script, show_definition
-from tofuse.frontends.execute_definition import Executor, Variant
+from tofuse.frontends.definition_text import definition_script, show_definition
+from tofuse.frontends.execute_definition import DefinitionExecutor, Variant
 from tofuse.frontends.inputs import Input
-from tofuse.frontends.inspection import Segment, compare, reference, segments_of
-from tofuse.frontends.recording import Recording
+from tofuse.frontends.inspection import Segment, evaluate_reference, segments_of, verify_outputs
+from tofuse.frontends.recorder import Recorder
 from tofuse.ir.graph.print import show_graph
 from tofuse.report.model import GraphReport
-from tofuse.report.stage_log import Stages
+from tofuse.report.stage_log import StageLog
 
 _numbers = itertools.count()
 
 
-class FusionDefinition(Recording):
-    """A context manager: inside it inputs are defined, ops appended and outputs named.
+class FusionDefinition(Recorder):
+    """A program defined inside a `with` block, by inputs, ops and outputs.
 
-    Sizes of -1 are symbols: one compilation serves all of them. Definitions may also be written
-    as a subclass with a method `definition(self)`.
+    A size of -1 is symbolic: one compilation serves all its values. A subclass may instead define
+    the program in a method `definition(self)`.
     """
 
     def __init__(self, fusion: Fusion | None = None, max_length: int | None = None) -> None:
         super().__init__(f"fusion{next(_numbers)}")
-        self._executor: Executor | None = None
+        self._executor: DefinitionExecutor | None = None
         self._saved: list[Input] | None = None
         if fusion is not None:
             fusion.definition = self
 
     def __enter__(self) -> FusionDefinition:
-        if self.closed or self.open:
-            raise DefinitionError(f"{self.name} is defined already; make another FusionDefinition")
-        self.open = True
+        if self.is_closed or self.is_open:
+            raise DefinitionError(f"{self.name} is defined already; use a new FusionDefinition")
+        self.is_open = True
         return self
 
     def __exit__(
@@ -48,10 +48,10 @@ class FusionDefinition(Recording):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.open, self.closed = False, True
+        self.is_open, self.is_closed = False, True
 
     def definition(self) -> None:
-        """The body, for subclasses."""
+        """Define the program; subclasses override this."""
         raise NotImplementedError("Fusion is empty!")
 
     # -- running ---------------------------------------------------------------------------------
@@ -63,13 +63,13 @@ class FusionDefinition(Recording):
         device: str | torch.device | None = None,
         save_repro_inputs: bool = False,
     ) -> list[torch.Tensor]:
-        """The outputs in the order they were added, without those written into inputs.
+        """Run the program; return the outputs in the order they were added, except aliased ones.
 
-        An output that is an integer of sizes comes as an int, a vector as a list of them.
+        An integer computed from sizes is returned as an int, a vector as a list of ints.
 
         Compiles at the first call, and again for another memory layout of the inputs or for
-        sizes that the program cannot treat as symbols. Raises NotImplementedError for an empty
-        fusion and DefinitionError for inputs that are not as defined.
+        other sizes that must be static. Raises NotImplementedError for an empty fusion and
+        DefinitionError for inputs that are not as declared.
         """
         executor = self._ready()
         if save_repro_inputs:
@@ -82,88 +82,88 @@ class FusionDefinition(Recording):
         inputs: Sequence[Input],
         reference_outputs: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        """Run, and hold the outputs against a reference; VerifyError where they differ.
+        """Run, and compare the outputs with a reference; VerifyError if they differ.
 
-        Without `reference_outputs` every op is evaluated by itself, through PyTorch.
+        Without `reference_outputs`, PyTorch evaluates every op by itself as the reference.
         """
         executor = self._ready()
-        computed = reference(executor, inputs) if reference_outputs is None else ()
+        computed = evaluate_reference(executor, inputs) if reference_outputs is None else ()
         expected = computed if reference_outputs is None else reference_outputs
-        compare(self.name, executor(inputs), expected)
+        verify_outputs(self.name, executor(inputs), expected)
 
     def validate_definition(self) -> tuple[bool, str]:
-        """Whether the definition can run, and why not."""
+        """Return whether the definition can run, and the reason if not."""
         try:
             self._ready()
         except (DefinitionError, NotImplementedError) as e:
             return False, str(e)
         return True, ""
 
-    # -- looking inside --------------------------------------------------------------------------
+    # -- inspection ------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return show_definition(self.statements)
 
     def repro_script_for(self, inputs: Sequence[Input] | None = None) -> str:
-        """A file that defines this fusion and runs it on inputs like these."""
-        return script(repr(self), inputs)
+        """Return a script that defines this fusion and runs it on inputs like these."""
+        return definition_script(repr(self), inputs)
 
     def last_repro_script(self) -> str:
-        """The script for the inputs of the last `execute(..., save_repro_inputs=True)`."""
+        """Return the script for the inputs of the last `execute(..., save_repro_inputs=True)`."""
         if self._saved is None:
             raise DefinitionError(
                 f"{self.name}: call execute(inputs, save_repro_inputs=True) first"
             )
-        return script(repr(self), self._saved)
+        return definition_script(repr(self), self._saved)
 
     def fusion_ir(self) -> str:
-        """The graph of the definition, before any pass."""
+        """Return the text of the definition's graph before any pass."""
         return show_graph(self._variant().captured.graph)
 
     def segments(self) -> list[Segment]:
-        """How the definition was cut: what runs together, and why not with what came before."""
+        """Return the kernels and library calls of the program, and why they were not fused."""
         return segments_of(self.report())
 
     def kernels(self) -> list[str]:
-        """The sources of the kernels."""
+        """Return the source of each kernel."""
         return [k.source for k in self.report().kernels]
 
     @property
     def compilations(self) -> int:
-        """For how many kinds of inputs it was compiled so far."""
+        """The number of compilations so far: one per input layout and static sizes."""
         return 0 if self._executor is None else len(self._executor.variants)
 
     def report(self) -> GraphReport:
-        """What was decided, as data."""
+        """Return the report of the compilation."""
         return self._variant().report
 
     def _variant(self) -> Variant:
-        """What ran last; before any run, what is compiled for dense inputs."""
+        """Return the variant that ran last; before any run, one for row-major inputs."""
         executor = self._ready()
-        return executor.last or executor.dense()
+        return executor.last_variant or executor.variant_for_default_sizes()
 
-    def _ready(self) -> Executor:
-        """The executor of the finished definition."""
-        if self.open:
-            raise DefinitionError(f"{self.name} is not finished: leave its `with` first")
-        if not self.closed and type(self).definition is not FusionDefinition.definition:
+    def _ready(self) -> DefinitionExecutor:
+        """Return the executor of the finished definition."""
+        if self.is_open:
+            raise DefinitionError(f"{self.name} is not finished: leave its `with` block first")
+        if not self.is_closed and type(self).definition is not FusionDefinition.definition:
             with self:
                 self.definition()
         if self._executor is None:
             config = make_config({})
-            self._executor = Executor(self.name, tuple(self.statements), config)
-            Stages(self.name, config.show, config.dump).text("definition", lambda: repr(self))
+            self._executor = DefinitionExecutor(self.name, tuple(self.statements), config)
+            StageLog(self.name, config.show, config.dump).log_text("definition", lambda: repr(self))
         return self._executor
 
 
 class Fusion:
-    """The spelling of 2022: `fs = Fusion()`, `with FusionDefinition(fs) as fd`, `fs.execute`."""
+    """nvFuser's interface of 2022: `with FusionDefinition(fs) as fd`, then `fs.execute`."""
 
     def __init__(self) -> None:
         self.definition: FusionDefinition | None = None
 
     def execute(self, inputs: Sequence[Input]) -> list[torch.Tensor]:
-        """The outputs of the definition."""
+        """Run the definition; return its outputs."""
         return self._defined().execute(inputs)
 
     def print_ir(self) -> None:

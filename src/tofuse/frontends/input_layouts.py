@@ -1,4 +1,4 @@
-"""How tensor inputs lie in memory: what a definition demands, and what a call brings."""
+"""Memory layouts of tensor inputs: checked against a definition, and as symbolic strides."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from tofuse.ir.dims import Dim, product
 
 
 @dataclass(frozen=True)
-class Layout:
-    """A pattern of strides that many sizes share.
+class StridePattern:
+    """A pattern of strides, independent of sizes.
 
-    `order` lists the dimensions from the slowest to the fastest; `steps[d]` says whether
-    dimension d follows "dense" on the next faster one, has a "free" stride, or repeats ("zero").
+    `order` lists the dimensions from slowest to fastest. `steps[d]` is "dense" if dimension d
+    follows the next faster one without a gap, "free" for any other stride, "zero" for stride 0.
     """
 
     order: tuple[int, ...]
     steps: tuple[str, ...]
 
     def strides(self, shape: Sequence[Dim], free: Callable[[int], Dim]) -> tuple[Dim, ...]:
-        """The strides of a tensor of this shape; `free(d)` names those that are not known."""
-        found: list[Dim] = [0] * len(shape)
+        """Return the strides of a tensor of this shape; `free(d)` gives those not determined."""
+        strides: list[Dim] = [0] * len(shape)
         step: Dim = 1
         for d in reversed(self.order):
             if self.steps[d] == "zero":
                 continue
-            found[d] = step if self.steps[d] == "dense" else free(d)
-            step = product((found[d], shape[d]))
-        return tuple(found)
+            strides[d] = step if self.steps[d] == "dense" else free(d)
+            step = product((strides[d], shape[d]))
+        return tuple(strides)
 
 
-def layout_of(tensor: torch.Tensor) -> Layout | None:
-    """The pattern that a tensor follows; None where it is row-major."""
+def stride_pattern(tensor: torch.Tensor) -> StridePattern | None:
+    """Return the pattern of a tensor's strides; None if it is row-major."""
     if tensor.is_contiguous():
         return None
     shape, strides = tensor.shape, tensor.stride()
@@ -50,17 +50,17 @@ def layout_of(tensor: torch.Tensor) -> Layout | None:
         if strides[d] != step:
             steps[d] = "free"
         step = strides[d] * shape[d]
-    return Layout(tuple(order), tuple(steps))
+    return StridePattern(tuple(order), tuple(steps))
 
 
-def breach(
+def first_noncontiguous_dim(
     tensor: torch.Tensor, contiguity: Sequence[bool | None], stride_order: Sequence[int]
 ) -> int | None:
-    """The first dimension that is declared contiguous and is not; None where all are."""
+    """Return a dimension that is declared contiguous but is not; None if there is none."""
     if tensor.numel() == 0 or (not stride_order and tensor.is_contiguous()):
         return None
     rank = tensor.dim()
-    order = slow_to_fast(stride_order, rank)
+    order = dims_slow_to_fast(stride_order, rank)
     step = 1
     for d in reversed(order):
         if tensor.shape[d] == 1:
@@ -71,23 +71,27 @@ def breach(
     return None
 
 
-def slow_to_fast(stride_order: Sequence[int], rank: int) -> list[int]:
-    """Dimensions from the slowest to the fastest; in `stride_order` a larger number is slower."""
+def dims_slow_to_fast(stride_order: Sequence[int], rank: int) -> list[int]:
+    """Return the dimensions from slowest to fastest; a larger `stride_order` is slower."""
     if not stride_order:
         return list(range(rank))
     return sorted(range(rank), key=lambda d: -stride_order[d])
 
 
-def ordered_strides(shape: Sequence[Dim], stride_order: Sequence[int]) -> tuple[Dim, ...]:
-    """Dense strides in this order."""
-    order = tuple(slow_to_fast(stride_order, len(shape)))
-    return Layout(order, ("dense",) * len(shape)).strides(shape, lambda d: 0)
+def dense_strides(shape: Sequence[Dim], stride_order: Sequence[int]) -> tuple[Dim, ...]:
+    """Return strides without gaps in this stride order."""
+    order = tuple(dims_slow_to_fast(stride_order, len(shape)))
+    return StridePattern(order, ("dense",) * len(shape)).strides(shape, lambda d: 0)
 
 
 def contiguity_of(
     sizes: Sequence[int], strides: Sequence[int]
 ) -> tuple[list[bool | None], list[int]]:
-    """Which dimensions follow densely on the next faster one, and the stride order."""
+    """Return the contiguity of each dimension, and the stride order.
+
+    A dimension is contiguous if it follows the next faster one without a gap; None for size 1 and
+    stride 0.
+    """
     rank = len(sizes)
     order = sorted(range(rank), key=lambda d: (-strides[d], d))
     contiguity: list[bool | None] = [None] * rank
@@ -98,6 +102,6 @@ def contiguity_of(
         contiguity[d] = strides[d] == step
         step = strides[d] * sizes[d]
     stride_order = [0] * rank
-    for place, d in enumerate(order):
-        stride_order[d] = rank - 1 - place
+    for position, d in enumerate(order):
+        stride_order[d] = rank - 1 - position
     return contiguity, stride_order

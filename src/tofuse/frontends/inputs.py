@@ -1,4 +1,4 @@
-"""What a call of a definition brings: checked against the definition, and made flat."""
+"""Check the inputs of a call against the definition, and flatten them to plan arguments."""
 
 from __future__ import annotations
 
@@ -8,102 +8,106 @@ from typing import Union
 import torch
 
 from tofuse.errors import DefinitionError
-from tofuse.frontends.input_layouts import breach
+from tofuse.frontends.input_layouts import first_noncontiguous_dim
 from tofuse.frontends.lowering import located
-from tofuse.frontends.program import DefineScalar, DefineTensor, DefineVector, Statement
+from tofuse.frontends.statements import DefineScalar, DefineTensor, DefineVector, Statement
 
 Input = Union[torch.Tensor, bool, int, float, complex, Sequence[int]]  # noqa: UP007
-Flat = Union[torch.Tensor, int]  # noqa: UP007
-Spec = Union[DefineTensor, DefineScalar, DefineVector]  # noqa: UP007
+PlanArgument = Union[torch.Tensor, int]  # noqa: UP007
+InputSpec = Union[DefineTensor, DefineScalar, DefineVector]  # noqa: UP007
 
 
-def specs(statements: Sequence[Statement]) -> list[Spec]:
-    """The inputs of a definition, in order."""
-    found: list[Spec] = []
+def input_specs(statements: Sequence[Statement]) -> list[InputSpec]:
+    """Return the inputs that a definition declares, in order."""
+    specs: list[InputSpec] = []
     for s in statements:
         match s:
             case DefineTensor() | DefineScalar(value=None) | DefineVector(entries=None):
-                found.append(s)
-    return found
+                specs.append(s)
+    return specs
 
 
-def flatten(name: str, wanted: Sequence[Spec], given: Sequence[Input]) -> list[Flat]:
-    """The arguments of the plan; DefinitionError where one is not as defined."""
-    if not isinstance(given, Sequence):
-        raise DefinitionError(f"{name} takes its inputs in a list, not a {type(given).__name__}")
-    if len(given) != len(wanted):
-        given = _regroup(name, wanted, given)
-    flat: list[Flat] = []
-    for k, (spec, x) in enumerate(zip(wanted, given, strict=True)):
+def flatten_inputs(
+    name: str, specs: Sequence[InputSpec], inputs: Sequence[Input]
+) -> list[PlanArgument]:
+    """Return the arguments of the plan; DefinitionError if an input is not as declared."""
+    if not isinstance(inputs, Sequence):
+        raise DefinitionError(f"{name} takes its inputs in a list, not a {type(inputs).__name__}")
+    if len(inputs) != len(specs):
+        inputs = _regroup(name, specs, inputs)
+    flat: list[PlanArgument] = []
+    for k, (spec, x) in enumerate(zip(specs, inputs, strict=True)):
         if isinstance(spec, DefineTensor):
             flat.append(_tensor(spec, k, x))
         elif isinstance(spec, DefineScalar):
             flat.append(_scalar(spec, k, x))
         else:
             flat += _vector(spec, k, x)
-    places = {str(t.device) for t in flat if isinstance(t, torch.Tensor) and t.dim()}
-    if len(places) > 1:
-        raise DefinitionError(f"{name}: the inputs lie on {' and '.join(sorted(places))}")
+    devices = {str(t.device) for t in flat if isinstance(t, torch.Tensor) and t.dim()}
+    if len(devices) > 1:
+        raise DefinitionError(
+            f"{name}: the inputs must be on one device, not on {' and '.join(sorted(devices))}"
+        )
     return flat
 
 
-def _regroup(name: str, wanted: Sequence[Spec], given: Sequence[Input]) -> list[Input]:
-    """Entries of vectors may be given one by one."""
-    widths = [s.size if isinstance(s, DefineVector) else 1 for s in wanted]
-    if len(given) != sum(widths):
-        names = ", ".join(repr(s.result) for s in wanted)
-        raise DefinitionError(f"{name} takes {len(wanted)} inputs ({names}), not {len(given)}")
+def _regroup(name: str, specs: Sequence[InputSpec], inputs: Sequence[Input]) -> list[Input]:
+    """Collect the entries of vectors, which a caller may pass one by one."""
+    widths = [s.size if isinstance(s, DefineVector) else 1 for s in specs]
+    if len(inputs) != sum(widths):
+        names = ", ".join(repr(s.result) for s in specs)
+        raise DefinitionError(f"{name} takes {len(specs)} inputs ({names}), not {len(inputs)}")
     grouped: list[Input] = []
-    at = 0
-    for spec, width in zip(wanted, widths, strict=True):
-        piece = list(given[at : at + width])
-        grouped.append(piece if isinstance(spec, DefineVector) else piece[0])  # type: ignore[arg-type]  # checked later
-        at += width
+    start = 0
+    for spec, width in zip(specs, widths, strict=True):
+        entries = list(inputs[start : start + width])
+        grouped.append(entries if isinstance(spec, DefineVector) else entries[0])  # type: ignore[arg-type]  # checked later
+        start += width
     return grouped
 
 
-def _wrong(spec: Spec, k: int, message: str) -> DefinitionError:
+def _input_error(spec: InputSpec, k: int, message: str) -> DefinitionError:
     op = {"T": "define_tensor", "S": "define_scalar", "V": "define_vector"}[spec.result.kind]
     return DefinitionError(located(op, spec.loc, f"input {k} ({spec.result}) {message}"))
 
 
-def _tensor(spec: DefineTensor, k: int, given: Input) -> torch.Tensor:
-    if not isinstance(given, torch.Tensor):
-        raise _wrong(spec, k, f"is {type(given).__name__}, not a tensor")
-    if given.dtype is not spec.dtype.torch:
-        wanted = f"{spec.dtype.value} is {spec.dtype.torch}"
-        raise _wrong(spec, k, f"has dtype {given.dtype}, and {wanted}")
-    if given.layout is not torch.strided or given.is_conj() or given.is_neg():
-        raise _wrong(spec, k, "is not a plain dense tensor")
-    if given.dim() != len(spec.shape):
-        raise _wrong(spec, k, f"has {given.dim()} dimensions, not {len(spec.shape)}")
-    if spec.is_cpu and given.device.type != "cpu":
-        raise _wrong(spec, k, f"lies on {given.device}, and is_cpu was said")
+def _tensor(spec: DefineTensor, k: int, x: Input) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor):
+        raise _input_error(spec, k, f"is {type(x).__name__}, not a tensor")
+    if x.dtype is not spec.dtype.torch:
+        declared = f"{spec.dtype.value} ({spec.dtype.torch})"
+        raise _input_error(spec, k, f"has dtype {x.dtype}, not {declared}")
+    if x.layout is not torch.strided or x.is_conj() or x.is_neg():
+        raise _input_error(spec, k, "is not a plain dense tensor")
+    if x.dim() != len(spec.shape):
+        raise _input_error(spec, k, f"has {x.dim()} dimensions, not {len(spec.shape)}")
+    if spec.is_cpu and x.device.type != "cpu":
+        raise _input_error(spec, k, f"is on {x.device}, but declared with is_cpu=True")
     for d, extent in enumerate(spec.shape):
-        if extent not in (-1, given.shape[d]):
-            raise _wrong(spec, k, f"has {given.shape[d]} elements at dimension {d}, not {extent}")
-    loose = breach(given, spec.contiguity, spec.stride_order)
-    if loose is not None:
-        strides = f"its shape is {tuple(given.shape)}, its strides are {given.stride()}"
-        raise _wrong(spec, k, f"is not contiguous at dimension {loose}: {strides}")
-    return given
+        if extent not in (-1, x.shape[d]):
+            raise _input_error(spec, k, f"has {x.shape[d]} elements at dimension {d}, not {extent}")
+    dim = first_noncontiguous_dim(x, spec.contiguity, spec.stride_order)
+    if dim is not None:
+        strides = f"its shape is {tuple(x.shape)}, its strides are {x.stride()}"
+        raise _input_error(spec, k, f"is not contiguous at dimension {dim}: {strides}")
+    return x
 
 
-def _scalar(spec: DefineScalar, k: int, given: Input) -> Flat:
-    if isinstance(given, torch.Tensor) and given.numel() == 1:
-        given = given.item()
-    if not isinstance(given, (bool, int, float, complex)):
-        raise _wrong(spec, k, f"is {type(given).__name__}, not a number")
-    if isinstance(given, complex) and not spec.dtype.is_complex:
-        raise _wrong(spec, k, f"is {given!r}, not a real number")
+def _scalar(spec: DefineScalar, k: int, x: Input) -> PlanArgument:
+    if isinstance(x, torch.Tensor) and x.numel() == 1:
+        x = x.item()
+    if not isinstance(x, (bool, int, float, complex)):
+        raise _input_error(spec, k, f"is {type(x).__name__}, not a number")
+    if isinstance(x, complex) and not spec.dtype.is_complex:
+        raise _input_error(spec, k, f"is {x!r}, not a real number")
     if not spec.dtype.is_int:
-        return torch.tensor(given, dtype=spec.dtype.torch)
-    if isinstance(given, complex) or given != int(given):
-        raise _wrong(spec, k, f"is {given!r}, not an integer")
-    return int(given)
+        return torch.tensor(x, dtype=spec.dtype.torch)
+    if isinstance(x, complex) or x != int(x):
+        raise _input_error(spec, k, f"is {x!r}, not an integer")
+    return int(x)
 
 
-def _vector(spec: DefineVector, k: int, given: Input) -> list[int]:
-    if isinstance(given, (list, tuple)) and len(given) == spec.size:
-        return [int(n) for n in given]
-    raise _wrong(spec, k, f"is {given!r}, not {spec.size} integers")
+def _vector(spec: DefineVector, k: int, x: Input) -> list[int]:
+    if isinstance(x, (list, tuple)) and len(x) == spec.size:
+        return [int(n) for n in x]
+    raise _input_error(spec, k, f"is {x!r}, not {spec.size} integers")

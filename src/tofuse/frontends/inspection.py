@@ -1,4 +1,4 @@
-"""Looking into a compiled definition: its segments, and its results against a reference."""
+"""Inspect a compiled definition: its segments, and its outputs against a reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tofuse.errors import VerifyError
-from tofuse.frontends.execute_definition import Executor, Output
+from tofuse.frontends.execute_definition import DefinitionExecutor, Output
 from tofuse.frontends.inputs import Input
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Value
@@ -27,9 +27,9 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Segment:
-    """Ops that run as one kernel, or one call of PyTorch's own operator.
+    """Ops that run as one kernel or one library call.
 
-    `cuts` says of each edge from an earlier segment why the two are not one.
+    `cuts` gives for each edge from an earlier segment the reason why it was not fused.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Segment:
 
 
 def segments_of(report: GraphReport) -> list[Segment]:
-    """The regions of a compiled definition, in the order they run."""
+    """Return the regions of a compiled definition in execution order."""
     cuts: dict[str, list[str]] = {}
     for verdict in report.verdicts:
         if not verdict.fused:
@@ -56,8 +56,8 @@ def segments_of(report: GraphReport) -> list[Segment]:
     return found
 
 
-def reference(executor: Executor, inputs: Sequence[Input]) -> list[Output]:
-    """The outputs with every op evaluated by itself."""
+def evaluate_reference(executor: DefinitionExecutor, inputs: Sequence[Input]) -> list[Output]:
+    """Return the outputs with every op evaluated by itself through PyTorch."""
     flat = [x.clone() if isinstance(x, torch.Tensor) else x for x in executor.flatten(inputs)]
     variant = executor.variant(flat)
     captured = variant.captured
@@ -70,26 +70,26 @@ def reference(executor: Executor, inputs: Sequence[Input]) -> list[Output]:
     def result(r: Value | Dim | None) -> torch.Tensor | int:
         return env[r] if isinstance(r, Value) else evaluate(r or 0, sizes)
 
-    return executor.returned(variant, flat, [result(r) for r in captured.results])
+    return executor.collect_outputs(variant, flat, [result(r) for r in captured.results])
 
 
-def compare(name: str, outputs: Sequence[Output], expected: Sequence[object]) -> None:
-    """VerifyError where an output is not what is expected."""
+def verify_outputs(name: str, outputs: Sequence[Output], expected: Sequence[object]) -> None:
+    """Raise VerifyError if an output differs from the expected one."""
     if len(outputs) != len(expected):
-        raise VerifyError(f"{name} has {len(outputs)} outputs, the reference {len(expected)}")
-    for k, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
-        if not isinstance(output, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-            if output != wanted:
-                raise VerifyError(f"{name}: output {k} is {output}, the reference {wanted}")
+        raise VerifyError(f"{name} has {len(outputs)} outputs, the reference has {len(expected)}")
+    for k, (output, reference) in enumerate(zip(outputs, expected, strict=True)):
+        if not isinstance(output, torch.Tensor) or not isinstance(reference, torch.Tensor):
+            if output != reference:
+                raise VerifyError(f"{name}: output {k} is {output}, the reference is {reference}")
             continue
-        if output.shape != wanted.shape:
+        if output.shape != reference.shape:
             raise VerifyError(
                 f"{name}: output {k} has shape {tuple(output.shape)}, "
-                f"the reference {tuple(wanted.shape)}"
+                f"the reference has {tuple(reference.shape)}"
             )
         tolerance = TOLERANCES.get(output.dtype, 0.0)
         wide = torch.complex128 if output.is_complex() else torch.float64
-        a, b = output.to(wide), wanted.to(wide)
+        a, b = output.to(wide), reference.to(wide)
         if not torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True):
             worst = float((a - b).abs().max())
             raise VerifyError(f"{name}: output {k} differs from the reference by up to {worst:.3g}")

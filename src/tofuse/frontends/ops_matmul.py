@@ -1,66 +1,75 @@
-"""Matrix products, attention and embeddings; all keep their operands' type, as torch's do."""
+"""Matrix products, attention and embeddings; results have the operands' type, as in torch."""
 
 from __future__ import annotations
 
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.lowering import Given, Lowering, Node, Rule, show
-from tofuse.frontends.ops_pointwise import BINARY, UNARY, apply
+from tofuse.frontends.elementwise_table import BINARY, UNARY, emit_elementwise
+from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule, show_shape
 from tofuse.frontends.ops_reduce import reduction
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Value
 from tofuse.ir.types import DType
 
 
-def matmul(low: Lowering, arg1: Given, arg2: Given) -> Node:
-    """torch.matmul: vectors, matrices and batches of them."""
-    a, b = _alike(low, arg1, arg2)
+def matmul(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Node:
+    """Multiply vectors, matrices and batches of them, as torch.matmul."""
+    a, b = _same_type_operands(low, arg1, arg2)
     if not a.rank or not b.rank:
-        raise low.fail("0-d operands have no product")
+        raise low.error("the operands must not be 0-d")
     inner = b.rank - 2 if b.rank > 1 else 0
-    low.equal(a.shape[-1], b.shape[inner], "the extents that are summed over")
-    batch = _batch(low, a.shape[:-2], b.shape[:-2])
+    low.require_equal(a.shape[-1], b.shape[inner], "the sizes of the summed dimension")
+    batch = _broadcast_batch(low, a.shape[:-2], b.shape[:-2])
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.rank > 1 else ()
-    shape, operands = (*batch, *rows, *columns), _pair(a.value, b.value)
-    both = "$0, $1" if len(operands) == 2 else "$0, $0"
+    shape, operands = (*batch, *rows, *columns), _distinct_operands(a.value, b.value)
+    args_text = "$0, $1" if len(operands) == 2 else "$0, $0"
     target = {(2, 2): "mm", (3, 3): "bmm", (2, 1): "mv"}.get((a.rank, b.rank), "matmul")
     if target == "bmm" and a.shape[0] != b.shape[0]:
         target = "matmul"
-    return low.node(low.opaque(f"aten.{target}.default", both, operands, shape, a.dtype), a.dtype)
+    return low.make_node(
+        low.emit_opaque(f"aten.{target}.default", args_text, operands, shape, a.dtype), a.dtype
+    )
 
 
-def linear(low: Lowering, arg1: Given, arg2: Given, bias: Given | None = None) -> Node:
-    """arg1 @ arg2.T + bias; arg2 is [out, in] or [in]."""
-    x, weight = _alike(low, arg1, arg2)
+def linear(
+    low: Lowering, arg1: OperandLike, arg2: OperandLike, bias: OperandLike | None = None
+) -> Node:
+    """Return arg1 @ arg2.T + bias, with arg2 of shape [out, in] or [in]."""
+    x, weight = _same_type_operands(low, arg1, arg2)
     if not x.rank or weight.rank not in (1, 2):
-        raise low.fail(f"a weight of rank {weight.rank} for a tensor of rank {x.rank}")
-    low.equal(x.shape[-1], weight.shape[-1], "the extents that are summed over")
-    added = None
+        raise low.error(
+            "the tensor must have at least rank 1 and the weight rank 1 or 2, "
+            f"not {x.rank} and {weight.rank}"
+        )
+    low.require_equal(x.shape[-1], weight.shape[-1], "the sizes of the summed dimension")
+    bias_node = None
     if bias is not None:
-        added = low.tensor(bias, "bias")
-        if added.rank != weight.rank - 1 or added.dtype is not x.dtype:
-            raise low.fail(
-                f"a {added.dtype.value} bias of rank {added.rank} for a {x.dtype.value} weight "
-                f"of rank {weight.rank}"
+        bias_node = low.tensor(bias, "bias")
+        if bias_node.rank != weight.rank - 1 or bias_node.dtype is not x.dtype:
+            raise low.error(
+                f"the bias must be {x.dtype.value} of rank {weight.rank - 1}, "
+                f"not {bias_node.dtype.value} of rank {bias_node.rank}"
             )
-        if added.rank:
-            low.equal(added.shape[0], weight.shape[0], "bias and weight")
+        if bias_node.rank:
+            low.require_equal(bias_node.shape[0], weight.shape[0], "bias and weight")
     shape = (*x.shape[:-1], *weight.shape[:-1])
-    operands = (x.value, weight.value, *([added.value] if added else []))
+    operands = (x.value, weight.value, *([bias_node.value] if bias_node else []))
     distinct = tuple(dict.fromkeys(operands))
     text = ", ".join(f"${distinct.index(v)}" for v in operands)
-    return low.node(low.opaque("aten.linear.default", text, distinct, shape, x.dtype), x.dtype)
+    return low.make_node(
+        low.emit_opaque("aten.linear.default", text, distinct, shape, x.dtype), x.dtype
+    )
 
 
 def sdpfa_fwd(
     low: Lowering,
-    query: Given,
-    key: Given,
-    value: Given,
-    dropout_p: Given | None = None,
-    is_causal: Given | None = None,
-    scale: Given | None = None,
+    query: OperandLike,
+    key: OperandLike,
+    value: OperandLike,
+    dropout_p: OperandLike | None = None,
+    is_causal: OperandLike | None = None,
+    scale: OperandLike | None = None,
 ) -> list[Node]:
-    """Flash attention on [batch, heads, length, width]: output, logsumexp, seed, offset."""
+    """Flash attention on [batch, heads, length, width]; return output, logsumexp, seed, offset."""
     q, k, v = (low.tensor(t, n) for t, n in ((query, "query"), (key, "key"), (value, "value")))
     _attention_shapes(low, q, k, v)
     p, causal, options = _attention_options(low, dropout_p, is_causal, scale)
@@ -70,27 +79,31 @@ def sdpfa_fwd(
     distinct = tuple(dict.fromkeys((q.value, k.value, v.value)))
     names = ", ".join(f"${distinct.index(x.value)}" for x in (q, k, v))
     target = f"aten.{FLASH}.default"
-    made = low.opaques(target, f"{names}, {p}, {causal}{options}", distinct, results, (0, 1))
-    output, total = low.node(made[0], q.dtype), low.node(made[1], wide)
-    zero = [low.node(low.value_of(low.operand(0), DataType.Int), DataType.Int) for _ in range(2)]
+    outputs = low.emit_opaque_results(
+        target, f"{names}, {p}, {causal}{options}", distinct, results, (0, 1)
+    )
+    output, total = low.make_node(outputs[0], q.dtype), low.make_node(outputs[1], wide)
+    zero = [
+        low.make_node(low.value_of(low.operand(0), DataType.Int), DataType.Int) for _ in range(2)
+    ]
     return [output, total, *zero]
 
 
 def sdpfa_bwd(
     low: Lowering,
-    grad_output: Given,
-    query: Given,
-    key: Given,
-    value: Given,
-    output: Given,
-    logsumexp: Given,
-    dropout_p: Given | None = None,
-    is_causal: Given | None = None,
-    philox_seed: Given | None = None,
-    philox_offset: Given | None = None,
-    scale: Given | None = None,
+    grad_output: OperandLike,
+    query: OperandLike,
+    key: OperandLike,
+    value: OperandLike,
+    output: OperandLike,
+    logsumexp: OperandLike,
+    dropout_p: OperandLike | None = None,
+    is_causal: OperandLike | None = None,
+    philox_seed: OperandLike | None = None,
+    philox_offset: OperandLike | None = None,
+    scale: OperandLike | None = None,
 ) -> list[Node]:
-    """The gradients of query, key and value."""
+    """Return the gradients of query, key and value."""
     given = (grad_output, query, key, value, output, logsumexp)
     names = ("grad_output", "query", "key", "value", "output", "logsumexp")
     tensors = [low.tensor(t, n) for t, n in zip(given, names, strict=True)]
@@ -101,8 +114,10 @@ def sdpfa_bwd(
     text = ", ".join(f"${distinct.index(t.value)}" for t in tensors)
     results = [(t.shape, t.dtype) for t in (q, k, v)]
     target = f"aten.{FLASH}_backward.default"
-    made = low.opaques(target, f"{text}, {p}, {causal}{options}", distinct, results, (0, 1, 2))
-    return [low.node(g, t.dtype) for g, t in zip(made, (q, k, v), strict=True)]
+    outputs = low.emit_opaque_results(
+        target, f"{text}, {p}, {causal}{options}", distinct, results, (0, 1, 2)
+    )
+    return [low.make_node(g, t.dtype) for g, t in zip(outputs, (q, k, v), strict=True)]
 
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
@@ -110,103 +125,107 @@ FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 
 def _attention_shapes(low: Lowering, q: Node, k: Node, v: Node) -> None:
     if not q.rank == k.rank == v.rank == 4:
-        raise low.fail(f"query, key and value have ranks {q.rank}, {k.rank} and {v.rank}, not 4")
+        raise low.error(
+            f"query, key and value must have rank 4, not {q.rank}, {k.rank} and {v.rank}"
+        )
     if not q.dtype is k.dtype is v.dtype:
-        raise low.fail("query, key and value differ in type")
+        raise low.error("query, key and value must have the same type")
     for d in (0, 1):
-        low.equal(q.shape[d], k.shape[d], f"query and key at dimension {d}")
-        low.equal(k.shape[d], v.shape[d], f"key and value at dimension {d}")
-    low.equal(q.shape[3], k.shape[3], "query and key at dimension 3")
-    low.equal(k.shape[2], v.shape[2], "key and value at dimension 2")
+        low.require_equal(q.shape[d], k.shape[d], f"query and key at dimension {d}")
+        low.require_equal(k.shape[d], v.shape[d], f"key and value at dimension {d}")
+    low.require_equal(q.shape[3], k.shape[3], "query and key at dimension 3")
+    low.require_equal(k.shape[2], v.shape[2], "key and value at dimension 2")
 
 
 def _attention_options(
-    low: Lowering, p: Given | None, causal: Given | None, scale: Given | None
+    low: Lowering, p: OperandLike | None, causal: OperandLike | None, scale: OperandLike | None
 ) -> tuple[float, bool, str]:
     drop, mask, factor = (_constant(low, x) for x in (p, causal, scale))
     if drop:
-        raise low.fail("dropout inside attention is not supported on the CPU")
+        raise low.error("dropout inside attention is not supported on the CPU")
     return float(drop or 0.0), bool(mask), "" if factor is None else f", scale={factor!r}"
 
 
-def _constant(low: Lowering, x: Given | None) -> float | None:
+def _constant(low: Lowering, x: OperandLike | None) -> float | None:
     if x is None:
         return None
     found = getattr(low.operand(x), "value", None)
     if isinstance(found, (bool, int, float)):
         return found
-    raise low.fail("an option of attention must be a constant")
+    raise low.error("this option must be a constant")
 
 
 def embedding_fwd(
     low: Lowering,
-    input: Given,
-    weight: Given,
-    padding_idx: Given | None = None,
-    max_norm: Given | None = None,
-    norm_type: Given | None = None,
-    scale_grad_by_freq: Given | None = None,
-    sparse: Given | None = None,
+    input: OperandLike,
+    weight: OperandLike,
+    padding_idx: OperandLike | None = None,
+    max_norm: OperandLike | None = None,
+    norm_type: OperandLike | None = None,
+    scale_grad_by_freq: OperandLike | None = None,
+    sparse: OperandLike | None = None,
 ) -> Node:
-    """Rows of the weight; with `max_norm` those that are longer are scaled down to it."""
+    """Return rows of the weight; rows with a norm above `max_norm` are scaled down to it."""
     index, table = low.tensor(input, "input"), low.tensor(weight, "weight")
     if not index.dtype.is_int or table.rank != 2:
-        raise low.fail("it takes integers and a weight of rank 2")
+        raise low.error("the input must have an integer type and the weight rank 2")
     shape: tuple[Dim, ...] = (*index.shape, table.shape[1])
     if table.dtype.ir is DType.OTHER or 0 in table.shape:
-        raise low.fail(
-            f"it does not take a {table.dtype.value} weight of shape {show(table.shape)}"
+        raise low.error(
+            f"it does not take a {table.dtype.value} weight of shape {show_shape(table.shape)}"
         )
     last = index.rank
-    wide = low.build.broadcast(index.value, shape, tuple(range(last)))
+    wide = low.builder.broadcast(index.value, shape, tuple(range(last)))
     attrs: dict[str, Attr] = {"dims": (-1, last), "wrap": False}
-    rows = low.node(low.build.emit("take", (table.value, wide), attrs), table.dtype)
+    rows = low.make_node(low.builder.emit("take", (table.value, wide), attrs), table.dtype)
     limit = _constant(low, max_norm)
     if limit is None:
         return rows
     order = _constant(low, norm_type)
-    return _limited(low, rows, limit, 2.0 if order is None else float(order))
+    return _limit_norms(low, rows, limit, 2.0 if order is None else float(order))
 
 
-def _limited(low: Lowering, rows: Node, limit: float, order: float) -> Node:
-    """Rows scaled to a norm of at most `limit`, as torch's embedding_renorm does."""
+def _limit_norms(low: Lowering, rows: Node, limit: float, order: float) -> Node:
+    """Scale rows to a norm of at most `limit`, as torch's embedding_renorm does."""
 
-    def op(name: str, a: Given, b: Given) -> Given:
-        return apply(low, name, BINARY[name], a, b)
+    def op(name: str, a: OperandLike, b: OperandLike) -> OperandLike:
+        return emit_elementwise(low, name, BINARY[name], a, b)
 
     last = rows.rank - 1
-    size = apply(low, "abs", UNARY["abs"], rows)
+    size = emit_elementwise(low, "abs", UNARY["abs"], rows)
     if order == float("inf"):
-        norm: Given = reduction("max")(low, size, [last], True)  # type: ignore[assignment]
+        norm: OperandLike = reduction("max")(low, size, [last], True)  # type: ignore[assignment]
     else:
         total = reduction("sum")(low, op("pow", size, order), [last], True)
         norm = op("pow", total, 1.0 / order)  # type: ignore[arg-type]  # one tensor
     down = op("truediv", limit, op("add", norm, 1e-7))
     factor = op("minimum", down, 1.0)
-    made = op("mul", rows, factor)
-    assert isinstance(made, Node)
-    return low.node(low.convert(made.value, made.dtype, rows.dtype), rows.dtype)
+    limited = op("mul", rows, factor)
+    assert isinstance(limited, Node)
+    return low.make_node(low.convert(limited.value, limited.dtype, rows.dtype), rows.dtype)
 
 
-def _alike(low: Lowering, arg1: Given, arg2: Given) -> tuple[Node, Node]:
+def _same_type_operands(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> tuple[Node, Node]:
     a, b = low.tensor(arg1, "the first operand"), low.tensor(arg2, "the second operand")
     if a.dtype is not b.dtype:
-        raise low.fail(f"operands of type {a.dtype.value} and {b.dtype.value}; cast one of them")
+        raise low.error(
+            f"the operands have types {a.dtype.value} and {b.dtype.value}; cast one of them"
+        )
     return a, b
 
 
-def _pair(a: Value, b: Value) -> tuple[Value, ...]:
+def _distinct_operands(a: Value, b: Value) -> tuple[Value, ...]:
     return (a,) if a is b else (a, b)
 
 
-def _batch(low: Lowering, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Batch dimensions broadcast, aligned on the right."""
+def _broadcast_batch(low: Lowering, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Broadcast batch dimensions, aligned on the right."""
     rank = max(len(a), len(b))
     left, right = ((1,) * (rank - len(s)) + s for s in (a, b))
     for x, y in zip(left, right, strict=True):
         if 1 not in (x, y):
-            low.equal(x, y, "the batch extents")
-    pairs = zip(map(low.known, left), map(low.known, right), strict=True)
+            low.require_equal(x, y, "the batch sizes")
+    pairs = zip(map(low.resolve_dim, left), map(low.resolve_dim, right), strict=True)
     return tuple(y if x == 1 else x for x, y in pairs)
 
 

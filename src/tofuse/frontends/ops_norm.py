@@ -1,90 +1,94 @@
-"""Batch norm, the one op that also writes into its inputs."""
+"""Batch norm, the only op that also writes into its inputs."""
 
 from __future__ import annotations
 
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.lowering import Given, Lowering, Node, Number, Rule
-from tofuse.frontends.ops_more import cast
-from tofuse.frontends.ops_pointwise import BINARY, UNARY, apply
+from tofuse.frontends.elementwise_table import BINARY, UNARY, emit_elementwise
+from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
+from tofuse.frontends.ops_pointwise import cast
 from tofuse.frontends.ops_reduce import reduction
 from tofuse.ir.dims import product
 
 
 def batch_norm(
     low: Lowering,
-    arg: Given,
-    weight: Given | None = None,
-    bias: Given | None = None,
-    running_mean: Given | None = None,
-    running_var: Given | None = None,
-    momentum: Given = 0.1,
-    eps: Given = 1e-5,
+    arg: OperandLike,
+    weight: OperandLike | None = None,
+    bias: OperandLike | None = None,
+    running_mean: OperandLike | None = None,
+    running_var: OperandLike | None = None,
+    momentum: OperandLike = 0.1,
+    eps: OperandLike = 1e-5,
     training: bool = True,
     channels_last: bool = False,
 ) -> list[Node]:
-    """Output, mean and inverse deviation; in training the running statistics are written."""
+    """Return output, mean and inverse deviation; training also updates the running statistics."""
     x = low.tensor(arg)
     if x.rank < 2:
-        raise low.fail(f"a tensor of rank {x.rank} has no channels")
+        raise low.error(f"the tensor must have at least rank 2, not {x.rank}")
     channel = x.rank - 1 if channels_last else 1
-    over = [d for d in range(x.rank) if d != channel]
+    axes = [d for d in range(x.rank) if d != channel]
 
-    def op(name: str, a: Given, b: Given) -> Node:
-        made = apply(low, name, BINARY[name], a, b)
-        assert isinstance(made, Node)
-        return made
+    def op(name: str, a: OperandLike, b: OperandLike) -> Node:
+        result = emit_elementwise(low, name, BINARY[name], a, b)
+        assert isinstance(result, Node)
+        return result
 
-    def across(given: Given) -> Node:
-        """A tensor with one entry a channel, beside the operand."""
-        line = low.tensor(given)
-        low.equal(line.shape[0], x.shape[channel], "the number of channels")
-        shape = tuple(line.shape[0] if d == channel else 1 for d in range(x.rank))
-        return low.node(low.build.reshape(line.value, shape), line.dtype)
+    def per_channel(given: OperandLike) -> Node:
+        """Reshape a tensor with one entry per channel so that it broadcasts with the operand."""
+        tensor = low.tensor(given)
+        low.require_equal(tensor.shape[0], x.shape[channel], "the number of channels")
+        shape = tuple(tensor.shape[0] if d == channel else 1 for d in range(x.rank))
+        return low.make_node(low.builder.reshape(tensor.value, shape), tensor.dtype)
 
     if training:
-        count = low.number(product(x.shape[d] for d in over), DataType.Int)
-        total = reduction("sum")(low, x, over)
+        count = low.make_number(product(x.shape[d] for d in axes), DataType.Int)
+        total = reduction("sum")(low, x, axes)
         mean = op("truediv", total, count)  # type: ignore[arg-type]  # one tensor
-        away = op("sub", x, across(mean))
-        squares = reduction("sum")(low, op("mul", away, away), over)
+        deviation = op("sub", x, per_channel(mean))
+        squares = reduction("sum")(low, op("mul", deviation, deviation), axes)
         variance = op("truediv", squares, count)  # type: ignore[arg-type]  # one tensor
         if running_mean is not None and running_var is not None:
-            wider = op("truediv", squares, _less_one(low, count))  # type: ignore[arg-type]
-            for held, now in ((running_mean, mean), (running_var, wider)):
-                old = low.tensor(held)
-                kept = op("mul", old, apply(low, "sub", BINARY["sub"], 1.0, momentum))
-                new = op("add", kept, op("mul", now, momentum))
+            unbiased_variance = op("truediv", squares, _minus_one(low, count))  # type: ignore[arg-type]
+            for statistic, current in ((running_mean, mean), (running_var, unbiased_variance)):
+                old = low.tensor(statistic)
+                decayed = op("mul", old, emit_elementwise(low, "sub", BINARY["sub"], 1.0, momentum))
+                new = op("add", decayed, op("mul", current, momentum))
                 final = cast(low, new, old.dtype)
                 assert isinstance(final, Node)
-                write(low, final, old)
+                write_input(low, final, old)
     elif running_mean is None or running_var is None:
-        raise low.fail("without training it needs running_mean and running_var")
+        raise low.error("running_mean and running_var are required if training is False")
     else:
         mean, variance = low.tensor(running_mean), low.tensor(running_var)
-        away = op("sub", x, across(mean))
-    inverse = apply(low, "rsqrt", UNARY["rsqrt"], op("add", variance, eps))
+        deviation = op("sub", x, per_channel(mean))
+    inverse = emit_elementwise(low, "rsqrt", UNARY["rsqrt"], op("add", variance, eps))
     assert isinstance(inverse, Node)
-    out = op("mul", away, across(inverse))
-    out = out if weight is None else op("mul", out, across(weight))
-    out = out if bias is None else op("add", out, across(bias))
+    out = op("mul", deviation, per_channel(inverse))
+    out = out if weight is None else op("mul", out, per_channel(weight))
+    out = out if bias is None else op("add", out, per_channel(bias))
     return [out, mean, inverse]
 
 
-def _less_one(low: Lowering, count: Number) -> Given:
-    less = apply(low, "sub", BINARY["sub"], count, 1)
-    return less if isinstance(less, Number) else count
+def _minus_one(low: Lowering, count: Number) -> OperandLike:
+    count_less_one = emit_elementwise(low, "sub", BINARY["sub"], count, 1)
+    return count_less_one if isinstance(count_less_one, Number) else count
 
 
-def write(low: Lowering, item: Node, target: Node) -> None:
-    """Have the program end by writing a result into an input."""
+def write_input(low: Lowering, item: Node, target: Node) -> None:
+    """Add an output that is written into an input."""
     if item.rank != target.rank:
-        raise low.fail(f"a result of rank {item.rank} for an input of rank {target.rank}")
+        raise low.error(
+            f"a result of rank {item.rank} cannot be written into an input of rank {target.rank}"
+        )
     for d in range(item.rank):
-        low.equal(target.shape[d], item.shape[d], f"the input and the result at dimension {d}")
+        low.require_equal(
+            target.shape[d], item.shape[d], f"the input and the result at dimension {d}"
+        )
     if any(isinstance(a, Node) and a.value is item.value for a in low.arguments):
         item = low.copy(item)
-    place = next(k for k, a in enumerate(low.arguments) if a is target)
-    low.outputs.append((item, place))
+    input_number = next(k for k, a in enumerate(low.arguments) if a is target)
+    low.outputs.append((item, input_number))
 
 
 NORM: dict[str, Rule] = {"batch_norm": batch_norm}

@@ -1,4 +1,4 @@
-"""Reductions and scans; halves accumulate in Float and stay so."""
+"""Reductions and scans; half-precision operands accumulate in Float and give Float results."""
 
 from __future__ import annotations
 
@@ -7,172 +7,185 @@ from collections.abc import Sequence
 import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
-from tofuse.frontends.lowering import Given, Lowering, Node, Number, Rule, located
+from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule, located
 from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
-Dims = int | Sequence[Given] | None
+Dims = int | Sequence[OperandLike] | None
 
 
 def reduction(name: str) -> Rule:
-    """sum, prod, max, min over `dims`, or over all; `dtype` is that of the computation."""
+    """Return the rule of sum, prod, max or min over `dims`, or over all dimensions.
+
+    The rule's `dtype` is the type of the computation and of the result.
+    """
 
     def rule(
         low: Lowering,
-        arg: Given,
+        arg: OperandLike,
         dims: Dims = None,
         keepdim: bool = False,
         dtype: DataType | torch.dtype = DataType.Null,
     ) -> Node:
         x = low.tensor(arg)
-        over = axes(low, x, dims)
-        kind, target = _computed(low, name, x, datatype(dtype))
+        axes = reduced_axes(low, x, dims)
+        kind, target = _kind_and_type(low, name, x, datatype(dtype))
         value = low.convert(x.value, x.dtype, target)
         if target.ir is DType.OTHER:
-            return _by_pytorch(low, name, value, over, keepdim, target)
+            return _pytorch_reduction(low, name, value, axes, keepdim, target)
         if name in ("max", "min"):
-            _demand_elements(low, x, over)
-        return _finish(
-            low, x, low.build.reduce(kind, value, over, target.ir), over, keepdim, target
+            _require_elements(low, x, axes)
+        return _restore_dims(
+            low, x, low.builder.reduce(kind, value, axes, target.ir), axes, keepdim, target
         )
 
     return rule
 
 
-def _demand_elements(low: Lowering, x: Node, over: tuple[int, ...]) -> None:
-    """There is no largest of no elements; what is not known yet is checked in each run."""
-    count, message = product(x.shape[d] for d in over), "there is no largest or smallest element"
+def _require_elements(low: Lowering, x: Node, axes: tuple[int, ...]) -> None:
+    """Reject a max or min of no elements; a run checks symbolic sizes."""
+    count = product(x.shape[d] for d in axes)
+    message = "the reduced dimensions have no elements, so there is no maximum or minimum"
     if count == 0:
-        raise low.fail(message)
+        raise low.error(message)
     if isinstance(count, SymDim):
-        low.positive.append((count, located(low.op, low.build.loc, message)))
+        low.nonzero_sizes.append((count, located(low.op_name, low.builder.loc, message)))
 
 
-def _computed(low: Lowering, name: str, x: Node, dtype: DataType) -> tuple[str, DataType]:
-    """The graph's kind and the type: sums of integers and bools are 64-bit."""
-    target = low.promoted([x]) if dtype is DataType.Null else dtype
+def _kind_and_type(low: Lowering, name: str, x: Node, dtype: DataType) -> tuple[str, DataType]:
+    """Return the reduction's kind and type in the graph; integers and bools sum in 64 bits."""
+    target = low.promoted_type([x]) if dtype is DataType.Null else dtype
     if dtype is DataType.Null and name in ("sum", "prod") and target.category < 2:
         target = DataType.Int
     if name in ("sum", "prod"):
         return name, target
     if target.is_complex:
-        raise low.fail("complex numbers have no order")
+        raise low.error("complex numbers have no maximum or minimum")
     if target is DataType.Bool:
         return {"max": "any", "min": "all"}[name], target
     return f"a{name}", target
 
 
-def _by_pytorch(
-    low: Lowering, name: str, value: Value, over: tuple[int, ...], keepdim: bool, dtype: DataType
+def _pytorch_reduction(
+    low: Lowering, name: str, value: Value, axes: tuple[int, ...], keepdim: bool, dtype: DataType
 ) -> Node:
     shape = tuple(
-        1 if d in over else e for d, e in enumerate(value.shape) if keepdim or d not in over
+        1 if d in axes else e for d, e in enumerate(value.shape) if keepdim or d not in axes
     )
     if name == "prod" or dtype is DataType.UInt64:
-        raise low.fail(f"it does not take {dtype.value} operands")
-    made = low.opaque(
-        "aten.sum.dim_IntList", f"$0, {list(over)}, {keepdim}", (value,), shape, dtype
+        raise low.error(f"it does not take {dtype.value} operands")
+    made = low.emit_opaque(
+        "aten.sum.dim_IntList", f"$0, {list(axes)}, {keepdim}", (value,), shape, dtype
     )
-    return low.node(made, dtype)
+    return low.make_node(made, dtype)
 
 
-def axes(low: Lowering, x: Node, dims: Dims) -> tuple[int, ...]:
-    """The dimensions to reduce, sorted; None means all."""
+def reduced_axes(low: Lowering, x: Node, dims: Dims) -> tuple[int, ...]:
+    """Return the dimensions to reduce, sorted; None means all."""
     if dims is None:
         return tuple(range(x.rank))
     given = [dims] if isinstance(dims, (int, Number)) else list(dims)
-    found = [low.axis(d, x.rank, "an entry of dims") for d in given]
-    if len(set(found)) != len(found):
-        raise low.fail(f"dims {list(given)} name a dimension twice")
-    return tuple(sorted(found)) if x.rank else ()
+    axes = [low.axis(d, x.rank, "an entry of dims") for d in given]
+    if len(set(axes)) != len(axes):
+        raise low.error(f"dims {list(given)} contain a dimension twice")
+    return tuple(sorted(axes)) if x.rank else ()
 
 
-def _finish(
+def _restore_dims(
     low: Lowering,
     x: Node,
     result: Value,
-    over: tuple[int, ...],
+    axes: tuple[int, ...],
     keepdim: bool,
     dtype: DataType,
 ) -> Node:
-    """Put kept dimensions back."""
+    """Insert the reduced dimensions with size 1 if `keepdim`."""
     if keepdim:
-        shape = tuple(1 if d in over else e for d, e in enumerate(x.shape))
-        result = low.build.reshape(result, shape)
-    return low.node(low.build.copy(result) if result is x.value else result, dtype)
+        shape = tuple(1 if d in axes else e for d, e in enumerate(x.shape))
+        result = low.builder.reshape(result, shape)
+    return low.make_node(low.builder.copy(result) if result is x.value else result, dtype)
 
 
 def var(
-    low: Lowering, arg: Given, dims: Dims = None, correction: Given = 1, keepdim: bool = False
+    low: Lowering,
+    arg: OperandLike,
+    dims: Dims = None,
+    correction: OperandLike = 1,
+    keepdim: bool = False,
 ) -> Node:
-    return moments(low, arg, dims, correction, keepdim)[0]
+    return variance_and_mean(low, arg, dims, correction, keepdim)[0]
 
 
 def var_mean(
-    low: Lowering, arg: Given, dims: Dims = None, correction: Given = 1, keepdim: bool = False
+    low: Lowering,
+    arg: OperandLike,
+    dims: Dims = None,
+    correction: OperandLike = 1,
+    keepdim: bool = False,
 ) -> list[Node]:
-    return moments(low, arg, dims, correction, keepdim)
+    return variance_and_mean(low, arg, dims, correction, keepdim)
 
 
-def moments(low: Lowering, arg: Given, dims: Dims, correction: Given, keepdim: bool) -> list[Node]:
-    """Variance and mean, in two passes."""
+def variance_and_mean(
+    low: Lowering, arg: OperandLike, dims: Dims, correction: OperandLike, keepdim: bool
+) -> list[Node]:
+    """Return variance and mean, computed in two passes."""
     x = low.tensor(arg)
-    over, dtype = axes(low, x, dims), _real_type(low, x)
-    squares, centre, count = _squares(low, x, over, dtype)
-    less = low.dim(correction, "correction")
-    freedom: Dim = count - less
-    divisor = float(max(0, freedom)) if isinstance(freedom, int) else freedom
-    spread = low.build.emit("div", (squares, Scalar(divisor)), {})
-    return [_finish(low, x, v, over, keepdim, dtype) for v in (spread, centre)]
+    axes, dtype = reduced_axes(low, x, dims), _real_type(low, x)
+    squares, mean, count = _squared_deviations(low, x, axes, dtype)
+    degrees: Dim = count - low.dim(correction, "correction")
+    divisor = float(max(0, degrees)) if isinstance(degrees, int) else degrees
+    variance = low.builder.emit("div", (squares, Scalar(divisor)), {})
+    return [_restore_dims(low, x, v, axes, keepdim, dtype) for v in (variance, mean)]
 
 
-def welford(low: Lowering, arg: Given, dims: Dims = None) -> list[Node]:
-    """Mean, sum of squared differences from it, and count."""
+def welford(low: Lowering, arg: OperandLike, dims: Dims = None) -> list[Node]:
+    """Return the mean, the sum of squared deviations from it, and the count."""
     x = low.tensor(arg)
-    over, dtype = axes(low, x, dims), _real_type(low, x)
-    squares, centre, count = _squares(low, x, over, dtype)
-    number = low.build.full(squares.shape, Scalar(count), DType.I64)
-    found = [(centre, dtype), (squares, dtype), (number, DataType.Int)]
-    return [_finish(low, x, v, over, False, t) for v, t in found]
+    axes, dtype = reduced_axes(low, x, dims), _real_type(low, x)
+    squares, mean, count = _squared_deviations(low, x, axes, dtype)
+    number = low.builder.full(squares.shape, Scalar(count), DType.I64)
+    results = [(mean, dtype), (squares, dtype), (number, DataType.Int)]
+    return [_restore_dims(low, x, v, axes, False, t) for v, t in results]
 
 
 def _real_type(low: Lowering, x: Node) -> DataType:
-    dtype = low.promoted([x], to_float=True)
+    dtype = low.promoted_type([x], to_float=True)
     if not dtype.is_float:
-        raise low.fail(f"it does not take {dtype.value} operands")
+        raise low.error(f"it does not take {dtype.value} operands")
     return dtype
 
 
-def _squares(
-    low: Lowering, x: Node, over: tuple[int, ...], dtype: DataType
+def _squared_deviations(
+    low: Lowering, x: Node, axes: tuple[int, ...], dtype: DataType
 ) -> tuple[Value, Value, Dim]:
-    """The sum of squared differences from the mean, the mean, and the count."""
-    build, value = low.build, low.convert(x.value, x.dtype, dtype)
-    count = product(x.shape[d] for d in over)
+    """Return the sum of squared deviations from the mean, the mean, and the count."""
+    build, value = low.builder, low.convert(x.value, x.dtype, dtype)
+    count = product(x.shape[d] for d in axes)
     divisor = Scalar(float(count) if isinstance(count, int) else count)
-    centre = build.emit("div", (build.reduce("sum", value, over, dtype.ir), divisor), {})
-    kept = tuple(d for d in range(x.rank) if d not in over)
-    away = build.emit("sub", (value, build.broadcast(centre, x.shape, kept)), {})
-    squares = build.reduce("sum", build.emit("mul", (away, away), {}), over, dtype.ir)
-    return squares, centre, count
+    mean = build.emit("div", (build.reduce("sum", value, axes, dtype.ir), divisor), {})
+    kept = tuple(d for d in range(x.rank) if d not in axes)
+    deviation = build.emit("sub", (value, build.broadcast(mean, x.shape, kept)), {})
+    squares = build.reduce("sum", build.emit("mul", (deviation, deviation), {}), axes, dtype.ir)
+    return squares, mean, count
 
 
 def scan(name: str) -> Rule:
-    """A running result along one dimension, by PyTorch."""
+    """Return the rule of a scan along one dimension, which PyTorch runs."""
 
-    def rule(low: Lowering, arg: Given, dim: int) -> Node:
+    def rule(low: Lowering, arg: OperandLike, dim: int) -> Node:
         x = low.tensor(arg)
-        at = low.axis(dim, x.rank)
-        dtype = low.promoted([x])
+        axis = low.axis(dim, x.rank)
+        dtype = low.promoted_type([x])
         if name in ("cumsum", "cumprod") and dtype.category < 2:
             dtype = DataType.Int
         value = low.convert(x.value, x.dtype, dtype)
-        target, text = f"aten.{name}.default", f"$0, {at}"
+        target, text = f"aten.{name}.default", f"$0, {axis}"
         if name in ("cumsum", "cumprod"):
-            return low.node(low.opaque(target, text, (value,), x.shape, dtype), dtype)
-        (best,) = low.opaques(target, text, (value,), [(x.shape, dtype)], (0,))
-        return low.node(best, dtype)
+            return low.make_node(low.emit_opaque(target, text, (value,), x.shape, dtype), dtype)
+        (best,) = low.emit_opaque_results(target, text, (value,), [(x.shape, dtype)], (0,))
+        return low.make_node(best, dtype)
 
     return rule
 

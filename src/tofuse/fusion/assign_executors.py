@@ -1,4 +1,4 @@
-"""Who runs each region, and why: a kernel of ours, PyTorch, or a registered executor."""
+"""Assign an executor to each region: a generated kernel, PyTorch, or a registered executor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tofuse.cost.machine import Machine
 from tofuse.ir.executor import (
     KERNELS,
     LIBRARY,
-    NOTHING,
+    NO_EXECUTOR,
     TRITON,
     Executor,
     Executors,
@@ -18,16 +18,16 @@ from tofuse.ir.executor import (
     Tensor,
 )
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import Region, is_placed
+from tofuse.ir.region import Region, is_eliminated_concat
 from tofuse.ir.types import DType
 
 ONLY_PYTORCH = "only PyTorch has this operator"
-NO_KERNELS = "our kernels are not among the executors"
+NO_KERNELS = "generated kernels are not among the executors"
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """An executor's name, the reason, microseconds predicted, and the executor if registered."""
+    """An executor's name, the reason for it, its predicted microseconds, and it if registered."""
 
     name: str
     why: str
@@ -35,7 +35,7 @@ class Assignment:
     executor: Executor | None = None
 
     def label(self, op: Op) -> str:
-        """What a plan calls the operator when this executor runs it."""
+        """Return the operator's name in a plan when this executor runs it."""
         return f"{self.name}_{op.attr('target')}".replace(".", "_")
 
 
@@ -43,44 +43,47 @@ def assign_call(
     region: Region,
     executors: Executors,
     machine: Machine,
-    pooled: Callable[[str], object | None] = lambda target: None,
+    out_variant: Callable[[str], object | None] = lambda target: None,
 ) -> Assignment:
-    """Who runs a library region; `pooled` answers for operators that write where they are told."""
+    """Assign an executor to a library region.
+
+    `out_variant` returns None for operators that cannot write into given memory.
+    """
     op = region.ops[0]
-    if is_placed(op):
-        return Assignment(NOTHING, "its pieces are written where it lies", 0.0)
-    given = pooled(str(op.attr("target"))) is not None
-    expected = library_us(region, machine, given)
+    if is_eliminated_concat(op):
+        return Assignment(NO_EXECUTOR, "its operands are written directly into it", 0.0)
+    pooled = out_variant(str(op.attr("target"))) is not None
+    expected = library_us(region, machine, pooled)
     request = request_of(op)
     chosen, why = executors.choose(request, expected)
     if chosen is None:
-        usual = ONLY_PYTORCH if executors.kernels else NO_KERNELS
-        return Assignment(LIBRARY, why or usual, expected)
-    us = chosen.price(request)
+        default_reason = ONLY_PYTORCH if executors.allows_kernels else NO_KERNELS
+        return Assignment(LIBRARY, why or default_reason, expected)
+    us = chosen.cost_us(request)
     return Assignment(chosen.name, why, expected if us is None else us, chosen)
 
 
 def assign_kernel(us: float, why: str, device: str = "cpu") -> Assignment:
-    """Our own kernel."""
+    """Assign a generated kernel to a region."""
     return Assignment(KERNELS if device == "cpu" else TRITON, why, us)
 
 
 def assign_fallback(region: Region, reason: str, machine: Machine) -> Assignment:
-    """PyTorch op by op, where no kernel of ours can or may run."""
+    """Let PyTorch run a region op by op, as no generated kernel can or may run it."""
     return Assignment(LIBRARY, reason, library_us(region, machine))
 
 
 def request_of(op: Op) -> Request:
-    """A library call as executors see it."""
+    """Return a library call as executors see it."""
     return Request(str(op.attr("target")), tuple(map(_tensor, dict.fromkeys(op.inputs))))
 
 
 def _tensor(v: Value) -> Tensor:
     shape = tuple(d if isinstance(d, int) else None for d in v.shape)
-    return Tensor(shape, _NAMES[v.dtype], v.type.device)
+    return Tensor(shape, _DTYPE_NAMES[v.dtype], v.type.device)
 
 
-_NAMES = {
+_DTYPE_NAMES = {
     DType.F64: "float64",
     DType.F32: "float32",
     DType.F16: "float16",

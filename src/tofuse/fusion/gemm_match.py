@@ -1,4 +1,4 @@
-"""Which library calls are matrix products that code of ours can do, and how they lie in memory."""
+"""Match library calls that are matrix products which generated code can compute."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Union
 
-from tofuse.ir.dims import Dim, hint, product
+from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import Region, Strided
+from tofuse.ir.region import MemRef, Region
 from tofuse.ir.types import DType
 
-Storage = Mapping[Value, Strided]
-Reader = Callable[[Op, Storage], Union["Product", None]]
+Storage = Mapping[Value, MemRef]
+Matcher = Callable[[Op, Storage], Union["Gemm", None]]
 
-LEAST_ROWS, LEAST_COLUMNS = 4, 16  # below, most lanes of the kernel would be idle
-LEAST_FLOPS = 1 << 19  # below, PyTorch's call takes no longer
+MIN_ROWS, MIN_COLUMNS = 4, 16  # below, most lanes of the kernel would be idle
+MIN_FLOPS = 1 << 19  # below, PyTorch's call takes no longer
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows and columns in the memory of `root`: where they begin, and how far apart (elements)."""
+    """A batch of matrices in the memory of `root`; offset and strides are in elements."""
 
     root: Value
     offset: Dim
-    batch: Dim
-    row: Dim
-    column: Dim
+    batch_stride: Dim
+    row_stride: Dim
+    column_stride: Dim
 
     def transposed(self) -> Matrix:
-        return replace(self, row=self.column, column=self.row)
+        return replace(self, row_stride=self.column_stride, column_stride=self.row_stride)
 
 
 @dataclass(frozen=True)
-class Product:
-    """c = a b for each of a batch, [m, k] by [k, n], plus a bias spread over c, if any.
+class Gemm:
+    """c = a b for each of a batch, [m, k] by [k, n], plus a broadcast bias, if any.
 
-    With `depths`, c is the sum of so many products, whose operands are a batch stride apart.
+    With `reduce_batch`, c is the sum of so many products, whose operands are a batch stride
+    apart (a batch-reduce GEMM).
     """
 
     batch: Dim
@@ -48,165 +49,183 @@ class Product:
     b: Matrix
     c: Matrix
     bias: Matrix | None = None
-    depths: Dim = 1
+    reduce_batch: Dim = 1
 
     @property
     def flops(self) -> Dim:
-        return self.batch * self.depths * self.m * self.n * self.k * 2
+        return self.batch * self.reduce_batch * self.m * self.n * self.k * 2
 
-    def transposed(self) -> Product:
-        """The same product as c' = b' a'."""
+    def transposed(self) -> Gemm:
+        """Return the same product as c' = b' a'."""
         bias = None if self.bias is None else self.bias.transposed()
         a, b, c = self.b.transposed(), self.a.transposed(), self.c.transposed()
-        return Product(self.batch, self.n, self.m, self.k, a, b, c, bias, self.depths)
+        return Gemm(self.batch, self.n, self.m, self.k, a, b, c, bias, self.reduce_batch)
 
-    def merged(self) -> Product:
-        """A batch whose rows follow one another as one matrix of more rows; depths likewise."""
+    def merged(self) -> Gemm:
+        """Merge the batch into rows, and `reduce_batch` into k, where strides allow it."""
         p = self
         rows = [x for x in (p.a, p.c, p.bias) if x is not None]
-        if p.batch != 1 and p.b.batch == 0 and all(x.batch == x.row * p.m for x in rows):
+        if (
+            p.batch != 1
+            and p.b.batch_stride == 0
+            and all(x.batch_stride == x.row_stride * p.m for x in rows)
+        ):
             p = replace(p, m=p.batch * p.m, batch=1)
-        if p.depths != 1 and p.a.batch == p.a.column * p.k and p.b.batch == p.b.row * p.k:
-            p = replace(p, k=p.depths * p.k, depths=1)
+        a_continues = p.a.batch_stride == p.a.column_stride * p.k
+        b_continues = p.b.batch_stride == p.b.row_stride * p.k
+        if p.reduce_batch != 1 and a_continues and b_continues:
+            p = replace(p, k=p.reduce_batch * p.k, reduce_batch=1)
         return p
 
 
-NO_PRODUCT = "it is no matrix product"
+NOT_A_GEMM = "it is not a matrix product"
 
 
-def product_of(region: Region, storage: Storage) -> Product | str:
-    """The matrix product that a library region is; or why a kernel of ours does not take it."""
+def match_gemm(region: Region, storage: Storage) -> Gemm | str:
+    """Return the matrix product that a library region computes, or why PyTorch computes it."""
     op = region.ops[0]
     target = str(op.attr("target"))
-    read = _READERS.get(target)
-    if read is None:
-        return NO_PRODUCT
+    matcher = _MATCHERS.get(target)
+    if matcher is None:
+        return NOT_A_GEMM
     if any(v.dtype is not DType.F32 or v.type.device != "cpu" for v in (*op.inputs, *op.results)):
-        return "our products are of float32 on the CPU"
-    found = read(op, storage)
-    if found is None:
-        return "it does more than a product"
-    found = found if _is_unit(found.c.column, found.n) else found.transposed()
-    return _refusal(found) or found.merged()
+        return "generated matrix products take float32 on the CPU only"
+    gemm = matcher(op, storage)
+    if gemm is None:
+        return "the call does more than a matrix product"
+    gemm = gemm if _is_unit(gemm.c.column_stride, gemm.n) else gemm.transposed()
+    return _rejection(gemm) or gemm.merged()
 
 
-def _product(count: int) -> Reader:
-    """mm, bmm, addmm, baddbmm by the number of their operands."""
+def _product(operand_count: int) -> Matcher:
+    """Return the matcher of mm, bmm, addmm, baddbmm by the number of operands."""
 
-    def read(op: Op, storage: Storage) -> Product | None:
-        operands = _operands(op, count)
+    def match(op: Op, storage: Storage) -> Gemm | None:
+        operands = _operands(op, operand_count)
         if operands is None:
             return None
         *bias, x, y = operands
         a, b, c = (_matrix(v, storage) for v in (x, y, op.result))
         batch = op.result.shape[0] if len(op.result.shape) == 3 else 1
         (m, k), n = x.shape[-2:], y.shape[-1]
-        given = _spread(bias[0], op.result, storage) if bias else None
-        return Product(batch, m, n, k, a, b, c, given)
+        added = _broadcast_bias(bias[0], op.result, storage) if bias else None
+        return Gemm(batch, m, n, k, a, b, c, added)
 
-    return read
+    return match
 
 
-def _convolution(op: Op, storage: Storage) -> Product | None:
-    """A convolution by one point: each place's channels by the weight."""
+def _convolution(op: Op, storage: Storage) -> Gemm | None:
+    """Match a pointwise convolution: the channels of each position by the weight."""
     found = re.fullmatch(rf"\$0, \$1, (None|\$2), {_POINTWISE}", str(op.attr("args")))
-    if found is None or not _is_point(op.inputs[1]):
+    if found is None or not _is_pointwise(op.inputs[1]):
         return None
-    image, weight = _places(op.inputs[0], storage), _channels(op.inputs[1], storage)
-    result = _places(op.result, storage)
+    image, weight = _image_matrix(op.inputs[0], storage), _weight_matrix(op.inputs[1], storage)
+    result = _image_matrix(op.result, storage)
     if image is None or result is None:
         return None
     bias = None
     if found[1] != "None":
-        place = storage[op.inputs[2]]
-        bias = Matrix(place.root, place.offset, 0, place.strides[0], 0)
+        memref = storage[op.inputs[2]]
+        bias = Matrix(memref.root, memref.offset, 0, memref.strides[0], 0)
     (count, out, *sizes), k = op.result.shape, op.inputs[1].shape[1]
-    return Product(count, out, product(sizes), k, weight, image, result, bias)
+    return Gemm(count, out, product(sizes), k, weight, image, result, bias)
 
 
-def _convolution_backward(op: Op, storage: Storage) -> Product | None:
-    """The gradient of such a convolution's image, or that of its weight."""
+def _convolution_backward(op: Op, storage: Storage) -> Gemm | None:
+    """Match the gradient of a pointwise convolution's image, or of its weight."""
     tail = r"\[(True|False), (True|False), False\]"
-    found = re.fullmatch(rf"\$0, \$1, \$2, {_SIZES}, {_POINTWISE}, {tail}", str(op.attr("args")))
-    if found is None or found[1] == found[2] or not _is_point(op.inputs[2]):
+    found = re.fullmatch(
+        rf"\$0, \$1, \$2, {_BIAS_SIZES}, {_POINTWISE}, {tail}", str(op.attr("args"))
+    )
+    if found is None or found[1] == found[2] or not _is_pointwise(op.inputs[2]):
         return None
     grad, image, weight = op.inputs
-    given, places = _places(grad, storage), _places(image, storage)
+    grad_matrix, image_matrix = _image_matrix(grad, storage), _image_matrix(image, storage)
     (count, out, *sizes), channels = grad.shape, image.shape[1]
-    if given is None or places is None:
+    if grad_matrix is None or image_matrix is None:
         return None
     if found[1] == "True":
-        made = _places(op.results[0], storage)
-        turned = _channels(weight, storage).transposed()
-        if made is None:
+        image_grad = _image_matrix(op.results[0], storage)
+        transposed_weight = _weight_matrix(weight, storage).transposed()
+        if image_grad is None:
             return None
-        return Product(count, channels, product(sizes), out, turned, given, made)
-    made = _channels(op.results[0], storage)
-    places = places.transposed()
-    return Product(1, out, channels, product(sizes), given, places, made, depths=count)
+        positions = product(sizes)
+        return Gemm(count, channels, positions, out, transposed_weight, grad_matrix, image_grad)
+    weight_grad = _weight_matrix(op.results[0], storage)
+    positions_by_channels = image_matrix.transposed()
+    return Gemm(
+        1,
+        out,
+        channels,
+        product(sizes),
+        grad_matrix,
+        positions_by_channels,
+        weight_grad,
+        reduce_batch=count,
+    )
 
 
 def _operands(op: Op, count: int) -> list[Value] | None:
-    """The tensors a call is given, None where it is given anything else."""
-    wanted = ", ".join([r"\$(\d+)"] * count)
-    found = re.fullmatch(wanted, str(op.attr("args")))
+    """Return the tensors that a call takes; None if it takes other arguments too."""
+    pattern = ", ".join([r"\$(\d+)"] * count)
+    found = re.fullmatch(pattern, str(op.attr("args")))
     return None if found is None else [op.inputs[int(k)] for k in found.groups()]
 
 
 def _matrix(v: Value, storage: Storage) -> Matrix:
-    place = storage[v]
-    batch, row, column = (0, *place.strides)[-3:]
-    return Matrix(place.root, place.offset, batch, row, column)
+    memref = storage[v]
+    batch, row, column = (0, *memref.strides)[-3:]
+    return Matrix(memref.root, memref.offset, batch, row, column)
 
 
-def _spread(bias: Value, over: Value, storage: Storage) -> Matrix:
-    """The bias as a matrix of the shape of the product, by strides of 0."""
-    place, missing = storage[bias], 3 - len(bias.shape)
-    shape = (1,) * (3 - len(over.shape)) + over.shape
+def _broadcast_bias(bias: Value, result: Value, storage: Storage) -> Matrix:
+    """Return the bias as a matrix of the shape of the result, by strides of 0."""
+    memref, missing = storage[bias], 3 - len(bias.shape)
+    shape = (1,) * (3 - len(result.shape)) + result.shape
     strides = [0] * missing + [
         0 if d == 1 and extent != 1 else s
-        for d, s, extent in zip(bias.shape, place.strides, shape[missing:], strict=True)
+        for d, s, extent in zip(bias.shape, memref.strides, shape[missing:], strict=True)
     ]
-    return Matrix(place.root, place.offset, *strides)
+    return Matrix(memref.root, memref.offset, *strides)
 
 
-def _is_point(weight: Value) -> bool:
+def _is_pointwise(weight: Value) -> bool:
     return all(d == 1 for d in weight.shape[2:])
 
 
-def _channels(weight: Value, storage: Storage) -> Matrix:
-    """A pointwise convolution's weight: output channels by input channels."""
-    place = storage[weight]
-    return Matrix(place.root, place.offset, 0, place.strides[0], place.strides[1])
+def _weight_matrix(weight: Value, storage: Storage) -> Matrix:
+    """Return a pointwise convolution's weight as output channels by input channels."""
+    memref = storage[weight]
+    return Matrix(memref.root, memref.offset, 0, memref.strides[0], memref.strides[1])
 
 
-def _places(image: Value, storage: Storage) -> Matrix | None:
-    """Channels by places, for each image; None where no one stride leads from place to place."""
-    place = storage[image]
-    batch, row, *strides = place.strides
+def _image_matrix(image: Value, storage: Storage) -> Matrix | None:
+    """Return each image as channels by positions; None if positions have no common stride."""
+    memref = storage[image]
+    batch, row, *strides = memref.strides
     column: Dim | None = None
-    covered: Dim = 1  # places inside of the dimension at hand
+    inner_positions: Dim = 1  # of the dimensions inside the current one
     for size, stride in reversed([*zip(image.shape[2:], strides, strict=True)]):
         if size == 1:
             continue
-        if column is not None and stride != covered * column:
+        if column is not None and stride != inner_positions * column:
             return None
         column = stride if column is None else column
-        covered = covered * size
-    return Matrix(place.root, place.offset, batch, row, 1 if column is None else column)
+        inner_positions = inner_positions * size
+    return Matrix(memref.root, memref.offset, batch, row, 1 if column is None else column)
 
 
-def _refusal(p: Product) -> str | None:
-    if not _is_unit(p.c.column, p.n):
-        return "what it writes has neither rows nor columns in one piece"
-    if p.bias and not (p.bias.column == 0 or _is_unit(p.bias.column, p.n)):
-        return "what it adds has no rows in one piece"
+def _rejection(p: Gemm) -> str | None:
+    if not _is_unit(p.c.column_stride, p.n):
+        return "neither rows nor columns of the result are contiguous"
+    if p.bias and not (p.bias.column_stride == 0 or _is_unit(p.bias.column_stride, p.n)):
+        return "the rows of the bias are not contiguous"
     for x, rows, columns in ((p.a, p.m, p.k), (p.b, p.k, p.n)):
-        if not _is_unit(x.column, columns) and not _is_unit(x.row, rows):
-            return "an operand has neither rows nor columns in one piece"
-    narrow = hint(p.m) < LEAST_ROWS or hint(p.n) < LEAST_COLUMNS
-    if narrow or hint(p.flops) < LEAST_FLOPS:
-        return "it is too small to gain"
+        if not _is_unit(x.column_stride, columns) and not _is_unit(x.row_stride, rows):
+            return "neither rows nor columns of an operand are contiguous"
+    is_narrow = size_hint(p.m) < MIN_ROWS or size_hint(p.n) < MIN_COLUMNS
+    if is_narrow or size_hint(p.flops) < MIN_FLOPS:
+        return "it is too small to be faster"
     return None
 
 
@@ -214,11 +233,11 @@ def _is_unit(stride: Dim, extent: Dim) -> bool:
     return stride == 1 or extent == 1
 
 
-_SIZES = r"(?:None|\[\d*\])"  # of a bias
+_BIAS_SIZES = r"(?:None|\[\d*\])"  # of a bias
 _LIST = r"\[[\d, ]*\]"
-# stride, padding, dilation (of one point: any), not transposed, output padding, groups
+# stride, padding, dilation (any, for one point), not transposed, output padding, groups
 _POINTWISE = rf"\[1(?:, 1)*\], \[0(?:, 0)*\], {_LIST}, False, {_LIST}, 1"
-_READERS: dict[str, Reader] = {
+_MATCHERS: dict[str, Matcher] = {
     "aten.mm.default": _product(2),
     "aten.bmm.default": _product(2),
     "aten.addmm.default": _product(3),

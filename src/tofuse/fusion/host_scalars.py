@@ -1,16 +1,19 @@
-"""Which buffers of a GPU's kernel are numbers in the CPU's memory, to be passed by value."""
+"""Mark buffers of a GPU kernel that are scalars in the CPU's memory: they are passed by value."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tofuse.fusion.lower.axes import Misaligned
+from tofuse.fusion.lower.axes import LoweringError
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel, Uniform
 
 
-def with_hosts(kernel: Kernel, arguments: tuple[Value, ...], device: str) -> Kernel:
-    """The kernel with such buffers marked; Misaligned where one has too many elements."""
+def mark_host_scalars(kernel: Kernel, arguments: tuple[Value, ...], device: str) -> Kernel:
+    """Return the kernel with host scalars and seeds marked.
+
+    Raise LoweringError for any other tensor that is on another device.
+    """
     if device == "cpu":
         return kernel
     seeds = {s.seed for s in kernel.body if isinstance(s, Uniform)}
@@ -18,9 +21,9 @@ def with_hosts(kernel: Kernel, arguments: tuple[Value, ...], device: str) -> Ker
     for b, v in zip(kernel.buffers, arguments, strict=True):
         if v.type.device != device:
             if v.type.device != "cpu" or b.role != "in":
-                raise Misaligned("a tensor lies on another device")
+                raise LoweringError("a tensor is on another device")
             if v.type.numel != 1 and b.name not in seeds:
-                raise Misaligned("a tensor lies on the CPU and is not a single number")
+                raise LoweringError("a tensor is on the CPU and is not a scalar")
             b = replace(b, role="host")
         buffers.append(b)
     return replace(kernel, buffers=tuple(buffers))

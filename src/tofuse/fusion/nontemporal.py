@@ -1,57 +1,63 @@
-"""Which results are written past the caches, because nothing will find them there."""
+"""Which results are stored nontemporally, because no region reads them while they are cached."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Partition, Strided, is_placed
+from tofuse.ir.region import MemRef, Partition, is_eliminated_concat
 
-LINE = 64  # bytes
-LEAST = 8 << 20  # bytes of a result, whatever the caches
+CACHE_LINE = 64  # bytes
+MIN_BYTES = 8 << 20  # of such a result, whatever the size of the caches
 
 
-def streamed(part: Partition, l3_bytes: int) -> frozenset[Value]:
-    """Outputs of kernels that are larger than half of the shared cache, and that are not read soon:
-    by the next region, or before as much is moved.
+def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
+    """Return kernel outputs larger than half of the shared cache that are not read soon.
 
-    What is smaller is found there, with what it was made of, by whoever reads it.
+    Soon means by the next region, or before as many bytes are moved. Smaller results stay in the
+    cache, with the operands they were made from.
     """
     found: set[Value] = set()
-    most = l3_bytes // 2
+    half_cache = l3_bytes // 2
 
-    def memory(v: Value) -> Value:
+    def owner(v: Value) -> Value:
         root = part.storage[v].root if v in part.storage else v
-        return part.parts[root].root if root in part.parts else root
+        return part.concat_slices[root].root if root in part.concat_slices else root
 
     for k, region in enumerate(part.regions):
-        made = [v for v in region.outputs if v not in part.parts or _is_aligned(v, part.parts[v])]
-        large = {v for v in made if hint(memory(v).type.nbytes) >= max(LEAST, most)}
+        stored = [
+            v
+            for v in region.outputs
+            if v not in part.concat_slices or _is_aligned(v, part.concat_slices[v])
+        ]
+        large = {v for v in stored if size_hint(owner(v).type.nbytes) >= max(MIN_BYTES, half_cache)}
         if region.library or not large:
             continue
-        between = 0
-        for after in (r for r in part.regions[k + 1 :] if not is_placed(r.ops[-1])):
-            read = {memory(v) for v in after.inputs}
-            large = {v for v in large if memory(v) not in read}
-            between += sum(hint(v.type.nbytes) for v in (*after.inputs, *after.outputs))
-            if between > most or not large:
+        bytes_between = 0
+        for later in (r for r in part.regions[k + 1 :] if not is_eliminated_concat(r.ops[-1])):
+            read = {owner(v) for v in later.inputs}
+            large = {v for v in large if owner(v) not in read}
+            bytes_between += sum(size_hint(v.type.nbytes) for v in (*later.inputs, *later.outputs))
+            if bytes_between > half_cache or not large:
                 break
         found |= large
     return frozenset(found)
 
 
-def with_streams(kernel: Kernel, arguments: tuple[Value, ...], streams: frozenset[Value]) -> Kernel:
-    """The kernel with the output buffers of those values marked."""
+def mark_nontemporal(
+    kernel: Kernel, arguments: tuple[Value, ...], nontemporal: frozenset[Value]
+) -> Kernel:
+    """Return the kernel with the output buffers of the given values marked."""
     buffers = tuple(
-        replace(b, role="stream") if b.role == "out" and v in streams else b
+        replace(b, role="nontemporal") if b.role == "out" and v in nontemporal else b
         for b, v in zip(kernel.buffers, arguments, strict=True)
     )
     return replace(kernel, buffers=buffers)
 
 
-def _is_aligned(v: Value, home: Strided) -> bool:
-    """Whether a part of a tensor begins with a cache line."""
-    at = home.offset
-    return isinstance(at, int) and at * v.dtype.itemsize % LINE == 0
+def _is_aligned(v: Value, memref: MemRef) -> bool:
+    """Whether a slice of a concat begins with a cache line."""
+    offset = memref.offset
+    return isinstance(offset, int) and offset * v.dtype.itemsize % CACHE_LINE == 0

@@ -1,24 +1,22 @@
-"""Readable names: of kernels, from what they compute, and of rules that ops are fused by."""
+"""Names of kernels, made from what they compute."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tofuse.ir.graph import Op
-from tofuse.ir.region import Verdict
-from tofuse.ops.table import Pattern
 
 
 def region_name(ops: Sequence[Op], number: int) -> str:
-    """`softmax_mul_3`: up to four words for what the ops amount to, and the region's number."""
+    """Return a name like `softmax_mul_3`: up to four words for the ops, and the region's number."""
     kinds = [op.kind for op in ops]
-    present, words = set(kinds), []
-    for word, needed in _IDIOMS:
-        if needed <= present:
+    remaining, words = set(kinds), []
+    for word, idiom in _IDIOMS:
+        if idiom <= remaining:
             words.append(word)
-            present -= needed
+            remaining -= idiom
     for kind in kinds:
-        if kind in present and kind not in words and kind not in _DULL:
+        if kind in remaining and kind not in words and kind not in _UNINFORMATIVE:
             words.append(kind)
     return "_".join([*(words or kinds[:1])[:4], str(number)])
 
@@ -29,17 +27,4 @@ _IDIOMS = (
     ("dropout", {"uniform", "where"}),
     ("dropout", {"uniform"}),
 )
-_DULL = {"convert", "sub", "where", "full", "div", "ge", "lt", "le", "gt"}
-
-
-RULE_NAMES = {
-    Pattern.ELEMENTWISE: "elementwise over common axes",
-    Pattern.REDUCE: "reduction over the producer's axes",
-    Pattern.TAKE: "index computed in place",
-    Pattern.JOIN: "pieces read in place",
-}
-
-
-def sibling(a: Op, b: Op) -> Verdict:
-    """Of two ops in one kernel for what they read."""
-    return Verdict(a.result.name, b.result.name, True, "both read one tensor", loc=b.loc)
+_UNINFORMATIVE = {"convert", "sub", "where", "full", "div", "ge", "lt", "le", "gt"}

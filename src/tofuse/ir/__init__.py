@@ -1,1 +1,1 @@
-"""The nouns: types, graph, kernel, loops, plan; how each prints, parses and verifies."""
+"""Intermediate representations: types, graph, region, kernel, nest, tile program, plan."""

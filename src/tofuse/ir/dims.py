@@ -1,4 +1,4 @@
-"""Sizes that may be symbolic: exact integer polynomials over named symbols."""
+"""Static and symbolic sizes: integer polynomials over named symbols."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Union
 
-LEAST = 2  # of a guess: where strides have an order, so have their guesses
+MIN_SIZE_HINT = 2  # as every symbol is at least 2; keeps the order of strides in their hints
 
 
 class Symbol(str):
-    """The name of a size, and the size it had at the first call, where that is known.
+    """The name of a size, with its value at the first call as a hint, if known.
 
-    Symbols of one name are equal, whatever is guessed of them: a guess chooses between programs
-    that are right for every size.
+    Symbols of the same name are equal, whatever their hints: a hint only chooses between programs
+    that are correct for every size.
     """
 
-    guess: int | None = None
+    size_hint: int | None = None
 
 
 Monomial = tuple[Symbol, ...]
@@ -24,9 +24,9 @@ Monomial = tuple[Symbol, ...]
 
 @dataclass(frozen=True)
 class SymDim:
-    """A sum of products of symbols, e.g. `2*s0*s1 + 3`; every symbol is a size, at least 2.
+    """A sum of products of symbols, such as `2*s0*s1 + 3`. Every symbol is at least 2.
 
-    `terms` is sorted and holds no zero coefficient, so equal polynomials are equal objects.
+    `terms` is sorted and has no zero coefficient, so equal polynomials compare equal.
     """
 
     terms: tuple[tuple[Monomial, int], ...]
@@ -59,17 +59,17 @@ class SymDim:
 Dim = Union[int, SymDim]  # noqa: UP007  (an alias evaluated at run time on Python 3.10)
 
 
-def symbol(name: str, guess: int | None = None) -> SymDim:
-    """The dimension that is the symbol `name`; a `Symbol` keeps its guess."""
-    made = name if isinstance(name, Symbol) else Symbol(name)
-    if guess is not None:
-        made = Symbol(name)
-        made.guess = max(LEAST, guess)
-    return SymDim((((made,), 1),))
+def symbol(name: str, hint: int | None = None) -> SymDim:
+    """Return the dimension of one symbol. Without `hint`, a `Symbol` keeps its own."""
+    result = name if isinstance(name, Symbol) else Symbol(name)
+    if hint is not None:
+        result = Symbol(name)
+        result.size_hint = max(MIN_SIZE_HINT, hint)
+    return SymDim((((result,), 1),))
 
 
 def exact_div(a: Dim, b: Dim) -> Dim | None:
-    """`a / b` where it is known to leave no remainder for every value of the symbols, else None."""
+    """Return `a / b` if it is exact for every value of the symbols, else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
     if a == b:
@@ -91,7 +91,7 @@ def exact_div(a: Dim, b: Dim) -> Dim | None:
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of `dims`; 1 for none."""
+    """Return the product of `dims`; 1 if there are none."""
     total: Dim = 1
     for d in dims:
         total = d * total if isinstance(d, SymDim) else total * d
@@ -99,7 +99,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 
 def evaluate(dim: Dim, env: Mapping[str, int]) -> int:
-    """The value of `dim` under a binding of its symbols."""
+    """Return the value of `dim` under a binding of its symbols."""
     if isinstance(dim, int):
         return dim
     total = 0
@@ -111,7 +111,7 @@ def evaluate(dim: Dim, env: Mapping[str, int]) -> int:
 
 
 def substitute_dim(dim: Dim, name: str, by: Dim) -> Dim:
-    """`dim` with `by` in the place of the symbol `name`."""
+    """Return `dim` with the symbol `name` replaced by `by`."""
     if name not in symbols_of(dim):
         return dim
     total: Dim = 0
@@ -120,36 +120,38 @@ def substitute_dim(dim: Dim, name: str, by: Dim) -> Dim:
     return total
 
 
-def hint(dim: Dim, default: int = 64) -> int:
-    """A guess at a size for heuristics: every symbol counts as what is guessed, or `default`.
+def size_hint(dim: Dim, default: int = 64) -> int:
+    """Return an estimate of a size for heuristics; `default` replaces a symbol without a hint.
 
-    Never for what must hold for every size: see `fixed`.
+    Correctness must not depend on it; see `static_or`.
     """
     if isinstance(dim, int):
         return dim
-    known: dict[str, int] = {s: default if s.guess is None else s.guess for s in symbols_of(dim)}
-    return evaluate(dim, known)
+    hints: dict[str, int] = {
+        s: default if s.size_hint is None else s.size_hint for s in symbols_of(dim)
+    }
+    return evaluate(dim, hints)
 
 
-def fixed(dim: Dim, otherwise: int) -> int:
-    """A size that is a number; `otherwise` for one that may be another at the next call."""
+def static_or(dim: Dim, otherwise: int) -> int:
+    """Return a static size, or `otherwise` for a symbolic one."""
     return dim if isinstance(dim, int) else otherwise
 
 
 def symbols_of(dim: Dim) -> tuple[Symbol, ...]:
-    """The symbols in `dim`, sorted."""
+    """Return the symbols in `dim`, sorted."""
     if isinstance(dim, int):
         return ()
     return tuple(sorted({s for monomial, _ in dim.terms for s in monomial}))
 
 
 def known_multiple(dim: Dim, factor: int) -> bool:
-    """Whether `dim` is a multiple of `factor` whatever the symbols are."""
+    """Whether `dim` is a multiple of `factor` for every value of the symbols."""
     return all(c % factor == 0 for _, c in _terms(dim))
 
 
 def show_dim(dim: Dim) -> str:
-    """Text of a dimension; `parse_dim` reads it back."""
+    """Return the text of a dimension, which `parse_dim` accepts."""
     if isinstance(dim, int):
         return str(dim)
     parts = []
@@ -160,7 +162,7 @@ def show_dim(dim: Dim) -> str:
 
 
 def parse_dim(text: str) -> Dim:
-    """Read what `show_dim` wrote."""
+    """Parse the output of `show_dim`."""
     total: Dim = 0
     for term in text.split("+"):
         factors: list[Dim] = []
@@ -172,7 +174,7 @@ def parse_dim(text: str) -> Dim:
 
 
 def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Row-major strides in elements, as torch counts them (an extent of 0 counts as 1)."""
+    """Return row-major strides in elements, as torch defines them (an extent of 0 counts as 1)."""
     strides: list[Dim] = []
     step: Dim = 1
     for extent in reversed(shape):
@@ -182,7 +184,7 @@ def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def strides_in(order: Sequence[int], shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Strides without gaps, the dimensions in this order from the outermost to the innermost."""
+    """Return dense strides for dimensions in the given order, outermost first."""
     strides: list[Dim] = [0] * len(shape)
     step: Dim = 1
     for k in reversed(order):

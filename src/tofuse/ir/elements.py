@@ -1,4 +1,4 @@
-"""Floats as elements of each type, rounded as PyTorch rounds them."""
+"""Round Python floats to each element type as PyTorch does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _round_f16(value: float) -> float:
 
 
 def _round_bf16(value: float) -> float:
-    """Ties to even on the upper 16 bits of the float."""
+    """Round to the upper 16 bits of a float32, ties to even."""
     value = _round_f32(value)
     if not math.isfinite(value):
         return value

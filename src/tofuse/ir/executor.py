@@ -1,4 +1,4 @@
-"""Executor: something other than our kernels and PyTorch that runs an operator."""
+"""Executor: a registered alternative to generated kernels and PyTorch that runs an operator."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Union
 
 from tofuse.errors import TofuseError
 
-KERNELS, LIBRARY = "llvm", "aten"  # the executors that are always there
-NOTHING = "nothing"  # runs: other regions have done it
-TRITON = "triton"  # what KERNELS, which stands for our kernels on any device, are on a GPU
+KERNELS, LIBRARY = "llvm", "aten"  # the built-in executors
+NO_EXECUTOR = "nothing"  # of a region whose result other regions have computed
+TRITON = "triton"  # the report's name for KERNELS on a GPU
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """The type of an operand: a size that is not known is None; a dtype as in "float32"."""
+    """The type of an operand. A symbolic size is None; `dtype` is a name such as "float32"."""
 
     shape: tuple[int | None, ...]
     dtype: str
@@ -24,50 +24,51 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Request:
-    """An operator by its full ATen name, such as "aten.mm.default", and its tensor operands."""
+    """An operator's full ATen name, such as "aten.mm.default", and its tensor operands."""
 
     target: str
     inputs: tuple[Tensor, ...]
 
 
-Answer = Union[bool, str]  # noqa: UP007  (yes; no; or no, and why)
+CheckResult = Union[bool, str]  # noqa: UP007  (accepted, rejected, or the reason of a rejection)
 
 
 @dataclass(frozen=True, eq=False)
 class Executor:
-    """`run` takes what the operator takes and returns what it returns; `cost` is microseconds.
+    """A registered executor.
 
-    `ops` are ATen names with or without an overload.
+    `ops` are ATen names with or without an overload. `run` has the signature of the operator.
+    `check` accepts or rejects a call, `cost` predicts its microseconds.
     """
 
     name: str
     ops: tuple[str, ...]
     run: Callable[..., object]
-    check: Callable[[Request], Answer] | None = None
+    check: Callable[[Request], CheckResult] | None = None
     cost: Callable[[Request], float] | None = None
 
-    def refusal(self, request: Request) -> str | None:
-        """Why it does not take a call; None where it does."""
+    def rejection(self, request: Request) -> str | None:
+        """Return why the executor rejects a call; None if it accepts the call."""
         if request.target not in self.ops and request.target.rpartition(".")[0] not in self.ops:
             return f"{self.name} does not list {request.target}"
         try:
-            answer = True if self.check is None else self.check(request)
+            accepted = True if self.check is None else self.check(request)
         except Exception as e:
             if all(None not in t.shape for t in request.inputs):
                 raise self._failed("check", request, e) from e
-            return f"{self.name}'s check does not take unknown sizes: {e}"
-        if answer is True:
+            return f"{self.name}'s check does not support symbolic sizes: {e}"
+        if accepted is True:
             return None
-        return f"{self.name} refuses: {answer}" if answer else f"{self.name} refuses"
+        return f"{self.name} rejects it: {accepted}" if accepted else f"{self.name} rejects it"
 
-    def price(self, request: Request) -> float | None:
-        """Microseconds of a call; None where it does not say."""
+    def cost_us(self, request: Request) -> float | None:
+        """Return the predicted microseconds of a call; None if the executor has no `cost`."""
         if self.cost is None:
             return None
         try:
             us = float(self.cost(request))
             if not us >= 0:
-                raise ValueError(f"{us} is no number of microseconds")
+                raise ValueError(f"{us} is not a number of microseconds")
         except Exception as e:
             raise self._failed("cost", request, e) from e
         return us
@@ -82,35 +83,35 @@ class Executor:
 
 @dataclass(frozen=True, eq=False)
 class Executors:
-    """Executors in order of preference; the names of those built in stand for themselves."""
+    """Executors in order of preference. Built-in executors are represented by their names."""
 
     order: tuple[Executor | str, ...] = (KERNELS, LIBRARY)
 
     @property
-    def kernels(self) -> bool:
-        """Whether our own kernels may run anything."""
+    def allows_kernels(self) -> bool:
+        """Whether generated kernels may be used."""
         return KERNELS in self.order
 
-    def before(self, name: str) -> tuple[Executor, ...]:
-        """The registered executors that come before a built-in one."""
+    def preceding(self, name: str) -> tuple[Executor, ...]:
+        """Return the registered executors that precede a built-in one."""
         end = self.order.index(name) if name in self.order else len(self.order)
         return tuple(e for e in self.order[:end] if isinstance(e, Executor))
 
     def claims(self, request: Request) -> bool:
-        """Whether a call is kept whole, because someone takes it before our kernels do."""
-        if not self.kernels:
+        """Whether a call is not decomposed, because an executor before our kernels accepts it."""
+        if not self.allows_kernels:
             return True
-        return any(e.refusal(request) is None for e in self.before(KERNELS))
+        return any(e.rejection(request) is None for e in self.preceding(KERNELS))
 
     def choose(self, request: Request, library_us: float) -> tuple[Executor | None, str]:
-        """Who runs a call that is no kernel, None for PyTorch, and why."""
+        """Return the executor of a call outside kernels (None for PyTorch) and the reason."""
         reasons: list[str] = []
-        for e in self.before(LIBRARY):
-            reason = e.refusal(request)
-            if reason is None and (us := e.price(request)) is not None and us > library_us:
-                reason = f"{e.name} says {us:.4g} us, PyTorch is expected to take {library_us:.4g}"
+        for e in self.preceding(LIBRARY):
+            reason = e.rejection(request)
+            if reason is None and (us := e.cost_us(request)) is not None and us > library_us:
+                reason = f"{e.name} predicts {us:.4g} us, PyTorch is predicted at {library_us:.4g}"
             if reason is None:
-                return e, "; ".join([*reasons, f"{e.name} takes {request.target}"])
+                return e, "; ".join([*reasons, f"{e.name} accepts {request.target}"])
             if "does not list" not in reason:
                 reasons.append(reason)
         return None, "; ".join(reasons)

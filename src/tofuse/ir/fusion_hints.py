@@ -1,4 +1,4 @@
-"""What the user's hints, which ops carry with their line, say of two ops."""
+"""Query the user's `fuse` and `no_fuse` hints for a pair of ops."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from tofuse.ir.graph import Op
 FUSE, NO_FUSE = "fuse", "no_fuse"
 
 
-def kept_apart(a: Op, b: Op) -> bool:
-    """Whether one of two ops is to be alone; those of one call are not parted."""
+def fusion_forbidden(a: Op, b: Op) -> bool:
+    """Whether a `no_fuse` hint separates two ops. Ops of the same call are not separated."""
     x, y = _hint(a), _hint(b)
-    alone = x.startswith(NO_FUSE) or y.startswith(NO_FUSE)
-    return alone and (x != y or a.loc != b.loc)
+    no_fuse = x.startswith(NO_FUSE) or y.startswith(NO_FUSE)
+    return no_fuse and (x != y or a.loc != b.loc)
 
 
-def asked_for(a: Op, b: Op) -> bool:
-    """Whether the user wants the two in one kernel, even if it seems to gain nothing."""
+def fusion_requested(a: Op, b: Op) -> bool:
+    """Whether a `fuse` hint covers both ops, so they are fused even without predicted gain."""
     return _hint(a) == FUSE == _hint(b)
 
 
 def _hint(op: Op) -> str:
-    return op.loc.hint if op.loc is not None else ""
+    return op.loc.fusion_hint if op.loc is not None else ""

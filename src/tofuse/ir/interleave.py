@@ -1,30 +1,34 @@
-"""Accesses with gaps between the neighbours of an axis, as one colour of pixels, or all of them."""
+"""Find interleave groups: strided accesses that together touch contiguous memory (RGB pixels)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Union
 
-from tofuse.ir.dims import Dim, hint
-from tofuse.ir.kernel import Affine, Kernel, Load, Stmt, Store
+from tofuse.ir.dims import Dim, size_hint
+from tofuse.ir.kernel import AffineExpr, Kernel, Load, Stmt, Store
 
-MOST = 32  # elements side by side
+MAX_STRIDE = 32  # elements: the largest factor of an interleave group
 Access = Union[Load, Store]  # noqa: UP007
 
 
-def is_between(kernel: Kernel, index: Affine, axis: str, along: str) -> bool:
-    """Whether elements along an axis all lie between neighbours along another: c < 3 in 3*i + c,
-    or in 9*i + 3*c."""
+def is_interleaved(kernel: Kernel, index: AffineExpr, axis: str, along: str) -> bool:
+    """Whether all elements along `axis` are between two neighbors along `along`.
+
+    An example is the axis c < 3 of 3*i + c, or of 9*i + 3*c, with respect to i.
+    """
     count, gap, step = kernel.extent(axis), index.coefficient(axis), index.coefficient(along)
     if axis == along or not all(isinstance(n, int) for n in (count, gap, step)):
         return False
     return (
-        hint(count) >= 2 and hint(gap) >= 1 and (hint(count) - 1) * hint(gap) < hint(step) <= MOST
+        size_hint(count) >= 2
+        and size_hint(gap) >= 1
+        and (size_hint(count) - 1) * size_hint(gap) < size_hint(step) <= MAX_STRIDE
     )
 
 
-def shuffles(count: int) -> int:
-    """Of each vector, to part or join rows of so many elements: by one prime factor at a time."""
+def shuffle_count(count: int) -> int:
+    """Return the shuffles per vector that transpose rows of `count` elements, by prime factors."""
     total, factor = 0, 2
     while count > 1:
         while count % factor == 0:
@@ -33,36 +37,35 @@ def shuffles(count: int) -> int:
     return total
 
 
-def is_spaced(step: Dim, lanes: int) -> bool:
-    """Whether vectors of every `step`-th element, backwards too, are picked from whole vectors:
-    for less than what its elements cost one at a time."""
+def is_vectorizable_stride(step: Dim, lanes: int) -> bool:
+    """Whether a strided access is faster as whole vectors and shuffles than element by element."""
     return isinstance(step, int) and step not in (0, 1) and abs(step) <= max(1, lanes // 2)
 
 
-def groups(stmts: Iterable[Stmt], along: str) -> dict[Access, tuple[Access, ...]]:
-    """Reads, or writes, of all the elements from one neighbour along an axis to the next.
+def interleave_groups(stmts: Iterable[Stmt], along: str) -> dict[Access, tuple[Access, ...]]:
+    """Return the interleave groups along an axis, as LLVM's InterleavedAccessInfo defines them.
 
-    The group, in the order in which its elements lie, is given with the first of its reads or the
-    last of its writes, which does the work of all; with the others, nothing.
+    A group is the loads, or stores, of all elements between two neighbors along the axis. It is
+    the entry of its first load or last store, in address order; other members have an empty entry.
     """
-    alike: dict[tuple[int, tuple[object, ...]], dict[int, Access]] = {}
+    candidates: dict[tuple[int, tuple[object, ...]], dict[int, Access]] = {}
     order: dict[Access, int] = {}
     for s in stmts:
         if isinstance(s, (Load, Store)):
-            step, place = s.index.coefficient(along), s.index.const
-            if isinstance(step, int) and 2 <= step <= MOST and isinstance(place, int):
+            step, offset = s.index.coefficient(along), s.index.const
+            if isinstance(step, int) and 2 <= step <= MAX_STRIDE and isinstance(offset, int):
                 guard = s.guard if isinstance(s, Load) else None
                 key = type(s), s.buffer, s.index.terms, guard
-                alike.setdefault((step, key), {}).setdefault(place, s)
+                candidates.setdefault((step, key), {}).setdefault(offset, s)
                 order[s] = len(order)
-    found: dict[Access, tuple[Access, ...]] = {}
-    for (step, _), places in alike.items():
-        end = min(places)
-        for first in sorted(places):
-            if first >= end and all(first + k in places for k in range(step)):
-                members = tuple(places[first + k] for k in range(step))
-                found |= dict.fromkeys(members, ())
-                worker = min if isinstance(members[0], Load) else max
-                found[worker(members, key=lambda s: order[s])] = members
+    groups: dict[Access, tuple[Access, ...]] = {}
+    for (step, _), by_offset in candidates.items():
+        end = min(by_offset)
+        for first in sorted(by_offset):
+            if first >= end and all(first + k in by_offset for k in range(step)):
+                members = tuple(by_offset[first + k] for k in range(step))
+                groups |= dict.fromkeys(members, ())
+                leader = min if isinstance(members[0], Load) else max
+                groups[leader(members, key=lambda s: order[s])] = members
                 end = first + step
-    return found
+    return groups

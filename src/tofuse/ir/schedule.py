@@ -1,4 +1,4 @@
-"""Schedule: the order, tiles, threads and vectors of a kernel's loops, as printable data."""
+"""Schedule: the order, tiles, threads and vectors of a kernel's loops."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop. With `strip`, it steps over tiles of that many elements; another loop of the same
-    axis, further in, then runs inside a tile."""
+    """A loop over an axis. With `strip`, a loop over tiles of that many elements (strip-mining).
+
+    A loop over tiles encloses another loop of the same axis, which runs inside one tile.
+    """
 
     axis: str
     strip: int = 0
@@ -19,8 +21,11 @@ class Loop:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Loops from the outermost in. The first `parallel` are shared out among threads; the last is
-    run in vectors of `vector` lanes, `unroll` of them at a time."""
+    """Loops, outermost first.
+
+    The first `parallel` loops are distributed over threads. The last loop runs in vectors of
+    `vector` lanes and is unrolled `unroll` times.
+    """
 
     loops: tuple[Loop, ...]
     parallel: int
@@ -36,20 +41,24 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Target:
-    """What a backend generates for: lanes of 4 bytes in a vector, threads, bytes of L2 a core,
-    whether it has AVX-512, whether matrix products of ours are faster than PyTorch's, and how many
-    floats a register of the machine itself holds."""
+    """The CPU to generate code for.
+
+    - `lanes`: 4-byte lanes of the vectors to generate.
+    - `l2_bytes`: L2 cache per core.
+    - `fast_gemm`: whether our matrix products are faster than PyTorch's.
+    - `native_lanes`: 4-byte lanes of a machine register.
+    """
 
     lanes: int
     threads: int
     l2_bytes: int = 1 << 20
     avx512: bool = False
-    products: bool = False
-    native: int = 16
+    fast_gemm: bool = False
+    native_lanes: int = 16
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Read what `repr` wrote."""
+    """Parse the `repr` of a schedule."""
     parts = dict(p.strip().partition(" ")[::2] for p in text.split(";"))
     loops = []
     for word in parts["order"].split():

@@ -1,44 +1,44 @@
-"""Into how many stages a long sum is cut, so that its error stays small.
+"""Divide long sums into stages of accumulators, to bound the rounding error.
 
-The error of a sum grows with the number of additions that one accumulator takes in one after the
-other. So the first stage takes a few terms, each further one `NEXT` results of the stage before,
-and only the last takes what is left.
+The error of a sum grows with the number of consecutive additions to one accumulator. So the first
+stage sums `FIRST_STAGE_TERMS` terms, each further stage `STAGE_FACTOR` results of the stage before
+it, and the last accumulator takes the rest.
 """
 
 from __future__ import annotations
 
-from tofuse.ir.dims import Dim, fixed, product
+from tofuse.ir.dims import Dim, product, static_or
 from tofuse.ir.kernel import Kernel, Reduce
 from tofuse.ir.schedule import Schedule
 
-FIRST = 16  # as many as eager's; see docs/measurements.md
-NEXT = 8
-UNKNOWN = 1 << 20  # steps of a size that is not known
+FIRST_STAGE_TERMS = 16  # as in eager's sums; measured in docs/measurements.md
+STAGE_FACTOR = 8
+ASSUMED_STEPS = 1 << 20  # of a loop of symbolic size
 
 
-def stages(steps: Dim) -> int:
-    """Accumulators before the last one."""
-    count, most = 0, FIRST
-    while fixed(steps, UNKNOWN) > most:
-        count, most = count + 1, most * NEXT
+def stage_count(steps: Dim) -> int:
+    """Return the number of stages before the last accumulator."""
+    count, capacity = 0, FIRST_STAGE_TERMS
+    while static_or(steps, ASSUMED_STEPS) > capacity:
+        count, capacity = count + 1, capacity * STAGE_FACTOR
     return count
 
 
-def due(stage: int) -> int:
-    """After how many steps the results of a stage go to the next."""
-    return int(FIRST * NEXT**stage)
+def stage_period(stage: int) -> int:
+    """Return the number of steps after which a stage is added to the next."""
+    return int(FIRST_STAGE_TERMS * STAGE_FACTOR**stage)
 
 
-def is_cut(r: Reduce) -> bool:
-    """Whether a reduction has an error that grows with its length."""
+def is_staged(r: Reduce) -> bool:
+    """Whether the rounding error of a reduction grows with its length."""
     return r.op == "sum" and r.dtype.is_float
 
 
-def steps_of(kernel: Kernel, schedule: Schedule, r: Reduce) -> Dim:
-    """How often a reduction goes round the loops that do not run in vectors."""
+def sequential_steps(kernel: Kernel, schedule: Schedule, r: Reduce) -> Dim:
+    """Return the number of scalar or vector additions to one accumulator of a reduction."""
     inner = schedule.loops[-1].axis if schedule.vector > 1 else ""
     strips = {lp.axis: lp.strip for lp in schedule.loops if lp.strip}
     steps = [kernel.extent(a) for a in r.over if a != inner]
     if inner in r.over and inner in strips:
-        steps.append(-(-fixed(kernel.extent(inner), UNKNOWN) // strips[inner]))
+        steps.append(-(-static_or(kernel.extent(inner), ASSUMED_STEPS) // strips[inner]))
     return product(steps)

@@ -1,4 +1,4 @@
-"""Element types and tensor types: what a value is, never where it lies."""
+"""Element types and tensor types. Strides and memory are not part of a type."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tofuse.ir.dims import Dim, parse_dim, product, show_dim
 
 
 class DType(Enum):
-    """An element type; the value is its short name in every printed form."""
+    """An element type. The enum value is its name in printed IR."""
 
     F64 = "f64"
     F32 = "f32"
@@ -23,20 +23,20 @@ class DType(Enum):
     I8 = "i8"
     U8 = "u8"
     BOOL = "b1"
-    OTHER = "opaque"  # complex, quantised, ...: only PyTorch's own operators handle these
+    OTHER = "opaque"  # complex, quantized, ...: only PyTorch's operators support these
 
     @property
     def is_float(self) -> bool:
-        return self in (DType.F64, DType.F32) or self.is_narrow
+        return self in (DType.F64, DType.F32) or self.is_reduced_float
 
     @property
-    def is_narrow(self) -> bool:
-        """Floats that are computed with as float32."""
-        return self in (DType.F16, DType.BF16) or self.is_quarter
+    def is_reduced_float(self) -> bool:
+        """Half precision and fp8: computed in float32 (c10::isReducedFloatingType)."""
+        return self in (DType.F16, DType.BF16) or self.is_fp8
 
     @property
-    def is_quarter(self) -> bool:
-        """Floats of eight bits, which are only stored."""
+    def is_fp8(self) -> bool:
+        """8-bit floats, which are a storage format only."""
         return self in (DType.F8E4M3, DType.F8E5M2)
 
     @property
@@ -45,7 +45,7 @@ class DType(Enum):
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element in memory."""
+        """Bytes per element."""
         return _ITEMSIZE[self]
 
 
@@ -70,13 +70,13 @@ class TensorType:
 
 
 def show_type(t: TensorType) -> str:
-    """`f32[4,s0]`, and `f32[4]@cuda:0` for another device than the CPU."""
+    """Return `f32[4,s0]`, or `f32[4]@cuda:0` for a device other than the CPU."""
     at = "" if t.device == "cpu" else f"@{t.device}"
     return f"{t.dtype.value}[{','.join(map(show_dim, t.shape))}]{at}"
 
 
 def parse_type(text: str) -> TensorType:
-    """Read what `show_type` wrote."""
+    """Parse the output of `show_type`."""
     head, _, device = text.partition("@")
     name, _, dims = head.partition("[")
     shape = tuple(parse_dim(d) for d in dims.rstrip("]").split(",") if d.strip())

@@ -1,1 +1,1 @@
-"""The closed set of ops: rows, shape rules, reference meanings."""
+"""The closed set of ops: table, type rules, reference implementation."""

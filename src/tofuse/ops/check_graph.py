@@ -1,4 +1,4 @@
-"""Checks every op of a graph against its row of the table and its shape rule."""
+"""Check every op of a graph against the op table and the type rules."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from tofuse.errors import VerifyError
 from tofuse.ir.graph import Graph, Op
 from tofuse.ir.graph.verify import op_error, verify_graph
 from tofuse.ir.types import TensorType
-from tofuse.ops.result_types import infer
+from tofuse.ops.result_types import infer_type
 from tofuse.ops.table import OPS, Pattern
 
 
-def verify(graph: Graph) -> None:
-    """Raise VerifyError, naming the op and its line, unless the graph and all its ops are sound."""
+def check_graph(graph: Graph) -> None:
+    """Raise VerifyError, with the op and its source line, unless a graph and its ops are valid."""
     verify_graph(graph)
     for op in graph.ops:
         verify_op(op)
 
 
 def verify_op(op: Op) -> None:
-    """Raise VerifyError unless the op has a row, its operands fit, and its results are inferred."""
+    """Raise VerifyError unless an op is in the table and its result has the inferred type."""
     row = OPS.get(op.kind)
     if row is None:
         raise op_error(op, f"there is no op {op.kind!r}")
@@ -30,13 +30,13 @@ def verify_op(op: Op) -> None:
     if op.kind == "slice":
         _verify_slice(op)
     try:
-        inferred = infer(op.kind, op.operands, dict(op.attrs))
+        inferred = infer_type(op.kind, op.operands, dict(op.attrs))
     except VerifyError as error:
         raise op_error(op, str(error)) from error
     except (KeyError, IndexError, ValueError, AssertionError) as error:
         raise op_error(op, f"{op.kind}: operands or attributes do not fit: {error!r}") from error
     result = op.result.type
-    if not op.inputs or row.pattern is Pattern.RANDOM:  # it lies where its result does
+    if not op.inputs or row.pattern is Pattern.RANDOM:  # the device is not inferred
         inferred = TensorType(inferred.shape, inferred.dtype, result.device)
     if inferred != result:
         raise op_error(op, f"the result is {result!r} but should be {inferred!r}")
@@ -54,26 +54,26 @@ def _verify_opaque(op: Op) -> None:
     elif len(op.results) > 1:
         raise op_error(op, "several results need the attribute 'picks'")
     elif not op.results and attrs.get("effect") is not True:
-        raise op_error(op, "without a result it needs an effect")
+        raise op_error(op, "an op without a result needs effect=True")
     for r in op.results:
         if attrs.get("dtype", r.dtype) is not r.dtype or attrs.get("shape", r.shape) != r.shape:
-            raise op_error(op, f"the result {r!r} is not what shape and dtype say")
+            raise op_error(op, f"the result {r!r} does not match the attributes shape and dtype")
 
 
 def _verify_slice(op: Op) -> None:
-    """Every index that is known must lie inside."""
+    """Check that every static index is in range."""
     if len(op.inputs) != 1:
         return
     start, step = op.dims("start"), op.ints("step")
     from_shape, to_shape = op.inputs[0].shape, op.result.shape
     if not len(start) == len(step) == len(to_shape) == len(from_shape):
         raise op_error(op, f"slice: start {start} and step {step} do not fit the ranks")
-    for first, by, extent, size in zip(start, step, from_shape, to_shape, strict=True):
-        if by == 0 or (isinstance(first, int) and first < 0):
-            raise op_error(op, "slice: a step of 0, or a start below 0")
+    for first, stride, extent, size in zip(start, step, from_shape, to_shape, strict=True):
+        if stride == 0 or (isinstance(first, int) and first < 0):
+            raise op_error(op, "slice: a step of 0, or a negative start")
         if not (isinstance(first, int) and isinstance(extent, int) and isinstance(size, int)):
             continue
         if size > 0:
-            last = first + by * (size - 1)
+            last = first + stride * (size - 1)
             if first >= extent or not 0 <= last < extent:
                 raise op_error(op, f"slice: elements {first} to {last} of {extent}")

@@ -1,15 +1,15 @@
-"""The same graph with every float in float64: what results are held against."""
+"""Convert a graph to float64, as the reference for its results."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute_operands
 from tofuse.ir.types import DType
 
 
-def widen(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
-    """The wide graph, and its value for each value of the given one."""
+def to_f64(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
+    """Return the float64 graph, and its value for each value of `graph`."""
     wide: dict[Value, Value] = {v: _wide(v) for v in graph.inputs}
     ops: list[Op] = []
     for op in graph.ops:
@@ -17,7 +17,7 @@ def widen(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
         moved: dict[Value, Operand] = {v: wide[v] for v in op.inputs}
         results = tuple(wide[r] for r in op.results)
         attrs = tuple((name, _wide_attr(value)) for name, value in op.attrs)
-        operands = substitute(op.operands, moved)
+        operands = substitute_operands(op.operands, moved)
         ops.append(replace(op, operands=operands, results=results, attrs=attrs))
     inputs = tuple(wide[v] for v in graph.inputs)
     outputs = tuple(None if v is None else wide[v] for v in graph.outputs)

@@ -1,7 +1,7 @@
-"""Floats of eight bits: what PyTorch makes of a float32 that none of them is.
+"""Constants of the conversion from float32 to fp8, as PyTorch rounds.
 
-Ties go to even. Too large a number is infinite in e5m2; in e4m3fn, which has no infinity, it is
-the largest number or none at all, as the version of PyTorch has it.
+Ties go to even. Overflow is infinity in e5m2. In e4m3fn, which has no infinity, it is the largest
+number or NaN, depending on the version of PyTorch.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.ir.types import DType
-from tofuse.ops.reference import TOO_LARGE
+from tofuse.ops.reference import FP8_OVERFLOW
 
 
 @dataclass(frozen=True)
-class Format:
-    """How a float32 is rounded to eight bits."""
+class Fp8Format:
+    """The parameters of rounding float32 to an fp8 type."""
 
-    fraction: int  # bits of the fraction
-    smallest: int  # biased float32 exponent of the smallest normal number
-    limit: int  # bits of the first float32 that is too large
-    beyond: int  # the byte that this and all above become, infinity included
+    fraction_bits: int
+    min_normal_exponent: int  # biased float32 exponent of the smallest normal number
+    overflow_start: int  # bits of the smallest float32 that overflows
+    overflow_byte: int  # the result of overflow and of infinity
 
 
-NAN = 0x7F  # the byte of a number that is none
-INFINITE = 255 << 23  # float32's
+NAN_BYTE = 0x7F
+F32_INFINITY_BITS = 255 << 23
 FORMATS = {
-    DType.F8E4M3: Format(3, 121, (135 << 23 | 0x680000) + 1, TOO_LARGE[DType.F8E4M3]),
-    DType.F8E5M2: Format(2, 113, 143 << 23, TOO_LARGE[DType.F8E5M2]),
+    DType.F8E4M3: Fp8Format(3, 121, (135 << 23 | 0x680000) + 1, FP8_OVERFLOW[DType.F8E4M3]),
+    DType.F8E5M2: Fp8Format(2, 113, 143 << 23, FP8_OVERFLOW[DType.F8E5M2]),
 }

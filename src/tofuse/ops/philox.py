@@ -1,8 +1,8 @@
-"""Philox-4x32-10: which random number stands at which element of a `uniform`.
+"""Philox-4x32-10: the random number of each element of a `uniform`.
 
 J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-A number depends on seed, stream and the element's logical place alone, so masks are the same
-for every schedule, vector width and device, and the backward regenerates them.
+A number depends only on seed, stream and the element's logical index, so masks are the same for
+every schedule, vector width and device, and the backward can regenerate them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 Words = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Word = Union[int, npt.NDArray[np.uint32]]  # noqa: UP007  (evaluated at run time)
 
-GROUP = 64  # columns that share sixteen counters: one 512-bit vector of each of the four words
+GROUP = 64  # columns per sixteen counters: one 512-bit vector of each of the four words
 LANES = 16
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -23,11 +23,11 @@ WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 def uniform(seed: tuple[int, int], shape: tuple[int, ...], stream: int) -> npt.NDArray[np.float32]:
-    """Float32 in [0, 1), multiples of 2**-24.
+    """Return float32 numbers in [0, 1), multiples of 2**-24.
 
-    Element (row, col), with `row` over the flattened leading dimensions and `col` along the last,
-    lies in group `row * ceil(D / 64) + col // 64`; it is word `(col // 16) % 4` of the counter
-    `group * 16 + col % 16`.
+    Element (row, col), with `row` over the flattened leading dimensions and `col` along the last
+    of extent D, is in group `row * ceil(D / 64) + col // 64`. It is word `(col // 16) % 4` of the
+    counter `group * 16 + col % 16`.
     """
     columns = shape[-1] if shape else 1
     rows = int(np.prod(shape[:-1], dtype=np.int64))
@@ -37,14 +37,14 @@ def uniform(seed: tuple[int, int], shape: tuple[int, ...], stream: int) -> npt.N
         (_low(counter), _high(counter), seed[1] & 0xFFFFFFFF, stream & 0xFFFFFFFF),
         (seed[0] & 0xFFFFFFFF, (seed[0] >> 32) & 0xFFFFFFFF),
     )
-    # (row, group, lane, word) -> (row, group, word, lane): words follow one another by 16 columns
+    # (row, group, lane, word) -> (row, group, word, lane): consecutive words are 16 columns apart
     bits = np.stack(words, axis=-1).reshape(rows, groups, LANES, 4).swapaxes(2, 3)
     chosen = bits.reshape(rows, groups * GROUP)[:, :columns] >> np.uint32(8)
     return (chosen.astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
 
 
 def philox4x32(counter: tuple[Word, Word, Word, Word], key: tuple[int, int]) -> Words:
-    """Ten rounds of Philox on four 32-bit counter words (numbers or arrays) and two key words."""
+    """Apply Philox to four 32-bit counter words (ints or arrays) and two key words."""
     c0, c1, c2, c3 = np.broadcast_arrays(*(np.asarray(c, np.uint32) for c in counter))
     k0, k1 = key
     for _ in range(ROUNDS):

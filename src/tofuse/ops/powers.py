@@ -1,23 +1,24 @@
-"""Whole powers as products."""
+"""Integer powers as products, by repeated squaring."""
 
 from __future__ import annotations
 
 from tofuse.ir.types import DType
 
-LARGEST = 8  # whole power of floats that is made of products: n - 1 roundings, where a pow has one
+MAX_FLOAT_EXPONENT = 8  # x ** n as products has up to n - 1 roundings, pow has one
 
 
-def is_product(exponent: bool | int | float, dtype: DType) -> bool:
-    """Whether x ** exponent is made of products, or 1 over such."""
+def is_repeated_product(exponent: bool | int | float, dtype: DType) -> bool:
+    """Whether x ** exponent is computed as products, or as the reciprocal of products."""
     if not float(exponent).is_integer():
         return False
-    return 2 <= abs(exponent) <= LARGEST if dtype.is_float else exponent >= 2
+    return 2 <= abs(exponent) <= MAX_FLOAT_EXPONENT if dtype.is_float else exponent >= 2
 
 
-def products_of(n: int) -> tuple[tuple[int, int], ...]:
-    """The products that make x ** n for n >= 2: each of two earlier ones, of which x is number 0.
+def repeated_squaring(n: int) -> tuple[tuple[int, int], ...]:
+    """Return the products that compute x ** n, n >= 2, as pairs of operand numbers.
 
-    By squaring, from the highest bit of n on: two products for each bit at most.
+    Operand 0 is x, operand k the k-th product. Squaring from the highest bit of n on needs at
+    most two products per bit.
     """
     steps: list[tuple[int, int]] = []
     for bit in bin(n)[3:]:

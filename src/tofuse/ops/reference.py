@@ -1,4 +1,4 @@
-"""What every op means: a slow evaluator of graphs on torch tensors, to hold others against."""
+"""Reference implementation of every op: a slow evaluator of graphs on torch tensors."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Number = Union[bool, int, float]  # noqa: UP007  (evaluated at run time)
 
 
 def run_graph(graph: Graph, inputs: Mapping[Value, Tensor], sizes: Sizes) -> dict[Value, Tensor]:
-    """The value of every result, rounded to its dtype at each op and laid out as its strides say.
+    """Return the value of every result, rounded to its dtype at each op, with its strides.
 
-    `sizes` binds every symbol. Inputs that an op changes in place are changed.
+    `sizes` binds every symbol. Ops that mutate their inputs mutate the given tensors.
     """
     env = dict(inputs)
     for op in graph.ops:
         for value, tensor in zip(op.results, _run(op, env, sizes), strict=True):
-            env[value] = tensor if op.kind == "opaque" else _lay_out(tensor, value, sizes)
+            env[value] = tensor if op.kind == "opaque" else _with_strides(tensor, value, sizes)
     return env
 
 
 def bind_symbols(
     symbols: Mapping[str, tuple[str, int, int]], arguments: Sequence[object]
 ) -> dict[str, int]:
-    """The value of every symbol, read from the flat arguments of a call.
+    """Return the value of every symbol, read from the flat arguments of a call.
 
-    Expressions stand after the symbols they read.
+    An expression must come after the symbols it uses.
     """
     sizes: dict[str, int] = {}
     for name, (source, index, dim) in symbols.items():
@@ -65,7 +65,7 @@ def _run(op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> list[Tensor]:
 
 
 def _operand(x: Operand, op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> Tensor:
-    """A tensor; a scalar becomes a 0-d one of the dtype the op computes in."""
+    """Return a tensor operand; a scalar becomes a 0-d tensor of the op's computation dtype."""
     if isinstance(x, Value):
         return env[x]
     tensors = [t.dtype for t in op.inputs]
@@ -83,7 +83,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _concrete(value: Attr, sizes: Sizes) -> object:
-    """An attribute with numbers for sizes and torch's names for dtypes."""
+    """Return an attribute with ints for sizes and torch dtypes for dtypes."""
     match value:
         case tuple():
             return tuple(_concrete(v, sizes) for v in value)
@@ -95,28 +95,29 @@ def _concrete(value: Attr, sizes: Sizes) -> object:
             return evaluate(value, sizes)
 
 
-def _lay_out(tensor: Tensor, value: Value, sizes: Sizes) -> Tensor:
+def _with_strides(tensor: Tensor, value: Value, sizes: Sizes) -> Tensor:
     strides = tuple(evaluate(s, sizes) for s in value.layout)
     if tensor.stride() == strides or tensor.numel() == 0:
         return tensor
     if value.strides is None:
         return tensor.contiguous()
-    laid = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
-    if 0 in strides:  # a broadcast view: every element is written more than once, alike
-        return laid.copy_(tensor) if tensor.numel() == 1 else tensor
-    return laid.copy_(tensor)
+    result = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+    if 0 in strides:  # a broadcast view: copy_ would write an element more than once
+        return result.copy_(tensor) if tensor.numel() == 1 else tensor
+    return result.copy_(tensor)
 
 
 def draw_seed() -> Tensor:
-    """Two random 64-bit words from torch's default CPU generator: what `tofuse::seed` gives."""
+    """Return two random 64-bit words from torch's CPU generator: the result of `tofuse::seed`."""
     return torch.empty(2, dtype=torch.int64).random_()
 
 
-def call_target(target: str) -> Callable[..., object]:
-    """The PyTorch operator of a name such as 'aten.mm.default'."""
+def resolve_operator(target: str) -> Callable[..., object]:
+    """Return the PyTorch operator of a name such as 'aten.mm.default'."""
     namespace, name, overload = target.split(".")
-    found: Callable[..., object] = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    return found
+    packet = getattr(getattr(torch.ops, namespace), name)
+    operator: Callable[..., object] = getattr(packet, overload)
+    return operator
 
 
 def _opaque(op: Op, operands: list[Tensor], sizes: Sizes) -> list[Tensor]:
@@ -124,7 +125,7 @@ def _opaque(op: Op, operands: list[Tensor], sizes: Sizes) -> list[Tensor]:
     text = re.sub(r"\$(\d+)", r"_operands[\1]", str(attrs["args"]))
     names = {"torch": torch, "inf": math.inf, "nan": math.nan, "_operands": operands, **sizes}
     args, kwargs = eval(f"(lambda *a, **k: (a, k))({text})", names)
-    returned = call_target(str(attrs["target"]))(*args, **kwargs)
+    returned = resolve_operator(str(attrs["target"]))(*args, **kwargs)
     if not op.results:
         return []
     if "picks" not in attrs:
@@ -215,11 +216,11 @@ TO_TORCH = {
     DType.BOOL: torch.bool,
 }
 
-# The byte that too large a number becomes; versions of PyTorch differ.
-TOO_LARGE = {
-    quarter: int(torch.tensor([1e30]).to(dtype).view(torch.uint8)[0])
-    for quarter, dtype in TO_TORCH.items()
-    if quarter.is_quarter
+# The byte that a number too large for fp8 is converted to; versions of PyTorch differ.
+FP8_OVERFLOW = {
+    fp8: int(torch.tensor([1e30]).to(dtype).view(torch.uint8)[0])
+    for fp8, dtype in TO_TORCH.items()
+    if fp8.is_fp8
 }
 
 REDUCE: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
@@ -233,7 +234,7 @@ REDUCE: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
     "argmin": lambda rows, dtype: torch.argmin(rows, -1).to(dtype),
 }
 
-SAME_NAME = (
+TORCH_NAMES = (
     "neg abs sign floor ceil round trunc logical_not bitwise_not isnan isinf sqrt rsqrt reciprocal "
     "exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan sinh cosh tanh asinh "
     "acosh atanh erf erfc add sub mul div maximum minimum eq ne lt le gt ge copysign logical_and "
@@ -242,9 +243,9 @@ SAME_NAME = (
 )
 
 REFERENCE: dict[str, Callable[..., Tensor]] = {
-    **{name: getattr(torch, name) for name in SAME_NAME.split()},
+    **{name: getattr(torch, name) for name in TORCH_NAMES.split()},
     **{name: _reduction(name) for name in REDUCE},
-    # ATen has kernels of its own for constant exponents: x * x for 2, a root for 0.5
+    # ATen has separate kernels for constant exponents: x * x for 2, a root for 0.5
     "pow": lambda a, b: torch.pow(a, b.item() if b.dim() == 0 else b),
     "shift_left": torch.bitwise_left_shift,
     "shift_right": torch.bitwise_right_shift,

@@ -1,4 +1,4 @@
-"""The type of an op's result, from its operands and attributes."""
+"""Type inference: the type of an op's result from its operands and attributes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.table import COMPARISONS, OPS, Pattern
+from tofuse.ops.table import OPS, PREDICATES, Pattern
 
 
-def infer(kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr]) -> TensorType:
-    """The result's type; raises VerifyError where operands and attributes do not fit.
+def infer_type(kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr]) -> TensorType:
+    """Return the result's type. Raises VerifyError if operands or attributes are invalid.
 
     `slice`, `uniform`, `full`, `iota` and `opaque` carry their result's shape and dtype as the
     attributes `shape` and `dtype`; `reshape` and `broadcast` carry `shape`; `convert` and the
@@ -33,9 +33,9 @@ def make_op(
     name: str,
     like: Op | None = None,
 ) -> Op:
-    """A one-result op with its inferred type, at the user line of `like`."""
+    """Return an op with one result of the inferred type, at the source location of `like`."""
     attrs = attrs or {}
-    result = Value(infer(kind, operands, attrs), name)
+    result = Value(infer_type(kind, operands, attrs), name)
     return Op(kind, operands, (result,), tuple(attrs.items()), like.loc if like else None)
 
 
@@ -46,11 +46,11 @@ def _elementwise(op: Op) -> TensorType:
     if any(t.shape != tensors[0].shape for t in tensors):
         raise VerifyError(f"{op.kind}: shapes differ: {[t.shape for t in tensors]}")
     shape = tensors[0].shape
-    # numbers in the CPU's memory may take part in what a GPU computes
+    # an elementwise op on a GPU may read 0-d tensors in CPU memory
     device = next((t.type.device for t in tensors if t.type.device != "cpu"), "cpu")
     if op.kind == "convert":
         return TensorType(shape, _dtype(op), device)
-    if op.kind in COMPARISONS:
+    if op.kind in PREDICATES:
         return TensorType(shape, DType.BOOL, device)
     data = [t for t in (op.operands[1:] if op.kind == "where" else op.operands)]
     dtypes = {t.dtype for t in data if isinstance(t, Value)}
@@ -83,7 +83,7 @@ def _view(op: Op) -> TensorType:
     return result
 
 
-def _join(op: Op) -> TensorType:
+def _concat_or_pad(op: Op) -> TensorType:
     if op.kind == "pad":
         x = _tensor(op)
         padded = zip(x.shape, op.dims("low"), op.dims("high"), strict=True)
@@ -98,7 +98,7 @@ def _join(op: Op) -> TensorType:
     return TensorType(shape, first.dtype, first.type.device)
 
 
-def _take(op: Op) -> TensorType:
+def _gather(op: Op) -> TensorType:
     x, index = op.inputs
     if len(op.ints("dims")) != len(x.shape) or op.ints("dims").count(-1) != 1:
         raise VerifyError(f"take: dims {op.ints('dims')} do not fit rank {len(x.shape)}")
@@ -113,7 +113,7 @@ def _reduce(op: Op) -> TensorType:
     return TensorType(shape, _dtype(op), x.type.device)
 
 
-def _given(op: Op) -> TensorType:
+def _from_attrs(op: Op) -> TensorType:
     return TensorType(op.dims("shape"), _dtype(op))
 
 
@@ -133,10 +133,10 @@ _RULES: dict[Pattern, Callable[[Op], TensorType]] = {
     Pattern.ELEMENTWISE: _elementwise,
     Pattern.BROADCAST: _broadcast,
     Pattern.VIEW: _view,
-    Pattern.JOIN: _join,
-    Pattern.TAKE: _take,
+    Pattern.CONCAT: _concat_or_pad,
+    Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
-    Pattern.RANDOM: _given,
-    Pattern.SOURCE: _given,
-    Pattern.OPAQUE: _given,
+    Pattern.RANDOM: _from_attrs,
+    Pattern.SOURCE: _from_attrs,
+    Pattern.OPAQUE: _from_attrs,
 }

@@ -1,4 +1,4 @@
-"""The closed set of ops: a name, a pattern and an arity each."""
+"""The op table: name, pattern, arity and cost of every op."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from enum import Enum
 
 
 class Pattern(Enum):
-    """How the iteration space of an op relates to those of its operands."""
+    """How the iteration space of an op relates to its operands'."""
 
     ELEMENTWISE = "elementwise"
     BROADCAST = "broadcast"
-    VIEW = "view"  # reshape, permute, slice: another index, the same elements
-    JOIN = "join"  # cat and pad: which operand is read depends on the index
-    TAKE = "take"  # a load whose index is itself a value
+    VIEW = "view"  # reshape, permute, slice
+    CONCAT = "concat"  # cat and pad: the index selects the operand
+    GATHER = "gather"  # a load with a computed index
     REDUCE = "reduce"
     RANDOM = "random"
-    SOURCE = "source"  # full and iota: nothing is read
-    OPAQUE = "opaque"  # PyTorch's own operator runs it
+    SOURCE = "source"  # full and iota: no tensor operands
+    OPAQUE = "opaque"  # run by PyTorch's operator
 
 
 @dataclass(frozen=True)
 class OpDef:
-    """One row. `cost` is arithmetic per element, in units of one addition."""
+    """One row of the table. `cost` is the arithmetic per element in additions."""
 
     name: str
     pattern: Pattern
-    arity: int  # tensors and scalars read; -1 for any number
+    arity: int  # tensor and scalar operands; -1 for any number
     cost: float = 1.0
 
 
 def opdef(kind: str) -> OpDef:
-    """The row of an op kind; KeyError if there is none."""
+    """Return the row of an op kind. Raises KeyError if there is none."""
     return OPS[kind]
 
 
@@ -41,8 +41,8 @@ def _rows(pattern: Pattern, arity: int, cost: float, names: str) -> dict[str, Op
 
 _E = Pattern.ELEMENTWISE
 
-# Elementwise ops read tensors of the result's shape (broadcasting is explicit) or scalars, all of
-# one dtype, except: convert; comparisons and is* tests (any -> bool); where (bool, T, T).
+# Elementwise ops take tensors of the result's shape (broadcasting is explicit) or scalars, all of
+# one dtype. Exceptions: convert; comparisons and is* tests (any -> bool); where (bool, T, T).
 UNARY = _rows(_E, 1, 1, "neg abs sign floor ceil round trunc logical_not bitwise_not isnan isinf")
 UNARY_MATH = (
     _rows(_E, 1, 4, "sqrt rsqrt reciprocal")
@@ -69,22 +69,22 @@ OPS: dict[str, OpDef] = {
     **BINARY,
     **TERNARY,
     **CONVERT,
-    # broadcast: attrs dims[k] = the result's dimension that operand dimension k becomes; the
-    # operand's extent equals the result's there (size-1 dims are reshaped away first).
+    # broadcast: attrs dims; operand dim k becomes result dim dims[k], with the same extent (dims
+    # of size 1 are reshaped away first).
     **_rows(Pattern.BROADCAST, 1, 0, "broadcast"),
     # reshape: same elements in row-major order. permute: attrs dims, result dim i is operand dim
     # dims[i]. slice: attrs start (sizes), step (ints, may be negative), one a dim, result's shape.
     **_rows(Pattern.VIEW, 1, 0, "reshape permute slice"),
     # cat: attrs dim. pad: attrs low, high (sizes, >= 0, a dim), operands (x, scalar fill).
-    **_rows(Pattern.JOIN, -1, 1, "cat"),
-    **_rows(Pattern.JOIN, 2, 1, "pad"),
-    # take(x, index): attrs dims, one per dim of x: the result's dim it follows, or -1 for the one
-    # dim that index selects; index has the result's shape and an integer dtype; attrs wrap: bool,
-    # whether negative indices count from the end. An index out of range is an error.
-    **_rows(Pattern.TAKE, 2, 2, "take"),
-    # attrs dims (sorted, at least one); the reduced dims are gone from the result. argmax and
-    # argmin index the row-major flattening of the reduced dims. Accumulation is in the result's
-    # dtype, float32 for the halves.
+    **_rows(Pattern.CONCAT, -1, 1, "cat"),
+    **_rows(Pattern.CONCAT, 2, 1, "pad"),
+    # take(x, index): attrs dims, one per dim of x: the result dim that indexes it, or -1 for the
+    # one dim that `index` indexes; index has the result's shape and an integer dtype; attrs wrap:
+    # bool, whether negative indices count from the end. An index out of range is an error.
+    **_rows(Pattern.GATHER, 2, 2, "take"),
+    # attrs dims (sorted, at least one), which the result does not have. argmax and argmin return
+    # an index into the row-major flattening of the reduced dims. Accumulation is in the result's
+    # dtype, or float32 for half precision.
     **_rows(Pattern.REDUCE, 1, 1, "sum prod amax amin any all"),
     **_rows(Pattern.REDUCE, 1, 3, "argmax argmin"),
     # uniform(seed: i64[2]): f32 in [0, 1), attrs stream: int; element n of the *logical* result is
@@ -92,14 +92,14 @@ OPS: dict[str, OpDef] = {
     **_rows(Pattern.RANDOM, 1, 20, "uniform"),
     # full: attrs value. iota: attrs start, step, along the only dim of the result.
     **_rows(Pattern.SOURCE, 0, 0, "full iota"),
-    # attrs target: 'aten.mm.default'; args: Python text of the call's arguments in which $0, $1 ...
-    # are the operands and size symbols stand by name, e.g. '$0, None, [1, s0], dtype=torch.int64'.
-    # Several results: attrs picks, the positions of the results in the returned tuple.
-    # attrs effect: it must stay though nobody reads it; strided: False where results are sparse.
+    # attrs target: 'aten.mm.default'; args: Python text of the call's arguments with operands $0,
+    # $1, ... and size symbols by name, such as '$0, None, [1, s0], dtype=torch.int64'.
+    # picks: with several results, their positions in the returned tuple; effect: True if the op
+    # must run even if no result is used; strided: False if results are sparse.
     **_rows(Pattern.OPAQUE, -1, 0, "opaque"),
 }
 
-COMPARISONS = frozenset(
+PREDICATES = frozenset(
     [
         "eq",
         "ne",

@@ -1,4 +1,4 @@
-"""Graph to Graph, one file a pass."""
+"""Graph-to-graph passes, one per file, and their order."""
 
 from tofuse.ir.graph import Graph
 from tofuse.passes.batch.batch_branches import batch_branches
@@ -15,7 +15,7 @@ from tofuse.passes.simplify import simplify
 
 __all__ = ["GRAPH_PASSES", "run_passes"]
 
-LOCAL = (
+CLEANUP_PASSES = (
     dead_code,
     fold_constants,
     simplify,
@@ -24,18 +24,18 @@ LOCAL = (
     pad_add_to_concat,
     cse,
 )
-GRAPH_PASSES = (*LOCAL, batch_branches, matvec, hoist_gather)
+GRAPH_PASSES = (*CLEANUP_PASSES, batch_branches, matvec, hoist_gather)
 
 
 def run_passes(graph: Graph, rounds: int = 3) -> Graph:
-    """Run all passes, again and again until they change nothing, but at most `rounds` times."""
+    """Run all passes until none changes the graph, at most `rounds` times."""
     graph = pad_add_to_concat(dead_code(graph))
-    graph = batch_branches(graph)  # first: what runs over one branch then runs once
+    graph = batch_branches(graph)  # first, so that the other passes see one branch instead of n
     for _ in range(rounds):
         before = graph
         for pass_ in GRAPH_PASSES:
             graph = pass_(graph)
         if graph is before:
             break
-    laid = propagate_strides(dead_code(graph))
-    return dead_code(simplify(laid))  # a copy into another layout may be none now
+    graph = propagate_strides(dead_code(graph))
+    return dead_code(simplify(graph))  # new strides may make a layout copy redundant

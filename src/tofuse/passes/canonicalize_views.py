@@ -1,131 +1,140 @@
-"""Brings chains of views to one view, and drops those that change nothing."""
+"""Compose chains of views into one view and remove identity views."""
 
 from __future__ import annotations
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr, Graph, Op, Value
-from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
 
 
 def canonicalize_views(graph: Graph) -> Graph:
-    """Compose reshapes, permutes, slices and broadcasts with those they read.
+    """Compose reshapes, permutes, slices and broadcasts with the views they read.
 
-    Again where that changes something: what a caller sees no more may become another view.
+    Repeat until nothing changes: a value that no longer escapes may become another view.
     """
     while (after := rewrite(graph, RULES)) is not graph:
         graph = after
     return graph
 
 
-def same_shape(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A reshape to the shape there is already is nothing."""
-    return sweep.instead(op, op.operands[0])
+def reshape_to_same_shape(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """reshape(x, shape of x) = x"""
+    return rewriter.legal_replacement(op, op.operands[0])
 
 
-def reshape_twice(op: Op, sweep: Sweep) -> Rewrite | None:
+def reshape_of_reshape(op: Op, rewriter: Rewriter) -> Replacement | None:
     """reshape(reshape(x, s), t) = reshape(x, t)"""
-    inner = sweep.define(op.operands[0], "reshape")
-    return _become(op, "reshape", inner.inputs[0], shape=op.result.shape) if inner else None
+    inner = rewriter.defining_op(op.operands[0], "reshape")
+    return _replace_with(op, "reshape", inner.inputs[0], shape=op.result.shape) if inner else None
 
 
-def permute_nothing(op: Op, sweep: Sweep) -> Rewrite | None:
+def identity_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
     """permute(x, (0, 1, ...)) = x"""
     dims = op.ints("dims")
-    return sweep.instead(op, op.operands[0]) if dims == tuple(range(len(dims))) else None
+    return (
+        rewriter.legal_replacement(op, op.operands[0]) if dims == tuple(range(len(dims))) else None
+    )
 
 
-def permute_twice(op: Op, sweep: Sweep) -> Rewrite | None:
+def permute_of_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
     """permute(permute(x, p), q) = permute(x, p[q])"""
-    inner = sweep.define(op.operands[0], "permute")
+    inner = rewriter.defining_op(op.operands[0], "permute")
     if inner is None:
         return None
     first = inner.ints("dims")
-    return _become(op, "permute", inner.inputs[0], dims=tuple(first[d] for d in op.ints("dims")))
+    return _replace_with(
+        op, "permute", inner.inputs[0], dims=tuple(first[d] for d in op.ints("dims"))
+    )
 
 
-def permute_of_ones(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A permute that keeps the order of all dimensions larger than 1 is a reshape."""
+def permute_of_unit_dims(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """permute(x, p) = reshape(x), if p keeps the order of all dimensions larger than 1"""
     x = op.inputs[0]
     moved = [d for d in op.ints("dims") if x.shape[d] != 1]
     if moved != sorted(moved):
         return None
-    return _become(op, "reshape", x, shape=op.result.shape)
+    return _replace_with(op, "reshape", x, shape=op.result.shape)
 
 
-def slice_whole(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A slice of everything, forwards, is nothing."""
+def identity_slice(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """slice(x) = x, if it starts at 0 with step 1 and keeps the shape"""
     if any(op.dims("start")) or any(s != 1 for s in op.ints("step")):
         return None
-    return sweep.instead(op, op.operands[0])
+    return rewriter.legal_replacement(op, op.operands[0])
 
 
-def slice_twice(op: Op, sweep: Sweep) -> Rewrite | None:
+def slice_of_slice(op: Op, rewriter: Rewriter) -> Replacement | None:
     """slice(slice(x, s1, t1), s2, t2) = slice(x, s1 + s2 * t1, t1 * t2)"""
-    inner = sweep.define(op.operands[0], "slice")
+    inner = rewriter.defining_op(op.operands[0], "slice")
     if inner is None:
         return None
     outer = tuple(zip(op.dims("start"), op.ints("step"), strict=True))
     first = tuple(zip(inner.dims("start"), inner.ints("step"), strict=True))
     start = tuple(s2 * t1 + s1 for (s1, t1), (s2, _) in zip(first, outer, strict=True))
     step = tuple(t1 * t2 for (_, t1), (_, t2) in zip(first, outer, strict=True))
-    return _slice(op, inner.inputs[0], start, step)
+    return _replace_with_slice(op, inner.inputs[0], start, step)
 
 
-def slice_of_cat(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A slice that is one whole operand of a cat is that operand, if nobody sees both."""
-    cat = sweep.define(op.operands[0], "cat")
-    if cat is None or any(s != 1 for s in op.ints("step")) or sweep.is_shown_besides(op.result):
+def whole_cat_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """slice(cat(..., x, ...)) = x, if the slice is x and overlaps no other output"""
+    cat = rewriter.defining_op(op.operands[0], "cat")
+    if cat is None or any(s != 1 for s in op.ints("step")):
+        return None
+    if rewriter.overlaps_other_output(op.result):
         return None
     dim, start = cat.int("dim"), op.dims("start")
     at: Dim = 0
-    for piece in cat.inputs:
+    for operand in cat.inputs:
         if at == start[dim]:
-            whole = not any(s for k, s in enumerate(start) if k != dim)
-            fits = whole and (sweep.is_private(op.result) or _lie_alike(piece, cat.result))
-            return sweep.instead(op, piece, copied=True) if fits else None
-        at = piece.shape[dim] + at
+            if any(s for k, s in enumerate(start) if k != dim):
+                return None
+            if not rewriter.is_private(op.result) and not _same_strides(operand, cat.result):
+                return None
+            return rewriter.legal_replacement(op, operand, eager_copies=True)
+        at = operand.shape[dim] + at
     return None
 
 
-def slice_within_cat(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A slice of some of one operand of a cat is a slice of that operand, if nobody sees that."""
-    cat, shape = sweep.define(op.operands[0], "cat"), op.result.shape
-    if cat is None or not sweep.is_private(op.result):
+def slice_of_cat_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """slice(cat(..., x, ...)) = slice(x), if the slice lies within x and the result is private"""
+    cat, shape = rewriter.defining_op(op.operands[0], "cat"), op.result.shape
+    if cat is None or not rewriter.is_private(op.result):
         return None
     dim, start, step, at = cat.int("dim"), op.dims("start"), op.ints("step"), 0
-    for piece in cat.inputs:
-        width, count, first = piece.shape[dim], shape[dim], start[dim]
+    for operand in cat.inputs:
+        width, count, first = operand.shape[dim], shape[dim], start[dim]
         if not (isinstance(width, int) and isinstance(count, int) and isinstance(first, int)):
             return None
         begin = first - at
         ends = begin, begin + (count - 1) * step[dim]
         if min(ends) >= 0 and max(ends) < width:
-            return _slice(op, piece, (*start[:dim], begin, *start[dim + 1 :]), step)
+            return _replace_with_slice(op, operand, (*start[:dim], begin, *start[dim + 1 :]), step)
         at += width
     return None
 
 
-def slice_within_pad(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A slice of what is padded, without the padding, is a slice of that, if nobody sees it.
+def slice_without_padding(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """slice(pad(x)) = slice(x), if the slice has no padding and the result is private
 
-    Not where others read the padding: each of the two would then run over loops of its own.
+    All users of pad(x) must be such slices. Otherwise pad(x) stays, and the two values would get
+    separate loops.
     """
-    pad = sweep.define(op.operands[0], "pad")
-    if pad is None or not sweep.is_private(op.result):
+    pad = rewriter.defining_op(op.operands[0], "pad")
+    if pad is None or not rewriter.is_private(op.result):
         return None
-    if not all(_is_within(reader, pad) for reader in sweep.readers(pad.result)):
+    if not all(_reads_no_padding(user, pad) for user in rewriter.users(pad.result)):
         return None
     start = tuple(a - b for a, b in zip(op.dims("start"), pad.dims("low"), strict=True))
-    return _slice(op, pad.inputs[0], start, op.ints("step"))
+    return _replace_with_slice(op, pad.inputs[0], start, op.ints("step"))
 
 
-def slice_of_broadcast(op: Op, sweep: Sweep) -> Rewrite | None:
-    """slice(broadcast(x)) = broadcast(slice(x)): along new dimensions all slices are the same"""
-    inner = sweep.define(op.operands[0], "broadcast")
+def slice_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """slice(broadcast(x)) = broadcast(slice(x)); the slice ignores the broadcast dimensions"""
+    inner = rewriter.defining_op(op.operands[0], "broadcast")
     if inner is None:
         return None
     (x,), dims, shape = inner.inputs, inner.ints("dims"), op.result.shape
-    part = sweep.make(
+    part = rewriter.make_op(
         "slice",
         (x,),
         like=op,
@@ -134,91 +143,96 @@ def slice_of_broadcast(op: Op, sweep: Sweep) -> Rewrite | None:
         shape=tuple(shape[d] for d in dims),
         dtype=x.dtype,
     )
-    return part, *_become(op, "broadcast", part.result, shape=shape, dims=dims)
+    return part, *_replace_with(op, "broadcast", part.result, shape=shape, dims=dims)
 
 
-def broadcast_nothing(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A broadcast that adds no dimension is nothing."""
-    return sweep.instead(op, op.operands[0])
+def identity_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """broadcast(x) = x, if it adds no dimension"""
+    return rewriter.legal_replacement(op, op.operands[0])
 
 
-def broadcast_twice(op: Op, sweep: Sweep) -> Rewrite | None:
+def broadcast_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
     """broadcast(broadcast(x, p), q) = broadcast(x, q[p])"""
-    inner = sweep.define(op.operands[0], "broadcast")
+    inner = rewriter.defining_op(op.operands[0], "broadcast")
     if inner is None:
         return None
     outer = op.ints("dims")
     dims = tuple(outer[d] for d in inner.ints("dims"))
-    return _become(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
+    return _replace_with(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
 
 
-def permute_of_broadcast(op: Op, sweep: Sweep) -> Rewrite | None:
-    """permute(broadcast(x, dims), p) = broadcast(x, p^-1[dims]), where those are still in order"""
-    inner = sweep.define(op.operands[0], "broadcast")
+def permute_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """permute(broadcast(x, dims), p) = broadcast(x, p^-1[dims]), if p^-1[dims] is increasing"""
+    inner = rewriter.defining_op(op.operands[0], "broadcast")
     if inner is None:
         return None
-    place = {d: k for k, d in enumerate(op.ints("dims"))}
-    dims = tuple(place[d] for d in inner.ints("dims"))
+    inverse = {d: k for k, d in enumerate(op.ints("dims"))}
+    dims = tuple(inverse[d] for d in inner.ints("dims"))
     if list(dims) != sorted(dims):
         return None
-    return _become(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
+    return _replace_with(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
 
 
-def cat_of_one(op: Op, sweep: Sweep) -> Rewrite | None:
+def cat_of_one_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
     """cat([x]) = x"""
-    return sweep.instead(op, op.operands[0]) if len(op.operands) == 1 else None
+    return rewriter.legal_replacement(op, op.operands[0]) if len(op.operands) == 1 else None
 
 
-def cat_of_the_same(op: Op, sweep: Sweep) -> Rewrite | None:
-    """cat([x, x, ...]) = broadcast(x) along a dimension of 1, if nobody sees the copy"""
+def cat_of_equal_operands(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """cat([x, x, ...]) = broadcast(x), if x has extent 1 along dim and the result is private"""
     x, dim = op.inputs[0], op.int("dim")
-    if len(set(op.inputs)) > 1 or x.shape[dim] != 1 or not sweep.is_private(op.result):
+    if len(set(op.inputs)) > 1 or x.shape[dim] != 1 or not rewriter.is_private(op.result):
         return None
-    rest = sweep.make("reshape", (x,), like=op, shape=(*x.shape[:dim], *x.shape[dim + 1 :]))
+    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
+    squeezed = rewriter.make_op("reshape", (x,), like=op, shape=shape)
     dims = tuple(d for d in range(len(x.shape)) if d != dim)
-    return rest, *_become(op, "broadcast", rest.result, shape=op.result.shape, dims=dims)
+    new = _replace_with(op, "broadcast", squeezed.result, shape=op.result.shape, dims=dims)
+    return squeezed, *new
 
 
-def cat_of_slices(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A cat of slices that follow one another in one value is one slice, if nobody sees the copy"""
-    first, dim = sweep.define(op.operands[0], "slice"), op.int("dim")
-    if first is None or not sweep.is_private(op.result):
+def cat_of_adjacent_slices(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """cat(slice(x), slice(x), ...) = slice(x), if they are adjacent and the result is private"""
+    first, dim = rewriter.defining_op(op.operands[0], "slice"), op.int("dim")
+    if first is None or not rewriter.is_private(op.result):
         return None
     start, step = first.dims("start"), first.ints("step")
     end = start[dim]
     for x in op.operands:
-        piece = sweep.define(x, "slice")
-        if piece is None or piece.inputs[0] is not first.inputs[0] or step[dim] != 1:
+        operand = rewriter.defining_op(x, "slice")
+        if operand is None or operand.inputs[0] is not first.inputs[0] or step[dim] != 1:
             return None
-        here = piece.dims("start")
-        if here[dim] != end or piece.ints("step") != step or not _same_but(dim, here, start):
+        here = operand.dims("start")
+        if here[dim] != end or operand.ints("step") != step or not _equal_except(dim, here, start):
             return None
-        end = piece.result.shape[dim] + end
-    return _slice(op, first.inputs[0], start, step)
+        end = operand.result.shape[dim] + end
+    return _replace_with_slice(op, first.inputs[0], start, step)
 
 
-def pad_nothing(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A pad by nothing is nothing."""
-    return sweep.instead(op, op.operands[0])
+def identity_pad(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """pad(x) = x, if all padding is 0"""
+    return rewriter.legal_replacement(op, op.operands[0])
 
 
-def _become(op: Op, kind: str, x: Value, **attrs: Attr) -> tuple[Op, ...]:
+def _replace_with(op: Op, kind: str, x: Value, **attrs: Attr) -> tuple[Op, ...]:
+    """Return another op that defines the same result."""
     return (Op(kind, (x,), op.results, tuple(attrs.items()), op.loc),)
 
 
-def _slice(op: Op, x: Value, start: tuple[Dim, ...], step: tuple[int, ...]) -> tuple[Op, ...]:
+def _replace_with_slice(
+    op: Op, x: Value, start: tuple[Dim, ...], step: tuple[int, ...]
+) -> tuple[Op, ...]:
     shape, dtype = op.result.shape, op.result.dtype
-    return _become(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
+    return _replace_with(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
 
 
-def _lie_alike(a: Value, b: Value) -> bool:
-    """Whether a step along any dimension of one value is as far in memory as in the other."""
-    places = zip(a.shape, a.layout, b.layout, strict=True)
-    return all(n == 1 or x == y for n, x, y in places)
+def _same_strides(a: Value, b: Value) -> bool:
+    """Whether two values have the same strides in all dimensions larger than 1."""
+    columns = zip(a.shape, a.layout, b.layout, strict=True)
+    return all(n == 1 or x == y for n, x, y in columns)
 
 
-def _is_within(op: Op, pad: Op) -> bool:
-    """Whether an op takes a part of what is padded that has none of the padding."""
+def _reads_no_padding(op: Op, pad: Op) -> bool:
+    """Whether an op is a slice of a pad's result without any padding."""
     if op.kind != "slice":
         return False
     columns = pad.inputs[0].shape, op.result.shape, op.dims("start"), op.ints("step")
@@ -234,19 +248,19 @@ def _is_within(op: Op, pad: Op) -> bool:
     return True
 
 
-def _same_but(dim: int, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
+def _equal_except(dim: int, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
     return a[:dim] + a[dim + 1 :] == b[:dim] + b[dim + 1 :]
 
 
-SLICES: tuple[Rule, ...] = (
-    *(slice_whole, slice_twice, slice_of_broadcast),
-    *(slice_of_cat, slice_within_cat, slice_within_pad),
+SLICE_RULES: tuple[RewriteRule, ...] = (
+    *(identity_slice, slice_of_slice, slice_of_broadcast),
+    *(whole_cat_operand, slice_of_cat_operand, slice_without_padding),
 )
-RULES: dict[str, tuple[Rule, ...]] = {
-    "reshape": (same_shape, reshape_twice),
-    "permute": (permute_nothing, permute_twice, permute_of_ones, permute_of_broadcast),
-    "slice": SLICES,
-    "broadcast": (broadcast_nothing, broadcast_twice),
-    "cat": (cat_of_one, cat_of_the_same, cat_of_slices),
-    "pad": (pad_nothing,),
+RULES: dict[str, tuple[RewriteRule, ...]] = {
+    "reshape": (reshape_to_same_shape, reshape_of_reshape),
+    "permute": (identity_permute, permute_of_permute, permute_of_unit_dims, permute_of_broadcast),
+    "slice": SLICE_RULES,
+    "broadcast": (identity_broadcast, broadcast_of_broadcast),
+    "cat": (cat_of_one_operand, cat_of_equal_operands, cat_of_adjacent_slices),
+    "pad": (identity_pad,),
 }

@@ -1,4 +1,4 @@
-"""Arithmetic on constants as PyTorch does it in each element type, or None where unsure."""
+"""Evaluate constants as PyTorch does in each element type; None if the result is not certain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Number = Union[bool, int, float]  # noqa: UP007
 
 
 def round_to(value: Number, dtype: DType) -> Number | None:
-    """The value as an element of that type; integers wrap around, a float goes toward zero."""
+    """Return the value as an element of `dtype`: integers wrap around, floats truncate to integers.
+
+    None if PyTorch's result is not certain.
+    """
     if dtype is DType.BOOL:
         return bool(value)
     if dtype.is_int:
@@ -27,25 +30,25 @@ def round_to(value: Number, dtype: DType) -> Number | None:
     return ROUND[dtype](float(value)) if dtype in ROUND else None
 
 
-def same(a: Number, b: Number) -> bool:
-    """Whether two constants are the same to the bit; nan is nan."""
+def same_bits(a: Number, b: Number) -> bool:
+    """Whether two constants have the same bits; every nan equals every nan."""
     return Scalar(a).key == Scalar(b).key
 
 
-def as_element(value: Number, dtype: DType) -> Number | None:
-    """What a constant operand next to a tensor of that type counts as.
+def as_operand(value: Number, dtype: DType) -> Number | None:
+    """Return the value that a constant operand has beside a tensor of type `dtype`.
 
-    In full precision it is rounded. In half precision PyTorch computes with it unrounded, or not,
-    depending on the op: only a number that needs no rounding is sure.
+    In full precision PyTorch rounds the constant. In half precision that depends on the op, so the
+    result is None unless the constant needs no rounding.
     """
     element = round_to(value, dtype)
     if element is None or dtype in (DType.F32, DType.F64):
         return element
-    return element if same(float(element), float(value)) else None
+    return element if same_bits(float(element), float(value)) else None
 
 
-def evaluate(kind: str, args: tuple[Number, ...], dtype: DType) -> Number | None:
-    """The result of an elementwise op on elements of `dtype`; None if it is not known exactly."""
+def evaluate_elementwise(kind: str, args: tuple[Number, ...], dtype: DType) -> Number | None:
+    """Return the result of an elementwise op on elements of `dtype`; None if not known exactly."""
     if dtype.is_float:
         rule = _FLOAT.get(kind)
     elif dtype.is_int:
@@ -58,8 +61,8 @@ def evaluate(kind: str, args: tuple[Number, ...], dtype: DType) -> Number | None
     return round_to(result, dtype)
 
 
-def sum_of_equal(value: Number, count: int, dtype: DType) -> Number | None:
-    """`value` added up `count` times, where no order of adding rounds."""
+def sum_of_constant(value: Number, count: int, dtype: DType) -> Number | None:
+    """Return the sum of `count` times `value`; None if some order of additions could round."""
     if dtype.is_int:
         return round_to(value * count, dtype) if isinstance(value, int) else None
     exact = 2**53 if dtype is DType.F64 else 2**24
@@ -118,7 +121,7 @@ _ARITHMETIC: dict[str, Callable[..., Number | None]] = {
     "abs": operator.abs,
 }
 
-# A double holds enough digits that rounding its result again to float gives the float's own result:
+# Double rounding is harmless: a double result rounded to float equals the result in float.
 # https://docs.oracle.com/cd/E19957-01/806-3568/ncg_goldberg.html, and Figueroa 1995.
 _FLOAT: dict[str, Callable[..., Number | None]] = {
     **_ARITHMETIC,

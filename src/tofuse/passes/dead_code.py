@@ -1,4 +1,4 @@
-"""Drops ops whose results nobody reads."""
+"""Remove ops whose results are not used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tofuse.ir.graph import Graph, Op, Value
 
 
 def dead_code(graph: Graph) -> Graph:
-    """Keep what an output needs, and the opaque ops that have an effect of their own."""
+    """Keep the ops that an output depends on, and opaque ops with side effects."""
     live = {v for v in graph.outputs if v is not None}
     kept: list[Op] = []
     for op in reversed(graph.ops):
@@ -21,5 +21,5 @@ def dead_code(graph: Graph) -> Graph:
 
 
 def has_effect(op: Op) -> bool:
-    """Whether an op matters even where its results do not."""
+    """Whether an op has a side effect, so that it stays even if its results are unused."""
     return op.kind == "opaque" and ("effect", True) in op.attrs

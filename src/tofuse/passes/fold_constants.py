@@ -1,4 +1,4 @@
-"""Computes at compile time what depends on constants only."""
+"""Evaluate ops on constants at compile time."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from tofuse.ops.table import BINARY
 from tofuse.passes.constant_arithmetic import (
     EVALUATED,
     Number,
-    as_element,
-    evaluate,
+    as_operand,
+    evaluate_elementwise,
     round_to,
-    same,
-    sum_of_equal,
+    same_bits,
+    sum_of_constant,
 )
-from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Let `full` vanish into the ops that read it, as far as the numbers stay the same bits."""
+    """Fold `full` into the ops that read it, if the results keep the same bits."""
     return rewrite(graph, RULES)
 
 
-def all_constant(op: Op, sweep: Sweep) -> Rewrite | None:
-    """An elementwise op on constants is a constant, where `constants.evaluate` knows it."""
+def elementwise_of_constants(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """op(full(a), full(b)) = full(op(a, b)), if `evaluate_elementwise` knows the exact result"""
     dtype, args = op.inputs[0].dtype, []
     for x in op.operands:
-        value = _constant(x, sweep)
-        element = None if value is None else as_element(value, dtype)
+        value = _constant_value(x, rewriter)
+        element = None if value is None else as_operand(value, dtype)
         if element is None:
             return None
         args.append(element)
-    return _full(op, evaluate(op.kind, tuple(args), dtype))
+    return _replace_with_full(op, evaluate_elementwise(op.kind, tuple(args), dtype))
 
 
-def constant_operand(op: Op, sweep: Sweep) -> Rewrite | None:
-    """op(x, full(c)) = op(x, c), while a tensor is left"""
-    new = tuple(_scalar(x, sweep) for x in op.operands)
+def constant_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """op(x, full(c)) = op(x, c), if another operand is a tensor"""
+    new = tuple(_as_scalar(x, rewriter) for x in op.operands)
     if new == op.operands or not any(isinstance(x, Value) for x in new):
         return None
     return (Op(op.kind, new, op.results, op.attrs, op.loc),)
 
 
-def constant_condition(op: Op, sweep: Sweep) -> Rewrite | None:
-    """where(full(True), x, y) = x, where(full(False), x, y) = y"""
-    c = _constant(op.operands[0], sweep)
+def constant_condition(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """where(full(True), x, y) = x; where(full(False), x, y) = y"""
+    c = _constant_value(op.operands[0], rewriter)
     if c is None:
         return None
     chosen = op.operands[1] if c else op.operands[2]
     if isinstance(chosen, Value):
-        return sweep.instead(op, chosen)
-    return _full(op, _constant(chosen, sweep))
+        return rewriter.legal_replacement(op, chosen)
+    return _replace_with_full(op, _constant_value(chosen, rewriter))
 
 
-def constant_choices(op: Op, sweep: Sweep) -> Rewrite | None:
-    """where(c, full(a), y) = where(c, a, y); the result keeps its type if both are constant"""
+def constant_arms(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """where(c, full(a), y) = where(c, a, y); where(c, full(a), full(b)) keeps its result type"""
     condition, *choices = op.operands
-    new = tuple(_scalar(x, sweep) for x in choices)
+    new = tuple(_as_scalar(x, rewriter) for x in choices)
     if new == tuple(choices):
         return None
     both = not any(isinstance(x, Value) for x in new)
@@ -64,57 +64,61 @@ def constant_choices(op: Op, sweep: Sweep) -> Rewrite | None:
     return (Op("where", (condition, *new), op.results, attrs, op.loc),)
 
 
-def constant_view(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A view of full(c) is full(c), unless somebody outside sees that it is a view."""
-    return _full(op, _constant(op.operands[0], sweep)) if sweep.is_private(op.result) else None
+def view_of_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """view(full(c)) = full(c), if the result is private"""
+    return (
+        _replace_with_full(op, _constant_value(op.operands[0], rewriter))
+        if rewriter.is_private(op.result)
+        else None
+    )
 
 
-def constant_convert(op: Op, sweep: Sweep) -> Rewrite | None:
+def convert_of_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
     """to(full(c), t) = full(c as t)"""
-    value = _constant(op.operands[0], sweep)
-    return None if value is None else _full(op, round_to(value, op.result.dtype))
+    value = _constant_value(op.operands[0], rewriter)
+    return None if value is None else _replace_with_full(op, round_to(value, op.result.dtype))
 
 
-def constant_join(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A cat of full(c) with full(c) is full(c), and so is a pad of it with c."""
-    values = tuple(_constant(x, sweep) for x in op.operands)
+def concat_or_pad_of_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """cat(full(c), full(c), ...) = full(c); pad(full(c), c) = full(c)"""
+    values = tuple(_constant_value(x, rewriter) for x in op.operands)
     first = values[0]
-    if first is None or not all(v is not None and same(v, first) for v in values):
+    if first is None or not all(v is not None and same_bits(v, first) for v in values):
         return None
-    return _full(op, first)
+    return _replace_with_full(op, first)
 
 
-def constant_extreme(op: Op, sweep: Sweep) -> Rewrite | None:
-    """The maximum or minimum of full(c) is c."""
+def extremum_of_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """amax(full(c)) = full(c), if the reduction is not empty; also amin"""
     x = op.inputs[0]
-    if x.dtype is not op.result.dtype or _count(op) in (None, 0):
+    if x.dtype is not op.result.dtype or _reduced_elements(op) in (None, 0):
         return None
-    return _full(op, _constant(x, sweep))
+    return _replace_with_full(op, _constant_value(x, rewriter))
 
 
-def constant_sum(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A sum of n times c is n * c, where no partial sum rounds."""
-    value, count = _constant(op.operands[0], sweep), _count(op)
+def reduce_sum_of_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """sum(full(c)) over n elements = full(n * c), if no partial sum rounds"""
+    value, count = _constant_value(op.operands[0], rewriter), _reduced_elements(op)
     if value is None or count is None:
         return None
-    return _full(op, sum_of_equal(value, count, op.result.dtype))
+    return _replace_with_full(op, sum_of_constant(value, count, op.result.dtype))
 
 
-def _constant(x: Operand, sweep: Sweep) -> Number | None:
-    """The number that an operand is in every element, if it is one."""
+def _constant_value(x: Operand, rewriter: Rewriter) -> Number | None:
+    """Return the number that every element of an operand equals; None if not known."""
     if isinstance(x, Scalar):
         return x.value if isinstance(x.value, (bool, int, float)) else None
-    full = sweep.define(x, "full")
+    full = rewriter.defining_op(x, "full")
     value = full.attr("value") if full else None
     return round_to(value, x.dtype) if isinstance(value, (bool, int, float)) else None
 
 
-def _scalar(x: Operand, sweep: Sweep) -> Operand:
-    value = None if isinstance(x, Scalar) else _constant(x, sweep)
+def _as_scalar(x: Operand, rewriter: Rewriter) -> Operand:
+    value = None if isinstance(x, Scalar) else _constant_value(x, rewriter)
     return x if value is None else Scalar(value)
 
 
-def _full(op: Op, value: Number | None) -> Rewrite | None:
+def _replace_with_full(op: Op, value: Number | None) -> Replacement | None:
     if value is None:
         return None
     result = op.result
@@ -122,25 +126,27 @@ def _full(op: Op, value: Number | None) -> Rewrite | None:
     return (Op("full", (), op.results, attrs, op.loc),)
 
 
-def _count(op: Op) -> int | None:
-    """How many elements each element of a reduction's result comes from, if known."""
+def _reduced_elements(op: Op) -> int | None:
+    """Return how many elements a reduction combines into each result; None if not known."""
     count = product(op.inputs[0].shape[d] for d in op.ints("dims"))
     return count if isinstance(count, int) else None
 
 
-# pow of a tensor and pow of a constant are two functions in PyTorch, with results of their own.
+# PyTorch computes pow with a tensor exponent and pow with a constant exponent differently.
 _WITH_CONSTANT = [name for name in BINARY if name != "pow"]
 
-RULES: dict[str, tuple[Rule, ...]] = {
-    **dict.fromkeys(sorted(EVALUATED), (all_constant,)),
+RULES: dict[str, tuple[RewriteRule, ...]] = {
+    **dict.fromkeys(sorted(EVALUATED), (elementwise_of_constants,)),
     **{
-        name: (all_constant, constant_operand) if name in EVALUATED else (constant_operand,)
+        name: (elementwise_of_constants, constant_operand)
+        if name in EVALUATED
+        else (constant_operand,)
         for name in _WITH_CONSTANT
     },
-    "where": (constant_condition, constant_choices),
-    "convert": (constant_convert,),
-    **dict.fromkeys(("broadcast", "reshape", "permute", "slice"), (constant_view,)),
-    **dict.fromkeys(("cat", "pad"), (constant_join,)),
-    **dict.fromkeys(("amax", "amin"), (constant_extreme,)),
-    "sum": (constant_sum,),
+    "where": (constant_condition, constant_arms),
+    "convert": (convert_of_constant,),
+    **dict.fromkeys(("broadcast", "reshape", "permute", "slice"), (view_of_constant,)),
+    **dict.fromkeys(("cat", "pad"), (concat_or_pad_of_constant,)),
+    **dict.fromkeys(("amax", "amin"), (extremum_of_constant,)),
+    "sum": (reduce_sum_of_constant,),
 }

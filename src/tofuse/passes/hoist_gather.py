@@ -1,33 +1,36 @@
-"""Gathers few elements before computing on them, instead of computing on all and gathering few."""
+"""Gather elements before an elementwise computation instead of after it."""
 
 from __future__ import annotations
 
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Op, Operand, Value
 from tofuse.ops.table import Pattern, opdef
-from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
 
-CHEAP = 4.0  # additions per element that are worth doing again
+MAX_RECOMPUTE_COST = 4.0  # in additions per element
 
 
 def hoist_gather(graph: Graph) -> Graph:
-    """Move takes through cheap elementwise ops, towards tensors that lie in memory anyway."""
+    """Move takes through cheap elementwise ops, towards values that are in memory anyway."""
     return rewrite(graph, RULES)
 
 
-def take_of_elementwise(op: Op, sweep: Sweep) -> Rewrite | None:
-    """take(f(x, y), i) = f(take(x, i), take(y, i)), if i is smaller and one take remains
+def take_of_elementwise(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """take(f(x, y), i) = f(take(x, i), take(y, i)), if i has fewer elements and f is cheap
 
-    What does not vary along the selected dimension is not taken but broadcast: in a
-    cross-entropy, the maximum and the logarithm of the sum.
+    An operand that does not vary along the selected dimension is broadcast, not taken: in a
+    cross-entropy, the maximum and the logarithm of the sum. At least one take must remain, because
+    it checks the index.
     """
     x, index = op.inputs
-    inner = sweep.producer.get(x)
+    inner = rewriter.producer.get(x)
     if inner is None or opdef(inner.kind).pattern is not Pattern.ELEMENTWISE:
         return None
-    if opdef(inner.kind).cost > CHEAP or hint(index.type.numel) >= hint(x.type.numel):
+    if opdef(inner.kind).cost > MAX_RECOMPUTE_COST or size_hint(index.type.numel) >= size_hint(
+        x.type.numel
+    ):
         return None
-    ops = [_picked(y, op, sweep) for y in inner.operands if isinstance(y, Value)]
+    ops = [_gather_operand(y, op, rewriter) for y in inner.operands if isinstance(y, Value)]
     if not any(o.kind == "take" for o in ops):
         return None
     results = iter([o.result for o in ops])
@@ -35,16 +38,16 @@ def take_of_elementwise(op: Op, sweep: Sweep) -> Rewrite | None:
     return (*ops, Op(inner.kind, tuple(operands), op.results, inner.attrs, op.loc))
 
 
-def _picked(y: Value, op: Op, sweep: Sweep) -> Op:
-    """The elements of `y` that the take `op` would pick."""
-    index, follows = op.inputs[1], op.ints("dims")
-    spread = sweep.define(y, "broadcast")
-    if spread is not None:
-        dims = tuple(follows[d] for d in spread.ints("dims"))
+def _gather_operand(y: Value, op: Op, rewriter: Rewriter) -> Op:
+    """Return the op that gives the elements of `y` that the take `op` selects."""
+    index, index_dims = op.inputs[1], op.ints("dims")
+    broadcast = rewriter.defining_op(y, "broadcast")
+    if broadcast is not None:
+        dims = tuple(index_dims[d] for d in broadcast.ints("dims"))
         if -1 not in dims and list(dims) == sorted(dims):
-            source = spread.inputs[0]
-            return sweep.make("broadcast", (source,), like=op, shape=index.shape, dims=dims)
-    return sweep.make("take", (y, index), like=op, dims=follows, wrap=op.attr("wrap"))
+            source = broadcast.inputs[0]
+            return rewriter.make_op("broadcast", (source,), like=op, shape=index.shape, dims=dims)
+    return rewriter.make_op("take", (y, index), like=op, dims=index_dims, wrap=op.attr("wrap"))
 
 
-RULES: dict[str, tuple[Rule, ...]] = {"take": (take_of_elementwise,)}
+RULES: dict[str, tuple[RewriteRule, ...]] = {"take": (take_of_elementwise,)}

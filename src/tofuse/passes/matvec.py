@@ -1,72 +1,76 @@
-"""Turns matrix products that are no matrix products at heart into products and sums that fuse."""
+"""Rewrite matrix-vector and outer products to elementwise products and sums, which fuse."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 
-from tofuse.ir.dims import Dim, hint
+from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.types import DType
-from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
 
 
 def matvec(graph: Graph) -> Graph:
-    """Write products with one column as sums, and those over one element as plain products."""
+    """Rewrite products with one column to sums, and outer products to multiplications."""
     return rewrite(graph, RULES)
 
 
-def thin_product(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x[M,K] @ w[K,1] = sum over k of x * w; x[1,K] @ w[K,N] too where it is long; and over one
-    element x[M,1] @ w[1,N] = x * w. Also batched, also with an addend, also with a vector."""
-    operands = _arguments(op)
-    form = FORMS.get(str(op.attr("target")))
-    if form is None or operands is None or not _floats(op, operands):
+def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x[M,K] @ w[K,1] = sum(x * w, k); x[M,1] @ w[1,N] = x * w
+
+    x[1,K] @ w[K,N] = sum(x * w, k), if K >= ROWS_PER_COLUMN * N. Each may be batched, have an
+    addend, or have a vector w[K].
+    """
+    operands = _call_operands(op)
+    addends = PRODUCT_OPS.get(str(op.attr("target")))
+    if addends is None or operands is None or not _is_float_product(op, operands):
         return None
     *addend, x, w = operands
-    if len(addend) != (1 if form == "added" else 0) or not _fit(x, w, op.result):
+    if len(addend) != addends or not _shapes_match(x, w, op.result):
         return None
-    work = _Work(op, sweep)
+    builder = _ProductBuilder(op, rewriter)
     if len(w.shape) == 1:
-        total = work.reduce(work.widen(x), work.widen(w))
+        total = builder.reduce(builder.widen(x), builder.widen(w))
     elif x.shape[-1] == 1:
-        total = work.outer(work.widen(x), work.widen(w))
+        total = builder.outer(builder.widen(x), builder.widen(w))
     elif w.shape[-1] == 1:
-        column = work.widen(work.add("reshape", w, shape=w.shape[:-1]))
-        total = work.reduce(work.widen(x), column)
-    elif x.shape[-2] == 1 and _is_long(w):
-        row = work.widen(work.add("reshape", x, shape=(*x.shape[:-2], x.shape[-1])))
-        total = work.reduce_rows(row, work.widen(w))
+        column = builder.widen(builder.add("reshape", w, shape=w.shape[:-1]))
+        total = builder.reduce(builder.widen(x), column)
+    elif x.shape[-2] == 1 and _is_weight_gradient(w):
+        row = builder.widen(builder.add("reshape", x, shape=(*x.shape[:-2], x.shape[-1])))
+        total = builder.reduce_rows(row, builder.widen(w))
     else:
         return None
     if total.shape != op.result.shape:
-        total = work.add("reshape", total, shape=op.result.shape)
+        total = builder.add("reshape", total, shape=op.result.shape)
     if addend:
-        spread = work.spread(work.widen(addend[0]), op.result.shape)
-        total = work.add("add", total, spread)
+        bias = builder.broadcast_to(builder.widen(addend[0]), op.result.shape)
+        total = builder.add("add", total, bias)
     if total.dtype is not op.result.dtype:
-        work.add("convert", total, dtype=op.result.dtype)
-    return work.finished()
+        builder.add("convert", total, dtype=op.result.dtype)
+    return builder.replacement()
 
 
-class _Work:
-    """The ops that take the place of one product."""
+class _ProductBuilder:
+    """Collect the ops that replace one product."""
 
-    def __init__(self, op: Op, sweep: Sweep) -> None:
-        self.op, self.sweep = op, sweep
+    def __init__(self, op: Op, rewriter: Rewriter) -> None:
+        self.op, self.rewriter = op, rewriter
         self.ops: list[Op] = []
-        self.dtype = DType.F32 if op.result.dtype.is_narrow else op.result.dtype
+        self.dtype = DType.F32 if op.result.dtype.is_reduced_float else op.result.dtype
 
     def add(self, kind: str, *operands: Value, **attrs: Attr) -> Value:
-        self.ops.append(self.sweep.make(kind, operands, like=self.op, **attrs))
+        """Append an op and return its result."""
+        self.ops.append(self.rewriter.make_op(kind, operands, like=self.op, **attrs))
         return self.ops[-1].result
 
     def widen(self, x: Value) -> Value:
-        """The value in the type that products are summed in."""
+        """Return the value in the accumulation type."""
         return x if x.dtype is self.dtype else self.add("convert", x, dtype=self.dtype)
 
     def reduce(self, x: Value, w: Value) -> Value:
-        """sum over k of x[..., M, K] * w[..., K]"""
+        """Return sum(x[..., M, K] * w[..., K], k)."""
         if x.shape != w.shape:
             rank = len(x.shape)
             dims = (*range(len(w.shape) - 1), rank - 1)
@@ -75,14 +79,14 @@ class _Work:
         return self.add("sum", product, dims=(len(x.shape) - 1,), dtype=self.dtype)
 
     def reduce_rows(self, x: Value, w: Value) -> Value:
-        """sum over k of x[..., K] * w[..., K, N]"""
+        """Return sum(x[..., K] * w[..., K, N], k)."""
         rank = len(w.shape)
         x = self.add("broadcast", x, shape=w.shape, dims=tuple(range(rank - 1)))
         product = self.add("mul", x, w)
         return self.add("sum", product, dims=(rank - 2,), dtype=self.dtype)
 
     def outer(self, x: Value, w: Value) -> Value:
-        """x[..., M, 1] * w[..., 1, N]"""
+        """Return x[..., M, 1] * w[..., 1, N]."""
         shape = (*x.shape[:-1], w.shape[-1])
         rank = len(shape)
         column = self.add("reshape", x, shape=x.shape[:-1])
@@ -92,64 +96,65 @@ class _Work:
         right = self.add("broadcast", row, shape=shape, dims=(*batch, rank - 1))
         return self.add("mul", left, right)
 
-    def spread(self, x: Value, shape: tuple[Dim, ...]) -> Value:
-        """Broadcast as PyTorch does, from the right."""
+    def broadcast_to(self, x: Value, shape: tuple[Dim, ...]) -> Value:
+        """Broadcast to `shape` by PyTorch's rules: dimensions are aligned from the right."""
         if x.shape == shape:
             return x
         first = len(shape) - len(x.shape)
         dims = tuple(first + k for k, e in enumerate(x.shape) if e == shape[first + k] != 1)
-        kept = self.add("reshape", x, shape=tuple(shape[d] for d in dims))
-        return self.add("broadcast", kept, shape=shape, dims=dims)
+        squeezed = self.add("reshape", x, shape=tuple(shape[d] for d in dims))
+        return self.add("broadcast", squeezed, shape=shape, dims=dims)
 
-    def finished(self) -> tuple[Op, ...]:
-        """The ops; the last of them defines the result of the product."""
+    def replacement(self) -> tuple[Op, ...]:
+        """Return the ops; the last one defines the result of the product."""
         return (*self.ops[:-1], replace(self.ops[-1], results=self.op.results))
 
 
-def _arguments(op: Op) -> tuple[Value, ...] | None:
-    """The operands in the order of the call, if it passes nothing else."""
-    found: list[Value] = []
+def _call_operands(op: Op) -> tuple[Value, ...] | None:
+    """Return the tensors in the order of the call's arguments; None if it has other arguments."""
+    operands: list[Value] = []
     for text in str(op.attr("args")).split(","):
-        place = _OPERAND.fullmatch(text.strip())
-        if place is None:
+        match = _OPERAND.fullmatch(text.strip())
+        if match is None:
             return None
-        found.append(op.inputs[int(place[1])])
-    return tuple(found)
+        operands.append(op.inputs[int(match[1])])
+    return tuple(operands)
 
 
-def _fit(x: Value, w: Value, result: Value) -> bool:
-    """Whether sizes are known to be equal: of symbols only a guard may know."""
+def _shapes_match(x: Value, w: Value, result: Value) -> bool:
+    """Whether the sizes are known to match; symbolic sizes may only match by a guard."""
     columns = () if len(w.shape) == 1 else w.shape[-1:]
     inner = w.shape[0] if len(w.shape) == 1 else w.shape[-2]
     batched = len(w.shape) < 3 or x.shape[:-2] == w.shape[:-2]
     return batched and x.shape[-1] == inner and (*x.shape[:-1], *columns) == result.shape
 
 
-def _floats(op: Op, operands: tuple[Value, ...]) -> bool:
+def _is_float_product(op: Op, operands: tuple[Value, ...]) -> bool:
     dtypes = {v.dtype for v in operands}
     return len(op.results) == 1 and op.result.dtype.is_float and dtypes == {op.result.dtype}
 
 
-def _is_long(w: Value) -> bool:
-    """Whether the sum over rows is a weight's gradient rather than a layer applied to one row."""
+def _is_weight_gradient(w: Value) -> bool:
+    """Whether x[1,K] @ w[K,N] is likely a weight's gradient, not a layer applied to one row."""
     k, n = w.shape[-2:]
-    return not isinstance(k, int) or k >= LONG * hint(n)
+    return not isinstance(k, int) or k >= ROWS_PER_COLUMN * size_hint(n)
 
 
-# Where rows outnumber columns this much, they come from a batch, and what makes them fuses with the
-# sum; in layers, features come and go in like numbers, and the library's product is as good.
-LONG = 8
+# With this many more rows than columns, the rows are likely a batch and their producer fuses with
+# the sum. A layer has similar numbers of input and output features, and the library is as fast.
+ROWS_PER_COLUMN = 8
 
 _OPERAND = re.compile(r"\$(\d+)")
 
-FORMS = {
-    "aten.mm.default": "plain",
-    "aten.bmm.default": "plain",
-    "aten.mv.default": "plain",
-    "aten.dot.default": "plain",
-    "aten.addmm.default": "added",
-    "aten.baddbmm.default": "added",
-    "aten.addmv.default": "added",
+# The products, with their number of addends.
+PRODUCT_OPS = {
+    "aten.mm.default": 0,
+    "aten.bmm.default": 0,
+    "aten.mv.default": 0,
+    "aten.dot.default": 0,
+    "aten.addmm.default": 1,
+    "aten.baddbmm.default": 1,
+    "aten.addmv.default": 1,
 }
 
-RULES: dict[str, tuple[Rule, ...]] = {"opaque": (thin_product,)}
+RULES: dict[str, tuple[RewriteRule, ...]] = {"opaque": (matrix_vector_product,)}

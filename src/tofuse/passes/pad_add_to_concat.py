@@ -1,50 +1,50 @@
-"""Sums of pieces that lie beside each other in zeros: the gradients of slices of one tensor."""
+"""Rewrite sums of zero-padded values, such as the gradients of slices, to concats."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
-from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
 
-SPARSE = 2  # times as long as all pieces: zeros to be written are then most of a cat
+MAX_LENGTH_RATIO = 2  # of the result to all padded values: beyond, a concat writes mostly zeros
 
 
 def pad_add_to_concat(graph: Graph) -> Graph:
-    """Join padded pieces that are added, and add those that lie at the same place first."""
+    """Replace sums of padded values by a concat; values with the same range are added first."""
     if sum(op.kind == "pad" for op in graph.ops) < 2:
         return graph
-    inner = _inner(graph)
+    nested = _nested_sums(graph)
 
-    def sum_of_pads(op: Op, sweep: Sweep) -> Rewrite | None:
-        """pad(x, behind: m) + pad(y, before: n) = cat(x, y) where no element lies in both
+    def sum_of_pads(op: Op, rewriter: Rewriter) -> Replacement | None:
+        """pad(x, high=m) + pad(y, low=n) = cat(x, y), if the ranges of x and y are disjoint
 
-        What lies between them is zeros. A zero that this leaves out may be a -0.0.
+        Zeros fill the gap between the ranges. Not exact for -0.0: -0.0 + 0.0 is 0.0.
         """
-        return None if op.result in inner else _Sum(op, sweep, inner).joined()
+        return None if op.result in nested else _PadSum(op, rewriter, nested).as_concat()
 
-    rules: dict[str, tuple[Rule, ...]] = {"add": (sum_of_pads,)}
+    rules: dict[str, tuple[RewriteRule, ...]] = {"add": (sum_of_pads,)}
     return rewrite(graph, rules)
 
 
-def _inner(graph: Graph) -> frozenset[Value]:
-    """Sums that one other sum of the same type reads and nothing else, and those nothing reads."""
+def _nested_sums(graph: Graph) -> frozenset[Value]:
+    """Return the sums whose only user is another sum of the same type, and the unused sums."""
     users, returned = graph.users(), set(graph.outputs)
     sums = [op.result for op in graph.ops if op.kind == "add" and op.result not in returned]
-    readers = {v: users.get(v, []) for v in sums}
-    return frozenset(
-        v
-        for v, found in readers.items()
-        if not found
-        or (len(found) == 1 and found[0].kind == "add" and found[0].result.type == v.type)
-    )
+    return frozenset(v for v in sums if _has_only_sum_user(v, users.get(v, [])))
+
+
+def _has_only_sum_user(v: Value, users: Sequence[Op]) -> bool:
+    if not users:
+        return True
+    return len(users) == 1 and users[0].kind == "add" and users[0].result.type == v.type
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """A value in zeros: from `start` up to `end` of one dimension."""
+class _PaddedValue:
+    """A zero-padded value: it fills `start` up to `end` of one dimension; `pad` is the result."""
 
     start: int
     end: int
@@ -52,106 +52,111 @@ class _Piece:
     pad: Value
 
 
-class _Sum:
-    """One sum of many terms, and the ops that take its place."""
+class _PadSum:
+    """One sum of many terms, and the ops that replace it."""
 
-    def __init__(self, op: Op, sweep: Sweep, inner: Collection[Value]) -> None:
-        self.op, self.sweep = op, sweep
+    def __init__(self, op: Op, rewriter: Rewriter, nested: Collection[Value]) -> None:
+        self.op, self.rewriter = op, rewriter
         self.ops: list[Op] = []
         self.terms: list[Value] = []
         work = list(reversed(op.inputs)) if len(op.inputs) == 2 else []
         while work:
             term = work.pop()
-            added = sweep.define(term, "add") if term in inner else None
+            added = rewriter.defining_op(term, "add") if term in nested else None
             if added is not None and len(added.inputs) == 2:
                 work += reversed(added.inputs)
             else:
                 self.terms.append(term)
 
-    def joined(self) -> Rewrite | None:
-        found = [self._pieces(d) for d in range(len(self.op.result.shape))]
-        pieces = max(found, key=len, default=[])
-        if len(pieces) < 2 or any(t.type != self.op.result.type for t in self.terms):
+    def as_concat(self) -> Replacement | None:
+        """Return the ops that replace the sum; None if a concat is impossible or mostly zeros."""
+        found = [self._padded_values(dim) for dim in range(len(self.op.result.shape))]
+        padded = max(found, key=len, default=[])
+        if len(padded) < 2 or any(t.type != self.op.result.type for t in self.terms):
             return None
-        d = found.index(pieces)
-        pieces = _apart(pieces)
-        places = {(p.start, p.end) for p in pieces}
-        covered = sum(end - start for start, end in places)
-        if len(pieces) < 2 or (
-            len(places) > 1 and SPARSE * covered < hint(self.op.result.shape[d])
-        ):
+        dim = found.index(padded)
+        padded = _without_overlaps(padded)
+        ranges = {(p.start, p.end) for p in padded}
+        length = sum(end - start for start, end in ranges)
+        if len(padded) < 2:
             return None
-        gone = {p.pad for p in pieces}
-        whole = self._join([self._total(p, pieces) for p in sorted(places)], d)
+        if len(ranges) > 1 and MAX_LENGTH_RATIO * length < size_hint(self.op.result.shape[dim]):
+            return None
+        merged = {p.pad for p in padded}
+        whole = self._concat_with_zeros(
+            [self._sum_of_range(p, padded) for p in sorted(ranges)], dim
+        )
         for term in self.terms:
-            if term not in gone:
+            if term not in merged:
                 whole = self._make("add", (term, whole))
         return (*self.ops[:-1], replace(self.ops[-1], results=self.op.results))
 
-    def _pieces(self, d: int) -> list[_Piece]:
-        """The terms that are zero but for a part of dimension `d`."""
+    def _padded_values(self, dim: int) -> list[_PaddedValue]:
+        """Return the terms that are zero outside of a range of dimension `dim`."""
         found = []
         for term in self.terms:
-            pad = self.sweep.define(term, "pad")
+            pad = self.rewriter.defining_op(term, "pad")
             if pad is None or not isinstance(pad.operands[1], Scalar) or pad.operands[1].value != 0:
                 continue
             x, low, high = pad.inputs[0], pad.dims("low"), pad.dims("high")
-            start, extent, behind = low[d], x.shape[d], hint(high[d])
-            if any(low[k] != 0 or high[k] != 0 for k in range(len(low)) if k != d):
+            start, extent, after = low[dim], x.shape[dim], size_hint(high[dim])
+            if any(low[k] != 0 or high[k] != 0 for k in range(len(low)) if k != dim):
                 continue
             if not isinstance(start, int) or not isinstance(extent, int):
                 continue
-            if start >= 0 and extent > 0 and behind >= 0:
-                found.append(_Piece(start, start + extent, x, term))
+            if start >= 0 and extent > 0 and after >= 0:
+                found.append(_PaddedValue(start, start + extent, x, term))
         return found if len({p.pad for p in found}) == len(found) else []
 
-    def _total(self, place: tuple[int, int], pieces: Sequence[_Piece]) -> _Piece:
-        """All that lies at a place, added up."""
-        first, *rest = [p for p in pieces if (p.start, p.end) == place]
+    def _sum_of_range(
+        self, range_: tuple[int, int], padded: Sequence[_PaddedValue]
+    ) -> _PaddedValue:
+        """Return the sum of all values that are padded to one range."""
+        first, *rest = [p for p in padded if (p.start, p.end) == range_]
         total = first.value
         for p in rest:
             total = self._make("add", (total, p.value))
         return replace(first, value=total)
 
-    def _join(self, pieces: Sequence[_Piece], d: int) -> Value:
-        """Pieces in order, zeros between them and around them."""
+    def _concat_with_zeros(self, padded: Sequence[_PaddedValue], dim: int) -> Value:
+        """Return the concat of values in order, with zeros between and around them."""
         shape = self.op.result.shape
-        behind = shape[d] + -1 * pieces[-1].end
-        if len(pieces) == 1 or not isinstance(behind, int):
-            low = tuple(pieces[0].start if k == d else 0 for k in range(len(shape)))
-            high = tuple(behind if k == d else 0 for k in range(len(shape)))
-            moved = [replace(p, start=p.start - low[d], end=p.end - low[d]) for p in pieces]
-            joined = self._cat(moved, d, moved[-1].end)
-            return self._make("pad", (joined, Scalar(0.0)), low=low, high=high)
-        return self._cat(pieces, d, pieces[-1].end + behind)
+        after = shape[dim] + -1 * padded[-1].end
+        if len(padded) == 1 or not isinstance(after, int):
+            low = tuple(padded[0].start if k == dim else 0 for k in range(len(shape)))
+            high = tuple(after if k == dim else 0 for k in range(len(shape)))
+            shifted = [replace(p, start=p.start - low[dim], end=p.end - low[dim]) for p in padded]
+            concat = self._concat(shifted, dim, shifted[-1].end)
+            return self._make("pad", (concat, Scalar(0.0)), low=low, high=high)
+        return self._concat(padded, dim, padded[-1].end + after)
 
-    def _cat(self, pieces: Sequence[_Piece], d: int, extent: int) -> Value:
-        """Pieces along a dimension that is so long, and zeros where there are none."""
-        parts: list[Value] = []
+    def _concat(self, padded: Sequence[_PaddedValue], dim: int, extent: int) -> Value:
+        """Return the concat along a dimension of `extent` elements, with zeros in the gaps."""
+        operands: list[Value] = []
         end = 0
-        for p in pieces:
+        for p in padded:
             if p.start > end:
-                parts.append(self._zeros(p.value, d, p.start - end))
-            parts.append(p.value)
+                operands.append(self._zeros(p.value, dim, p.start - end))
+            operands.append(p.value)
             end = p.end
         if end < extent:
-            parts.append(self._zeros(pieces[-1].value, d, extent - end))
-        return parts[0] if len(parts) == 1 else self._make("cat", tuple(parts), dim=d)
+            operands.append(self._zeros(padded[-1].value, dim, extent - end))
+        return operands[0] if len(operands) == 1 else self._make("cat", tuple(operands), dim=dim)
 
-    def _zeros(self, like: Value, d: int, extent: int) -> Value:
-        shape = tuple(extent if k == d else n for k, n in enumerate(like.shape))
+    def _zeros(self, like: Value, dim: int, extent: int) -> Value:
+        shape = tuple(extent if k == dim else n for k, n in enumerate(like.shape))
         return self._make("full", (), value=0.0, shape=shape, dtype=like.dtype)
 
     def _make(self, kind: str, operands: tuple[Operand, ...], **attrs: Attr) -> Value:
-        self.ops.append(self.sweep.make(kind, operands, like=self.op, **attrs))
+        self.ops.append(self.rewriter.make_op(kind, operands, like=self.op, **attrs))
         return self.ops[-1].result
 
 
-def _apart(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Those that lie at one place or at places without a common element, from the first on."""
+def _without_overlaps(padded: Sequence[_PaddedValue]) -> list[_PaddedValue]:
+    """Return the values whose ranges are equal or disjoint, chosen greedily in order of start."""
     end, kept = 0, set[tuple[int, int]]()
-    for place in sorted({(p.start, p.end) for p in pieces}):
-        if place[0] >= end:
-            kept.add(place)
-            end = place[1]
-    return [p for p in pieces if (p.start, p.end) in kept]
+    for range_ in sorted({(p.start, p.end) for p in padded}):
+        if range_[0] >= end:
+            kept.add(range_)
+            end = range_[1]
+    return [p for p in padded if (p.start, p.end) in kept]

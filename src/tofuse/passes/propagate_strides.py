@@ -1,68 +1,71 @@
-"""What is computed on the way lies as its readers' results do."""
+"""Give intermediate values the stride order of their users' results."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tofuse.ir.dims import hint, strides_in
-from tofuse.ir.graph import Graph, Op, Value, substitute
+from tofuse.ir.dims import size_hint, strides_in
+from tofuse.ir.graph import Graph, Op, Value, substitute_operands
 from tofuse.ops.table import Pattern, opdef
-from tofuse.passes.rewrite import exposed
+from tofuse.passes.rewrite import escaping_values
 
-Order = tuple[int, ...]
+DimOrder = tuple[int, ...]
 
-MOVABLE = frozenset({Pattern.ELEMENTWISE, Pattern.TAKE, Pattern.JOIN})  # their results
-FOLLOWED = frozenset({Pattern.ELEMENTWISE, Pattern.JOIN})  # readers whose loops run over operands'
+RESTRIDABLE = frozenset({Pattern.ELEMENTWISE, Pattern.GATHER, Pattern.CONCAT})
+FOLLOWED_USERS = frozenset({Pattern.ELEMENTWISE, Pattern.CONCAT})  # read in their results' order
 
 
 def propagate_strides(graph: Graph) -> Graph:
-    """Lay results anew that nobody outside sees, where all readers agree on another order.
+    """Change the strides of private results if all users have results in another stride order.
 
-    Capture saw them where PyTorch would have put them, with copies between that are gone by now:
-    written one way and read another, a value costs strided accesses or tiles.
+    Captured strides are those of eager, whose layout copies earlier passes have removed. A value
+    that is written in one order and read in another costs strided accesses or a tiled transpose.
     """
-    fixed = exposed(graph) | {v for op in graph.ops if op.kind == "opaque" for v in op.inputs}
-    readers: dict[Value, list[Op]] = {}
+    fixed = escaping_values(graph) | {
+        v for op in graph.ops if op.kind == "opaque" for v in op.inputs
+    }
+    users: dict[Value, list[Op]] = {}
     for op in graph.ops:
         for v in op.inputs:
-            readers.setdefault(v, []).append(op)
-    laid: dict[Value, Value] = {}
+            users.setdefault(v, []).append(op)
+    restrided: dict[Value, Value] = {}
     for op in reversed(graph.ops):
-        if opdef(op.kind).pattern not in MOVABLE or op.result in fixed:
+        if opdef(op.kind).pattern not in RESTRIDABLE or op.result in fixed:
             continue
-        order, own = _agreed(readers.get(op.result, []), laid), _order(op.result)
-        if order is not None and own != (order := tuple(k for k in order if k in own)):
-            strides = strides_in(_whole(order, op.result), op.result.shape)
-            laid[op.result] = Value(op.result.type, op.result.name, strides)
-    return _with(graph, laid) if laid else graph
+        order = _common_user_order(users.get(op.result, []), restrided)
+        current = _dim_order(op.result)
+        if order is not None and current != (order := tuple(k for k in order if k in current)):
+            strides = strides_in(_with_unit_dims(order, op.result), op.result.shape)
+            restrided[op.result] = Value(op.result.type, op.result.name, strides)
+    return _substitute(graph, restrided) if restrided else graph
 
 
-def _agreed(readers: list[Op], laid: dict[Value, Value]) -> Order | None:
-    """The one order in which the results of all readers lie, if there is one."""
-    if any(opdef(r.kind).pattern not in FOLLOWED for r in readers):
+def _common_user_order(users: list[Op], restrided: dict[Value, Value]) -> DimOrder | None:
+    """Return the stride order that the results of all users share, if there is one."""
+    if any(opdef(op.kind).pattern not in FOLLOWED_USERS for op in users):
         return None
-    orders = {_order(laid.get(r.result, r.result)) for r in readers}
+    orders = {_dim_order(restrided.get(op.result, op.result)) for op in users}
     return orders.pop() if len(orders) == 1 else None
 
 
-def _order(value: Value) -> Order:
-    """The dimensions of more than one element, the outermost first."""
-    strides = [hint(s) for s in value.layout]
+def _dim_order(value: Value) -> DimOrder:
+    """Return the dimensions larger than 1 by decreasing stride."""
+    strides = [size_hint(s) for s in value.layout]
     long = [k for k, extent in enumerate(value.shape) if extent != 1]
     return tuple(sorted(long, key=lambda k: (-strides[k], k)))
 
 
-def _whole(order: Order, value: Value) -> Order:
-    """The order with all other dimensions outside."""
+def _with_unit_dims(order: DimOrder, value: Value) -> DimOrder:
+    """Return the order with all other dimensions outermost."""
     return (*(k for k in range(len(value.shape)) if k not in order), *order)
 
 
-def _with(graph: Graph, laid: dict[Value, Value]) -> Graph:
+def _substitute(graph: Graph, restrided: dict[Value, Value]) -> Graph:
     ops = tuple(
         replace(
             op,
-            operands=substitute(op.operands, laid),
-            results=tuple(laid.get(r, r) for r in op.results),
+            operands=substitute_operands(op.operands, restrided),
+            results=tuple(restrided.get(r, r) for r in op.results),
         )
         for op in graph.ops
     )

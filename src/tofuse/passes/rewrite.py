@@ -1,4 +1,4 @@
-"""Applies local rewrite rules in one sweep over a graph, operands before users."""
+"""Apply local rewrite rules to a graph in one pass, operands before users."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Union
 
-from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute
-from tofuse.ops.aten_aliases import is_view
-from tofuse.ops.result_types import infer
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute_operands
+from tofuse.ops.aten_aliases import returns_view
+from tofuse.ops.result_types import infer_type
 
-Rewrite = Union[Value, tuple[Op, ...]]  # noqa: UP007
+Replacement = Union[Value, tuple[Op, ...]]  # noqa: UP007
 
 VIEWS = frozenset({"reshape", "permute", "slice", "broadcast"})
 
-# PyTorch's own operators that look at where in memory their operand begins.
-PLACING = frozenset(("aten.as_strided.default", "aten.view.dtype", "aten.view_as_complex.default"))
+# PyTorch operators whose result depends on the storage offset of their operand.
+OFFSET_SENSITIVE = frozenset(
+    ("aten.as_strided.default", "aten.view.dtype", "aten.view_as_complex.default")
+)
 
 
-class Sweep:
-    """The program as rewritten so far; what rules ask about it, and how they build ops."""
+class Rewriter:
+    """The program rewritten so far, with the queries and op builders that rules use."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -31,72 +33,77 @@ class Sweep:
         self.changed = False
         self._next_name = 0
 
-    def define(self, x: Operand, kind: str) -> Op | None:
-        """The op that defines `x`, if it is of that kind."""
+    def defining_op(self, x: Operand, kind: str) -> Op | None:
+        """Return the op that defines `x` if it has that kind, else None."""
         op = self.producer.get(x) if isinstance(x, Value) else None
         return op if op is not None and op.kind == kind else None
 
-    def make(self, kind: str, operands: tuple[Operand, ...], *, like: Op, **attrs: Attr) -> Op:
-        """A new op with a new result of the inferred type, at the user's line of `like`."""
+    def make_op(self, kind: str, operands: tuple[Operand, ...], *, like: Op, **attrs: Attr) -> Op:
+        """Return a new op with a result of the inferred type, at the source location of `like`."""
         device = like.result.type.device
-        type_ = replace(infer(kind, operands, attrs), device=device)
-        return Op(kind, operands, (Value(type_, self.fresh()),), tuple(attrs.items()), like.loc)
+        type_ = replace(infer_type(kind, operands, attrs), device=device)
+        name = self.fresh_name()
+        return Op(kind, operands, (Value(type_, name),), tuple(attrs.items()), like.loc)
 
-    def fresh(self) -> str:
-        """A name that no value of the graph has."""
+    def fresh_name(self) -> str:
+        """Return a name that no value of the graph has."""
         while (name := f"t{self._next_name}") in self._names:
             self._next_name += 1
         self._next_name += 1
         return name
 
-    def instead(self, op: Op, value: Operand, *, copied: bool | None = None) -> Value | None:
-        """`value`, if it can take the place of the result of `op` for every reader.
+    def legal_replacement(
+        self, op: Op, value: Operand, *, eager_copies: bool | None = None
+    ) -> Value | None:
+        """Return `value` if it may replace the result of `op` for every user, else None.
 
-        It cannot where a caller or PyTorch's own operator would see other strides, or an operator
-        where it lies, nor where the caller would get one tensor's memory twice, or an input's, or
-        its elements in another order or not all of them, and eager makes a copy.
-        `copied` says whether eager does; without it, whether `op` is a view.
+        It may not if the caller or a PyTorch operator would see other strides, or an operator
+        another storage offset. Where eager returns a copy, the result must not share memory with an
+        input or another output, and must be all elements of its base in order.
+        `eager_copies` defaults to whether `op` is no view.
         """
-        if copied is None:
-            copied = op.kind not in VIEWS
+        if eager_copies is None:
+            eager_copies = op.kind not in VIEWS
         old = op.result
         if not isinstance(value, Value) or value.type != old.type:
             return None
-        if old in self._rigid and old.layout != value.layout:
+        if old in self._fixed_strides and old.layout != value.layout:
             return None
-        if old in self._placed:
+        if old in self._fixed_offset:
             return None
-        if old in self._exposed:
-            root = self.root(value)
-            if copied and (root in self._inputs or root in self._exposed):
+        if old in self._escaping:
+            base = self.alias_base(value)
+            if eager_copies and (base in self._inputs or base in self._escaping):
                 return None
-            if copied and not self._relabels(value):
+            if eager_copies and not self._is_reshape_of_base(value):
                 return None
-            self._exposed |= {root, value}
+            self._escaping |= {base, value}
         return value
 
-    def is_shown_besides(self, value: Value) -> bool:
-        """Whether the caller sees a view, and some of its memory through what is no view of it."""
-        if value not in self._exposed:
+    def overlaps_other_output(self, value: Value) -> bool:
+        """Whether `value` escapes and an output that is no view of it shares some of its memory."""
+        if value not in self._escaping:
             return False
-        mine = self._memory(value)
+        chain = self._view_chain(value)
         for output in self.graph.outputs:
-            other = self._memory(output) if output is not None else (value,)
-            if value in other or other[-1] is not mine[-1]:
+            other = self._view_chain(output) if output is not None else (value,)
+            if value in other or other[-1] is not chain[-1]:
                 continue
-            meet = next(v for v in other if v in mine)
-            ways = [line[line.index(meet) - 1] for line in (mine, other) if line[0] is not meet]
-            if len(ways) < 2 or not _apart(*(self._given[v] for v in ways)):
+            ancestor = next(v for v in other if v in chain)
+            branches = [c[c.index(ancestor) - 1] for c in (chain, other) if c[0] is not ancestor]
+            if len(branches) < 2:
+                return True
+            if not _are_disjoint_slices(*(self._original_producers[v] for v in branches)):
                 return True
         return False
 
     def is_private(self, value: Value) -> bool:
-        """Whether nobody outside the rewritten ops sees the value's strides or its memory."""
-        return value not in self._rigid and value not in self._exposed
+        """Whether only rewritable ops see the strides and the memory of a value."""
+        return value not in self._fixed_strides and value not in self._escaping
 
-    def readers(self, value: Value) -> Sequence[Op]:
-        """The ops of the given graph that read one of its values."""
-        return self._readers.get(value, ())
+    def users(self, value: Value) -> Sequence[Op]:
+        """Return the ops of the original graph that read one of its values."""
+        return self._users.get(value, ())
 
     def emit(self, op: Op) -> None:
         """Append an op to the rewritten program."""
@@ -104,49 +111,49 @@ class Sweep:
         for r in op.results:
             self.producer[r] = op
 
-    def drop(self, op: Op, value: Value) -> None:
-        """Leave out `op`, and let `value` stand for its result."""
+    def replace_op(self, op: Op, value: Value) -> None:
+        """Omit `op` and use `value` in place of its result."""
         self.mapping[op.result] = value
         self.changed = True
 
-    def current(self, op: Op) -> Op:
-        """The op with its operands as they are called by now."""
+    def remap_operands(self, op: Op) -> Op:
+        """Return the op with its operands replaced by their current values."""
         if self.mapping and any(x in self.mapping for x in op.inputs):
-            return replace(op, operands=substitute(op.operands, self.mapping))
+            return replace(op, operands=substitute_operands(op.operands, self.mapping))
         return op
 
-    def result(self) -> Graph:
-        """The rewritten graph; the same object if nothing was rewritten."""
+    def rewritten_graph(self) -> Graph:
+        """Return the rewritten graph, or the same object if nothing was rewritten."""
         if not self.changed:
             return self.graph
         outputs = tuple(None if v is None else self.mapping.get(v, v) for v in self.graph.outputs)
         return replace(self.graph, ops=tuple(self.ops), outputs=outputs)
 
-    def root(self, value: Value) -> Value:
-        """The value whose memory this one is a view of."""
+    def alias_base(self, value: Value) -> Value:
+        """Return the value that a view, or a chain of views, shares memory with."""
         while (op := self.producer.get(value)) is not None and may_alias(op):
             value = op.inputs[0]
         return value
 
-    def _relabels(self, value: Value) -> bool:
-        """Whether it is all of somebody's memory, in order."""
+    def _is_reshape_of_base(self, value: Value) -> bool:
+        """Whether a value is all elements of its base, in order."""
         while (op := self.producer.get(value)) is not None and op.kind == "reshape":
             value = op.inputs[0]
-        return self.root(value) is value
+        return self.alias_base(value) is value
 
-    def _memory(self, value: Value) -> tuple[Value, ...]:
-        """A value of the given graph, what it is a view of, and so on to whose memory it is."""
-        found = [value]
-        while (op := self._given.get(found[-1])) is not None and may_alias(op):
-            found.append(op.inputs[0])
-        return tuple(found)
+    def _view_chain(self, value: Value) -> tuple[Value, ...]:
+        """Return a value of the original graph, then each value it is a view of, up to its base."""
+        chain = [value]
+        while (op := self._original_producers.get(chain[-1])) is not None and may_alias(op):
+            chain.append(op.inputs[0])
+        return tuple(chain)
 
     @cached_property
-    def _given(self) -> dict[Value, Op]:
+    def _original_producers(self) -> dict[Value, Op]:
         return {r: op for op in self.graph.ops for r in op.results}
 
     @cached_property
-    def _readers(self) -> dict[Value, list[Op]]:
+    def _users(self) -> dict[Value, list[Op]]:
         return self.graph.users()
 
     @cached_property
@@ -158,36 +165,37 @@ class Sweep:
         return frozenset(self.graph.inputs)
 
     @cached_property
-    def _rigid(self) -> set[Value]:
-        """The values whose strides somebody outside sees."""
-        rigid = {v for v in self.graph.outputs if v is not None}
-        rigid.update(v for op in self.graph.ops if op.kind == "opaque" for v in op.inputs)
-        return rigid
+    def _fixed_strides(self) -> set[Value]:
+        """The values whose strides the caller or a PyTorch operator sees."""
+        fixed = {v for v in self.graph.outputs if v is not None}
+        fixed.update(v for op in self.graph.ops if op.kind == "opaque" for v in op.inputs)
+        return fixed
 
     @cached_property
-    def _placed(self) -> set[Value]:
-        """The values of which an operator sees where they lie in memory."""
-        found: set[Value] = set()
+    def _fixed_offset(self) -> set[Value]:
+        """The values whose storage offset a PyTorch operator sees."""
+        fixed: set[Value] = set()
         for op in reversed(self.graph.ops):
-            looks = op.kind == "opaque" and op.attr("target") in PLACING
-            if looks or (may_alias(op) and not found.isdisjoint(op.results)):
-                found.update(op.inputs)
-        return found
+            sensitive = op.kind == "opaque" and op.attr("target") in OFFSET_SENSITIVE
+            if sensitive or (may_alias(op) and not fixed.isdisjoint(op.results)):
+                fixed.update(op.inputs)
+        return fixed
 
     @cached_property
-    def _exposed(self) -> set[Value]:
-        return exposed(self.graph)
+    def _escaping(self) -> set[Value]:
+        return escaping_values(self.graph)
 
 
-def _apart(a: Op, b: Op) -> bool:
+def _are_disjoint_slices(a: Op, b: Op) -> bool:
     """Whether two views of one value are slices without a common element."""
     if a.kind != "slice" or b.kind != "slice":
         return False
-    return any(max(p) < min(q) or max(q) < min(p) for p, q in zip(_ends(a), _ends(b), strict=True))
+    bounds = zip(_slice_bounds(a), _slice_bounds(b), strict=True)
+    return any(max(p) < min(q) or max(q) < min(p) for p, q in bounds)
 
 
-def _ends(op: Op) -> list[tuple[float, float]]:
-    """The first and the last place that a slice reads of each dimension, as far as is known."""
+def _slice_bounds(op: Op) -> list[tuple[float, float]]:
+    """Return the first and last index that a slice reads of each dimension; (0, inf) if unknown."""
     rows = zip(op.dims("start"), op.ints("step"), op.result.shape, strict=True)
     return [
         (a, a + (n - 1) * s) if isinstance(a, int) and isinstance(n, int) else (0, math.inf)
@@ -195,50 +203,50 @@ def _ends(op: Op) -> list[tuple[float, float]]:
     ]
 
 
-def exposed(graph: Graph) -> set[Value]:
-    """The values whose memory a caller may see: outputs, and what outputs are views of."""
-    seen = {v for v in graph.outputs if v is not None}
+def escaping_values(graph: Graph) -> set[Value]:
+    """Return the values whose memory the caller may see: outputs, and the bases of output views."""
+    escaping = {v for v in graph.outputs if v is not None}
     for op in reversed(graph.ops):
-        if may_alias(op) and not seen.isdisjoint(op.results):
-            seen.update(op.inputs)
-    return seen
+        if may_alias(op) and not escaping.isdisjoint(op.results):
+            escaping.update(op.inputs)
+    return escaping
 
 
 def may_alias(op: Op) -> bool:
-    """Whether an op's result may share memory with its operand."""
+    """Whether the result of an op may share memory with its first operand."""
     if op.kind != "opaque":
         return op.kind in VIEWS
-    return bool(op.inputs) and is_view(str(op.attr("target")))
+    return bool(op.inputs) and returns_view(str(op.attr("target")))
 
 
-Rule = Callable[[Op, Sweep], Rewrite | None]
+RewriteRule = Callable[[Op, Rewriter], Replacement | None]
 
 
-def rewrite(graph: Graph, rules: Mapping[str, tuple[Rule, ...]]) -> Graph:
-    """The graph with the rules of each op's kind applied until none applies.
+def rewrite(graph: Graph, rules: Mapping[str, tuple[RewriteRule, ...]]) -> Graph:
+    """Apply the rules for each op's kind until none applies; return `graph` itself if none did.
 
-    A rule gives None, or a value that stands for the op's result, or ops in its place, the last
-    of which defines the op's result. The same object comes back if no rule applied.
+    A rule returns None, a value that replaces the op's result, or ops that replace the op. The last
+    of those ops defines the op's result.
     """
-    sweep = Sweep(graph)
+    rewriter = Rewriter(graph)
     for op in graph.ops:
         pending = [op]
         while pending:
-            current = sweep.current(pending.pop())
-            found = _first(current, sweep, rules.get(current.kind, ()))
+            current = rewriter.remap_operands(pending.pop())
+            found = _first_match(current, rewriter, rules.get(current.kind, ()))
             if found is None:
-                sweep.emit(current)
+                rewriter.emit(current)
             elif isinstance(found, Value):
-                sweep.drop(current, found)
+                rewriter.replace_op(current, found)
             else:
-                sweep.changed = True
+                rewriter.changed = True
                 pending.extend(reversed(found))
-    return sweep.result()
+    return rewriter.rewritten_graph()
 
 
-def _first(op: Op, sweep: Sweep, rules: tuple[Rule, ...]) -> Rewrite | None:
+def _first_match(op: Op, rewriter: Rewriter, rules: tuple[RewriteRule, ...]) -> Replacement | None:
     for rule in rules:
-        found = rule(op, sweep)
+        found = rule(op, rewriter)
         if found is not None:
             return found
     return None

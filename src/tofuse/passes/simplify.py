@@ -1,4 +1,4 @@
-"""Rewrites arithmetic to cheaper arithmetic that gives the same bits."""
+"""Rewrite arithmetic to cheaper arithmetic with bit-identical results."""
 
 from __future__ import annotations
 
@@ -6,203 +6,212 @@ import math
 
 from tofuse.ir.graph import Graph, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType
-from tofuse.passes.rewrite import Rewrite, Rule, Sweep, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
 
 
 def simplify(graph: Graph) -> Graph:
-    """Apply algebra that holds for every value, with -0.0, infinities and nan among them."""
+    """Apply algebraic identities that hold for every value, including -0.0, infinities and nan."""
     return rewrite(graph, RULES)
 
 
-def mul_one(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x * 1 = x, for numbers"""
+def mul_one(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x * 1 = x, if x is not boolean"""
     x, c = _constant_last(op)
-    return sweep.instead(op, x) if _is(c, 1) and _numeric(op) else None
+    return rewriter.legal_replacement(op, x) if _is_constant(c, 1) and _is_numeric(op) else None
 
 
-def mul_minus_one(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x * -1 = -x"""
+def mul_minus_one(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x * -1 = -x, if x is not boolean"""
     x, c = _constant_last(op)
-    return _become(op, "neg", x) if _is(c, -1) and _numeric(op) else None
+    return _replace_with(op, "neg", x) if _is_constant(c, -1) and _is_numeric(op) else None
 
 
-def mul_neg_neg(op: Op, sweep: Sweep) -> Rewrite | None:
+def mul_neg_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     """(-x) * (-y) = x * y"""
-    a, b = (sweep.define(x, "neg") for x in op.operands)
-    return _become(op, "mul", a.operands[0], b.operands[0]) if a and b else None
+    a, b = (rewriter.defining_op(x, "neg") for x in op.operands)
+    return _replace_with(op, "mul", a.operands[0], b.operands[0]) if a and b else None
 
 
-def div_one(op: Op, sweep: Sweep) -> Rewrite | None:
+def div_one(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x / 1 = x"""
     x, c = op.operands
-    return sweep.instead(op, x) if _is(c, 1) else None
+    return rewriter.legal_replacement(op, x) if _is_constant(c, 1) else None
 
 
-def div_power_of_two(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x / 2**k = x * 2**-k, where both are normal numbers: either is the exact quotient, rounded"""
+def div_power_of_two(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x / 2**k = x * 2**-k, if 2**k and 2**-k are normal: both are the exact quotient, rounded"""
     x, c = op.operands
     if not isinstance(c, Scalar) or not isinstance(c.value, (int, float)) or c.value is True:
         return None
     mantissa, exponent = math.frexp(c.value)
-    if abs(mantissa) != 0.5 or abs(exponent - 1) > _LARGEST_EXPONENT.get(op.result.dtype, 0):
+    if abs(mantissa) != 0.5 or abs(exponent - 1) > _MAX_EXPONENT.get(op.result.dtype, 0):
         return None
-    return _become(op, "mul", x, Scalar(1.0 / c.value))
+    return _replace_with(op, "mul", x, Scalar(1.0 / c.value))
 
 
-def add_zero(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x + -0.0 = x; x + 0 = x for integers. x + 0.0 is another thing: it turns -0.0 into 0.0."""
+def add_zero(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x + -0.0 = x; x + 0 = x if x is an integer. x + 0.0 is not x: it turns -0.0 into 0.0."""
     x, c = _constant_last(op)
-    zero = _is(c, -0.0) if op.result.dtype.is_float else _is(c, 0)
-    return sweep.instead(op, x) if zero and _numeric(op) else None
+    zero = _is_constant(c, -0.0) if op.result.dtype.is_float else _is_constant(c, 0)
+    return rewriter.legal_replacement(op, x) if zero and _is_numeric(op) else None
 
 
-def add_neg(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x + (-y) = x - y, and (-y) + x = x - y"""
+def add_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x + (-y) = x - y; (-y) + x = x - y"""
     a, b = op.operands
-    if neg := sweep.define(b, "neg"):
-        return _become(op, "sub", a, neg.operands[0])
-    if neg := sweep.define(a, "neg"):
-        return _become(op, "sub", b, neg.operands[0])
+    if neg := rewriter.defining_op(b, "neg"):
+        return _replace_with(op, "sub", a, neg.operands[0])
+    if neg := rewriter.defining_op(a, "neg"):
+        return _replace_with(op, "sub", b, neg.operands[0])
     return None
 
 
-def sub_zero(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x - 0 = x, but not x - -0.0"""
+def sub_zero(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x - 0 = x; x - -0.0 is not x: it turns -0.0 into 0.0"""
     x, c = op.operands
-    return sweep.instead(op, x) if _is(c, 0) else None
+    return rewriter.legal_replacement(op, x) if _is_constant(c, 0) else None
 
 
-def sub_neg(op: Op, sweep: Sweep) -> Rewrite | None:
+def sub_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x - (-y) = x + y"""
-    neg = sweep.define(op.operands[1], "neg")
-    return _become(op, "add", op.operands[0], neg.operands[0]) if neg else None
+    neg = rewriter.defining_op(op.operands[1], "neg")
+    return _replace_with(op, "add", op.operands[0], neg.operands[0]) if neg else None
 
 
-def twice_undone(op: Op, sweep: Sweep) -> Rewrite | None:
-    """-(-x) = x; ~~x = x; not not x = x for booleans"""
-    inner = sweep.define(op.operands[0], op.kind)
-    return sweep.instead(op, inner.operands[0]) if inner else None
+def involution(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """-(-x) = x; ~~x = x; not not x = x if x is boolean"""
+    inner = rewriter.defining_op(op.operands[0], op.kind)
+    return rewriter.legal_replacement(op, inner.operands[0]) if inner else None
 
 
-def abs_again(op: Op, sweep: Sweep) -> Rewrite | None:
+def abs_abs(op: Op, rewriter: Rewriter) -> Replacement | None:
     """||x|| = |x|"""
-    inner = sweep.define(op.operands[0], "abs")
-    return sweep.instead(op, inner.result) if inner else None
+    inner = rewriter.defining_op(op.operands[0], "abs")
+    return rewriter.legal_replacement(op, inner.result) if inner else None
 
 
-def abs_neg(op: Op, sweep: Sweep) -> Rewrite | None:
-    """|-x| = |x|, where there is a sign"""
-    inner = sweep.define(op.operands[0], "neg")
+def abs_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """|-x| = |x|, if the type is signed"""
+    inner = rewriter.defining_op(op.operands[0], "neg")
     if inner is None or op.result.dtype is DType.U8:
         return None
-    return _become(op, "abs", inner.operands[0])
+    return _replace_with(op, "abs", inner.operands[0])
 
 
-def not_equal(op: Op, sweep: Sweep) -> Rewrite | None:
-    """not (x == y) = (x != y), and back; not so for an order, where nan is on neither side"""
+def not_of_equality(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """not (x == y) = (x != y); not (x != y) = (x == y)
+
+    Not for an order such as x < y: nan makes both x < y and x >= y false.
+    """
     for kind, opposite in (("eq", "ne"), ("ne", "eq")):
-        if inner := sweep.define(op.operands[0], kind):
-            return _become(op, opposite, *inner.operands)
+        if inner := rewriter.defining_op(op.operands[0], kind):
+            return _replace_with(op, opposite, *inner.operands)
     return None
 
 
-def bound_again(op: Op, sweep: Sweep) -> Rewrite | None:
-    """max(max(x, y), y) = max(x, y) and max(x, max(x, y)) = max(x, y); the same for min"""
+def repeated_bound(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """max(max(x, y), y) = max(x, y); max(x, max(x, y)) = max(x, y); the same for min"""
     for side in (0, 1):
-        again, bound = op.operands[side], op.operands[1 - side]
-        inner = sweep.define(again, op.kind)
-        if inner and _same(inner.operands[1 - side], bound):
-            return sweep.instead(op, again)
+        nested, bound = op.operands[side], op.operands[1 - side]
+        inner = rewriter.defining_op(nested, op.kind)
+        if inner and _same_operand(inner.operands[1 - side], bound):
+            return rewriter.legal_replacement(op, nested)
     return None
 
 
-def both_same(op: Op, sweep: Sweep) -> Rewrite | None:
-    """max(x, x) = min(x, x) = x; x & x = x | x = x"""
+def idempotent(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """max(x, x) = x; min(x, x) = x; x & x = x; x | x = x; the same for logical and, or"""
     x, y = op.operands
-    return sweep.instead(op, x) if x is y else None
+    return rewriter.legal_replacement(op, x) if x is y else None
 
 
-def truth_neutral(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x and True = x, x or False = x, for booleans"""
+def logical_identity(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x and True = x; x or False = x; if x is boolean"""
     x, c = _constant_last(op)
     neutral = op.kind == "logical_and"
-    return sweep.instead(op, x) if isinstance(c, Scalar) and c.value is neutral else None
+    return (
+        rewriter.legal_replacement(op, x) if isinstance(c, Scalar) and c.value is neutral else None
+    )
 
 
-def where_same(op: Op, sweep: Sweep) -> Rewrite | None:
+def where_equal_arms(op: Op, rewriter: Rewriter) -> Replacement | None:
     """where(c, x, x) = x"""
     _, x, y = op.operands
-    return sweep.instead(op, x) if x is y else None
+    return rewriter.legal_replacement(op, x) if x is y else None
 
 
-def where_not(op: Op, sweep: Sweep) -> Rewrite | None:
-    """where(not c, x, y) = where(c, y, x), for a boolean c"""
+def where_of_not(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """where(not c, x, y) = where(c, y, x), if c is boolean"""
     c, x, y = op.operands
-    inner = sweep.define(c, "logical_not")
+    inner = rewriter.defining_op(c, "logical_not")
     if inner is None or inner.inputs[0].dtype is not DType.BOOL:
         return None
     return (Op("where", (inner.operands[0], y, x), op.results, op.attrs, op.loc),)
 
 
-def pow_as_torch(op: Op, sweep: Sweep) -> Rewrite | None:
-    """x ** c for c = 2, 3, 0.5, -0.5, -1 as PyTorch's CPU kernel computes it
+def pow_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x**2 = x * x; x**3 = x * x * x; x**0.5 = sqrt(x); x**-0.5 = rsqrt(x); x**-1 = 1 / x
 
-    It makes no roots and reciprocals of float16, where pow(-0.0, 0.5) is 0.0 and the root is -0.0.
-    A cube of halves would be rounded once more on the way.
+    These are the formulas of PyTorch's CPU kernel. The cube is excluded in half precision, where
+    x * x would be rounded. The last three are excluded in fp16, where PyTorch calls pow:
+    pow(-0.0, 0.5) is 0.0, but sqrt(-0.0) is -0.0.
     """
     x, c = op.operands
     if not isinstance(x, Value) or not isinstance(c, Scalar):
         return None
-    if _is(c, 2):
-        return _become(op, "mul", x, x)
-    if _is(c, 3) and not x.dtype.is_narrow:
-        square = sweep.make("mul", (x, x), like=op)
-        return (square, *_become(op, "mul", square.result, x))
+    if _is_constant(c, 2):
+        return _replace_with(op, "mul", x, x)
+    if _is_constant(c, 3) and not x.dtype.is_reduced_float:
+        square = rewriter.make_op("mul", (x, x), like=op)
+        return (square, *_replace_with(op, "mul", square.result, x))
     if op.result.dtype not in (DType.F64, DType.F32, DType.BF16):
         return None
     for exponent, kind in ((0.5, "sqrt"), (-0.5, "rsqrt"), (-1, "reciprocal")):
-        if _is(c, exponent):
-            return _become(op, kind, x)
+        if _is_constant(c, exponent):
+            return _replace_with(op, kind, x)
     return None
 
 
-def pow_one(op: Op, sweep: Sweep) -> Rewrite | None:
+def pow_one(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x ** 1 = x"""
     x, c = op.operands
-    return sweep.instead(op, x) if _is(c, 1) else None
+    return rewriter.legal_replacement(op, x) if _is_constant(c, 1) else None
 
 
-def convert_same(op: Op, sweep: Sweep) -> Rewrite | None:
-    """A conversion to the type it has already is nothing, unless a caller needs the copy."""
-    return sweep.instead(op, op.operands[0])
+def convert_to_same_dtype(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """to(x, dtype of x) = x, unless the caller gets the copy"""
+    return rewriter.legal_replacement(op, op.operands[0])
 
 
-def convert_twice(op: Op, sweep: Sweep) -> Rewrite | None:
-    """to(to(x, wide), t) = to(x, t), where wide holds every value of x's type
+def convert_of_convert(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """to(to(x, wide), t) = to(x, t), if wide represents every value of x's type
 
-    From a float to an integer t must hold them too: out of range, the float's width matters.
+    If wide is a float and t an integer, t must represent them too: the result of an out-of-range
+    conversion depends on the float's width.
     """
-    inner = sweep.define(op.operands[0], "convert")
+    inner = rewriter.defining_op(op.operands[0], "convert")
     if inner is None:
         return None
     x, wide, to = inner.inputs[0], inner.result.dtype, op.result.dtype
-    if not _holds(wide, x.dtype) or (wide.is_float and to.is_int and not _holds(to, x.dtype)):
+    if not _represents_all(wide, x.dtype) or (
+        wide.is_float and to.is_int and not _represents_all(to, x.dtype)
+    ):
         return None
-    return _become(op, "convert", x)
+    return _replace_with(op, "convert", x)
 
 
-def extreme_of_one(op: Op, sweep: Sweep) -> Rewrite | None:
-    """The maximum or minimum over dimensions of extent 1 is a reshape, if nobody needs a copy."""
+def extremum_of_one_element(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """amax(x, dims) = reshape(x), if all dims have extent 1 and the result is private; also amin"""
     x = op.inputs[0]
-    if x.dtype is not op.result.dtype or not sweep.is_private(op.result):
+    if x.dtype is not op.result.dtype or not rewriter.is_private(op.result):
         return None
     if any(x.shape[d] != 1 for d in op.ints("dims")):
         return None
     return (Op("reshape", (x,), op.results, (("shape", op.result.shape),), op.loc),)
 
 
-def _become(op: Op, kind: str, *operands: Operand) -> tuple[Op, ...]:
-    """Another op for the same result."""
+def _replace_with(op: Op, kind: str, *operands: Operand) -> tuple[Op, ...]:
+    """Return another op that defines the same result."""
     attrs = op.attrs if kind == "convert" else ()
     return (Op(kind, operands, op.results, attrs, op.loc),)
 
@@ -212,8 +221,8 @@ def _constant_last(op: Op) -> tuple[Operand, Operand]:
     return (c, x) if isinstance(x, Scalar) else (x, c)
 
 
-def _is(x: Operand, number: int | float) -> bool:
-    """Whether an operand is that constant, with that sign; 0 counts as 0.0, not as -0.0."""
+def _is_constant(x: Operand, number: int | float) -> bool:
+    """Whether an operand is this constant, with this sign; 0 equals 0.0, not -0.0."""
     if not isinstance(x, Scalar) or isinstance(x.value, bool):
         return False
     if not isinstance(x.value, (int, float)) or x.value != number:
@@ -221,22 +230,22 @@ def _is(x: Operand, number: int | float) -> bool:
     return math.copysign(1, x.value) == math.copysign(1, number)
 
 
-def _same(a: Operand, b: Operand) -> bool:
+def _same_operand(a: Operand, b: Operand) -> bool:
     if isinstance(a, Scalar) and isinstance(b, Scalar):
         return a.key == b.key
     return a is b
 
 
-def _holds(wide: DType, dtype: DType) -> bool:
+def _represents_all(wide: DType, dtype: DType) -> bool:
     return wide is dtype or wide in _WIDER.get(dtype, ())
 
 
-def _numeric(op: Op) -> bool:
+def _is_numeric(op: Op) -> bool:
     return op.result.dtype.is_float or op.result.dtype.is_int
 
 
-# Powers of two up to here, and their reciprocals, are normal numbers of the type.
-_LARGEST_EXPONENT = {DType.F64: 1022, DType.F32: 126, DType.BF16: 126, DType.F16: 14}
+# 2**k and 2**-k are normal numbers of the type for every k up to this one.
+_MAX_EXPONENT = {DType.F64: 1022, DType.F32: 126, DType.BF16: 126, DType.F16: 14}
 
 _FLOATS = (DType.F32, DType.F64)
 _SMALL_INTS = (DType.I16, DType.I32, DType.I64, DType.F16, DType.BF16, *_FLOATS)
@@ -251,24 +260,24 @@ _WIDER: dict[DType, tuple[DType, ...]] = {
     DType.F32: (DType.F64,),
 }
 
-RULES: dict[str, tuple[Rule, ...]] = {
+RULES: dict[str, tuple[RewriteRule, ...]] = {
     "mul": (mul_one, mul_minus_one, mul_neg_neg),
     "div": (div_one, div_power_of_two),
     "add": (add_zero, add_neg),
     "sub": (sub_zero, sub_neg),
-    "neg": (twice_undone,),
-    "bitwise_not": (twice_undone,),
-    "logical_not": (twice_undone, not_equal),
-    "logical_and": (both_same, truth_neutral),
-    "logical_or": (both_same, truth_neutral),
-    "bitwise_and": (both_same,),
-    "bitwise_or": (both_same,),
-    "abs": (abs_again, abs_neg),
-    "maximum": (both_same, bound_again),
-    "minimum": (both_same, bound_again),
-    "where": (where_same, where_not),
-    "pow": (pow_one, pow_as_torch),
-    "convert": (convert_same, convert_twice),
-    "amax": (extreme_of_one,),
-    "amin": (extreme_of_one,),
+    "neg": (involution,),
+    "bitwise_not": (involution,),
+    "logical_not": (involution, not_of_equality),
+    "logical_and": (idempotent, logical_identity),
+    "logical_or": (idempotent, logical_identity),
+    "bitwise_and": (idempotent,),
+    "bitwise_or": (idempotent,),
+    "abs": (abs_abs, abs_neg),
+    "maximum": (idempotent, repeated_bound),
+    "minimum": (idempotent, repeated_bound),
+    "where": (where_equal_arms, where_of_not),
+    "pow": (pow_one, pow_constant),
+    "convert": (convert_to_same_dtype, convert_of_convert),
+    "amax": (extremum_of_one_element,),
+    "amin": (extremum_of_one_element,),
 }

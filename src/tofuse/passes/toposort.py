@@ -1,4 +1,4 @@
-"""Brings ops into an order in which every value is defined before it is read."""
+"""Sort ops topologically."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from tofuse.ir.graph import Op
 from tofuse.passes.dead_code import has_effect
 
 
-def in_order(ops: Sequence[Op]) -> tuple[Op, ...] | None:
-    """The ops with as few of them moved as possible; None if they wait for one another.
+def toposort(ops: Sequence[Op]) -> tuple[Op, ...] | None:
+    """Return the ops in an order that defines every value before its use; None on a cycle.
 
-    An op with an effect stays behind all that stand before it, and before all behind it.
+    Among ready ops the first in the given order comes first. No op moves across an op with a side
+    effect.
     """
     producers = {r: k for k, op in enumerate(ops) for r in op.results}
-    segment = _segments(ops)
-    waits = [0] * len(ops)
+    segments = _effect_segments(ops)
+    unmet = [0] * len(ops)
     users: list[list[int]] = [[] for _ in ops]
     for k, op in enumerate(ops):
         for p in {producers[v] for v in op.inputs if v in producers}:
-            if segment[p] > segment[k]:
+            if segments[p] > segments[k]:
                 return None
-            if segment[p] == segment[k]:
-                waits[k] += 1
+            if segments[p] == segments[k]:
+                unmet[k] += 1
                 users[p].append(k)
-    ordered: list[Op] = []
-    ready = [(segment[k], k) for k, count in enumerate(waits) if count == 0]
+    sorted_ops: list[Op] = []
+    ready = [(segments[k], k) for k, count in enumerate(unmet) if count == 0]
     heapq.heapify(ready)
     while ready:
         _, k = heapq.heappop(ready)
-        ordered.append(ops[k])
+        sorted_ops.append(ops[k])
         for user in users[k]:
-            waits[user] -= 1
-            if waits[user] == 0:
-                heapq.heappush(ready, (segment[user], user))
-    return tuple(ordered) if len(ordered) == len(ops) else None
+            unmet[user] -= 1
+            if unmet[user] == 0:
+                heapq.heappush(ready, (segments[user], user))
+    return tuple(sorted_ops) if len(sorted_ops) == len(ops) else None
 
 
-def _segments(ops: Sequence[Op]) -> list[int]:
-    """A number per op that grows at each effect."""
+def _effect_segments(ops: Sequence[Op]) -> list[int]:
+    """Return a number per op that increases at each op with a side effect."""
     segments, current = [], 0
     for op in ops:
         current += has_effect(op)

@@ -1,4 +1,4 @@
-"""What the caller gets as tensors of their own are such after the passes, too."""
+"""Copy outputs that passes have merged into one tensor but that are separate tensors in eager."""
 
 from __future__ import annotations
 
@@ -10,38 +10,41 @@ from tofuse.ops.result_types import make_op
 from tofuse.passes.rewrite import may_alias
 
 
-def unalias_outputs(graph: Graph, before: Graph, seen: Collection[Value]) -> Graph:
-    """The graph with copies of results that became parts of one tensor, as batched branches do.
+def unalias_outputs(graph: Graph, before: Graph, caller_writable: Collection[Value]) -> Graph:
+    """Return the graph with copies of outputs that share memory only since `before`.
 
-    Where one is written over, autograd would take the others for written, too. `seen` are the
-    results, as they were called before the passes, that the caller may write.
+    Batched branches, for example, become slices of one tensor. If the caller wrote into one of
+    them, autograd would treat the others as written too. `caller_writable` are the outputs of
+    `before` that the caller may write.
     """
     pairs = list(zip(before.outputs, graph.outputs, strict=True))
-    old, new = _roots(before), _roots(graph)
-    owner: dict[Value, Value | None] = {}  # by what it is now: what it was, None for several
-    for was, v in pairs:
-        if was is not None and v is not None:
-            root = old.get(was, was)
-            here = new.get(v, v)
-            owner[here] = root if owner.get(here, root) is root else None
+    bases_before, bases_after = _alias_bases(before), _alias_bases(graph)
+    origin: dict[Value, Value] = {}  # from the base of an output to its base before the passes
+    merged: set[Value] = set()  # the bases with outputs of several origins
+    for old, new in pairs:
+        if old is not None and new is not None:
+            base, base_before = bases_after.get(new, new), bases_before.get(old, old)
+            if origin.setdefault(base, base_before) is not base_before:
+                merged.add(base)
     names = Names(graph)
     copies: dict[Value, Op] = {}
-    for was, v in pairs:
-        shared = v is not None and owner.get(new.get(v, v), v) is None
-        if was is None or v is None or was not in seen or not shared or was in copies:
+    for old, new in pairs:
+        if old is None or new is None or old not in caller_writable or old in copies:
             continue
-        copy = make_op("convert", (v,), {"dtype": v.dtype}, name=names.fresh(f"{v.name}_own"))
-        copies[was] = replace(copy, results=(replace(copy.result, strides=was.strides),))
+        if bases_after.get(new, new) not in merged:
+            continue
+        copy = make_op("convert", (new,), {"dtype": new.dtype}, name=names.fresh(f"{new.name}_own"))
+        copies[old] = replace(copy, results=(replace(copy.result, strides=old.strides),))
     if not copies:
         return graph
-    outputs = (copies[was].result if was in copies else v for was, v in pairs)
+    outputs = (copies[old].result if old in copies else new for old, new in pairs)
     return replace(graph, ops=(*graph.ops, *copies.values()), outputs=tuple(outputs))
 
 
-def _roots(graph: Graph) -> dict[Value, Value]:
-    """Of every view: what it is a view of, at last."""
-    found: dict[Value, Value] = {}
+def _alias_bases(graph: Graph) -> dict[Value, Value]:
+    """Return the base of every view: the value at the end of its chain of views."""
+    bases: dict[Value, Value] = {}
     for op in graph.ops:
         if may_alias(op):
-            found |= dict.fromkeys(op.results, found.get(op.inputs[0], op.inputs[0]))
-    return found
+            bases |= dict.fromkeys(op.results, bases.get(op.inputs[0], op.inputs[0]))
+    return bases

@@ -1,1 +1,1 @@
-"""From a partition to the steps of a call: memory, donation, reuse, launch groups."""
+"""Partition -> Plan: build the steps of a call, then reuse memory and group launches."""

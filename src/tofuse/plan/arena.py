@@ -1,4 +1,4 @@
-"""Plan -> Plan: tensors that only kernels see share one block of memory, reused when dead."""
+"""Plan -> Plan: place tensors that only kernels see in one block of memory, by lifetime."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tofuse.ir.plan import Allocate, Arena, Launch, Plan, Release, Step
 from tofuse.ir.plan.verify import (
     ARENA,
     base_of,
-    makes,
+    defines,
     reads,
 )
 from tofuse.ir.types import DType
@@ -19,7 +19,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
 @dataclass(frozen=True)
-class _Life:
+class _Lifetime:
     """A tensor's size in bytes, and the first and last step that touch it."""
 
     name: str
@@ -28,17 +28,17 @@ class _Life:
     last: int
 
 
-def with_arena(plan: Plan, below: int | None = None) -> Plan:
-    """One allocation instead of one for each intermediate result of known size.
+def allocate_arena(plan: Plan, size_limit: int | None = None) -> Plan:
+    """Replace the allocations of intermediate results of static size by one allocation.
 
-    Tensors that library calls, views or the caller see stay tensors of their own, and so do those
-    of `below` bytes and more.
+    Tensors that library calls, views or the caller see keep their own allocation, and so do
+    tensors of `size_limit` bytes or more.
     """
-    lives = [v for v in _lives(plan) if below is None or v.nbytes < below]
-    if len(lives) < 2:
+    lifetimes = [v for v in _lifetimes(plan) if size_limit is None or v.nbytes < size_limit]
+    if len(lifetimes) < 2:
         return plan
-    offsets, total = place(lives)
-    first, last = min(v.first for v in lives), max(v.last for v in lives)
+    offsets, total = assign_offsets(lifetimes)
+    first, last = min(v.first for v in lifetimes), max(v.last for v in lifetimes)
     steps: list[Step] = []
     for k, step in enumerate(plan.steps):
         if k == first:
@@ -49,7 +49,7 @@ def with_arena(plan: Plan, below: int | None = None) -> Plan:
             case Allocate() if step.name in offsets:
                 continue
             case Launch():
-                tensors = tuple(_inside(t, offsets) for t in step.tensors)
+                tensors = tuple(_arena_operand(t, offsets) for t in step.tensors)
                 steps.append(replace(step, tensors=tensors))
             case Release():
                 names = tuple(n for n in step.names if n not in offsets)
@@ -59,19 +59,20 @@ def with_arena(plan: Plan, below: int | None = None) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def _inside(tensor: str, offsets: Mapping[str, int]) -> str:
-    """A launch's tensor, by the byte of the arena where it begins if it lies there."""
+def _arena_operand(tensor: str, offsets: Mapping[str, int]) -> str:
+    """Return a launch's tensor as `arena+64`, its first byte, if the tensor is in the arena."""
     base = base_of(tensor)
-    at = int(tensor[len(base) + 1 :] or 0)
-    return f"arena+{offsets[base] + at}" if base in offsets else tensor
+    offset = int(tensor[len(base) + 1 :] or 0)
+    return f"arena+{offsets[base] + offset}" if base in offsets else tensor
 
 
-def _lives(plan: Plan) -> list[_Life]:
+def _lifetimes(plan: Plan) -> list[_Lifetime]:
+    """Return the lifetimes of CPU tensors of static size that only launches use."""
     sizes: dict[str, int] = {}
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    exposed = set(plan.results)
-    ends = {x.group: k for k, x in enumerate(plan.steps) if isinstance(x, Launch)}
+    escaping = set(plan.results)
+    group_ends = {x.group: k for k, x in enumerate(plan.steps) if isinstance(x, Launch)}
     for k, step in enumerate(plan.steps):
         match step:
             case Allocate(device="cpu"):
@@ -79,27 +80,31 @@ def _lives(plan: Plan) -> list[_Life]:
                 if isinstance(nbytes, int) and step.dtype is not DType.OTHER:
                     sizes[step.name], first[step.name] = nbytes, k
             case Launch():
-                last |= dict.fromkeys(reads(step), k if step.group is None else ends[step.group])
+                end = k if step.group is None else group_ends[step.group]
+                last |= dict.fromkeys(reads(step), end)
             case Release():
                 continue
             case _:
-                exposed |= {*reads(step), *makes(step)}
+                escaping |= {*reads(step), *defines(step)}
     return [
-        _Life(n, size, first[n], last.get(n, first[n]))
+        _Lifetime(n, size, first[n], last.get(n, first[n]))
         for n, size in sizes.items()
-        if n not in exposed
+        if n not in escaping
     ]
 
 
-def place(lives: Sequence[_Life]) -> tuple[dict[str, int], int]:
-    """Offsets such that no two tensors alive at once overlap, the largest placed first."""
-    placed: list[tuple[_Life, int]] = []
-    for life in sorted(lives, key=lambda v: (-v.nbytes, v.first, v.name)):
+def assign_offsets(lifetimes: Sequence[_Lifetime]) -> tuple[dict[str, int], int]:
+    """Return byte offsets such that tensors live at the same time do not overlap, and the total.
+
+    The largest tensor is placed first, each at the lowest offset that is free.
+    """
+    placed: list[tuple[_Lifetime, int]] = []
+    for life in sorted(lifetimes, key=lambda v: (-v.nbytes, v.first, v.name)):
         offset = 0
-        for other, at in sorted(placed, key=lambda p: p[1]):
-            together = other.first <= life.last and life.first <= other.last
-            if together and at < offset + life.nbytes and offset < at + other.nbytes:
-                offset = -(-(at + other.nbytes) // ALIGNMENT) * ALIGNMENT
+        for other, start in sorted(placed, key=lambda p: p[1]):
+            both_live = other.first <= life.last and life.first <= other.last
+            if both_live and start < offset + life.nbytes and offset < start + other.nbytes:
+                offset = -(-(start + other.nbytes) // ALIGNMENT) * ALIGNMENT
         placed.append((life, offset))
-    total = max((at + v.nbytes for v, at in placed), default=0)
-    return {v.name: at for v, at in placed}, total
+    total = max((start + v.nbytes for v, start in placed), default=0)
+    return {v.name: start for v, start in placed}, total

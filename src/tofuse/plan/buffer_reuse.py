@@ -1,4 +1,4 @@
-"""Kernels that write over an operand which nobody reads afterwards."""
+"""Plan steps -> plan steps: write results into the memory of operands that are read no more."""
 
 from __future__ import annotations
 
@@ -8,95 +8,101 @@ from dataclasses import replace
 
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Allocate, Call, Launch, Step, View
-from tofuse.ir.plan.verify import base_of, makes, reads
-from tofuse.ops.aten_aliases import lender
+from tofuse.ir.plan.verify import base_of, defines, reads
+from tofuse.ops.aten_aliases import alias_base
+from tofuse.plan.kernel_binding import AliasPairs
 
-ADDING = frozenset(("aten.addmm.out", "aten.baddbmm.out", "aten.index_add.out"))
-Pairs = tuple[tuple[int, int], ...]  # positions (read, written) of buffers
+# Library calls that add to their first operand: the result may be written there.
+ACCUMULATING_CALLS = frozenset(("aten.addmm.out", "aten.baddbmm.out", "aten.index_add.out"))
 
 
-def in_place(
+def reuse_buffers(
     steps: Sequence[Step],
     results: Sequence[str],
-    legal: Mapping[int, Pairs],
-    fresh: Sequence[Allocate] = (),
+    alias_pairs: Mapping[int, AliasPairs],
+    exclusive: Sequence[Allocate] = (),
 ) -> tuple[list[Step], tuple[str, ...], frozenset[str]]:
-    """Give outputs the memory of dying operands; `legal` has the pairs of every kernel.
+    """Give outputs the memory of operands that die; return steps, results and reused tensors.
 
-    Only what the plan allocated is written over, by a tensor of the same type that fills the same
-    memory, or what `fresh` tells of: arguments that nobody reads afterwards, and what a library
-    call made and nobody else holds. The last result names what is written over.
-    An output of another shape is a view of the operand, where more than launches read it. Library
-    calls that add to their first operand write over that.
+    `alias_pairs` are the legal pairs of each kernel, by its number. A tensor's memory is reused
+    only for a tensor of the same dtype that fills the same memory, and only if the plan allocated
+    it or it is in `exclusive`: dead saved tensors, and results of library calls that alias nothing.
+    An output of another shape becomes a view of the operand, if more than launches read it.
     """
-    work = _Work(list(steps), tuple(results), fresh)
-    for k in range(len(work.steps)):
-        for i, j in _pairs(work.steps[k], legal):
-            work.overwrite(k, i, j)
-    return work.done()
+    reuse = _Reuse(list(steps), tuple(results), exclusive)
+    for k in range(len(reuse.steps)):
+        for read, written in _reuse_candidates(reuse.steps[k], alias_pairs):
+            reuse.try_reuse(k, read, written)
+    return reuse.finish()
 
 
-def _pairs(step: Step, legal: Mapping[int, Pairs]) -> Pairs:
-    """Positions of what a step may write over, and of what it writes, among all it names."""
-    if isinstance(step, Call) and step.target in ADDING and step.args.startswith("t_"):
+def _reuse_candidates(step: Step, alias_pairs: Mapping[int, AliasPairs]) -> AliasPairs:
+    """Return positions (read, written) among a step's tensors that may be the same memory."""
+    if isinstance(step, Call) and step.target in ACCUMULATING_CALLS and step.args.startswith("t_"):
         return ((0, len(reads(step)) - 1),)
-    return legal.get(step.kernel, ()) if isinstance(step, Launch) else ()
+    return alias_pairs.get(step.kernel, ()) if isinstance(step, Launch) else ()
 
 
-class _Work:
-    """A plan's steps while outputs move into operands' memory."""
+class _Reuse:
+    """The steps of a plan while outputs move into the memory of operands."""
 
-    def __init__(self, steps: list[Step], names: tuple[str, ...], fresh: Sequence[Allocate]):
-        self.steps, self.names = steps, names
-        self.made = {s.name: s for s in (*steps, *fresh) if isinstance(s, Allocate)}
-        self.root = _roots(steps)
-        self.last = _last_uses(steps, names, self.root)
-        self.dropped: set[str] = set()
-        self.over: set[str] = set()
-        self.views: dict[int, list[Step]] = {}
+    def __init__(self, steps: list[Step], results: tuple[str, ...], exclusive: Sequence[Allocate]):
+        self.steps, self.results = steps, results
+        self.allocations = {s.name: s for s in (*steps, *exclusive) if isinstance(s, Allocate)}
+        self.roots = _alias_roots(steps)
+        self.last_use = _last_uses(steps, results, self.roots)
+        self.eliminated: set[str] = set()
+        self.reused: set[str] = set()
+        self.new_views: dict[int, list[Step]] = {}
 
-    def overwrite(self, k: int, i: int, j: int) -> None:
-        """Let step `k` write over what it names at place `i` what it makes at place `j`."""
+    def try_reuse(self, k: int, read: int, written: int) -> None:
+        """Write the output at position `written` of step `k` into the operand at `read`, if legal.
+
+        The operand must die here, and neither may occur a second time among the step's tensors.
+        """
         step = self.steps[k]
         tensors = step.tensors if isinstance(step, Launch) else reads(step)
-        if tensors[i] not in self.made or tensors[j] not in self.made:
+        if tensors[read] not in self.allocations or tensors[written] not in self.allocations:
             return
-        old, new = self.made[tensors[i]], self.made[tensors[j]]
-        bases = [self.root.get(base, base) for base in map(base_of, tensors)]
-        alone = bases.count(old.name) == bases.count(new.name) == 1
-        alike = (old.shape, old.strides) == (new.shape, new.strides)
-        if not alone or self.last[old.name] != k or old.dtype != new.dtype:
+        old, new = self.allocations[tensors[read]], self.allocations[tensors[written]]
+        roots = [self.roots.get(base, base) for base in map(base_of, tensors)]
+        distinct = roots.count(old.name) == roots.count(new.name) == 1
+        same_layout = (old.shape, old.strides) == (new.shape, new.strides)
+        if not distinct or self.last_use[old.name] != k or old.dtype != new.dtype:
             return
-        if not alike and (isinstance(step, Call) or not _fill_the_same(old, new)):
+        if not same_layout and (isinstance(step, Call) or not _same_dense_size(old, new)):
             return
-        moved = (Launch, View, Call) if alike else (Launch, View)
-        for n, later in enumerate(self.steps[k:], k):
-            if isinstance(later, moved):
-                self.steps[n] = renamed(later, new.name, old.name)
-        if alike:
-            self.names = tuple(old.name if n == new.name else n for n in self.names)
-        elif new.name in self.names or any(new.name in reads(s) for s in self.steps[k:]):
-            view = View(new.name, old.name, new.shape, new.strides, 0)
-            self.views.setdefault(k, []).append(view)
-        self.root |= {v: old.name for v, root in self.root.items() if root == new.name}
-        self.root[new.name] = old.name
-        self.last[old.name] = self.last[new.name]
-        self.dropped.add(new.name)
-        self.over.add(old.name)
+        self._move(k, old, new, same_layout)
 
-    def done(self) -> tuple[list[Step], tuple[str, ...], frozenset[str]]:
-        """The steps, without what nothing needs any more, and names: results, and what they are
-        made over."""
+    def _move(self, k: int, old: Allocate, new: Allocate, same_layout: bool) -> None:
+        """Replace `new` by `old` from step `k` on; by a view of it if the layouts differ."""
+        renamed = (Launch, View, Call) if same_layout else (Launch, View)
+        for n, later in enumerate(self.steps[k:], k):
+            if isinstance(later, renamed):
+                self.steps[n] = rename_operand(later, new.name, old.name)
+        if same_layout:
+            self.results = tuple(old.name if n == new.name else n for n in self.results)
+        elif new.name in self.results or any(new.name in reads(s) for s in self.steps[k:]):
+            view = View(new.name, old.name, new.shape, new.strides, 0)
+            self.new_views.setdefault(k, []).append(view)
+        self.roots |= {v: old.name for v, root in self.roots.items() if root == new.name}
+        self.roots[new.name] = old.name
+        self.last_use[old.name] = self.last_use[new.name]
+        self.eliminated.add(new.name)
+        self.reused.add(old.name)
+
+    def finish(self) -> tuple[list[Step], tuple[str, ...], frozenset[str]]:
+        """Return the steps without eliminated allocations, the results, and the reused tensors."""
         steps: list[Step] = []
         for k, step in enumerate(self.steps):
-            if not isinstance(step, Allocate) or step.name not in self.dropped:
+            if not isinstance(step, Allocate) or step.name not in self.eliminated:
                 steps.append(step)
-            steps += self.views.get(k, ())
-        return steps, self.names, frozenset(self.over)
+            steps += self.new_views.get(k, ())
+        return steps, self.results, frozenset(self.reused)
 
 
-def packed(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:
-    """The number of elements; None where they lie with gaps or over one another, or may."""
+def dense_elements(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:
+    """Return the number of elements; None if they have gaps, overlap, or have symbolic sizes."""
     if not all(isinstance(d, int) for d in (*shape, *strides)):
         return None
     size: Dim = 1
@@ -108,33 +114,33 @@ def packed(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:
     return product(shape)
 
 
-def _fill_the_same(old: Allocate, new: Allocate) -> bool:
-    size = packed(old.shape, old.strides)
-    return size is not None and size == packed(new.shape, new.strides)
+def _same_dense_size(old: Allocate, new: Allocate) -> bool:
+    size = dense_elements(old.shape, old.strides)
+    return size is not None and size == dense_elements(new.shape, new.strides)
 
 
-def _roots(steps: Sequence[Step]) -> dict[str, str]:
-    """Of each view, PyTorch's own ones too, the tensor whose memory it lies in."""
-    root: dict[str, str] = {}
+def _alias_roots(steps: Sequence[Step]) -> dict[str, str]:
+    """Map each view, those of PyTorch's operators included, to the tensor that owns its memory."""
+    roots: dict[str, str] = {}
     for step in steps:
-        source = lender(step)
+        source = alias_base(step)
         if source is not None:
-            root |= dict.fromkeys(makes(step), root.get(source, source))
-    return root
+            roots |= dict.fromkeys(defines(step), roots.get(source, source))
+    return roots
 
 
 def _last_uses(
-    steps: Sequence[Step], results: Sequence[str], root: Mapping[str, str]
+    steps: Sequence[Step], results: Sequence[str], roots: Mapping[str, str]
 ) -> dict[str, int]:
-    """The last step that reads a tensor or a view of it; past the end where it is returned."""
+    """Return the last step that reads a tensor or a view of it; past the end if it is returned."""
     last: dict[str, int] = {}
     for k, step in enumerate(steps):
-        last |= dict.fromkeys((root.get(name, name) for name in reads(step)), k)
-    return last | dict.fromkeys((root.get(name, name) for name in results), len(steps))
+        last |= dict.fromkeys((roots.get(name, name) for name in reads(step)), k)
+    return last | dict.fromkeys((roots.get(name, name) for name in results), len(steps))
 
 
-def renamed(step: Step, old: str, new: str) -> Step:
-    """A step that reads `new` where it read `old`."""
+def rename_operand(step: Step, old: str, new: str) -> Step:
+    """Return the step with operand `old` replaced by `new`."""
     match step:
         case Launch():
             tensors = (new + t[len(old) :] if base_of(t) == old else t for t in step.tensors)

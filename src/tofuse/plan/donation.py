@@ -1,78 +1,61 @@
-"""Which new values of arguments are written straight over the old ones, and which copied there."""
+"""Decide which new values of mutated arguments are computed directly in the argument's memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Partition, Region, Strided
-from tofuse.plan.buffer_reuse import Pairs
+from tofuse.ir.region import MemRef, Partition, Region
+from tofuse.plan.kernel_binding import KernelBinding
 
 
-@dataclass(frozen=True)
-class KernelCall:
-    """How a region's kernel is called: its number, the values behind its buffers, its sizes.
-
-    `written` says which buffers it writes, and is None where it must be launched by itself;
-    `overwrites` are positions (read, written) of buffers that may be one piece of memory.
-    """
-
-    kernel: int
-    arguments: tuple[Value, ...]
-    sizes: tuple[Dim, ...]
-    written: tuple[bool, ...] | None
-    overwrites: Pairs = ()
-
-    def may_overwrite(self, old: Value, new: Value) -> bool:
-        """Whether it may write one value where it reads the other."""
-        pairs = ((self.arguments[i], self.arguments[j]) for i, j in self.overwrites)
-        return any(a is old and b is new for a, b in pairs)
-
-
-def find_homes(
-    part: Partition,
-    writes: Sequence[tuple[Value, Value]],
+def assign_donations(
+    partition: Partition,
+    mutations: Sequence[tuple[Value, Value]],
     results: Sequence[Value],
-    calls: Mapping[Region, KernelCall],
+    bindings: Mapping[Region, KernelBinding],
 ) -> dict[Value, Value]:
-    """For new values that can be made in the memory of the argument they replace: which that is.
+    """Map each new value that may be written directly into an argument's memory to the argument.
 
-    `writes` are pairs (argument, new value), and take effect when the program ends; so nobody may
-    read the argument once its new value is made.
+    `mutations` are pairs (argument, new value) that take effect when the program ends. So the
+    argument must not be read after its new value is written.
     """
-    makers = {v: k for k, r in enumerate(part.regions) if r in calls for v in r.outputs}
-    last: dict[Value, int] = {}
-    for k, region in enumerate(part.regions):
-        last |= dict.fromkeys((root_of(part, v) for v in region.inputs), k)
-    returned = {root_of(part, v) for v in results}
-    viewed = {root_of(part, v) for r in part.regions if r.library for v in r.inputs}
-    sources = {root_of(part, v) for target, v in writes if v is not target}
-    homes: dict[Value, Value] = {}
-    for target, new in writes:
-        place = part.storage.get(new)
-        if new in homes or new not in makers or new in returned or place is None:
+    regions = enumerate(partition.regions)
+    producers = {v: k for k, r in regions if r in bindings for v in r.outputs}
+    last_read: dict[Value, int] = {}
+    for k, region in enumerate(partition.regions):
+        last_read |= dict.fromkeys((root_of(partition, v) for v in region.inputs), k)
+    returned = {root_of(partition, v) for v in results}
+    library_operands = {
+        root_of(partition, v) for r in partition.regions if r.library for v in r.inputs
+    }
+    sources = {root_of(partition, v) for target, v in mutations if v is not target}
+    donations: dict[Value, Value] = {}
+    for target, new in mutations:
+        memref = partition.storage.get(new)
+        if new in donations or new not in producers or new in returned or memref is None:
             continue
-        if target in viewed or target in returned or target in sources:
-            continue  # what a library call gives may be a view of what it gets
-        if not _laid_alike(target, place):
+        # the result of a library call may be a view of its operand
+        if target in library_operands or target in returned or target in sources:
             continue
-        maker = makers[new]
-        read = last.get(target, -1)
-        call = calls[part.regions[maker]]
-        if read < maker or (read == maker and call.may_overwrite(target, new)):
-            homes[new] = target
-    return homes
+        if not _same_layout(target, memref):
+            continue
+        producer = producers[new]
+        read = last_read.get(target, -1)
+        binding = bindings[partition.regions[producer]]
+        if read < producer or (read == producer and binding.may_alias(target, new)):
+            donations[new] = target
+    return donations
 
 
-def root_of(part: Partition, v: Value) -> Value:
-    """The value whose memory it lies in."""
-    return part.storage[v].root if v in part.storage else v
+def root_of(partition: Partition, v: Value) -> Value:
+    """Return the value that owns the memory of `v`."""
+    return partition.storage[v].root if v in partition.storage else v
 
 
-def _laid_alike(target: Value, place: Strided) -> bool:
-    new = place.root
-    same = zip(target.layout, place.strides, target.shape, strict=False)
-    alike = new.type == target.type and place.offset == 0
-    return alike and all(a == b or extent == 1 for a, b, extent in same)
+def _same_layout(target: Value, memref: MemRef) -> bool:
+    """Whether a value at `memref` has the type, strides and start of the argument's memory."""
+    new = memref.root
+    dims = zip(target.layout, memref.strides, target.shape, strict=False)
+    same_start = new.type == target.type and memref.offset == 0
+    return same_start and all(a == b or extent == 1 for a, b, extent in dims)

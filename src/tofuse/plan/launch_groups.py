@@ -1,32 +1,33 @@
-"""Plan -> Plan: launches that do not depend on each other are made together, as one."""
+"""Plan -> Plan: put launches that do not depend on each other into groups, each one launch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tofuse.ir.dims import hint, product
+from tofuse.ir.dims import product, size_hint
 from tofuse.ir.plan import Allocate, Launch, Plan, Release, Step, View
-from tofuse.ir.plan.verify import base_of, makes
-from tofuse.ops.aten_aliases import lender
+from tofuse.ir.plan.verify import base_of, defines
+from tofuse.ops.aten_aliases import alias_base
 
-LATE_BYTES = 1 << 20  # of tensors that may live side by side, though one could follow the other
+# Bytes that a group may allocate although tensors released in it could give up their memory first.
+MAX_EXTRA_LIVE_BYTES = 1 << 20
 
-Written = Mapping[int, "tuple[bool, ...] | None"]  # by kernel; None: launched by itself
+WriteMasks = Mapping[int, "tuple[bool, ...] | None"]  # by kernel; None: never in a group
 
 
-def launch_together(plan: Plan, written: Written) -> Plan:
-    """Number the groups of launches that may run side by side.
+def group_launches(plan: Plan, write_masks: WriteMasks) -> Plan:
+    """Number the groups of launches that may run in parallel.
 
-    `written` says of a kernel which of its tensors it writes. Between two library calls, launches
-    move up to the first group in which all that they need has been made. Their tensors are then
-    allocated before all of them, and released after.
+    `write_masks` says which of its tensors a kernel writes. Between two library calls, a launch
+    moves up to the first level at which everything it depends on has run. The tensors of all
+    levels are allocated before the first level, and released after the last.
     """
-    return _Grouping(plan, written).run()
+    return _Grouping(plan, write_masks).run()
 
 
-def groups_of(plan: Plan) -> dict[int, list[Launch]]:
-    """The launches of each group."""
+def launches_by_group(plan: Plan) -> dict[int, list[Launch]]:
+    """Return the launches of each group."""
     groups: dict[int, list[Launch]] = {}
     for step in plan.steps:
         if isinstance(step, Launch) and step.group is not None:
@@ -35,44 +36,46 @@ def groups_of(plan: Plan) -> dict[int, list[Launch]]:
 
 
 def launch_count(plan: Plan) -> int:
-    """How many launches a call makes."""
+    """Return how many launches a call makes; a group counts as one."""
     groups = [x.group for x in plan.steps if isinstance(x, Launch)]
     return groups.count(None) + len({g for g in groups if g is not None})
 
 
-def sharing(plan: Plan) -> tuple[str, ...]:
-    """A sentence for each launch that runs several regions."""
-    found = []
-    for launches in groups_of(plan).values():
+def describe_groups(plan: Plan) -> tuple[str, ...]:
+    """Return a sentence for each launch that runs several regions."""
+    sentences = []
+    for launches in launches_by_group(plan).values():
         kernels = len({x.kernel for x in launches})
         of = "one kernel" if kernels == 1 else f"{kernels} kernels"
-        first = f"{launches[0].name} to {launches[-1].name}"
-        found.append(f"{len(launches)} regions in one launch, of {of}: {first}")
-    return tuple(found)
+        names = f"{launches[0].name} to {launches[-1].name}"
+        sentences.append(f"{len(launches)} regions in one launch, of {of}: {names}")
+    return tuple(sentences)
 
 
 @dataclass(eq=False)
 class _Grouping:
+    """The steps written so far, and the segment since the last step that no launch may cross."""
+
     plan: Plan
-    written: Written
+    write_masks: WriteMasks
     steps: list[Step] = field(default_factory=list)
-    memory: dict[str, str] = field(default_factory=dict)  # of views: whose it is
-    since: list[Step] = field(default_factory=list)  # as they were
-    before: list[Step] = field(default_factory=list)
+    roots: dict[str, str] = field(default_factory=dict)  # of views: the owner of the memory
+    segment: list[Step] = field(default_factory=list)  # in the order of the plan
+    hoisted: list[Step] = field(default_factory=list)  # allocations and views of the segment
     levels: list[list[Launch]] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
-    frees: bool = False  # whether memory comes free with those
-    callers: frozenset[str] = frozenset()  # tensors that live on anyhow
-    parts: dict[str, dict[str, None]] = field(default_factory=dict)  # of tensors: t_x+64
-    read_at: dict[str, int] = field(default_factory=dict)  # the last level that reads a tensor
-    written_at: dict[str, int] = field(default_factory=dict)
-    late: int = 0
+    releases: list[str] = field(default_factory=list)
+    frees_memory: bool = False  # whether a release of the segment frees memory
+    caller_owned: frozenset[str] = frozenset()  # tensors that outlive the call
+    slices: dict[str, dict[str, None]] = field(default_factory=dict)  # of tensors: t_x+64
+    last_read: dict[str, int] = field(default_factory=dict)  # the last level that reads a tensor
+    last_write: dict[str, int] = field(default_factory=dict)
+    extra_live_bytes: int = 0
     groups: int = 0
 
     def __post_init__(self) -> None:
-        """Nobody else holds what a forward saved for the backward; all else is the caller's."""
+        """Only a backward owns its arguments: the tensors that the forward saved for it."""
         if self.plan.name != "backward":
-            self.callers = frozenset(p.name for p in self.plan.parameters)
+            self.caller_owned = frozenset(p.name for p in self.plan.parameters)
 
     def run(self) -> Plan:
         for step in self.plan.steps:
@@ -80,80 +83,87 @@ class _Grouping:
                 case Launch():
                     self._launch(step)
                 case Release():
-                    self.after += step.names
-                    self.frees = self.frees or not self.callers.issuperset(step.names)
-                    self.since.append(step)
+                    self.releases += step.names
+                    owned = not self.caller_owned.issuperset(step.names)
+                    self.frees_memory = self.frees_memory or owned
+                    self.segment.append(step)
                 case Allocate():
                     self._allocate(step)
-                    self.since.append(step)
+                    self.segment.append(step)
                 case View():
-                    self._lent(step)
-                    self.before.append(step)
-                    self.since.append(step)
+                    self._record_alias(step)
+                    self.hoisted.append(step)
+                    self.segment.append(step)
                 case _:
-                    self._flush()
-                    self._lent(step)
+                    self._end_segment()
+                    self._record_alias(step)
                     self.steps.append(step)
-        self._flush()
+        self._end_segment()
         return replace(self.plan, steps=tuple(self.steps))
 
-    def _lent(self, step: Step) -> None:
-        source = lender(step)
+    def _record_alias(self, step: Step) -> None:
+        source = alias_base(step)
         if source is not None:
-            self.memory |= dict.fromkeys(makes(step), self.memory.get(source, source))
+            self.roots |= dict.fromkeys(defines(step), self.roots.get(source, source))
 
     def _allocate(self, step: Allocate) -> None:
-        if self.frees and self.levels:
-            self.late += hint(product((*step.shape, step.dtype.itemsize)))
-            if self.late > LATE_BYTES:
-                self._flush()
-        self.before.append(step)
+        """Hoist an allocation, unless too much memory then is live that is not in plan order."""
+        if self.frees_memory and self.levels:
+            self.extra_live_bytes += size_hint(product((*step.shape, step.dtype.itemsize)))
+            if self.extra_live_bytes > MAX_EXTRA_LIVE_BYTES:
+                self._end_segment()
+        self.hoisted.append(step)
 
     def _launch(self, step: Launch) -> None:
-        writes = self.written[step.kernel]
-        if writes is None:
-            self._flush()
+        """Put a launch into the first level after those it depends on."""
+        write_mask = self.write_masks[step.kernel]
+        if write_mask is None:
+            self._end_segment()
             self.steps.append(step)
             return
-        touched = [(t, w) for t, w in zip(step.tensors, writes, strict=True)]
-        touched = [(part, w) for t, w in touched for part in self._parts(t)]
+        operands = zip(step.tensors, write_mask, strict=True)
+        accesses = [
+            (t, written) for operand, written in operands for t in self._overlapping(operand)
+        ]
         level = 0
-        for t, writing in touched:
-            level = max(level, self.written_at.get(t, -1) + 1)
-            if writing:
-                level = max(level, self.read_at.get(t, -1) + 1)
-        for t, writing in touched:
-            at = self.written_at if writing else self.read_at
-            at[t] = max(level, at.get(t, -1))
+        for t, written in accesses:
+            level = max(level, self.last_write.get(t, -1) + 1)
+            if written:
+                level = max(level, self.last_read.get(t, -1) + 1)
+        for t, written in accesses:
+            last = self.last_write if written else self.last_read
+            last[t] = max(level, last.get(t, -1))
         if level == len(self.levels):
             self.levels.append([])
         self.levels[level].append(step)
-        self.since.append(step)
+        self.segment.append(step)
 
-    def _parts(self, tensor: str) -> tuple[str, ...]:
-        """What to look at for it: a part by itself, all parts with what they are parts of."""
-        memory = self.memory.get(tensor, tensor)
-        base = base_of(memory)
-        if base != memory:
-            self.parts.setdefault(base, {})[memory] = None
-            return (memory,)
-        return (memory, *self.parts.get(memory, ()))
+    def _overlapping(self, tensor: str) -> tuple[str, ...]:
+        """Return the names of memory that an operand overlaps: a slice only itself, a whole tensor
+        also its slices."""
+        root = self.roots.get(tensor, tensor)
+        base = base_of(root)
+        if base != root:
+            self.slices.setdefault(base, {})[root] = None
+            return (root,)
+        return (root, *self.slices.get(root, ()))
 
-    def _flush(self) -> None:
+    def _end_segment(self) -> None:
+        """Write the segment: by levels if any level has several launches, else in plan order."""
         if any(len(launches) > 1 for launches in self.levels):
-            self._together()
+            self._write_levels()
         else:
-            self.steps += self.since
-        self.since, self.before, self.levels, self.after = [], [], [], []
-        self.late, self.frees = 0, False
-        self.read_at, self.written_at = {}, {}
+            self.steps += self.segment
+        self.segment, self.hoisted, self.levels, self.releases = [], [], [], []
+        self.extra_live_bytes, self.frees_memory = 0, False
+        self.last_read, self.last_write = {}, {}
 
-    def _together(self) -> None:
-        self.steps += self.before
+    def _write_levels(self) -> None:
+        self.steps += self.hoisted
         for launches in self.levels:
             if len(launches) > 1:
                 launches = [replace(x, group=self.groups) for x in launches]
                 self.groups += 1
             self.steps += launches
-        if self.after:
-            self.steps.append(Release(tuple(self.after)))
+        if self.releases:
+            self.steps.append(Release(tuple(self.releases)))

@@ -1,11 +1,11 @@
-"""Library calls whose results the plan may place: by an `out` form, or as fresh memory."""
+"""Facts about library calls that decide where the plan may put their results."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Operators without such a form whose results are tensors that nobody else holds.
-FRESH_RESULTS = frozenset(
+# Operators without an out variant whose results never alias an operand.
+EXCLUSIVE_RESULTS = frozenset(
     f"aten.{name}.default"
     for name in (
         "convolution",
@@ -18,7 +18,7 @@ FRESH_RESULTS = frozenset(
 
 @dataclass(frozen=True)
 class OutVariant:
-    """The operator that writes, and the names of its arguments for the results."""
+    """The overload that writes into given tensors, and the names of its out arguments."""
 
     target: str
     names: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""What was decided, as data and as text."""
+"""The report of a compilation: as data, text, HTML page, trace and repro files."""

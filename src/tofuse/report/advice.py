@@ -1,4 +1,4 @@
-"""What a verdict's rule means in a user's words, and what he can do about it."""
+"""Explanations of the verdict rules, with advice for the user."""
 
 from __future__ import annotations
 
@@ -10,37 +10,39 @@ from tofuse.ir.region import Verdict
 
 @dataclass(frozen=True)
 class Advice:
-    """`title` names the rule for a heading; `todo` is empty where there is nothing to do."""
+    """A rule's heading, its meaning, and what the user can do (`todo`, empty if nothing)."""
 
     title: str
     meaning: str
     todo: str = ""
 
 
-def advice(verdict: Verdict) -> Advice:
-    """What is known of the verdict's rule; the rule by itself where nothing is."""
-    for pattern, found in FUSED if verdict.fused else APART:
+def advice_for(verdict: Verdict) -> Advice:
+    """Return the advice for the verdict's rule; for an unknown rule, the rule itself."""
+    for pattern, advice in FUSED if verdict.fused else NOT_FUSED:
         if re.search(pattern, verdict.rule):
-            return found
-    return Advice(verdict.rule, "The value goes through memory: " + verdict.rule + ".")
+            return advice
+    return Advice(
+        verdict.rule, "The value is stored in memory and read back: " + verdict.rule + "."
+    )
 
 
 @dataclass(frozen=True)
-class Group:
-    """Verdicts against fusing that have one rule."""
+class VerdictGroup:
+    """Verdicts against fusion with the same advice."""
 
     advice: Advice
     verdicts: tuple[Verdict, ...]
 
 
-def grouped(verdicts: tuple[Verdict, ...]) -> tuple[Group, ...]:
-    """The verdicts against fusing by what they mean, the most frequent first."""
+def group_by_advice(verdicts: tuple[Verdict, ...]) -> tuple[VerdictGroup, ...]:
+    """Group the verdicts against fusion by their advice, the largest group first."""
     groups: dict[Advice, list[Verdict]] = {}
     for v in verdicts:
         if not v.fused:
-            groups.setdefault(advice(v), []).append(v)
-    found = [Group(a, tuple(vs)) for a, vs in groups.items()]
-    return tuple(sorted(found, key=lambda g: -len(g.verdicts)))
+            groups.setdefault(advice_for(v), []).append(v)
+    verdict_groups = [VerdictGroup(a, tuple(vs)) for a, vs in groups.items()]
+    return tuple(sorted(verdict_groups, key=lambda g: -len(g.verdicts)))
 
 
 FUSED: tuple[tuple[str, Advice], ...] = (
@@ -48,139 +50,141 @@ FUSED: tuple[tuple[str, Advice], ...] = (
         "^elementwise",
         Advice(
             "Same loops",
-            "Both ops visit the same elements in the same order, so the value between them stays "
-            "in a register.",
+            "Both ops visit the same elements in the same order. The value between them stays in "
+            "a register.",
         ),
     ),
     (
         "^reduction",
         Advice(
-            "Reduced where it is made",
-            "The reduction runs in the loop that makes its operand: the operand is folded in as "
-            "soon as it is computed.",
+            "Reduced in the producer's loop",
+            "The reduction runs in the loop that computes its operand: each element is "
+            "accumulated as soon as it is computed.",
         ),
     ),
     (
         "^index computed",
-        Advice("Gathered in place", "The index is computed in the kernel that gathers with it."),
+        Advice("Index fused with its gather", "One kernel computes the index and gathers with it."),
     ),
     (
-        "^pieces read",
+        "^operands of a cat",
         Advice(
-            "Joined in place",
-            "Each element of the joined tensor is read from the piece it lies in, or computed.",
+            "Concat read in place",
+            "The kernel reads each element of the concat from the operand that holds it, or "
+            "computes it there.",
         ),
     ),
 )
 
-APART: tuple[tuple[str, Advice], ...] = (
+NOT_FUSED: tuple[tuple[str, Advice], ...] = (
     (
         "^not batched",
         Advice(
             "Branches that nearly match",
-            "Branches that do the same to pieces of a tensor run as one; here one of them "
-            "differs, and those that differ run by themselves.",
-            "Make the branches the same, with pieces of one size, or let it be: the result is "
-            "right either way.",
+            "Branches with the same ops run as one batched kernel. Here one branch differs, so the "
+            "branches that differ run separately.",
+            "Give all branches the same ops and slices of one size, or leave them as they are: the "
+            "results are right either way.",
         ),
     ),
     (
-        "^written where",
+        "^written directly",
         Advice(
-            "Written in place",
-            "A piece of a joined tensor is written where it lies in there: it has no memory of its "
-            "own, and nothing copies it.",
+            "Written into the concat",
+            "The operand is written directly into its slice of the concat. It needs no memory of "
+            "its own, and nothing copies it.",
         ),
     ),
     (
         "library call",
         Advice(
             "One side is a library call",
-            "One of the two is an operator that runs whole, such as a matrix product or a "
-            "convolution: PyTorch's library does it, or code of ours that works like one. It reads "
-            "and writes whole tensors in memory, so the value between them has to be one.",
-            "As a rule nothing: blocks that fit the caches matter more there than fusion. Several "
-            "products of one operand can be one product with stacked weights; that saves calls.",
+            "One of the two ops, such as a matrix product or a convolution, runs by itself: as a "
+            "call of PyTorch's library, or as a generated kernel of the same form. It reads and "
+            "writes whole tensors in memory, so the value between the two ops is stored.",
+            "Usually nothing: for these ops, blocks that fit the caches matter more than fusion. "
+            "Several products with the same operand can become one product with concatenated "
+            "weights, which saves calls.",
         ),
     ),
     (
         "a value in between is computed elsewhere",
         Advice(
-            "Something between them runs elsewhere",
+            "An op between them runs elsewhere",
             "The second op also needs a value that another kernel or a library call computes from "
-            "the first one's kernel. One kernel would have to stop in the middle, let the other "
-            "run, and go on.",
-            "See whether what runs in between can move: before the first op, or after the second. "
-            "Otherwise the tensor is stored once and read once, as without fusing.",
+            "the first op's result. A fused kernel would have to stop halfway, wait for that "
+            "value, and continue.",
+            "Check whether the op in between can run before the first op or after the second. "
+            "Otherwise the tensor is stored once and read once, as without fusion.",
         ),
     ),
     (
         "iteration spaces differ",
         Advice(
             "The loops differ",
-            "The two ops run over different dimensions, and no one nest of loops visits both "
-            "without visiting something twice: a value that is complete only after a loop over one "
-            "dimension would be needed inside a loop over another.",
-            "Reduce over the same dimensions on both sides if the mathematics lets you, or bring "
-            "the operands to one layout first.",
+            "The two ops iterate over different dimensions, and no single loop nest runs both "
+            "without repeating work: a value that is complete only after a loop over one dimension "
+            "is needed inside a loop over another.",
+            "Reduce over the same dimensions on both sides if the mathematics allows it, or give "
+            "the operands the same layout first.",
         ),
     ),
     (
-        "do not divide each other|sizes differ|reshape of a sliced|slice of merged|view that no",
+        "do not divide each other|sizes differ|reshape of a sliced|slice of merged|view that strides",
         Advice(
             "A reshape or slice cannot be aligned",
-            "A reshape between the two regroups dimensions so that neither side's loops are "
-            "made of the other's: for instance 6 x 4 read as 8 x 3. Its reader would need "
-            "elements of several iterations at once.",
-            "Reshape by splitting or merging whole dimensions (6 x 4 to 24, or to 2 x 3 x 4); do "
-            "the elementwise work on the same side of the reshape as the op that feeds it.",
+            "A reshape between the two ops regroups dimensions so that the loops of one side "
+            "cannot be built from those of the other; for example, 6 x 4 read as 8 x 3. The "
+            "consumer would need elements of several iterations at once.",
+            "Reshape by splitting or merging whole dimensions (6 x 4 to 24, or to 2 x 3 x 4), and "
+            "do elementwise work on the same side of the reshape as the op that feeds it.",
         ),
     ),
     (
         "along its diagonal",
         Advice(
-            "A tensor would meet its own transpose",
-            "Fused, one kernel would read a value it computes both at (i, j) and at (j, i); the "
-            "second is not there yet.",
-            "Nothing, as a rule; a tensor known to be symmetric needs no transpose.",
+            "A value and its transpose meet",
+            "A fused kernel would compute a value and read it at both (i, j) and (j, i), but the "
+            "element at (j, i) is not computed yet.",
+            "Usually nothing. A tensor known to be symmetric needs no transpose.",
         ),
     ),
     (
-        "^read in windows",
+        "^read in overlapping windows",
         Advice(
-            "Windows that overlap read it",
-            "A convolution, a pooling or a stencil reads each element at several places of its "
-            "windows. In one kernel, each of these reads would compute the element anew, which "
-            "here takes longer than to store it once and read it back.",
+            "Overlapping windows read it",
+            "A convolution, pooling or stencil reads each element in several windows. A fused "
+            "kernel would compute the element anew for each window, which takes longer here than "
+            "storing it once and reading it back.",
         ),
     ),
     (
-        "piece of the|of many pieces|would compute all pieces|^(cat|pad) of a value",
+        "operand of the|of many operands|would compute all operands|^(cat|pad) of a value",
         Advice(
-            "The pieces are joined by another kernel",
-            "A cat or a padding takes neighbouring elements from different pieces. A kernel that "
-            "computes the pieces runs over the elements of each; one that reads the joined tensor "
-            "runs over all of them. Pieces in memory are joined in place, as they are read; "
-            "pieces that are computed are stored first.",
-            "Where every piece gets the same ops, join first and apply them once to the whole: "
-            "they then fuse with what comes after.",
+            "A concat or pad runs in another kernel",
+            "A concat or pad takes neighbouring elements from different operands. A kernel that "
+            "computes the operands iterates over each of them; a kernel that reads the result "
+            "iterates over all of it. Operands in memory are read in place; operands that are "
+            "computed are stored first.",
+            "If all operands get the same ops, concatenate first and apply the ops once to the "
+            "result: they then fuse with its consumers.",
         ),
     ),
     (
         "from a value computed in the same kernel",
         Advice(
             "It reads elements out of order",
-            "A gather reads elements of a value other than the one the loop is at; these have to "
-            "be stored before, by another kernel.",
-            "Gather first and compute then: an elementwise op gives the same after the gather, and "
-            "fuses there.",
+            "A gather reads other elements than the one the loop is at, so another kernel has to "
+            "store them first.",
+            "Gather first, then compute: an elementwise op gives the same result after the gather, "
+            "and fuses there.",
         ),
     ),
     (
         "slice of a reduction",
         Advice(
-            "A part of a reduction's result",
-            "Only a part of what a reduction computes is used next; the rest belongs to other "
+            "A slice of a reduction's result",
+            "Only a slice of the reduction's result is used; the other elements belong to other "
             "iterations.",
             "Slice before reducing.",
         ),
@@ -188,9 +192,9 @@ APART: tuple[tuple[str, Advice], ...] = (
     (
         "deep chain of slices",
         Advice(
-            "Slices of slices",
-            "Each slice of a computed value computes it again at moved indices; a chain of them "
-            "would do so many times over.",
+            "A chain of slices",
+            "Each slice of a computed value recomputes it at shifted indices; a chain of slices "
+            "would do so many times.",
             "Slice once, with the sum of the offsets.",
         ),
     ),
@@ -198,65 +202,67 @@ APART: tuple[tuple[str, Advice], ...] = (
         "at most \\d+ ops|at most \\d+ buffers",
         Advice(
             "The kernel is full",
-            "A kernel of more ops, or of more tensors, would keep too many values alive for the "
-            "registers and take long to compile.",
-            "Nothing: the cut costs one tensor written and read.",
+            "A kernel with more ops or tensors would keep too many values live for the registers "
+            "and take long to compile.",
+            "Nothing: the split costs one tensor written and read.",
         ),
     ),
     (
-        "another device|for this device|lies on the CPU",
+        "another device|different devices|for this device|is on the CPU",
         Advice(
             "On another device",
-            "The two work on different devices, or on one that there are no generated kernels for.",
-            "Move the tensor before the program, so that all of it is on one device.",
+            "The two ops run on different devices, or on a device without generated kernels.",
+            "Move the tensors before the call, so that the whole program runs on one device.",
         ),
     ),
     (
-        "work again",
+        "would recompute",
         Advice(
-            "Fusing would repeat work",
-            "In one kernel, a value would be computed again for every iteration of a loop that it "
-            "does not depend on, and that was predicted to cost more than storing it.",
+            "Fusion would repeat work",
+            "A fused kernel would recompute a value in every iteration of a loop that the value "
+            "does not depend on. This is predicted to cost more than storing the value.",
         ),
     ),
     (
         "more memory than",
         Advice(
-            "Fusing would hold more memory",
-            "One kernel keeps all its inputs and results alive at once; two let the first ones go "
-            "before the others come.",
+            "Fusion would hold more memory",
+            "One kernel keeps all its inputs and results live at once; two kernels release the "
+            "first tensors before they need the others.",
         ),
     ),
     (
         "no_fuse",
         Advice(
-            "You keep them apart",
-            "One of the two stands in a block of `no_fuse`.",
-            "Take the block away to have them fused.",
+            "Kept separate by `no_fuse`",
+            "One of the two ops is inside a `no_fuse` block.",
+            "Remove the block to let them fuse.",
         ),
     ),
     (
         "no fuel",
         Advice(
             "The fuel is spent",
-            "`fuel` bounds how many fusions there may be, and these were before this one.",
+            "The option `fuel` limits the number of fusions, and earlier fusions have used all of "
+            "it.",
+            "Raise `fuel`, or leave it out.",
         ),
     ),
     (
-        "merged elsewhere first",
+        "with other ops first",
         Advice(
-            "Each went another way",
-            "Both were merged with other neighbours before, where more memory traffic was saved, "
-            "and the two kernels that came of it could not be joined.",
+            "Each merged with other ops",
+            "Both ops were merged with other neighbours first, where this saved more memory "
+            "traffic, and the two resulting kernels could not be merged.",
         ),
     ),
     (
         "only PyTorch runs|loop nest|no loop runs|threads|seed computed|launches, one|groups of|"
-        "unknown length",
+        "several axes of dynamic size|both parallel|loop is parallel",
         Advice(
             "No kernel can be generated",
-            "One of the two uses an operator or a pattern of access that the generator has no "
-            "loops for.",
+            "One of the two ops uses an operator or an access pattern that the code generator has "
+            "no loops for.",
         ),
     ),
 )

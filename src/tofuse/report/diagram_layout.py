@@ -1,4 +1,4 @@
-"""Places for the boxes of a picture: layers from top to bottom, few crossings, straight edges."""
+"""Layered graph drawing: rows from top to bottom, few crossings, straight edges."""
 
 from __future__ import annotations
 
@@ -11,80 +11,92 @@ K = TypeVar("K", bound=Hashable)
 Point = tuple[float, float]
 Size = tuple[float, float]
 
-SWEEPS = 6  # over all layers: the order hardly changes after four
-LONGEST = 8  # layers that an edge is led through; a longer one is drawn as two stubs
+SWEEPS = 6  # over all rows; the order hardly changes after four
+MAX_ROUTED_ROWS = 8  # an edge over more rows has no bends and is drawn as two stubs
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """Space between neighbours of a layer and between layers, and the widest that a row may be."""
+    """The space between neighbours in a row and between rows, and the maximum row width."""
 
-    across: float
-    down: float
-    widest: float
+    horizontal: float
+    vertical: float
+    max_row_width: float
 
 
 @dataclass(frozen=True)
-class Layout(Generic[K]):
-    """Top left corners, and the points each edge is led through; too long ones are not led."""
+class DiagramLayout(Generic[K]):
+    """The top left corner of each box, and the bend points of each edge that is not too long."""
 
-    at: Mapping[K, Point]
+    positions: Mapping[K, Point]
     bends: Mapping[tuple[K, K], tuple[Point, ...]]
     width: float
     height: float
 
 
-def lay_out(sizes: Mapping[K, Size], edges: Sequence[tuple[K, K]], gaps: Gaps) -> Layout[K]:
-    """Every box in a row below those it depends on; `sizes` in an order that runs."""
+def layered_layout(
+    sizes: Mapping[K, Size], edges: Sequence[tuple[K, K]], gaps: Gaps
+) -> DiagramLayout[K]:
+    """Lay out boxes so that each lies below those it depends on; `sizes` is in topological order.
+
+    The steps are Sugiyama's: assign rows, insert dummy nodes on long edges, order the rows by
+    barycentre, and place each row.
+    """
     edges = [e for e in dict.fromkeys(edges) if e[0] is not e[1]]
-    return _Drawing(dict(sizes), edges, gaps).run()
+    return _LayerBuilder(dict(sizes), edges, gaps).run()
 
 
 @dataclass(eq=False)
-class _Drawing(Generic[K]):
+class _LayerBuilder(Generic[K]):
     sizes: dict[K, Size]
     edges: list[tuple[K, K]]
     gaps: Gaps
     rows: list[list[int]] = field(default_factory=list)
     row_of: list[int] = field(default_factory=list)
-    size: list[Size] = field(default_factory=list)  # of nodes: the boxes, then bends
-    above: list[list[int]] = field(default_factory=list)
-    below: list[list[int]] = field(default_factory=list)
-    centre: list[float] = field(default_factory=list)
+    node_sizes: list[Size] = field(default_factory=list)  # the boxes, then the dummy nodes
+    predecessors: list[list[int]] = field(default_factory=list)
+    successors: list[list[int]] = field(default_factory=list)
+    centres: list[float] = field(default_factory=list)
 
-    def run(self) -> Layout[K]:
+    def run(self) -> DiagramLayout[K]:
         keys = list(self.sizes)
         number = {k: n for n, k in enumerate(keys)}
         pairs = [(number[a], number[b]) for a, b in self.edges]
-        self.size = list(self.sizes.values())
-        self.row_of = self._layers(len(keys), pairs)
-        paths = self._lead(pairs)
-        self._make_rows()
+        self.node_sizes = list(self.sizes.values())
+        self.row_of = self._assign_rows(len(keys), pairs)
+        paths = self._insert_dummy_nodes(pairs)
+        self._fill_rows()
         for k in range(SWEEPS):
-            self._sweep(down=k % 2 == 0)
-        tops = self._tops()
-        left = min((self.centre[n] - self.size[n][0] / 2 for n in range(len(self.size))), default=0)
-        at = {
-            k: (self.centre[n] - self.size[n][0] / 2 - left, tops[self.row_of[n]])
+            self._order_rows(down=k % 2 == 0)
+        tops = self._row_tops()
+        left = min(
+            (self.centres[n] - self.node_sizes[n][0] / 2 for n in range(len(self.node_sizes))),
+            default=0,
+        )
+        positions = {
+            k: (self.centres[n] - self.node_sizes[n][0] / 2 - left, tops[self.row_of[n]])
             for n, k in enumerate(keys)
         }
         bends = {
             edge: tuple(
-                (self.centre[n] - left, tops[self.row_of[n]] + end)
+                (self.centres[n] - left, tops[self.row_of[n]] + end)
                 for n in path
-                for end in (0.0, self._height(self.row_of[n]))
+                for end in (0.0, self._row_height(self.row_of[n]))
             )
             for edge, path in zip(self.edges, paths, strict=True)
             if path is not None
         }
-        width = max((x + self.sizes[k][0] for k, (x, _) in at.items()), default=0)
-        height = tops[-1] - self.gaps.down if self.rows else 0
-        return Layout(at, bends, width, max(height, 0))
+        width = max((x + self.sizes[k][0] for k, (x, _) in positions.items()), default=0)
+        height = tops[-1] - self.gaps.vertical if self.rows else 0
+        return DiagramLayout(positions, bends, width, max(height, 0))
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def _layers(self, count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
-        """The longest path to each box; what nothing leads to stands just above its first use."""
+    def _assign_rows(self, count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
+        """Return a row for each box: its longest path from a source.
+
+        A source lies just above its first consumer.
+        """
         layer = [0] * count
         before: list[list[int]] = [[] for _ in range(count)]
         after: list[list[int]] = [[] for _ in range(count)]
@@ -96,102 +108,110 @@ class _Drawing(Generic[K]):
         for n in range(count):
             if not before[n] and after[n]:
                 layer[n] = max(0, min(layer[b] for b in after[n]) - 1)
-        return self._fold(layer)
+        return self._split_wide_layers(layer)
 
-    def _fold(self, layer: list[int]) -> list[int]:
-        """A layer that is too wide for one row takes several."""
+    def _split_wide_layers(self, layer: list[int]) -> list[int]:
+        """Spread a layer that is wider than one row over several."""
         members: dict[int, list[int]] = {}
-        for n, at in enumerate(layer):
-            members.setdefault(at, []).append(n)
+        for n, k in enumerate(layer):
+            members.setdefault(k, []).append(n)
         row_of, row = [0] * len(layer), 0
-        for at in sorted(members):
+        for k in sorted(members):
             used = 0.0
-            for n in members[at]:
-                width = self.size[n][0] + self.gaps.across
-                if used and used + width > self.gaps.widest:
+            for n in members[k]:
+                width = self.node_sizes[n][0] + self.gaps.horizontal
+                if used and used + width > self.gaps.max_row_width:
                     row, used = row + 1, 0.0
                 row_of[n], used = row, used + width
             row += 1
         return row_of
 
-    def _lead(self, pairs: Sequence[tuple[int, int]]) -> list[list[int] | None]:
-        """A node of no height in each row that an edge crosses, so that it goes between boxes."""
-        self.above = [[] for _ in self.size]
-        self.below = [[] for _ in self.size]
+    def _insert_dummy_nodes(self, pairs: Sequence[tuple[int, int]]) -> list[list[int] | None]:
+        """Insert a dummy node without height in each row that an edge crosses; return the paths.
+
+        Edges pass between boxes at their dummy nodes. An edge that crosses too many rows has none.
+        """
+        self.predecessors = [[] for _ in self.node_sizes]
+        self.successors = [[] for _ in self.node_sizes]
         paths: list[list[int] | None] = []
         for a, b in pairs:
-            if self.row_of[b] - self.row_of[a] > LONGEST:
+            if self.row_of[b] - self.row_of[a] > MAX_ROUTED_ROWS:
                 paths.append(None)
                 continue
             path = []
             for row in range(self.row_of[a] + 1, self.row_of[b]):
-                path.append(len(self.size))
-                self.size.append((8.0, 0.0))
+                path.append(len(self.node_sizes))
+                self.node_sizes.append((8.0, 0.0))
                 self.row_of.append(row)
-                self.above.append([])
-                self.below.append([])
+                self.predecessors.append([])
+                self.successors.append([])
             chain = [a, *path, b]
             for x, y in itertools.pairwise(chain):
-                self.below[x].append(y)
-                self.above[y].append(x)
+                self.successors[x].append(y)
+                self.predecessors[y].append(x)
             paths.append(path)
         return paths
 
-    def _make_rows(self) -> None:
+    def _fill_rows(self) -> None:
         self.rows = [[] for _ in range(max(self.row_of, default=-1) + 1)]
         for n, row in enumerate(self.row_of):
             self.rows[row].append(n)
-        self.centre = [0.0] * len(self.size)
+        self.centres = [0.0] * len(self.node_sizes)
         for members in self.rows:
-            self._place(members, [0.0] * len(members))
+            self._place_row(members, [0.0] * len(members))
 
-    # -- across ----------------------------------------------------------------------------------
+    # -- order and horizontal placement ----------------------------------------------------------
 
-    def _sweep(self, down: bool) -> None:
-        """Order every row by where its neighbours in the row before stand, and place it there."""
-        near = self.above if down else self.below
+    def _order_rows(self, down: bool) -> None:
+        """Order and place every row by the mean position of its neighbours in the row before."""
+        neighbours = self.predecessors if down else self.successors
         for row in range(len(self.rows)) if down else range(len(self.rows) - 1, -1, -1):
             members = self.rows[row]
-            wish = {
-                n: sum(self.centre[m] for m in near[n]) / len(near[n])
-                if near[n]
-                else self.centre[n]
+            desired = {
+                n: sum(self.centres[m] for m in neighbours[n]) / len(neighbours[n])
+                if neighbours[n]
+                else self.centres[n]
                 for n in members
             }
-            members.sort(key=lambda n: wish[n])
-            self._place(members, [wish[n] for n in members])
+            members.sort(key=lambda n: desired[n])
+            self._place_row(members, [desired[n] for n in members])
 
-    def _place(self, members: Sequence[int], wishes: Sequence[float]) -> None:
-        """The places nearest to the wishes, in squares, at which neighbours keep their distance.
+    def _place_row(self, members: Sequence[int], desired_centres: Sequence[float]) -> None:
+        """Place a row at least squared distance from the desired centres, without overlap.
 
-        Isotonic regression by pooling: where two blocks would overlap, they move as one.
+        Isotonic regression by pooling adjacent violators: blocks that would overlap are merged.
         """
         offsets, total = [], 0.0
         for k, n in enumerate(members):
             if k:
-                total += (self.size[members[k - 1]][0] + self.size[n][0]) / 2 + self.gaps.across
+                total += (
+                    self.node_sizes[members[k - 1]][0] + self.node_sizes[n][0]
+                ) / 2 + self.gaps.horizontal
             offsets.append(total)
-        blocks: list[tuple[float, int]] = []  # mean wish, members
-        for wish, offset in zip(wishes, offsets, strict=True):
-            mean, count = wish - offset, 1
+        blocks: list[tuple[float, int]] = []  # mean desired centre, number of members
+        for desired, offset in zip(desired_centres, offsets, strict=True):
+            mean, count = desired - offset, 1
             while blocks and blocks[-1][0] > mean:
-                other, more = blocks.pop()
-                mean, count = (mean * count + other * more) / (count + more), count + more
+                other_mean, other_count = blocks.pop()
+                mean, count = (
+                    (mean * count + other_mean * other_count) / (count + other_count),
+                    count + other_count,
+                )
             blocks.append((mean, count))
         k = 0
         for mean, count in blocks:
             for _ in range(count):
-                self.centre[members[k]] = mean + offsets[k]
+                self.centres[members[k]] = mean + offsets[k]
                 k += 1
 
-    # -- down ------------------------------------------------------------------------------------
+    # -- vertical placement ----------------------------------------------------------------------
 
-    def _height(self, row: int) -> float:
-        return max(self.size[n][1] for n in self.rows[row])
+    def _row_height(self, row: int) -> float:
+        return max(self.node_sizes[n][1] for n in self.rows[row])
 
-    def _tops(self) -> list[float]:
-        """The top of each row, and one more below the last."""
+    def _row_tops(self) -> list[float]:
+        """Return the top of each row, and the bottom of the last with a gap."""
         tops = [0.0]
         for row in range(len(self.rows)):
-            tops.append(tops[-1] + self._height(row) + self.gaps.down)
+            tops.append(tops[-1] + self._row_height(row) + self.gaps.vertical)
         return tops

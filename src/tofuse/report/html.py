@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing beside itself."""
+"""The report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tofuse.report.model import Report
-from tofuse.report.page_data import view_report
+from tofuse.report.page_data import build_page_data
 
-FOLDER = Path(__file__).parent / "page"
+PAGE_FOLDER = Path(__file__).parent / "page"
 SCRIPTS = ("base.js", "graph.js", "panel.js", "sections.js", "charts.js", "search.js", "main.js")
 
 
 def page_text(report: Report) -> str:
-    """The page: style, data and scripts inside."""
+    """Return the page with its style, data and scripts inlined."""
     environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined
+        loader=FileSystemLoader(PAGE_FOLDER), autoescape=True, undefined=StrictUndefined
     )
-    view = view_report(report)
-    # a "<" in the data could end the element that holds it
-    data = json.dumps(asdict(view), separators=(",", ":")).replace("<", "\\u003c")
+    page = build_page_data(report)
+    # a "</script>" in the data would end the script element around it
+    page_json = json.dumps(asdict(page), separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("page.html.j2").render(
-        view=view,
-        data=data,
+        page=page,
+        page_json=page_json,
         style=_read("style.css"),
         script="\n".join(map(_read, SCRIPTS)),
     )
 
 
 def write_page(report: Report, path: Path) -> None:
-    """Write the page, folders included."""
+    """Write the page, creating folders as needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page_text(report), encoding="utf-8")
 
 
 def _read(name: str) -> str:
-    return (FOLDER / name).read_text(encoding="utf-8")
+    return (PAGE_FOLDER / name).read_text(encoding="utf-8")

@@ -1,20 +1,20 @@
-"""What a compilation decided, as data: regions, kernels, library calls, verdicts, bytes."""
+"""The report as data: regions, kernels, library calls, verdicts, bytes and times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tofuse.ir.dims import hint
-from tofuse.ir.executor import NOTHING
+from tofuse.ir.dims import size_hint
+from tofuse.ir.executor import NO_EXECUTOR
 from tofuse.ir.graph import Graph, Loc, Op, Value
 from tofuse.ir.plan import Launch
 from tofuse.ir.plan.parse import parse_plan
-from tofuse.ir.region import Region, Strided, Verdict, is_placed, lends
+from tofuse.ir.region import MemRef, Region, Verdict, is_aten_view, is_eliminated_concat
 
 
 @dataclass(frozen=True)
 class KernelReport:
-    """A generated kernel: `source` is what the backend compiled, `loops` its loop nest."""
+    """A generated kernel: `loops` is its loop nest, `source` the text the backend compiles."""
 
     name: str
     phase: str
@@ -24,7 +24,7 @@ class KernelReport:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A call of one of PyTorch's own operators, and why it is one."""
+    """A call of a PyTorch operator, with the reason why no kernel replaces it."""
 
     name: str
     phase: str
@@ -34,10 +34,11 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class RegionReport:
-    """Ops that run as one kernel or one call; `nbytes` is the memory they read and write.
+    """Ops that run as one kernel or one library call.
 
-    `values` are the names of what the ops compute, as verdicts call them. `measured_us` is the
-    median of several runs, the call from Python included; None where nothing was measured.
+    `nbytes` counts the bytes read and written. `values` are the names of the ops' results, as
+    verdicts use them. `why` is the reason for the executor. `measured_us` is the median of several
+    runs, including the call from Python; None without `measure=True`.
     """
 
     name: str
@@ -53,14 +54,14 @@ class RegionReport:
     why: str = ""
 
     @property
-    def by(self) -> str:
-        """Who runs it, in words: our code's backend, a registered executor, PyTorch."""
+    def executor_label(self) -> str:
+        """The executor's name for readers: a backend, a registered executor, or PyTorch."""
         return "PyTorch" if self.executor == "aten" else self.executor
 
 
 @dataclass(frozen=True)
-class Span:
-    """Something that took time: a stage of compilation or a region's run, in nanoseconds."""
+class TimeSpan:
+    """The begin and end, in nanoseconds, of a compilation stage or of a region's run."""
 
     name: str
     begin: int
@@ -72,8 +73,8 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Calls:
-    """Median microseconds of whole calls, PyTorch's own (`eager`) and ours, over `rounds` each."""
+class CallTimes:
+    """Median microseconds of whole calls, eager and compiled, over `rounds` calls of each."""
 
     rounds: int
     eager_forward: float
@@ -91,8 +92,8 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What this machine did at best: bytes a second of a copy, operations a second of a product."""
+class MachineLimits:
+    """Measured peak rates: bytes per second of a copy, operations per second of a product."""
 
     bandwidth: float
     arithmetic: float
@@ -100,17 +101,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class GraphReport:
-    """One compiled graph: the forward, the backward, or an inference program.
+    """One compiled graph: a forward, a backward, or an inference program.
 
-    `launches_before` counts the ops that compute, each of which would be a launch by itself;
-    `launches` the calls of machine code, and `sharing` says which of them run several regions;
-    `stages` are the times of its compilation, `run` those of its last measured run.
+    `launches_before` counts the ops that compute; each would be one launch by itself. `launches`
+    counts the calls of machine code; `shared_launches` lists those that run several regions.
+    `stages` are the times of the compilation, `last_run` those of the last measured run.
 
-    Memory is in bytes beside the arguments and what library calls hold inside: `timeline` has for
-    each launch and call what lives meanwhile, `peak_bytes` the most of it, `eager_peak_bytes` what
-    running the program call by call would hold. A forward keeps `saved_bytes` for its backward,
-    where eager keeps `eager_saved_bytes`; a backward counts them. `repeated` calls are made again
-    in the backward to save no more.
+    Memory is in bytes, without the arguments and the workspaces of library calls.
+    `memory_timeline` holds the live bytes during each launch and library call, `peak_bytes` their
+    maximum, and `eager_peak_bytes` the peak of the eager program. A forward saves `saved_bytes` for
+    its backward (eager saves `eager_saved_bytes`); a backward counts them as live. `recomputed`
+    calls run again in the backward instead of having their results saved.
     """
 
     phase: str
@@ -126,60 +127,60 @@ class GraphReport:
     notes: tuple[str, ...] = ()
     peak_bytes: int = 0
     eager_peak_bytes: int = 0
-    timeline: tuple[tuple[str, int], ...] = ()
+    memory_timeline: tuple[tuple[str, int], ...] = ()
     saved_bytes: int = 0
     eager_saved_bytes: int = 0
-    repeated: int = 0
+    recomputed: int = 0
     launches_before: int = 0
     launches: int = 0
-    sharing: tuple[str, ...] = ()
-    stages: tuple[Span, ...] = ()
-    run: tuple[Span, ...] = ()
-    fusions: tuple[Verdict, ...] = ()  # in the order they were made; `fuel` counts them
+    shared_launches: tuple[str, ...] = ()
+    stages: tuple[TimeSpan, ...] = ()
+    last_run: tuple[TimeSpan, ...] = ()
+    fusions: tuple[Verdict, ...] = ()  # in the order of fusion, which `fuel` counts
 
 
-def with_memory(
+def add_memory_use(
     report: GraphReport,
     timeline: tuple[tuple[str, int], ...],
     *,
     eager_peak: int,
     saved: int,
     eager_saved: int,
-    repeated: int,
-    allowed: int | None,
+    recomputed: int,
+    budget: int | None,
 ) -> GraphReport:
-    """The report with its memory, and notes where that is more than eager's or than is allowed."""
+    """Add memory use, and a note where it exceeds eager's peak or the memory budget."""
     peak = max((nbytes for _, nbytes in timeline), default=0)
     notes = report.notes
-    if peak > eager_peak + LITTLE:
-        notes += (f"holds up to {peak} bytes, where eager holds up to {eager_peak}",)
+    if peak > eager_peak + PEAK_TOLERANCE:
+        notes += (f"holds up to {peak} bytes; eager holds up to {eager_peak}",)
     report = replace(
-        report, peak_bytes=peak, eager_peak_bytes=eager_peak, timeline=timeline, notes=notes
+        report, peak_bytes=peak, eager_peak_bytes=eager_peak, memory_timeline=timeline, notes=notes
     )
     if report.phase != "forward":
         return report
-    if allowed is not None and saved > allowed:
-        why = "the rest cannot be computed again, such as seeds of random numbers"
-        notes += (f"memory_budget allows {allowed} bytes, and {saved} are saved: {why}",)
+    if budget is not None and saved > budget:
+        why = "the rest, such as seeds of random numbers, cannot be recomputed"
+        notes += (f"memory_budget allows {budget} bytes, and {saved} are saved: {why}",)
     return replace(
-        report, saved_bytes=saved, eager_saved_bytes=eager_saved, repeated=repeated, notes=notes
+        report, saved_bytes=saved, eager_saved_bytes=eager_saved, recomputed=recomputed, notes=notes
     )
 
 
-LITTLE = 64 * 1024  # bytes of row statistics and seeds, which eager does without
+PEAK_TOLERANCE = 64 * 1024  # bytes of row statistics and seeds, which eager does not hold
 
 
 @dataclass
 class Report:
-    """Everything compiled for one function, in the order it was compiled.
+    """All graphs compiled for one function, in order of compilation.
 
-    `breaks` says where the program was broken into several, or left to Python, and why.
+    `breaks` lists graph breaks and functions left to Python, each with its line and reason.
     """
 
     graphs: list[GraphReport] = field(default_factory=list)
     name: str = ""
-    calls: Calls | None = None
-    limits: Limits | None = None
+    calls: CallTimes | None = None
+    limits: MachineLimits | None = None
     breaks: list[str] = field(default_factory=list)
 
     @property
@@ -204,7 +205,7 @@ class Report:
 
     @property
     def launches(self) -> int:
-        """How often a call of everything enters machine code of ours."""
+        """Calls of generated machine code in one run of all graphs."""
         return sum(g.launches for g in self.graphs)
 
     @property
@@ -213,60 +214,60 @@ class Report:
 
     @property
     def bytes_before(self) -> int:
-        """Bytes that running every op by itself reads and writes."""
+        """Bytes read and written if every op runs by itself."""
         return sum(g.bytes_before for g in self.graphs)
 
     @property
     def bytes_after(self) -> int:
-        """Bytes that the regions read and write."""
+        """Bytes read and written by the regions."""
         return sum(g.bytes_after for g in self.graphs)
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that any of the graphs holds beside its arguments."""
+        """The highest peak memory of the graphs, without their arguments."""
         return max((g.peak_bytes for g in self.graphs), default=0)
 
     @property
     def eager_peak_bytes(self) -> int:
-        """The most bytes that eager would hold."""
+        """The highest peak memory of the eager programs."""
         return max((g.eager_peak_bytes for g in self.graphs), default=0)
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes kept between forward and backward."""
+        """Bytes of saved tensors."""
         return sum(g.saved_bytes for g in self.graphs)
 
     @property
     def eager_saved_bytes(self) -> int:
-        """Bytes that eager keeps between forward and backward."""
+        """Bytes of the tensors that eager autograd saves."""
         return sum(g.eager_saved_bytes for g in self.graphs)
 
     @property
     def compile_ms(self) -> float:
-        """Milliseconds from captured graphs to loaded kernels."""
+        """Milliseconds from the captured graphs to loaded kernels."""
         return sum(g.compile_ms for g in self.graphs)
 
     @property
     def launches_before(self) -> int:
-        """Ops that compute: launches, if each ran by itself."""
+        """The number of ops that compute: the launches if each ran by itself."""
         return sum(g.launches_before for g in self.graphs)
 
     @property
     def launches_after(self) -> int:
-        """Kernels, and operators that run whole: library calls."""
-        return sum(r.executor != NOTHING for r in self.regions)
+        """The number of kernels and library calls."""
+        return sum(r.executor != NO_EXECUTOR for r in self.regions)
 
     @property
-    def launches_made(self) -> int:
-        """The same, but for kernels that one launch runs side by side."""
+    def launches_after_grouping(self) -> int:
+        """The number of launches and library calls, with each launch group counted once."""
         return self.launches_after - sum(
             sum(isinstance(step, Launch) for step in parse_plan(g.plan).steps) - g.launches
             for g in self.graphs
-            if g.sharing
+            if g.shared_launches
         )
 
     def phase(self, phase: str) -> Report:
-        """The part about one phase: "forward", "backward" or "inference"."""
+        """The graphs of one phase: "forward", "backward" or "inference"."""
         return Report([g for g in self.graphs if g.phase == phase])
 
     @property
@@ -278,31 +279,35 @@ class Report:
         return self.phase("backward")
 
 
-def traffic(ops_or_regions: list[tuple[tuple[Value, ...], tuple[Value, ...]]]) -> int:
-    """Bytes of distinct inputs plus outputs, summed."""
+def traffic(reads_and_writes: list[tuple[tuple[Value, ...], tuple[Value, ...]]]) -> int:
+    """Sum the bytes of distinct inputs and of outputs."""
     return sum(
-        hint(v.type.nbytes) for ins, outs in ops_or_regions for v in (*dict.fromkeys(ins), *outs)
+        size_hint(v.type.nbytes)
+        for ins, outs in reads_and_writes
+        for v in (*dict.fromkeys(ins), *outs)
     )
 
 
 def bytes_before(graph: Graph, views: frozenset[Op]) -> int:
-    """Every op of the user's that computes reads its operands and writes its results."""
-    working = [op for op in graph.ops if op.times and op not in views and not lends(op)]
-    return traffic([(op.inputs, op.results) for op in working])
+    """Return the bytes read and written if every op that computes runs by itself."""
+    computing = [
+        op for op in graph.ops if op.call_count and op not in views and not is_aten_view(op)
+    ]
+    return traffic([(op.inputs, op.results) for op in computing])
 
 
-def region_bytes(region: Region, storage: dict[Value, Strided]) -> int:
-    """What the region reads from outside, each tensor once, and writes.
+def region_bytes(region: Region, storage: dict[Value, MemRef]) -> int:
+    """Return the bytes that a region reads from outside, each tensor once, and writes.
 
-    Views count with their own elements, but together never with more than their tensor has. A cat
-    whose pieces lie in place moves nothing, nor does a view that PyTorch makes.
+    A view counts its own elements; all views of one tensor together count at most that tensor's
+    bytes. An eliminated concat and a view that PyTorch makes move no bytes.
     """
-    if is_placed(region.ops[-1]) or lends(region.ops[-1]):
+    if is_eliminated_concat(region.ops[-1]) or is_aten_view(region.ops[-1]):
         return 0
-    seen: dict[Value, dict[object, int]] = {}
+    view_bytes: dict[Value, dict[object, int]] = {}
     for v in region.inputs:
-        place = storage.get(v) or Strided(v, 0, v.layout)
-        views = seen.setdefault(place.root, {})
-        views[v.shape, place.offset, place.strides] = hint(v.type.nbytes)
-    read = sum(min(hint(root.type.nbytes), sum(s.values())) for root, s in seen.items())
-    return read + sum(hint(v.type.nbytes) for v in region.outputs)
+        ref = storage.get(v) or MemRef(v, 0, v.layout)
+        views = view_bytes.setdefault(ref.root, {})
+        views[v.shape, ref.offset, ref.strides] = size_hint(v.type.nbytes)
+    read = sum(min(size_hint(root.type.nbytes), sum(s.values())) for root, s in view_bytes.items())
+    return read + sum(size_hint(v.type.nbytes) for v in region.outputs)

@@ -1,24 +1,24 @@
-"""Numbers as people write them."""
+"""Format bytes, times and counts for readers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-BYTES = ("B", "KB", "MB", "GB", "TB")
-TIME = ("µs", "ms", "s")
+BYTE_UNITS = ("B", "KB", "MB", "GB", "TB")
+TIME_UNITS = ("µs", "ms", "s")
 
 
 def show_bytes(n: float) -> str:
-    return _scaled(n, BYTES)
+    return _scaled(n, BYTE_UNITS)
 
 
 def show_us(us: float) -> str:
-    """Microseconds, as milliseconds or seconds where they are many."""
-    return _scaled(us, TIME)
+    """Format microseconds as µs, ms or s."""
+    return _scaled(us, TIME_UNITS)
 
 
 def plural(n: int, word: str) -> str:
-    """`1 pair`, `2 pairs`, `2 launches`."""
+    """Return a count with its noun: `1 pair`, `2 pairs`, `2 launches`."""
     if n == 1:
         return f"1 {word}"
     return f"{n} {word}{'es' if word.endswith('ch') else 's'}"

@@ -1,4 +1,4 @@
-"""What the page shows, as plain data: numbers and names, with places for everything drawn."""
+"""The data of the HTML page: plain records of numbers and names, with a box for each drawn item."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Loc, Op
 from tofuse.ir.graph.print import show_value_type
-from tofuse.report.advice import advice, grouped
+from tofuse.report.advice import advice_for, group_by_advice
+from tofuse.report.comparison import Comparison, comparisons
 from tofuse.report.diagram import (
     Box,
-    Picture,
-    draw,
+    Diagram,
+    draw_diagram,
     op_shape,
 )
-from tofuse.report.model import GraphReport, KernelReport, Limits, RegionReport, Report
-from tofuse.report.number_format import show_us
+from tofuse.report.memory_timeline import MemorySample, op_memory, plan_memory
+from tofuse.report.model import GraphReport, KernelReport, MachineLimits, RegionReport, Report
 from tofuse.report.program_view import (
-    Program,
+    ProgramView,
     op_bytes,
     op_name,
     op_work,
-    read_program,
+    parse_program,
     short_name,
 )
-from tofuse.report.timeline import Moment, op_memory, plan_memory
 
 
 @dataclass(frozen=True)
-class LineView:
-    """A line of the user's; `place` is `model.py:12`, `file` its whole path."""
+class LineData:
+    """A line of user code: `place` is `model.py:12`, `file` has the full path."""
 
     place: str
     file: str
@@ -40,10 +40,10 @@ class LineView:
 
 
 @dataclass(frozen=True)
-class OpView:
-    """`region` is a position among the regions, `line` among the lines; -1 for none.
+class OpData:
+    """An op; `region` and `line` are indices into the graph's regions and lines, -1 for none.
 
-    A view has no region and no box: `views` says what it relabels instead.
+    `reads` are the program inputs that it reads. A view has no region and no box.
     """
 
     name: str
@@ -60,8 +60,12 @@ class OpView:
 
 
 @dataclass(frozen=True)
-class EdgeView:
-    """From op to op; `meaning` and `todo` say what the rule says."""
+class EdgeData:
+    """An edge between two ops with its verdict; `title`, `meaning` and `todo` explain the rule.
+
+    `value` is the type of the value passed, `us` the predicted saving of fusion, `views` the kinds
+    of the views between the ops. `source`, `target` and `line` are indices.
+    """
 
     source: int
     target: int
@@ -80,10 +84,11 @@ class EdgeView:
 
 
 @dataclass(frozen=True)
-class RegionView:
-    """`kind` is kernel, library or pytorch (op by op, where no kernel could be made).
+class RegionData:
+    """A region; `kind` is "kernel", "library", or "pytorch" for ops without a kernel.
 
-    `loops` and `source` are positions among the graph's texts; -1 for none.
+    `ops`, `lines`, `loops` and `source` are indices into the graph's ops, lines and texts, -1 for
+    none.
     """
 
     name: str
@@ -102,8 +107,8 @@ class RegionView:
 
 
 @dataclass(frozen=True)
-class PortView:
-    """An input or an output of the program."""
+class PortData:
+    """An input or output of the program."""
 
     name: str
     output: bool
@@ -113,66 +118,55 @@ class PortView:
 
 
 @dataclass(frozen=True)
-class OtherView:
-    """A verdict that no edge of the picture shows, such as one about branches."""
+class OtherVerdictData:
+    """A verdict without an edge in the diagram, such as one about branches."""
 
     rule: str
     line: int
 
 
 @dataclass(frozen=True)
-class RuleView:
-    """Edges that were not fused for one reason, and what else it kept apart."""
+class RuleData:
+    """Edges (by index) that were not fused under one rule, and the rule's other verdicts."""
 
     title: str
     meaning: str
     todo: str
     edges: tuple[int, ...]
-    others: tuple[OtherView, ...]
+    other_verdicts: tuple[OtherVerdictData, ...]
 
 
 @dataclass(frozen=True)
-class StageView:
-    """A stage of compilation, in milliseconds."""
+class StageData:
+    """The time of a compilation stage in milliseconds."""
 
     name: str
     ms: float
 
 
 @dataclass(frozen=True)
-class GraphView:
-    """One compiled graph; `texts` are loops and sources, each once."""
+class GraphData:
+    """One compiled graph; `texts` holds each distinct loop nest and source once."""
 
     title: str
     notes: tuple[str, ...]
     width: float
     height: float
-    lines: tuple[LineView, ...]
-    ops: tuple[OpView, ...]
-    edges: tuple[EdgeView, ...]
-    regions: tuple[RegionView, ...]
-    ports: tuple[PortView, ...]
-    rules: tuple[RuleView, ...]
-    plan_memory: tuple[Moment, ...]
-    op_memory: tuple[Moment, ...]
-    stages: tuple[StageView, ...]
+    lines: tuple[LineData, ...]
+    ops: tuple[OpData, ...]
+    edges: tuple[EdgeData, ...]
+    regions: tuple[RegionData, ...]
+    ports: tuple[PortData, ...]
+    rules: tuple[RuleData, ...]
+    plan_memory: tuple[MemorySample, ...]
+    op_memory: tuple[MemorySample, ...]
+    stages: tuple[StageData, ...]
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A quantity before and after; `unit` is count, bytes or us."""
-
-    name: str
-    unit: str
-    before: float
-    after: float
-    note: str
-
-
-@dataclass(frozen=True)
-class ReportView:
-    """The whole page."""
+class PageData:
+    """All data of the page."""
 
     name: str
     ops: int
@@ -181,19 +175,19 @@ class ReportView:
     fused: int
     pairs: int
     comparisons: tuple[Comparison, ...]
-    limits: Limits | None
-    graphs: tuple[GraphView, ...]
+    limits: MachineLimits | None
+    graphs: tuple[GraphData, ...]
     breaks: tuple[str, ...]
 
 
-def view_report(report: Report) -> ReportView:
-    """The page's data; graphs that PyTorch ran whole have notes and nothing else."""
-    programs = [read_program(g) for g in report.graphs]
+def build_page_data(report: Report) -> PageData:
+    """Return the page's data; a graph that PyTorch runs whole has only notes and stages."""
+    programs = [parse_program(g) for g in report.graphs]
     graphs = tuple(
-        _view_graph(g, _title(report, k), p)
+        _graph_data(g, _graph_title(report, k), p)
         for k, (g, p) in enumerate(zip(report.graphs, programs, strict=True))
     )
-    return ReportView(
+    return PageData(
         report.name,
         report.launches_before,
         len(report.kernels),
@@ -201,57 +195,26 @@ def view_report(report: Report) -> ReportView:
         sum(v.fused for v in report.verdicts),
         len(report.verdicts),
         comparisons(report, [p for p in programs if p is not None]),
-        _at_best(report.limits, graphs),
+        _attained_limits(report.limits, graphs),
         graphs,
         tuple(report.breaks),
     )
 
 
-def _at_best(limits: Limits | None, graphs: Sequence[GraphView]) -> Limits | None:
-    """The limits, and no less than a launch reached: products of ours may be faster than those
-    of the library, which the limit was measured with."""
+def _attained_limits(
+    limits: MachineLimits | None, graphs: Sequence[GraphData]
+) -> MachineLimits | None:
+    """Raise the arithmetic limit to the fastest launch.
+
+    The limit is measured with a library product, and generated products may be faster.
+    """
     timed = [(r.work, r.measured_us) for g in graphs for r in g.regions if r.measured_us]
-    reached = max((1e6 * work / us for work, us in timed), default=0.0)
-    return limits and replace(limits, arithmetic=max(limits.arithmetic, reached))
+    fastest = max((1e6 * work / us for work, us in timed), default=0.0)
+    return limits and replace(limits, arithmetic=max(limits.arithmetic, fastest))
 
 
-def comparisons(report: Report, programs: Sequence[Program]) -> tuple[Comparison, ...]:
-    """Launches, traffic, memory, and time where it was measured."""
-    found = [
-        Comparison(
-            "Launches",
-            "count",
-            report.launches_before,
-            report.launches_made,
-            "each op by itself, then kernels, those side by side as one, and library calls",
-        ),
-        Comparison(
-            "Memory traffic",
-            "bytes",
-            report.bytes_before,
-            report.bytes_after,
-            "read and written, each tensor once per launch",
-        ),
-        Comparison(
-            "Memory for results",
-            "bytes",
-            max((m.nbytes for p in programs for m in op_memory(p)), default=0),
-            max((m.nbytes for p in programs for m in plan_memory(p)), default=0),
-            "most alive at once; inputs not counted",
-        ),
-    ]
-    if report.calls is not None:
-        inside = show_us(sum(r.measured_us or 0.0 for r in report.regions))
-        note = (
-            f"median of {report.calls.rounds} whole calls: PyTorch, then tofuse; "
-            f"its launches alone take {inside}"
-        )
-        found.insert(0, Comparison("Time", "us", report.calls.eager, report.calls.ours, note))
-    return tuple(found)
-
-
-def _title(report: Report, number: int) -> str:
-    """The phase; with a number where several graphs have it."""
+def _graph_title(report: Report, number: int) -> str:
+    """Return the graph's phase, with a number if several graphs have the same phase."""
     phases = [g.phase for g in report.graphs]
     title = phases[number].capitalize()
     if phases.count(phases[number]) > 1:
@@ -259,50 +222,53 @@ def _title(report: Report, number: int) -> str:
     return title
 
 
-def _view_graph(graph: GraphReport, title: str, program: Program | None) -> GraphView:
-    stages = tuple(StageView(s.name, s.us / 1e3) for s in graph.stages)
+def _graph_data(graph: GraphReport, title: str, program: ProgramView | None) -> GraphData:
+    stages = tuple(StageData(s.name, s.us / 1e3) for s in graph.stages)
     if program is None:
-        return GraphView(title, graph.notes, 0, 0, (), (), (), (), (), (), (), (), stages, ())
-    return _Viewer(program, draw(program)).view(title, stages)
+        return GraphData(title, graph.notes, 0, 0, (), (), (), (), (), (), (), (), stages, ())
+    return _GraphDataBuilder(program, draw_diagram(program)).build(title, stages)
 
 
-class _Viewer:
-    """Numbers ops, regions and lines, so that each names the others by position."""
+class _GraphDataBuilder:
+    """Builds the data of one graph, and numbers its ops, regions, lines and texts."""
 
-    def __init__(self, program: Program, picture: Picture) -> None:
-        self.program, self.picture = program, picture
+    def __init__(self, program: ProgramView, diagram: Diagram) -> None:
+        self.program, self.diagram = program, diagram
         self.ops = [*program.ops, *program.views]
-        self.op = {op: k for k, op in enumerate(self.ops)}
-        self.region = {r.name: k for k, r in enumerate(program.report.regions)}
-        self.lines: dict[Loc, int] = {}
-        self.texts: dict[str, int] = {}
+        self.op_number = {op: k for k, op in enumerate(self.ops)}
+        self.region_number = {r.name: k for k, r in enumerate(program.report.regions)}
+        self.line_numbers: dict[Loc, int] = {}
+        self.text_numbers: dict[str, int] = {}
 
-    def view(self, title: str, stages: tuple[StageView, ...]) -> GraphView:
+    def build(self, title: str, stages: tuple[StageData, ...]) -> GraphData:
         report = self.program.report
-        edges = tuple(self._edge(k) for k in range(len(self.program.edges)))
+        edges = tuple(self._edge_data(k) for k in range(len(self.program.edges)))
         number = {
-            (e.producer.results[0].name, _name(e.consumer)): k
+            (e.producer.results[0].name, _consumer_name(e.consumer)): k
             for k, e in enumerate(self.program.edges)
         }
         rules = []
-        for g in grouped(report.verdicts):
-            places = [(v, number.get((v.producer, v.consumer))) for v in g.verdicts]
-            found = [k for _, k in places if k is not None]
-            members = tuple(sorted(found, key=lambda k: -edges[k].nbytes))
-            rest = [v for v, k in places if k is None]
-            others = tuple(OtherView(f"{v.producer}: {v.rule}", self._line(v.loc)) for v in rest)
-            told = g.advice
-            rules.append(RuleView(told.title, told.meaning, told.todo, members, others))
-        ops = tuple(self._op(op) for op in self.ops)
+        for g in group_by_advice(report.verdicts):
+            numbered = [(v, number.get((v.producer, v.consumer))) for v in g.verdicts]
+            drawn = [k for _, k in numbered if k is not None]
+            members = tuple(sorted(drawn, key=lambda k: -edges[k].nbytes))
+            other_verdicts = tuple(
+                OtherVerdictData(f"{v.producer}: {v.rule}", self._line_number(v.loc))
+                for v, k in numbered
+                if k is None
+            )
+            a = g.advice
+            rules.append(RuleData(a.title, a.meaning, a.todo, members, other_verdicts))
+        ops = tuple(self._op_data(op) for op in self.ops)
         kernels = {k.name: k for k in report.kernels}
-        regions = tuple(self._region(r, kernels.get(r.kernel or "")) for r in report.regions)
-        ports = tuple(self._port(p, box) for p, box in self.picture.ports.items())
-        return GraphView(
+        regions = tuple(self._region_data(r, kernels.get(r.kernel or "")) for r in report.regions)
+        ports = tuple(self._port_data(p, box) for p, box in self.diagram.ports.items())
+        return GraphData(
             title,
             report.notes,
-            self.picture.width,
-            self.picture.height,
-            tuple(self._line_view(loc) for loc in self.lines),
+            self.diagram.width,
+            self.diagram.height,
+            tuple(self._line_data(loc) for loc in self.line_numbers),
             ops,
             edges,
             regions,
@@ -311,81 +277,83 @@ class _Viewer:
             plan_memory(self.program),
             op_memory(self.program),
             stages,
-            tuple(self.texts),
+            tuple(self.text_numbers),
         )
 
-    def _port(self, key: str, box: Box) -> PortView:
+    def _port_data(self, key: str, box: Box) -> PortData:
         kind, name = key.split(" ", 1)
         made = [r for op in self.program.ops for r in op.results]
         v = next(v for v in (*self.program.graph.inputs, *made) if v.name == name)
-        return PortView(name, kind == "out", show_value_type(v), hint(v.type.nbytes), box)
+        return PortData(name, kind == "out", show_value_type(v), size_hint(v.type.nbytes), box)
 
-    def _line(self, loc: Loc | None) -> int:
-        return -1 if loc is None else self.lines.setdefault(loc, len(self.lines))
+    def _line_number(self, loc: Loc | None) -> int:
+        return -1 if loc is None else self.line_numbers.setdefault(loc, len(self.line_numbers))
 
-    def _text(self, text: str, name: str) -> int:
-        """A kernel's text without its name, so that kernels that do the same share one."""
-        return self.texts.setdefault(re.sub(rf"\b{name}\b", "kernel", text), len(self.texts))
+    def _text_number(self, text: str, name: str) -> int:
+        """Number a kernel's text, its name replaced: equal kernels share one text."""
+        return self.text_numbers.setdefault(
+            re.sub(rf"\b{name}\b", "kernel", text), len(self.text_numbers)
+        )
 
-    def _line_view(self, loc: Loc) -> LineView:
+    def _line_data(self, loc: Loc) -> LineData:
         place = f"{PurePath(loc.file).name}:{loc.line}"
-        return LineView(place, f"{loc.file}:{loc.line}", self.program.line(loc))
+        return LineData(place, f"{loc.file}:{loc.line}", self.program.line(loc))
 
-    def _op(self, op: Op) -> OpView:
+    def _op_data(self, op: Op) -> OpData:
         region = self.program.region_of.get(op)
-        return OpView(
+        return OpData(
             short_name(op),
             op_name(op),
             op_shape(op),
             tuple(r.name for r in op.results),
             ", ".join(map(show_value_type, op.results)),
-            -1 if region is None else self.region[region.name],
-            self._line(op.loc),
+            -1 if region is None else self.region_number[region.name],
+            self._line_number(op.loc),
             0 if op in self.program.views else op_bytes(op),
             op_work(op),
-            tuple(v.name for v in self.program.reads.get(op, ())),
-            self.picture.ops.get(op),
+            tuple(v.name for v in self.program.input_reads.get(op, ())),
+            self.diagram.ops.get(op),
         )
 
-    def _edge(self, number: int) -> EdgeView:
+    def _edge_data(self, number: int) -> EdgeData:
         e = self.program.edges[number]
-        told = advice(e.verdict)
-        return EdgeView(
-            self.op[e.producer],
-            self.op[e.consumer],
+        advice = advice_for(e.verdict)
+        return EdgeData(
+            self.op_number[e.producer],
+            self.op_number[e.consumer],
             e.verdict.fused,
             e.verdict.rule,
-            told.title,
-            told.meaning,
-            told.todo,
+            advice.title,
+            advice.meaning,
+            advice.todo,
             show_value_type(e.producer.results[0]),
             e.nbytes,
             e.verdict.bytes_saved,
             e.verdict.predicted_us,
-            self._line(e.consumer.loc),
+            self._line_number(e.consumer.loc),
             e.views,
-            self.picture.edges[number],
+            self.diagram.edges[number],
         )
 
-    def _region(self, r: RegionReport, kernel: KernelReport | None) -> RegionView:
+    def _region_data(self, r: RegionReport, kernel: KernelReport | None) -> RegionData:
         ops = [op for op in self.program.ops if self.program.region_of.get(op) is r]
         library = kernel is None and len(ops) == 1 and ops[0].kind == "opaque"
-        return RegionView(
+        return RegionData(
             r.name,
             "kernel" if kernel is not None else "library" if library else "pytorch",
-            r.by,
+            r.executor_label,
             r.why,
-            tuple(self.op[op] for op in ops),
-            tuple(dict.fromkeys(self._line(op.loc) for op in ops if op.loc is not None)),
+            tuple(self.op_number[op] for op in ops),
+            tuple(dict.fromkeys(self._line_number(op.loc) for op in ops if op.loc is not None)),
             r.nbytes,
             sum(map(op_work, ops)),
             r.predicted_us,
             r.measured_us,
-            -1 if kernel is None else self._text(kernel.loops, r.name),
-            -1 if kernel is None else self._text(kernel.source, r.name),
-            self.picture.regions.get(r.name),
+            -1 if kernel is None else self._text_number(kernel.loops, r.name),
+            -1 if kernel is None else self._text_number(kernel.source, r.name),
+            self.diagram.regions.get(r.name),
         )
 
 
-def _name(op: Op) -> str:
+def _consumer_name(op: Op) -> str:
     return op.results[0].name if op.results else op.kind

@@ -1,4 +1,4 @@
-"""The report as text, for terminals."""
+"""The report as text for terminals."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rich.table import Table
 from rich.text import Text
 
 from tofuse.ir.graph import Loc
-from tofuse.report.advice import grouped
+from tofuse.report.advice import group_by_advice
 from tofuse.report.chrome_trace import write_trace
+from tofuse.report.comparison import Comparison, comparisons
 from tofuse.report.html import write_page
 from tofuse.report.model import GraphReport, RegionReport, Report
 from tofuse.report.number_format import plural, show_bytes, show_us
-from tofuse.report.page_data import Comparison, comparisons
-from tofuse.report.program_view import Edge, Program, read_program
+from tofuse.report.program_view import Edge, ProgramView, parse_program
 
-WIDTH = 110  # of the plain text; in a terminal, rich takes what there is
-MOST = 5  # pairs shown for one reason
-MOST_ROWS = 40  # of launches
+PLAIN_TEXT_WIDTH = 110  # a terminal's own width is used under `rich.print`
+MAX_PAIRS_PER_RULE = 5
+MAX_LAUNCH_ROWS = 40
 
 
 @dataclass
 class ReportText(Report):
-    """A report that prints itself, in colour under `rich.print`, and writes page and trace."""
+    """A report that prints as text, in colour under `rich.print`, and saves a page and a trace."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(report.graphs, report.name, report.calls, report.limits, report.breaks)
@@ -43,22 +43,24 @@ class ReportText(Report):
         return Group(*_blocks(self))
 
     def save_html(self, path: str | Path) -> Path:
-        """Write the report as one HTML page that needs nothing beside itself; gives its path."""
+        """Write the report as one self-contained HTML page; return its path."""
         write_page(self, Path(path))
         return Path(path)
 
     def save_trace(self, path: str | Path) -> Path:
-        """Write a trace that Perfetto and chrome://tracing open; gives its path."""
+        """Write a trace for Perfetto and chrome://tracing; return its path."""
         write_trace(self, Path(path))
         return Path(path)
 
 
 def show_report(report: Report) -> str:
-    """All graphs, one after the other."""
-    console = Console(file=io.StringIO(), width=WIDTH, color_system=None, force_terminal=False)
-    with console.capture() as caught:
+    """Return the report of all graphs as plain text."""
+    console = Console(
+        file=io.StringIO(), width=PLAIN_TEXT_WIDTH, color_system=None, force_terminal=False
+    )
+    with console.capture() as capture:
         console.print(Group(*_blocks(report)), highlight=False)
-    return "\n".join(line.rstrip() for line in caught.get().splitlines())
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def _blocks(report: Report) -> Iterator[RenderableType]:
@@ -66,7 +68,7 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
         yield Text(f"{report.name or 'program'}: nothing was compiled")
         yield from _breaks(report)
         return
-    programs = [read_program(g) for g in report.graphs]
+    programs = [parse_program(g) for g in report.graphs]
     calls = report.launches_after - len(report.kernels)
     yield Text.assemble(
         (f"{report.name or 'program'}: ", "bold"),
@@ -74,14 +76,14 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
         f" and {plural(calls, 'library call')}",
     )
     yield from _breaks(report)
-    yield _before_and_after(comparisons(report, [p for p in programs if p is not None]))
+    yield _comparison_table(comparisons(report, [p for p in programs if p is not None]))
     for graph, program in zip(report.graphs, programs, strict=True):
         yield Text()
         yield from _graph(graph, program)
     if report.kernels:
         yield Text(
-            "\nKernels in full: report.kernels[k].loops and .source. "
-            "All of it as a page: report.save_html('report.html').",
+            "\nKernel code: report.kernels[k].loops and .source. "
+            "The full report as a page: report.save_html('report.html').",
             style="dim",
         )
 
@@ -91,89 +93,91 @@ def _breaks(report: Report) -> Iterator[RenderableType]:
         yield Padding(Text(line, style="yellow"), (0, 0, 0, 2))
 
 
-def _before_and_after(rows: tuple[Comparison, ...]) -> RenderableType:
+def _comparison_table(rows: tuple[Comparison, ...]) -> RenderableType:
     table = _table("", "before", "after", "")
     for row in rows:
         show = {"bytes": show_bytes, "us": show_us, "count": lambda n: str(int(n))}[row.unit]
-        times = row.before / row.after if row.after else 0.0
-        gain, colour = f"{times:.3g}x less", "green"
-        if times <= 1.005:
-            gain, colour = ("the same", "dim") if times >= 0.995 else (_more(times), "yellow")
-        table.add_row(row.name.lower(), show(row.before), show(row.after), Text(gain, colour))
+        ratio = row.before / row.after if row.after else 0.0
+        change, colour = f"{ratio:.3g}x less", "green"
+        if ratio <= 1.005:
+            change, colour = ("the same", "dim") if ratio >= 0.995 else (_increase(ratio), "yellow")
+        table.add_row(row.name.lower(), show(row.before), show(row.after), Text(change, colour))
     return Padding(table, (0, 0, 0, 2))
 
 
-def _more(times: float) -> str:
-    return f"{1 / times:.3g}x more" if times else ""
+def _increase(ratio: float) -> str:
+    return f"{1 / ratio:.3g}x more" if ratio else ""
 
 
-def _graph(g: GraphReport, program: Program | None) -> Iterator[RenderableType]:
+def _graph(g: GraphReport, program: ProgramView | None) -> Iterator[RenderableType]:
     yield Text.assemble(
         (f"{g.phase}", "bold"),
         f": {plural(len(g.kernels), 'kernel')}, {plural(len(g.library_calls), 'library call')}, "
         f"{show_bytes(g.bytes_before)} -> {show_bytes(g.bytes_after)}, "
         f"{g.compile_ms:.1f} ms to compile",
     )
-    for shared in g.sharing:
+    for shared in g.shared_launches:
         yield Text(shared, style="dim")
     for note in g.notes:
         yield Padding(Text(f"note: {note}", "yellow"), (0, 0, 0, 2))
     if g.peak_bytes or g.eager_peak_bytes:
-        yield Padding(Text(_memory(g)), (0, 0, 0, 2))
+        yield Padding(Text(_memory_line(g)), (0, 0, 0, 2))
     if program is None or not g.regions:
         return
-    yield Padding(_regions(g), (0, 0, 0, 2))
+    yield Padding(_launch_table(g), (0, 0, 0, 2))
     fused = [v for v in g.verdicts if v.fused]
     if fused:
         saved = sum(v.bytes_saved for v in fused)
-        each = ", ".join(f"{n} {rule}" for rule, n in Counter(v.rule for v in fused).items())
+        rules = ", ".join(f"{n} {rule}" for rule, n in Counter(v.rule for v in fused).items())
         yield Padding(
             Text.assemble(
                 (f"fused: {plural(len(fused), 'pair')}", "green"),
-                f" ({each}); {show_bytes(saved)} of traffic saved",
+                f" ({rules}); {show_bytes(saved)} of memory traffic saved",
             ),
             (0, 0, 0, 2),
         )
-    yield from _apart(g, program)
+    yield from _not_fused(g, program)
 
 
-def _memory(g: GraphReport) -> str:
-    text = f"memory: at most {show_bytes(g.peak_bytes)} (eager {show_bytes(g.eager_peak_bytes)})"
+def _memory_line(g: GraphReport) -> str:
+    text = f"peak memory: {show_bytes(g.peak_bytes)} (eager {show_bytes(g.eager_peak_bytes)})"
     if g.phase == "forward":
         text += f"; saved for the backward {show_bytes(g.saved_bytes)}"
         text += f" (eager {show_bytes(g.eager_saved_bytes)})"
-    return text + (f"; {plural(g.repeated, 'call')} repeated in the backward" if g.repeated else "")
+    return text + (
+        f"; {plural(g.recomputed, 'call')} recomputed in the backward" if g.recomputed else ""
+    )
 
 
-def _regions(g: GraphReport) -> RenderableType:
-    """The launches in order, those that are alike in one row."""
+def _launch_table(g: GraphReport) -> RenderableType:
+    """Return the table of launches in order; equal launches share a row."""
     predicted = any(r.predicted_us > 0 for r in g.regions)
     measured = any(r.measured_us is not None for r in g.regions)
-    alike: dict[tuple[object, ...], list[RegionReport]] = {}
+    rows_by_content: dict[tuple[object, ...], list[RegionReport]] = {}
     for r in g.regions:
-        alike.setdefault((r.ops, r.locs, r.by, r.why), []).append(r)
-    columns = ["launch", "by", "ops", "memory"]
+        rows_by_content.setdefault((r.ops, r.locs, r.executor_label, r.why), []).append(r)
+    columns = ["launch", "executor", "ops", "memory"]
     columns += ["predicted"] if predicted else []
     columns += ["measured"] if measured else []
     table = _table(*columns, "lines")
-    for rows in list(alike.values())[:MOST_ROWS]:
-        first, times = rows[0], f" x{len(rows)}" if len(rows) > 1 else ""
-        cells = [first.name + times, first.by]
+    for rows in list(rows_by_content.values())[:MAX_LAUNCH_ROWS]:
+        first, count = rows[0], f" x{len(rows)}" if len(rows) > 1 else ""
+        cells = [first.name + count, first.executor_label]
         cells += [str(len(first.ops)), show_bytes(sum(r.nbytes for r in rows))]
-        cells += [_time(sum(r.predicted_us for r in rows))] if predicted else []
-        cells += [_time(sum(r.measured_us or 0.0 for r in rows))] if measured else []
-        table.add_row(*map(Text, cells), Text(_lines(first)))
-    if len(alike) > MOST_ROWS:
-        table.add_row(Text(f"and {len(alike) - MOST_ROWS} more", "dim"))
+        cells += [_show_time(sum(r.predicted_us for r in rows))] if predicted else []
+        cells += [_show_time(sum(r.measured_us or 0.0 for r in rows))] if measured else []
+        table.add_row(*map(Text, cells), Text(_show_locs(first)))
+    if len(rows_by_content) > MAX_LAUNCH_ROWS:
+        table.add_row(Text(f"and {len(rows_by_content) - MAX_LAUNCH_ROWS} more", "dim"))
     return table
 
 
-def _time(us: float) -> str:
+def _show_time(us: float) -> str:
     return show_us(us) if us > 0 else ""
 
 
-def _lines(r: RegionReport) -> str:
-    """`model.py:4,5,9`, file by file."""
+def _show_locs(r: RegionReport) -> str:
+    """Return the lines of each file, such as `model.py:4,5,9`."""
     files: dict[str, list[int]] = {}
     for loc in r.locs:
         files.setdefault(PurePath(loc.file).name, []).append(loc.line)
@@ -182,9 +186,9 @@ def _lines(r: RegionReport) -> str:
     )
 
 
-def _apart(g: GraphReport, program: Program) -> Iterator[RenderableType]:
-    """What was not fused, by reason: what the reason means, where, and what to do."""
-    groups = grouped(g.verdicts)
+def _not_fused(g: GraphReport, program: ProgramView) -> Iterator[RenderableType]:
+    """List the pairs that were not fused by rule, with its meaning and advice."""
+    groups = group_by_advice(g.verdicts)
     edges = {id(e.verdict): e for e in program.edges}
     total = sum(len(group.verdicts) for group in groups)
     if total:
@@ -196,29 +200,33 @@ def _apart(g: GraphReport, program: Program) -> Iterator[RenderableType]:
             title.append(f": {rules.pop()}", "dim")
         yield Padding(title, (0, 0, 0, 4))
         yield Padding(Text(group.advice.meaning), (0, 0, 0, 6))
-        large = sorted(group.verdicts, key=lambda v: -edges[id(v)].nbytes if id(v) in edges else 0)
-        shown = large[:MOST]
+        by_size = sorted(
+            group.verdicts, key=lambda v: -edges[id(v)].nbytes if id(v) in edges else 0
+        )
+        shown = by_size[:MAX_PAIRS_PER_RULE]
         pairs = [f"{v.producer} -> {v.consumer}" for v in shown]
         table = Table.grid(padding=(0, 3, 0, 0), expand=True)
         table.add_column(no_wrap=True, min_width=max(map(len, pairs)))
         table.add_column(no_wrap=True, min_width=7, justify="right")
-        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # what does not fit goes
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # truncated if too long
         for v, pair in zip(shown, pairs, strict=True):
             rule = f"{v.rule}  " if rules else ""
-            place = Text(rule + _place(v.loc, program))
-            table.add_row(Text(pair), _value(edges.get(id(v))), place)
+            place = Text(rule + _source_line(v.loc, program))
+            table.add_row(Text(pair), _value_size(edges.get(id(v))), place)
         yield Padding(table, (0, 0, 0, 6))
-        if len(group.verdicts) > MOST:
-            yield Padding(Text(f"and {len(group.verdicts) - MOST} more", "dim"), (0, 0, 0, 8))
+        if len(group.verdicts) > MAX_PAIRS_PER_RULE:
+            yield Padding(
+                Text(f"and {len(group.verdicts) - MAX_PAIRS_PER_RULE} more", "dim"), (0, 0, 0, 8)
+            )
         if group.advice.todo:
             yield Padding(Text.assemble(("to do: ", "bold"), group.advice.todo), (0, 0, 0, 6))
 
 
-def _value(edge: Edge | None) -> str:
+def _value_size(edge: Edge | None) -> str:
     return "" if edge is None else show_bytes(edge.nbytes)
 
 
-def _place(loc: Loc | None, program: Program) -> str:
+def _source_line(loc: Loc | None, program: ProgramView) -> str:
     if loc is None:
         return ""
     return f"{PurePath(loc.file).name}:{loc.line}  {program.line(loc)}"

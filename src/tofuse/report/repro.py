@@ -1,4 +1,4 @@
-"""Files that show a failure again: a graph, and the lines that compile and run it."""
+"""Repro files: scripts that compile and run one graph to reproduce a failure."""
 
 from __future__ import annotations
 
@@ -10,76 +10,76 @@ from pathlib import Path
 from platformdirs import user_cache_dir
 
 from tofuse.ir.dims import evaluate, symbols_of
-from tofuse.ir.graph import Graph, Op, Operand, Value, substitute
+from tofuse.ir.graph import Graph, Op, Operand, Value, substitute_operands
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import show_graph
-from tofuse.ir.region import Region, Strided
+from tofuse.ir.region import MemRef, Region
 from tofuse.ops.reference import TO_TORCH
 
-SIZE = 64  # of every symbol; a repro is about code, not about speed
+EXAMPLE_SIZE = 64  # replaces every symbolic size
 
 
 def write_repro(
-    region: Region, storage: Mapping[Value, Strided], error: str, folder: Path | None
+    region: Region, storage: Mapping[Value, MemRef], error: str, folder: Path | None
 ) -> Path | None:
-    """A file for a region that does not compile; None where it cannot be written."""
-    return _write(region.name, repro_text(region_graph(region, storage), error), folder)
+    """Write a repro for a region that does not compile; return its path, None if unwritable."""
+    return _write(region.name, compile_error_script(region_graph(region, storage), error), folder)
 
 
 def write_fusion_repro(graph: str, fuel: int, verdict: str, folder: Path | None) -> Path | None:
-    """A file that runs a graph, given as text, with and without its fusion number `fuel`."""
-    text = fusion_text(parse_graph(graph), fuel, verdict)
+    """Write a repro that runs a graph, given as text, with and without its fusion number `fuel`."""
+    text = fusion_script(parse_graph(graph), fuel, verdict)
     return _write(f"fusion_{fuel}", text, folder)
 
 
-def write_mismatch(
+def write_mismatch_repro(
     graph: Graph, inputs: str, sizes: Mapping[str, int], error: str, folder: Path | None
 ) -> Path | None:
-    """A file for a kernel whose results are wrong on the inputs, given as Python text."""
-    return _write(graph.name, mismatch_text(graph, inputs, sizes, error), folder)
+    """Write a repro for a kernel with wrong results; `inputs` is Python text."""
+    return _write(graph.name, mismatch_script(graph, inputs, sizes, error), folder)
 
 
 def repro_folder(folder: Path | None) -> Path:
-    """Where repros go: to the user's cache without a folder."""
+    """Return the folder for repros: `folder`, or by default one in the user's cache."""
     return folder or Path(user_cache_dir("tofuse")) / "repro"
 
 
-def region_graph(region: Region, storage: Mapping[Value, Strided]) -> Graph:
-    """A region as a graph of its own, its inputs lying where they lie in the program."""
-    moved: dict[Value, Operand] = {
+def region_graph(region: Region, storage: Mapping[Value, MemRef]) -> Graph:
+    """Return a region as a graph; its inputs have the strides they have in the program."""
+    strided: dict[Value, Operand] = {
         v: replace(v, strides=storage[v].strides) for v in region.inputs if v in storage
     }
     ops: list[Op] = []
     for op in region.ops:
-        ops.append(replace(op, operands=substitute(op.operands, moved)))
-    inputs = [moved.get(v, v) for v in region.inputs]
+        ops.append(replace(op, operands=substitute_operands(op.operands, strided)))
+    inputs = [strided.get(v, v) for v in region.inputs]
     values = tuple(v for v in inputs if isinstance(v, Value))
     return Graph(values, tuple(ops), region.outputs, region.name)
 
 
-def repro_text(graph: Graph, error: str) -> str:
-    """A program that compiles a graph, without falling back, and runs it on ordinary numbers."""
-    return _program(
+def compile_error_script(graph: Graph, error: str) -> str:
+    """Return a script that compiles a graph without a fallback and runs it on example inputs."""
+    return _script(
         graph,
-        "tofuse could not compile this region; run this file to see why.",
+        "tofuse could not compile this region. Run this file to see the error.",
         error,
         [
             "run = compile_text(GRAPH, Config(strict=True))",
-            *_examples(graph),
+            *_example_inputs(graph),
             "for result in run([*inputs, *SIZES.values()]):",
             "    print(result)",
         ],
     )
 
 
-def fusion_text(graph: Graph, fuel: int, verdict: str) -> str:
-    """A program that says how far the results with one fusion more are from those without."""
-    return _program(
+def fusion_script(graph: Graph, fuel: int, verdict: str) -> str:
+    """Return a script that prints the largest difference that one more fusion makes."""
+    return _script(
         graph,
-        "This fusion breaks a check; run this file to see what it changes.",
+        "This fusion breaks a check. Run this file to see the difference that it makes.",
         verdict,
         [
-            *_examples(graph),
+            *_example_inputs(graph),
             f"without = compile_text(GRAPH, Config(fuel={fuel - 1}))",
             f"fused = compile_text(GRAPH, Config(fuel={fuel}))",
             "arguments = [*inputs, *SIZES.values()]",
@@ -90,22 +90,22 @@ def fusion_text(graph: Graph, fuel: int, verdict: str) -> str:
     )
 
 
-def mismatch_text(graph: Graph, inputs: str, sizes: Mapping[str, int], error: str) -> str:
-    """A program that holds the results of one kernel against the reference."""
-    return _program(
+def mismatch_script(graph: Graph, inputs: str, sizes: Mapping[str, int], error: str) -> str:
+    """Return a script that checks the results of one kernel against the reference."""
+    return _script(
         graph,
-        "The results of this kernel are wrong; run this file to see it.",
+        "The results of this kernel are wrong. Run this file to see the error.",
         error,
         [
             f"inputs = {inputs}",
             "run = compile_text(GRAPH, Config(strict=True, verify=True))",
             "run([*inputs, *SIZES.values()])",
         ],
-        {name: sizes[name] for name in _sizes(graph)},
+        {name: sizes[name] for name in _example_sizes(graph)},
     )
 
 
-def _program(
+def _script(
     graph: Graph,
     title: str,
     reason: str,
@@ -122,12 +122,12 @@ def _program(
             "import torch",
             "",
             "from tofuse.config import Config",
-            "from tofuse.pipeline import compile_text",
+            "from tofuse.driver.pipeline import compile_text",
             "",
             'GRAPH = r"""',
             show_graph(graph),
             '"""',
-            f"SIZES = {dict(sizes or _sizes(graph))!r}",
+            f"SIZES = {dict(sizes or _example_sizes(graph))!r}",
             "",
             *lines,
             "",
@@ -135,30 +135,30 @@ def _program(
     )
 
 
-def _sizes(graph: Graph) -> dict[str, int]:
-    """A number for every symbol."""
+def _example_sizes(graph: Graph) -> dict[str, int]:
+    """Return a static size for every symbol of a graph."""
     values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
     names = {s for v in values for d in (*v.shape, *v.layout) for s in symbols_of(d)}
-    return dict.fromkeys(sorted(names), SIZE)
+    return dict.fromkeys(sorted(names), EXAMPLE_SIZE)
 
 
-def _examples(graph: Graph) -> list[str]:
-    sizes = _sizes(graph)
-    return ["inputs = [", *(f"    {_example(v, sizes)}," for v in graph.inputs), "]"]
+def _example_inputs(graph: Graph) -> list[str]:
+    sizes = _example_sizes(graph)
+    return ["inputs = [", *(f"    {_example_tensor(v, sizes)}," for v in graph.inputs), "]"]
 
 
-def _example(v: Value, sizes: Mapping[str, int]) -> str:
-    """Normal floats, and zeros for everything else: an index of zero is always in range."""
+def _example_tensor(v: Value, sizes: Mapping[str, int]) -> str:
+    """Return text that makes an input: normal floats, else zeros, which are valid indices."""
     shape = tuple(evaluate(d, sizes) for d in v.shape)
     strides = tuple(evaluate(d, sizes) for d in v.layout)
-    span = 1 + sum(max(0, n - 1) * s for n, s in zip(shape, strides, strict=True))
-    made = f"torch.randn({span})" if v.dtype.is_float else f"torch.zeros({span})"
-    at = "" if v.type.device == "cpu" else f"{v.type.device!r}, "
-    return f"{made}.to({at}{TO_TORCH[v.dtype]}).as_strided({shape}, {strides})"
+    count = 1 + sum(max(0, n - 1) * s for n, s in zip(shape, strides, strict=True))
+    flat = f"torch.randn({count})" if v.dtype.is_float else f"torch.zeros({count})"
+    device_argument = "" if v.type.device == "cpu" else f"{v.type.device!r}, "
+    return f"{flat}.to({device_argument}{TO_TORCH[v.dtype]}).as_strided({shape}, {strides})"
 
 
 def _write(name: str, text: str, folder: Path | None) -> Path | None:
-    """Write the file; None where that is impossible."""
+    """Write the file; return its path, or None if the folder is not writable."""
     folder = repro_folder(folder)
     path = folder / f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
     try:

@@ -1,4 +1,4 @@
-"""Print or write the text of each stage as it is reached, and note how long it took."""
+"""Print or dump the text of each compilation stage, and record its time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tofuse.report.model import Span
+from tofuse.report.model import TimeSpan
 
 _numbers = itertools.count()
 
 
-class Stages:
-    """Where the stages of one graph go: to the terminal, to a folder, or nowhere."""
+class StageLog:
+    """The stages of one graph: their times, and their texts on stdout or in a folder."""
 
     def __init__(self, phase: str, show: tuple[str, ...], dump: Path | None) -> None:
         self.phase, self.show, self.dump = phase, show, dump
         self.number = next(_numbers) if dump else 0
-        self.spans: list[Span] = []
+        self.spans: list[TimeSpan] = []
         self.begin = time.perf_counter_ns()
 
-    def done(self, stage: str) -> None:
-        """What was done since the last stage ended is this one."""
+    def finish_stage(self, stage: str) -> None:
+        """Record the time since the previous stage ended as this stage's."""
         begin = self.spans[-1].end if self.spans else self.begin
-        self.spans.append(Span(stage, begin, time.perf_counter_ns()))
+        self.spans.append(TimeSpan(stage, begin, time.perf_counter_ns()))
 
-    def text(self, stage: str, make: Callable[[], str]) -> None:
-        """Show one stage; the text is made only if somebody wants it."""
+    def log_text(self, stage: str, make: Callable[[], str]) -> None:
+        """Print and dump the text of a stage; `make` runs only if one of them is enabled."""
         if stage in self.show:
             print(f"--- tofuse {self.phase}: {stage} ---\n{make()}")
         if self.dump is not None:

@@ -1,1 +1,1 @@
-"""Executing a plan: memory, threads, launches."""
+"""Execute a plan: memory, threads and launches."""

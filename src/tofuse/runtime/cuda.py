@@ -1,4 +1,4 @@
-"""Launch GPU kernels: machine code into the driver, arguments packed, on torch's stream."""
+"""Launch GPU kernels: load machine code, pack arguments, and launch on torch's stream."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ import torch
 from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]  # no stub
 
 from tofuse.errors import CompileError
-from tofuse.ir.dims import Dim, evaluate, hint, symbols_of
-from tofuse.ir.tile import Binary, TileNest, TileProgram
+from tofuse.ir.dims import Dim, evaluate, size_hint, symbols_of
+from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
 
-Make = Callable[[int, "tuple[bool, ...]"], Binary]  # a launch's code, for arguments so divisible
-Empty = Callable[..., torch.Tensor]
+# The code of launch number k, given which of its arguments are multiples of 16.
+CompileBinary = Callable[[int, "tuple[bool, ...]"], GpuBinary]
+AllocateTensor = Callable[..., torch.Tensor]
 NO_CONTEXT = 201
-SHARED = 48 * 1024  # bytes a program may have without being asked
-EXTRA = (1, 2)  # CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE
+DEFAULT_SHARED_BYTES = 48 * 1024  # a kernel with more needs an attribute set
+LAUNCH_PARAM_KEYS = (1, 2)  # CU_LAUNCH_PARAM_BUFFER_POINTER and _BUFFER_SIZE
 ALIGNMENT = 256
-PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: for all GPUs
+PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for all GPUs
 
 
 class CudaLauncher:
-    """A program, to be called with the addresses of its buffers, then its size symbols."""
+    """A tile program that can be called with its buffers' addresses, then its size symbols."""
 
     def __init__(
         self,
         program: TileProgram,
         parameters: Sequence[Sequence[tuple[str, str]]],
-        make: Make,
+        compile_binary: CompileBinary,
         device: int,
     ) -> None:
         self.name, self.device = program.kernel.name, device
@@ -44,52 +45,54 @@ class CudaLauncher:
             n: k for k, n in enumerate((*(b.name for b in kernel.buffers), *kernel.symbols))
         }
         self.symbols, self.first_symbol = kernel.symbols, len(kernel.buffers)
-        self.kinds = {b.name: b.dtype for b in kernel.buffers}
-        self.spaces: list[tuple[str, Dim]] = [
+        self.dtypes = {b.name: b.dtype for b in kernel.buffers}
+        self.workspaces: list[tuple[str, Dim]] = [
             (w.name, w.elements * w.dtype.itemsize) for w in program.workspaces
         ]
-        number = _number(self.name)
+        number = _register_kernel_name(self.name)
         self.launches = [
-            _Launch(self, k, nest, names, make, number)
+            _NestLauncher(self, k, nest, names, compile_binary, number)
             for k, (nest, names) in enumerate(zip(program.nests, parameters, strict=True))
         ]
-        self.plain = len(self.launches) == 1 and self.launches[0].plain
-        self.static = not any(symbols_of(n) for _, n in self.spaces)
-        self.offsets, self.total = self._place({})
+        self.needs_no_packing = len(self.launches) == 1 and self.launches[0].needs_no_packing
+        self.is_static = not any(symbols_of(n) for _, n in self.workspaces)
+        self.offsets, self.total = self._workspace_offsets({})
 
     def __call__(self, *words: int) -> None:
-        """Launch; raises IndexError where an earlier launch met an index out of range."""
+        """Launch; raise IndexError if an earlier launch found an index out of range."""
         if _flag.value:
-            _report()
+            _raise_index_error()
         if get_device() != self.device:
             with torch.cuda.device(self.device):
                 return self(*words)
         stream = get_stream(self.device)
-        if self.plain:
-            return self.launches[0].go(words, words, stream)
+        if self.needs_no_packing:
+            return self.launches[0].launch(words, words, stream)
         sizes = dict(zip(self.symbols, words[self.first_symbol :], strict=True))
-        offsets, total = (self.offsets, self.total) if self.static else self._place(sizes)
-        space: torch.Tensor | None = None
+        offsets, total = self.offsets, self.total
+        if not self.is_static:
+            offsets, total = self._workspace_offsets(sizes)
+        workspace: torch.Tensor | None = None  # keeps the memory allocated
         base = 0
         if total:
-            space = _empty_strided_cuda((total,), (1,), torch.uint8)
-            base = space.data_ptr()
+            workspace = _empty_strided_cuda((total,), (1,), torch.uint8)
+            base = workspace.data_ptr()
         for launch in self.launches:
-            launch.go(launch.pack(words, base, offsets), words, stream)
+            launch.launch(launch.pack(words, base, offsets), words, stream)
         return None
 
-    def _place(self, sizes: dict[str, int]) -> tuple[dict[str, int], int]:
-        """Where each workspace begins, and the bytes of all."""
+    def _workspace_offsets(self, sizes: dict[str, int]) -> tuple[dict[str, int], int]:
+        """Return the byte offset of each workspace, and the bytes of all."""
         offsets, total = {}, 0
-        for name, nbytes in self.spaces:
+        for name, nbytes in self.workspaces:
             offsets[name] = total
-            size = evaluate(nbytes, sizes) if sizes else hint(nbytes)
+            size = evaluate(nbytes, sizes) if sizes else size_hint(nbytes)
             total += -(-size // ALIGNMENT) * ALIGNMENT
         return offsets, total
 
 
-class _Launch:
-    """One launch of a program, with the machine code for each alignment of its arguments."""
+class _NestLauncher:
+    """One launch of a tile program, with machine code for each alignment of its arguments."""
 
     def __init__(
         self,
@@ -97,41 +100,48 @@ class _Launch:
         number: int,
         nest: TileNest,
         parameters: Sequence[tuple[str, str]],
-        make: Make,
+        compile_binary: CompileBinary,
         error: int,
     ) -> None:
-        self.owner, self.number, self.nest, self.make = owner, number, nest, make
+        self.owner, self.number, self.nest = owner, number, nest
+        self.compile_binary = compile_binary
         self.names = [name for name, _ in parameters[:-2]]
-        given = {*owner.words, *(n for n, _ in owner.spaces)}
+        aligned = {*owner.words, *(n for n, _ in owner.workspaces)}
         count = len(self.names)
-        self.fill = struct.Struct(f"<{count}Q").pack_into
-        # the flag and the number to leave there, and Triton's two scratch pointers
+        self.pack_into = struct.Struct(f"<{count}Q").pack_into
+        # then the flag, the number to store there, and Triton's two scratch pointers
         self.buffer = (ctypes.c_uint64 * (count + 4))()
-        self.buffer[count : count + 2] = [ctypes.addressof(_flag_word()), error]
+        self.buffer[count : count + 2] = [ctypes.addressof(_pinned_flag()), error]
         self.size = ctypes.c_size_t(8 * (count + 4))
-        self.extra = _Extra(
-            EXTRA[0], ctypes.addressof(self.buffer), EXTRA[1], ctypes.addressof(self.size), 0
+        self.extra = _LaunchExtra(
+            LAUNCH_PARAM_KEYS[0],
+            ctypes.addressof(self.buffer),
+            LAUNCH_PARAM_KEYS[1],
+            ctypes.addressof(self.size),
+            0,
         )
-        self.lock = threading.Lock()  # around the one buffer that arguments are packed into
-        self.plain = self.names == list(owner.words)
-        self.known: dict[tuple[bool, ...], tuple[int, int, int]] = {}
-        # a number of the host is whatever it is, and no multiple of 16
-        self.checked = [k for k, n in enumerate(self.names) if n in given]
-        self.best = self.function(tuple(k in self.checked for k in range(len(self.names))))
-        static = not any(symbols_of(a.extent) for a in nest.kernel.axes)
-        self.programs: int | None = nest.programs({}) if static else None
+        self.lock = threading.Lock()  # protects the buffer that arguments are packed into
+        self.needs_no_packing = self.names == list(owner.words)
+        self.functions: dict[tuple[bool, ...], tuple[int, int, int]] = {}
+        # host scalars are never assumed to be multiples of 16
+        self.alignable = [k for k, n in enumerate(self.names) if n in aligned]
+        self.aligned_function = self.function(
+            tuple(k in self.alignable for k in range(len(self.names)))
+        )
+        is_static = not any(symbols_of(a.extent) for a in nest.kernel.axes)
+        self.instances: int | None = nest.instance_count({}) if is_static else None
 
     def function(self, divisible: tuple[bool, ...]) -> tuple[int, int, int]:
-        """Handle, threads and shared bytes of the code for such arguments."""
-        if divisible not in self.known:
-            binary = self.make(self.number, (*divisible, True, False))
+        """Return handle, threads and shared bytes of the code for arguments divisible by 16."""
+        if divisible not in self.functions:
+            binary = self.compile_binary(self.number, (*divisible, True, False))
             with torch.cuda.device(self.owner.device):
-                handle = _load(binary)
-            self.known[divisible] = (handle, binary.threads, binary.shared)
-        return self.known[divisible]
+                handle = _load_function(binary)
+            self.functions[divisible] = (handle, binary.threads, binary.shared)
+        return self.functions[divisible]
 
     def pack(self, words: tuple[int, ...], base: int, offsets: dict[str, int]) -> tuple[int, ...]:
-        """The arguments of this launch out of the program's."""
+        """Return the arguments of this launch, from those of the program."""
         packed = []
         for name in self.names:
             if name in offsets:
@@ -141,60 +151,62 @@ class _Launch:
             else:
                 buffer, _, k = name.rpartition("_")
                 address = words[self.owner.words[buffer]]
-                packed.append(_host_number(address, int(k), self.owner.kinds[buffer]))
+                packed.append(_host_scalar_bits(address, int(k), self.owner.dtypes[buffer]))
         return tuple(packed)
 
-    def go(self, packed: tuple[int, ...], words: tuple[int, ...], stream: int) -> None:
-        programs = self.programs
-        if programs is None:
+    def launch(self, packed: tuple[int, ...], words: tuple[int, ...], stream: int) -> None:
+        instances = self.instances
+        if instances is None:
             owner = self.owner
-            programs = self.nest.programs(
+            instances = self.nest.instance_count(
                 dict(zip(owner.symbols, words[owner.first_symbol :], strict=True))
             )
-        if programs == 0:
+        if instances == 0:
             return
-        united = 0
-        for k in self.checked:
-            united |= packed[k]
-        found = self.best
-        if united & 15:
+        bits = 0
+        for k in self.alignable:
+            bits |= packed[k]
+        function = self.aligned_function
+        if bits & 15:
             pairs = enumerate(packed)
-            found = self.function(tuple(k in self.checked and w & 15 == 0 for k, w in pairs))
-        handle, threads, shared = found
+            function = self.function(tuple(k in self.alignable and w & 15 == 0 for k, w in pairs))
+        handle, threads, shared = function
         with self.lock:
-            self.fill(self.buffer, 0, *packed)
-            arguments = (handle, programs, 1, 1, threads, 1, 1, shared, stream, None, self.extra)
+            self.pack_into(self.buffer, 0, *packed)
+            arguments = (handle, instances, 1, 1, threads, 1, 1, shared, stream, None, self.extra)
             status = _driver.launch(*arguments)
-            if status == NO_CONTEXT:  # a thread in which torch has not yet called CUDA
+            if status == NO_CONTEXT:  # a thread in which torch has not called CUDA before
                 torch.cuda.synchronize(self.owner.device)
                 status = _driver.launch(*arguments)
         if status:
-            raise RuntimeError(f"CUDA error {status}: {_message(status)}, in {self.owner.name}")
+            raise RuntimeError(
+                f"CUDA error {status}: {_error_message(status)}, in {self.owner.name}"
+            )
 
 
-_Extra = ctypes.c_void_p * 5
+_LaunchExtra = ctypes.c_void_p * 5
 
 
-def empty_on(device: str) -> Empty:
-    """`empty(shape, strides, dtype)` on a device."""
+def empty_on(device: str) -> AllocateTensor:
+    """Return a function `empty(shape, strides, dtype)` that allocates on a device."""
     place, index = torch.device(device), device_index(device)
 
     def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if get_device() == index:
-            made: torch.Tensor = _empty_strided_cuda(shape, strides, dtype)
-            return made
+            result: torch.Tensor = _empty_strided_cuda(shape, strides, dtype)
+            return result
         return torch.empty_strided(shape, strides, dtype=dtype, device=place)
 
     return empty
 
 
 def device_index(device: str) -> int:
-    """The number of a GPU."""
+    """Return the index of a GPU."""
     return torch.device(device).index or 0
 
 
 def capability(device: str) -> tuple[int, int]:
-    """Compute capability, such as 90, and multiprocessors of a GPU; of an H200 without one."""
+    """Return compute capability, such as 90, and multiprocessors; an H200's without a GPU."""
     if not torch.cuda.is_available():
         return 90, 132
     found = torch.cuda.get_device_properties(torch.device(device))
@@ -202,7 +214,7 @@ def capability(device: str) -> tuple[int, int]:
 
 
 class _Driver:
-    """NVIDIA's driver library, opened when first needed."""
+    """NVIDIA's driver library, opened at the first use."""
 
     @functools.cached_property
     def library(self) -> ctypes.CDLL:
@@ -219,29 +231,30 @@ class _Driver:
 _driver = _Driver()
 
 
-def _load(binary: Binary) -> int:
-    """The function of a binary in the current context; CompileError where the driver refuses."""
+def _load_function(binary: GpuBinary) -> int:
+    """Load a binary in the current context and return its function; raise CompileError if that
+    fails."""
     driver = _driver.library
-    torch.cuda.synchronize()  # makes the context, where there is none yet
+    torch.cuda.synchronize()  # creates the context, if there is none
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     status = driver.cuModuleLoadData(ctypes.byref(module), binary.code)
     if not status:
         status = driver.cuModuleGetFunction(ctypes.byref(function), module, binary.name.encode())
-    if not status and binary.shared > SHARED:
+    if not status and binary.shared > DEFAULT_SHARED_BYTES:
         status = driver.cuFuncSetAttribute(function, 8, binary.shared)
     if status or function.value is None:
-        raise CompileError(f"CUDA error {status}: {_message(status)}")
+        raise CompileError(f"CUDA error {status}: {_error_message(status)}")
     return function.value
 
 
-def _message(status: int) -> str:
+def _error_message(status: int) -> str:
     text = ctypes.c_char_p()
     _driver.library.cuGetErrorString(status, ctypes.byref(text))
     return (text.value or b"unknown").decode()
 
 
-def _host_number(address: int, k: int, dtype: DType) -> int:
-    """The 8 bytes that a number in the CPU's memory is passed as."""
+def _host_scalar_bits(address: int, k: int, dtype: DType) -> int:
+    """Read a scalar in CPU memory; return the 8 bytes that it is passed as."""
     raw = ctypes.string_at(address + k * dtype.itemsize, dtype.itemsize)
     match dtype:
         case DType.BF16:
@@ -257,54 +270,54 @@ def _host_number(address: int, k: int, dtype: DType) -> int:
 # -- indices out of range -------------------------------------------------------------------------
 
 
-def _flag_word() -> ctypes.c_int32:
-    """A word of pinned memory, where kernels that meet a bad index leave their number."""
+def _pinned_flag() -> ctypes.c_int32:
+    """Return the word of pinned memory where a kernel that finds a bad index stores its number."""
     global _flag
-    if ctypes.addressof(_flag) == _NOWHERE:
-        torch.cuda.synchronize()  # makes the context, where there is none yet
+    if ctypes.addressof(_flag) == _UNPINNED_ADDRESS:
+        torch.cuda.synchronize()  # creates the context, if there is none
         place = ctypes.c_void_p()
         status = _driver.library.cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(64), PORTABLE)
         if status or place.value is None:
-            raise CompileError(f"CUDA error {status}: {_message(status)}")
+            raise CompileError(f"CUDA error {status}: {_error_message(status)}")
         ctypes.memset(place, 0, 64)
-        atexit.register(_last_report)
+        atexit.register(_warn_at_exit)
         _flag = ctypes.c_int32.from_address(place.value)
     return _flag
 
 
-def _number(name: str) -> int:
-    _names.append(name)
-    return len(_names)
+def _register_kernel_name(name: str) -> int:
+    _kernel_names.append(name)
+    return len(_kernel_names)
 
 
 def synchronize() -> None:
-    """Wait for the GPU, if one is used at all; raises IndexError like a launch."""
+    """Wait for the GPU, if torch uses one; raise IndexError like a launch."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     if _flag.value:
-        _report()
+        _raise_index_error()
 
 
-def _report() -> None:
-    raise IndexError(_bad_index())
+def _raise_index_error() -> None:
+    raise IndexError(_index_error_message())
 
 
-def _last_report() -> None:
-    """At the end of the process there is no caller left to raise anything to."""
+def _warn_at_exit() -> None:
+    """Warn about a bad index at the end of the process, when no call can raise it."""
     if _flag.value:
-        warnings.warn(_bad_index(), RuntimeWarning, stacklevel=2)
+        warnings.warn(_index_error_message(), RuntimeWarning, stacklevel=2)
 
 
-def _bad_index() -> str:
-    """What the flag says, which is lowered again."""
-    name = _names[_flag.value - 1]
+def _index_error_message() -> str:
+    """Return the message for the kernel number in the flag, and clear the flag."""
+    name = _kernel_names[_flag.value - 1]
     _flag.value = 0
     return f"index out of range in self (in an earlier call of the fused kernel {name})"
 
 
 _flag = ctypes.c_int32(0)
-_NOWHERE = ctypes.addressof(_flag)  # before there is such memory
-_names: list[str] = []
+_UNPINNED_ADDRESS = ctypes.addressof(_flag)  # until pinned memory is allocated
+_kernel_names: list[str] = []
 get_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 get_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 _FORMATS = {

@@ -1,4 +1,4 @@
-"""Plan -> callable: write the plan as straight Python, so that a call costs little beside it."""
+"""Plan -> callable: write the plan as straight-line Python, which has little overhead per call."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
 from tofuse.ir.plan.verify import ARENA
 from tofuse.ir.types import DType
 from tofuse.ops.reference import draw_seed
-from tofuse.plan.launch_groups import groups_of
+from tofuse.plan.launch_groups import launches_by_group
 from tofuse.runtime.clock import Clock, now
 from tofuse.runtime.cuda import CudaLauncher, empty_on
-from tofuse.runtime.gemm_launch import ProductLauncher
-from tofuse.runtime.group import Group
+from tofuse.runtime.gemm_launch import GemmLauncher
+from tofuse.runtime.group_launch import GroupLauncher
 from tofuse.runtime.launch import Entry, Launcher
-from tofuse.runtime.pool import LOCAL, POOL, shared
+from tofuse.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
 
-Tensor = torch.Tensor  # for those who handle tensors without looking into them
+Tensor = torch.Tensor  # for modules that only pass tensors on and do not import torch
 CompiledPlan = Callable[[list[object]], list[object]]
 
 
 def load_plan(
     plan: Plan,
-    kernels: Sequence[Launcher | CudaLauncher | ProductLauncher],
+    kernels: Sequence[Launcher | CudaLauncher | GemmLauncher],
     driver: Entry,
     constants: Sequence[torch.Tensor],
     fallbacks: Mapping[str, Callable[..., object]],
     clock: Clock | None = None,
 ) -> CompiledPlan:
-    """A callable that takes the flat arguments in one list, which it empties.
+    """Return a callable that takes the flat arguments in one list, and empties the list.
 
-    With a clock, it tells the clock when each launch and call began and ended.
+    A clock records when each launch and library call began and ended.
     """
     namespace = dict(
         fallbacks,
@@ -49,28 +49,27 @@ def load_plan(
         pooled=POOL.empty,
         as_strided=torch.as_strided,
         reinterpret=_reinterpret_tensor,
-        relay=_relay,
+        restride=restride,
         references=getrefcount,
-        shared=shared,
-        traced=_traced,
+        is_shared=is_shared,
+        launch_traced=_launch_traced,
         inf=float("inf"),
         nan=float("nan"),
         constants=tuple(constants),
     )
     for k, kernel in enumerate(kernels):
         namespace[f"k{k}"] = kernel
-    for number, launches in groups_of(plan).items():
-        found = [kernels[x.kernel] for x in launches]
-        members = [m for m in found if isinstance(m, Launcher)]
-        namespace[f"g{number}"] = Group(driver, members)
+    for number, launches in launches_by_group(plan).items():
+        members = [m for x in launches if isinstance(m := kernels[x.kernel], Launcher)]
+        namespace[f"g{number}"] = GroupLauncher(driver, members)
     for step in plan.steps:
         if isinstance(step, Call) and step.target not in fallbacks:
-            namespace[_function(step.target)] = _operator(step.target)
+            namespace[_identifier(step.target)] = _operator(step.target)
         if isinstance(step, Allocate) and step.device != "cpu":
-            namespace[_function(step.device)] = empty_on(step.device)
+            namespace[_identifier(step.device)] = empty_on(step.device)
     namespace["is_profiling"] = profiler
     if clock is not None:
-        namespace |= {"now": now, "lap": clock.lap}
+        namespace |= {"now": now, "record": clock.record}
     source = plan_source(plan, timed=clock is not None)
     exec(compile(source, f"<tofuse {plan.name}>", "exec"), namespace)
     run = namespace["run"]
@@ -79,31 +78,31 @@ def load_plan(
 
 
 def plan_source(plan: Plan, timed: bool = False) -> str:
-    """The plan as the Python text that is executed; `timed`: with calls of `lap(step, ...)`."""
+    """Return the Python text of a plan; `timed` adds calls of `record(step, begin, end)`."""
     names = [p.name for p in plan.parameters]
     lines = ["def run(args):"]
     if names:
         lines.append(f"{', '.join(names)}, = *args, *constants")
     lines.append("args.clear()")
     lines += [f"{name} = {text}" for name, text in plan.symbols]
-    changes = any(p.written and p.strides for p in plan.parameters)
-    lines += ["moved = []"] if changes else []
+    copies_back = any(p.mutated and p.strides for p in plan.parameters)
+    lines += ["restrided = []"] if copies_back else []
     for p in plan.parameters:
         if p.strides:
-            check, laid = f"if {p.name}.stride() != {_dims(p.strides)}: ", _dims(p.strides)
-            old = f"moved.append(({p.name}, " if p.written else f"{p.name} = "
-            new = f"{p.name} := relay({p.name}, {laid})))" if p.written else ""
-            lines.append(check + old + (new or f"relay({p.name}, {laid})"))
-    lines += [
-        f"if references({p.name}) != {LOCAL} or shared({p.name}): {p.name} = {p.name}.clone()"
-        for p in plan.parameters
-        if p.spent
-    ]
-    groups = groups_of(plan)
+            strides = _dims(p.strides)
+            check, copy = f"if {p.name}.stride() != {strides}: ", f"restride({p.name}, {strides})"
+            if p.mutated:
+                lines.append(f"{check}restrided.append(({p.name}, {p.name} := {copy}))")
+            else:
+                lines.append(f"{check}{p.name} = {copy}")
+    for name in (p.name for p in plan.parameters if p.donated):
+        held = f"references({name}) != {LOCAL_REFERENCES} or is_shared({name})"
+        lines.append(f"if {held}: {name} = {name}.clone()")
+    groups = launches_by_group(plan)
     returned = frozenset(plan.results)
     for k, step in enumerate(plan.steps):
-        if timed and isinstance(step, (Launch, Call)):  # one by one, also those of a group
-            lines += ["begin = now()", *_step_source(step), f"lap({k}, begin, now())"]
+        if timed and isinstance(step, (Launch, Call)):  # launches of a group one by one
+            lines += ["begin = now()", *_step_source(step), f"record({k}, begin, now())"]
         elif isinstance(step, Launch) and step.group is not None:
             launches = groups[step.group]
             lines += _group_source(launches) if step is launches[-1] else []
@@ -111,7 +110,9 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
             lines.append(_view_source(step, step.name in returned))
         else:
             lines += _step_source(step)
-    lines += ["for old, new in moved: old.data_ptr() == new.data_ptr() or old.copy_(new)"] * changes
+    if copies_back:
+        copy = "old.data_ptr() == new.data_ptr() or old.copy_(new)"
+        lines.append(f"for old, new in restrided: {copy}")
     lines.append(f"return [{', '.join(plan.results)}]")
     return "\n    ".join(lines)
 
@@ -125,9 +126,9 @@ def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
             ]
         case Allocate():
             shape, strides = _dims(step.shape), _dims(step.strides)
-            dtype = _TORCH[step.dtype]
+            dtype = _TORCH_DTYPES[step.dtype]
             if step.device != "cpu":
-                return [f"{step.name} = {_function(step.device)}({shape}, {strides}, {dtype})"]
+                return [f"{step.name} = {_identifier(step.device)}({shape}, {strides}, {dtype})"]
             nbytes = product((*step.shape, step.dtype.itemsize))
             if isinstance(nbytes, int) and nbytes < SMALLEST_POOLED:
                 return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
@@ -136,7 +137,7 @@ def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
             words = [*map(_address, step.tensors), *step.symbols]
             call = f"k{step.kernel}"
             return [
-                f"if is_profiling._is_profiler_enabled: traced({step.name!r}, {call}, "
+                f"if is_profiling._is_profiler_enabled: launch_traced({step.name!r}, {call}, "
                 f"{', '.join(words)})",
                 f"else: {call}({', '.join(words)})",
             ]
@@ -147,17 +148,17 @@ def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
 
 
 def _view_source(step: View, returned: bool) -> str:
-    """A tensor on the memory of another, which autograd knows nothing of.
+    """Return the text that makes a view; autograd does not know it as a view.
 
-    One that is returned shares the count of writes with the other, by which autograd finds that
-    what it has saved was written over. It is no view to autograd, which refuses writes into views
-    that an autograd function made; what a view is to eager, AOTAutograd makes from its base.
+    A returned view shares the version counter of its source, so that autograd detects writes to
+    saved tensors. It must not be an autograd view: autograd rejects writes into views made by an
+    autograd function. AOTAutograd makes the views that eager returns from their base.
     """
-    laid = f"{step.source}, {_dims(step.shape)}, {_dims(step.strides)}"
+    source = f"{step.source}, {_dims(step.shape)}, {_dims(step.strides)}"
     if not returned:
-        return f"{step.name} = reinterpret({laid}, {show_dim(step.offset)})"
+        return f"{step.name} = reinterpret({source}, {show_dim(step.offset)})"
     offset = f"{step.source}.storage_offset() + {show_dim(step.offset)}"
-    return f"{step.name} = as_strided({laid}, {offset}).detach()"
+    return f"{step.name} = as_strided({source}, {offset}).detach()"
 
 
 def _group_source(launches: Sequence[Launch]) -> list[str]:
@@ -165,19 +166,19 @@ def _group_source(launches: Sequence[Launch]) -> list[str]:
     name, call = f"{launches[0].name} and {len(launches) - 1} more", f"g{launches[0].group}"
     return [
         f"words = ({', '.join(words)}, )",
-        f"if is_profiling._is_profiler_enabled: traced({name!r}, {call}, *words)",
+        f"if is_profiling._is_profiler_enabled: launch_traced({name!r}, {call}, *words)",
         f"else: {call}(*words)",
     ]
 
 
 def _address(tensor: str) -> str:
-    name, _, at = tensor.partition("+")
-    begin = "base" if name == ARENA else f"{name}.data_ptr()"
-    return f"{begin} + {at}" if at not in ("", "0") else begin
+    name, _, offset = tensor.partition("+")
+    start = "base" if name == ARENA else f"{name}.data_ptr()"
+    return f"{start} + {offset}" if offset not in ("", "0") else start
 
 
 def _call_source(step: Call) -> list[str]:
-    call = f"{_function(step.target)}({step.args})"
+    call = f"{_identifier(step.target)}({step.args})"
     if not step.results:
         return [call]
     if step.picks:
@@ -189,7 +190,7 @@ def _call_source(step: Call) -> list[str]:
     for name, strides in zip(step.results, step.strides, strict=True):
         if strides:
             check = f"if {name}.stride() != {_dims(strides)}: "
-            lines.append(f"{check}{name} = relay({name}, {_dims(strides)})")
+            lines.append(f"{check}{name} = restride({name}, {_dims(strides)})")
     return lines
 
 
@@ -197,40 +198,44 @@ def _dims(dims: tuple[Dim, ...]) -> str:
     return f"({''.join(f'{show_dim(d)}, ' for d in dims)})"
 
 
-def _function(target: str) -> str:
+def _identifier(target: str) -> str:
     return target.replace(".", "_").replace(":", "_")
 
 
 def _operator(target: str) -> object:
-    """`aten.mm.default` -> the operator, without the Python around it, which takes a microsecond;
-    our own seed without the dispatcher either."""
+    """Return the operator of `aten.mm.default` without its Python wrapper, which takes 1 us.
+
+    Our own seed operator is called without the dispatcher too.
+    """
     if target == "tofuse.seed.default":
         return draw_seed
-    found: object = torch.ops
+    operator: object = torch.ops
     for part in target.split("."):
-        found = getattr(found, part)
-    return found._op if isinstance(found, torch._ops.OpOverload) else found
+        operator = getattr(operator, part)
+    return operator._op if isinstance(operator, torch._ops.OpOverload) else operator
 
 
-def _relay(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The tensor laid out as the kernels were compiled for; where only empty or size-1 dimensions
-    differ, in the same memory. Along a stride of 0 its elements are equal."""
+def restride(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """Return the tensor with the given strides; elements along a stride of 0 must be equal.
+
+    The memory is shared if only the strides of dimensions with at most one element differ.
+    """
     same = all(a == b or n == 1 for a, b, n in zip(t.stride(), strides, t.shape, strict=True))
     if same or t.numel() == 0:
         return t.as_strided(t.shape, strides).detach()
-    apart = tuple(1 if s == 0 else n for s, n in zip(strides, t.shape, strict=True))
-    laid = torch.empty_strided(apart, strides, dtype=t.dtype, device=t.device)
-    laid.copy_(t.as_strided(apart, t.stride()))  # what is repeated is written once
-    return laid.expand(t.shape)
+    distinct = tuple(1 if s == 0 else n for s, n in zip(strides, t.shape, strict=True))
+    copy = torch.empty_strided(distinct, strides, dtype=t.dtype, device=t.device)
+    copy.copy_(t.as_strided(distinct, t.stride()))  # write repeated elements once
+    return copy.expand(t.shape)
 
 
-def _traced(name: str, kernel: Callable[..., None], *words: int) -> None:
-    """A launch that the profiler sees."""
+def _launch_traced(name: str, kernel: Callable[..., None], *words: int) -> None:
+    """Launch a kernel inside a range of the profiler."""
     with torch.profiler.record_function(f"tofuse::{name}"):
         kernel(*words)
 
 
-_TORCH = {
+_TORCH_DTYPES = {
     DType.F64: "torch.float64",
     DType.F32: "torch.float32",
     DType.F16: "torch.float16",

@@ -1,4 +1,4 @@
-"""Call the code of a matrix product: share the work out, hand out workspace, fill in words."""
+"""Launch a matrix product: divide the work among threads, provide workspace, pack arguments."""
 
 from __future__ import annotations
 
@@ -11,42 +11,44 @@ import torch
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.runtime.launch import Entry, workspace
 
-FLOPS_PER_THREAD = 2_000_000  # about 10 us: less does not pay for a thread
+FLOPS_PER_THREAD = 2_000_000  # about 10 us: less work does not pay for a thread
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """The kernel's rows and columns, and the bytes of a slab and of a thread's workspace."""
+    """The microkernel's rows and columns, and the bytes of a slab and of a thread's workspace."""
 
     rows: int
     columns: int
     slab: int
-    space: int
+    workspace: int
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What is the same from call to call: the context's words, where tensors begin in bytes, and
-    the bytes of workspace."""
+class _CallTemplate:
+    """The parts of a call that depend on sizes and threads alone.
+
+    The words of the context, the bytes from each tensor's address to its start, and the bytes of
+    workspace.
+    """
 
     words: tuple[int, ...]
     starts: tuple[int, ...]
-    space: int
+    workspace: int
 
 
 @dataclass(frozen=True)
-class ProductCode:
-    """What there is to know of a product to call it.
+class GemmCode:
+    """The data needed to load and call a matrix product; code is found by the digest of its text.
 
-    `texts` are the digests of the functions that it consists of, `driver` that of what calls them.
-    `sizes` gives some of the context's words, `fixed` others; `names` is the order of all.
-    Tensors are a, b and c, and the bias if there is one: where each begins, in elements, is in
-    `offsets`.
+    `driver` is the digest of the entry, `functions` those of the functions it calls. `word_names`
+    orders the context's words; `sizes` and `fixed` give some of them by name. `offsets` are the
+    starts, in elements, of the tensors a, b and c, and of the bias if there is one.
     """
 
     driver: str
-    texts: Mapping[str, tuple[str, str]]  # of a word, the digest and the function's name
-    names: tuple[str, ...]
+    functions: Mapping[str, tuple[str, str]]  # a word's name -> (digest, function name)
+    word_names: tuple[str, ...]
     sizes: Mapping[str, Dim]
     fixed: Mapping[str, int]
     offsets: tuple[Dim, ...]
@@ -54,82 +56,85 @@ class ProductCode:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The sizes that a call gives."""
+        """The size symbols that are arguments of a call."""
         dims = (*self.sizes.values(), *self.offsets)
         return tuple(sorted({s for d in dims for s in symbols_of(d)}))
 
 
-class ProductLauncher:
-    """A product ready to be called with the addresses of its tensors, then its size symbols."""
+class GemmLauncher:
+    """A product that can be called with the addresses of its tensors, then its size symbols."""
 
-    def __init__(self, code: ProductCode, entry: Entry, functions: Mapping[str, int]) -> None:
-        self.code, self.entry, self.names, self.sizes = code, entry, code.names, code.sizes
+    def __init__(self, code: GemmCode, entry: Entry, functions: Mapping[str, int]) -> None:
+        self.code, self.entry, self.names, self.sizes = code, entry, code.word_names, code.sizes
         self.fixed = {**code.fixed, **functions}
         self.offsets, self.blocking = code.offsets, code.blocking
         self.symbols = code.symbols
-        self.context = ctypes.c_int64 * len(self.names)
-        self.space_at = self.names.index("space")
-        self.layouts: dict[tuple[int, ...], Layout] = {}
+        self.make_context = ctypes.c_int64 * len(self.names)
+        self.workspace_word = self.names.index("workspace")
+        self.templates: dict[tuple[int, ...], _CallTemplate] = {}
 
     def __call__(self, *words: int) -> None:
         """Compute c."""
         tensors = len(self.offsets)
         key = (torch.get_num_threads(), *words[tensors:])
-        layout = self.layouts.get(key)
-        if layout is None:
-            if len(self.layouts) >= LAYOUTS:
-                self.layouts.clear()
-            layout = self.layouts[key] = self._layout(*key)
-        context = self.context(*layout.words)
-        for k, start in enumerate(layout.starts):
+        template = self.templates.get(key)
+        if template is None:
+            if len(self.templates) >= MAX_TEMPLATES:
+                self.templates.clear()
+            template = self.templates[key] = self._make_template(*key)
+        context = self.make_context(*template.words)
+        for k, start in enumerate(template.starts):
             context[k] = words[k] + start
         if tensors == 3:
-            context[3] = context[2]  # read under a mask that is empty: it has to be memory
-        context[self.space_at] = workspace(layout.space)
+            context[3] = context[2]  # no bias: the masked load needs a valid address
+        context[self.workspace_word] = workspace(template.workspace)
         self.entry(context)
 
-    def _layout(self, most: int, *symbols: int) -> Layout:
+    def _make_template(self, max_threads: int, *symbols: int) -> _CallTemplate:
         env = dict(zip(self.symbols, symbols, strict=True))
-        found = {name: evaluate(d, env) for name, d in self.sizes.items()} | dict(self.fixed)
-        m, n, batch = found["m"], found["n"], found.pop("batch")
-        flops = 2 * batch * m * n * found["k"] * found["depths"]
-        threads = max(1, min(most, flops // FLOPS_PER_THREAD))
+        values = {name: evaluate(d, env) for name, d in self.sizes.items()} | dict(self.fixed)
+        m, n, batch = values["m"], values["n"], values.pop("batch")
+        flops = 2 * batch * m * n * values["k"] * values["depths"]
+        threads = max(1, min(max_threads, flops // FLOPS_PER_THREAD))
         down, across = _grid(m, n, batch, threads, self.blocking)
         m_step = _step(m, down, self.blocking.rows)
         n_step = _step(n, across, self.blocking.columns)
         down, across = -(-m // m_step), -(-n // n_step)
-        found |= {
+        values |= {
             "tasks": batch * down * across,
             "across": max(1, across),
-            "tasks_each": max(1, down * across),
+            "tasks_per_product": max(1, down * across),
             "m_step": m_step,
             "n_step": n_step,
-            "space_each": self.blocking.space,
+            "workspace_per_thread": self.blocking.workspace,
             "threads": max(1, min(threads, batch * down * across)),
         }
-        words = tuple(found.get(name, 0) for name in self.names)
+        words = tuple(values.get(name, 0) for name in self.names)
         starts = tuple(4 * evaluate(d, env) for d in self.offsets)
-        return Layout(words, starts, self.blocking.space * threads)
+        return _CallTemplate(words, starts, self.blocking.workspace * threads)
 
 
 def _grid(m: int, n: int, batch: int, threads: int, blocking: Blocking) -> tuple[int, int]:
-    """Into how many parts rows and columns are cut: the least work of a thread, packing counted."""
+    """Return into how many tiles rows and columns are divided, for the least work of a thread.
+
+    The work includes packing.
+    """
 
     def cost(down: int) -> float:
         across = -(-threads // (batch * down))
         rows, columns = _step(m, down, blocking.rows), _step(n, across, blocking.columns)
-        parts = batch * -(-max(1, m) // rows) * -(-max(1, n) // columns)
-        return -(-parts // threads) * (rows * columns + PACKING * (rows + columns))
+        tiles = batch * -(-max(1, m) // rows) * -(-max(1, n) // columns)
+        return -(-tiles // threads) * (rows * columns + PACKING_COST * (rows + columns))
 
     wanted = -(-threads // max(1, batch))
     down = min(range(1, wanted + 1), key=cost) if batch else 1
     return down, -(-wanted // down)
 
 
-def _step(size: int, parts: int, unit: int) -> int:
-    """Whole units of a part."""
-    return max(unit, -(-size // (parts * unit)) * unit)
+def _step(size: int, tiles: int, unit: int) -> int:
+    """Return the extent of a tile, a multiple of `unit`."""
+    return max(unit, -(-size // (tiles * unit)) * unit)
 
 
-LAYOUTS = 64  # kept for sizes met before
-PACKING = 8  # what packing an element costs, in turns of the kernel
+MAX_TEMPLATES = 64  # for different sizes
+PACKING_COST = 8  # of one element, in iterations of the microkernel

@@ -1,4 +1,4 @@
-"""Call machine code: pack addresses and sizes, choose threads, hand out workspace."""
+"""Launch a CPU kernel: pack its arguments, choose the threads, provide workspace."""
 
 from __future__ import annotations
 
@@ -13,86 +13,94 @@ from pathlib import Path
 import torch
 
 from tofuse.cost.work import kernel_work, threads_worth
-from tofuse.ir.dims import Dim, evaluate, hint, product, symbols_of
-from tofuse.ir.kernel import Kernel, Take
+from tofuse.ir.dims import Dim, evaluate, product, size_hint, symbols_of
+from tofuse.ir.kernel import Gather, Kernel
 
 Entry = Callable[[object], int]
 
 
 @dataclass(frozen=True)
-class Part:
-    """A function of a kernel, `void (ptr context, i64 share, i64 shares)`; parts run one after the
-    other. One that is not `shared` has one share."""
+class KernelPart:
+    """A function of a kernel, `void (ptr context, i64 share, i64 shares)`.
+
+    The parts of a kernel run one after the other. A part that is not `parallel` has one share.
+    """
 
     address: int
-    shared: bool
+    parallel: bool
 
 
 @dataclass(frozen=True)
 class KernelCode:
-    """What there is to know of a kernel to call it; its text is known by its digest.
+    """The data needed to load and call a kernel; its code is found by the digest of its text.
 
-    `parts` are functions of it by name, and whether they are shared. `checks`: it may find an index
-    out of range. `elements` and `work` tell how many threads are worth their while.
+    `parts` are names of functions, and whether each is parallel. `checks_indices`: the kernel
+    reports indices out of range. `workspace_bytes` are per thread. `elements` and `work` (per
+    element) determine the number of threads.
     """
 
     name: str
-    text: str
+    text_digest: str
     parts: tuple[tuple[str, bool], ...]
     buffers: int
     symbols: tuple[str, ...]
-    block_bytes: Dim
+    workspace_bytes: Dim
     elements: Dim
     work: float
-    checks: bool
+    checks_indices: bool
 
 
 def kernel_code(
-    kernel: Kernel, text: str, parts: Sequence[tuple[str, bool]], block_bytes: Dim
+    kernel: Kernel, text_digest: str, parts: Sequence[tuple[str, bool]], workspace_bytes: Dim
 ) -> KernelCode:
-    """What there is to know of a kernel whose text has this digest."""
+    """Return the data needed to load and call a kernel."""
     return KernelCode(
         kernel.name,
-        text,
+        text_digest,
         tuple(parts),
         len(kernel.buffers),
         tuple(kernel.symbols),
-        block_bytes,
+        workspace_bytes,
         product(a.extent for a in kernel.axes),
         kernel_work(kernel),
-        any(isinstance(s, Take) for s in kernel.body),
+        any(isinstance(s, Gather) for s in kernel.body),
     )
 
 
 class Launcher:
-    """A kernel ready to be called with the addresses of its buffers, then its size symbols."""
+    """A kernel that can be called with the addresses of its buffers, then its size symbols.
 
-    def __init__(self, code: KernelCode, entry: Entry, parts: Sequence[Part]) -> None:
+    The machine code takes one block of 64-bit words, the context: the arguments of the call, the
+    workspace's address, the number of threads, and the status of index checks.
+    """
+
+    def __init__(self, code: KernelCode, entry: Entry, parts: Sequence[KernelPart]) -> None:
         self.code, self.entry, self.name, self.parts = code, entry, code.name, tuple(parts)
-        self.checks, self.buffers, self.symbols = code.checks, code.buffers, code.symbols
-        self.block_bytes, self.elements, self.work = code.block_bytes, code.elements, code.work
-        self.words = self.buffers + len(self.symbols) + 3
-        # bytes are made faster than an array, but are not to be written: a check writes its result
-        self.context: Callable[..., object] = struct.Struct(f"{self.words}q").pack
-        if self.checks:
-            self.context = ctypes.c_int64 * self.words
-        self.static = not symbols_of(self.elements) and not symbols_of(self.block_bytes)
-        self.limit = threads_worth(hint(self.elements), self.work)
-        self.block = hint(self.block_bytes)
+        self.buffers, self.symbols = code.buffers, code.symbols
+        self.elements, self.work = code.elements, code.work
+        self.checks_indices, self.workspace_bytes = code.checks_indices, code.workspace_bytes
+        self.context_words = self.buffers + len(self.symbols) + 3
+        # packing bytes is faster than making an array, but index checks write their status
+        self.make_context: Callable[..., object] = struct.Struct(f"{self.context_words}q").pack
+        if self.checks_indices:
+            self.make_context = ctypes.c_int64 * self.context_words
+        self.is_static = not symbols_of(self.elements) and not symbols_of(self.workspace_bytes)
+        self.static_threads = threads_worth(size_hint(self.elements), self.work)
+        self.static_workspace = size_hint(self.workspace_bytes)
 
     def __call__(self, *words: int) -> None:
-        """Run; raises IndexError where a gather met an index out of range."""
-        limit, block = self.limit, self.block
-        if not self.static:
+        """Run the kernel; raise IndexError if a gather finds an index out of range."""
+        useful_threads, thread_workspace = self.static_threads, self.static_workspace
+        if not self.is_static:
             env = dict(zip(self.symbols, words[self.buffers :], strict=True))
-            limit = threads_worth(evaluate(self.elements, env), self.work)
-            block = evaluate(self.block_bytes, env)
-        threads = 1 if limit <= 1 else min(limit, torch.get_num_threads())
-        if block:
-            space = workspace(block * threads)
-            status = self.entry(self.context(*words, space, threads, 0))
+            useful_threads = threads_worth(evaluate(self.elements, env), self.work)
+            thread_workspace = evaluate(self.workspace_bytes, env)
+        threads = 1 if useful_threads <= 1 else min(useful_threads, torch.get_num_threads())
+        if thread_workspace:
+            address = workspace(thread_workspace * threads)
+            status = self.entry(self.make_context(*words, address, threads, 0))
         else:
-            status = self.entry(self.context(*words, 0, threads, 0))
+            status = self.entry(self.make_context(*words, 0, threads, 0))
         if status:
             raise IndexError(f"index out of range in self (in the fused kernel {self.name})")
 
@@ -101,7 +109,7 @@ _local = threading.local()
 
 
 def workspace(nbytes: int) -> int:
-    """The address of this Python thread's scratch memory, 64-byte aligned, grown as needed."""
+    """Return the address of this Python thread's workspace, 64-byte aligned, grown as needed."""
     space = getattr(_local, "space", None)
     if space is None or space.numel() < nbytes + 64:
         space = _local.space = torch.empty(nbytes + 64, dtype=torch.uint8)
@@ -109,13 +117,13 @@ def workspace(nbytes: int) -> int:
 
 
 def thread_count() -> int:
-    """How many threads torch uses now."""
+    """Return how many threads torch uses now."""
     return torch.get_num_threads()
 
 
 @functools.cache
 def find_vector_library() -> ctypes.CDLL | None:
-    """The library of elementary functions over vectors that torch is linked with."""
+    """Return the library of vector elementary functions that torch is linked with, if any."""
     for path in (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"):
         try:
             return ctypes.CDLL(str(path))
@@ -125,7 +133,7 @@ def find_vector_library() -> ctypes.CDLL | None:
 
 
 def find_openmp() -> ctypes.CDLL | None:
-    """The OpenMP runtime that torch runs its own threads with; None where there is none."""
+    """Return the OpenMP runtime that runs torch's threads; None if there is none."""
     names = [str(p) for p in (Path(torch.__file__).parent / "lib").glob("lib*omp*")]
     for name in [*names, None]:
         try:

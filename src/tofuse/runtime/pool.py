@@ -1,8 +1,8 @@
-"""Memory pool: large tensors on warm memory, from blocks that nobody else can see any more.
+"""Memory pool: allocate large tensors in memory whose pages have been touched before.
 
-On a stock allocator the first touch of fresh pages costs more than most kernels. A block is a
-torch storage; it is free when its use count says that only the pool's own handles hold it, which
-counts views, numpy arrays, DLPack capsules and tensors saved for backward alike.
+With the system's allocator, the first touch of new pages costs more than most kernels. A block is a
+torch storage. It is free when only the pool's own handles hold it: its use count includes views,
+numpy arrays, DLPack capsules and tensors saved for backward.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from tofuse.cost.machine import SMALLEST_POOLED
 
 HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
-LATEST = 2  # blocks that were lent last are asked first whether they are free
-LARGER = 2  # times the request: a free block that large serves it; see docs/measurements.md
+RECENT_PROBES = 2  # most recently used blocks that are checked before all others
+MAX_OVERSIZE = (
+    2  # a free block of up to that many times the request serves it; see docs/measurements.md
+)
 
 
 class Block:
-    """One storage, and for each dtype a handle tensor on it.
+    """One storage, and for each dtype a handle: a tensor on it, from which results are made.
 
-    Two counts tell whether anybody else holds it: C++ owners (tensors, views, saved tensors), and
-    Python references to the storage object, which `tensor.untyped_storage()` gives away.
+    Two counts tell whether anything else holds the storage: C++ owners (tensors, views, saved
+    tensors), and references to the Python object that `tensor.untyped_storage()` returns.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -50,75 +52,77 @@ class Block:
         self.owners = use_count(self.cdata)
         self.references = getrefcount(self.storage)
         storage = self.storage
-        self.named = getrefcount(storage)  # by a variable, too
+        self.references_with_local = getrefcount(storage)  # a local variable counts, too
 
-    def free(self) -> bool:
+    def is_free(self) -> bool:
         return use_count(self.cdata) == self.owners and getrefcount(self.storage) == self.references
 
     def handle(self, dtype: torch.dtype) -> torch.Tensor:
-        found = self.handles.get(dtype)
-        if found is None:
-            found = torch.empty(0, dtype=dtype).set_(self.storage, 0, (1,), (1,))
-            self.handles[dtype] = found
+        handle = self.handles.get(dtype)
+        if handle is None:
+            handle = torch.empty(0, dtype=dtype).set_(self.storage, 0, (1,), (1,))
+            self.handles[dtype] = handle
             self.owners += 1
-        return found
+        return handle
 
-    def changed(self) -> bool:
-        """Whether the storage is no longer ours, resized or put into shared memory, or no longer as
-        new: of what numpy has seen, PyTorch does not change the size."""
+    def is_unusable(self) -> bool:
+        """Whether the storage was resized, moved to shared memory, or exported to numpy.
+
+        PyTorch does not resize a storage that numpy has seen, unlike one of a new tensor.
+        """
         return self.storage.data_ptr() != self.address or not self.storage.resizable()
 
 
 @dataclass(eq=False)
 class Bucket:
-    """Blocks of one size class: those `lent`, the last one last, and some that have come back.
+    """Blocks of one size class: `in_use` when last checked, the most recent last, and `free`.
 
-    Whether a block is free has to be asked of each. All are asked only when none is known to be
-    free; before, the last lent are, which are warm in the caches if they have come back.
+    A check of all blocks is expensive, so it runs only when no block is known to be free. The most
+    recently used blocks are checked first: their memory is still in the caches.
     """
 
-    lent: list[Block] = field(default_factory=list)
-    back: list[Block] = field(default_factory=list)
+    in_use: list[Block] = field(default_factory=list)
+    free: list[Block] = field(default_factory=list)
 
     def take(self) -> Block | None:
-        """A free block, which is then lent."""
-        block = self._latest()
-        if block is None and (self.back or self._collect()):
-            block = self.back.pop()
+        """Return a free block and mark it as in use; None if there is none."""
+        block = self._take_recent()
+        if block is None and (self.free or self._collect()):
+            block = self.free.pop()
         if block is not None:
-            self.lent.append(block)
+            self.in_use.append(block)
         return block
 
-    def _latest(self) -> Block | None:
-        lent = self.lent
-        for k in range(len(lent) - 1, max(-1, len(lent) - 1 - LATEST), -1):
-            if lent[k].free():
-                block = lent.pop(k)
-                return None if block.changed() else block
+    def _take_recent(self) -> Block | None:
+        in_use = self.in_use
+        for k in range(len(in_use) - 1, max(-1, len(in_use) - 1 - RECENT_PROBES), -1):
+            if in_use[k].is_free():
+                block = in_use.pop(k)
+                return None if block.is_unusable() else block
         return None
 
     def _collect(self) -> bool:
-        """Whether any block has come back; what is no longer ours is forgotten."""
-        asked = [(block, block.free()) for block in self.lent]
-        self.lent = [block for block, free in asked if not free]
-        self.back = [block for block, free in asked if free and not block.changed()]
-        return bool(self.back)
+        """Check all blocks, drop unusable ones, and return whether any is free."""
+        checked = [(block, block.is_free()) for block in self.in_use]
+        self.in_use = [block for block, free in checked if not free]
+        self.free = [block for block, free in checked if free and not block.is_unusable()]
+        return bool(self.free)
 
-    def all(self) -> list[Block]:
-        return self.lent + self.back
+    def blocks(self) -> list[Block]:
+        return self.in_use + self.free
 
 
 @dataclass(eq=False)
 class Pool:
-    """Blocks by size class. `limit` bounds the bytes it holds, in use or free.
+    """Blocks by size class. `limit` bounds the bytes that the pool holds, in use or free.
 
-    A request that finds no free block of its class takes a larger one rather than grow the pool:
-    a training step's activations lie where the gradients of the step before lay.
+    If no block of the request's class is free, a larger one is used before the pool grows: the
+    activations of a training step reuse the gradients' memory of the step before.
     """
 
     limit: int
     buckets: dict[int, Bucket] = field(default_factory=dict)
-    known: WeakValueDictionary[int, Block] = field(default_factory=WeakValueDictionary)
+    by_storage: WeakValueDictionary[int, Block] = field(default_factory=WeakValueDictionary)
     hits: int = 0
     misses: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -126,7 +130,7 @@ class Pool:
     def empty(
         self, nbytes: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """An uninitialised tensor of `nbytes`, dense in the given strides (in elements)."""
+        """Return an uninitialized tensor of `nbytes`; strides are in elements and leave no gaps."""
         if nbytes < SMALLEST_POOLED or nbytes > self.limit:
             return _empty_strided_cpu(shape, strides, dtype)
         size = size_class(nbytes)
@@ -138,64 +142,64 @@ class Pool:
             return result
 
     @property
-    def held(self) -> int:
-        """Bytes of all blocks."""
-        return sum(b.nbytes for bucket in self.buckets.values() for b in bucket.all())
+    def held_bytes(self) -> int:
+        """Return the bytes of all blocks."""
+        return sum(b.nbytes for bucket in self.buckets.values() for b in bucket.blocks())
 
     def _take(self, size: int) -> Block | None:
         bucket = self.buckets.get(size)
         block = bucket.take() if bucket is not None else None
         if block is None:
-            block = self._find(size)
+            block = self._take_larger(size)
         if block is not None:
             self.hits += 1
             return block
         self.misses += 1
-        over = self.held + size - self.limit
+        over = self.held_bytes + size - self.limit
         if over > 0 and self._trim(over) < over:
             return None
         block = Block(size)
-        self.buckets.setdefault(size, Bucket()).lent.append(block)
-        self.known[block.cdata] = block
+        self.buckets.setdefault(size, Bucket()).in_use.append(block)
+        self.by_storage[block.cdata] = block
         return block
 
-    def _find(self, size: int) -> Block | None:
-        """The smallest free block that is larger, and not too large."""
-        for larger in size_classes(size_class(size + 1), LARGER * size):
+    def _take_larger(self, size: int) -> Block | None:
+        """Take the smallest free block that is larger, by at most `MAX_OVERSIZE`."""
+        for larger in size_classes(size_class(size + 1), MAX_OVERSIZE * size):
             bucket = self.buckets.get(larger)
             if bucket is not None and (block := bucket.take()) is not None:
                 return block
         return None
 
     def _trim(self, wanted: int) -> int:
-        """Give back free blocks, the largest first, until that many bytes are gone."""
-        gone = 0
+        """Free blocks, the largest first, until `wanted` bytes are freed; return the bytes."""
+        freed = 0
         for size in sorted(self.buckets, reverse=True):
             kept = Bucket()
-            for block in self.buckets[size].all():
-                if gone < wanted and block.free():
-                    gone += size
+            for block in self.buckets[size].blocks():
+                if freed < wanted and block.is_free():
+                    freed += size
                 else:
-                    kept.lent.append(block)
+                    kept.in_use.append(block)
             self.buckets[size] = kept
-        return gone
+        return freed
 
     def trim(self) -> int:
-        """Give all free blocks back to the system; returns their bytes."""
+        """Return all free blocks to the system; return their bytes."""
         with self.lock:
-            return self._trim(self.held)
+            return self._trim(self.held_bytes)
 
-    def forked(self) -> None:
-        """A child starts with a lock of its own: another thread may have held the parent's."""
+    def reset_lock(self) -> None:
+        """Make a new lock in the child of a fork: another thread may have held the parent's."""
         self.lock = threading.Lock()
 
     def stats(self) -> dict[str, int]:
-        """Bytes held, bytes in use by tensors, blocks, hits and misses since the start."""
+        """Return bytes held, bytes in use by tensors, blocks, and hits and misses so far."""
         with self.lock:
-            blocks = [b for bucket in self.buckets.values() for b in bucket.all()]
-            used = sum(b.nbytes for b in blocks if not b.free())
+            blocks = [b for bucket in self.buckets.values() for b in bucket.blocks()]
+            used = sum(b.nbytes for b in blocks if not b.is_free())
             return {
-                "held_bytes": self.held,
+                "held_bytes": self.held_bytes,
                 "used_bytes": used,
                 "limit_bytes": self.limit,
                 "blocks": len(blocks),
@@ -204,25 +208,29 @@ class Pool:
             }
 
 
-def shared(tensor: torch.Tensor) -> bool:
-    """Whether anything but Python holds a tensor, or anything but the tensor its memory.
+def is_shared(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has other C++ owners, or its memory other owners than the tensor.
 
-    That is so for saved tensors where the graph is retained, or where hooks or views hold them.
-    Together with the references to the tensor (`LOCAL` for one that only a local variable names)
-    it tells whether its memory is nobody else's.
+    This is so for saved tensors if the graph is retained, or if hooks or views hold them. A caller
+    that must be the only owner compares the Python references to the tensor with
+    `LOCAL_REFERENCES`, the count for a tensor that only one local variable names.
     """
     if tensor._use_count() != 1:  # type: ignore[attr-defined]  # no stubs
         return True
     storage = tensor.untyped_storage()
-    if not storage.resizable() or storage.is_shared():  # numpy's, a file's, other processes'
+    if not storage.resizable() or storage.is_shared():  # memory of numpy, a file or other processes
         return True
-    block = POOL.known.get(storage._cdata)
-    owners, references = _LONE if block is None else (block.owners + 1, block.named)
+    block = POOL.by_storage.get(storage._cdata)
+    if block is None:
+        owners, references = _UNSHARED_COUNTS
+    else:
+        owners, references = block.owners + 1, block.references_with_local
     return use_count(storage._cdata) != owners or getrefcount(storage) != references
 
 
-def _of_one() -> tuple[int, tuple[int, int]]:
-    """References to a tensor that only a variable names; owners of its storage, and references."""
+def _unshared_counts() -> tuple[int, tuple[int, int]]:
+    """Return the references to a tensor that only a local variable names, and the owners of and
+    references to its storage."""
     tensor = torch.empty(1)
     local = getrefcount(tensor)
     storage = tensor.untyped_storage()
@@ -231,20 +239,23 @@ def _of_one() -> tuple[int, tuple[int, int]]:
 
 @functools.lru_cache(maxsize=1 << 12)
 def size_class(nbytes: int) -> int:
-    """Eight classes to a power of two: at most an eighth is wasted."""
+    """Return the bytes of the smallest size class that holds `nbytes`.
+
+    There are eight classes between powers of two, so at most an eighth is wasted.
+    """
     step = max(4096, 1 << max(0, nbytes.bit_length() - 4))
     return -(-nbytes // step) * step
 
 
 def size_classes(first: int, last: int) -> Iterator[int]:
-    """The size classes from one of them up to that many bytes."""
+    """Yield the size classes from `first`, which is one, up to `last` bytes."""
     while first <= last:
         yield first
         first = size_class(first + 1)
 
 
 def _advise_huge_pages(address: int, size: int) -> None:
-    """Ask for 2 MB pages where the block covers any; a refusal costs only speed."""
+    """Request 2 MB pages for the part of a block that covers whole ones; ignore a refusal."""
     start = -(-address // HUGE_PAGE) * HUGE_PAGE
     length = (address + size - start) // HUGE_PAGE * HUGE_PAGE
     if length <= 0 or _libc is None:
@@ -263,6 +274,6 @@ def _find_libc() -> ctypes.CDLL | None:
 
 _libc = _find_libc()
 POOL = Pool(limit=0)
-LOCAL, _LONE = _of_one()
+LOCAL_REFERENCES, _UNSHARED_COUNTS = _unshared_counts()
 if os.name == "posix":
-    os.register_at_fork(after_in_child=POOL.forked)
+    os.register_at_fork(after_in_child=POOL.reset_lock)

@@ -1,4 +1,4 @@
-"""Fresh tensors like those a graph will be called with."""
+"""Make sample inputs for a graph, for measurements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from tofuse.ir.dims import Dim, evaluate, hint
+from tofuse.ir.dims import Dim, evaluate, size_hint
 from tofuse.ir.graph import Value
 from tofuse.ops.reference import TO_TORCH
 
@@ -14,10 +14,10 @@ from tofuse.ops.reference import TO_TORCH
 def sample_tensors(
     values: Sequence[Value], sizes: Mapping[str, int], device: str = "cpu"
 ) -> list[torch.Tensor]:
-    """One tensor a value, of its shape, strides and dtype; unknown symbols count as 64.
+    """Return a tensor for each value, of its shape, strides and dtype; unknown symbols are 64.
 
-    Floats are normal numbers, drawn without touching torch's own generator; all else is zero,
-    because an index of zero is in range everywhere.
+    Floats are normally distributed, drawn without use of torch's default generator. Integers are
+    zero, because an index of zero is always in range.
     """
     generator = torch.Generator().manual_seed(0)
     return [_sample(v, sizes, generator).to(device) for v in values]
@@ -36,4 +36,4 @@ def _sample(v: Value, sizes: Mapping[str, int], generator: torch.Generator) -> t
 
 
 def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
-    return dim if isinstance(dim, int) else evaluate(dim, sizes) if sizes else hint(dim)
+    return dim if isinstance(dim, int) else evaluate(dim, sizes) if sizes else size_hint(dim)

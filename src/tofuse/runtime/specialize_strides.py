@@ -1,4 +1,4 @@
-"""A program that is compiled again for arguments that keep coming in another layout."""
+"""Compile a backward again for gradient strides that occur repeatedly."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ import torch
 
 from tofuse.runtime.execute import CompiledPlan
 
-Layout = tuple[int, ...]
-VARIANTS = 4  # compiled at most; what lies otherwise still is copied by the first program
+Strides = tuple[int, ...]
+MAX_VARIANTS = 4  # compiled programs; `run` copies arguments of other strides
 
 
 @dataclass(eq=False)
-class ByLayout:
-    """`run`, but from the second call on with arguments that lie otherwise, a program for those.
+class StrideSpecializer:
+    """Call `run`, or from the second call with other argument strides a program for those.
 
-    `expected` has the strides by the positions of the arguments that are looked at. `run` takes
-    any layout too: it copies what lies otherwise. `compile` may answer with `run` itself.
+    `expected` maps positions of the checked arguments to their strides. `run` accepts any strides:
+    it copies arguments that do not have the expected ones. `compile` may return `run` itself.
     """
 
     run: CompiledPlan
-    expected: Mapping[int, Layout]
-    compile: Callable[[Mapping[int, Layout]], CompiledPlan]
-    found: dict[tuple[Layout, ...], CompiledPlan | None] = field(default_factory=dict)
+    expected: Mapping[int, Strides]
+    compile: Callable[[Mapping[int, Strides]], CompiledPlan]
+    variants: dict[tuple[Strides, ...], CompiledPlan | None] = field(default_factory=dict)
 
     def __call__(self, args: list[object]) -> list[object]:
-        for k, layout in self.expected.items():
-            if args[k].stride() != layout:  # type: ignore[attr-defined]  # they are tensors
-                return self.other(args)
+        for k, strides in self.expected.items():
+            if args[k].stride() != strides:  # type: ignore[attr-defined]  # they are tensors
+                return self._call_variant(args)
         return self.run(args)
 
-    def other(self, args: list[object]) -> list[object]:
-        """A call with arguments that lie otherwise."""
-        layouts = {k: _layout(args[k], layout) for k, layout in self.expected.items()}
-        key = tuple(layouts.values())
-        if layouts == self.expected:
+    def _call_variant(self, args: list[object]) -> list[object]:
+        """Call with unexpected strides."""
+        strides = {k: _significant_strides(args[k], s) for k, s in self.expected.items()}
+        key = tuple(strides.values())
+        if strides == self.expected:
             return self.run(args)
-        if key not in self.found:
-            if len(self.found) < VARIANTS:
-                self.found[key] = None  # once is no habit
+        if key not in self.variants:
+            if len(self.variants) < MAX_VARIANTS:
+                self.variants[key] = None  # compile at the second call
             return self.run(args)
-        program = self.found[key]
+        program = self.variants[key]
         if program is None:
-            program = self.found[key] = self.compile(layouts)
+            program = self.variants[key] = self.compile(strides)
         return program(args)
 
 
-def _layout(tensor: object, expected: Layout) -> Layout:
-    """The strides of a tensor, those of extents of 1 as expected: no element lies by them."""
+def _significant_strides(tensor: object, expected: Strides) -> Strides:
+    """Return the strides, with the expected stride for extents of 1: it does not matter there."""
     assert isinstance(tensor, torch.Tensor)
     triples = zip(tensor.shape, tensor.stride(), expected, strict=True)
     return tuple(e if n == 1 else s for n, s, e in triples)

@@ -1,4 +1,4 @@
-"""Hold every result of a kernel against the reference, in its own precision and in float64."""
+"""Compare every result of a kernel with the reference, in the program's precision and in f64."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import Region, Strided
+from tofuse.ir.region import MemRef, Region
 from tofuse.ir.types import DType
-from tofuse.ops.f64_reference import widen
+from tofuse.ops.f64_reference import to_f64
 from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import Pattern, opdef
-from tofuse.plan.donation import KernelCall
+from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.runtime.launch import Launcher
 
 Sizes = Mapping[str, int]
@@ -25,84 +25,85 @@ Inputs = Sequence[Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Checked:
-    """A region's kernel, which compares its results each time it runs.
+class VerifiedKernel:
+    """A region's kernel, whose results are compared with the reference in each call.
 
-    Where one is wrong it raises VerifyError, which names the first wrong operation: `alone` gives
-    the kernel of a part of the region, None where it has none; `write` keeps a repro.
+    A wrong result raises VerifyError, which names the first wrong operation. `build` returns the
+    kernel of a part of the region, None if there is none. `write_repro` writes a repro file.
     """
 
     region: Region
-    storage: Mapping[Value, Strided]
+    storage: Mapping[Value, MemRef]
     launcher: Launcher
-    call: KernelCall
-    alone: Callable[[Region], Checked | None]
-    write: Callable[[Inputs, Sizes, str], Path | None]
+    binding: KernelBinding
+    build: Callable[[Region], VerifiedKernel | None]
+    write_repro: Callable[[Inputs, Sizes, str], Path | None]
 
     def __call__(self, inputs: Inputs, **sizes: int) -> tuple[Tensor, ...]:
-        made = self.launch(inputs, sizes)
-        fault = self.fault(inputs, sizes, made)
-        if fault is not None:
-            raise VerifyError(self.explain(inputs, sizes, fault))
-        return made
+        results = self.launch(inputs, sizes)
+        mismatch = self.mismatch(inputs, sizes, results)
+        if mismatch is not None:
+            raise VerifyError(self.explain(inputs, sizes, mismatch))
+        return results
 
-    def explain(self, inputs: Inputs, sizes: Sizes, fault: str) -> str:
-        """The fault, the operation it begins at, and where a repro is."""
-        text = f"kernel {self.region.name} gives a wrong result: {fault}"
+    def explain(self, inputs: Inputs, sizes: Sizes, mismatch: str) -> str:
+        """Return the mismatch, the first wrong operation, and the path of a repro."""
+        text = f"kernel {self.region.name} gives a wrong result: {mismatch}"
         op = self.first_wrong(inputs, sizes)
         if op is None:
-            text += "; its operations are right one by one: tofuse.bisect finds the fusion"
+            text += "; each operation is right by itself: tofuse.bisect finds the wrong fusion"
         else:
             at = f", {op.loc}: {op.loc.code}" if op.loc is not None else ""
             text += f"; the first wrong operation is {op.result.name} = {op.kind}{at}"
-        path = self.write(inputs, sizes, text)
-        return text if path is None else f"{text}; {path} shows it again"
+        path = self.write_repro(inputs, sizes, text)
+        return text if path is None else f"{text}; {path} reproduces it"
 
     def first_wrong(self, inputs: Inputs, sizes: Sizes) -> Op | None:
-        """The first operation whose value, computed with what it needs and no more, is wrong."""
-        given = dict(zip(self.region.inputs, inputs, strict=True))
+        """Return the first operation that is wrong in a kernel of it and its operands' ops."""
+        values = dict(zip(self.region.inputs, inputs, strict=True))
         for k, op in enumerate(self.region.ops):
             if opdef(op.kind).pattern in (Pattern.VIEW, Pattern.BROADCAST):
                 continue
-            part = self.alone(_up_to(self.region, op, f"{self.region.name}_{k}"))
-            if part is None:
+            kernel = self.build(_slice_for(self.region, op, f"{self.region.name}_{k}"))
+            if kernel is None:
                 continue
-            needed = [given[v] for v in part.region.inputs]
-            if part.fault(needed, sizes, part.launch(needed, sizes)) is not None:
+            operands = [values[v] for v in kernel.region.inputs]
+            if kernel.mismatch(operands, sizes, kernel.launch(operands, sizes)) is not None:
                 return op
         return None
 
     def launch(self, inputs: Inputs, sizes: Sizes) -> tuple[Tensor, ...]:
-        """Run the kernel; nothing is compared."""
-        made = {v: _empty(v, self.storage[v].strides, sizes) for v in self.region.outputs}
-        places = {v: t.data_ptr() for v, t in made.items()}
+        """Run the kernel without a comparison."""
+        results = {v: _empty_result(v, self.storage[v].strides, sizes) for v in self.region.outputs}
+        addresses = {v: t.data_ptr() for v, t in results.items()}
         for v, t in zip(self.region.inputs, inputs, strict=True):
-            place = self.storage.get(v)
-            if place is not None and place.root not in places:
-                offset = evaluate(place.offset, sizes) * t.element_size()
-                places[place.root] = t.data_ptr() - offset
-        words = [places[v] for v in self.call.arguments]
-        self.launcher(*words, *[evaluate(s, sizes) for s in self.call.sizes])
-        return tuple(made.values())
+            memref = self.storage.get(v)
+            if memref is not None and memref.root not in addresses:
+                offset = evaluate(memref.offset, sizes) * t.element_size()
+                addresses[memref.root] = t.data_ptr() - offset
+        words = [addresses[v] for v in self.binding.arguments]
+        self.launcher(*words, *[evaluate(s, sizes) for s in self.binding.sizes])
+        return tuple(results.values())
 
-    def fault(self, inputs: Inputs, sizes: Sizes, made: Sequence[Tensor]) -> str | None:
-        """What is wrong with the first result that is; None where all are right."""
+    def mismatch(self, inputs: Inputs, sizes: Sizes, results: Sequence[Tensor]) -> str | None:
+        """Describe the first wrong result; None if all are right."""
         graph = Graph(self.region.inputs, self.region.ops, self.region.outputs)
-        given = dict(zip(self.region.inputs, inputs, strict=True))
-        own = run_graph(graph, given, sizes)
-        wide, name = widen(graph)
-        exact = run_graph(wide, {name[v]: _widened(t) for v, t in given.items()}, sizes)
-        values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
-        rounding = max(_ROUNDING.get(v.dtype, 0.0) for v in values)
-        for v, t in zip(self.region.outputs, made, strict=True):
-            reason = difference(t, own[v], exact[name[v]], rounding)
+        values = dict(zip(self.region.inputs, inputs, strict=True))
+        reference = run_graph(graph, values, sizes)
+        f64_graph, f64_value = to_f64(graph)
+        f64_inputs = {f64_value[v]: _as_f64(t) for v, t in values.items()}
+        exact = run_graph(f64_graph, f64_inputs, sizes)
+        all_values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
+        tolerance = max(_TOLERANCES.get(v.dtype, 0.0) for v in all_values)
+        for v, t in zip(self.region.outputs, results, strict=True):
+            reason = describe_mismatch(t, reference[v], exact[f64_value[v]], tolerance)
             if reason is not None:
                 return f"{v.name} {reason}"
         return None
 
 
-def _up_to(region: Region, last: Op, name: str) -> Region:
-    """What an op of a region needs, and itself, as a region."""
+def _slice_for(region: Region, last: Op, name: str) -> Region:
+    """Return a region of an op and all ops of the region that it depends on."""
     needed = {*last.results}
     ops: list[Op] = []
     for op in reversed(region.ops):
@@ -112,24 +113,26 @@ def _up_to(region: Region, last: Op, name: str) -> Region:
     return Region(name, tuple(reversed(ops)), last.results)
 
 
-def difference(got: Tensor, own: Tensor, exact: Tensor, rounding: float) -> str | None:
-    """How a result differs from the reference by more than rounding; None where it does not.
+def describe_mismatch(
+    got: Tensor, reference: Tensor, exact: Tensor, tolerance: float
+) -> str | None:
+    """Describe how a result differs from the reference by more than rounding; None if it does not.
 
-    `own` is the reference in the program's precision. Eight times its largest error is allowed,
-    and `rounding` of the value and of the values' usual size.
+    `reference` is in the program's precision, `exact` in float64. Allowed are eight times the
+    largest error of the reference, plus `tolerance` times the value and the mean magnitude.
     """
     if got.numel() == 0:
         return None
     if not got.dtype.is_floating_point:
-        wrong = (got != own) & (got != exact.to(got.dtype))
-        # a value next to a border may fall to either side
+        wrong = (got != reference) & (got != exact.to(got.dtype))
+        # rounding may move a value across the threshold of a comparison
         count = int(wrong.sum())
-        few = count <= (0.01 * got.numel() if rounding else 0)
+        few = count <= (0.01 * got.numel() if tolerance else 0)
         return None if few else f"differs in {count} of {got.numel()} elements"
-    a, b, e = got.double(), own.double(), exact.double()
-    spread = (b - e).abs().nan_to_num(0.0, 0.0, 0.0).max()
-    usual = e.abs().nan_to_num(0.0, 0.0, 0.0).mean()
-    limit = 8 * spread + rounding * (e.abs() + usual)
+    a, b, e = got.double(), reference.double(), exact.double()
+    reference_error = (b - e).abs().nan_to_num(0.0, 0.0, 0.0).max()
+    magnitude = e.abs().nan_to_num(0.0, 0.0, 0.0).mean()
+    limit = 8 * reference_error + tolerance * (e.abs() + magnitude)
     right = ((a - e).abs() <= limit) | (a == e) | (a == b)
     right |= (a.isnan() & (b.isnan() | e.isnan())) | ~(b.isfinite() & e.isfinite())
     if bool(right.all()):
@@ -141,7 +144,7 @@ def difference(got: Tensor, own: Tensor, exact: Tensor, rounding: float) -> str 
 
 
 def save_inputs(inputs: Inputs, folder: Path, name: str) -> str:
-    """Python text that loads the inputs again from a file; of ones where it cannot be written."""
+    """Write inputs to a file and return Python text that loads them; text of ones if that fails."""
     path = folder / f"{name}.pt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -152,18 +155,18 @@ def save_inputs(inputs: Inputs, folder: Path, name: str) -> str:
     return f"torch.load({str(path)!r}, weights_only=True)"
 
 
-def _empty(v: Value, strides: Sequence[Dim], sizes: Sizes) -> Tensor:
+def _empty_result(v: Value, strides: Sequence[Dim], sizes: Sizes) -> Tensor:
     shape = [evaluate(d, sizes) for d in v.shape]
     return torch.empty_strided(
         shape, [evaluate(s, sizes) for s in strides], dtype=TO_TORCH[v.dtype]
     )
 
 
-def _widened(t: Tensor) -> Tensor:
+def _as_f64(t: Tensor) -> Tensor:
     return t.double() if t.dtype.is_floating_point else t
 
 
-_ROUNDING = {
+_TOLERANCES = {
     DType.F64: 1e-9,
     DType.F32: 1e-4,
     DType.F16: 4e-3,

@@ -1,1 +1,1 @@
-"""Loop order, tiles, threads and vectors for a kernel."""
+"""Choose and apply schedules: loop order, tiles, threads, vectors, GPU launches."""

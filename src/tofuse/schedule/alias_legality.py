@@ -1,100 +1,113 @@
-"""Which results of a kernel may be written over what it reads."""
+"""Which output buffers of a nest may share memory with its inputs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.ir.kernel import Affine, Load, Store, Take, Uniform
+from tofuse.ir.kernel import AffineExpr, Gather, Load, Store, Uniform
 from tofuse.ir.nest import (
-    Do,
     For,
     Nest,
     Node,
+    StmtNode,
 )
-
-Where = tuple[tuple[int, ...], frozenset[str]]  # a path into the nest, and the axes around it
 
 
 @dataclass(frozen=True)
 class _Access:
-    """A statement that touches a buffer: its index (None: any element), its place in time.
+    """An access to a buffer. Its index is None if it may be any element.
 
-    `path` orders statements inside common loops, whose axes `around` gives from the outside in.
+    `path` has the positions of the statement and of the loops around it, whose axes are
+    `outer_axes`, from the outside in.
     """
 
-    index: Affine | None
+    index: AffineExpr | None
     path: tuple[int, ...]
-    around: tuple[str, ...]
-    head: bool
+    outer_axes: tuple[str, ...]
+    in_prologue: bool
 
 
-def overwrites(nest: Nest) -> tuple[tuple[int, int], ...]:
-    """Positions (read, written) of buffers of one type that may be one piece of memory."""
-    places = {b.name: k for k, b in enumerate(nest.kernel.buffers)}
+def legal_aliases(nest: Nest) -> tuple[tuple[int, int], ...]:
+    """Return the positions (read, written) of buffers of one type that may share memory."""
+    positions = {b.name: k for k, b in enumerate(nest.kernel.buffers)}
     dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
-    pairs = [(places[r], places[w]) for w, r in overwritable(nest) if dtypes[r] == dtypes[w]]
+    pairs = [
+        (positions[r], positions[w])
+        for w, r in legal_aliases_by_name(nest)
+        if dtypes[r] == dtypes[w]
+    ]
     return tuple(sorted(pairs, key=lambda pair: pair[::-1]))
 
 
-def overwritable(nest: Nest) -> frozenset[tuple[str, str]]:
-    """Pairs (written, read) of buffers that may be one piece of memory.
+def legal_aliases_by_name(nest: Nest) -> frozenset[tuple[str, str]]:
+    """Return the pairs (written, read) of buffers that may share memory.
 
-    That is where every element is read for the last time, at one point of the loops, before it
-    is written there: all reads stand before the write in the loops that they share, and these
-    tell the elements apart.
+    They may if each element is read for the last time before it is written: every read precedes
+    the write in the loops around both, and each iteration of these accesses another element.
     """
     reads: dict[str, list[_Access]] = {}
     writes: dict[str, list[_Access]] = {}
     for number, phase in enumerate(nest.phases):
         band = tuple(lp.axis for lp in phase.band)
-        _collect(phase.head, (number, 0), (), bool(band), reads, writes)
+        _collect(phase.prologue, (number, 0), (), bool(band), reads, writes)
         _collect(phase.body, (number, 1), band, False, reads, writes)
     inputs = [b.name for b in nest.kernel.buffers if b.role == "in"]
     return frozenset(
         (written, read)
         for written, stores in writes.items()
         for read in inputs
-        if all(_before(r, w) for r in reads.get(read, []) for w in stores)
+        if all(_reads_precede_write(r, w) for r in reads.get(read, []) for w in stores)
     )
 
 
 def _collect(
     nodes: tuple[Node, ...],
     path: tuple[int, ...],
-    around: tuple[str, ...],
-    head: bool,
+    outer_axes: tuple[str, ...],
+    in_prologue: bool,
     reads: dict[str, list[_Access]],
     writes: dict[str, list[_Access]],
 ) -> None:
+    """Add the accesses of nodes to `reads` and `writes`."""
     for k, node in enumerate(nodes):
-        here = (*path, k)
+        node_path = (*path, k)
         match node:
             case For():
-                _collect(node.body, here, (*around, node.loop.axis), head, reads, writes)
-            case Do(stmt=Load() as s):
-                reads.setdefault(s.buffer, []).append(_Access(s.index, here, around, head))
-            case Do(stmt=Take() as s):
-                reads.setdefault(s.buffer, []).append(_Access(None, here, around, head))
-            case Do(stmt=Uniform() as s):  # every thread reads it first, for its keys
-                reads.setdefault(s.seed, []).append(_Access(None, here, around, head))
-            case Do(stmt=Store() as s):
-                writes.setdefault(s.buffer, []).append(_Access(s.index, here, around, head))
+                _collect(
+                    node.body, node_path, (*outer_axes, node.loop.axis), in_prologue, reads, writes
+                )
+            case StmtNode(stmt=Load() as s):
+                reads.setdefault(s.buffer, []).append(
+                    _Access(s.index, node_path, outer_axes, in_prologue)
+                )
+            case StmtNode(stmt=Gather() as s):
+                reads.setdefault(s.buffer, []).append(
+                    _Access(None, node_path, outer_axes, in_prologue)
+                )
+            case StmtNode(stmt=Uniform() as s):  # each thread reads the seed first, for its keys
+                reads.setdefault(s.seed, []).append(
+                    _Access(None, node_path, outer_axes, in_prologue)
+                )
+            case StmtNode(stmt=Store() as s):
+                writes.setdefault(s.buffer, []).append(
+                    _Access(s.index, node_path, outer_axes, in_prologue)
+                )
             case _:
                 continue
 
 
-def _before(read: _Access, write: _Access) -> bool:
-    """Whether no element is read after it was written."""
+def _reads_precede_write(read: _Access, write: _Access) -> bool:
+    """Whether no element is read after it is written."""
     if read.path[0] < write.path[0]:
         return True  # an earlier phase
-    if read.index != write.index or read.path > write.path or read.head or write.head:
+    if read.index != write.index or read.path > write.path or read.in_prologue or write.in_prologue:
         return False
     assert read.index is not None
-    common = 0  # the loops that enclose both: phase, half, then a number for each loop
+    common = 0  # loops around both; a path has the phase, prologue or body, then one number a loop
     for a, b in zip(read.path[2:-1], write.path[2:-1], strict=False):
         if a != b:
             break
         common += 1
-    band = len(write.around) - (len(write.path) - 3)
-    shared = write.around[: band + common]
-    return set(shared) <= set(read.index.axes)
+    band = len(write.outer_axes) - (len(write.path) - 3)
+    common_axes = write.outer_axes[: band + common]
+    return set(common_axes) <= set(read.index.axes)

@@ -1,414 +1,310 @@
-"""Kernel and Schedule -> Nest: place statements in loops, in passes that follow the reductions."""
+"""Kernel and Schedule -> Nest: place statements in loops, in passes separated by reductions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.ir.dims import Dim, fixed, hint, product
-from tofuse.ir.kernel import (
-    Definition,
-    Kernel,
-    Reduce,
-    Stmt,
-    Store,
-    Uniform,
-    affine,
-    iteration_axes,
-)
-from tofuse.ir.nest import (
-    Accumulate,
-    Do,
-    For,
-    Nest,
-    Node,
-    Phase,
-    Restore,
-    Scratch,
-)
+from tofuse.ir.dims import product, size_hint
+from tofuse.ir.kernel import Definition, Kernel, Reduce, Store, Uniform, iteration_axes
+from tofuse.ir.nest import For, Nest, Node, Phase, Reload, StmtNode
 from tofuse.ir.schedule import Schedule
-from tofuse.ir.staged_sum import is_cut, stages, steps_of
-from tofuse.ir.types import DType
-from tofuse.schedule.dead_statements import drop_dead
-from tofuse.schedule.loop_orders import Unschedulable, check_loops
+from tofuse.schedule.dead_statements import dead_statements
+from tofuse.schedule.loop_placement import PHASE_LEVEL, LoopPlacement, NestStmt
 from tofuse.schedule.recompute import (
-    Item,
-    Kept,
-    repeated_axes,
+    Hoistable,
+    loop_invariants,
+    recompute_iteration_axes,
     statement_cost,
-    unchanged,
 )
+from tofuse.schedule.schedule_legality import Unschedulable, check_schedule
+from tofuse.schedule.scratch import ScratchAllocator
 
-RECOMPUTE_COST = 3.0  # additions a value may cost and still be computed again, not kept
-LARGE_RECOMPUTE_COST = 40.0  # the same where its row would not stay in the L2 cache
-KEY_WORDS = 32  # room for the round keys of a random generator
-TURNS = 8  # of a loop that make an array for a value worth while
-PHASES = -1  # the level outside all loops, where one phase follows another
-ROW_BYTES = 256 * 1024  # of scratch a thread, about a quarter of an L2 cache
+MAX_RECOMPUTE_COST = 3.0  # in additions; a value that costs more is spilled
+MAX_RECOMPUTE_COST_LARGE = 40.0  # the same for a row that would not stay in the L2 cache
+MAX_SPILL_ROW_BYTES = 256 * 1024  # of scratch per thread, about a quarter of an L2 cache
+MIN_HOIST_TRIPS = 8  # iterations of a loop from which hoisting a value into an array pays
 
 
-def build_nest(kernel: Kernel, schedule: Schedule, *, repeat: bool = False) -> Nest:
-    """The loops of a kernel; raises Unschedulable where its statements do not nest that way.
+def build_nest(kernel: Kernel, schedule: Schedule, *, repeat_reductions: bool = False) -> Nest:
+    """Return the loops of a kernel; raise Unschedulable if the statements do not nest that way.
 
-    With `repeat`, where that is the only way, reductions are taken again at every point of loops
-    outside theirs that they do not depend on.
+    With `repeat_reductions`, if there is no other way, reductions are repeated in every iteration
+    of the loops outside theirs, even of loops that they do not depend on.
     """
-    check_loops(kernel, schedule)
+    check_schedule(kernel, schedule)
     try:
-        return drop_dead(_Builder(kernel, schedule, *iteration_axes(kernel)).run())
+        placement = LoopPlacement(kernel, schedule, *iteration_axes(kernel))
+        return dead_statements(_NestBuilder(placement).build())
     except Unschedulable:
-        if not repeat:
+        if not repeat_reductions:
             raise
-    return drop_dead(_Builder(kernel, schedule, *repeated_axes(kernel, schedule)).run())
+    placement = LoopPlacement(kernel, schedule, *recompute_iteration_axes(kernel, schedule))
+    return dead_statements(_NestBuilder(placement).build())
 
 
 @dataclass(eq=False)
-class _Builder:
-    kernel: Kernel
-    schedule: Schedule
-    values: Mapping[str, frozenset[str]]
-    runs: Mapping[Stmt, frozenset[str]]
-    makers: dict[str, Definition] = field(default_factory=dict)
-    scratch: dict[str, Scratch] = field(default_factory=dict)
-    kept: dict[str, int] = field(default_factory=dict)  # the level that a scratch array spans
-    block: Dim = 0
-    places: dict[str, int] = field(default_factory=dict)
-    depths: dict[Item, int] = field(default_factory=dict)
-    inner: dict[tuple[frozenset[str], int], tuple[str, ...]] = field(default_factory=dict)
+class _NestBuilder:
+    placement: LoopPlacement
+    scratch: ScratchAllocator = field(init=False)
+    definitions: dict[str, Definition] = field(init=False)
 
-    def run(self) -> Nest:
-        self.places = {lp.axis: k for k, lp in enumerate(self.schedule.loops)}
-        self.makers = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
+    def __post_init__(self) -> None:
+        self.kernel, self.schedule = self.placement.kernel, self.placement.schedule
+        self.scratch = ScratchAllocator(self.placement)
+        self.definitions = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
+
+    def build(self) -> Nest:
+        """Return the nest, with statements that later steps may find dead."""
         phases: list[Phase] = []
         body = list(self.kernel.body)
-        for items in self._passes(body, range(self.schedule.parallel), PHASES):
-            phases += self._phases(items)
-        saved = {n: a for n, a in self.scratch.items() if not isinstance(self.makers[n], Reduce)}
+        for stmts in self._split_passes(body, range(self.schedule.parallel), PHASE_LEVEL):
+            phases += self._phases(stmts)
+        spills = {
+            name: array
+            for name, array in self.scratch.arrays.items()
+            if not isinstance(self.definitions[name], Reduce)
+        }
         seeds = dict.fromkeys(s.seed for s in body if isinstance(s, Uniform))
-        keys = {seed: self._words(f"{seed}.keys", KEY_WORDS) for seed in seeds}
-        return Nest(self.kernel, self.schedule, tuple(phases), saved, keys, self.block)
+        keys = {seed: self.scratch.philox_keys(seed) for seed in seeds}
+        return Nest(
+            self.kernel, self.schedule, tuple(phases), spills, keys, self.scratch.block_bytes
+        )
 
-    # -- where things stand ----------------------------------------------------------------------
+    # -- passes ----------------------------------------------------------------------------------
 
-    def position(self, axis: str) -> int:
-        """The innermost loop over an axis."""
-        return self.places[axis]
+    def _split_passes(
+        self, stmts: Sequence[NestStmt], levels: range, level: int
+    ) -> Iterator[list[NestStmt]]:
+        """Yield the statements of each pass; values of earlier passes are recomputed or reloaded.
 
-    def first(self, axis: str) -> int:
-        return min(k for k, lp in enumerate(self.schedule.loops) if lp.axis == axis)
-
-    def depth(self, item: Item) -> int:
-        """How many loops enclose a statement."""
-        if item not in self.depths:
-            self.depths[item] = max((self.places[a] + 1 for a in self.axes(item)), default=0)
-        return self.depths[item]
-
-    def axes(self, item: Item) -> frozenset[str]:
-        """The axes whose loops enclose a statement."""
-        return self.values[item.name] if isinstance(item, Restore) else self.runs[item]
-
-    def opens(self, r: Reduce) -> int:
-        """The outermost loop a reduction runs over."""
-        return min(self.first(a) for a in r.over)
-
-    def _stages(
-        self, items: Sequence[Item], levels: range, straight: int = PHASES
-    ) -> dict[Item, int]:
-        """The pass of each statement: one later than every reduction over `levels` it needs.
-
-        Statements up to depth `straight` stand before the loops of their pass, so they wait for
-        every reduction in there.
+        A pass ends at the reductions over the loops at `levels` that later statements use.
         """
-        stage: dict[Item, int] = {}
-        by_name = {s.name: s for s in items if not isinstance(s, Store)}
-        for s in items:
+        pass_of = self._assign_passes(stmts, levels, level)
+        if not any(pass_of.values()):
+            yield list(stmts)
+            return
+        order = {s: n for n, s in enumerate(stmts)}
+        by_name = {s.name: s for s in stmts if not isinstance(s, Store)}
+        members: dict[int, list[NestStmt]] = {0: []}
+        for s, k in pass_of.items():
+            members.setdefault(k, []).append(s)
+        earlier: set[str] = set()
+        for k in sorted(members):
+            chosen: dict[NestStmt, NestStmt] = {s: s for s in members[k]}
+            work = list(members[k])
+            while work:
+                for name in work.pop().uses:
+                    definition = by_name.get(name)
+                    if definition is None or definition in chosen or name not in earlier:
+                        continue
+                    replacement = self._recompute_or_reload(definition, level, earlier)
+                    if replacement is None:
+                        continue
+                    chosen[definition] = replacement
+                    if not isinstance(replacement, Reload):
+                        work.append(replacement)
+            yield [chosen[s] for s in sorted(chosen, key=order.__getitem__)]
+            earlier.update(s.name for s in members[k] if not isinstance(s, Store))
+
+    def _assign_passes(
+        self, stmts: Sequence[NestStmt], levels: range, level: int
+    ) -> dict[NestStmt, int]:
+        """Return the pass of each statement: after every reduction over `levels` that it needs.
+
+        A statement of depth `level` or less precedes the loop of its pass, so it waits for every
+        reduction inside that loop.
+        """
+        pass_of: dict[NestStmt, int] = {}
+        by_name = {s.name: s for s in stmts if not isinstance(s, Store)}
+        for s in stmts:
             latest = 0
             for name in s.uses:
                 d = by_name.get(name)
                 if d is None:
                     continue
-                at = stage[d]
+                k = pass_of[d]
                 if isinstance(d, Reduce):
-                    opens = self.opens(d)
-                    at += opens in levels or opens > straight >= self.depth(s)
-                latest = max(latest, at)
-            stage[s] = latest
-        return stage
+                    start = self.placement.reduction_level(d)
+                    k += start in levels or start > level >= self.placement.depth(s)
+                latest = max(latest, k)
+            pass_of[s] = latest
+        return pass_of
 
-    # -- values that cross passes ----------------------------------------------------------------
-
-    def _passes(self, items: Sequence[Item], levels: range, level: int) -> Iterator[list[Item]]:
-        """The statements of each pass; what it needs of earlier ones is computed or read again."""
-        stages = self._stages(items, levels, level)
-        if not any(stages.values()):
-            yield list(items)
-            return
-        order = {s: n for n, s in enumerate(items)}
-        by_name = {s.name: s for s in items if not isinstance(s, Store)}
-        parts: dict[int, list[Item]] = {0: []}
-        for s, k in stages.items():
-            parts.setdefault(k, []).append(s)
-        earlier: set[str] = set()
-        for k in sorted(parts):
-            chosen: dict[Item, Item] = {s: s for s in parts[k]}
-            work = list(parts[k])
-            while work:
-                for name in work.pop().uses:
-                    maker = by_name.get(name)
-                    if maker is None or maker in chosen or name not in earlier:
-                        continue
-                    again = self._again(maker, level, earlier)
-                    if again is None:
-                        continue
-                    chosen[maker] = again
-                    if not isinstance(again, Restore):
-                        work.append(again)
-            yield [chosen[s] for s in sorted(chosen, key=order.__getitem__)]
-            earlier.update(s.name for s in parts[k] if not isinstance(s, Store))
-
-    def _again(self, maker: Item, level: int, earlier: set[str]) -> Item | None:
-        """How an earlier pass's value comes into this one; None if it is still in a register."""
-        if isinstance(maker, Restore):
-            return maker
-        assert not isinstance(maker, Store)
-        name = maker.name
-        if isinstance(maker, Reduce):
-            if level == PHASES and self.opens(maker) < self.schedule.parallel:
-                return Restore(name, self._array(maker, PHASES))
-            if level == PHASES:
-                return maker
-            if self._loops_between(name, level, self.opens(maker)):
-                return maker  # it is gone: only the last of those loops' results is still there
-            kept = self._inner_axes(name, self.opens(maker))
-            return Restore(name, self._array(maker, self.opens(maker))) if kept else None
-        if level != PHASES and not self._inner_axes(name, level):
+    def _recompute_or_reload(
+        self, stmt: NestStmt, level: int, earlier: set[str]
+    ) -> NestStmt | None:
+        """Return what makes a value of an earlier pass available; None if a register holds it."""
+        if isinstance(stmt, Reload):
+            return stmt
+        assert not isinstance(stmt, Store)
+        if isinstance(stmt, Reduce):
+            return self._repeat_or_reload_reduction(stmt, level)
+        name = stmt.name
+        if level != PHASE_LEVEL and not self.placement.inner_axes(name, level):
             return None
-        if name in self.scratch:  # an array of an inner loop holds that loop's last row only
-            return Restore(name, self.scratch[name]) if self.kept[name] <= level else maker
-        if self._repeats(name, level):
-            return maker
-        large = level == PHASES or self._row_bytes(name, level) > ROW_BYTES
-        limit = LARGE_RECOMPUTE_COST if large else RECOMPUTE_COST
-        if level == PHASES or self._cost(name, level, earlier) <= limit:
-            return maker
-        return Restore(name, self._keep(maker, level))
+        if name in self.scratch.arrays:  # an array of an inner loop only has that loop's last row
+            spilled = self.scratch.spill_levels[name] <= level
+            return Reload(name, self.scratch.arrays[name]) if spilled else stmt
+        if self.placement.is_always_recomputed(name, level):
+            return stmt
+        large = level == PHASE_LEVEL or self.placement.row_bytes(name, level) > MAX_SPILL_ROW_BYTES
+        limit = MAX_RECOMPUTE_COST_LARGE if large else MAX_RECOMPUTE_COST
+        if level == PHASE_LEVEL or self._recompute_cost(name, level, earlier) <= limit:
+            return stmt
+        return Reload(name, self.scratch.spill(stmt, level))
 
-    def _repeats(self, name: str, level: int) -> bool:
-        """Whether loops compute a value that is the same in all their turns, so that once more is
-        little; or in none, where they may have none."""
-        parallel = self.schedule.parallel
-        own = self.values[name]
-        outer = self.schedule.loops[:parallel] if level == PHASES else [self.schedule.loops[level]]
-        if own.isdisjoint(lp.axis for lp in outer):
-            return True
-        inner = self.schedule.loops[max(level, 0) : max(self.position(a) for a in own)]
-        others = {lp.axis for lp in inner} - own
-        return any(fixed(self.kernel.extent(a), 0) == 0 for a in others)
+    def _repeat_or_reload_reduction(self, r: Reduce, level: int) -> NestStmt | None:
+        start = self.placement.reduction_level(r)
+        if level == PHASE_LEVEL:
+            if start >= self.schedule.parallel:
+                return r
+            return Reload(r.name, self.scratch.reduction_array(r, PHASE_LEVEL))
+        if self.placement.varies_between(r.name, level, start):
+            return r  # only the result of the last iteration of those loops is left
+        if not self.placement.inner_axes(r.name, start):
+            return None
+        return Reload(r.name, self.scratch.reduction_array(r, start))
 
-    def _keep(self, maker: Definition, level: int) -> Scratch:
-        """An array for a value, which holds what loops from `level` on run over."""
-        name = maker.name
-        self.scratch[name] = self._allocate(name, maker.dtype, self._inner_axes(name, level), level)
-        self.kept[name] = level
-        return self.scratch[name]
-
-    def _cost(self, name: str, level: int, earlier: set[str]) -> float:
-        """What it takes to compute a value again from what is still there."""
+    def _recompute_cost(self, name: str, level: int, earlier: set[str]) -> float:
+        """Return the additions per element to recompute a value from spills and registers."""
         total, work, seen = 0.0, [name], set()
         while work:
             n = work.pop()
-            if n in seen or n not in earlier or n in self.scratch:
+            if n in seen or n not in earlier or n in self.scratch.arrays:
                 continue
             seen.add(n)
-            stmt = self.makers[n]
-            if isinstance(stmt, Reduce) or not self._inner_axes(n, level):
+            stmt = self.definitions[n]
+            if isinstance(stmt, Reduce) or not self.placement.inner_axes(n, level):
                 continue
             total += statement_cost(stmt, self.schedule.loops[-1].axis)
             work += stmt.uses
         return total
 
-    def _inner_axes(self, name: str, level: int) -> tuple[str, ...]:
-        """The axes of a value whose loops are at or inside `level`, outermost first."""
-        key = self.values[name], level
-        if key not in self.inner:
-            inner = [a for a in key[0] if self.position(a) >= level]
-            self.inner[key] = tuple(sorted(inner, key=self.position))
-        return self.inner[key]
-
-    def _loops_between(self, name: str, level: int, end: int) -> bool:
-        """Whether a value's own loops stand from `level` on, but outside `end`."""
-        return any(lp.axis in self.values[name] for lp in self.schedule.loops[level:end])
-
-    def _extents(self, axes: Sequence[str], tiled: Sequence[str]) -> list[Dim]:
-        strips = {lp.axis: lp.strip for lp in self.schedule.loops if lp.strip}
-        return [strips[a] if a in tiled else self.kernel.extent(a) for a in axes]
-
-    def _row_bytes(self, name: str, level: int) -> int:
-        axes = self._inner_axes(name, level)
-        return hint(product(self._extents(axes, self._tiled(axes, level)))) * 4
-
-    def _tiled(self, axes: Sequence[str], level: int) -> tuple[str, ...]:
-        """Axes whose tile loop stands outside `level`, so that an array holds one tile only."""
-        return tuple(a for a in axes if self.first(a) < self.position(a) and self.first(a) < level)
-
-    def _accumulate(self, r: Reduce, level: int) -> Accumulate:
-        if level != PHASES and not self._inner_axes(r.name, level):
-            return Accumulate(r)
-        array = self._array(r, level)
-        if r.position is None:
-            return Accumulate(r, array, stages=self._stage_arrays(r, level))
-        dtype = self.makers[r.arg].dtype
-        axes = self._inner_axes(r.name, level)
-        best = self._allocate(f"{r.name}.best", dtype, axes, level)
-        return Accumulate(r, array, best)
-
-    def _stage_arrays(self, r: Reduce, level: int) -> tuple[Scratch, ...]:
-        """More arrays for a long float sum; see `Accumulate`."""
-        axes = self._inner_axes(r.name, level)
-        if not axes or not is_cut(r):
-            return ()
-        count = stages(steps_of(self.kernel, self.schedule, r))
-        return tuple(self._allocate(f"{r.name}.{k}", r.dtype, axes, level) for k in range(count))
-
-    def _array(self, r: Reduce, level: int) -> Scratch:
-        if r.name not in self.scratch:
-            axes = self._inner_axes(r.name, level)
-            self.scratch[r.name] = self._allocate(r.name, r.dtype, axes, level)
-        return self.scratch[r.name]
-
-    def _allocate(self, name: str, dtype: DType, axes: tuple[str, ...], level: int) -> Scratch:
-        tiled = self._tiled(axes, level)
-        extents = self._extents(axes, tiled)
-        steps = [product(extents[k + 1 :]) for k in range(len(axes))]
-        elements = product(extents)
-        offset = self.block
-        size = product((elements, dtype.itemsize))
-        padded = (size + 127) // 64 * 64 if isinstance(size, int) else size + 128
-        self.block = padded + self.block
-        index = affine(zip(axes, steps, strict=True))
-        return Scratch(f"{name}.keep", dtype, index, elements, offset, tiled)
-
-    def _words(self, name: str, count: int) -> Scratch:
-        """Room for 32-bit words that all of a thread's loops read."""
-        offset = self.block
-        self.block = -(-4 * count // 64) * 64 + self.block
-        return Scratch(name, DType.I32, affine([]), count, offset)
-
     # -- loops -----------------------------------------------------------------------------------
 
-    def _phases(self, items: list[Item]) -> tuple[Phase, ...]:
-        outer = self.schedule.loops[: self.schedule.parallel]
-        band = tuple(lp for lp in outer if any(lp.axis in self.axes(s) for s in items))
+    def _phases(self, stmts: list[NestStmt]) -> tuple[Phase, ...]:
+        """Return the phase of one pass, and a serial phase for stores outside of its band."""
+        parallel, depth = self.schedule.parallel, self.placement.depth
+        outer = self.schedule.loops[:parallel]
+        band = tuple(lp for lp in outer if any(lp.axis in self.placement.axes(s) for s in stmts))
         partials = tuple(
-            self._accumulate(s, PHASES)
-            for s in items
-            if isinstance(s, Reduce) and self.opens(s) < self.schedule.parallel
+            self.scratch.accumulator(s, PHASE_LEVEL)
+            for s in stmts
+            if isinstance(s, Reduce) and self.placement.reduction_level(s) < parallel
         )
-        if not band:  # one thread runs it all, in passes as within any loop
-            body = self._nodes(self.schedule.parallel, items, frozenset())
+        if not band:  # one thread runs the pass
+            body = self._nodes(parallel, stmts, frozenset())
             return (Phase((), (), body, partials),)
-        shared = frozenset(lp.axis for lp in band)
-        apart, rest = self._outside(shared, items)
-        once, deep = self._hoist(
-            [s for s in rest if self.depth(s) > 0], shared, self.schedule.parallel
-        )
-        head = self._straight([s for s in rest if self.depth(s) == 0], frozenset())
-        begin = self._nodes(self.schedule.parallel, once, frozenset())
-        body = self._nodes(self.schedule.parallel, deep, shared)
-        phase = Phase(band, (*head, *begin), body, partials)
-        if not apart:
+        band_axes = frozenset(lp.axis for lp in band)
+        outside, rest = self._separate_outer_stores(band_axes, stmts)
+        hoisted, inside = self._hoist([s for s in rest if depth(s) > 0], band_axes, parallel)
+        prologue = self._straight_line([s for s in rest if depth(s) == 0], frozenset())
+        hoisted_nodes = self._nodes(parallel, hoisted, frozenset())
+        body = self._nodes(parallel, inside, band_axes)
+        phase = Phase(band, (*prologue, *hoisted_nodes), body, partials)
+        if not outside:
             return (phase,)
-        if any(self.depth(s) for s in apart) and not any(isinstance(s, Restore) for s in apart):
-            raise Unschedulable("iteration spaces differ")  # not what reductions leave: much work
-        after = self._nodes(self.schedule.parallel, apart, frozenset())
-        return (phase, Phase((), (), after, ()))  # no thread still reads what they overwrite
+        if any(map(depth, outside)) and not any(isinstance(s, Reload) for s in outside):
+            raise Unschedulable("iteration spaces differ")  # too much work for one thread
+        epilogue = self._nodes(parallel, outside, frozenset())
+        # after the barrier, since its stores may reuse buffers that the threads read
+        return (phase, Phase((), (), epilogue, ()))
 
-    def _nodes(self, level: int, items: list[Item], around: frozenset[str]) -> tuple[Node, ...]:
-        """Passes at one level: straight statements, then one loop around the deeper ones.
+    def _nodes(
+        self, level: int, stmts: list[NestStmt], outer_axes: frozenset[str]
+    ) -> tuple[Node, ...]:
+        """Return the passes at one level: statements before the loop, then the loop.
 
-        `around` are the axes of the loops that enclose them.
+        `outer_axes` are the axes of the loops around it.
         """
         nodes: list[Node] = []
-        for part in self._passes(items, range(level, level + 1), level):
-            deep = [s for s in part if self.depth(s) > level]
-            nodes += self._straight([s for s in part if self.depth(s) <= level], around)
+        depth = self.placement.depth
+        for part in self._split_passes(stmts, range(level, level + 1), level):
+            nodes += self._straight_line([s for s in part if depth(s) <= level], outer_axes)
+            deep = [s for s in part if depth(s) > level]
             if not deep:
                 continue
             loop = self.schedule.loops[level]
-            around_it = frozenset((loop.axis,))
-            apart, rest = self._outside(around_it, deep)
-            once, rest = self._hoist(rest, around_it, level)
-            beside = {*apart, *once}
-            alone = [s for s in deep if s in beside]
-            deep = rest
-            nodes += self._nodes(level + 1, alone, around) if alone else ()
-            if not deep:
+            loop_axes = frozenset((loop.axis,))
+            outside, inside = self._separate_outer_stores(loop_axes, deep)
+            hoisted, inside = self._hoist(inside, loop_axes, level)
+            before = {*outside, *hoisted}
+            preheader = [s for s in deep if s in before]
+            nodes += self._nodes(level + 1, preheader, outer_axes) if preheader else ()
+            if not inside:
                 continue
             accumulators = tuple(
-                self._accumulate(s, level)
-                for s in deep
-                if isinstance(s, Reduce) and self.opens(s) == level
+                self.scratch.accumulator(s, level)
+                for s in inside
+                if isinstance(s, Reduce) and self.placement.reduction_level(s) == level
             )
-            body = self._nodes(level + 1, deep, around | {loop.axis})
+            body = self._nodes(level + 1, inside, outer_axes | {loop.axis})
             nodes.append(For(loop, body, accumulators))
         return tuple(nodes)
 
-    def _outside(self, axes: frozenset[str], items: list[Item]) -> tuple[list[Item], list[Item]]:
-        """Stores that run over none of some loops' axes, with what they need, and all the rest.
+    def _separate_outer_stores(
+        self, axes: frozenset[str], stmts: list[NestStmt]
+    ) -> tuple[list[NestStmt], list[NestStmt]]:
+        """Return the stores that run over none of `axes`, with their operands; and the rest.
 
-        The stores get a nest of their own beside the loops, so that they happen once.
+        These stores are moved out of the loops over `axes`, so that they run once.
         """
-        inside = {s for s in items if not axes.isdisjoint(self.axes(s))}
+        inside = {s for s in stmts if not axes.isdisjoint(self.placement.axes(s))}
         if not inside:
-            return items, []
-        stores = {s for s in items if isinstance(s, Store) and s not in inside}
+            return stmts, []
+        stores = {s for s in stmts if isinstance(s, Store) and s not in inside}
         if not stores:
-            return [], items
-        by_name = {s.name: s for s in items if not isinstance(s, Store)}
-        needed: set[Item] = set(stores)
-        work: list[Item] = list(stores)
+            return [], stmts
+        by_name = {s.name: s for s in stmts if not isinstance(s, Store)}
+        needed: set[NestStmt] = set(stores)
+        work: list[NestStmt] = list(stores)
         while work:
             s = work.pop()
-            makers = [by_name[u] for u in s.uses if u in by_name]
-            work += [m for m in makers if m not in needed]
-            needed.update(makers)
+            operands = [by_name[u] for u in s.uses if u in by_name]
+            work += [d for d in operands if d not in needed]
+            needed.update(operands)
         if any(isinstance(s, Reduce) for s in needed):
-            return [], items
-        return [s for s in items if s in needed], [s for s in items if s not in stores]
+            return [], stmts
+        return [s for s in stmts if s in needed], [s for s in stmts if s not in stores]
 
     def _hoist(
-        self, items: list[Item], axes: frozenset[str], level: int
-    ) -> tuple[list[Item], list[Item]]:
-        """Costly values that loops over some axes do not change, with what they need; and the
-        items, which read them back from arrays."""
-        if hint(product(self.kernel.extent(a) for a in axes)) < TURNS:
-            return [], items
+        self, stmts: list[NestStmt], axes: frozenset[str], level: int
+    ) -> tuple[list[NestStmt], list[NestStmt]]:
+        """Spill expensive values that are invariant in the loops over `axes`.
 
-        def changes(s: Item) -> bool:
-            return not axes.isdisjoint(self.axes(s))
+        Return the statements that compute them, and all statements with reloads in their place.
+        """
+        if size_hint(product(self.kernel.extent(a) for a in axes)) < MIN_HOIST_TRIPS:
+            return [], stmts
 
-        def keep(s: Kept, makers: set[str]) -> bool:
-            known = s.name in self.scratch
-            if self.schedule.loops[-1].axis not in self.runs[s] or known:
-                return known and self.kept.get(s.name) == level
-            small = self._row_bytes(s.name, level) <= ROW_BYTES
-            if not small or self._cost(s.name, level, makers) <= RECOMPUTE_COST:
+        def varies(s: NestStmt) -> bool:
+            return not axes.isdisjoint(self.placement.axes(s))
+
+        def spill(s: Hoistable, needed: set[str]) -> bool:
+            spilled = s.name in self.scratch.arrays
+            if self.schedule.loops[-1].axis not in self.placement.stmt_axes[s] or spilled:
+                return spilled and self.scratch.spill_levels.get(s.name) == level
+            small = self.placement.row_bytes(s.name, level) <= MAX_SPILL_ROW_BYTES
+            if not small or self._recompute_cost(s.name, level, needed) <= MAX_RECOMPUTE_COST:
                 return False
-            self._keep(s, level)
+            self.scratch.spill(s, level)
             return True
 
-        kept, needed = unchanged(items, changes, keep)
+        hoisted, needed = loop_invariants(stmts, varies, spill)
         rest = [
-            Restore(s.name, self.scratch[s.name])
-            if not isinstance(s, (Restore, Store)) and s in kept
+            Reload(s.name, self.scratch.arrays[s.name])
+            if not isinstance(s, (Reload, Store)) and s in hoisted
             else s
-            for s in items
+            for s in stmts
         ]
-        return [s for s in items if s in needed], rest
+        return [s for s in stmts if s in needed], rest
 
-    def _straight(self, items: Sequence[Item], around: frozenset[str]) -> tuple[Node, ...]:
-        """Statements in place; stores and reductions must run once per point of their own axes."""
-        for s in items:
-            if isinstance(s, (Store, Reduce)) and not around <= self.runs[s]:
+    def _straight_line(
+        self, stmts: Sequence[NestStmt], outer_axes: frozenset[str]
+    ) -> tuple[Node, ...]:
+        """Return the nodes of statements; a store or reduction must depend on all loops around."""
+        for s in stmts:
+            if isinstance(s, (Store, Reduce)) and not outer_axes <= self.placement.stmt_axes[s]:
                 raise Unschedulable("iteration spaces differ")
-        return tuple(s if isinstance(s, Restore) else Do(s) for s in items)
+        return tuple(s if isinstance(s, Reload) else StmtNode(s) for s in stmts)

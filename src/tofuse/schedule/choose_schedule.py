@@ -1,274 +1,298 @@
-"""Kernel -> Schedule: loop order by memory stride, rows where reductions need them, vectors."""
+"""Kernel -> Schedule: choose the loop order by memory stride, tiles, parallel loops and vectors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tofuse.cost.work import WORK_PER_THREAD, kernel_work
-from tofuse.ir.dims import fixed, hint, known_multiple
-from tofuse.ir.interleave import is_spaced
+from tofuse.ir.dims import known_multiple, size_hint, static_or
+from tofuse.ir.interleave import is_vectorizable_stride
 from tofuse.ir.kernel import (
-    Affine,
+    AffineExpr,
     Compute,
-    Inside,
+    Gather,
+    InRange,
     Kernel,
     Load,
     Reduce,
     Stmt,
     Store,
-    Take,
     Uniform,
     iteration_axes,
 )
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
-from tofuse.schedule.unroll import vectors_at_once
+from tofuse.schedule.unroll_factor import unroll_factor
 
-STRIP = 4096  # elements a task of a flat loop; a few microseconds of work, or fewer elements
-FEWEST = 64
-TILE = 16  # floats in a cache line, by as many rows; twice that on both sides where it fits
-COLUMN_STRIP = 512  # columns reduced at a time: rows of 2 KB keep the prefetcher running
-MOST_COLUMNS = 2048  # of which sums lie in the nearest caches
-NUMBERS_STRIP = 64  # columns walked at a time whose numbers stay in the nearest cache
-NEAR = 8 * 1024  # bytes of numbers that may be there beside the rows
-LINES = 32  # elements that are whole cache lines in any type of two bytes or more
-RANDOM_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
+MAX_TASK_ELEMENTS = 4096  # of a flat loop, a few microseconds of work
+MIN_TASK_ELEMENTS = 64
+TRANSPOSE_TILE = 16  # floats in a cache line; tiles have twice this side if the axes are long
+MAX_COLUMNS_PER_TASK = 512  # reduced at a time: rows of 2 KB keep the hardware prefetcher running
+MAX_CACHED_COLUMNS = 2048  # whose sums fit in the L1 cache
+PARAMETER_TILE = 64  # columns whose parameters stay in the L1 cache
+PARAMETER_CACHE_BYTES = 8 * 1024  # of parameters that fit in the L1 cache beside the rows
+CACHE_LINE_ELEMENTS = 32  # elements that fill whole cache lines in any type of two bytes or more
+PHILOX_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
 
 
 def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
-    """A legal, good order for the loops of a kernel."""
-    facts = _facts(kernel)
+    """Return a legal and fast schedule for a kernel."""
+    k = _summarize(kernel)
     if not kernel.axes:
         return Schedule((), 0, 1, 1)
-    vector = max(facts.order, key=lambda a: (_vector_score(kernel, facts, a), -ord(a[-1])))
-    rest = [a for a in facts.order if a != vector]
-    outer = [a for a in rest if a not in facts.row]
-    inner = [a for a in rest if a in facts.row]
-    lanes, unroll = _vectors(kernel, facts, vector, target)
-    across = _transposed(kernel, facts, vector, target)
-    if across is not None:
-        around = [Loop(a) for a in rest if a != across]
-        least = min(hint(kernel.extent(a)) for a in (across, vector))
-        side = TILE if least < 4 * TILE else 2 * TILE
-        # along the axis that memory to turn is contiguous in: so it is read in long streams
-        tiles = [Loop(vector, side), Loop(across, side), Loop(across), Loop(vector)]
+    vector = max(k.by_stride, key=lambda a: (_vector_score(k, a), -ord(a[-1])))
+    rest = [a for a in k.by_stride if a != vector]
+    outer = [a for a in rest if a not in k.rescanned]
+    inner = [a for a in rest if a in k.rescanned]
+    lanes, unroll = _lanes_and_unroll(k, vector, target)
+    transposed = _transposed_axis(k, vector, target)
+    if transposed is not None:
+        around = [Loop(a) for a in rest if a != transposed]
+        shorter = min(k.extent(a) for a in (transposed, vector))
+        side = TRANSPOSE_TILE if shorter < 4 * TRANSPOSE_TILE else 2 * TRANSPOSE_TILE
+        # the inner tile loop runs along the transposed axis: its buffer is read in long streams
+        tiles = [Loop(vector, side), Loop(transposed, side), Loop(transposed), Loop(vector)]
         return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
-    if _walks_numbers(kernel, facts, vector):
+    if _rereads_column_parameters(k, vector):
         inside = max(1, min(2, len(rest) - 1))
-        walked = *map(Loop, rest[:-inside]), Loop(vector, NUMBERS_STRIP), *map(Loop, rest[-inside:])
-        loops = [*walked, Loop(vector)]
-        return Schedule(tuple(loops), _band(kernel, facts, loops, target), lanes, unroll)
-    strip = _strip(kernel, facts, vector, outer, inner, target)
-    if strip and _in_whole_rows(kernel, facts, vector, strip, target):
+        tile = Loop(vector, PARAMETER_TILE)
+        loops = [*map(Loop, rest[:-inside]), tile, *map(Loop, rest[-inside:]), Loop(vector)]
+        return Schedule(tuple(loops), _parallel_loops(k, loops, target), lanes, unroll)
+    strip = _vector_tile(k, vector, outer, inner, target)
+    if strip and _prefers_full_rows(k, vector, strip, target):
         return Schedule((*map(Loop, rest), Loop(vector)), 1, lanes, unroll)
-    if strip and (vector not in facts.row):
+    if strip and (vector not in k.rescanned):
         loops = [Loop(vector, strip), *map(Loop, outer), *map(Loop, inner), Loop(vector)]
-        if not facts.reduced & set(rest) and outer:
+        if not k.reduced & set(rest) and outer:
             loops = [*map(Loop, outer), *map(Loop, inner), Loop(vector, strip), Loop(vector)]
     else:
         tiles = [Loop(vector, strip)] if strip else []
         loops = [*map(Loop, outer), *map(Loop, inner), *tiles, Loop(vector)]
-    return Schedule(tuple(loops), _band(kernel, facts, loops, target), lanes, unroll)
+    return Schedule(tuple(loops), _parallel_loops(k, loops, target), lanes, unroll)
 
 
 @dataclass(frozen=True)
-class _Facts:
-    """`row`: axes reduced and then walked again; `reduced`: all that are; `order`: by stride.
+class _Access:
+    """An index of a load, gather or store, with its number of elements; stores count twice.
 
-    An access counts its elements, a store's twice, and how often loops around it may repeat it.
+    `max_elements` counts the repetitions by loops of the value's users, too.
     """
 
-    runs: Mapping[Stmt, frozenset[str]]
-    row: frozenset[str]
+    index: AffineExpr
+    elements: int
+    max_elements: int
+
+
+@dataclass(frozen=True)
+class _KernelSummary:
+    """A kernel with the axes that are `reduced`, and those `rescanned` after their reduction.
+
+    `by_stride` has all axes by decreasing stride.
+    """
+
+    kernel: Kernel
+    stmt_axes: Mapping[Stmt, frozenset[str]]
+    rescanned: frozenset[str]
     reduced: frozenset[str]
-    order: tuple[str, ...]
-    accesses: tuple[tuple[Affine, int, int], ...] = field(default=())
+    by_stride: tuple[str, ...]
+    accesses: tuple[_Access, ...]
+
+    def extent(self, axis: str) -> int:
+        """Return the extent of an axis, or its size hint."""
+        return size_hint(self.kernel.extent(axis))
 
 
-def _facts(kernel: Kernel) -> _Facts:
-    _, runs = iteration_axes(kernel)
-    pending: dict[str, frozenset[str]] = {}  # axes already reduced in a value's history
-    row: set[str] = set()
+def _summarize(kernel: Kernel) -> _KernelSummary:
+    _, stmt_axes = iteration_axes(kernel)
+    reduced_before: dict[str, frozenset[str]] = {}  # axes reduced in the history of each value
+    rescanned: set[str] = set()
     reduced: set[str] = set()
     for s in kernel.body:
-        history = frozenset().union(*(pending[u] for u in s.uses))
-        row |= history & runs[s]
+        history = frozenset().union(*(reduced_before[u] for u in s.uses))
+        rescanned |= history & stmt_axes[s]
         if isinstance(s, Reduce):
             reduced |= set(s.over)
             history |= frozenset(s.over)
         if not isinstance(s, Store):
-            pending[s.name] = history
-    points = {s: math.prod(hint(kernel.extent(a)) for a in runs[s]) for s in kernel.body}
-    most: dict[str, int] = {}  # points of a value's readers
-    for reader, name in ((s, u) for s in kernel.body for u in s.uses):
-        most[name] = max(most.get(name, 0), points[reader])
+            reduced_before[s.name] = history
+    points = {s: math.prod(size_hint(kernel.extent(a)) for a in stmt_axes[s]) for s in kernel.body}
+    user_points: dict[str, int] = {}  # the most iterations of a user of each value
+    for user, name in ((s, u) for s in kernel.body for u in s.uses):
+        user_points[name] = max(user_points.get(name, 0), points[user])
     accesses = tuple(
-        (s.index, 2 * points[s], 2 * points[s])
+        _Access(s.index, 2 * points[s], 2 * points[s])
         if isinstance(s, Store)
-        else (s.index, points[s], max(points[s], most.get(s.name, 0)))
+        else _Access(s.index, points[s], max(points[s], user_points.get(s.name, 0)))
         for s in kernel.body
-        if isinstance(s, (Load, Store, Take))
+        if isinstance(s, (Load, Store, Gather))
     )
-    return _Facts(runs, frozenset(row), frozenset(reduced), _by_stride(kernel, accesses), accesses)
+    by_stride = _axes_by_stride(kernel, accesses)
+    return _KernelSummary(
+        kernel, stmt_axes, frozenset(rescanned), frozenset(reduced), by_stride, accesses
+    )
 
 
-def _by_stride(kernel: Kernel, accesses: tuple[tuple[Affine, int, int], ...]) -> tuple[str, ...]:
-    """Axes, the ones that step furthest in memory first."""
+def _axes_by_stride(kernel: Kernel, accesses: tuple[_Access, ...]) -> tuple[str, ...]:
+    """Return the axes by decreasing mean stride in memory."""
 
     def stride(axis: str) -> float:
-        steps = [(abs(hint(i.coefficient(axis))), w) for i, w, _ in accesses]
-        known = [(s, w) for s, w in steps if s]
-        return sum(s * w for s, w in known) / max(1, sum(w for _, w in known))
+        steps = [(abs(size_hint(x.index.coefficient(axis))), x.elements) for x in accesses]
+        moving = [(s, w) for s, w in steps if s]
+        return sum(s * w for s, w in moving) / max(1, sum(w for _, w in moving))
 
     return tuple(sorted((a.name for a in kernel.axes), key=lambda a: (-stride(a), a)))
 
 
-def _vector_score(kernel: Kernel, facts: _Facts, axis: str) -> float:
-    """Contiguous accesses along the axis, less strided ones; long axes over short ones."""
+def _vector_score(k: _KernelSummary, axis: str) -> float:
+    """Return a score of an axis for vectors: higher for contiguous accesses and long axes."""
     score = 0.0
-    for index, weight, often in facts.accesses:
-        step = index.coefficient(axis)
+    for x in k.accesses:
+        step = x.index.coefficient(axis)
         if step == 1:
-            score += weight
-        elif is_spaced(step, TILE):
-            score += weight / 2
+            score += x.elements
+        elif is_vectorizable_stride(step, TRANSPOSE_TILE):
+            score += x.elements / 2
         elif step != 0:
-            score -= often
-    most = max((w for _, w, _ in facts.accesses if w > 0), default=1) or 1
-    extent = hint(kernel.extent(axis))
-    return score / most * 4 + min(extent, 64) / 16 + facts.order.index(axis) / 64
+            score -= x.max_elements
+    most = max((x.elements for x in k.accesses if x.elements > 0), default=1) or 1
+    return score / most * 4 + min(k.extent(axis), 64) / 16 + k.by_stride.index(axis) / 64
 
 
-def _vectors(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> tuple[int, int]:
-    """Lanes, and how many vectors are worked on at once."""
+def _lanes_and_unroll(k: _KernelSummary, vector: str, target: Target) -> tuple[int, int]:
+    """Return the lanes of a vector, and the unroll factor."""
+    body = k.kernel.body
     wide = any(
-        s.dtype in (DType.F64, DType.I64) and vector in facts.runs[s]
-        for s in kernel.body
+        s.dtype in (DType.F64, DType.I64) and vector in k.stmt_axes[s]
+        for s in body
         if isinstance(s, (Load, Store, Compute))
     )
     narrow = any(
-        s.dtype not in (DType.F64, DType.I64, DType.BOOL) and vector in facts.runs[s]
-        for s in kernel.body
+        s.dtype not in (DType.F64, DType.I64, DType.BOOL) and vector in k.stmt_axes[s]
+        for s in body
         if isinstance(s, (Load, Store))
     )
     lanes = max(1, target.lanes // 2) if wide and not narrow else target.lanes
-    unroll = vectors_at_once(kernel, facts.runs, vector)
-    if any(_whole_blocks(kernel, s, vector) for s in kernel.body if isinstance(s, Uniform)):
-        unroll = max(1, RANDOM_BLOCK // lanes)
-    extent = kernel.extent(vector)
-    ends = [b for s in kernel.body if isinstance(s, Inside) for b in _ends(s, vector)]
-    while unroll > 1 and any(b % (lanes * unroll) and not b % lanes for b in ends):
-        unroll //= 2  # so that no group of vectors lies in two pieces of a cat
+    unroll = unroll_factor(k.kernel, k.stmt_axes, vector)
+    if any(_has_aligned_philox_blocks(s, vector) for s in body if isinstance(s, Uniform)):
+        unroll = max(1, PHILOX_BLOCK // lanes)
+    extent = k.kernel.extent(vector)
+    bounds = [b for s in body if isinstance(s, InRange) for b in _guard_bounds(s, vector)]
+    while unroll > 1 and any(b % (lanes * unroll) and not b % lanes for b in bounds):
+        unroll //= 2  # so that no unrolled iteration crosses the bound of a guard
     if isinstance(extent, int):
         while unroll > 1 and extent <= lanes * (unroll // 2):
             unroll //= 2
     return lanes, unroll
 
 
-def _ends(s: Inside, axis: str) -> list[int]:
-    """Where along an axis a guard begins and ends to pass."""
+def _guard_bounds(s: InRange, axis: str) -> list[int]:
+    """Return the static positions along an axis where a guard starts and stops to pass."""
     if s.index.coefficient(axis) != 1:
         return []
-    places = [b + s.index.const * -1 for b in (s.lo, s.hi)]
-    return [b for b in places if isinstance(b, int)]
+    bounds = [b + s.index.const * -1 for b in (s.lo, s.hi)]
+    return [b for b in bounds if isinstance(b, int)]
 
 
-def _whole_blocks(kernel: Kernel, u: Uniform, vector: str) -> bool:
-    """Whether blocks of 64 along the vector axis are blocks of the generator."""
+def _has_aligned_philox_blocks(u: Uniform, vector: str) -> bool:
+    """Whether aligned blocks of 64 elements along the vector axis are Philox blocks."""
     others = [c for a, c in u.col.terms if a != vector] + [u.col.const]
-    return u.col.coefficient(vector) == 1 and all(known_multiple(c, RANDOM_BLOCK) for c in others)
+    return u.col.coefficient(vector) == 1 and all(known_multiple(c, PHILOX_BLOCK) for c in others)
 
 
-def _transposed(kernel: Kernel, facts: _Facts, vector: str, target: Target) -> str | None:
-    """The axis along which some buffer is contiguous, where that is not the vector axis.
+def _transposed_axis(k: _KernelSummary, vector: str, target: Target) -> str | None:
+    """Return an axis other than the vector axis along which some buffer is contiguous.
 
-    Square tiles of the two then use each cache line whole while it is near.
+    Square tiles of the two axes use each cache line completely while it is in the cache.
     """
-    if facts.reduced or target.lanes == 1:
+    if k.reduced or target.lanes == 1:
         return None
-    for index, *_ in facts.accesses:
-        if index.coefficient(vector) in (0, 1):
+    for x in k.accesses:
+        if x.index.coefficient(vector) in (0, 1):
             continue
-        for axis in index.axes:
-            long = hint(kernel.extent(axis)) >= TILE and hint(kernel.extent(vector)) >= TILE
-            if axis != vector and index.coefficient(axis) == 1 and long:
+        for axis in x.index.axes:
+            long = k.extent(axis) >= TRANSPOSE_TILE and k.extent(vector) >= TRANSPOSE_TILE
+            if axis != vector and x.index.coefficient(axis) == 1 and long:
                 return axis
     return None
 
 
-def _walks_numbers(kernel: Kernel, facts: _Facts, vector: str) -> bool:
-    """Whether each row reads so many numbers of its columns, such as a window's weights of each
-    channel, that the nearest cache does not hold them from row to row."""
-    extent, rest = hint(kernel.extent(vector)), len(facts.order) > 1
-    if facts.reduced or not rest or extent <= 2 * NUMBERS_STRIP:
-        return False
-    numbers = {s for s in kernel.body if isinstance(s, Load) and facts.runs[s] == {vector}}
-    return len(numbers) > 2 and sum(s.dtype.itemsize for s in numbers) * extent > NEAR
+def _rereads_column_parameters(k: _KernelSummary, vector: str) -> bool:
+    """Whether each row reads more per-column parameters than stay in the L1 cache until the next.
 
-
-def _strip(
-    kernel: Kernel, facts: _Facts, vector: str, outer: list[str], inner: list[str], target: Target
-) -> int:
-    """The tile of the vector axis; 0 where it is run whole."""
-    extent = hint(kernel.extent(vector), 1 << 20)
-    if not outer and not inner:
-        most = max(FEWEST, int(WORK_PER_THREAD / kernel_work(kernel)))
-        return min(STRIP, 1 << (most.bit_length() - 1))
-    if vector in facts.row:
-        return 0
-    others = [a for a in (*outer, *inner) if a in facts.reduced]
-    if others and vector not in facts.reduced:
-        if not _columns_alone(kernel, facts, vector):
-            return 0
-        shared = math.prod(hint(kernel.extent(a)) for a in outer if a not in facts.reduced)
-        per_thread = -(-extent // max(1, target.threads // max(1, shared)))
-        if per_thread < 64 and not inner:
-            return 0
-        drawn = any(isinstance(s, Uniform) for s in kernel.body)
-        unit = RANDOM_BLOCK if per_thread >= RANDOM_BLOCK or drawn else LINES
-        near = 8 * extent * math.prod(hint(kernel.extent(a)) for a in others) <= target.l2_bytes
-        widest = MOST_COLUMNS if near else COLUMN_STRIP
-        return min(widest, -(-per_thread // unit) * unit)
-    if vector in facts.reduced and fixed(kernel.extent(vector), 1 << 20) > 2 * STRIP:
-        return STRIP
-    rows = 1
-    for a in outer:
-        rows *= hint(kernel.extent(a))
-    return STRIP if rows < 4 * target.threads and extent > STRIP else 0
-
-
-def _in_whole_rows(kernel: Kernel, facts: _Facts, vector: str, strip: int, target: Target) -> bool:
-    """Whether columns that are reduced and walked again are, each time, by rows and not by strips.
-
-    A strip that its caches do not hold comes from memory again in any case, in pieces of lines
-    that the processor does not foresee.
+    The parameters are, for example, the weights of a depthwise convolution for each channel.
     """
-    rest = frozenset(facts.order) - {vector}
-    if not rest or facts.reduced != rest or facts.row != rest:
+    extent = k.extent(vector)
+    if k.reduced or len(k.by_stride) < 2 or extent <= 2 * PARAMETER_TILE:
         return False
-    rows, columns = math.prod(hint(kernel.extent(a)) for a in rest), hint(kernel.extent(vector))
-    if columns > MOST_COLUMNS or 8 * rows * min(strip, columns) <= target.l2_bytes:
-        return False  # with as much that is written
+    loads = {s for s in k.kernel.body if isinstance(s, Load) and k.stmt_axes[s] == {vector}}
+    return len(loads) > 2 and sum(s.dtype.itemsize for s in loads) * extent > PARAMETER_CACHE_BYTES
+
+
+def _vector_tile(
+    k: _KernelSummary, vector: str, outer: list[str], inner: list[str], target: Target
+) -> int:
+    """Return the tile size of the vector axis; 0 if it is not tiled."""
+    extent = size_hint(k.kernel.extent(vector), 1 << 20)
+    if not outer and not inner:
+        most = max(MIN_TASK_ELEMENTS, int(WORK_PER_THREAD / kernel_work(k.kernel)))
+        return min(MAX_TASK_ELEMENTS, 1 << (most.bit_length() - 1))
+    if vector in k.rescanned:
+        return 0
+    others = [a for a in (*outer, *inner) if a in k.reduced]
+    if others and vector not in k.reduced:
+        return _column_tile(k, vector, extent, outer, inner, target)
+    if vector in k.reduced and static_or(k.kernel.extent(vector), 1 << 20) > 2 * MAX_TASK_ELEMENTS:
+        return MAX_TASK_ELEMENTS
+    rows = math.prod(k.extent(a) for a in outer)
+    return MAX_TASK_ELEMENTS if rows < 4 * target.threads and extent > MAX_TASK_ELEMENTS else 0
+
+
+def _column_tile(
+    k: _KernelSummary, vector: str, extent: int, outer: list[str], inner: list[str], target: Target
+) -> int:
+    """Return the number of columns per task if reductions run over other axes; 0 for all."""
+    once = (s for s in k.kernel.body if isinstance(s, (Store, Reduce)))
+    if not all(vector in k.stmt_axes[s] for s in once):
+        return 0  # each task would repeat the statements that do not depend on the column
+    tasks = math.prod(k.extent(a) for a in outer if a not in k.reduced)
+    per_thread = -(-extent // max(1, target.threads // max(1, tasks)))
+    if per_thread < 64 and not inner:
+        return 0
+    random = any(isinstance(s, Uniform) for s in k.kernel.body)
+    unit = PHILOX_BLOCK if per_thread >= PHILOX_BLOCK or random else CACHE_LINE_ELEMENTS
+    rows = math.prod(k.extent(a) for a in (*outer, *inner) if a in k.reduced)
+    fits_in_l2 = 8 * extent * rows <= target.l2_bytes
+    widest = MAX_CACHED_COLUMNS if fits_in_l2 else MAX_COLUMNS_PER_TASK
+    return min(widest, -(-per_thread // unit) * unit)
+
+
+def _prefers_full_rows(k: _KernelSummary, vector: str, strip: int, target: Target) -> bool:
+    """Whether columns that are reduced and rescanned are walked in full rows, not in tiles.
+
+    If a tile does not fit in the L2 cache, it is read from memory twice anyway, and the hardware
+    prefetcher does not predict its short rows.
+    """
+    rest = frozenset(k.by_stride) - {vector}
+    if not rest or k.reduced != rest or k.rescanned != rest:
+        return False
+    rows, columns = math.prod(map(k.extent, rest)), k.extent(vector)
+    if columns > MAX_CACHED_COLUMNS or 8 * rows * min(strip, columns) <= target.l2_bytes:
+        return False  # 8 bytes: a float read and a float written
     return target.threads > 1 or columns > strip
 
 
-def _columns_alone(kernel: Kernel, facts: _Facts, vector: str) -> bool:
-    """Whether everything that must run once runs along the vector axis."""
-    return all(vector in facts.runs[s] for s in kernel.body if isinstance(s, (Store, Reduce)))
-
-
-def _band(kernel: Kernel, facts: _Facts, loops: list[Loop], target: Target) -> int:
-    """How many of the outermost loops are shared out among threads."""
-    rows, band = 1, 0
-    for k, loop in enumerate(loops):
-        last = k == len(loops) - 1
-        if last or (loop.axis in facts.row and band) or rows >= 4 * target.threads:
+def _parallel_loops(k: _KernelSummary, loops: list[Loop], target: Target) -> int:
+    """Return how many of the outermost loops are parallel."""
+    rows, count = 1, 0
+    for n, loop in enumerate(loops):
+        last = n == len(loops) - 1
+        if last or (loop.axis in k.rescanned and count) or rows >= 4 * target.threads:
             break
-        if band and loop.axis in facts.reduced:
+        if count and loop.axis in k.reduced:
             break
-        extent = hint(kernel.extent(loop.axis))
+        extent = k.extent(loop.axis)
         rows *= -(-extent // loop.strip) if loop.strip else extent
-        band += 1
-    return band
+        count += 1
+    return count

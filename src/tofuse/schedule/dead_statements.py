@@ -1,57 +1,57 @@
-"""Nest -> Nest: drop what is computed in a loop and read by nothing in it."""
+"""Nest -> Nest: remove statements whose values are not used in their loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.ir.kernel import Reduce, Store, Take
+from tofuse.ir.kernel import Gather, Reduce, Store
 from tofuse.ir.nest import (
-    Do,
     For,
     Nest,
     Node,
-    Restore,
+    Reload,
+    StmtNode,
 )
 
 
-def drop_dead(nest: Nest) -> Nest:
-    """Leave out statements without readers, then loops without statements.
+def dead_statements(nest: Nest) -> Nest:
+    """Remove statements without users, then loops without statements.
 
-    Where stores get a nest beside a loop, what only they need is left behind in it.
+    A store that was moved out of a loop leaves its operands behind in the loop.
     """
-    saved = frozenset(nest.saved)
+    spilled = frozenset(nest.spills)
     phases = []
     for phase in nest.phases:
-        body, read = _live(phase.body, saved, set())
-        head, _ = _live(phase.head, saved, read)
-        phases.append(replace(phase, head=head, body=body))
+        body, read = _live_nodes(phase.body, spilled, set())
+        prologue, _ = _live_nodes(phase.prologue, spilled, read)
+        phases.append(replace(phase, prologue=prologue, body=body))
     return replace(nest, phases=tuple(phases))
 
 
-def _live(
-    nodes: Sequence[Node], saved: frozenset[str], read: set[str]
+def _live_nodes(
+    nodes: Sequence[Node], spilled: frozenset[str], read: set[str]
 ) -> tuple[tuple[Node, ...], set[str]]:
-    """The nodes that matter where `read` is read after them; what they in turn read."""
-    kept: list[Node] = []
+    """Return the live nodes, if `read` are the values used after them; and the values they use."""
+    live: list[Node] = []
     read = set(read)
     for node in reversed(nodes):
         if isinstance(node, For):
-            body, inside = _live(node.body, saved, set())
+            body, read_in_body = _live_nodes(node.body, spilled, set())
             if not body:
                 continue
-            read = (read - {a.reduce.name for a in node.reductions}) | inside
-            kept.append(replace(node, body=body))
+            read = (read - {a.reduce.name for a in node.reductions}) | read_in_body
+            live.append(replace(node, body=body))
             continue
-        if isinstance(node, Restore):
-            wanted = node.name in read
+        if isinstance(node, Reload):
+            is_live = node.name in read
             read.discard(node.name)
-        elif isinstance(node.stmt, (Store, Reduce, Take)):
-            wanted = True  # a take reports an index out of range
+        elif isinstance(node.stmt, (Store, Reduce, Gather)):
+            is_live = True  # a gather reports an index out of range
         else:
-            wanted = node.stmt.name in read or node.stmt.name in saved
+            is_live = node.stmt.name in read or node.stmt.name in spilled
             read.discard(node.stmt.name)
-        if wanted:
-            kept.append(node)
-            read |= set(node.stmt.uses) if isinstance(node, Do) else set()
-    return tuple(reversed(kept)), read
+        if is_live:
+            live.append(node)
+            read |= set(node.stmt.uses) if isinstance(node, StmtNode) else set()
+    return tuple(reversed(live)), read

@@ -1,6 +1,6 @@
-"""Kernels alike but for numbers -> one kernel that takes the numbers that differ as arguments.
+"""Merge kernels that differ in numbers only into one kernel with these numbers as arguments.
 
-Those are sizes, and the streams that random numbers are drawn from.
+The numbers are sizes, and the streams of random generators.
 """
 
 from __future__ import annotations
@@ -10,130 +10,134 @@ from dataclasses import dataclass, replace
 
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.kernel import (
-    Affine,
+    AffineExpr,
     Axis,
     Compute,
-    Inside,
+    Gather,
+    InRange,
     Kernel,
     Reduce,
     Stmt,
-    Take,
     Uniform,
-    affine,
+    make_affine,
 )
 from tofuse.ir.schedule import Schedule
 
-Place = Callable[[Dim], Dim]  # what stands in the place of a size; called in a fixed order
+ReplaceDim = Callable[[Dim], Dim]  # called for the parameters of a kernel in a fixed order
 
 
 @dataclass(frozen=True, eq=False)
-class Shared:
-    """A kernel that does the work of several, and the numbers with which it does that of one."""
+class DedupedKernel:
+    """A kernel that may be shared, and the size arguments that make it one of the originals."""
 
     kernel: Kernel
     schedule: Schedule
     sizes: tuple[Dim, ...]
 
 
-def share(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[Shared]:
-    """For each kernel one that does its work; kernels alike get the same object."""
-    families: dict[str, list[int]] = {}
+def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKernel]:
+    """Return for each kernel one that does its work; equivalent kernels get the same object."""
+    groups: dict[str, list[int]] = {}
     for k, (kernel, schedule) in enumerate(kernels):
-        families.setdefault(_likeness(kernel, schedule), []).append(k)
-    found: dict[int, Shared] = {}
-    for members in families.values():
+        groups.setdefault(_structural_key(kernel, schedule), []).append(k)
+    deduped: dict[int, DedupedKernel] = {}
+    for members in groups.values():
         kernel, schedule = kernels[members[0]]
-        columns = list(zip(*(_numbers(kernels[k][0]) for k in members), strict=True))
-        differ = tuple(dict.fromkeys(c for c in columns if len(set(c)) > 1))
-        general = _lifted(kernel, columns, differ)
+        columns = list(zip(*(_parameters(kernels[k][0]) for k in members), strict=True))
+        varying = tuple(dict.fromkeys(c for c in columns if len(set(c)) > 1))
+        shared = _parametrize(kernel, columns, varying)
+        symbols = [symbol(s) for s in kernel.symbols]
         for n, k in enumerate(members):
-            known = [symbol(s) for s in kernel.symbols]
-            found[k] = Shared(general, schedule, (*known, *(c[n] for c in differ)))
-    return [found[k] for k in range(len(kernels))]
+            deduped[k] = DedupedKernel(shared, schedule, (*symbols, *(c[n] for c in varying)))
+    return [deduped[k] for k in range(len(kernels))]
 
 
-def _likeness(kernel: Kernel, schedule: Schedule) -> str:
-    """Equal for kernels that may share machine code.
+def _structural_key(kernel: Kernel, schedule: Schedule) -> str:
+    """Return a key that is equal for kernels that may share machine code.
 
-    Sizes may differ where that costs nothing: in a single loop, whose text is the same for any.
-    Several loops are others for other sizes: how long sums are taken, which tiles are turned.
+    Sizes may differ in a kernel of one loop, whose machine code is the same for all sizes. With
+    several loops the code depends on the sizes, for example in the stages of long sums.
     """
-    anonymous = _with_numbers(replace(kernel, name="kernel"), lambda d: symbol("any"))
+    anonymous = _replace_parameters(replace(kernel, name="kernel"), lambda d: symbol("any"))
     return f"{anonymous!r} {schedule!r}"
 
 
-def _sizes_count(kernel: Kernel) -> bool:
+def _may_parametrize_sizes(kernel: Kernel) -> bool:
     """Whether sizes of a kernel may become arguments."""
     random = any(isinstance(s, Uniform) for s in kernel.body)
     return len(kernel.axes) == 1 and not kernel.symbols and not random
 
 
-def _fixed(dim: Dim) -> bool:
-    """Whether it says what is computed, rather than how much of it."""
+def _is_structural(dim: Dim) -> bool:
+    """Whether a dimension is part of the structure: it is symbolic, or below 2."""
     return not isinstance(dim, int) or dim < 2
 
 
-def _numbers(kernel: Kernel) -> tuple[Dim, ...]:
-    """The numbers that may differ, in the order in which they stand."""
+def _parameters(kernel: Kernel) -> tuple[Dim, ...]:
+    """Return the numbers that may differ, in a fixed order."""
     found: list[Dim] = []
 
-    def note(dim: Dim) -> Dim:
+    def record(dim: Dim) -> Dim:
         found.append(dim)
         return dim
 
-    _with_numbers(kernel, note)
+    _replace_parameters(kernel, record)
     return tuple(found)
 
 
-def _lifted(
-    kernel: Kernel, columns: Sequence[tuple[Dim, ...]], differ: Sequence[tuple[Dim, ...]]
+def _parametrize(
+    kernel: Kernel, columns: Sequence[tuple[Dim, ...]], varying: Sequence[tuple[Dim, ...]]
 ) -> Kernel:
-    """The kernel with an argument for each number in which its like differ."""
-    if not differ:
+    """Return the kernel with a size argument for each column of parameters that varies."""
+    if not varying:
         return kernel
-    names = {column: f"n{k}" for k, column in enumerate(differ)}
-    places = iter(columns)
+    names = {column: f"n{k}" for k, column in enumerate(varying)}
+    remaining = iter(columns)
 
-    def place(dim: Dim) -> Dim:
-        column = next(places)
+    def to_argument(dim: Dim) -> Dim:
+        column = next(remaining)
         return symbol(names[column]) if column in names else dim
 
     symbols = (*kernel.symbols, *names.values())
-    return replace(_with_numbers(kernel, place), symbols=symbols)
+    return replace(_replace_parameters(kernel, to_argument), symbols=symbols)
 
 
-def _with_numbers(kernel: Kernel, place: Place) -> Kernel:
-    """The kernel with every number replaced that may differ, in the order in which they stand."""
-    if _sizes_count(kernel):
-        return _with_sizes(kernel, lambda d: d if _fixed(d) else place(d))
-    drawn = [
-        replace(s, stream=place(s.stream)) if isinstance(s, Uniform) else s for s in kernel.body
+def _replace_parameters(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
+    """Return the kernel with every number replaced that may differ, in a fixed order."""
+    if _may_parametrize_sizes(kernel):
+        return _replace_sizes(kernel, lambda d: d if _is_structural(d) else replace_dim(d))
+    body = [
+        replace(s, stream=replace_dim(s.stream)) if isinstance(s, Uniform) else s
+        for s in kernel.body
     ]
-    return replace(kernel, body=tuple(drawn))
+    return replace(kernel, body=tuple(body))
 
 
-def _with_sizes(kernel: Kernel, place: Place) -> Kernel:
-    """The kernel with every size replaced."""
-    axes = tuple(Axis(a.name, place(a.extent)) for a in kernel.axes)
-    return replace(kernel, axes=axes, body=tuple(_stmt_with(s, place) for s in kernel.body))
+def _replace_sizes(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
+    axes = tuple(Axis(a.name, replace_dim(a.extent)) for a in kernel.axes)
+    body = tuple(_replace_stmt_sizes(s, replace_dim) for s in kernel.body)
+    return replace(kernel, axes=axes, body=body)
 
 
-def _stmt_with(stmt: Stmt, place: Place) -> Stmt:
+def _replace_stmt_sizes(stmt: Stmt, replace_dim: ReplaceDim) -> Stmt:
     match stmt:
         case Compute() | Uniform():
             return stmt
         case Reduce():
-            at = stmt.position
-            return stmt if at is None else replace(stmt, position=_index_with(at, place))
-        case Take():
-            index = _index_with(stmt.index, place)
-            return replace(stmt, index=index, stride=place(stmt.stride), extent=place(stmt.extent))
-        case Inside():
-            index = _index_with(stmt.index, place)
-            return replace(stmt, index=index, lo=place(stmt.lo), hi=place(stmt.hi))
+            position = stmt.position
+            if position is None:
+                return stmt
+            return replace(stmt, position=_replace_index_sizes(position, replace_dim))
+        case Gather():
+            index = _replace_index_sizes(stmt.index, replace_dim)
+            stride, extent = replace_dim(stmt.stride), replace_dim(stmt.extent)
+            return replace(stmt, index=index, stride=stride, extent=extent)
+        case InRange():
+            index = _replace_index_sizes(stmt.index, replace_dim)
+            return replace(stmt, index=index, lo=replace_dim(stmt.lo), hi=replace_dim(stmt.hi))
         case _:
-            return replace(stmt, index=_index_with(stmt.index, place))
+            return replace(stmt, index=_replace_index_sizes(stmt.index, replace_dim))
 
 
-def _index_with(index: Affine, place: Place) -> Affine:
-    return affine([(a, place(c)) for a, c in index.terms], place(index.const))
+def _replace_index_sizes(index: AffineExpr, replace_dim: ReplaceDim) -> AffineExpr:
+    return make_affine([(a, replace_dim(c)) for a, c in index.terms], replace_dim(index.const))

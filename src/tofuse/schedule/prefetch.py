@@ -1,106 +1,111 @@
-"""Nest -> Nest: bring rows into the cache that the processor does not foresee."""
+"""Nest -> Nest: prefetch rows that the hardware prefetcher does not predict."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.ir.dims import hint, product
-from tofuse.ir.kernel import Compute, Kernel, Load, affine, iteration_axes
+from tofuse.ir.dims import product, size_hint
+from tofuse.ir.kernel import Compute, Kernel, Load, iteration_axes, make_affine
 from tofuse.ir.nest import (
-    Do,
     For,
     Nest,
     Node,
     Phase,
+    StmtNode,
 )
 from tofuse.ir.schedule import Loop
 from tofuse.ops.table import OPS, opdef
 
-LARGE = 1 << 20  # bytes of a tensor that is not in the L2 cache anyway
-BUSY = 8.0  # additions per element of a pass that leaves time for fetching, such as an exp
-ROW_BYTES = 256 * 1024  # of rows fetched ahead, beside as much of this row: half an L2 cache
-SHORT = 512  # bytes of a row that is over before the processor follows it
-APART = 64  # bytes between such rows: at least a line
-ROWS = 16  # that are under way at once
+MIN_TENSOR_BYTES = 1 << 20  # a smaller tensor may be in the L2 cache anyway
+MIN_PASS_COST = 8.0  # additions per element, such as of an exp, that leave memory bandwidth idle
+MAX_ROW_BYTES = 256 * 1024  # of the next row; with as much of the current row, half an L2 cache
+SHORT_ROW_BYTES = 512  # a row that ends before the hardware prefetcher follows it
+MIN_ROW_GAP = 64  # bytes between short rows: at least a cache line
+ROWS_AHEAD = 16  # the prefetch distance of short rows
 
 
-def with_prefetch(nest: Nest) -> Nest:
-    """Let the costliest later pass over a row ask for what the first will read of the next row.
+def prefetch(nest: Nest) -> Nest:
+    """Prefetch the loads of a row's first pass for the next row in its most expensive later pass.
 
-    The first pass waits for memory, and a pass that computes much leaves memory idle. Short rows
-    that lie apart are asked for some rows ahead. See docs/measurements.md.
+    The first pass is memory-bound, and an expensive pass leaves memory idle. Short rows with gaps
+    between them are prefetched `ROWS_AHEAD` rows ahead. See docs/measurements.md.
     """
-    return replace(nest, phases=tuple(_phase(nest.kernel, p) for p in nest.phases))
+    return replace(nest, phases=tuple(_prefetch_phase(nest.kernel, p) for p in nest.phases))
 
 
-def _phase(kernel: Kernel, phase: Phase) -> Phase:
-    around = phase.band[-1] if phase.band else None
-    return replace(phase, body=_nodes(kernel, phase.body, around))
+def _prefetch_phase(kernel: Kernel, phase: Phase) -> Phase:
+    outer = phase.band[-1] if phase.band else None
+    return replace(phase, body=_prefetch_nodes(kernel, phase.body, outer))
 
 
-def _nodes(kernel: Kernel, nodes: Sequence[Node], around: Loop | None) -> tuple[Node, ...]:
+def _prefetch_nodes(kernel: Kernel, nodes: Sequence[Node], outer: Loop | None) -> tuple[Node, ...]:
     result = [
-        replace(n, body=_nodes(kernel, n.body, n.loop)) if isinstance(n, For) else n for n in nodes
+        replace(n, body=_prefetch_nodes(kernel, n.body, n.loop)) if isinstance(n, For) else n
+        for n in nodes
     ]
     passes = [n for n in result if isinstance(n, For)]
-    if around is not None and not around.strip:
-        passes = [replace(n, ahead=_short_rows(kernel, n, around.axis)) for n in passes]
+    if outer is not None and not outer.strip:
+        passes = [replace(n, prefetch=_short_row_loads(kernel, n, outer.axis)) for n in passes]
         rest = iter(passes)
         result = [next(rest) if isinstance(n, For) else n for n in result]
-    later = [n for n in passes[1:] if n.loop == passes[0].loop]
-    if around is None or around.strip or not later:
+    later_passes = [n for n in passes[1:] if n.loop == passes[0].loop]
+    if outer is None or outer.strip or not later_passes:
         return tuple(result)
-    busiest = max(later, key=_cost)
-    if _cost(busiest) >= BUSY and not busiest.ahead:
-        ahead = _ahead(kernel, passes[0], around.axis)
-        result[result.index(busiest)] = replace(busiest, ahead=ahead)
+    busiest = max(later_passes, key=_pass_cost)
+    if _pass_cost(busiest) >= MIN_PASS_COST and not busiest.prefetch:
+        loads = _next_row_loads(kernel, passes[0], outer.axis)
+        result[result.index(busiest)] = replace(busiest, prefetch=loads)
     return tuple(result)
 
 
-def _cost(pass_: For) -> float:
-    """Additions per element."""
-    stmts = [n.stmt for n in pass_.body if isinstance(n, Do)]
+def _pass_cost(pass_: For) -> float:
+    """Return the additions per element."""
+    stmts = [n.stmt for n in pass_.body if isinstance(n, StmtNode)]
     return sum(opdef(s.op).cost for s in stmts if isinstance(s, Compute) and s.op in OPS)
 
 
-def _ahead(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:
-    """What the first pass reads of large tensors, in whole rows, one step of `axis` later."""
-    _, runs = iteration_axes(kernel)
+def _next_row_loads(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:
+    """Return the first pass's contiguous loads of large tensors, one step of `axis` later."""
+    _, stmt_axes = iteration_axes(kernel)
     loads = [
         n.stmt
         for n in first.body
-        if isinstance(n, Do)
+        if isinstance(n, StmtNode)
         and isinstance(n.stmt, Load)
         and n.stmt.guard is None
         and n.stmt.index.coefficient(first.loop.axis) == 1
         and n.stmt.index.coefficient(axis) != 0
-        and _bytes(kernel, n.stmt, runs[n.stmt]) >= LARGE
+        and _bytes(kernel, n.stmt, stmt_axes[n.stmt]) >= MIN_TENSOR_BYTES
     ]
-    row = sum(_bytes(kernel, s, frozenset([first.loop.axis])) for s in loads)
-    if row > ROW_BYTES:
+    row_bytes = sum(_bytes(kernel, s, frozenset([first.loop.axis])) for s in loads)
+    if row_bytes > MAX_ROW_BYTES:
         return ()
-    return tuple(replace(s, index=s.index + affine([], s.index.coefficient(axis))) for s in loads)
+    return tuple(
+        replace(s, index=s.index + make_affine([], s.index.coefficient(axis))) for s in loads
+    )
 
 
-def _short_rows(kernel: Kernel, pass_: For, axis: str) -> tuple[Load, ...]:
-    """What an innermost loop reads in short rows of large tensors, some rows on along `axis`."""
+def _short_row_loads(kernel: Kernel, pass_: For, axis: str) -> tuple[Load, ...]:
+    """Return an innermost loop's loads of short rows, `ROWS_AHEAD` steps of `axis` later."""
     if any(isinstance(n, For) for n in pass_.body):
-        return pass_.ahead
-    _, runs = iteration_axes(kernel)
-    along = pass_.loop.axis
+        return pass_.prefetch
+    _, stmt_axes = iteration_axes(kernel)
+    row_axis = pass_.loop.axis
     found: list[Load] = []
-    for s in (n.stmt for n in pass_.body if isinstance(n, Do)):
-        if not isinstance(s, Load) or s.guard is not None or s.index.coefficient(along) != 1:
+    for s in (n.stmt for n in pass_.body if isinstance(n, StmtNode)):
+        if not isinstance(s, Load) or s.guard is not None or s.index.coefficient(row_axis) != 1:
             continue
-        row = _bytes(kernel, s, frozenset([along]))
+        row_bytes = _bytes(kernel, s, frozenset([row_axis]))
         step = s.index.coefficient(axis)
-        far = hint(step) * _bytes(kernel, s, frozenset()) >= row + APART
-        if row <= SHORT and far and _bytes(kernel, s, runs[s]) >= LARGE:
-            found.append(replace(s, index=s.index + affine([], step * ROWS)))
+        has_gap = size_hint(step) * _bytes(kernel, s, frozenset()) >= row_bytes + MIN_ROW_GAP
+        large = _bytes(kernel, s, stmt_axes[s]) >= MIN_TENSOR_BYTES
+        if row_bytes <= SHORT_ROW_BYTES and has_gap and large:
+            found.append(replace(s, index=s.index + make_affine([], step * ROWS_AHEAD)))
     return tuple(found)
 
 
 def _bytes(kernel: Kernel, s: Load, axes: frozenset[str]) -> int:
-    memory = next(b.dtype for b in kernel.buffers if b.name == s.buffer)
-    return hint(product([*(kernel.extent(a) for a in sorted(axes)), memory.itemsize]))
+    """Estimate the bytes that a load reads over `axes`."""
+    dtype = next(b.dtype for b in kernel.buffers if b.name == s.buffer)
+    return size_hint(product([*(kernel.extent(a) for a in sorted(axes)), dtype.itemsize]))

@@ -1,4 +1,4 @@
-"""What it takes to compute values again, and which are worth an array instead."""
+"""The cost of recomputing values, and the loop-invariant values worth hoisting into an array."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Union
 
 from tofuse.ir.kernel import (
     Compute,
-    Inside,
+    InRange,
     Iota,
     Kernel,
     Load,
@@ -16,23 +16,22 @@ from tofuse.ir.kernel import (
     Store,
     iteration_axes,
 )
-from tofuse.ir.nest import Restore
+from tofuse.ir.nest import Reload
 from tofuse.ir.schedule import Schedule
 from tofuse.ops.table import opdef
+from tofuse.schedule.loop_placement import NestStmt
 
-Item = Union[Stmt, Restore]  # noqa: UP007
-Kept = Union[Compute, Load]  # noqa: UP007
+Hoistable = Union[Compute, Load]  # noqa: UP007
+
+STRIDED_LOAD_COST = 8.0  # of a vector of elements that are not contiguous
 
 
-SPACED = 8.0  # what a vector of elements that do not lie side by side costs
-
-
-def statement_cost(stmt: Stmt, along: str) -> float:
-    """Additions that a statement takes as long as, in vectors along an axis."""
+def statement_cost(stmt: Stmt, vector_axis: str) -> float:
+    """Return the cost of a statement in additions, if it runs in vectors along an axis."""
     match stmt:
-        case Load() if stmt.index.coefficient(along) not in (0, 1):
-            return SPACED
-        case Load() | Iota() | Inside() | Store():
+        case Load() if stmt.index.coefficient(vector_axis) not in (0, 1):
+            return STRIDED_LOAD_COST
+        case Load() | Iota() | InRange() | Store():
             return 0.5
         case Compute() if stmt.op.startswith("round"):
             return 2.0
@@ -42,49 +41,48 @@ def statement_cost(stmt: Stmt, along: str) -> float:
             return 20.0
 
 
-def unchanged(
-    items: Sequence[Item],
-    changes: Callable[[Item], bool],
-    keep: Callable[[Kept, set[str]], bool],
-) -> tuple[set[Item], set[Item]]:
-    """Values that a loop reads and does not change, where `keep` gives them an array.
+def loop_invariants(
+    stmts: Sequence[NestStmt],
+    varies: Callable[[NestStmt], bool],
+    spill: Callable[[Hoistable, set[str]], bool],
+) -> tuple[set[NestStmt], set[NestStmt]]:
+    """Return the invariant values that a loop reads and `spill` accepts; and all they depend on.
 
-    `keep` is told of the statements that compute a value. Returned are those values, and with them
-    all that they need.
+    `spill` gets a value and the names of the statements that compute it.
     """
-    by_name = {s.name: s for s in items if not isinstance(s, Store)}
-    read = {u for s in items if changes(s) for u in s.uses}
-    kept: set[Item] = set()
-    needed: set[Item] = set()
-    for s in items:
-        if not isinstance(s, (Compute, Load)) or s.name not in read or changes(s):
+    by_name = {s.name: s for s in stmts if not isinstance(s, Store)}
+    read = {u for s in stmts if varies(s) for u in s.uses}
+    hoisted: set[NestStmt] = set()
+    needed: set[NestStmt] = set()
+    for s in stmts:
+        if not isinstance(s, (Compute, Load)) or s.name not in read or varies(s):
             continue
-        chain, work = {s.name}, [s.name]
+        names, work = {s.name}, [s.name]
         while work:
-            new = [u for u in by_name[work.pop()].uses if u in by_name and u not in chain]
-            chain |= set(new)
+            new = [u for u in by_name[work.pop()].uses if u in by_name and u not in names]
+            names |= set(new)
             work += new
-        makers = [by_name[n] for n in chain]
-        plain = all(isinstance(m, (Compute, Load, Iota, Inside, Restore)) for m in makers)
-        if plain and keep(s, {m.name for m in makers if not isinstance(m, Restore)}):
-            kept.add(s)
-            needed.update(makers)
-    return kept, needed
+        slice_ = [by_name[n] for n in names]
+        movable = all(isinstance(d, (Compute, Load, Iota, InRange, Reload)) for d in slice_)
+        if movable and spill(s, {d.name for d in slice_ if not isinstance(d, Reload)}):
+            hoisted.add(s)
+            needed.update(slice_)
+    return hoisted, needed
 
 
-def repeated_axes(
+def recompute_iteration_axes(
     kernel: Kernel, schedule: Schedule
 ) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
-    """`iteration_axes` of a kernel whose inner reductions depend on all loops around them."""
-    values, runs = ({**m} for m in iteration_axes(kernel))
-    names = [lp.axis for lp in schedule.loops]
+    """Return `iteration_axes`, but with inner reductions repeated in all loops around them."""
+    value_axes, stmt_axes = ({**m} for m in iteration_axes(kernel))
+    loop_axes = [lp.axis for lp in schedule.loops]
     for s in kernel.body:
-        runs[s] |= frozenset().union(*(values[u] for u in s.uses))
+        stmt_axes[s] |= frozenset().union(*(value_axes[u] for u in s.uses))
         if isinstance(s, Reduce):
-            opens = min(names.index(a) for a in s.over)
-            if opens >= schedule.parallel:  # what is outside, tiles and all
-                runs[s] |= frozenset(names[:opens]) - frozenset(names[opens:])
-            values[s.name] = runs[s] - frozenset(s.over)
+            start = min(loop_axes.index(a) for a in s.over)
+            if start >= schedule.parallel:  # all loops outside, except tile loops of inner axes
+                stmt_axes[s] |= frozenset(loop_axes[:start]) - frozenset(loop_axes[start:])
+            value_axes[s.name] = stmt_axes[s] - frozenset(s.over)
         elif not isinstance(s, Store):
-            values[s.name] = runs[s]
-    return values, runs
+            value_axes[s.name] = stmt_axes[s]
+    return value_axes, stmt_axes

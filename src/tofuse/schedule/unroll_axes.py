@@ -1,7 +1,7 @@
-"""Kernel -> Kernel: short axes between the neighbours of a long one are written out.
+"""Kernel -> Kernel: unroll short axes that are interleaved with a long one.
 
-Pairs that are rotated, colours of pixels, corners of boxes: a vector runs along the pairs, and what
-is done with each of the two stands there once for each.
+Examples are the pairs of a rotation, the colors of pixels and the corners of boxes. Vectors then
+run along the long axis, and the body has one copy of each statement for every iteration.
 """
 
 from __future__ import annotations
@@ -9,110 +9,122 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Scalar
-from tofuse.ir.interleave import is_between, shuffles
+from tofuse.ir.interleave import is_interleaved, shuffle_count
 from tofuse.ir.kernel import (
-    Affine,
+    AffineExpr,
     Arg,
     Compute,
-    Inside,
+    Gather,
+    InRange,
     Iota,
     Kernel,
     Load,
     Reduce,
     Stmt,
     Store,
-    Take,
     Uniform,
-    affine,
     iteration_axes,
-    live,
+    live_statements,
+    make_affine,
 )
 from tofuse.ir.schedule import Target
 
-LEAST = 16  # elements along the axis that vectors then run along
-SHORT = 8  # elements that are written out in any case; more are if they are reduced twice
-FEW = 4  # of a longer row, as of a matrix; so are these
-DEAREST = 13  # shuffles of a row of those
-PIECES = 2  # or if guards tell so many of them apart
-PART = 4  # at one of so many places, or more
-MOST = 512  # statements
-MASKED = 4096  # of which most are of other places
+MIN_VECTOR_EXTENT = 16  # of the long axis, along which vectors then run
+MAX_SHORT_ROW = 8  # elements of an interleaved row whose axes are always unrolled
+MAX_SHORT_EXTENT = 4  # of an axis that is always unrolled, in longer rows such as matrices, too
+MAX_SHUFFLES_PER_LANE = 13  # to transpose a longer row that is reduced repeatedly
+MIN_GUARDS = 2  # that exclude iterations, so that unrolling a longer axis pays
+ITERATIONS_PER_EXCLUSION = 4  # these guards exclude at least one in 4 iterations on average
+MAX_STATEMENTS = 512  # of the kernel with the axis unrolled
+MAX_UNROLLED_STATEMENTS = 4096  # before guards and dead statements are removed
 
 
-def write_out(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel with as few such axes as its length allows."""
+def unroll_axes(kernel: Kernel, target: Target) -> Kernel:
+    """Return the kernel with the interleaved axes unrolled where that is profitable."""
     if target.lanes == 1:
         return kernel
-    refused: set[str] = set()
-    while (found := _short_axis(kernel, refused)) is not None:
+    rejected: set[str] = set()
+    while (found := _interleaved_axis(kernel, rejected)) is not None:
         axis, step = found
-        short = step <= SHORT or hint(kernel.extent(axis)) <= FEW
-        written = _written(kernel, axis, short or _folds_twice(kernel, axis, step, target))
-        if written is None:
-            refused.add(axis)
+        short = step <= MAX_SHORT_ROW or size_hint(kernel.extent(axis)) <= MAX_SHORT_EXTENT
+        profitable = short or _is_reduced_repeatedly(kernel, axis, step, target)
+        unrolled = _unroll_axis(kernel, axis, profitable)
+        if unrolled is None:
+            rejected.add(axis)
         else:
-            kernel = written
+            kernel = unrolled
     return kernel
 
 
-def _short_axis(kernel: Kernel, refused: set[str]) -> tuple[str, int] | None:
-    """An axis all of which lies between neighbours of a long one in some access, and their gap."""
+def _interleaved_axis(kernel: Kernel, rejected: set[str]) -> tuple[str, int] | None:
+    """Return an axis that some access interleaves with a long axis, and the long axis's stride."""
     for s in kernel.body:
         if isinstance(s, (Load, Store)):
             for along in s.index.axes:
-                if hint(kernel.extent(along)) >= LEAST:
+                if size_hint(kernel.extent(along)) >= MIN_VECTOR_EXTENT:
                     for axis in s.index.axes:
-                        if axis not in refused and is_between(kernel, s.index, axis, along):
-                            return axis, hint(s.index.coefficient(along))
+                        if axis not in rejected and is_interleaved(kernel, s.index, axis, along):
+                            return axis, size_hint(s.index.coefficient(along))
     return None
 
 
-def _folds_twice(kernel: Kernel, axis: str, step: int, target: Target) -> bool:
-    """Whether shuffles are less than to bring the lanes of a row together, vector by vector."""
-    count = hint(kernel.extent(axis))
-    folds = sum(1 for s in kernel.body if isinstance(s, Reduce) and axis in s.over)
-    places = [s.index for s in kernel.body if isinstance(s, (Load, Store)) and axis in s.index.axes]
-    side_by_side = all(p.coefficient(axis) == 1 for p in places)
-    whole = count == step <= 2 * target.lanes and count * shuffles(count) <= DEAREST * target.lanes
-    return folds > 1 and side_by_side and whole
+def _is_reduced_repeatedly(kernel: Kernel, axis: str, step: int, target: Target) -> bool:
+    """Whether several reductions run over a contiguous row that is cheap to transpose.
 
-
-def _written(kernel: Kernel, axis: str, pays: bool) -> Kernel | None:
-    """With every statement once for each place, if all can be and that is not too much.
-
-    Where it does not pay anyhow, it does if each place is another formula, which is all of them
-    under masks otherwise: a stack of the nine elements of a rotation.
+    Shuffles that transpose the row then cost less than one horizontal reduction per vector.
     """
-    _, runs = iteration_axes(kernel)
-    inside = [s for s in kernel.body if axis in runs[s]]
+    count = size_hint(kernel.extent(axis))
+    reductions = sum(1 for s in kernel.body if isinstance(s, Reduce) and axis in s.over)
+    accesses = [s.index for s in kernel.body if isinstance(s, (Load, Store))]
+    contiguous = all(index.coefficient(axis) == 1 for index in accesses if axis in index.axes)
+    full_row = count == step <= 2 * target.lanes
+    cheap = count * shuffle_count(count) <= MAX_SHUFFLES_PER_LANE * target.lanes
+    return reductions > 1 and contiguous and full_row and cheap
+
+
+def _unroll_axis(kernel: Kernel, axis: str, profitable: bool) -> Kernel | None:
+    """Return the kernel with an axis unrolled; None if that is impossible or too long.
+
+    If it is not `profitable` otherwise, it still is if guards select a different formula in each
+    iteration, as in a stack of the nine elements of a rotation.
+    """
+    _, stmt_axes = iteration_axes(kernel)
+    inside = [s for s in kernel.body if axis in stmt_axes[s]]
     if any(isinstance(s, Uniform) for s in inside):
         return None
     if any(isinstance(s, Reduce) and s.position is not None for s in inside):
         return None
-    masked = len(inside) * hint(kernel.extent(axis)) + len(kernel.body) - len(inside)
-    cut = [s for s in inside if isinstance(s, Inside) and s.index.axes == (axis,)]
-    if masked > MASKED or not (pays or _told_apart(cut, kernel, axis)):
+    count = len(inside) * size_hint(kernel.extent(axis)) + len(kernel.body) - len(inside)
+    guards = [s for s in inside if isinstance(s, InRange) and s.index.axes == (axis,)]
+    if count > MAX_UNROLLED_STATEMENTS:
         return None
-    written = _Writer(kernel, axis).kernel()
-    return written if len(written.body) <= (MOST if pays else min(MOST, masked // 2)) else None
+    if not profitable and not _guards_exclude_iterations(guards, kernel, axis):
+        return None
+    unrolled = _Unroller(kernel, axis).kernel()
+    limit = MAX_STATEMENTS if profitable else min(MAX_STATEMENTS, count // 2)
+    return unrolled if len(unrolled.body) <= limit else None
 
 
-def _told_apart(guards: Sequence[Inside], kernel: Kernel, axis: str) -> bool:
-    """Whether guards tell places apart: at many of them they leave something out."""
-    count = hint(kernel.extent(axis))
-    left_out = 0
+def _guards_exclude_iterations(guards: Sequence[InRange], kernel: Kernel, axis: str) -> bool:
+    """Whether guards exclude enough iterations of an axis that each runs another formula."""
+    count = size_hint(kernel.extent(axis))
+    excluded = 0
     for s in guards:
-        first, step = hint(s.index.const), hint(s.index.coefficient(axis))
-        passed = range(hint(s.lo), hint(s.hi))
-        left_out += sum(first + k * step not in passed for k in range(count))
-    return len(guards) >= PIECES and left_out * PART >= len(guards) * count
+        first, step = size_hint(s.index.const), size_hint(s.index.coefficient(axis))
+        passing = range(size_hint(s.lo), size_hint(s.hi))
+        excluded += sum(first + k * step not in passing for k in range(count))
+    return len(guards) >= MIN_GUARDS and excluded * ITERATIONS_PER_EXCLUSION >= len(guards) * count
 
 
 @dataclass
-class _Writer:
-    """`names` has what stands for a value at each place, `known` what guards are there."""
+class _Unroller:
+    """Unroll one axis.
+
+    For each iteration, `names` maps a value to its copy, and `known_guards` has the guards whose
+    result is known.
+    """
 
     old: Kernel
     axis: str
@@ -122,97 +134,105 @@ class _Writer:
         count = self.old.extent(self.axis)
         assert isinstance(count, int)
         self.names: list[dict[str, str]] = [{} for _ in range(count)]
-        self.known: list[dict[str, bool]] = [{} for _ in range(count)]
+        self.known_guards: list[dict[str, bool]] = [{} for _ in range(count)]
 
     def kernel(self) -> Kernel:
-        _, runs = iteration_axes(self.old)
+        """Return the kernel without the axis."""
+        _, stmt_axes = iteration_axes(self.old)
         for s in self.old.body:
-            if self.axis not in runs[s]:
+            if self.axis not in stmt_axes[s]:
                 self.body.append(s)
             elif isinstance(s, Reduce) and self.axis in s.over:
-                self._combine(s)
+                self._combine_iterations(s)
             else:
                 for k in range(len(self.names)):
-                    self._write(s, k)
+                    self._unroll_statement(s, k)
         axes = tuple(a for a in self.old.axes if a.name != self.axis)
-        return replace(self.old, axes=axes, body=tuple(live(self.body)))
+        return replace(self.old, axes=axes, body=tuple(live_statements(self.body)))
 
-    def _write(self, s: Stmt, k: int) -> None:
-        """A statement at one place."""
-        guard = s.guard if isinstance(s, (Load, Take, Inside)) else None
-        passed = True if guard is None else self.known[k].get(guard)
+    def _unroll_statement(self, s: Stmt, k: int) -> None:
+        """Append the copy of a statement for iteration `k`."""
+        guard = s.guard if isinstance(s, (Load, Gather, InRange)) else None
+        passes = True if guard is None else self.known_guards[k].get(guard)
         if isinstance(s, Store):
-            value = self._name(s.value, k)
-            self.body.append(replace(s, index=self._at(s.index, k), value=value))
+            value = self._arg_at(s.value, k)
+            self.body.append(replace(s, index=self._index_at(s.index, k), value=value))
             return
-        if isinstance(s, Inside):
-            self._judge(s, k, passed)
-        if isinstance(s, Compute) and s.op == "where" and s.args[0] in self.known[k]:
-            chosen = s.args[1 if self.known[k][str(s.args[0])] else 2]
-            if isinstance(chosen, str):
-                self.names[k][s.name] = self.names[k].get(chosen, chosen)
+        if isinstance(s, InRange):
+            self._evaluate_guard(s, k, passes)
+        if isinstance(s, Compute) and s.op == "where" and s.args[0] in self.known_guards[k]:
+            selected = s.args[1 if self.known_guards[k][str(s.args[0])] else 2]
+            if isinstance(selected, str):
+                self.names[k][s.name] = self.names[k].get(selected, selected)
                 return
-            s = replace(s, args=(Scalar(True), chosen, chosen))  # what is not chosen is not needed
+            s = replace(s, args=(Scalar(True), selected, selected))  # the other operand is dead
         self.names[k][s.name] = name = f"{s.name}_{k}"
-        if isinstance(s, (Load, Take)) and passed is False:
+        if isinstance(s, (Load, Gather)) and passes is False:
             zero = Scalar(0.0 if s.dtype.is_float else 0)
-            kept = (Scalar(True), zero, zero)
-            self.body.append(Compute(name, "where", kept, s.dtype, s.dtype))
+            args = (Scalar(True), zero, zero)
+            self.body.append(Compute(name, "where", args, s.dtype, s.dtype))
             return
-        self.body.append(self._placed(s, name, k, None if passed else guard))
+        self.body.append(self._instantiate(s, name, k, None if passes else guard))
 
-    def _placed(self, s: Stmt, name: str, k: int, guard: str | None) -> Stmt:
-        own = None if guard is None else self.names[k].get(guard, guard)
+    def _instantiate(self, s: Stmt, name: str, k: int, guard: str | None) -> Stmt:
+        """Return the statement with the names and indices of iteration `k`."""
+        names = self.names[k]
+        new_guard = None if guard is None else names.get(guard, guard)
         match s:
-            case Load() | Inside():
-                return replace(s, name=name, index=self._at(s.index, k), guard=own)
-            case Take():
-                by = self.names[k].get(s.by, s.by)
-                return replace(s, name=name, index=self._at(s.index, k), by=by, guard=own)
+            case Load() | InRange():
+                return replace(s, name=name, index=self._index_at(s.index, k), guard=new_guard)
+            case Gather():
+                return replace(
+                    s,
+                    name=name,
+                    index=self._index_at(s.index, k),
+                    dynamic_index=names.get(s.dynamic_index, s.dynamic_index),
+                    guard=new_guard,
+                )
             case Iota():
-                return replace(s, name=name, index=self._at(s.index, k))
+                return replace(s, name=name, index=self._index_at(s.index, k))
             case Compute():
-                return replace(s, name=name, args=tuple(self._name(a, k) for a in s.args))
+                return replace(s, name=name, args=tuple(self._arg_at(a, k) for a in s.args))
             case Reduce():
-                return replace(s, name=name, arg=self.names[k].get(s.arg, s.arg))
+                return replace(s, name=name, arg=names.get(s.arg, s.arg))
         raise AssertionError(s)
 
-    def _combine(self, s: Reduce) -> None:
-        """A reduction over the axis: its operands at all places, in pairs, and what is left."""
-        parts = [names.get(s.arg, s.arg) for names in self.names]
+    def _combine_iterations(self, s: Reduce) -> None:
+        """Append a tree of pairs over all iterations, and the reduction over the other axes."""
+        operands = [names.get(s.arg, s.arg) for names in self.names]
         over, op = tuple(a for a in s.over if a != self.axis), COMBINE[s.op]
-        step = f"{s.name}_{self.axis}"  # there is one for every axis that it folds
-        last = s.name if not over else step
+        prefix = f"{s.name}_{self.axis}"  # unique if several axes of the reduction are unrolled
+        root = s.name if not over else prefix
         number = 0
-        while len(parts) > 1:
-            pairs = [parts[k : k + 2] for k in range(0, len(parts), 2)]
-            parts = []
+        while len(operands) > 1:
+            pairs = [operands[k : k + 2] for k in range(0, len(operands), 2)]
+            operands = []
             for pair in pairs:
                 name = pair[0]
                 if len(pair) == 2:
-                    name = last if len(pairs) == 1 else f"{step}_{number}"
+                    name = root if len(pairs) == 1 else f"{prefix}_{number}"
                     number += 1
                     self.body.append(Compute(name, op, tuple(pair), s.dtype, s.dtype))
-                parts.append(name)
+                operands.append(name)
         if over:
-            self.body.append(replace(s, arg=parts[0], over=over))
+            self.body.append(replace(s, arg=operands[0], over=over))
 
-    def _judge(self, s: Inside, k: int, passed: bool | None) -> None:
-        """Whether a guard passes at a place, where that is known."""
-        at = self._at(s.index, k)
-        inside: bool | None = None
-        if not at.terms and all(isinstance(d, int) for d in (at.const, s.lo, s.hi)):
-            inside = hint(s.lo) <= hint(at.const) < hint(s.hi)
-        if inside is False or passed is False:
-            self.known[k][s.name] = False
-        elif inside and passed:
-            self.known[k][s.name] = True
+    def _evaluate_guard(self, s: InRange, k: int, outer_passes: bool | None) -> None:
+        """Record the result of a guard in iteration `k` if it is known."""
+        index = self._index_at(s.index, k)
+        passes: bool | None = None
+        if not index.terms and all(isinstance(d, int) for d in (index.const, s.lo, s.hi)):
+            passes = size_hint(s.lo) <= size_hint(index.const) < size_hint(s.hi)
+        if passes is False or outer_passes is False:
+            self.known_guards[k][s.name] = False
+        elif passes and outer_passes:
+            self.known_guards[k][s.name] = True
 
-    def _at(self, index: Affine, k: int) -> Affine:
+    def _index_at(self, index: AffineExpr, k: int) -> AffineExpr:
         rest = [(a, c) for a, c in index.terms if a != self.axis]
-        return affine(rest, index.const + index.coefficient(self.axis) * k)
+        return make_affine(rest, index.const + index.coefficient(self.axis) * k)
 
-    def _name(self, arg: Arg, k: int) -> Arg:
+    def _arg_at(self, arg: Arg, k: int) -> Arg:
         return self.names[k].get(arg, arg) if isinstance(arg, str) else arg
 
 

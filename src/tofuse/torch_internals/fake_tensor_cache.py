@@ -1,7 +1,10 @@
-"""Shapes and strides of new tensors, found once for arguments that differ in where they begin.
+"""A patch that lets the fake tensor cache ignore the storage offsets of arguments.
 
-PyTorch finds what a call makes by running it on tensors without memory, and remembers that by the
-call's arguments, with their offsets into memory. So it runs anew for every piece of a split.
+Replaces `FakeTensorMode._cache_key` and `fake_tensor.extract_tensor_metadata`. PyTorch finds the
+metadata of a call's results by running the call on fake tensors, and caches it by the arguments'
+metadata, storage offsets included. So each slice of a split is a cache miss. The patch sets the
+offsets in the key to 0, only for modes passed to `ignore_storage_offsets` and only for operators
+that return new tensors. Without it, programs that compute on many slices take longer to trace.
 """
 
 from __future__ import annotations
@@ -20,23 +23,23 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import TensorMetadata, _DispatchCacheKey
 
 
-def anywhere(mode: FakeTensorMode | None) -> None:
-    """Lets `mode` remember what a call makes, wherever in memory the call's arguments begin.
+def ignore_storage_offsets(mode: FakeTensorMode | None) -> None:
+    """Make the cache of `mode` ignore the storage offsets of arguments.
 
-    Only of calls that make new tensors and nothing else: a view begins where its argument does.
-    The mode stays a plain one, as which operators of higher order know it, and any other mode
-    remembers as it did.
+    Applies only to calls that return new tensors and nothing else: a view starts where its base
+    does. The mode is marked, not subclassed, because higher-order operators check its exact type.
+    Other modes cache as before.
     """
     if mode is not None:
-        fake_tensor.extract_tensor_metadata = _metadata
+        fake_tensor.extract_tensor_metadata = _extract_tensor_metadata
         FakeTensorMode._cache_key = _cache_key  # type: ignore[method-assign]
         mode.__dict__[_MARK] = True
 
 
-_MARK = "tofuse_anywhere"
-_asked = local()
-_plain = fake_tensor.extract_tensor_metadata
-_plain_key = FakeTensorMode._cache_key
+_MARK = "tofuse_ignores_storage_offsets"
+_thread_state = local()
+_torch_extract_metadata = fake_tensor.extract_tensor_metadata
+_torch_cache_key = FakeTensorMode._cache_key
 
 
 def _cache_key(
@@ -46,25 +49,25 @@ def _cache_key(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> _DispatchCacheKey:
-    """What PyTorch remembers one call by."""
-    _asked.anywhere = _MARK in self.__dict__ and _makes_new(func)
+    """Return PyTorch's cache key of one call, without storage offsets where they don't matter."""
+    _thread_state.ignore_offsets = _MARK in self.__dict__ and _returns_new_tensors(func)
     try:
-        return _plain_key(self, state, func, args, kwargs)
+        return _torch_cache_key(self, state, func, args, kwargs)
     finally:
-        _asked.anywhere = False
+        _thread_state.ignore_offsets = False
 
 
-def _metadata(t: torch.Tensor) -> TensorMetadata:
-    """What PyTorch remembers calls by, of one argument; and what it makes results from."""
-    found = _plain(t)
-    if getattr(_asked, "anywhere", False):
-        found.storage_offset = 0
-    return found
+def _extract_tensor_metadata(t: torch.Tensor) -> TensorMetadata:
+    """Return the metadata of a tensor, for the cache key of a call or for a cached result."""
+    metadata = _torch_extract_metadata(t)
+    if getattr(_thread_state, "ignore_offsets", False):
+        metadata.storage_offset = 0
+    return metadata
 
 
 @functools.cache
-def _makes_new(func: object) -> bool:
-    """Whether an operator makes new tensors, and nothing else, and writes nothing."""
+def _returns_new_tensors(func: object) -> bool:
+    """Return whether an operator returns only new tensors and mutates nothing."""
     if not isinstance(func, torch._ops.OpOverload):
         return False
     schema = func._schema

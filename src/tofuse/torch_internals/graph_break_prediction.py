@@ -1,7 +1,9 @@
-"""Graph breaks that are known before Dynamo comes upon them.
+"""A patch that predicts graph breaks, so that Dynamo does not trace a function twice.
 
-Where it cannot follow a call, Dynamo begins the function anew, to stop before that call: all that
-is before it is followed twice. Of some calls it is known beforehand.
+Replaces `InstructionTranslatorBase.speculate`. When Dynamo cannot trace a call, it restarts the
+function in order to stop before that call: it traces everything before the call a second time. For
+calls of disabled functions and constructors of layers with parameters, the break is known in
+advance, and the patch marks the call as failed at once. Without it, only tracing time is lost.
 """
 
 from __future__ import annotations
@@ -18,67 +20,75 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase, Speculatio
 from torch._dynamo.variables import LazyVariableTracker, VariableTracker
 from torch._dynamo.variables.misc import NullVariable
 
-from tofuse.torch_internals.fake_tensor_cache import anywhere
-from tofuse.torch_internals.resume_annotations import resume_hints
+from tofuse.torch_internals.fake_tensor_cache import ignore_storage_offsets
+from tofuse.torch_internals.resume_annotations import resume_fusion_hints
 
 B = TypeVar("B", bound=Callable[..., object])
-Values = Sequence[VariableTracker]
-Named = Mapping[str, VariableTracker]
-MARK = "_foresees_breaks"
+PositionalArguments = Sequence[VariableTracker]
+KeywordArguments = Mapping[str, VariableTracker]
+MARK = "_predicts_graph_breaks"
 LAYERS = "torch.nn.modules."
-PLAIN = (bool, int, float, str, tuple, list, type(None), torch.dtype)
+CONSTANT_TYPES = (bool, int, float, str, tuple, list, type(None), torch.dtype)
 UNKNOWN = object()
-# Dynamo's names for what it would find
+# The kinds of graph break, in Dynamo's words
 PARAMETER = "Attempted to use `torch.nn.Parameter()` constructor with Dynamo"
 DISABLED = "Skip calling `torch.compiler.disable()`d function"
 
 
-class Break(NamedTuple):
-    """A graph break as Dynamo tells of it."""
+class PredictedBreak(NamedTuple):
+    """A graph break as Dynamo reports it."""
 
     kind: str
-    because: str
+    explanation: str
     hint: str
 
 
-def foreseeing(backend: B) -> B:
-    """`backend`, for whose programs Dynamo foresees breaks: calls in the function itself of what
-    `torch.compiler.disable` covers, and those that build a layer of `torch.nn` with parameters.
+def predict_graph_breaks(backend: B) -> B:
+    """Mark `backend`, so that Dynamo predicts the graph breaks of its programs.
 
-    Not with `fullgraph`, where they are errors, and not where Dynamo gives the function up.
+    Predicted are calls, in the function itself, of functions under `torch.compiler.disable` and of
+    constructors of `torch.nn` layers with parameters. Not predicted: breaks under `fullgraph`,
+    where they are errors, and in functions that Dynamo would skip as a whole.
     """
     if InstructionTranslatorBase.speculate is not _speculate:
         InstructionTranslatorBase.speculate = _speculate  # type: ignore[method-assign]
-    resume_hints()
+    resume_fusion_hints()
     setattr(backend, MARK, True)
     return backend
 
 
-_plain = InstructionTranslatorBase.speculate
+_torch_speculate = InstructionTranslatorBase.speculate
 
 
 def _speculate(self: InstructionTranslatorBase) -> SpeculationEntry:
-    """Dynamo's note of an instruction that it tries, which says whether it failed before."""
-    entry = _plain(self)
+    """Return Dynamo's record of the current instruction, marked as failed if a break is certain."""
+    entry = _torch_speculate(self)
     if self.parent is None and not entry._failed and entry.inst.opname in ("CALL", "CALL_KW"):
-        ours = _is_ours(self.output.compiler_fn)
-        if ours:
-            anywhere(self.output.fake_mode)
-        why = _foreseen(self) if ours else None
-        # in what may be a loop it leaves the function to Python
-        if why and self.should_compile_partial_graph() and not self.maybe_has_backedge():
-            _fail(self, entry, why)
+        marked = _is_marked(self.output.compiler_fn)
+        if marked:
+            ignore_storage_offsets(self.output.fake_mode)
+        predicted = _predict(self) if marked else None
+        # in a possible loop Dynamo skips the whole function
+        if predicted and self.should_compile_partial_graph() and not self.maybe_has_backedge():
+            _mark_failed(self, entry, predicted)
     return entry
 
 
-def _is_ours(backend: object) -> bool:
+def _is_marked(backend: object) -> bool:
     return bool(getattr(inspect.getattr_static(backend, "compiler_fn", backend), MARK, False))
 
 
-def _fail(frame: InstructionTranslatorBase, entry: SpeculationEntry, why: Break) -> None:
-    """What Dynamo does once a call has failed, but for beginning anew."""
+def _mark_failed(
+    frame: InstructionTranslatorBase, entry: SpeculationEntry, predicted: PredictedBreak
+) -> None:
+    """Record the graph break as Dynamo does after a failed call, but without a restart."""
     try:
-        unimplemented(gb_type=why.kind, context="", explanation=why.because, hints=[why.hint])
+        unimplemented(
+            gb_type=predicted.kind,
+            context="",
+            explanation=predicted.explanation,
+            hints=[predicted.hint],
+        )
     except Unsupported as error:
         frame.log_graph_break(frame.code_options, reason=str(error), exc=error)
         error.remove_from_stats()
@@ -88,31 +98,35 @@ def _fail(frame: InstructionTranslatorBase, entry: SpeculationEntry, why: Break)
     entry._failed = True
 
 
-def _foreseen(frame: InstructionTranslatorBase) -> Break | None:
-    """How the call that is next breaks the graph; None where that is not known."""
+def _predict(frame: InstructionTranslatorBase) -> PredictedBreak | None:
+    """Return the graph break of the call that `frame` executes next, if it is certain."""
     inst = frame.current_instruction
-    above = (inst.arg or 0) + (inst.opname == "CALL_KW")  # as from Python 3.11 on
-    found = [v for v in frame.stack[-above - 2 :][:2] if not isinstance(v, NullVariable)]
-    called = _value(found[0]) if len(found) == 1 else UNKNOWN
-    if inspect.isfunction(called) and getattr(called, "_torchdynamo_disable", False):
-        return Break(DISABLED, f"{called.__qualname__} is disabled", "Remove the call of disable")
-    if not inspect.isclass(called) or not issubclass(called, torch.nn.Module):
+    count = (inst.arg or 0) + (inst.opname == "CALL_KW")  # as from Python 3.11 on
+    callables = [v for v in frame.stack[-count - 2 :][:2] if not isinstance(v, NullVariable)]
+    target = _python_value(callables[0]) if len(callables) == 1 else UNKNOWN
+    if inspect.isfunction(target) and getattr(target, "_torchdynamo_disable", False):
+        return PredictedBreak(
+            DISABLED, f"{target.__qualname__} is disabled", "Remove the call of disable"
+        )
+    if not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
         return None
-    if config.graph_break_on_nn_param_ctor and _has_parameters(called, *_arguments(frame, above)):
-        return Break(PARAMETER, f"{called.__name__} has parameters", "Build it outside")
+    if config.graph_break_on_nn_param_ctor and _has_parameters(target, *_arguments(frame, count)):
+        return PredictedBreak(PARAMETER, f"{target.__name__} has parameters", "Build it outside")
     return None
 
 
-def _arguments(frame: InstructionTranslatorBase, above: int) -> tuple[Values, Named]:
-    """What lies on the stack above what is called."""
-    given = frame.stack[-above:] if above else []
-    named = given.pop() if frame.current_instruction.opname == "CALL_KW" else frame.kw_names
-    names = named.as_python_constant() if named is not None else ()
-    split = len(given) - len(names)
-    return given[:split], dict(zip(names, given[split:], strict=True))
+def _arguments(
+    frame: InstructionTranslatorBase, count: int
+) -> tuple[PositionalArguments, KeywordArguments]:
+    """Return the arguments of the call: the `count` topmost values of the stack."""
+    values = frame.stack[-count:] if count else []
+    keywords = values.pop() if frame.current_instruction.opname == "CALL_KW" else frame.kw_names
+    names = keywords.as_python_constant() if keywords is not None else ()
+    split = len(values) - len(names)
+    return values[:split], dict(zip(names, values[split:], strict=True))
 
 
-def _value(v: VariableTracker) -> object:
+def _python_value(v: VariableTracker) -> object:
     if isinstance(v, LazyVariableTracker):
         if not v.is_realized():
             return v.peek_value()
@@ -120,16 +134,18 @@ def _value(v: VariableTracker) -> object:
     return v.as_python_constant() if v.is_python_constant() else getattr(v, "value", UNKNOWN)
 
 
-def _has_parameters(kind: type[torch.nn.Module], args: Values, kwargs: Named) -> bool:
-    """Whether a layer that is built so has parameters: one without memory is built, and asked."""
-    if not kind.__module__.startswith(LAYERS):
+def _has_parameters(
+    layer_type: type[torch.nn.Module], args: PositionalArguments, kwargs: KeywordArguments
+) -> bool:
+    """Return whether a layer built with these arguments has parameters, by building it on meta."""
+    if not layer_type.__module__.startswith(LAYERS):
         return False
-    given = [_value(v) for v in args]
-    options = {name: _value(v) for name, v in kwargs.items() if name != "device"}
-    if not all(isinstance(v, PLAIN) for v in (*given, *options.values())):
+    values = [_python_value(v) for v in args]
+    options = {name: _python_value(v) for name, v in kwargs.items() if name != "device"}
+    if not all(isinstance(v, CONSTANT_TYPES) for v in (*values, *options.values())):
         return False
     try:
-        layer = kind(*given, **options, device="meta")
-    except Exception:  # Dynamo says what is wrong with it
+        layer = layer_type(*values, **options, device="meta")
+    except Exception:  # Dynamo reports what is wrong with it
         return False
     return any(type(p) is torch.nn.Parameter for p in layer.parameters())

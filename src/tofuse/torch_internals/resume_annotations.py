@@ -1,7 +1,8 @@
-"""Hints that stay in force behind a graph break inside them.
+"""A patch that keeps fusion hints in force after a graph break inside them.
 
-Dynamo sees hints as annotations of its own, leaves those at a break and has no name to enter them
-by again, for which it gives the whole function up.
+Replaces `FxTracebackAnnotateVariable.reconstruct_type`. Dynamo traces a hint as one of its own
+annotations. At a graph break it leaves the annotation and has no name by which to enter it again in
+the resume function. Without the patch, Dynamo skips the whole function.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from torch._dynamo.variables.ctx_manager import FxTracebackAnnotateVariable
 from torch.compiler import is_compiling
 
 from tofuse.hints import (
-    KEY,
-    Hint,
+    HINT_KEY,
+    FusionHint,
     fuse,
     no_fuse,
 )
@@ -25,31 +26,33 @@ if TYPE_CHECKING:
     from torch._dynamo.codegen import PyCodegen
 
 
-def resume_hints() -> None:
-    """Let Dynamo enter hints again, in whatever it compiles from now on."""
+def resume_fusion_hints() -> None:
+    """Let Dynamo re-enter fusion hints in every resume function it compiles from now on."""
     FxTracebackAnnotateVariable.reconstruct_type = _reconstruct_type  # type: ignore[method-assign]
-    for function in (no_fuse, fuse, again_no_fuse, again_fuse):
-        skip_code(function.__code__)  # where Python calls it, it is no program of its own
+    for function in (no_fuse, fuse, reenter_no_fuse, reenter_fuse):
+        skip_code(function.__code__)  # a call from plain Python is not a program to compile
 
 
-def again_no_fuse(key: str) -> Hint:
-    """As Dynamo enters it: with what it iterates over of an annotation.
+def reenter_no_fuse(key: str) -> FusionHint:
+    """Return the hint that a resume function enters; Dynamo passes the keys of its annotation.
 
-    Python runs what broke the graph in it, which may call what is compiled by itself.
+    Outside of Dynamo, the call that broke the graph runs inside the hint, and may call functions
+    that are compiled by themselves.
     """
-    return no_fuse() if is_compiling() else Hint(NO_FUSE, everywhere=True)
+    return no_fuse() if is_compiling() else FusionHint(NO_FUSE, whole_programs=True)
 
 
-def again_fuse(key: str) -> Hint:
-    return fuse() if is_compiling() else Hint(FUSE, everywhere=True)
+def reenter_fuse(key: str) -> FusionHint:
+    """Return the hint that a resume function enters; see `reenter_no_fuse`."""
+    return fuse() if is_compiling() else FusionHint(FUSE, whole_programs=True)
 
 
-_plain = FxTracebackAnnotateVariable.reconstruct_type
+_torch_reconstruct_type = FxTracebackAnnotateVariable.reconstruct_type
 
 
 def _reconstruct_type(self: FxTracebackAnnotateVariable, codegen: PyCodegen) -> None:
-    if self.target_values.keys() != {KEY}:
-        return _plain(self, codegen)
-    again = again_fuse if self.target_values[KEY] == FUSE else again_no_fuse
-    codegen(AttrSource(codegen.tx.import_source(__name__), again.__name__))
+    if self.target_values.keys() != {HINT_KEY}:
+        return _torch_reconstruct_type(self, codegen)
+    reenter = reenter_fuse if self.target_values[HINT_KEY] == FUSE else reenter_no_fuse
+    codegen(AttrSource(codegen.tx.import_source(__name__), reenter.__name__))
     return None

@@ -1,4 +1,4 @@
-"""Types of torch's interfaces that torch itself gives no name."""
+"""Types of torch's interfaces for which torch has no public name."""
 
 from __future__ import annotations
 

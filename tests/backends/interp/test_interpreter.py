@@ -25,7 +25,7 @@ def test_load_and_store_by_strides():
 
 def test_a_guard_reads_nothing_and_gives_zero():
     got = run(
-        "kernel k(x: in f32, y: out f32) over i0:5 {\nv0 = inside [i0] 1 3 : b1\n"
+        "kernel k(x: in f32, y: out f32) over i0:5 {\nv0 = in_range [i0] 1 3 : b1\n"
         "v1 = load x[i0 + -1] if v0 : f32\nstore y[i0] v1 : f32\n}",
         x=torch.tensor([7.0, 8.0]),
         y=torch.empty(5),
@@ -46,7 +46,7 @@ def test_an_address_outside_its_buffer_is_an_error(at: str):
 def test_take_wraps_and_refuses():
     text = (
         "kernel k(x: in f32, i: in i64, y: out f32) over i0:3 {{\nv0 = load i[i0] : i64\n"
-        "v1 = take {}x[1] by v0 * 2 below 4 : f32\nstore y[i0] v1 : f32\n}}"
+        "v1 = gather {}x[1] by v0 * 2 below 4 : f32\nstore y[i0] v1 : f32\n}}"
     )
     x, y = torch.arange(8.0), torch.empty(3)
     assert run(text.format("wrap "), x=x, i=torch.tensor([0, -1, 3]), y=y)["y"].tolist() == [

@@ -9,10 +9,10 @@ import torch
 
 from tests.support.kernels import judge, kernel, run_llvm
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
-from tofuse.fusion.lower.register_types import register
+from tofuse.fusion.lower.register_types import register_dtype
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
-from tofuse.ops.table import COMPARISONS, OPS, TRANSCENDENTAL, Pattern
+from tofuse.ops.table import OPS, PREDICATES, TRANSCENDENTAL, Pattern
 
 ELEMENTWISE = [n for n, row in OPS.items() if row.pattern is Pattern.ELEMENTWISE]
 BITS = {n for n in ELEMENTWISE if n.startswith(("bitwise", "shift"))}
@@ -115,7 +115,7 @@ def rounded_roots(x: torch.Tensor) -> torch.Tensor:
 
 
 def result(op: str, dtype: DType) -> DType:
-    return DType.BOOL if op in COMPARISONS else dtype
+    return DType.BOOL if op in PREDICATES else dtype
 
 
 def compare(op: str, got: torch.Tensor, want: torch.Tensor) -> None:
@@ -142,7 +142,7 @@ def test_conversions(source: DType, lanes: int):
 
 
 def convert_all(source: DType, targets: Sequence[DType], x: torch.Tensor, lanes: int) -> None:
-    of = register(source)
+    of = register_dtype(source)
     outs = [(f"out{k}", d) for k, d in enumerate(targets)]
     head = ", ".join(f"{name}: out {d.value}" for name, d in outs)
     lines = [
@@ -150,7 +150,7 @@ def convert_all(source: DType, targets: Sequence[DType], x: torch.Tensor, lanes:
         f"x = load bx[i0] : {of.value}",
     ]
     for k, (name, d) in enumerate(outs):
-        to, value = register(d), f"v{k}"
+        to, value = register_dtype(d), f"v{k}"
         if d is DType.BOOL:
             lines.append(f"{value} = ne x 0 of {of.value} : b1")
         elif to is of:
@@ -204,7 +204,7 @@ def test_constants_in_every_place(lanes: int):
     lines, k, outs = [], 0, []
     for op, number in itertools.product(ops, numbers):
         for args in (f"x {number}", f"{number} x"):
-            dtype = "b1" if op in COMPARISONS else "f32"
+            dtype = "b1" if op in PREDICATES else "f32"
             lines += [f"v{k} = {op} {args} of f32 : {dtype}", f"store out{k}[i0] v{k} : {dtype}"]
             outs.append((f"out{k}", f"{op} {args}", dtype))
             k += 1

@@ -14,7 +14,7 @@ from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ops.philox import uniform
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
-from tofuse.schedule.loop_orders import Unschedulable
+from tofuse.schedule.schedule_legality import Unschedulable
 
 GENERATOR = torch.Generator().manual_seed(11)
 
@@ -154,9 +154,9 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
     ),
     "pieces behind guards": (
         """kernel k(x: in f32, e: in f32, y: out f32) over i0:5 i1:41 {
-          v0 = inside [i1] 3 20 : b1
+          v0 = in_range [i1] 3 20 : b1
           v1 = load x[(17)*i0 + i1 + -3] if v0 : f32
-          v2 = inside [i0] 1 4 if v0 : b1
+          v2 = in_range [i0] 1 4 if v0 : b1
           v3 = load e[i0 + -1] if v2 : f32
           v4 = where v0 v1 -0.0 of f32 : f32
           v5 = add v4 v3 of f32 : f32
@@ -167,7 +167,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
     ),
     "a guard on the row alone": (
         """kernel k(x: in f16, y: out f16) over i0:9 i1:33 {
-          v0 = inside [i0] 2 7 : b1
+          v0 = in_range [i0] 2 7 : b1
           v1 = load x[(33)*i0 + i1 + -66] if v0 : f32
           store y[(33)*i0 + i1] v1 : f16
         }""",
@@ -189,7 +189,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
           v0 = iota [(2*s0)*i0 + (-3)*i1 + s0+1] : i64
           v1 = iota [(-1)*i1] : f32
           v2 = mul v1 s0 of f32 : f32
-          v3 = inside [(13)*i0 + i1] s0 2*s0 : b1
+          v3 = in_range [(13)*i0 + i1] s0 2*s0 : b1
           store y[(13)*i0 + i1] v0 : i64
           store z[(13)*i0 + i1] v2 : f32
           store u[(13)*i0 + i1] v3 : b1
@@ -216,7 +216,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {},
     ),
     "past the caches": (
-        """kernel k(x: in f32, y: stream f32, z: stream bf16, u: stream f32) over i0:6 i1:80 {
+        """kernel k(x: in f32, y: nontemporal f32, z: nontemporal bf16, u: nontemporal f32) over i0:6 i1:80 {
           v0 = load x[(80)*i0 + i1] : f32
           v1 = neg v0 of f32 : f32
           store y[(80)*i0 + i1] v1 : f32
@@ -252,7 +252,7 @@ def test_kernel(name: str):
 
 TAKE = """kernel k(w: in f32, i: in i64, y: out f32) over i0:9 i1:37 {{
   v0 = load i[{by}] : i64
-  v1 = take {wrap}w[{at}] by v0 * {stride} below 11 : f32
+  v1 = gather {wrap}w[{at}] by v0 * {stride} below 11 : f32
   v2 = mul v1 2.0 of f32 : f32
   store y[(37)*i0 + i1] v2 : f32
 }}"""
@@ -301,9 +301,9 @@ def test_take_out_of_range(name: str, bad: int):
 def test_a_guarded_take_reads_no_index_behind_its_guard():
     k = kernel(
         """kernel k(w: in f32, i: in i64, y: out f32) over i0:50 {
-          v0 = inside [i0] 0 30 : b1
+          v0 = in_range [i0] 0 30 : b1
           v1 = load i[i0] : i64
-          v2 = take w[0] by v1 * 1 below 5 if v0 : f32
+          v2 = gather w[0] by v1 * 1 below 5 if v0 : f32
           store y[i0] v2 : f32
         }"""
     )

@@ -5,7 +5,7 @@ import torch
 
 from tests.support.kernels import judge, kernel, run_llvm, schedules
 from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.index_set_split import Segment, segments
+from tofuse.backends.llvm.index_set_split import Segment, split_index_set
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
@@ -15,9 +15,9 @@ from tofuse.schedule.build_nest import build_nest
 def cat(rows: int, first: int, second: int) -> Kernel:
     buffers, whole = "x0: in f32, x1: in f32, y2: out f32", first + second
     return kernel(f"""kernel k({buffers}) over i0:{rows} i1:{whole} {{
-  v0 = inside [i1] {first} {whole} : b1
+  v0 = in_range [i1] {first} {whole} : b1
   v1 = load x1[({second})*i0 + i1 + -{first}] if v0 : f32
-  v2 = inside [i1] 0 {first} : b1
+  v2 = in_range [i1] 0 {first} : b1
   v3 = load x0[({first})*i0 + i1] if v2 : f32
   v4 = where v2 v3 v1 of f32 : f32
   store y2[({whole})*i0 + i1] v4 : f32
@@ -32,7 +32,7 @@ def loop(k: Kernel, unroll: int) -> For:
 
 
 def cuts(k: Kernel, unroll: int, extent: int, step: int) -> list[Segment]:
-    return segments(loop(k, unroll).body, "i1", extent, step, {})
+    return split_index_set(loop(k, unroll).body, "i1", extent, step, {})
 
 
 def test_cuts_are_multiples_of_a_group():
@@ -66,7 +66,7 @@ def test_uneven_pieces_are_loops_of_their_own():
     lines = []
     for n in range(count):
         lines += [
-            f"  g{n} = inside [i1] {size * n} {size * n + size} : b1",
+            f"  g{n} = in_range [i1] {size * n} {size * n + size} : b1",
             f"  v{n} = load x{n}[({size})*i0 + i1 + {-size * n}] if g{n} : f32",
             f"  z{n} = where g{n} v{n} {chosen} of f32 : f32",
         ]
@@ -94,7 +94,7 @@ def stacked(place: str, pieces: int) -> Kernel:
     lines, chosen = [], "0.0"
     for k in range(pieces):
         lines += [
-            f"  g{k} = inside [i1] {k} {k + 1} : b1",
+            f"  g{k} = in_range [i1] {k} {k + 1} : b1",
             f"  v{k} = load x{k}[(40)*i0 + i2] if g{k} : f32",
             f"  w{k} = mul v{k} {k + 2}.0 of f32 : f32",
             f"  z{k} = where g{k} w{k} {chosen} of f32 : f32",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tofuse.backends.llvm.load import bind_functions, load
+from tofuse.backends.llvm.load import bind_vector_library, load
 from tofuse.errors import CompileError
 
 TEXT = """
@@ -25,7 +25,7 @@ def resident() -> int:
 
 
 def test_a_kernel_keeps_little_but_its_machine_code():
-    bind_functions(None)
+    bind_vector_library(None)
     load(TEXT.format(callee="abort", number=0), ["kernel"])
     before = resident()
     for k in range(1, 41):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tofuse.backends.llvm import machine_code
-from tofuse.backends.llvm.machine_code import code_of
+from tofuse.backends.llvm.machine_code import object_code
 from tofuse.cache.store import Store
 from tofuse.errors import CompileError
 
@@ -26,7 +26,7 @@ no:
 
 PROGRAM = """
 import sys, torch, tofuse
-from tofuse.backends.llvm import code
+from tofuse.backends.llvm import machine_code as code
 if sys.argv[2] == "again":
     def refuse(text):
         raise AssertionError("compiled again")
@@ -49,7 +49,7 @@ def refused(monkeypatch):
     """From now on LLVM is not to be asked."""
 
     def refuse() -> None:
-        def compiles(text: str) -> machine_code.Code:
+        def compiles(text: str) -> machine_code.ObjectCode:
             raise AssertionError("compiled again")
 
         monkeypatch.setattr(machine_code, "_compile", compiles)
@@ -58,30 +58,30 @@ def refused(monkeypatch):
 
 
 def test_what_was_compiled_once_is_not_compiled_again(tmp_path, refused):
-    first = code_of(TEXT, Store(tmp_path))
+    first = object_code(TEXT, Store(tmp_path))
     assert "abort" in first.called
     refused()
-    assert code_of(TEXT, Store(tmp_path)) == first
+    assert object_code(TEXT, Store(tmp_path)) == first
     with pytest.raises(AssertionError, match="again"):
-        code_of(TEXT, None)
+        object_code(TEXT, None)
     with pytest.raises(AssertionError, match="again"):
-        code_of(TEXT.replace("77", "78"), Store(tmp_path))
+        object_code(TEXT.replace("77", "78"), Store(tmp_path))
 
 
 @pytest.mark.parametrize("change", ["version", "processor", "passes"])
 def test_code_made_otherwise_is_another(tmp_path, refused, monkeypatch, change):
-    code_of(TEXT, Store(tmp_path))
+    object_code(TEXT, Store(tmp_path))
     if change == "version":
         monkeypatch.setattr("llvmlite.__version__", "0.0")
     elif change == "processor":
         monkeypatch.setattr(machine_code, "host_features", lambda: "+none")
     else:
         monkeypatch.setattr(machine_code, "PASSES", machine_code.PASSES[:3])
-    machine_code._how.cache_clear()
+    machine_code._toolchain.cache_clear()
     refused()
     with pytest.raises(AssertionError, match="again"):
-        code_of(TEXT, Store(tmp_path))
-    machine_code._how.cache_clear()
+        object_code(TEXT, Store(tmp_path))
+    machine_code._toolchain.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"called": 3}', '{"called": [], "image": "?"}'])
@@ -96,14 +96,14 @@ def test_texts_that_are_no_code_are_made_anew(tmp_path, text):
             self.kept = text
 
     strange = Strange()
-    assert code_of(TEXT, strange).image == code_of(TEXT, None).image
+    assert object_code(TEXT, strange).image == object_code(TEXT, None).image
     assert strange.kept != text
 
 
 def test_what_llvm_rejects_is_not_kept(tmp_path):
     for _ in range(2):
         with pytest.raises(CompileError, match="rejects"):
-            code_of("define nonsense", Store(tmp_path))
+            object_code("define nonsense", Store(tmp_path))
     assert not list(tmp_path.rglob("*.json"))
 
 

@@ -15,7 +15,7 @@ GENERATOR = torch.Generator().manual_seed(12)
 def test_streams_start_at_whole_vectors():
     """A streamed store traps where it is not aligned, as in tiles of odd length."""
     k = kernel(
-        """kernel k(x: in f32, y: stream f32) over i0:200 {
+        """kernel k(x: in f32, y: nontemporal f32) over i0:200 {
           v0 = load x[i0] : f32
           store y[i0] v0 : f32
         }"""
@@ -27,7 +27,7 @@ def test_streams_start_at_whole_vectors():
         assert torch.equal(run_llvm(k, nest.schedule, {"x": x, "y": x.clone()}, {}, 2)["y"], x)
 
 
-ROWS_OF_ANY_LENGTH = """kernel k(x: in {t}, y: stream {t}, z: stream f32, u: stream f32)
+ROWS_OF_ANY_LENGTH = """kernel k(x: in {t}, y: nontemporal {t}, z: nontemporal f32, u: nontemporal f32)
   over i0:7 i1:{n} {{
   v0 = load x[({n})*i0 + i1] : f32
   v1 = reduce sum<i1> v0 : f32

@@ -9,13 +9,13 @@ import torch
 from tests.support.kernels import Buffers, judge, kernel, plain, run_llvm, schedules
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
 from tofuse.fusion.lower.coalesce import coalesce
-from tofuse.fusion.lower.register_types import register
+from tofuse.fusion.lower.register_types import register_dtype
 from tofuse.ir.dims import contiguous_strides
-from tofuse.ir.kernel import Kernel, affine, iteration_axes
+from tofuse.ir.kernel import Kernel, iteration_axes, make_affine
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 from tofuse.schedule.build_nest import build_nest
-from tofuse.schedule.loop_orders import Unschedulable
+from tofuse.schedule.schedule_legality import Unschedulable
 
 FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
 INTS = (DType.I64, DType.I32, DType.I16, DType.U8)
@@ -37,14 +37,14 @@ def reduction(
     axes = [k for k, n in enumerate(shape) if n != 1]
     over = [k for k in over if k in axes]
     kept = [k for k in axes if k not in over]
-    of = register(dtype)
+    of = register_dtype(dtype)
     strides = contiguous_strides(tuple(shape))
-    at = affine((f"i{k}", strides[k]) for k in axes)
-    out = affine(
+    at = make_affine((f"i{k}", strides[k]) for k in axes)
+    out = make_affine(
         (f"i{k}", s)
         for k, s in zip(kept, contiguous_strides(tuple(shape[k] for k in kept)), strict=True)
     )
-    place = affine(
+    place = make_affine(
         (f"i{k}", s)
         for k, s in zip(over, contiguous_strides(tuple(shape[k] for k in over)), strict=True)
     )

@@ -95,7 +95,7 @@ def test_a_lone_write_with_gaps_writes_nothing_else():
 
 def test_guards_are_those_of_the_group():
     made = nest("""kernel k(x0: in f32, y1: out f32) over i0:50 {
-  v0 = inside [i0] 7 41 : b1
+  v0 = in_range [i0] 7 41 : b1
   v1 = load x0[(2)*i0 + -14] if v0 : f32
   v2 = load x0[(2)*i0 + -13] if v0 : f32
   v3 = sub v1 v2 of f32 : f32

@@ -5,7 +5,7 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
-from tofuse.backends.llvm.unroll_rows import AT_ONCE, rows_at_once
+from tofuse.backends.llvm.unroll_rows import ROWS, choose_row_unroll
 from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
 from tofuse.schedule.build_nest import build_nest
@@ -53,14 +53,14 @@ def together(body: str, order: str) -> int:
     k = kernel(f"kernel k(x: in f32, y: out f32) over i:1000 j:64 {{\n{body}\n}}")
     nest = build_nest(k, parse_schedule(f"{order}; parallel 0; vector 16; unroll 4"))
     loops = [n for p in nest.phases for n in p.body if isinstance(n, For)]
-    found = [rows_at_once(nest, n) for n in loops]
+    found = [choose_row_unroll(nest, n) for n in loops]
     return max(r.count if r else 1 for r in found)
 
 
 def test_what_is_taken_together():
     load, store = "v0 = load x[(64)*i + j] : f32", "store y[j] v1 : f32"
     column = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}"
-    assert together(column, "order i j") == AT_ONCE
+    assert together(column, "order i j") == ROWS
     row = f"{load}\nv1 = reduce sum<j> v0 : f32\nstore y[i] v1 : f32"
     assert together(row, "order i j") == 1
     both = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}\nstore y[(64)*i + j] v0 : f32"

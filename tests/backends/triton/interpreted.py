@@ -15,19 +15,19 @@ from tests.support.graphs import graphs
 from tests.support.kernels import filled, judge, kernel
 from tests.support.more_steps import MORE_STEPS
 from tests.support.numbers import TORCH_DTYPES, sizes_of
-from tests.support.programs import run_partition
-from tests.support.tiles import run_tiles
+from tests.support.partition_runner import run_partition
+from tests.support.tile_runner import run_tiles
 from tofuse.cost.nest import Machine
 from tofuse.fusion.partition.partitioner import partition
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.tile import GpuTarget
-from tofuse.ops.check_kernel import verify
+from tofuse.ops.check_kernel import check_kernel
 from tofuse.passes import run_passes
-from tofuse.schedule import tiling
+from tofuse.schedule import choose_tiling
 from tofuse.schedule.build_tiles import build_tiles
-from tofuse.schedule.loop_orders import Unschedulable
+from tofuse.schedule.schedule_legality import Unschedulable
 
 CASES = read_cases(Path(__file__).parents[2] / "schedule" / "build_tiles.txt")
 SIZES = {"s0": 5, "s1": 37}
@@ -47,7 +47,7 @@ def test_case(case: Case):
         for b in nest.kernel.buffers:
             assert b.role in ("in", "out", "host")
         if not nest.partials:
-            verify(nest.kernel)
+            check_kernel(nest.kernel)
     sizes = {s: SIZES[s] for s in k.symbols}
     buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
     buffers |= {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}  # indices
@@ -65,20 +65,20 @@ def test_graphs(data: st.DataObject):
     assume(not fragile(graph))
     note(show_graph(graph))
     target = GpuTarget(data.draw(st.sampled_from((4, 132))))
-    worth = data.draw(st.sampled_from((1, 64, tiling.WORTH_SHARING)))
-    whole = data.draw(st.sampled_from((1, 16, tiling.WHOLE)))
-    looped = data.draw(st.sampled_from((2, tiling.LOOPED)))
+    worth = data.draw(st.sampled_from((1, 64, choose_tiling.MIN_SPLIT_ELEMENTS)))
+    whole = data.draw(st.sampled_from((1, 16, choose_tiling.MAX_REGISTER_TILE)))
+    looped = data.draw(st.sampled_from((2, choose_tiling.LOOP_BLOCK)))
 
     def scheduled(kernel: Kernel):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tiling, "WORTH_SHARING", worth)
-            patch.setattr(tiling, "WHOLE", whole)
-            patch.setattr(tiling, "LONGEST", whole)
-            patch.setattr(tiling, "LOOPED", looped)
-            patch.setattr(tiling, "HELD", looped)
+            patch.setattr(choose_tiling, "MIN_SPLIT_ELEMENTS", worth)
+            patch.setattr(choose_tiling, "MAX_REGISTER_TILE", whole)
+            patch.setattr(choose_tiling, "MAX_REGISTER_ROW", whole)
+            patch.setattr(choose_tiling, "LOOP_BLOCK", looped)
+            patch.setattr(choose_tiling, "LOOP_BLOCK_BESIDE_WHOLE", looped)
             return build_tiles(kernel, target)
 
-    def misfit(kernel: Kernel) -> str | None:
+    def reject(kernel: Kernel) -> str | None:
         try:
             scheduled(kernel)
         except Unschedulable as e:
@@ -99,7 +99,7 @@ def test_graphs(data: st.DataObject):
     assume(all(evaluate(r.type.numel, sizes) <= MOST for op in graph.ops for r in op.results))
     inputs = numbers(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
-    part = partition(graph, misfit, Machine(), exact=True)
+    part = partition(graph, reject, Machine(), exact=True)
     for a, b in zip(run_partition(part, inputs, sizes, run), want, strict=True):
         close(a, b, repr(part))
 
@@ -107,7 +107,7 @@ def test_graphs(data: st.DataObject):
 def test_an_index_out_of_range_is_reported_and_reads_nothing():
     k = kernel(
         "kernel k(x: in f32, i: in i64, y: out f32) over i0:3 {\nv0 = load i[i0] : i64\n"
-        "v1 = take wrap x[0] by v0 * 2 below 4 : f32\nstore y[i0] v1 : f32\n}"
+        "v1 = gather wrap x[0] by v0 * 2 below 4 : f32\nstore y[i0] v1 : f32\n}"
     )
     x, y = torch.arange(8.0), torch.empty(3)
     program = build_tiles(k, GpuTarget())
@@ -136,8 +136,8 @@ def test_random_numbers_are_the_definitions(shape: tuple[int, int], role: str):
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
 @pytest.mark.parametrize("worth", [1, 1 << 30])
 def test_positions_of_equals_and_nan(op: str, worth: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tiling, "WORTH_SHARING", worth)
-    monkeypatch.setattr(tiling, "LOOPED", 16)
+    monkeypatch.setattr(choose_tiling, "MIN_SPLIT_ELEMENTS", worth)
+    monkeypatch.setattr(choose_tiling, "LOOP_BLOCK", 16)
     k = kernel(
         "kernel k(x: in f32, y: out i64) over i0:99 {\nv0 = load x[i0] : f32\n"
         f"v1 = reduce {op}<i0> v0 at [i0] : i64\nstore y[0] v1 : i64\n}}"

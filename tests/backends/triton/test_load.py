@@ -9,7 +9,7 @@ from tests.support.kernels import kernel
 from tofuse.backends.triton.emit import emit, parameters
 from tofuse.backends.triton.load import Launch, load
 from tofuse.errors import CompileError
-from tofuse.ir.tile import Binary, GpuTarget
+from tofuse.ir.tile import GpuBinary, GpuTarget
 from tofuse.schedule.build_tiles import build_tiles
 
 pytestmark = pytest.mark.skipif(
@@ -41,7 +41,7 @@ COLUMNS = """kernel k(x: in f32, g: in f32, y: out f32, z: out f32) over i0:8192
 }"""
 
 
-def binaries(text: str, divisible: bool = True) -> list[Binary]:
+def binaries(text: str, divisible: bool = True) -> list[GpuBinary]:
     program = build_tiles(kernel(text), GpuTarget())
     names = [tuple(parameters(nest)) for nest in program.nests]
     launches = [
@@ -51,7 +51,7 @@ def binaries(text: str, divisible: bool = True) -> list[Binary]:
     return [loaded.binary(k, (divisible,) * (len(n) - 1)) for k, n in enumerate(names)]
 
 
-def accesses(binary: Binary) -> list[str]:
+def accesses(binary: GpuBinary) -> list[str]:
     return re.findall(r"(?:ld|st)\.global\.[a-z0-9.:]*", binary.text)
 
 

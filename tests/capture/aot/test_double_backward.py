@@ -1,4 +1,4 @@
-"""Second derivatives of compiled programs: eager's where it can compute them, or an error."""
+"""Second derivatives of compiled programs: eager's, or an error if eager cannot compute them."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ SAVING = {
 }
 SECOND = {
     "among others": lambda g, x: torch.autograd.grad(g.sum() + x.sum(), x),
-    "unused or not": lambda g, x: torch.autograd.grad(g.square().sum(), x, allow_unused=True),
+    "allow unused": lambda g, x: torch.autograd.grad(g.square().sum(), x, allow_unused=True),
     "third": lambda g, x: torch.autograd.grad(
         torch.autograd.grad(g.sum(), x, create_graph=True)[0].sum(), x
     ),
@@ -26,7 +26,7 @@ SECOND = {
 @CAPTURES
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize("saving", SAVING)
-def test_further_derivatives_are_eagers(saving, second, capture):
+def test_second_and_third_derivatives_match_eager(saving, second, capture):
     function = SAVING[saving]
     compiled = tofuse.compile(function, capture=capture)
     leaf = torch.rand(5, requires_grad=True)
@@ -40,7 +40,7 @@ def test_further_derivatives_are_eagers(saving, second, capture):
 
 
 def penalty(model, x):
-    """https://arxiv.org/abs/1704.00028, of a critic's gradients."""
+    """The gradient penalty of https://arxiv.org/abs/1704.00028."""
     x = x.clone().requires_grad_()
     y = model(x)
     (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
@@ -48,7 +48,7 @@ def penalty(model, x):
 
 
 def forces(model, x):
-    """Energies and forces are learnt together."""
+    """A loss of energies and of forces, their gradients."""
     x = x.clone().requires_grad_()
     energy = model(x)
     (force,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
@@ -67,7 +67,7 @@ CRITICS = {
 @CAPTURES
 @pytest.mark.parametrize("loss", [penalty, forces])
 @pytest.mark.parametrize("critic", CRITICS)
-def test_losses_of_gradients_train(critic, loss, capture):
+def test_losses_on_gradients_train(critic, loss, capture):
     model = CRITICS[critic]()
     compiled = tofuse.compile(model, capture=capture)
     for rows in (5, 3, 5):
@@ -78,12 +78,12 @@ def test_losses_of_gradients_train(critic, loss, capture):
             value.backward()
             found.append([value, *(p.grad for p in model.parameters())])
         torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
-        asked = [torch.autograd.grad(loss(f, x), [*model.parameters()], allow_unused=True)
+        gradients = [torch.autograd.grad(loss(f, x), [*model.parameters()], allow_unused=True)
                  for f in (compiled, model)]  # fmt: skip
-        torch.testing.assert_close(asked[0], asked[1], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-5)
 
 
-def test_sizes_that_are_symbols():
+def test_symbolic_sizes():
     compiled = tofuse.compile(lambda x: (x * x.shape[0]).sin(), dynamic=True)
     for n in (4, 7, 1):
         x = torch.rand(n, 3, requires_grad=True)
@@ -91,7 +91,7 @@ def test_sizes_that_are_symbols():
         torch.testing.assert_close(torch.autograd.grad(g.sum(), x)[0], -n * n * (x * n).sin())
 
 
-def test_an_argument_that_is_computed_from_another():
+def test_argument_computed_from_another():
     compiled = tofuse.compile(lambda a, b: (a * b).sin())
     found = []
     for f in (compiled, lambda a, b: (a * b).sin()):
@@ -103,14 +103,14 @@ def test_an_argument_that_is_computed_from_another():
 
 
 @CAPTURES
-@pytest.mark.parametrize("name", ["random", "gone"])
-def test_what_cannot_be_computed_again_raises(name, capture):
+@pytest.mark.parametrize("name", ["random", "freed argument"])
+def test_double_backward_without_eager_raises(name, capture):
     random = name == "random"
     compiled = tofuse.compile(
         lambda x, w: F.dropout(x.exp(), 0.5) if random else (x @ w).tanh(), capture=capture
     )
     w = torch.rand(5, 3)
-    for ask in (
+    for differentiate in (
         lambda g, x: torch.autograd.grad(g.sum() + x.sum(), x),
         lambda g, x: torch.autograd.grad(g.sum(), x, allow_unused=True),
         lambda g, x: g.sum().backward(),
@@ -119,22 +119,22 @@ def test_what_cannot_be_computed_again_raises(name, capture):
         out = compiled(leaf if random else leaf * 2, w)
         (g,) = torch.autograd.grad(out.sum(), leaf, create_graph=True)
         with pytest.raises(RuntimeError, match=r"differentiated twice|double backward"):
-            ask(g, leaf)
+            differentiate(g, leaf)
 
 
-def test_an_argument_that_is_left_is_led_to_where_another_is_gone():
+def test_remaining_argument_raises_if_another_is_freed():
     compiled = tofuse.compile(lambda x, y, w: (x @ w).tanh() * (y @ w).tanh())
     leaf, w = torch.rand(4, 5, requires_grad=True), torch.rand(5, 3)
-    left = leaf.sin()
-    out = compiled(leaf * 2, left, w)
-    (g,) = torch.autograd.grad(out.sum(), left, create_graph=True)
+    alive = leaf.sin()
+    out = compiled(leaf * 2, alive, w)
+    (g,) = torch.autograd.grad(out.sum(), alive, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiated twice"):
-        torch.autograd.grad(g.sum() + left.sum(), left)
+        torch.autograd.grad(g.sum() + alive.sum(), alive)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7])
 @pytest.mark.parametrize("program", [lambda x: (x @ x.t()).exp(), lambda x: x[::2].cumsum(0) ** 3])
-def test_rows_of_other_counts_and_orders(program, rows):
+def test_transposed_and_empty_arguments(program, rows):
     x = torch.rand(5, rows, dtype=torch.float64).t().requires_grad_()
     found = []
     for f in (tofuse.compile(program), program):
@@ -143,7 +143,7 @@ def test_rows_of_other_counts_and_orders(program, rows):
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_weights_that_were_replaced():
+def test_replaced_weights():
     linear = nn.Linear(3, 4)
     model = nn.Sequential(linear, nn.Tanh())
     for capture in ("dynamo", "trace"):
@@ -157,7 +157,7 @@ def test_weights_that_were_replaced():
             linear.weight = nn.Parameter(linear.weight.detach() * 2)
 
 
-def test_what_was_written_since_raises():
+def test_write_before_the_backward_raises():
     compiled = tofuse.compile(lambda x, w: (x * w).sin())
     x, w = torch.rand(5, requires_grad=True), torch.rand(5, requires_grad=True)
     out = compiled(x, w)

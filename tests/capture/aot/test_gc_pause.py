@@ -1,33 +1,33 @@
-"""Compiling pauses the collector of cycles, and puts it back as it was."""
+"""Compilation pauses the garbage collector and restores its state."""
 
 import gc
 
 import pytest
 import torch
 
-from tofuse.capture.aot.gc_pause import collector_paused
+from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.dynamo.backend import aot_backend
 
 
 @pytest.fixture
-def collecting():
-    was = gc.isenabled()
+def restored_gc():
+    enabled = gc.isenabled()
     yield
-    gc.enable() if was else gc.disable()
+    gc.enable() if enabled else gc.disable()
 
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
-def test_the_collector_is_put_back_as_it_was(fresh_dynamo, collecting, enabled, fails):
+def test_collector_state_is_restored(fresh_dynamo, restored_gc, enabled, fails):
     states = []
 
-    def compiles(gm, phase):
+    def compile_graph(gm, phase):
         states.append(gc.isenabled())
         if fails:
             raise ValueError("no")
         return lambda args: gm(*args)
 
-    compiled = torch.compile(lambda x: x.sin() + 1, backend=aot_backend(compiles))
+    compiled = torch.compile(lambda x: x.sin() + 1, backend=aot_backend(compile_graph))
     gc.enable() if enabled else gc.disable()
     if fails:
         with pytest.raises(Exception, match="no"):
@@ -38,10 +38,10 @@ def test_the_collector_is_put_back_as_it_was(fresh_dynamo, collecting, enabled, 
     assert states == [False]
 
 
-def test_pauses_nest(collecting):
+def test_pauses_nest(restored_gc):
     gc.enable()
-    with collector_paused():
-        with collector_paused():
+    with pause_gc():
+        with pause_gc():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()

@@ -1,4 +1,4 @@
-"""Programs under Dynamo that run without AOTAutograd's wrappers: what autograd must still see."""
+"""Programs without AOTAutograd's wrappers: gradients, errors and writes that autograd must see."""
 
 import threading
 
@@ -9,23 +9,25 @@ from torch.utils.checkpoint import checkpoint
 
 import tofuse
 from tofuse.capture.aot import handoff
+from tofuse.capture.aot.runtime_inference import InferenceRuntime
+from tofuse.capture.aot.runtime_training import TrainingRuntime
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 @pytest.fixture
-def forms(monkeypatch, tmp_path):
-    """How each program that was compiled runs; None for AOTAutograd's wrappers."""
-    monkeypatch.setenv("TOFUSE_CACHE_DIR", str(tmp_path))  # where no program is yet
-    found: list[handoff.Form | None] = []
-    form = handoff.Parts.form
+def runtimes(monkeypatch, tmp_path):
+    """The runtime of each compiled program; None for AOTAutograd's wrappers."""
+    monkeypatch.setenv("TOFUSE_CACHE_DIR", str(tmp_path))  # an empty cache
+    kinds: list[handoff.RuntimeKind | None] = []
+    runtime_kind = handoff.AOTArtifacts.runtime_kind
 
-    def noted(parts, arguments, **more):
-        found.append(form(parts, arguments, **more))
-        return found[-1]
+    def recorded(artifacts, arguments, **options):
+        kinds.append(runtime_kind(artifacts, arguments, **options))
+        return kinds[-1]
 
-    monkeypatch.setattr(handoff.Parts, "form", noted)
-    return found
+    monkeypatch.setattr(handoff.AOTArtifacts, "runtime_kind", recorded)
+    return kinds
 
 
 def scaled(x, w):
@@ -57,7 +59,7 @@ TRANSFORMS = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own transforms
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_transforms_of_functions(x, w, name):
+def test_functorch_transforms(x, w, name):
     compiled = tofuse.compile(scaled)
     compiled(x, w).sum().backward()
     x, w = x.detach(), w.detach()
@@ -66,22 +68,22 @@ def test_transforms_of_functions(x, w, name):
     torch.testing.assert_close(TRANSFORMS[name](compiled, x, w), expected)
 
 
-def test_checkpoints_and_saved_tensors_elsewhere(forms, x, w):
+def test_checkpoints_and_saved_tensor_hooks(runtimes, x, w):
     compiled, expected = tofuse.compile(scaled), gradients(scaled, x, w)
 
-    def again(x, w):
+    def checkpointed(x, w):
         return checkpoint(compiled, x, w, use_reentrant=False)
 
-    torch.testing.assert_close(gradients(again, x, w), expected)
+    torch.testing.assert_close(gradients(checkpointed, x, w), expected)
     out = checkpoint(compiled, x, w, use_reentrant=True).square().sum()
     out.backward()
     torch.testing.assert_close((x.grad, w.grad), expected)
     with torch.autograd.graph.save_on_cpu():
         torch.testing.assert_close(gradients(compiled, x, w), expected)
-    assert any(isinstance(f, handoff.Training) for f in forms)
+    assert any(isinstance(f, TrainingRuntime) for f in runtimes)
 
 
-def test_errors_of_autograd(forms, x, w):
+def test_autograd_errors_are_preserved(runtimes, x, w):
     compiled = tofuse.compile(scaled)
     out = compiled(x, w).sum()
     out.backward(retain_graph=True)
@@ -94,10 +96,10 @@ def test_errors_of_autograd(forms, x, w):
         inner.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.backward()
-    assert forms and all(isinstance(f, handoff.Training) for f in forms)
+    assert runtimes and all(isinstance(f, TrainingRuntime) for f in runtimes)
 
 
-def test_a_backward_inside_another_compiled_function(x, w):
+def test_backward_inside_another_compiled_function(x, w):
     compiled = tofuse.compile(scaled)
 
     def step(x, w):
@@ -117,18 +119,18 @@ def test_compiled_autograd(x, w):
             torch.testing.assert_close((x.grad, w.grad), expected)
 
 
-def test_results_without_a_gradient(forms, x, w):
+def test_results_without_gradients(runtimes, x, w):
     def several(x, w):
         return x * w, x.detach() * 2, torch.argmax(x), x.sum() > 0
 
     found = tofuse.compile(several)(x, w)
     assert [f.requires_grad for f in found] == [True, False, False, False]
     torch.testing.assert_close(found, several(x, w))
-    assert isinstance(forms[0], handoff.Training)
+    assert isinstance(runtimes[0], TrainingRuntime)
 
 
-def test_arguments_that_are_written(forms, x):
-    def run(x, mean, count):
+def test_mutated_arguments(runtimes, x):
+    def update(x, mean, count):
         mean.mul_(0.5).add_(x.detach().mean(0))
         count += 1
         return (x - mean).exp()
@@ -136,39 +138,39 @@ def test_arguments_that_are_written(forms, x):
     mean, count = torch.zeros(7), torch.tensor(3)
     other = mean.clone()
     before = mean._version
-    found, expected = tofuse.compile(run)(x, mean, count), run(x, other, torch.tensor(0))
+    found, expected = tofuse.compile(update)(x, mean, count), update(x, other, torch.tensor(0))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(mean, other)
-    assert count == 4 and mean._version > before and isinstance(forms[0], handoff.Training)
+    assert count == 4 and mean._version > before and isinstance(runtimes[0], TrainingRuntime)
     torch.testing.assert_close(torch.autograd.grad(found.sum(), x), (expected.detach(),))
 
 
-def test_writes_where_nothing_is_differentiated_are_counted(forms, x):
-    def run(x, mean):
+def test_inference_writes_increment_the_version_counter(runtimes, x):
+    def update(x, mean):
         mean.add_(x.mean(0))
         return mean * 2
 
     mean = torch.zeros(7)
     saved = torch.ones(7, requires_grad=True) * mean
-    found = tofuse.compile(run)(x.detach(), mean)
+    found = tofuse.compile(update)(x.detach(), mean)
     torch.testing.assert_close(found, 2 * x.detach().mean(0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         saved.sum().backward()
-    assert isinstance(forms[0], handoff.Inference) and forms[0].written
+    assert isinstance(runtimes[0], InferenceRuntime) and runtimes[0].mutated
 
 
-KEPT = [
+PROGRAMS = [
     lambda x, w: x[1:],  # a view
     lambda x, w: (x, x * 2),  # an argument
     lambda x, w: x.T.sin().T,
-    lambda x, w: w.detach() + x,  # which gives `w` none
+    lambda x, w: w.detach() + x,  # `w` gets no gradient
     lambda x, w: x.clone().mul_(w),
     lambda x, w: torch.cumsum(x, 0) + torch.sort(w).values,
 ]
 
 
-@pytest.mark.parametrize("program", KEPT)
-def test_programs_of_both_ways(program, x, w):
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_gradients_with_and_without_wrappers(program, x, w):
     found: list[tuple[torch.Tensor | None, torch.Tensor | None]] = []
     for run in (tofuse.compile(program), program):
         out = run(x, w)
@@ -187,20 +189,20 @@ def by_columns(x, w):
 
 
 @pytest.mark.parametrize("program", [by_rows, by_columns])
-def test_sizes_that_the_backward_takes(forms, program):
+def test_symbolic_sizes_in_the_backward(runtimes, program):
     compiled = tofuse.compile(program, dynamic=True)
     for rows in (5, 7, 1, 3, 12):
         x = torch.randn(rows, 6, dtype=torch.float64, requires_grad=True)
         w = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
         for _ in range(2):
             torch.testing.assert_close(gradients(compiled, x, w), gradients(program, x, w))
-    assert forms and all(isinstance(f, handoff.Training) for f in forms)
-    assert forms[0].sizes
+    assert runtimes and all(isinstance(f, TrainingRuntime) for f in runtimes)
+    assert runtimes[0].saved_sizes
 
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
-def test_programs_that_switch_gradients_on(x, capture, mode):
+def test_programs_that_enable_grad_mode(x, capture, mode):
     def inner(x):
         with torch.enable_grad():
             return x * 3
@@ -223,7 +225,7 @@ def test_programs_that_switch_gradients_on(x, capture, mode):
                     torch.testing.assert_close(gradient, torch.full_like(x, 3))
 
 
-def test_threads_that_meet_in_the_first_backward(x, w):
+def test_threads_race_to_compile_the_backward(x, w):
     compiled, expected = tofuse.compile(scaled), gradients(scaled, x, w)
     compiled(x, w)
     found: list[object] = []

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import tofuse
-import tofuse.driver.pipeline
-from tofuse.backends.llvm.load import bind_functions, load
+import tofuse.driver.operator_claims
+from tofuse.backends.llvm.load import bind_vector_library, load
 from tofuse.backends.llvm.vector_math import LIBRARY, library_definition
 from tofuse.errors import CompileError
 
@@ -116,7 +116,7 @@ def test_gradients():
 
 def test_a_function_that_the_library_lacks_stays_atens(monkeypatch):
     monkeypatch.setattr(
-        tofuse.driver.pipeline, "bind_functions", lambda library: frozenset(["lgamma"])
+        tofuse.driver.operator_claims, "bind_vector_library", lambda library: frozenset(["lgamma"])
     )
     x = values(torch.float32)
     program = lambda x: torch.lgamma(x) * 2  # noqa: E731
@@ -126,7 +126,7 @@ def test_a_function_that_the_library_lacks_stays_atens(monkeypatch):
 
 
 def test_no_library_at_all():
-    assert bind_functions(None) == frozenset(LIBRARY)
+    assert bind_vector_library(None) == frozenset(LIBRARY)
 
 
 def test_a_symbol_without_an_address_is_an_error_and_no_abort():

@@ -91,6 +91,6 @@ def test_dtype_as_asked():
 
 
 def test_without_our_generator_aten_draws():
-    run, recorder = compiled(lambda x: F.dropout(x, 0.5), own_random=False)
+    run, recorder = compiled(lambda x: F.dropout(x, 0.5), decompose_random=False)
     run(torch.ones(100))
     assert "uniform" not in recorder.ops("inference")

@@ -1,4 +1,4 @@
-"""What is compiled has a frame of its own: nothing learns its sizes from another."""
+"""Each compiled function has its own code object: none takes symbolic sizes from another."""
 
 import inspect
 import re
@@ -14,21 +14,23 @@ SYMBOL = re.compile(r"\[s\d+,")
 
 
 class Scaled:
-    """An object with a method, no module."""
+    """An object with a method that is not a module."""
 
     def __init__(self, by: float) -> None:
         self.by = by
 
     def scale(self, x: Tensor) -> Tensor:
-        """x by a number."""
+        """Return x times a number."""
         return x.sin() * self.by
 
 
-@pytest.mark.parametrize("way", ["modules", "methods"])
-def test_one_does_not_make_symbols_of_anothers_sizes(way: str, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("kind", ["modules", "methods"])
+def test_sizes_of_other_functions_do_not_become_symbolic(
+    kind: str, capsys: pytest.CaptureFixture[str]
+):
     sizes = ((4, 8), (6, 8), (6, 3, 8, 8))
     fs: list[Callable[[Tensor], Tensor]] = [Scaled(k).scale for k in range(3)]
-    if way == "modules":
+    if kind == "modules":
         fs = [nn.Linear(8, 8), nn.Softmax(-1), nn.Conv2d(3, 4, 3)]
     for f, size in zip(fs, sizes, strict=True):
         x = torch.randn(size)
@@ -38,11 +40,11 @@ def test_one_does_not_make_symbols_of_anothers_sizes(way: str, capsys: pytest.Ca
     assert "f32[6,8]" in printed, "the graphs are printed with their sizes"
     assert not SYMBOL.search(printed)
     compiled(torch.randn(5, *sizes[-1][1:]))
-    assert SYMBOL.search(capsys.readouterr().out), "its own sizes vary, and are symbols then"
+    assert SYMBOL.search(capsys.readouterr().out), "sizes of one function that vary are symbolic"
 
 
-def test_a_method_keeps_its_name_and_signature():
+def test_method_keeps_its_name_and_signature():
     compiled = tofuse.compile(Scaled(3.0).scale)
     assert compiled.__name__ == "scale"
-    assert compiled.__doc__ == "x by a number."
+    assert compiled.__doc__ == "Return x times a number."
     assert list(inspect.signature(compiled).parameters) == ["x"]

@@ -1,4 +1,4 @@
-"""The report says where a program was broken into several, and why."""
+"""Graph breaks in the report: their place and reason."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 def printing(x):
     x = x.sin() + 1
-    print("broken here")
+    print("a graph break")
     return x.cos() * 2
 
 
@@ -23,35 +23,36 @@ def looping(x):
     return x
 
 
-def test_a_break_has_its_line_and_reason():
+def test_break_has_line_and_reason():
     report = tofuse.explain(printing)(torch.rand(5))
     line = printing.__code__.co_firstlineno + 2
-    (told,) = report.breaks
-    assert told.startswith(f"graph break at test_breaks.py:{line}: ") and "print" in told
+    (sentence,) = report.breaks
+    assert sentence.startswith(f"graph break at test_graph_breaks.py:{line}: ")
+    assert "print" in sentence
     assert len(report.graphs) == 2
-    assert told.split(":")[0] in str(report) and told[:40] in page_text(report)
+    assert sentence.split(":")[0] in str(report) and sentence[:40] in page_text(report)
 
 
-def test_a_function_that_is_given_up_is_named():
+def test_skipped_function_is_named():
     report = tofuse.explain(looping)(torch.rand(5))
     assert not report.graphs and "nothing was compiled" in str(report)
-    given_up = [told for told in report.breaks if told.startswith("not compiled: looping, ")]
-    assert given_up and "loop" in given_up[0] and given_up[0] in " ".join(str(report).split())
+    skipped = [s for s in report.breaks if s.startswith("not compiled: looping, ")]
+    assert skipped and "loop" in skipped[0] and skipped[0] in " ".join(str(report).split())
 
 
-def test_a_layer_that_dynamo_does_not_know():
+def test_unsupported_layer_is_named():
     report = tofuse.explain(nn.LSTM(6, 4))(torch.rand(5, 6))
     assert not report.graphs and "LSTM" in report.breaks[0]
 
 
-def test_nothing_broken_nothing_told():
+def test_no_break_no_sentence():
     tofuse.explain(printing)(torch.rand(5))
     assert not tofuse.explain(lambda x: x.sin() + 1)(torch.rand(5)).breaks
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("measure", [False, True])
-def test_a_training_step_that_returns_its_loss(measure):
+def test_training_step_that_returns_its_loss(measure):
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
     optimiser = torch.optim.Adam(model.parameters())
 
@@ -64,10 +65,10 @@ def test_a_training_step_that_returns_its_loss(measure):
 
     report = tofuse.explain(step, measure=measure)(torch.rand(5, 8), torch.randint(0, 3, (5,)))
     assert {g.phase for g in report.graphs} == {"forward", "backward", "inference"}
-    assert any("backward" in told for told in report.breaks)
+    assert any("backward" in sentence for sentence in report.breaks)
     assert (report.calls is not None) == measure
 
 
-def test_kernels_that_share_a_launch_are_one():
+def test_kernels_in_one_launch_are_counted_once():
     report = tofuse.explain(lambda a, b: (a.sin() + 1, b.cos() * 2))(torch.rand(8), torch.rand(4))
-    assert (len(report.kernels), report.launches_after, report.launches_made) == (2, 2, 1)
+    assert (len(report.kernels), report.launches_after, report.launches_after_grouping) == (2, 2, 1)

@@ -1,4 +1,4 @@
-"""Sizes that are an argument's number."""
+"""Sizes read from tensor arguments."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def filled(x, lengths):
 
 
 @pytest.mark.parametrize("fn", [masked, filled])
-def test_a_tensor_that_a_number_counts_the_elements_of(fn):
+def test_size_from_a_reduction(fn):
     compiled = tofuse.compile(fn)
     for longest in (5, 7, 9):
         x = torch.randn(3, 12, requires_grad=True)
@@ -44,7 +44,7 @@ def padded(x, count):
 
 
 @pytest.mark.parametrize("fn", [shortened, padded])
-def test_a_method_that_needs_a_number(fn):
+def test_method_with_a_size_from_a_scalar(fn):
     compiled = tofuse.compile(fn)
     for count in (3, 5, 1, 4):
         x = torch.randn(6, 12, requires_grad=True)

@@ -16,8 +16,8 @@ def memory(f, *args):
     result = run(*args)
     if result.requires_grad:
         result.sum().backward()
-    found = recorder.captured[0].memory
-    assert all(c.memory == found for c in recorder.captured)
+    found = recorder.captured[0].eager_memory
+    assert all(c.eager_memory == found for c in recorder.captured)
     return found
 
 
@@ -26,8 +26,8 @@ def matrix(grad=False):
 
 
 def test_calls_that_were_taken_apart_count_as_one():
-    assert memory(lambda x: F.softmax(x, -1), matrix()) == EagerMemory(N, results=1)
-    assert memory(lambda x: F.gelu(x) + 1, matrix()) == EagerMemory(2 * N, results=1)
+    assert memory(lambda x: F.softmax(x, -1), matrix()) == EagerMemory(N, num_forward_outputs=1)
+    assert memory(lambda x: F.gelu(x) + 1, matrix()) == EagerMemory(2 * N, num_forward_outputs=1)
     assert memory(lambda x: F.layer_norm(x, (64,)), matrix()).forward == N
 
 
@@ -55,4 +55,4 @@ def test_what_autograd_keeps():
 def test_symbolic_sizes_count_as_the_example_has_them(dynamic):
     run, recorder = compiled(lambda x: x.sin().cos().sum(), dynamic=dynamic)
     run(matrix())
-    assert recorder.captured[0].memory.forward == 2 * N
+    assert recorder.captured[0].eager_memory.forward == 2 * N

@@ -68,10 +68,10 @@ def test_work_grows_as_the_budget_falls():
         for tenths in (10, 7, 5, 3, 1, 0):
             run, recorder = compiled(network, memory_budget=tenths / 10)
             run(*inputs())
-            yield recorder.captured[0].memory
+            yield recorder.captured[0].eager_memory
 
     found = list(memories())
-    saved, repeated = [m.ours for m in found], [m.repeated for m in found]
+    saved, repeated = [m.our_saved_bytes for m in found], [m.recomputed_calls for m in found]
     assert saved == sorted(saved, reverse=True) and repeated == sorted(repeated)
     assert saved[-1] == 0 and len(set(saved)) > 3
     assert list(memories()) == found
@@ -109,7 +109,7 @@ def test_an_argument_that_changes_is_not_read_again():
 
 @pytest.mark.parametrize("value", [-1, 1.5, 1000.5, float("nan"), True, "half"])
 def test_nonsense_is_refused(value):
-    with pytest.raises(OptionError, match="memory_budget is a share from 0"):
+    with pytest.raises(OptionError, match="memory_budget must be a fraction from 0"):
         tofuse.compile(network, memory_budget=value)
 
 

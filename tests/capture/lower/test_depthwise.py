@@ -69,7 +69,7 @@ def test_what_is_dear_is_computed_once_and_not_at_each_place_of_a_window():
 
     report = tofuse.explain(block)(torch.randn(2, 64, 4096), torch.randn(64, 1, 7))
     assert len(report.kernels) == 2
-    assert "read in windows: each element would be computed 7 times" in str(report)
+    assert "read in overlapping windows: each element would be computed 7 times" in str(report)
 
 
 def test_the_length_may_be_a_symbol():

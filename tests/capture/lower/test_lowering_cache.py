@@ -6,10 +6,10 @@ import torch.nn.functional as F
 
 import tofuse
 from benchmarks import programs
-from tofuse.capture.lower.lowering_cache import Repeats
+from tofuse.capture.lower.lowering_cache import LoweringCache
 from tofuse.driver import pipeline
 from tofuse.ir.graph.print import show_graph
-from tofuse.passes.rewrite import Sweep
+from tofuse.passes.rewrite import Rewriter
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -55,19 +55,19 @@ def test_the_graph_is_that_of_rules_alone(fn, grad, dynamic, monkeypatch):
         for x in args:
             torch._dynamo.mark_dynamic(x, 0)
     copied = graphs(fn, *args)
-    monkeypatch.setattr(Repeats, "key", lambda self, call, operands: None)
+    monkeypatch.setattr(LoweringCache, "key", lambda self, call, operands: None)
     assert copied == graphs(fn, *args)
 
 
 def counted(pieces, monkeypatch):
     """What is learned, and the ops that passes emit, for a split into so many pieces."""
     counts = {"learned": 0, "emitted": 0}
-    learn, emit = Repeats.learn, Sweep.emit
+    learn, emit = LoweringCache.store, Rewriter.emit
     monkeypatch.setattr(
-        Repeats, "learn", lambda *a: counts.update(learned=counts["learned"] + 1) or learn(*a)
+        LoweringCache, "store", lambda *a: counts.update(learned=counts["learned"] + 1) or learn(*a)
     )
     monkeypatch.setattr(
-        Sweep, "emit", lambda *a: counts.update(emitted=counts["emitted"] + 1) or emit(*a)
+        Rewriter, "emit", lambda *a: counts.update(emitted=counts["emitted"] + 1) or emit(*a)
     )
     x, weight, bias = torch.rand(pieces * 8 * 32), torch.rand(1, 32), torch.rand(1)
     torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""Indices that are tensors of one integer: gathers where nobody can tell, else PyTorch's."""
+"""Indexing by tensors: gathers where a copy and a view are the same, else PyTorch's views."""
 
 import pytest
 import torch
@@ -26,13 +26,13 @@ def look_up(cache, pos, new):
     return cache[:, pos].sin() * 2, torch.linspace(0, 1, 20)[pos] * new
 
 
-def look_up_in_what_is_computed(cache, pos, new):
+def look_up_in_a_temporary(cache, pos, new):
     return (cache.exp()[:, pos - 2] + new).sin(), cache
 
 
-@pytest.mark.parametrize("fn", [put, put_one, look_up, look_up_in_what_is_computed])
+@pytest.mark.parametrize("fn", [put, put_one, look_up, look_up_in_a_temporary])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_positions_in_tensors_are_compiled(fn, dtype):
+def test_scalar_tensor_indices_are_compiled(fn, dtype):
     compiled = tofuse.compile(fn)
     for k in (0, 3, 8):
         mine, theirs = (copies((CACHE, torch.tensor(k, dtype=dtype), NEW)) for _ in range(2))
@@ -42,14 +42,14 @@ def test_positions_in_tensors_are_compiled(fn, dtype):
     assert report.kernels and not any("whole program" in n for g in report.graphs for n in g.notes)
 
 
-def test_gradients_flow_to_the_position():
+def test_gradients_of_scalar_tensor_indices():
     assert_as_eager(
         look_up, CACHE.clone().requires_grad_(), torch.tensor(4), NEW.clone().requires_grad_()
     )
 
 
-def test_an_index_out_of_range_is_eagers_error():
-    # torch 2.11 looks at the number itself, and wraps the error
+def test_index_out_of_range_raises():
+    # torch 2.11 reads the number itself and wraps the error
     with pytest.raises((IndexError, TorchRuntimeError), match=r"out of bounds|fake tensor"):
         tofuse.compile(lambda x, k: x[k].sin())(CACHE, torch.tensor(7))
 
@@ -81,7 +81,7 @@ def several(x, i, j):
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_several_indices_are_one(dynamic):
+def test_several_index_tensors_are_one_gather(dynamic):
     x, i, j = torch.randn(5, 4, 4), torch.tensor([0, -5, 4]), torch.tensor([-4, 3, 1, -1])
     assert_as_eager(several, x, i, j, options={"dynamic": dynamic})
     assert not tofuse.explain(several)(x, i, j).library_calls
@@ -93,6 +93,6 @@ def test_several_indices_are_one(dynamic):
             compiled(x, *bad)
 
 
-def test_several_indices_into_what_lies_apart_stay_eagers():
+def test_several_index_tensors_into_a_transposed_tensor():
     x, i = torch.randn(4, 3, 5).transpose(0, 1), torch.tensor([0, 2])
     assert_as_eager(lambda x, i: x[i, i].sin(), x, i)

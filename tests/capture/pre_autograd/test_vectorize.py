@@ -1,4 +1,4 @@
-"""Branches that do the same to pieces of a tensor are computed side by side, and are as eager's."""
+"""Vectorization of isomorphic branches on slices of a tensor: results and gradients match eager."""
 
 from collections.abc import Callable, Sequence
 
@@ -42,59 +42,59 @@ def gated(x: Tensor) -> Tensor:
     return torch.mul(a, torch.sigmoid(b))
 
 
-def best(x: Tensor) -> Tensor:
+def row_maxima(x: Tensor) -> Tensor:
     value, _ = F.linear(x, UP.weight, UP.bias).max(-1)
     return value
 
 
-def in_turn(x: Tensor) -> Tensor:
-    held, all_of_them = torch.zeros(5, 12), []
+def recurrent(x: Tensor) -> Tensor:
+    state, states = torch.zeros(5, 12), []
     for t in range(x.shape[1]):
-        held = torch.tanh(mlp(x[:, t]) + held)
-        all_of_them.append(held)
-    return torch.stack(all_of_them, 1)
+        state = torch.tanh(mlp(x[:, t]) + state)
+        states.append(state)
+    return torch.stack(states, 1)
 
 
-def also_alone(x: Tensor) -> tuple[Tensor, Tensor]:
-    made = [mlp(x[:, t]) for t in range(4)]
-    return torch.stack(made, 1), made[2] * 2
+def reads_one_branch(x: Tensor) -> tuple[Tensor, Tensor]:
+    branches = [mlp(x[:, t]) for t in range(4)]
+    return torch.stack(branches, 1), branches[2] * 2
 
 
-def written_between(x: Tensor) -> Tensor:
+def writes_after_reads(x: Tensor) -> Tensor:
     x = x.clone()
-    made = [torch.tanh(x[:, t] * 2) @ MANY[0].detach() for t in range(9)]
+    branches = [torch.tanh(x[:, t] * 2) @ MANY[0].detach() for t in range(9)]
     x.add_(1)
-    return torch.stack(made, 1) + x.sum()
+    return torch.stack(branches, 1) + x.sum()
 
 
-def written_pieces(x: Tensor) -> tuple[Tensor, Tensor]:
+def writes_slices(x: Tensor) -> tuple[Tensor, Tensor]:
     x = x * 1.5
-    made = [F.relu(x[:, t], inplace=True) @ MANY[0].detach() for t in range(4)]
-    return torch.stack(made, 1), x
+    branches = [F.relu(x[:, t], inplace=True) @ MANY[0].detach() for t in range(4)]
+    return torch.stack(branches, 1), x
 
 
-def around(x: Tensor) -> Tensor:
+def shared_mean(x: Tensor) -> Tensor:
     mean = x.mean(1)
     return torch.stack([mlp(x[:, t] - mean) for t in range(x.shape[1])], 1) + mean[:, None]
 
 
-def twice(x: Tensor) -> Tensor:
+def two_stacks(x: Tensor) -> Tensor:
     first = torch.stack([mlp(x[:, t]) for t in range(3)], 1)
     return torch.stack([UP(first[:, t]) for t in range(3)], 1)
 
 
-def other(x: Tensor) -> Tensor:
+def one_differs(x: Tensor) -> Tensor:
     return torch.stack([mlp(x[:, t]) if t != 2 else mlp(-x[:, t]) for t in range(5)], 1)
 
 
 Case = tuple[Callable[..., object], tuple[int, ...]]
-BESIDE: dict[str, Case] = {
+VECTORIZED: dict[str, Case] = {
     "steps": (lambda x: torch.stack([mlp(x[:, t]) for t in range(9)], 1), (5, 9, 12)),
     "rows": (lambda x: torch.stack([mlp(r) for r in x]), (9, 5, 12)),
     "last dimension": (lambda x: torch.stack([mlp(x[:, t]) for t in range(9)], -1), (5, 9, 12)),
     "chunks": (lambda x: torch.cat([mlp(c) for c in x.chunk(3, 1)], 1), (5, 9, 12)),
     "split": (lambda x: torch.cat([F.relu(c @ MANY[0].T) + c for c in x.split(2)]), (8, 12)),
-    "some": (lambda x: torch.stack([mlp(x[:, t]) for t in range(2, 7)], 1), (5, 9, 12)),
+    "a range of steps": (lambda x: torch.stack([mlp(x[:, t]) for t in range(2, 7)], 1), (5, 9, 12)),
     "from the end": (lambda x: torch.stack([mlp(x[:, t]) for t in range(-4, 0)], 1), (5, 9, 12)),
     "slices": (
         lambda x: torch.cat([NORM(x[..., k : k + 12]) @ MANY[1] for k in (0, 12, 24)], -1),
@@ -107,28 +107,28 @@ BESIDE: dict[str, Case] = {
     "frames": (lambda x: torch.stack([PICTURES(x[:, t]) for t in range(4)], 1), (2, 4, 3, 8, 8)),
     "images": (lambda x: torch.cat([PICTURES(f) for f in x.split(2)]), (8, 3, 8, 8)),
     "gates": (lambda x: torch.stack([gated(x[:, t]) for t in range(3)], 1), (5, 3, 12)),
-    "indices": (lambda x: torch.stack([best(x[:, t]) for t in range(5)], 1), (5, 5, 12)),
+    "indices": (lambda x: torch.stack([row_maxima(x[:, t]) for t in range(5)], 1), (5, 5, 12)),
     "numbers": (lambda x: torch.stack([mlp(x[:, t]).square().sum() for t in range(9)]), (5, 9, 12)),
-    "no kernels alone": (
+    "no library calls": (
         lambda x: torch.stack([torch.tanh(NORM(p)) for p in x.split(2)]),
         (32, 12),
     ),
-    "in two": (
+    "nested chunks": (
         lambda x: torch.stack(
             [torch.cat([mlp(c) for c in x[:, t].chunk(2)]) for t in range(4)],
             1,
         ),
         (6, 4, 12),
     ),
-    "none": (lambda x: torch.stack([mlp(x[:, t]) for t in range(4)], 1), (0, 4, 12)),
-    "around": (around, (5, 9, 12)),
-    "twice": (twice, (5, 3, 12)),
+    "empty": (lambda x: torch.stack([mlp(x[:, t]) for t in range(4)], 1), (0, 4, 12)),
+    "shared operand": (shared_mean, (5, 9, 12)),
+    "two stacks": (two_stacks, (5, 3, 12)),
 }
-APART: dict[str, Case] = {
+NOT_VECTORIZED: dict[str, Case] = {
     "uneven": (lambda x: torch.cat([mlp(c) for c in x.split(2)]), (9, 12)),
-    "in turn": (in_turn, (5, 9, 12)),
-    "also alone": (also_alone, (5, 9, 12)),
-    "another": (other, (5, 5, 12)),
+    "recurrence": (recurrent, (5, 9, 12)),
+    "one branch read": (reads_one_branch, (5, 9, 12)),
+    "one differs": (one_differs, (5, 5, 12)),
     "out of order": (lambda x: torch.stack([mlp(x[:, t]) for t in (2, 1, 0)], 1), (5, 3, 12)),
     "random": (
         lambda x: torch.stack([F.dropout(mlp(x[:, t]), 1.0) for t in range(4)], 1),
@@ -137,31 +137,31 @@ APART: dict[str, Case] = {
 }
 
 
-def tensors(made: object) -> tuple[Tensor, ...]:
-    return made if isinstance(made, tuple) else (made,)
+def tensors(results: object) -> tuple[Tensor, ...]:
+    return results if isinstance(results, tuple) else (results,)
 
 
-def gradients(made: object, x: Tensor) -> Sequence[Tensor]:
-    """With regard to the argument and all parameters."""
-    losses = [(o * torch.arange(o.numel()).view(o.shape).cos()).sum() for o in tensors(made)]
+def gradients(results: object, x: Tensor) -> Sequence[Tensor]:
+    """Return the gradients of the argument and of all parameters."""
+    losses = [(o * torch.arange(o.numel()).view(o.shape).cos()).sum() for o in tensors(results)]
     return torch.autograd.grad(losses, [x, *PARAMETERS], allow_unused=True)
 
 
-def assert_alike(made: object, expected: object) -> None:
-    for t, want in zip(tensors(made), tensors(expected), strict=True):
+def assert_alike(results: object, expected: object) -> None:
+    for t, want in zip(tensors(results), tensors(expected), strict=True):
         torch.testing.assert_close(t, want, atol=2e-5, rtol=2e-4)
         assert t.stride() == want.stride()
 
 
-@pytest.mark.parametrize("name", [*BESIDE, *APART])
-def test_as_eager(name: str):
-    f, shape = (BESIDE | APART)[name]
+@pytest.mark.parametrize("name", [*VECTORIZED, *NOT_VECTORIZED])
+def test_results_and_gradients_match_eager(name: str):
+    f, shape = (VECTORIZED | NOT_VECTORIZED)[name]
     x = torch.randn(shape, requires_grad=True)
     compiled, report = compile_reporting(f, make_config({"strict": True}))
-    made, expected = compiled(x), f(x)
-    assert_alike(made, expected)
-    assert any("side by side" in note for note in report.notes) == (name in BESIDE)
-    for found, want in zip(gradients(made, x), gradients(expected, x), strict=True):
+    results, expected = compiled(x), f(x)
+    assert_alike(results, expected)
+    assert any("vectorized" in note for note in report.notes) == (name in VECTORIZED)
+    for found, want in zip(gradients(results, x), gradients(expected, x), strict=True):
         assert (want is None) == (found is None)
         if want is not None:
             torch.testing.assert_close(found, want, atol=2e-4, rtol=2e-3)
@@ -169,37 +169,37 @@ def test_as_eager(name: str):
         assert_alike(compiled(x), expected)
 
 
-@pytest.mark.parametrize("f", [written_between, written_pieces])
-def test_what_is_written_is_read_in_time(f: Callable[..., object]):
+@pytest.mark.parametrize("f", [writes_after_reads, writes_slices])
+def test_writes_into_the_source_are_ordered(f: Callable[..., object]):
     x = torch.randn(5, 9, 12)
     with torch.no_grad():
         assert_alike(tofuse.compile(f, strict=True)(x), f(x))
 
 
-@pytest.mark.parametrize("count, joined", [(8, torch.stack), (7, torch.cat), (3, torch.stack)])
-def test_no_more_are_computed_at_once_than_eager_has_memory_for(
-    count: int, joined: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count, concat", [(8, torch.stack), (7, torch.cat), (3, torch.stack)])
+def test_vector_width_is_limited_by_eagers_memory(
+    count: int, concat: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ):
-    """Groups of branches, one after the other; with gradients, where eager holds all, one."""
-    monkeypatch.setattr(vectorize, "SPARE", 80_000)
+    """Branches run in groups; with gradients, where eager holds all, in one group."""
+    monkeypatch.setattr(vectorize, "EXTRA_BYTES", 80_000)
 
     def frames(x: Tensor) -> Tensor:
-        return joined([PICTURES(x[:, t]) for t in range(count)], 1)
+        return concat([PICTURES(x[:, t]) for t in range(count)], 1)
 
     x = torch.randn(2, count, 3, 32, 32)  # 74 KB each, with a convolution's results
     compiled, report = compile_reporting(frames, make_config({"strict": True}))
     with torch.no_grad():
         assert_alike(compiled(x), frames(x))
-    counts = [int(note.split()[0]) for note in report.notes if "side by side" in note]
+    counts = [int(note.split()[0]) for note in report.notes if "vectorized" in note]
     assert counts == [2] * (count // 2)
     x.requires_grad_()
     compiled, report = compile_reporting(frames, make_config({"strict": True}))
     assert_alike(compiled(x), frames(x))
-    (note,) = [note for note in report.notes if "side by side" in note]
-    assert note.startswith(f"{count} branches")
+    (note,) = [note for note in report.notes if "vectorized" in note]
+    assert note.startswith(f"{count} isomorphic branches")
 
 
-def test_calls_that_one_stands_for_are_counted():
+def test_vectorized_calls_are_counted_one_by_one():
     def branches(x: Tensor) -> Tensor:
         return torch.stack([torch.relu(x[:, t] @ MANY[0]) for t in range(6)], 1)
 

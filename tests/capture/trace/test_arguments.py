@@ -1,4 +1,4 @@
-"""capture="trace": what changes between calls is noticed; what cannot be followed is refused."""
+"""capture="trace": guards on arguments and modules; errors for what tracing cannot express."""
 
 import gc
 import threading
@@ -18,13 +18,13 @@ TRACE = {"capture": "trace"}
 
 
 @dataclass
-class Held:
+class Pair:
     a: torch.Tensor
     b: int = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
+class FrozenSlots:
     a: torch.Tensor
     rest: tuple
 
@@ -44,10 +44,10 @@ class Tied(nn.Module):
         return self.second(torch.tanh(self.first(x)))
 
 
-# -- what may change ------------------------------------------------------------------------------
+# -- guards ---------------------------------------------------------------------------------------
 
 
-def test_weights_that_are_tied_and_untied():
+def test_tied_weights_are_guarded():
     model, x = Tied(), torch.randn(3, 4)
     compiled = tofuse.compile(model, capture="trace")
     torch.testing.assert_close(compiled(x), model(x))
@@ -62,7 +62,7 @@ def test_weights_that_are_tied_and_untied():
     torch.testing.assert_close(mine, model.first.weight.grad)
 
 
-def test_hooks_that_come_and_go():
+def test_hooks_are_guarded():
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
     compiled = tofuse.compile(model, capture="trace")
     plain = compiled(x)
@@ -73,8 +73,8 @@ def test_hooks_that_come_and_go():
     torch.testing.assert_close(compiled(x), model(x))
 
 
-def test_objects_that_are_changed_or_made_anew():
-    x, scale, held = torch.ones(3), Scale(2.0), Held(torch.ones(3))
+def test_objects_are_guarded_by_their_contents():
+    x, scale, held = torch.ones(3), Scale(2.0), Pair(torch.ones(3))
     scaled = tofuse.compile(lambda o, x: x * o.factor, capture="trace")
     doubled = tofuse.compile(lambda h: h.a * h.b, capture="trace")
     assert torch.equal(scaled(scale, x), x * 2)
@@ -83,13 +83,13 @@ def test_objects_that_are_changed_or_made_anew():
     assert torch.equal(doubled(held), x * 3)
     held.a, held.b = torch.full((3,), 2.0), 4
     assert torch.equal(doubled(held), x * 8)
-    for k in range(6):  # the next may get the number of the last
-        assert torch.equal(doubled(Held(torch.full((3,), float(k)))), x * 3 * k)
+    for k in range(6):  # a new object may get the id of a freed one
+        assert torch.equal(doubled(Pair(torch.full((3,), float(k)))), x * 3 * k)
         assert torch.equal(scaled(Scale(k), x), x * k)
         gc.collect()
 
 
-def test_tensors_of_a_dataclass_are_arguments_and_results():
+def test_dataclasses_as_arguments_and_results():
     traced = 0
 
     def step(held, parts):
@@ -101,14 +101,14 @@ def test_tensors_of_a_dataclass_are_arguments_and_results():
     counts = []
     for _ in range(4):
         x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
-        held, total = compiled(Held(x, 5), [Frozen(y, ())])
+        held, total = compiled(Pair(x, 5), [FrozenSlots(y, ())])
         (held.a * total).sum().backward()
         torch.testing.assert_close(x.grad, y.detach() * (y.detach() + 5))
         counts.append((held.b, traced))
     assert counts == [(5, counts[0][1])] * 4
 
 
-def test_sets_and_objects_that_hold_each_other():
+def test_sets_and_cyclic_objects():
     x, scale = torch.ones(3), Scale(2.0)
     counted = tofuse.compile(lambda s, x: x * len(s), capture="trace")
     assert [float(counted(s, x)[0]) for s in ({1}, {1, 2}, {4, 5, 6}, set())] == [1, 2, 3, 0]
@@ -119,7 +119,7 @@ def test_sets_and_objects_that_hold_each_other():
     assert torch.equal(compiled(scale, x), x * 4)
 
 
-def test_sizes_are_sizes_on_both_sides():
+def test_sizes_as_arguments_and_results():
     compiled = tofuse.compile(lambda x, size: (x * size.numel(), x.shape), capture="trace")
     for _ in range(2):
         got, size = compiled(torch.ones(2, 3), torch.Size([4, 5]))
@@ -127,11 +127,11 @@ def test_sizes_are_sizes_on_both_sides():
 
 
 @pytest.mark.parametrize("fn", [lambda x: x.detach(), lambda x: (x.data, x.detach() * 2)])
-def test_a_detached_argument_is_another_tensor(fn):
+def test_detached_argument_is_a_new_tensor(fn):
     assert_as_eager(fn, torch.randn(3, requires_grad=True), calls=3, options=TRACE)
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 
 
 def clip(model, x):
@@ -149,7 +149,7 @@ def accumulate(model, x):
 
 
 @pytest.mark.parametrize("fn", [clip, read, accumulate])
-def test_gradients_that_lie_outside_are_not_seen(fn):
+def test_access_to_outside_gradients_is_an_error(fn):
     model, x = nn.Linear(4, 4), torch.randn(3, 4)
     model(x).sum().backward()
     grad = model.weight.grad
@@ -160,7 +160,7 @@ def test_gradients_that_lie_outside_are_not_seen(fn):
     assert model.weight.grad is grad and torch.equal(grad, before)
 
 
-def test_gradients_inside_are_the_programs_own():
+def test_gradients_inside_the_program_are_allowed():
     def fn(x):
         w = x.detach().requires_grad_()
         w.sin().sum().backward()
@@ -169,28 +169,28 @@ def test_gradients_inside_are_the_programs_own():
     assert_as_eager(fn, torch.randn(5), options=TRACE)
 
 
-def test_tensors_inside_of_an_object_that_is_returned():
-    with pytest.raises(CaptureError, match="returns tensors inside of a Scale"):
+def test_tensors_inside_a_returned_object_are_an_error():
+    with pytest.raises(CaptureError, match="returns tensors inside a Scale"):
         tofuse.compile(lambda x: [Scale(x.sin())], capture="trace")(torch.ones(3))
 
 
-def test_a_field_of_an_argument_that_is_set():
+def test_setting_a_field_of_an_argument_is_an_error():
     def advance(held):
         held.a = held.a + 1
 
-    with pytest.raises(CaptureError, match="sets a field of an argument, Held"):
-        tofuse.compile(advance, capture="trace")(Held(torch.ones(3)))
+    with pytest.raises(CaptureError, match="sets a field of an argument, Pair"):
+        tofuse.compile(advance, capture="trace")(Pair(torch.ones(3)))
 
 
-def test_a_write_into_an_expanded_view_is_eagers_error():
+def test_write_into_an_expanded_view_is_eagers_error():
     with pytest.raises(RuntimeError, match="single memory location"):
         tofuse.compile(lambda x: x.expand(3, 4).add_(1), capture="trace")(torch.ones(4))
 
 
-# -- in company -----------------------------------------------------------------------------------
+# -- with other features of torch -----------------------------------------------------------------
 
 
-def test_an_lstm_whose_weights_alone_are_trained():
+def test_lstm_with_trained_weights_only():
     lstm, x = nn.LSTM(4, 5, 2, batch_first=True), torch.randn(3, 6, 4)
     grads = []
     for call in (tofuse.compile(lstm, capture="trace"), lstm):
@@ -202,7 +202,7 @@ def test_an_lstm_whose_weights_alone_are_trained():
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-def test_inside_of_torch_compile():
+def test_inside_torch_compile():
     inner = tofuse.compile(lambda x: x.sin() * 2, capture="trace")
     outer = torch.compile(lambda x: inner(x).cos(), backend="aot_eager")
     for k in range(3):
@@ -215,7 +215,7 @@ def test_inside_of_torch_compile():
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-def test_threads_that_compile_and_threads_that_run():
+def test_threads_compile_and_run_at_once():
     errors: list[Exception] = []
     running = tofuse.compile(lambda x: x.sin() * 2)
     running(torch.ones(3))
@@ -248,7 +248,7 @@ def test_threads_that_compile_and_threads_that_run():
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_inside(reentrant):
+def test_checkpoint_inside(reentrant):
     def body(x, w):
         return torch.tanh(x @ w) * x
 
@@ -265,17 +265,17 @@ def test_a_checkpoint_inside(reentrant):
         torch.testing.assert_close(*grads)
 
 
-def test_writes_into_windows_are_an_error_and_reads_are_not():
+def test_writes_into_unfold_are_an_error_and_reads_are_not():
     def write(x):
         x.unfold(0, 2, 3)[1:].T[0] = 5
         return x + 1
 
-    with pytest.raises(CaptureError, match=r"test_trace_guards\.py:\d+.*windows"):
+    with pytest.raises(CaptureError, match=r"test_arguments\.py:\d+.*windows"):
         tofuse.compile(write, **TRACE)(torch.randn(8))
     assert_as_eager(lambda x: (x * 2).unfold(0, 2, 1).sum(-1), torch.randn(8), options=TRACE)
 
 
-def test_lists_tuples_and_dicts_of_tensors_are_told_apart():
+def test_lists_tuples_and_dicts_are_distinguished():
     def first(batch, *more):
         x = batch["a"] if isinstance(batch, dict) else batch[0]
         return x * (2 if isinstance(batch, list) else 3) + len(more)

@@ -1,4 +1,4 @@
-"""What a trace cannot follow is one clear error; grad mode is guarded."""
+"""Programs that tracing rejects with a clear error; guards on grad mode."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ import tofuse
 from tofuse.errors import CaptureError
 
 
-def test_grad_mode_is_guarded_where_nothing_requires_grad():
+def test_grad_mode_is_guarded_without_gradients():
     f = tofuse.compile(lambda x: x * (2 if torch.is_grad_enabled() else 3), capture="trace")
     x = torch.ones(1)
     for _ in range(2):
@@ -24,14 +24,14 @@ def test_grad_mode_is_guarded_where_nothing_requires_grad():
         lambda x: torch.autograd.grad((x.requires_grad_() ** 3).sum(), x)[0],
     ],
 )
-def test_an_argument_that_is_to_require_grad(program):
+def test_change_of_requires_grad_is_an_error(program):
     with pytest.raises(CaptureError, match="requires_grad_ before it"):
         tofuse.compile(program, capture="trace")(torch.ones(3))
     assert tofuse.compile(program)(torch.ones(3)).sum() == program(torch.ones(3)).sum()
 
 
-def test_arguments_that_share_memory_in_ways_that_torch_refuses():
+def test_aliased_arguments_that_aotautograd_rejects():
     f = tofuse.compile(lambda x, y: (x.add_(1), x[0])[1:], capture="trace")
     a = torch.randn(3, 4)
-    with pytest.raises(CaptureError, match="AOTAutograd refuses"):
+    with pytest.raises(CaptureError, match="AOTAutograd rejects"):
         f(a[1], a[1, :-1])

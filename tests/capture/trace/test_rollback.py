@@ -1,4 +1,4 @@
-"""What a program traced once does with the tensors that modules hold."""
+"""Tensors of modules that a traced program reads, returns or replaces."""
 
 import copy
 
@@ -10,7 +10,7 @@ import tofuse
 from tofuse.errors import CaptureError
 
 
-def test_results_that_are_a_modules_own_tensors():
+def test_results_that_are_module_buffers():
     torch.manual_seed(0)
     norm = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5))
     twin, x = copy.deepcopy(norm), torch.randn(2, 5)
@@ -21,36 +21,36 @@ def test_results_that_are_a_modules_own_tensors():
 
 
 @pytest.mark.parametrize("name", ["count", "hidden"])
-def test_a_module_that_replaces_a_tensor_is_an_error(name):
-    class Keeps(nn.Module):
+def test_module_that_replaces_a_tensor_is_an_error(name):
+    class Replaces(nn.Module):
         count: torch.Tensor
 
         def __init__(self):
             super().__init__()
             self.register_buffer("count", torch.zeros(3))
-            self.hidden, self.seen = torch.zeros(3), None
+            self.hidden, self.doubled = torch.zeros(3), None
 
         def forward(self, x):
-            self.seen = x * 2
+            self.doubled = x * 2
             setattr(self, name, getattr(self, name) + x)
-            return self.seen + getattr(self, name)
+            return self.doubled + getattr(self, name)
 
-    module = Keeps()
-    with pytest.raises(CaptureError, match=f"replaces a tensor, Keeps.{name}"):
+    module = Replaces()
+    with pytest.raises(CaptureError, match=f"replaces a tensor, Replaces.{name}"):
         tofuse.memory_efficient_fusion(module)(torch.ones(3))
-    assert module.seen is None and type(getattr(module, name)) is torch.Tensor
+    assert module.doubled is None and type(getattr(module, name)) is torch.Tensor
     assert list(module.state_dict()) == ["count"] and not module.hidden.any()
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
-def test_a_module_that_learns_its_shapes_from_the_first_call():
+def test_lazy_modules():
     net = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
     compiled, x = tofuse.memory_efficient_fusion(net), torch.randn(2, 4)
     for _ in range(3):
         torch.testing.assert_close(compiled(x), net(x))
 
 
-def test_a_submodule_that_is_replaced():
+def test_replaced_submodules():
     inner = nn.Sequential(nn.ReLU(), nn.Linear(3, 2))
     net = nn.Sequential(nn.Linear(3, 3), inner)
     compiled, x = tofuse.memory_efficient_fusion(net), torch.randn(2, 3)

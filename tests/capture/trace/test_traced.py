@@ -1,4 +1,4 @@
-"""memory_efficient_fusion and capture="trace": captured once as a pure function."""
+"""memory_efficient_fusion and capture="trace": a pure function, traced once for each signature."""
 
 import copy
 import functools
@@ -17,8 +17,8 @@ from tofuse.errors import CaptureError, OptionError
 WEIGHT = torch.randn(5)
 
 
-class Counted:
-    """A function that counts how often Python runs it: once for each trace, and once before."""
+class CallCounter:
+    """A function that counts its Python calls: two for each trace."""
 
     def __init__(self, function):
         self.function, self.calls = function, 0
@@ -29,12 +29,12 @@ class Counted:
 
 
 def traced(function):
-    counted = Counted(function)
+    counted = CallCounter(function)
     return tofuse.memory_efficient_fusion(counted), counted
 
 
-def agree(function, *args, compiled=None):
-    """Results and gradients as eager has them."""
+def assert_matches_eager(function, *args, compiled=None):
+    """Assert that results and gradients match eager's."""
     compiled = compiled or tofuse.memory_efficient_fusion(function)
     for run in range(3):
         both = []
@@ -59,20 +59,20 @@ def agree(function, *args, compiled=None):
 def norm(x, residual, weight, bias, shift):
     summed = F.dropout(x + bias, 0.0, training=True) + residual
     mean = summed.mean(2, keepdim=True)
-    away = summed - mean
-    variance = (away * away).mean(2, keepdim=True)
-    return weight * (away / torch.sqrt(variance + 1e-12)) + shift
+    centered = summed - mean
+    variance = (centered * centered).mean(2, keepdim=True)
+    return weight * (centered / torch.sqrt(variance + 1e-12)) + shift
 
 
 def leaf(*shape):
     return torch.randn(shape, requires_grad=True)
 
 
-def test_a_norm_forward_and_backward():
-    agree(norm, leaf(2, 3, 16), leaf(2, 3, 16), leaf(16), leaf(16), leaf(16))
+def test_norm_forward_and_backward():
+    assert_matches_eager(norm, leaf(2, 3, 16), leaf(2, 3, 16), leaf(16), leaf(16), leaf(16))
 
 
-def test_dropout_draws_anew_and_its_mask_comes_back():
+def test_dropout_draws_new_masks_and_saves_them():
     def drop(x, y):
         return F.dropout(x, 0.5) * y
 
@@ -87,7 +87,7 @@ def test_dropout_draws_anew_and_its_mask_comes_back():
     assert not torch.equal(*masks)
 
 
-def test_a_new_shape_is_traced_anew():
+def test_new_shape_is_traced():
     compiled, counted = traced(lambda x: (x * 2).sum(0) * x.shape[0])
     for rows in (3, 5, 3, 5, 3):
         x = torch.randn(rows, 4)
@@ -98,7 +98,7 @@ def test_a_new_shape_is_traced_anew():
     assert counted.calls == before
 
 
-def test_each_guard():
+def test_guards_on_arguments():
     compiled, counted = traced(lambda x, k=1: (x + 1) * k)
     x = torch.randn(4, 6)
     variants = [
@@ -145,7 +145,7 @@ def test_autocast_is_a_guard():
         result.sum().backward()
 
 
-def test_structures_come_and_go():
+def test_nested_arguments_and_results():
     def many(pair, *, table):
         a, b = pair
         return {"sum": a + b, "rest": [a, table["k"] * 2, None, 7], "flag": a > 0}
@@ -161,11 +161,11 @@ def test_structures_come_and_go():
 
 
 def test_several_results_some_without_gradient():
-    agree(lambda x, y: (x.sin(), (x > 0), y * 2, (x * y).detach()), leaf(4), leaf(4))
+    assert_matches_eager(lambda x, y: (x.sin(), (x > 0), y * 2, (x * y).detach()), leaf(4), leaf(4))
 
 
-def test_views_and_changes_of_arguments_are_as_in_eager():
-    agree(lambda x: (x.t(), x * 2), leaf(3, 4))
+def test_views_and_mutation_match_eager():
+    assert_matches_eager(lambda x: (x.t(), x * 2), leaf(3, 4))
 
     def change(x, y):
         x.add_(y)
@@ -179,7 +179,7 @@ def test_views_and_changes_of_arguments_are_as_in_eager():
         torch.testing.assert_close(a, x)
 
 
-def test_how_arguments_share_memory_is_a_guard():
+def test_shared_storage_is_a_guard():
     def change(x, y):
         x.mul_(2.0)
         return y + 1
@@ -195,7 +195,7 @@ def test_how_arguments_share_memory_is_a_guard():
         torch.testing.assert_close(compiled(x, y), y + 1)
 
 
-def test_closed_over_tensors_are_inputs():
+def test_free_tensors_are_inputs():
     scale = leaf(5)
     function = functools.partial(lambda s, x: x * s * WEIGHT + 1.5, scale)
     compiled = tofuse.memory_efficient_fusion(function)
@@ -212,15 +212,15 @@ def test_closed_over_tensors_are_inputs():
             WEIGHT.add_(1.0)
 
 
-def test_a_closed_over_tensor_as_an_argument():
-    held = torch.randn(3)
-    compiled = tofuse.memory_efficient_fusion(lambda x: x * held)
+def test_free_tensor_passed_as_an_argument():
+    free = torch.randn(3)
+    compiled = tofuse.memory_efficient_fusion(lambda x: x * free)
     other = torch.randn(3)
-    for x in (held, other, held):
-        torch.testing.assert_close(compiled(x), x * held)
+    for x in (free, other, free):
+        torch.testing.assert_close(compiled(x), x * free)
 
 
-def test_a_module():
+def test_module():
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -251,7 +251,7 @@ def test_a_module():
     torch.testing.assert_close(compiled(x), block(x))
 
 
-def test_a_module_that_counts():
+def test_module_with_buffers():
     norm, twin = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     compiled = tofuse.memory_efficient_fusion(norm)
     for _ in range(3):
@@ -270,33 +270,33 @@ def test_a_module_that_counts():
         lambda x: x.nonzero(),
     ],
 )
-def test_a_way_that_depends_on_data_is_an_error(function):
-    with pytest.raises(CaptureError, match=r"depend on data.*test_trace\.py:\d+"):
+def test_data_dependence_is_an_error(function):
+    with pytest.raises(CaptureError, match=r"depend on data.*test_traced\.py:\d+"):
         tofuse.memory_efficient_fusion(function)(torch.randn(4))
 
 
-def test_an_error_of_the_program_stays_its_own():
+def test_errors_of_the_program_are_preserved():
     with pytest.raises(RuntimeError, match="must match"):
         tofuse.memory_efficient_fusion(torch.add)(torch.ones(3), torch.ones(4))
 
 
-def test_under_vmap_it_is_eager():
+def test_eager_under_vmap():
     compiled = tofuse.memory_efficient_fusion(lambda x: x.sin().sum())
     x = torch.randn(3, 4)
     torch.testing.assert_close(torch.func.vmap(compiled)(x), x.sin().sum(1))
 
 
-def test_what_can_be_computed_again_is_not_saved():
+def test_cheap_intermediates_are_recomputed():
     saved = []
 
-    def keep(t):
+    def record(t):
         saved.append(t)
         return t
 
     compiled = tofuse.compile(lambda x: torch.sigmoid(torch.exp(x) * 2) + x, capture="trace")
     x = leaf(64)
     compiled(x)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda t: t):
         compiled(x)
     assert [t.shape for t in saved] == [x.shape] and saved[0].data_ptr() == x.data_ptr()
 
@@ -306,12 +306,12 @@ def test_explain_and_options():
         leaf(2, 3, 16), leaf(2, 3, 16), leaf(16), leaf(16), leaf(16)
     )
     assert len(report.forward.kernels) == 1 and report.backward.kernels
-    assert any("test_trace.py" in loc.file for r in report.regions for loc in r.locs)
-    with pytest.raises(OptionError, match="capture is 'dynamo' or 'trace'"):
+    assert any("test_traced.py" in loc.file for r in report.regions for loc in r.locs)
+    with pytest.raises(OptionError, match="capture must be 'dynamo' or 'trace'"):
         tofuse.compile(norm, capture="jit")
 
 
-def test_as_a_method():
+def test_method():
     class Model:
         factor = 3.0
 
@@ -323,52 +323,52 @@ def test_as_a_method():
     torch.testing.assert_close(Model().scale(x), x * 3)
 
 
-def test_views_of_arguments_keep_their_gradients_from_call_to_call():
-    agree(torch.t, leaf(3, 4))
-    agree(lambda x: (x.detach(), x[1:]), leaf(3, 4))
+def test_views_of_arguments_have_gradients_at_every_call():
+    assert_matches_eager(torch.t, leaf(3, 4))
+    assert_matches_eager(lambda x: (x.detach(), x[1:]), leaf(3, 4))
 
 
-def test_checks_in_the_backward_are_no_tangents():
-    agree(lambda x: torch.linalg.eigvals(x).abs().sum(), leaf(4, 4))
+def test_assertions_in_the_backward_are_not_tangents():
+    assert_matches_eager(lambda x: torch.linalg.eigvals(x).abs().sum(), leaf(4, 4))
 
 
-def test_transforms_inside():
-    def weighed(x, weight=WEIGHT):
+def test_transforms_inside_the_program():
+    def weighted_sum(x, weight=WEIGHT):
         return (x.sin() * weight).sum()
 
-    over = torch.func.grad(weighed)
-    agree(over, torch.randn(5))
-    agree(torch.func.vmap(weighed), torch.randn(3, 5))
-    agree(lambda w, x: over(w, x) * 2, torch.randn(5), torch.randn(5))
+    gradient = torch.func.grad(weighted_sum)
+    assert_matches_eager(gradient, torch.randn(5))
+    assert_matches_eager(torch.func.vmap(weighted_sum), torch.randn(3, 5))
+    assert_matches_eager(lambda w, x: gradient(w, x) * 2, torch.randn(5), torch.randn(5))
     with pytest.raises(CaptureError, match="closes over; make it an argument"):
-        tofuse.memory_efficient_fusion(lambda x: x * over(WEIGHT))(torch.randn(5))
+        tofuse.memory_efficient_fusion(lambda x: x * gradient(WEIGHT))(torch.randn(5))
 
 
-def test_sizes_stay_sizes():
-    agree(lambda x: x.new(torch.Size((3, 5))).fill_(2) * x * WEIGHT, leaf(5))
+def test_sizes_inside_the_program():
+    assert_matches_eager(lambda x: x.new(torch.Size((3, 5))).fill_(2) * x * WEIGHT, leaf(5))
 
 
-def test_an_error_of_tracing_alone_names_the_line():
+def test_tracing_error_names_the_line():
     split = tofuse.memory_efficient_fusion(lambda x, at: torch.tensor_split(x, at))
-    with pytest.raises(CaptureError, match=r"test_trace\.py:\d+.*compile it without"):
+    with pytest.raises(CaptureError, match=r"test_traced\.py:\d+.*compile it without"):
         split(torch.randn(4), torch.tensor([1, 3]))
 
 
 class Plain(torch.Tensor):
-    """A subclass that says nothing of its own operators."""
+    """A subclass without __torch_dispatch__."""
 
 
-def test_what_no_stand_in_can_replace_is_eagers():
+def test_untraceable_arguments_run_in_eager():
     compiled = tofuse.memory_efficient_fusion(lambda x: x * 2)
     assert type(compiled(torch.ones(3).as_subclass(Plain))) is Plain
     assert compiled(torch.eye(3).to_sparse()).layout is torch.sparse_coo
-    held = np.ones(3)
+    array = np.ones(3)
     for k in (1, 2):
-        held[0] = k
-        assert compiled(held)[0] == 2 * k
+        array[0] = k
+        assert compiled(array)[0] == 2 * k
 
 
-def test_a_checkpoint_around_the_first_call():
+def test_checkpoint_around_the_first_call():
     compiled = tofuse.memory_efficient_fusion(lambda x: F.gelu(x).sin())
     x = leaf(4, 5)
     for _ in range(2):

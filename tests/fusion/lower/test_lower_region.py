@@ -8,18 +8,18 @@ import torch
 from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import judge, run_llvm, schedules, whole
 from tests.support.numbers import plain_inputs, sizes_of
-from tests.support.programs import placed, put_inputs, run_lowered
-from tofuse.analysis.alias import storages
-from tofuse.fusion.lower.lower_region import Lowered, lower
-from tofuse.fusion.rounding import rounded_halves
+from tests.support.partition_runner import copy_inputs, run_lowered, view_of_memory
+from tofuse.analysis.alias import memrefs_of
+from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
+from tofuse.fusion.rounding import values_to_round
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import show_kernel
 from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.region import Partition, Region
-from tofuse.ops.check_graph import verify
-from tofuse.ops.check_kernel import verify as verify_kernel
+from tofuse.ops.check_graph import check_graph
+from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.reference import run_graph
 
 CASES = read_cases(Path(__file__).parent / "lower_region.txt")
@@ -29,9 +29,9 @@ CASES = read_cases(Path(__file__).parent / "lower_region.txt")
 def test_text(case: Case, request: pytest.FixtureRequest):
     graph = parse_graph(case.before)
     assert show_graph(graph) == case.before
-    verify(graph)
+    check_graph(graph)
     kernel = whole(graph).kernel
-    verify_kernel(kernel)
+    check_kernel(kernel)
     text = show_kernel(kernel)
     assert show_kernel(parse_kernel(text)) == text
     if request.config.getoption("--accept"):
@@ -45,12 +45,12 @@ def test_numbers(case: Case):
     graph = parse_graph(case.before)
     inputs, sizes = inputs_of(graph), sizes_of(graph)
     want = run_graph(graph, inputs, sizes)
-    part = Partition(graph, (), storages(graph), ())
+    part = Partition(graph, (), memrefs_of(graph), ())
     region = Region("k", graph.ops, tuple(v for v in graph.outputs if v is not None))
     # what is rounded after every op agrees with the graph; what is not, among the backends
-    exact = lower(region, part.storage, halves=rounded_halves(graph, exact=True))
+    exact = lower_region(region, part.storage, rounded=values_to_round(graph, exact=True))
     for lowered in (exact, whole(graph)):
-        verify_kernel(lowered.kernel)
+        check_kernel(lowered.kernel)
         judged = outputs(lowered, part, inputs, sizes, judge)
         for v, got in judged.items() if lowered is exact else ():
             torch.testing.assert_close(got, want[v], equal_nan=True)
@@ -69,12 +69,12 @@ def inputs_of(graph: Graph) -> dict[Value, torch.Tensor]:
 
 
 def outputs(
-    lowered: Lowered, part: Partition, inputs: dict[Value, torch.Tensor], sizes, run
+    lowered: LoweredRegion, part: Partition, inputs: dict[Value, torch.Tensor], sizes, run
 ) -> dict[Value, torch.Tensor]:
-    memory = put_inputs(part, inputs, sizes)
+    memory = copy_inputs(part, inputs, sizes)
     run_lowered(lowered, part, memory, sizes, run)
     return {
-        v: placed(v, part.storage[v], memory[part.storage[v].root], sizes)
+        v: view_of_memory(v, part.storage[v], memory[part.storage[v].root], sizes)
         for v in part.graph.outputs
         if v is not None
     }

@@ -1,4 +1,4 @@
-"""Merged groups never wait for one another, whatever the order of the merges."""
+"""Groups stay acyclic in whatever order they are merged."""
 
 import random
 
@@ -19,52 +19,52 @@ CROSSING = parse_graph("""graph(x: f32[4], y: f32[4]) {
 }""")
 
 
-def grouped(graph, edges):
+def make_groups(graph, edges):
     groups = Groups({op: k for k, op in enumerate(graph.ops)})
     for op in graph.ops:
-        groups.add(op, False, [p for p in graph.ops if (p, op) in edges])
+        groups.add(op, [p for p in graph.ops if (p, op) in edges])
     return groups
 
 
-def edges_of(graph):
+def graph_edges(graph):
     return {(p, op) for op in graph.ops for p in graph.ops if p.result in op.inputs}
 
 
-def test_a_path_through_a_group_that_has_ops_on_both_sides():
-    """dots1: `e` stands behind `a`, but the group of `d` that needs it has an op before."""
+def test_path_through_a_merged_group_forbids_a_merge():
+    """dots1: `e` comes after `a`, but the group of `d`, which reads `e`, also has an early op."""
     s, _, b, a, _, _, d = CROSSING.ops
-    groups = grouped(CROSSING, edges_of(CROSSING))
-    assert groups.separable(groups.of[s], groups.of[d])
-    groups.merge(groups.of[s], groups.of[d])
-    assert not groups.separable(groups.of[a], groups.of[b])
+    groups = make_groups(CROSSING, graph_edges(CROSSING))
+    assert groups.can_merge(groups.group_of[s], groups.group_of[d])
+    groups.merge(groups.group_of[s], groups.group_of[d])
+    assert not groups.can_merge(groups.group_of[a], groups.group_of[b])
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_merges_leave_an_order(seed):
+def test_random_merges_keep_a_topological_order(seed):
     draw = random.Random(seed)
     lines = [f"  v{k} = relu(x) : f32[4]" for k in range(24)]
     graph = parse_graph("\n".join(["graph(x: f32[4]) {", *lines, "  return v0", "}"]))
     pairs = [(p, op) for k, op in enumerate(graph.ops) for p in graph.ops[:k]]
     edges = set(draw.sample(pairs, 30))
-    groups = grouped(graph, edges)
+    groups = make_groups(graph, edges)
     for p, op in draw.choices(pairs, k=200):
-        a, b = groups.of[p], groups.of[op]
+        a, b = groups.group_of[p], groups.group_of[op]
         if a is b:
             continue
-        free = not (apart(a, b) or apart(b, a))
-        assert groups.separable(a, b) == free
-        if free:
+        can_merge = not (has_indirect_path(a, b) or has_indirect_path(b, a))
+        assert groups.can_merge(a, b) == can_merge
+        if can_merge:
             groups.merge(a, b)
-    place = {g: k for k, g in enumerate(groups.sorted())}
-    assert all(place[groups.of[p]] <= place[groups.of[op]] for p, op in edges)
+    position = {g: k for k, g in enumerate(groups.topological_order())}
+    assert all(position[groups.group_of[p]] <= position[groups.group_of[op]] for p, op in edges)
 
 
-def apart(first, last):
+def has_indirect_path(first, last):
     """Whether a path of two steps or more leads from one group to another."""
-    work, seen = [g for g in first.after if g is not last], set()
+    work, seen = [g for g in first.successors if g is not last], set()
     while work:
         g = work.pop()
         if g not in seen:
             seen.add(g)
-            work += g.after
+            work += g.successors
     return last in seen

@@ -1,4 +1,4 @@
-"""The partition: deterministic, near-linear in the program, and acyclic."""
+"""Partitions are deterministic, acyclic, and made in near-linear time."""
 
 from collections.abc import Callable
 
@@ -7,10 +7,11 @@ import pytest
 from tests.support.processor_speed import loops_taken
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
-from tofuse.driver.oracle import Judge
+from tofuse.driver.oracle import CostOracle
 from tofuse.fusion.lower.coalesce import coalesce
-from tofuse.fusion.lower.lower_region import lower
-from tofuse.fusion.partition.partitioner import Answers, partition
+from tofuse.fusion.lower.lower_region import lower_region
+from tofuse.fusion.partition.partitioner import partition
+from tofuse.fusion.partition.region_evaluator import EvaluationCache
 from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.graph.parse import parse_graph
@@ -20,12 +21,12 @@ from tofuse.ir.types import DType, TensorType
 from tofuse.ops.result_types import make_op
 
 OPS = 2000
-LOOPS = 15  # times a plain loop of Python: 0.05 to 0.3 s, 3 to 7 times
+MAX_LOOPS = 15  # of plain Python loops; measured: 3 to 7, which is 0.05 to 0.3 s
 SIZE = (64, 64)
 
 
 class Program:
-    """A graph as it is written."""
+    """Builds a graph op by op."""
 
     def __init__(self):
         self.inputs: list[Value] = []
@@ -39,8 +40,8 @@ class Program:
         self.ops.append(make_op(kind, operands, attrs, name=f"v{len(self.ops)}"))
         return self.ops[-1].result
 
-    def sums(self, x: Value) -> Value:
-        """The sum of each row, in every place of the row."""
+    def row_sums(self, x: Value) -> Value:
+        """The sum of each row, broadcast along the row."""
         total = self("sum", x, dims=(1,), dtype=DType.F32)
         return self("broadcast", total, shape=SIZE, dims=(0,))
 
@@ -57,7 +58,7 @@ def chain(size: int) -> Graph:
 
 
 def ladder(size: int) -> Graph:
-    """x = f(x) + g(x): twice as many paths with every step"""
+    """x = f(x) + g(x): the number of paths doubles with every step"""
     p = Program()
     x = p.input(*SIZE)
     for _ in range(size // 3):
@@ -66,7 +67,7 @@ def ladder(size: int) -> Graph:
 
 
 def wide(size: int) -> Graph:
-    """One value that everybody reads, and a tree of sums."""
+    """One value with many readers, and a tree of additions."""
     p = Program()
     x = p.input(*SIZE)
     layer = [p("sin", x) for _ in range(size // 2)]
@@ -76,8 +77,8 @@ def wide(size: int) -> Graph:
     return p.graph(*layer)
 
 
-def small(size: int) -> Graph:
-    """Many tensors of their own."""
+def independent(size: int) -> Graph:
+    """Many small programs on separate tensors."""
     p, outputs = Program(), []
     for k in range(size // 4):
         x, y = p.input(5 + k % 7, 3 + k % 5), p.input(5 + k % 7, 3 + k % 5)
@@ -89,8 +90,8 @@ def norms(size: int) -> Graph:
     p = Program()
     x = p.input(*SIZE)
     for _ in range(size // 8):
-        centred = p("sub", x, p.sums(x))
-        x = p("add", x, p("mul", centred, p.sums(p("mul", centred, centred))))
+        centred = p("sub", x, p.row_sums(x))
+        x = p("add", x, p("mul", centred, p.row_sums(p("mul", centred, centred))))
     return p.graph(x)
 
 
@@ -104,7 +105,7 @@ def views(size: int) -> Graph:
 
 
 def calls(size: int) -> Graph:
-    """Library calls between chains, with residuals around them."""
+    """Library calls between elementwise chains, with residual connections."""
     p = Program()
     x = p.input(*SIZE)
     for _ in range(size // 10):
@@ -120,76 +121,76 @@ def calls(size: int) -> Graph:
     return p.graph(x)
 
 
-SHAPES: tuple[Callable[[int], Graph], ...] = (
+PROGRAMS: tuple[Callable[[int], Graph], ...] = (
     chain,
     ladder,
     wide,
-    small,
+    independent,
     norms,
     views,
     calls,
 )
-NAMES = [make.__name__ for make in SHAPES]
+NAMES = [make.__name__ for make in PROGRAMS]
 
 
-def cut(graph: Graph, fuel: int | None = None) -> Partition:
+def partition_on_cpu(graph: Graph, fuel: int | None = None) -> Partition:
     target = host_target(2)
-    return partition(graph, Judge(target, Machine()).misfit, Machine(), fuel)
+    return partition(graph, CostOracle(target, Machine()).reject, Machine(), fuel)
 
 
-@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
-def test_two_thousand_ops_take_little_time(make):
+@pytest.mark.parametrize("make", PROGRAMS, ids=NAMES)
+def test_partition_time_is_near_linear(make):
     graph = make(OPS)
     assert 0.8 * OPS < len(graph.ops) < 1.2 * OPS
-    assert loops_taken(lambda: cut(graph), LOOPS) <= LOOPS
+    assert loops_taken(lambda: partition_on_cpu(graph), MAX_LOOPS) <= MAX_LOOPS
 
 
-@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
-def test_the_same_program_is_cut_the_same_way(make):
+@pytest.mark.parametrize("make", PROGRAMS, ids=NAMES)
+def test_partition_is_deterministic_and_acyclic(make):
     graph = make(200)
-    part = cut(graph)
-    assert show_partition(part) == show_partition(cut(make(200)))
+    part = partition_on_cpu(graph)
+    assert show_partition(part) == show_partition(partition_on_cpu(make(200)))
     order = {v: k for k, r in enumerate(part.regions) for op in r.ops for v in op.results}
     for k, region in enumerate(part.regions):
         assert all(order.get(v, -1) < k for v in region.inputs)
 
 
-@pytest.mark.parametrize("make", SHAPES, ids=NAMES)
-def test_fuel_makes_the_first_merges_of_all(make):
-    whole = cut(make(100))
-    computing = sum(not r.library for r in cut(make(100), 0).regions)
+@pytest.mark.parametrize("make", PROGRAMS, ids=NAMES)
+def test_fuel_limits_merges_to_the_first_ones(make):
+    whole = partition_on_cpu(make(100))
+    computing = sum(not r.library for r in partition_on_cpu(make(100), 0).regions)
     names = [(v.producer, v.consumer) for v in whole.fusions]
     for fuel in (0, 1, len(names) // 2, len(names)):
-        part = cut(make(100), fuel)
+        part = partition_on_cpu(make(100), fuel)
         assert [(v.producer, v.consumer) for v in part.fusions] == names[:fuel]
         assert sum(not r.library for r in part.regions) == computing - min(fuel, len(names))
 
 
 @pytest.mark.parametrize("returned, kernels", [(False, [101, 1]), (True, [63, 38, 1])])
-def test_what_runs_over_the_axes_of_what_it_reads_is_not_asked_for(returned, kernels):
-    """Each question is a kernel lowered and scheduled, of as many ops as there are so far."""
-    p, asked = Program(), list[int]()
+def test_elementwise_extensions_are_not_evaluated(returned, kernels):
+    """Each evaluation lowers and schedules a kernel of all ops merged so far."""
+    p, evaluations = Program(), list[int]()
     sums = [p("sum", p.input(*SIZE), dims=(1,), dtype=DType.F32)]
     for _ in range(50):
         sums.append(p("sin", sums[-1]))
         sums.append(p("add", *sums[-2:]))
     ends = [p("broadcast", sums[-1], shape=SIZE, dims=(d,)) for d in (0, 1)]
     graph = p.graph(p("mul", *ends), *(sums if returned else ()))
-    judge, known = Judge(host_target(2), Machine()), Answers()
+    oracle, cache = CostOracle(host_target(2), Machine()), EvaluationCache()
 
-    def fits(kernel):
-        asked.append(len(kernel.body))
-        return judge.misfit(kernel)
+    def reject(kernel):
+        evaluations.append(len(kernel.body))
+        return oracle.reject(kernel)
 
-    part = partition(graph, fits, Machine(), known=known)
+    part = partition(graph, reject, Machine(), cache=cache)
     assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == kernels
-    assert len(asked) < 10
-    before = len(asked)
-    partition(graph, fits, Machine(), known=known)
-    assert len(asked) == before
+    assert len(evaluations) < 10
+    before = len(evaluations)
+    partition(graph, reject, Machine(), cache=cache)
+    assert len(evaluations) == before
 
 
-def test_hints_of_a_graph_in_text_hold():
+def test_fusion_hints_in_graph_text_are_obeyed():
     text = """\
 graph(x: f32[8]) {{
   v0 = sin(x) : f32[8]  # at m.py:1
@@ -197,13 +198,13 @@ graph(x: f32[8]) {{
   v2 = exp(v1) : f32[8]  # at m.py:3
   return v2
 }}"""
-    assert len(cut(parse_graph(text.format(""))).regions) == 1
-    assert len(cut(parse_graph(text.format(f" ({NO_FUSE} cos)"))).regions) == 3
+    assert len(partition_on_cpu(parse_graph(text.format(""))).regions) == 1
+    assert len(partition_on_cpu(parse_graph(text.format(f" ({NO_FUSE} cos)"))).regions) == 3
 
 
-def test_equal_shapes_that_nothing_ties_are_checked():
-    """Two views of one tensor are other elements: their loops are two sets."""
-    part = cut(
+def test_elementwise_ops_of_equal_shape_on_separate_views_are_checked():
+    """Views of different parts of a tensor need separate loops."""
+    part = partition_on_cpu(
         parse_graph("""graph(x: f32[2,8,96]) {
   v0 = slice(x, start=(0, 0, 0), stop=(2, 8, 32), step=(1, 1, 1)) : f32[2,8,32]{768,96,1}
   v1 = reshape(v0, shape=(2, 8, 2, 16)) : f32[2,8,2,16]{768,96,16,1}
@@ -217,5 +218,5 @@ def test_equal_shapes_that_nothing_ties_are_checked():
 }""")
     )
     for region in part.regions:
-        kernel = coalesce(lower(region, part.storage).kernel)
-        assert Judge(host_target(2), Machine()).misfit(kernel) is None
+        kernel = coalesce(lower_region(region, part.storage).kernel)
+        assert CostOracle(host_target(2), Machine()).reject(kernel) is None

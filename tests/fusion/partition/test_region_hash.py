@@ -1,24 +1,24 @@
-"""Regions alike are asked about once, and others are told apart."""
+"""Structural keys are equal for regions with equal kernels, and different for others."""
 
 import pytest
 
-from tofuse.analysis.alias import storages
+from tofuse.analysis.alias import memrefs_of
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
-from tofuse.driver.oracle import Judge
+from tofuse.driver.oracle import CostOracle
 from tofuse.fusion.partition.partitioner import partition
-from tofuse.fusion.partition.region_hash import likeness
+from tofuse.fusion.partition.region_hash import structural_key
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Region
 
 
-def whole(text: str, halves: tuple[str, ...] = ()) -> object:
-    """What tells a region of all ops from others."""
+def key_of(text: str, rounded: tuple[str, ...] = ()) -> object:
+    """The key of a region of all ops of a graph."""
     graph = parse_graph(text)
     region = Region("r", graph.ops, tuple(v for v in graph.outputs if v is not None))
-    return likeness(region, storages(graph), halves)
+    return structural_key(region, memrefs_of(graph), rounded)
 
 
 PLAIN = """forward(x: f32[8,16], y: f32[8,16]) {
@@ -28,8 +28,10 @@ PLAIN = """forward(x: f32[8,16], y: f32[8,16]) {
 }"""
 
 
-def test_names_do_not_matter():
-    assert whole(PLAIN) == whole(PLAIN.replace("x", "p").replace("a =", "q =").replace("(a", "(q"))
+def test_names_do_not_change_the_key():
+    assert key_of(PLAIN) == key_of(
+        PLAIN.replace("x", "p").replace("a =", "q =").replace("(a", "(q")
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,18 +51,18 @@ def test_names_do_not_matter():
         ("return b", "return a, b"),
     ],
 )
-def test_what_matters(old: str, new: str):
+def test_structure_changes_the_key(old: str, new: str):
     text = PLAIN.replace(old, new)
-    assert text != PLAIN and whole(text) != whole(PLAIN)
+    assert text != PLAIN and key_of(text) != key_of(PLAIN)
 
 
-def test_what_is_rounded_matters():
+def test_rounding_changes_the_key():
     text = PLAIN.replace("f32", "bf16")
-    assert whole(text, ("a",)) != whole(text)
-    assert whole(text, ("a",)) == whole(text.replace("a =", "q =").replace("(a", "(q"), ("q",))
+    assert key_of(text, ("a",)) != key_of(text)
+    assert key_of(text, ("a",)) == key_of(text.replace("a =", "q =").replace("(a", "(q"), ("q",))
 
 
-def test_zeros_have_signs_and_truth_is_no_number():
+def test_constants_differ_by_sign_of_zero_and_by_type():
     texts = [
         f"""forward() {{
   a = full(value={v}, shape=(4,), dtype=f32) : f32[4]
@@ -68,11 +70,11 @@ def test_zeros_have_signs_and_truth_is_no_number():
 }}"""
         for v in ("0.0", "-0.0", "0")
     ]
-    assert len({whole(t) for t in texts}) == 3
+    assert len({key_of(t) for t in texts}) == 3
 
 
 def layers(count: int) -> Graph:
-    """Norms one after the other, each of a product that a library makes."""
+    """A chain of norms with a library call before each."""
     lines, x = [], "x"
     for k in range(count):
         lines += [
@@ -87,17 +89,17 @@ def layers(count: int) -> Graph:
     return parse_graph("\n".join(["forward(x: f32[64,128]) {", *lines, f"  return {x}", "}"]))
 
 
-def test_layers_are_asked_about_once():
-    asked: list[int] = []
+def test_equal_layers_are_evaluated_once():
+    evaluations: list[int] = []
     for count in (2, 12):
-        judge, found = Judge(host_target(2), Machine()), 0
+        oracle, calls = CostOracle(host_target(2), Machine()), 0
 
-        def fits(kernel: Kernel) -> str | None:
-            nonlocal found
-            found += 1
-            return judge.misfit(kernel)  # noqa: B023
+        def reject(kernel: Kernel) -> str | None:
+            nonlocal calls
+            calls += 1
+            return oracle.reject(kernel)  # noqa: B023
 
-        part = partition(layers(count), fits, Machine(), costs=judge.cost)
+        part = partition(layers(count), reject, Machine(), estimate_cost=oracle.cost)
         assert sum(not r.library for r in part.regions) == count
-        asked.append(found)
-    assert asked[0] == asked[1] > 0
+        evaluations.append(calls)
+    assert evaluations[0] == evaluations[1] > 0

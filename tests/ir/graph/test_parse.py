@@ -18,7 +18,7 @@ from tofuse.ir.graph.print import (
     show_op,
 )
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.check_graph import verify
+from tofuse.ops.check_graph import check_graph
 
 EXAMPLE = """\
 graph(x: f32[4,s0], w: f32[s0]{2}, e: f32[]{}) {
@@ -37,12 +37,12 @@ graph(x: f32[4,s0], w: f32[s0]{2}, e: f32[]{}) {
 def test_example():
     graph = parse_graph(EXAMPLE)
     assert show_graph(graph) == EXAMPLE
-    verify(graph)
+    check_graph(graph)
     assert graph.inputs[1].strides == (2,)
     assert graph.inputs[2].strides == ()
     assert graph.ops[3].loc == Loc("model.py", 12)
     loc = graph.ops[5].loc
-    assert loc == Loc("/a dir/b # c.py", 3) and loc.hint == "no_fuse gelu 3"
+    assert loc == Loc("/a dir/b # c.py", 3) and loc.fusion_hint == "no_fuse gelu 3"
     assert graph.outputs == (graph.ops[1].result, None, graph.ops[2].result, graph.inputs[0])
 
 
@@ -69,11 +69,11 @@ def test_rename_keeps_clear_of_inputs():
 @given(graphs())
 @settings(max_examples=150, deadline=None)
 def test_every_graph_reads_back(graph: Graph):
-    verify(graph)
+    check_graph(graph)
     text = show_graph(graph)
     again = parse_graph(text)
     assert show_graph(again) == text
-    verify(again)
+    check_graph(again)
     assert rename(graph).ops[-1].kind == graph.ops[-1].kind if graph.ops else True
     assert show_graph(rename(again)) == show_graph(rename(graph))
 
@@ -117,17 +117,20 @@ def test_floats_are_not_integers():
 
 
 BAD = (
-    ("", "a graph is a head"),
-    ("graph(x: f32[2]) {\n  return x", "a graph is a head"),
+    ("", "a graph is a header"),
+    ("graph(x: f32[2]) {\n  return x", "a graph is a header"),
     ("graph(x: f32[2]) {\n  v0 = neg(y) : f32[2]\n  return v0\n}", None),
     ("graph(x: f32[2]) {\n  v0 = neg('y') : f32[2]\n  return v0\n}", "line 2: 'y' is neither"),
     ("graph(x: f32[2]) {\n  v0 = neg(x)\n  return v0\n}", "line 2: ':' expected"),
-    ("graph(x: f32[2]) {\n  v0 = neg(x) : q7[2]\n  return v0\n}", "line 2: 'q7[2]' is no type"),
-    ("graph(x: f32[2]) {\n  v0 = neg(x) : f32[2] !\n  return v0\n}", "nothing more expected"),
+    ("graph(x: f32[2]) {\n  v0 = neg(x) : q7[2]\n  return v0\n}", "line 2: 'q7[2]' is not a type"),
+    ("graph(x: f32[2]) {\n  v0 = neg(x) : f32[2] !\n  return v0\n}", "unexpected text"),
     ("graph(x: f32[2]) {\n  x = neg(x) : f32[2]\n  return x\n}", "line 2: x is defined twice"),
-    ("graph(x: f32[2]) {\n  v0 = neg(x, a=1-2) : f32[2]\n  return v0\n}", "no number and no size"),
+    (
+        "graph(x: f32[2]) {\n  v0 = neg(x, a=1-2) : f32[2]\n  return v0\n}",
+        "neither a number nor a size",
+    ),
     ("graph(x: f32[2]) {\n  return y\n}", "line 2: y is not defined"),
-    ("graph(x: f32[2]) {\n  v0 = neg(x) : f32[2]\n}", "returns the outputs"),
+    ("graph(x: f32[2]) {\n  v0 = neg(x) : f32[2]\n}", "must be 'return' and the outputs"),
     ("graph(x: f32[2]) {\n  v0 = neg(x : f32[2]\n  return v0\n}", "a name or a number expected"),
 )
 

@@ -9,7 +9,7 @@ from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.verify import verify_graph
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.check_graph import verify
+from tofuse.ops.check_graph import check_graph
 
 X = Value(TensorType((2, 3), DType.F32), "x")
 Y = Value(TensorType((2, 3), DType.F32), "y")
@@ -39,16 +39,19 @@ BAD_OPS = (
     ("v0 = opaque(x, args='$0') : f32[2,3]", "needs the text attribute 'target'"),
     ("v0, v1 = opaque(x, target='t', args='') : f32[2], f32[2]", "need the attribute 'picks'"),
     ("v0 = opaque(x, target='t', args='', picks=(0, 1)) : f32[2]", "do not fit 1 results"),
-    ("v0 = opaque(x, target='t', args='', dtype=f64) : f32[2]", "not what shape and dtype say"),
+    (
+        "v0 = opaque(x, target='t', args='', dtype=f64) : f32[2]",
+        "does not match the attributes",
+    ),
     ("v0, v1 = neg(x) : f32[2,3], f32[2,3]", "has one result, not 2"),
-    ("v0 = sum(x, dims=(0,), dims=(1,), dtype=f32) : f32[3]", "an attribute is given twice"),
+    ("v0 = sum(x, dims=(0,), dims=(1,), dtype=f32) : f32[3]", "an attribute is repeated"),
 )
 
 
 @pytest.mark.parametrize(("line", "message"), BAD_OPS)
 def test_a_bad_op_is_named_with_its_line(line: str, message: str):
     with pytest.raises(VerifyError) as caught:
-        verify(body(line))
+        check_graph(body(line))
     assert message in str(caught.value)
     assert "v0" in str(caught.value)
     assert "model.py:7" in str(caught.value)
@@ -82,11 +85,11 @@ def test_a_name_cannot_be_a_value_and_a_size():
 
 
 def test_a_source_lies_where_its_result_does():
-    verify(body("v0 = full(value=1.0, shape=(2,), dtype=f32) : f32[2]@cuda:0"))
+    check_graph(body("v0 = full(value=1.0, shape=(2,), dtype=f32) : f32[2]@cuda:0"))
 
 
 def test_an_op_for_its_effect_needs_no_result():
     text = "graph(x: f32[2]) {{\n  opaque(x, target='t', args='$0'{})\n  return x\n}}"
-    verify(parse_graph(text.format(", effect=True")))
-    with pytest.raises(VerifyError, match="without a result"):
-        verify(parse_graph(text.format("")))
+    check_graph(parse_graph(text.format(", effect=True")))
+    with pytest.raises(VerifyError, match="without a result needs effect=True"):
+        check_graph(parse_graph(text.format("")))

@@ -52,8 +52,8 @@ def plan(*lines: str, results: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("plan p() {", "a plan is a head"),
-        ("plan p {\nreturn\n}", "line 1: 'plan p {' is not the head"),
+        ("plan p() {", "a plan is a header"),
+        ("plan p {\nreturn\n}", "line 1: 'plan p {' is not the header"),
         (plan("jump"), "line 2: 'jump' is not a step"),
         (plan("t_y = allocate q7[4]{1}"), "line 2: 'q7' is not a valid DType"),
     ],
@@ -67,21 +67,21 @@ def test_what_is_no_plan_is_refused_with_its_line(text: str, message: str):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (plan("launch 0 k(t_y)"), "t_y is not made before, in 'launch 0 k(t_y)'"),
+        (plan("launch 0 k(t_y)"), "t_y is not defined before, in 'launch 0 k(t_y)'"),
         (plan("release t_x", "launch 0 k(t_x)"), "t_x was released before"),
         (plan("release t_x", "release t_x"), "t_x was released before"),
         (plan("release t_x, t_x"), "released twice"),
-        (plan("t_x = allocate f32[4]{1}"), "t_x is made twice"),
-        (plan("t_y = allocate f32[s0]{1}"), "the size s0 is not known"),
-        (plan("launch 0 k(t_x; s0)"), "the size s0 is not known"),
-        (plan("t_y{} = call aten.a.b(t_z)"), "t_z is not made before"),
+        (plan("t_x = allocate f32[4]{1}"), "t_x is defined twice"),
+        (plan("t_y = allocate f32[s0]{1}"), "the size s0 is not defined"),
+        (plan("launch 0 k(t_x; s0)"), "the size s0 is not defined"),
+        (plan("t_y{} = call aten.a.b(t_z)"), "t_z is not defined before"),
         (plan("t_y{}, t_z{} = call aten.a.b(t_x)"), "0 picks for 2 results"),
-        (plan("t_y = view t_z [4]{1} + 0"), "t_z is not made before"),
+        (plan("t_y = view t_z [4]{1} + 0"), "t_z is not defined before"),
         (plan("launch 0 k(arena+0)"), "outside an arena of 0 bytes"),
         (plan("arena 64", "launch 0 k(arena+64)"), "outside an arena of 64 bytes"),
-        (plan(results="t_y"), "the result t_y is not made"),
+        (plan(results="t_y"), "the result t_y is not defined"),
         (plan("release t_x", results="t_x"), "the result t_x is released"),
-        (plan(results="s0"), "the size s0 is not known"),
+        (plan(results="s0"), "the size s0 is not defined"),
     ],
 )
 def test_a_bad_step_is_named(text: str, message: str):

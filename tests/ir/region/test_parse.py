@@ -3,7 +3,7 @@
 import pytest
 
 from tofuse.errors import ParseError
-from tofuse.ir.region import Strided, Verdict
+from tofuse.ir.region import MemRef, Verdict
 from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.region.print import show_partition, show_verdict
 
@@ -21,8 +21,8 @@ kernel exp_0: v0 -> v0
 call mm_1: v2 -> v2
 kernel neg_2: v1 v3 v4 -> v4
 call log_3: #5 ->
-place v1 = v0 + 0 {1,6}
-nowhere v3
+memref v1 = v0 + 0 {1,6}
+no_memref v3
 rounded v0 v3
 edge v0 -> v2 not fused: library call; bytes 0; launches 0; recompute 0.0; us 0.0 # at a b.py:12
 edge v0 -> v4 fused: elementwise: over; common axes; bytes 192; launches 1; recompute 1.5; us -5.25"""  # noqa: E501
@@ -32,10 +32,10 @@ def test_example():
     part = parse_partition(EXAMPLE)
     assert show_partition(part) == EXAMPLE
     v0, v1, v3 = part.graph.ops[0].result, part.graph.ops[1].result, part.graph.ops[3].result
-    assert part.storage[v1] == Strided(v0, 0, (1, 6)) and v3 not in part.storage
+    assert part.storage[v1] == MemRef(v0, 0, (1, 6)) and v3 not in part.storage
     assert [r.library for r in part.regions] == [False, True, False, True]
     assert part.regions[2].inputs == (v0,) and part.regions[3].outputs == ()
-    assert part.halves == {"v0", "v3"}
+    assert part.rounded == {"v0", "v3"}
     assert part.verdicts[1].rule == "elementwise: over; common axes"
     assert part.verdicts[1].predicted_us == -5.25
 
@@ -52,8 +52,8 @@ def test_a_verdict_prints_all_its_numbers():
     [
         ("kernel k: v9 -> v0", "region k: there is no op v9"),
         ("kernel k: v0 -> v9", "v9 is not defined"),
-        ("place v9 = v0 + 0 {1}", "v9 is not defined"),
-        ("something else", "neither a region nor a place nor a verdict"),
+        ("memref v9 = v0 + 0 {1}", "v9 is not defined"),
+        ("something else", "neither a region nor a memref nor a verdict"),
     ],
 )
 def test_what_is_no_partition_is_refused(line: str, message: str):

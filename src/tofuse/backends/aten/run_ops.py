@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from tofuse.errors import TofuseError
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Op, Operand, Value
-from tofuse.ir.region import Region, lends
+from tofuse.ir.region import Region, is_aten_view
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
 
@@ -64,7 +64,7 @@ def executor_runner(name: str, op: Op, run: Callable[..., object]) -> Callable[.
     """
     picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else None
     symbolic = any(isinstance(d, SymDim) for v in op.results for d in v.shape)
-    lent = lends(op)
+    lent = is_aten_view(op)
     named = [op.operands[int(k)] for k in re.findall(r"\$(\d+)", str(op.attr("args")))]
 
     def call(*args: object, **kwargs: object) -> object:

@@ -14,16 +14,16 @@ from typing_extensions import assert_never
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.kernel import (
-    Affine,
+    AffineExpr,
     Arg,
     Compute,
-    Inside,
+    Gather,
+    InRange,
     Iota,
     Kernel,
     Load,
     Reduce,
     Store,
-    Take,
     Uniform,
     show_stmt,
 )
@@ -63,13 +63,13 @@ class _Run:
             match stmt:
                 case Load():
                     result = self.load(stmt)
-                case Take():
+                case Gather():
                     result = self.take(stmt)
                 case Compute():
                     result = self.compute(stmt)
                 case Iota():
                     result = self.index(stmt.index)
-                case Inside():
+                case InRange():
                     result = self.inside(stmt)
                 case Uniform():
                     result = self.uniform(stmt)
@@ -95,7 +95,7 @@ class _Run:
     def rank(self) -> int:
         return len(self.kernel.axes)
 
-    def index(self, index: Affine) -> Tensor:
+    def index(self, index: AffineExpr) -> Tensor:
         total = torch.full((1,) * self.rank, self.size(index.const))
         for k, axis in enumerate(self.kernel.axes):
             step = self.size(index.coefficient(axis.name))
@@ -111,10 +111,10 @@ class _Run:
         number = value if isinstance(value, (bool, int, float)) else self.size(value)
         return torch.tensor(number, dtype=self.register(dtype))
 
-    def guard(self, stmt: Load | Take | Inside) -> Tensor:
+    def guard(self, stmt: Load | Gather | InRange) -> Tensor:
         return torch.tensor(True) if stmt.guard is None else self.values[stmt.guard]
 
-    def read(self, stmt: Load | Take, at: Tensor, good: Tensor) -> Tensor:
+    def read(self, stmt: Load | Gather, at: Tensor, good: Tensor) -> Tensor:
         """The elements where `good`, zero elsewhere."""
         buffer = self.buffers[stmt.buffer]
         at, good = torch.broadcast_tensors(at, good)
@@ -129,8 +129,8 @@ class _Run:
     def load(self, stmt: Load) -> Tensor:
         return self.read(stmt, self.index(stmt.index), self.guard(stmt))
 
-    def take(self, stmt: Take) -> Tensor:
-        by, good, extent = self.values[stmt.by], self.guard(stmt), self.size(stmt.extent)
+    def take(self, stmt: Gather) -> Tensor:
+        by, good, extent = self.values[stmt.dynamic_index], self.guard(stmt), self.size(stmt.extent)
         if stmt.wrap:
             by = torch.where(by < 0, by + extent, by)
         outside = ((by < 0) | (by >= extent)) & good
@@ -151,7 +151,7 @@ class _Run:
             return args[0]
         return REFERENCE[stmt.op](*args)
 
-    def inside(self, stmt: Inside) -> Tensor:
+    def inside(self, stmt: InRange) -> Tensor:
         at = self.index(stmt.index)
         return (at >= self.size(stmt.lo)) & (at < self.size(stmt.hi)) & self.guard(stmt)
 
@@ -195,13 +195,13 @@ class _Run:
 
     def store(self, stmt: Store) -> None:
         buffer = self.buffers[stmt.buffer]
-        value = self.arg(stmt.value, DType.F32 if stmt.dtype.is_narrow else stmt.dtype)
+        value = self.arg(stmt.value, DType.F32 if stmt.dtype.is_reduced_float else stmt.dtype)
         at, value = torch.broadcast_tensors(self.index(stmt.index), value)
         _check(stmt, at, buffer)
         buffer[at.reshape(-1)] = value.reshape(-1).to(buffer.dtype)
 
 
-def _check(stmt: Load | Take | Store, at: Tensor, buffer: Tensor) -> None:
+def _check(stmt: Load | Gather | Store, at: Tensor, buffer: Tensor) -> None:
     least, most = (int(at.min()), int(at.max())) if at.numel() else (0, -1)
     if least < 0 or most >= buffer.numel():
         raise VerifyError(

@@ -1,1 +1,1 @@
-"""CPU code through LLVM, in this process."""
+"""CPU backend: LLVM IR text for a nest, compiled and linked in this process."""

@@ -1,356 +1,348 @@
-"""One elementwise op on registers: scalars or whole vectors, as LLVM IR."""
+"""LLVM IR of one elementwise op on scalars or whole vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.fp8_convert import rounded
-from tofuse.backends.llvm.ir_text import (
-    REGISTER,
-    Function,
-    literal,
-    vector,
-)
+from tofuse.backends.llvm.bf16_convert import bf16_bits
+from tofuse.backends.llvm.fp8_convert import round_to_fp8
+from tofuse.backends.llvm.ir_text import REGISTER_TYPES, FunctionBuilder, literal, vector_type
 from tofuse.backends.llvm.vector_math import LIBRARY, MATH, math_symbol
 from tofuse.errors import CompileError
 from tofuse.ir.types import DType
 
+_Rule = Callable[[FunctionBuilder, Sequence[str], "OpSignature"], str]
+
 
 @dataclass(frozen=True)
-class Shape:
-    """What an op works on: the operands' element type, the result's, and how many lanes."""
+class OpSignature:
+    """The element types of an op's operands and result, and its number of lanes."""
 
-    of: DType
-    dtype: DType
+    operand_dtype: DType
+    result_dtype: DType
     lanes: int
 
     @property
-    def operand(self) -> str:
-        return vector(REGISTER[self.of], self.lanes)
+    def operand_type(self) -> str:
+        return vector_type(REGISTER_TYPES[self.operand_dtype], self.lanes)
 
     @property
-    def result(self) -> str:
-        return vector(REGISTER[self.dtype], self.lanes)
+    def result_type(self) -> str:
+        return vector_type(REGISTER_TYPES[self.result_dtype], self.lanes)
 
     @property
-    def mask(self) -> str:
-        return vector("i1", self.lanes)
+    def mask_type(self) -> str:
+        return vector_type("i1", self.lanes)
 
     @property
     def suffix(self) -> str:
-        """How intrinsics spell the operand type."""
-        short = {"float": "f32", "double": "f64"}.get(REGISTER[self.of], REGISTER[self.of])
+        """Return the operand type as the names of intrinsics spell it."""
+        ty = REGISTER_TYPES[self.operand_dtype]
+        short = {"float": "f32", "double": "f64"}.get(ty, ty)
         return short if self.lanes == 1 else f"v{self.lanes}{short}"
 
     def const(self, value: bool | int | float) -> str:
-        return literal(value, self.of, self.lanes)
+        return literal(value, self.operand_dtype, self.lanes)
 
 
-def emit_elementwise(f: Function, op: str, args: Sequence[str], shape: Shape) -> str:
-    """The name of the result; raises CompileError for an op this backend has no rule for."""
+def emit_elementwise(
+    f: FunctionBuilder, op: str, args: Sequence[str], signature: OpSignature
+) -> str:
+    """Emit an op and return its result; raise CompileError if this backend has no rule for it."""
     if op in _RULES:
-        return _RULES[op](f, args, shape)
-    if (op in MATH or op in LIBRARY) and shape.of.is_float:
-        return _function(f, op, args, shape)
-    raise CompileError(f"no LLVM rule for {op} of {shape.of.value}")
+        return _RULES[op](f, args, signature)
+    if (op in MATH or op in LIBRARY) and signature.operand_dtype.is_float:
+        return _math_call(f, op, args, signature)
+    raise CompileError(f"no LLVM rule for {op} of {signature.operand_dtype.value}")
 
 
-def _function(f: Function, op: str, args: Sequence[str], s: Shape) -> str:
-    elem = "f64" if s.of is DType.F64 else "f32"
-    f.math[op, elem, s.lanes] = None
-    typed = ", ".join(f"{s.operand} {a}" for a in args)
-    return f.let(f"call {s.operand} {math_symbol(op, elem, s.lanes)}({typed})")
+def _math_call(f: FunctionBuilder, op: str, args: Sequence[str], s: OpSignature) -> str:
+    elem = "f64" if s.operand_dtype is DType.F64 else "f32"
+    f.math_calls[op, elem, s.lanes] = None
+    typed = ", ".join(f"{s.operand_type} {a}" for a in args)
+    return f.let(f"call {s.operand_type} {math_symbol(op, elem, s.lanes)}({typed})")
 
 
-def emit_accumulation(f: Function, total: str, x: str, shape: Shape) -> str:
-    """A sum of which x is one more part; a product is rounded with it, where nobody else has it."""
-    return _arith("fadd", "add", contract=True)(f, (total, x), shape)
+def emit_accumulation(f: FunctionBuilder, total: str, x: str, signature: OpSignature) -> str:
+    """Add `x` to a running sum; LLVM may contract a product that only the sum uses to an fma."""
+    return _arith("fadd", "add", contract=True)(f, (total, x), signature)
 
 
-def _arith(
-    float_op: str, int_op: str, *, contract: bool = False
-) -> Callable[[Function, Sequence[str], Shape], str]:
-    """`contract`: it may be half of a fused multiply-add, of which both halves say so.
+def _arith(float_op: str, int_op: str, *, contract: bool = False) -> _Rule:
+    """Return the rule of an arithmetic op; with `contract`, LLVM may make it part of an fma.
 
-    Additions of elements do not: whether a product has other users differs from kernel to kernel,
-    and a value that a backward computes again must be the forward's, of which it has the maximum.
+    LLVM contracts a product and a sum only if both carry the flag. Sums of elements never do:
+    whether a product has other users differs between kernels, and a backward kernel that recomputes
+    a value must get the same bits as the forward, for instance to find its maximum.
     """
 
-    def rule(f: Function, args: Sequence[str], s: Shape) -> str:
+    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
         flag = "contract " if contract and f.contract else ""
-        op = f"{float_op} {flag}" if s.of.is_float else int_op
-        return f.let(f"{op} {s.operand} {args[0]}, {args[1]}")
+        op = f"{float_op} {flag}" if s.operand_dtype.is_float else int_op
+        return f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
 
     return rule
 
 
-def _compare(float_op: str, signed: str, unsigned: str) -> Callable[..., str]:
-    def rule(f: Function, args: Sequence[str], s: Shape) -> str:
-        if s.of.is_float:
+def _compare(float_op: str, signed: str, unsigned: str) -> _Rule:
+    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+        if s.operand_dtype.is_float:
             op = f"fcmp {float_op}"
         else:
-            op = f"icmp {unsigned if s.of in (DType.BOOL, DType.U8) else signed}"
-        return f.let(f"{op} {s.operand} {args[0]}, {args[1]}")
+            op = f"icmp {unsigned if s.operand_dtype in (DType.BOOL, DType.U8) else signed}"
+        return f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
 
     return rule
 
 
-def _select(f: Function, s: Shape, kind: str, c: str, a: str, b: str) -> str:
-    return f.let(f"select {s.mask} {c}, {kind} {a}, {kind} {b}")
+def _select(f: FunctionBuilder, s: OpSignature, ty: str, c: str, a: str, b: str) -> str:
+    return f.let(f"select {s.mask_type} {c}, {ty} {a}, {ty} {b}")
 
 
-def _extremum(ordered: str, signed: str, unsigned: str) -> Callable[..., str]:
-    def rule(f: Function, args: Sequence[str], s: Shape) -> str:
+def _extremum(ordered: str, signed: str, unsigned: str) -> _Rule:
+    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
         a, b = args
-        if not s.of.is_float:
-            op = unsigned if s.of in (DType.BOOL, DType.U8) else signed
-            c = f.let(f"icmp {op} {s.operand} {a}, {b}")
-            return _select(f, s, s.operand, c, a, b)
+        if not s.operand_dtype.is_float:
+            op = unsigned if s.operand_dtype in (DType.BOOL, DType.U8) else signed
+            c = f.let(f"icmp {op} {s.operand_type} {a}, {b}")
+            return _select(f, s, s.operand_type, c, a, b)
         for constant, test in ((b, "u"), (a, "o")):
             if not constant.startswith("%") and "0x7FF8" not in constant:
-                # a constant that is not nan: the test keeps the other's nan, and b where equal
-                c = f.let(f"fcmp {test}{ordered} {s.operand} {a}, {b}")
-                return _select(f, s, s.operand, c, a, b)
-        c = f.let(f"fcmp o{ordered} {s.operand} {a}, {b}")
-        larger = _select(f, s, s.operand, c, a, b)
-        nan = f.let(f"fcmp uno {s.operand} {a}, {a}")
-        return _select(f, s, s.operand, nan, a, larger)
+                # this constant is not nan: the test keeps a nan of the other, and b if equal
+                c = f.let(f"fcmp {test}{ordered} {s.operand_type} {a}, {b}")
+                return _select(f, s, s.operand_type, c, a, b)
+        c = f.let(f"fcmp o{ordered} {s.operand_type} {a}, {b}")
+        larger = _select(f, s, s.operand_type, c, a, b)
+        nan = f.let(f"fcmp uno {s.operand_type} {a}, {a}")
+        return _select(f, s, s.operand_type, nan, a, larger)
 
     return rule
 
 
-def _intrinsic(name: str) -> Callable[..., str]:
-    def rule(f: Function, args: Sequence[str], s: Shape) -> str:
-        if not s.of.is_float:
+def _intrinsic(name: str) -> _Rule:
+    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+        if not s.operand_dtype.is_float:
             return args[0]
-        typed = [(s.operand, a) for a in args]
-        return f.call(f"@llvm.{name}.{s.suffix}", s.operand, *typed)
+        typed = [(s.operand_type, a) for a in args]
+        return f.call(f"@llvm.{name}.{s.suffix}", s.operand_type, *typed)
 
     return rule
 
 
-def _neg(f: Function, args: Sequence[str], s: Shape) -> str:
-    if s.of.is_float:
-        return f.let(f"fneg {s.operand} {args[0]}")
-    return f.let(f"sub {s.operand} {s.const(0)}, {args[0]}")
+def _neg(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    if s.operand_dtype.is_float:
+        return f.let(f"fneg {s.operand_type} {args[0]}")
+    return f.let(f"sub {s.operand_type} {s.const(0)}, {args[0]}")
 
 
-def _abs(f: Function, args: Sequence[str], s: Shape) -> str:
-    if s.of.is_float:
-        return f.call(f"@llvm.fabs.{s.suffix}", s.operand, (s.operand, args[0]))
-    if s.of in (DType.U8, DType.BOOL):
+def _abs(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    if s.operand_dtype.is_float:
+        return f.call(f"@llvm.fabs.{s.suffix}", s.operand_type, (s.operand_type, args[0]))
+    if s.operand_dtype in (DType.U8, DType.BOOL):
         return args[0]
-    return f.call(f"@llvm.abs.{s.suffix}", s.operand, (s.operand, args[0]), ("i1", "false"))
+    ty = s.operand_type
+    return f.call(f"@llvm.abs.{s.suffix}", ty, (ty, args[0]), ("i1", "false"))
 
 
-def _sign(f: Function, args: Sequence[str], s: Shape) -> str:
-    if s.of is DType.BOOL:
+def _sign(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    if s.operand_dtype is DType.BOOL:
         return args[0]
     zero = s.const(0)
     above = _RULES["gt"](f, (args[0], zero), s)
     below = _RULES["lt"](f, (args[0], zero), s)
-    negative = _select(f, s, s.operand, below, s.const(-1), zero)
-    return _select(f, s, s.operand, above, s.const(1), negative)
+    negative = _select(f, s, s.operand_type, below, s.const(-1), zero)
+    return _select(f, s, s.operand_type, above, s.const(1), negative)
 
 
-def _nextafter(f: Function, args: Sequence[str], s: Shape) -> str:
-    """One step in the order of the bits, which is that of the sizes."""
+def _nextafter(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    """Step the bit pattern by one; bit patterns of floats are ordered like their magnitudes."""
     x, y = args
-    bits = s.of.itemsize * 8
-    kind, of = vector(f"i{bits}", s.lanes), DType.I32 if bits == 32 else DType.I64
-    ints = [f.let(f"bitcast {s.operand} {v} to {kind}") for v in (x, y)]
-    up = f.let(f"fcmp olt {s.operand} {x}, {y}")
-    below = f.let(f"icmp slt {kind} {ints[0]}, {literal(0, of, s.lanes)}")
-    grows = f.let(f"xor {s.mask} {up}, {below}")
-    one, less = literal(1, of, s.lanes), literal(-1, of, s.lanes)
-    step = _select(f, s, kind, grows, one, less)
-    moved = f.let(f"add {kind} {ints[0]}, {step}")
-    sign = f.let(f"and {kind} {ints[1]}, {literal(-(2 ** (bits - 1)), of, s.lanes)}")
-    least = f.let(f"or {kind} {sign}, {one}")
-    from_zero = f.let(f"fcmp oeq {s.operand} {x}, {s.const(0.0)}")
-    moved = _select(f, s, kind, from_zero, least, moved)
-    moved = f.let(f"bitcast {kind} {moved} to {s.operand}")
-    equal = f.let(f"fcmp oeq {s.operand} {x}, {y}")
-    moved = _select(f, s, s.operand, equal, y, moved)
-    nan = f.let(f"fcmp uno {s.operand} {x}, {y}")
-    return _select(f, s, s.operand, nan, f.let(f"fadd {s.operand} {x}, {y}"), moved)
+    bits = s.operand_dtype.itemsize * 8
+    int_ty, int_dtype = vector_type(f"i{bits}", s.lanes), DType.I32 if bits == 32 else DType.I64
+    int_values = [f.let(f"bitcast {s.operand_type} {v} to {int_ty}") for v in (x, y)]
+    up = f.let(f"fcmp olt {s.operand_type} {x}, {y}")
+    below = f.let(f"icmp slt {int_ty} {int_values[0]}, {literal(0, int_dtype, s.lanes)}")
+    grows = f.let(f"xor {s.mask_type} {up}, {below}")
+    one, minus_one = literal(1, int_dtype, s.lanes), literal(-1, int_dtype, s.lanes)
+    step = _select(f, s, int_ty, grows, one, minus_one)
+    stepped = f.let(f"add {int_ty} {int_values[0]}, {step}")
+    sign = f.let(f"and {int_ty} {int_values[1]}, {literal(-(2 ** (bits - 1)), int_dtype, s.lanes)}")
+    smallest = f.let(f"or {int_ty} {sign}, {one}")
+    from_zero = f.let(f"fcmp oeq {s.operand_type} {x}, {s.const(0.0)}")
+    stepped = _select(f, s, int_ty, from_zero, smallest, stepped)
+    stepped = f.let(f"bitcast {int_ty} {stepped} to {s.operand_type}")
+    equal = f.let(f"fcmp oeq {s.operand_type} {x}, {y}")
+    stepped = _select(f, s, s.operand_type, equal, y, stepped)
+    nan = f.let(f"fcmp uno {s.operand_type} {x}, {y}")
+    return _select(f, s, s.operand_type, nan, f.let(f"fadd {s.operand_type} {x}, {y}"), stepped)
 
 
-def _reciprocal(f: Function, args: Sequence[str], s: Shape) -> str:
-    return f.let(f"fdiv {s.operand} {s.const(1.0)}, {args[0]}")
+def _reciprocal(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    return f.let(f"fdiv {s.operand_type} {s.const(1.0)}, {args[0]}")
 
 
-def _to_bool(f: Function, arg: str, s: Shape) -> str:
-    if s.of is DType.BOOL:
+def _to_bool(f: FunctionBuilder, arg: str, s: OpSignature) -> str:
+    if s.operand_dtype is DType.BOOL:
         return arg
     return _RULES["ne"](f, (arg, s.const(0)), s)
 
 
-def _logical(op: str) -> Callable[..., str]:
-    def rule(f: Function, args: Sequence[str], s: Shape) -> str:
+def _logical(op: str) -> _Rule:
+    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
         a, b = (_to_bool(f, x, s) for x in args)
-        return f.let(f"{op} {s.mask} {a}, {b}")
+        return f.let(f"{op} {s.mask_type} {a}, {b}")
 
     return rule
 
 
-def _logical_not(f: Function, args: Sequence[str], s: Shape) -> str:
-    return f.let(f"xor {s.mask} {_to_bool(f, args[0], s)}, {literal(True, DType.BOOL, s.lanes)}")
+def _logical_not(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    true = literal(True, DType.BOOL, s.lanes)
+    return f.let(f"xor {s.mask_type} {_to_bool(f, args[0], s)}, {true}")
 
 
-def _bitwise(op: str) -> Callable[..., str]:
-    return lambda f, args, s: f.let(f"{op} {s.operand} {args[0]}, {args[1]}")
+def _bitwise(op: str) -> _Rule:
+    return lambda f, args, s: f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
 
 
-def _bitwise_not(f: Function, args: Sequence[str], s: Shape) -> str:
-    ones = s.const(s.of is DType.BOOL or -1)
-    return f.let(f"xor {s.operand} {args[0]}, {ones}")
+def _bitwise_not(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    ones = s.const(s.operand_dtype is DType.BOOL or -1)
+    return f.let(f"xor {s.operand_type} {args[0]}, {ones}")
 
 
-def _isnan(f: Function, args: Sequence[str], s: Shape) -> str:
-    return f.let(f"fcmp uno {s.operand} {args[0]}, {args[0]}")
+def _isnan(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    return f.let(f"fcmp uno {s.operand_type} {args[0]}, {args[0]}")
 
 
-def _isinf(f: Function, args: Sequence[str], s: Shape) -> str:
-    size = _abs(f, args, s)
-    return f.let(f"fcmp oeq {s.operand} {size}, {s.const(float('inf'))}")
+def _isinf(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    magnitude = _abs(f, args, s)
+    return f.let(f"fcmp oeq {s.operand_type} {magnitude}, {s.const(float('inf'))}")
 
 
-def _where(f: Function, args: Sequence[str], s: Shape) -> str:
-    return _select(f, s, s.operand, args[0], args[1], args[2])
+def _where(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    return _select(f, s, s.operand_type, args[0], args[1], args[2])
 
 
-def _shift(left: bool) -> Callable[..., str]:
-    def rule(f: Function, args: Sequence[str], s: Shape) -> str:
+def _shift(left: bool) -> _Rule:
+    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
         x, n = args
-        bits = s.of.itemsize * 8
-        wide = f.let(f"icmp uge {s.operand} {n}, {s.const(bits)}")
+        bits = s.operand_dtype.itemsize * 8
+        too_far = f.let(f"icmp uge {s.operand_type} {n}, {s.const(bits)}")
         if left:
-            moved = f.let(f"shl {s.operand} {x}, {n}")
-            return _select(f, s, s.operand, wide, s.const(0), moved)
-        op = "lshr" if s.of is DType.U8 else "ashr"
-        n = _select(f, s, s.operand, wide, s.const(bits - 1), n)
-        moved = f.let(f"{op} {s.operand} {x}, {n}")
-        return _select(f, s, s.operand, wide, s.const(0), moved) if s.of is DType.U8 else moved
+            shifted = f.let(f"shl {s.operand_type} {x}, {n}")
+            return _select(f, s, s.operand_type, too_far, s.const(0), shifted)
+        op = "lshr" if s.operand_dtype is DType.U8 else "ashr"
+        n = _select(f, s, s.operand_type, too_far, s.const(bits - 1), n)
+        shifted = f.let(f"{op} {s.operand_type} {x}, {n}")
+        if s.operand_dtype is not DType.U8:
+            return shifted
+        return _select(f, s, s.operand_type, too_far, s.const(0), shifted)
 
     return rule
 
 
-def _truncdiv(f: Function, args: Sequence[str], s: Shape) -> str:
-    if s.of.is_float:
-        quotient = f.let(f"fdiv {s.operand} {args[0]}, {args[1]}")
+def _truncdiv(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    if s.operand_dtype.is_float:
+        quotient = f.let(f"fdiv {s.operand_type} {args[0]}, {args[1]}")
         return _intrinsic("trunc")(f, (quotient,), s)
-    op = "udiv" if s.of is DType.U8 else "sdiv"
-    return f.let(f"{op} {s.operand} {args[0]}, {args[1]}")
+    op = "udiv" if s.operand_dtype is DType.U8 else "sdiv"
+    return f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
 
 
-def _fmod(f: Function, args: Sequence[str], s: Shape) -> str:
-    if s.of.is_float:
-        return _function(f, "fmod", args, s)
-    op = "urem" if s.of is DType.U8 else "srem"
-    return f.let(f"{op} {s.operand} {args[0]}, {args[1]}")
+def _fmod(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    if s.operand_dtype.is_float:
+        return _math_call(f, "fmod", args, s)
+    op = "urem" if s.operand_dtype is DType.U8 else "srem"
+    return f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
 
 
-def _unlike_signs(f: Function, rest: str, divisor: str, s: Shape) -> str:
-    """Where a remainder is not zero and has the other sign than the divisor."""
-    nonzero = _RULES["ne"](f, (rest, s.const(0)), s)
-    below = [_RULES["lt"](f, (x, s.const(0)), s) for x in (rest, divisor)]
-    unlike = f.let(f"xor {s.mask} {below[0]}, {below[1]}")
-    return f.let(f"and {s.mask} {nonzero}, {unlike}")
+def _signs_differ(f: FunctionBuilder, remainder: str, divisor: str, s: OpSignature) -> str:
+    """Return where a remainder is nonzero and its sign differs from the divisor's."""
+    nonzero = _RULES["ne"](f, (remainder, s.const(0)), s)
+    negative = [_RULES["lt"](f, (x, s.const(0)), s) for x in (remainder, divisor)]
+    differ = f.let(f"xor {s.mask_type} {negative[0]}, {negative[1]}")
+    return f.let(f"and {s.mask_type} {nonzero}, {differ}")
 
 
-def _remainder(f: Function, args: Sequence[str], s: Shape) -> str:
-    rest = _fmod(f, args, s)
-    add = "fadd" if s.of.is_float else "add"
-    moved = f.let(f"{add} {s.operand} {rest}, {args[1]}")
-    return _select(f, s, s.operand, _unlike_signs(f, rest, args[1], s), moved, rest)
+def _remainder(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    remainder = _fmod(f, args, s)
+    add = "fadd" if s.operand_dtype.is_float else "add"
+    corrected = f.let(f"{add} {s.operand_type} {remainder}, {args[1]}")
+    return _select(
+        f, s, s.operand_type, _signs_differ(f, remainder, args[1], s), corrected, remainder
+    )
 
 
-def _floordiv(f: Function, args: Sequence[str], s: Shape) -> str:
+def _floordiv(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
     a, b = args
-    rest = _fmod(f, args, s)
-    unlike = _unlike_signs(f, rest, b, s)
-    if not s.of.is_float:
+    remainder = _fmod(f, args, s)
+    differ = _signs_differ(f, remainder, b, s)
+    if not s.operand_dtype.is_float:
         quotient = _truncdiv(f, args, s)
-        less = f.let(f"sub {s.operand} {quotient}, {s.const(1)}")
-        return _select(f, s, s.operand, unlike, less, quotient)
-    # c10::div_floor_floating: exact quotient of (a - rest), then guard against its rounding
-    whole = f.let(f"fsub {s.operand} {a}, {rest}")
-    quotient = f.let(f"fdiv {s.operand} {whole}, {b}")
-    less = f.let(f"fsub {s.operand} {quotient}, {s.const(1.0)}")
-    quotient = _select(f, s, s.operand, unlike, less, quotient)
+        one_less = f.let(f"sub {s.operand_type} {quotient}, {s.const(1)}")
+        return _select(f, s, s.operand_type, differ, one_less, quotient)
+    # c10::div_floor_floating: divide a - remainder, then correct a quotient rounded down
+    difference = f.let(f"fsub {s.operand_type} {a}, {remainder}")
+    quotient = f.let(f"fdiv {s.operand_type} {difference}, {b}")
+    one_less = f.let(f"fsub {s.operand_type} {quotient}, {s.const(1.0)}")
+    quotient = _select(f, s, s.operand_type, differ, one_less, quotient)
     floor = _intrinsic("floor")(f, (quotient,), s)
-    slack = f.let(f"fsub {s.operand} {quotient}, {floor}")
-    far = f.let(f"fcmp ogt {s.operand} {slack}, {s.const(0.5)}")
-    up = f.let(f"fadd {s.operand} {floor}, {s.const(1.0)}")
-    floor = _select(f, s, s.operand, far, up, floor)
-    plain = f.let(f"fdiv {s.operand} {a}, {b}")
-    signed_zero = _intrinsic("copysign")(f, (s.const(0.0), plain), s)
-    is_zero = f.let(f"fcmp oeq {s.operand} {quotient}, {s.const(0.0)}")
-    floor = _select(f, s, s.operand, is_zero, signed_zero, floor)
-    by_zero = f.let(f"fcmp oeq {s.operand} {b}, {s.const(0.0)}")
-    return _select(f, s, s.operand, by_zero, plain, floor)
+    fraction = f.let(f"fsub {s.operand_type} {quotient}, {floor}")
+    rounded_down = f.let(f"fcmp ogt {s.operand_type} {fraction}, {s.const(0.5)}")
+    one_more = f.let(f"fadd {s.operand_type} {floor}, {s.const(1.0)}")
+    floor = _select(f, s, s.operand_type, rounded_down, one_more, floor)
+    exact_quotient = f.let(f"fdiv {s.operand_type} {a}, {b}")
+    signed_zero = _intrinsic("copysign")(f, (s.const(0.0), exact_quotient), s)
+    is_zero = f.let(f"fcmp oeq {s.operand_type} {quotient}, {s.const(0.0)}")
+    floor = _select(f, s, s.operand_type, is_zero, signed_zero, floor)
+    by_zero = f.let(f"fcmp oeq {s.operand_type} {b}, {s.const(0.0)}")
+    return _select(f, s, s.operand_type, by_zero, exact_quotient, floor)
 
 
-def _convert(f: Function, args: Sequence[str], s: Shape) -> str:
+def _convert(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
     (x,) = args
-    a, b = s.of, s.dtype
+    a, b = s.operand_dtype, s.result_dtype
     if a.is_float and b.is_float:
         op = "fpext" if b is DType.F64 else "fptrunc"
     elif a.is_float:
         if b in (DType.I64, DType.I32):
             op = "fptosi"
-        else:  # C truncates a float to a small integer by way of int
-            middle = vector("i32", s.lanes)
-            x = f.let(f"fptosi {s.operand} {x} to {middle}")
-            return f.let(f"trunc {middle} {x} to {s.result}")
+        else:  # C converts a float to a small integer by way of int
+            middle = vector_type("i32", s.lanes)
+            x = f.let(f"fptosi {s.operand_type} {x} to {middle}")
+            return f.let(f"trunc {middle} {x} to {s.result_type}")
     elif b.is_float:
         op = "uitofp" if a in (DType.U8, DType.BOOL) else "sitofp"
-    elif REGISTER[a] == REGISTER[b]:
+    elif REGISTER_TYPES[a] == REGISTER_TYPES[b]:
         return x
     elif a.itemsize > b.itemsize and a is not DType.BOOL:
         op = "trunc"
     else:
         op = "zext" if a in (DType.U8, DType.BOOL) else "sext"
-    return f.let(f"{op} {s.operand} {x} to {s.result}")
+    return f.let(f"{op} {s.operand_type} {x} to {s.result_type}")
 
 
-def _round_f16(f: Function, args: Sequence[str], s: Shape) -> str:
-    half = vector("half", s.lanes)
-    narrow = f.let(f"fptrunc {s.operand} {args[0]} to {half}")
-    return f.let(f"fpext {half} {narrow} to {s.operand}")
+def _round_f16(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    half_ty = vector_type("half", s.lanes)
+    rounded = f.let(f"fptrunc {s.operand_type} {args[0]} to {half_ty}")
+    return f.let(f"fpext {half_ty} {rounded} to {s.operand_type}")
 
 
-def bf16_bits(f: Function, x: str, lanes: int) -> str:
-    """The 32-bit pattern whose upper half is `x` rounded to bfloat16, ties to even, nan kept."""
-    kind, real = vector("i32", lanes), vector("float", lanes)
-    bits = f.let(f"bitcast {real} {x} to {kind}")
-    shifted = f.let(f"lshr {kind} {bits}, {literal(16, DType.I32, lanes)}")
-    odd = f.let(f"and {kind} {shifted}, {literal(1, DType.I32, lanes)}")
-    bias = f.let(f"add {kind} {odd}, {literal(0x7FFF, DType.I32, lanes)}")
-    moved = f.let(f"add {kind} {bits}, {bias}")
-    nan = f.let(f"fcmp uno {real} {x}, {x}")
-    mask = vector("i1", lanes)
-    quiet = literal(0x7FC00000, DType.I32, lanes)
-    return f.let(f"select {mask} {nan}, {kind} {quiet}, {kind} {moved}")
-
-
-def _round_bf16(f: Function, args: Sequence[str], s: Shape) -> str:
-    kind = vector("i32", s.lanes)
+def _round_bf16(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+    int_ty = vector_type("i32", s.lanes)
     bits = bf16_bits(f, args[0], s.lanes)
-    upper = f.let(f"and {kind} {bits}, {literal(-65536, DType.I32, s.lanes)}")
-    return f.let(f"bitcast {kind} {upper} to {s.operand}")
+    upper = f.let(f"and {int_ty} {bits}, {literal(-65536, DType.I32, s.lanes)}")
+    return f.let(f"bitcast {int_ty} {upper} to {s.operand_type}")
 
 
-def _round_quarter(dtype: DType) -> Callable[[Function, Sequence[str], Shape], str]:
-    def rule(f: Function, args: Sequence[str], s: Shape) -> str:
-        return rounded(f, args[0], dtype, s.lanes)
+def _round_fp8(dtype: DType) -> _Rule:
+    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+        return round_to_fp8(f, args[0], dtype, s.lanes)
 
     return rule
 
 
-_RULES: dict[str, Callable[[Function, Sequence[str], Shape], str]] = {
+_RULES: dict[str, _Rule] = {
     "add": _arith("fadd", "add"),
     "sub": _arith("fsub", "sub"),
     "mul": _arith("fmul", "mul", contract=True),
@@ -394,6 +386,6 @@ _RULES: dict[str, Callable[[Function, Sequence[str], Shape], str]] = {
     "convert": _convert,
     "round_bf16": _round_bf16,
     "round_f16": _round_f16,
-    "round_f8e4m3": _round_quarter(DType.F8E4M3),
-    "round_f8e5m2": _round_quarter(DType.F8E5M2),
+    "round_f8e4m3": _round_fp8(DType.F8E4M3),
+    "round_f8e5m2": _round_fp8(DType.F8E5M2),
 }

@@ -1,34 +1,34 @@
-"""Nest -> LLVM IR text: a function per phase that threads share out, and an entry that runs them.
+"""LLVM IR of a nest: one function per phase that threads share, and an entry that runs them.
 
-The entry is `i32 @name(ptr context)`: 64-bit words that are the buffers' addresses, the size
-symbols, the workspace's address and the number of threads. It returns 0, or 1 where a gather met
-an index out of range.
+The entry is `i32 @name(ptr context)`. The context has 64-bit words: the buffers' addresses, the
+size symbols, the address of the workspace, the number of threads, and the status. The entry returns
+0, or 1 if a gather met an index out of range.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.body import Body
-from tofuse.backends.llvm.ir_text import VECTORS_ON_STACK, Function
+from tofuse.backends.llvm.function_emitter import FunctionEmitter
+from tofuse.backends.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
+from tofuse.backends.llvm.loop_emitter import LoopEmitter
 from tofuse.backends.llvm.random import store_keys
-from tofuse.backends.llvm.registers import Frame
 from tofuse.backends.llvm.scratch_accumulators import combine_threads, fold_stages, store_partial
 from tofuse.backends.llvm.vector_math import LIBRARY, library_definition, math_definitions
 from tofuse.ir.nest import Nest, Phase
 
 
 def emit(nest: Nest, *, contract: bool = True, avx512: bool = False, native: int = 16) -> str:
-    """The text of a module for one kernel.
+    """Return the text of a module for one kernel.
 
-    `contract` allows fused multiply-adds, `avx512` that extension's own instructions; `native` is
-    how many floats a register holds on the machine, for calls of the vector library.
+    `contract` allows fused multiply-adds, `avx512` the instructions of that extension; `native` is
+    the number of floats in a register of the machine, for calls of the vector library.
     """
-    return _Emitter(nest, contract, avx512, native).run()
+    return _ModuleEmitter(nest, contract, avx512, native).run()
 
 
-def part_names(nest: Nest) -> list[tuple[str, bool]]:
-    """The functions that the entry runs one after the other, and whether threads share each out."""
+def phase_functions(nest: Nest) -> list[tuple[str, bool]]:
+    """Return the functions that the entry runs in order, and whether threads share each one."""
     found: list[tuple[str, bool]] = []
     for k, phase in enumerate(nest.phases):
         found.append((f"slice{k}", bool(phase.band)))
@@ -38,44 +38,44 @@ def part_names(nest: Nest) -> list[tuple[str, bool]]:
 
 
 def context_words(nest: Nest) -> int:
-    """How many 64-bit words the entry's context has."""
+    """Return the number of 64-bit words in the entry's context."""
     return len(nest.kernel.buffers) + len(nest.kernel.symbols) + 3
 
 
-class _Emitter:
+class _ModuleEmitter:
     def __init__(self, nest: Nest, contract: bool, avx512: bool, native: int) -> None:
         self.nest, self.contract, self.avx512, self.native = nest, contract, avx512, native
-        self.body = Body(nest)
-        self.shared = frozenset(
+        self.loops = LoopEmitter(nest)
+        self.combined_scratch = frozenset(
             a.array.name for p in nest.phases for a in p.partials if a.array is not None
         )
-        self.streams = frozenset(b.name for b in nest.kernel.buffers if b.role == "stream")
-        self.declared: dict[str, str] = {}
-        self.math: dict[tuple[str, str, int], None] = {}
+        self.nontemporal = frozenset(b.name for b in nest.kernel.buffers if b.role == "nontemporal")
+        self.declarations: dict[str, str] = {}
+        self.math_calls: dict[tuple[str, str, int], None] = {}
 
     def run(self) -> str:
         name = self.nest.kernel.name
         texts, calls = [], []
         for k, phase in enumerate(self.nest.phases):
-            texts += [self._slice(k, phase), self._worker(k)]
+            texts += [self._phase_function(k, phase), self._worker_function(k)]
             calls.append((k, phase))
             if phase.partials and phase.band:
-                texts.append(self._combine(k, phase))
-        texts.append(self._entry(name, calls))
+                texts.append(self._combine_function(k, phase))
+        texts.append(self._entry_function(name, calls))
         by_width: dict[int, list[tuple[str, str]]] = {}
-        for op, elem, lanes in self.math:
+        for op, elem, lanes in self.math_calls:
             if op in LIBRARY:
-                self.declared |= library_definition(op, elem, lanes, self.native)
+                self.declarations |= library_definition(op, elem, lanes, self.native)
             else:
                 by_width.setdefault(lanes, []).append((op, elem))
         for lanes, wanted in sorted(by_width.items()):
-            self.declared |= math_definitions(sorted(wanted), lanes, self.avx512)
-        return "\n".join([*self.declared.values(), "", *texts, "!0 = !{i32 1}"])
+            self.declarations |= math_definitions(sorted(wanted), lanes, self.avx512)
+        return "\n".join([*self.declarations.values(), "", *texts, "!0 = !{i32 1}"])
 
     # -- functions -------------------------------------------------------------------------------
 
-    def _frame(self, f: Function, threads_block: str | None) -> Frame:
-        """Read the context; `threads_block` is the operand that numbers this thread's share."""
+    def _function_emitter(self, f: FunctionBuilder, thread_number: str | None) -> FunctionEmitter:
+        """Read the context into a new emitter; `thread_number` is an operand, or None."""
         kernel, pointers, sizes = self.nest.kernel, {}, {}
         for k, b in enumerate(kernel.buffers):
             slot = f.let(f"getelementptr i64, ptr %context, i64 {k}")
@@ -85,99 +85,115 @@ class _Emitter:
             sizes[s] = f.let(f"load i64, ptr {slot}")
         words = context_words(self.nest)
         slot = f.let(f"getelementptr i64, ptr %context, i64 {words - 3}")
-        base = f.let(f"load ptr, ptr {slot}")
+        workspace = f.let(f"load ptr, ptr {slot}")
         status = f.alloca("i1")
-        frame = Frame(f, self.nest, pointers, sizes, base, base, status, self.shared, self.streams)
+        emitter = FunctionEmitter(
+            f,
+            self.nest,
+            pointers,
+            sizes,
+            workspace,
+            workspace,
+            status,
+            self.combined_scratch,
+            self.nontemporal,
+        )
         f.put(f"store i1 false, ptr {status}")
-        if threads_block is not None:
-            shift = f.let(f"mul i64 {threads_block}, {frame.size(self.nest.block_bytes)}")
-            frame.block = f.let(f"getelementptr i8, ptr {base}, i64 {shift}")
-        return frame
+        if thread_number is not None:
+            shift = f.let(f"mul i64 {thread_number}, {emitter.size(self.nest.block_bytes)}")
+            emitter.thread_workspace = f.let(f"getelementptr i8, ptr {workspace}, i64 {shift}")
+        return emitter
 
-    def _close(self, f: Function, head: str, tail: str = "ret void") -> str:
-        self.declared |= f.declared
-        self.math |= f.math
+    def _function_text(self, f: FunctionBuilder, head: str, tail: str = "ret void") -> str:
+        """Return the text of a function and collect its declarations."""
+        self.declarations |= f.declarations
+        self.math_calls |= f.math_calls
         return f.text(head, tail)
 
-    def _slice(self, k: int, phase: Phase) -> str:
-        """One thread's share of a phase."""
-        f = Function(self.contract)
-        frame = self._frame(f, "%share")
+    def _phase_function(self, k: int, phase: Phase) -> str:
+        """Emit one thread's share of a phase."""
+        f = FunctionBuilder(self.contract)
+        emitter = self._function_emitter(f, "%share")
         own = {a.array.name for a in phase.partials if a.array is not None}
-        frame.shared = self.shared - own
-        for seed, scratch in self.nest.keys.items():
-            store_keys(f, frame.pointers[seed], frame.scratch_pointer(scratch))
-        partial_cells = [self.body.begin(frame, a) for a in phase.partials]
+        emitter.combined_scratch = self.combined_scratch - own
+        for seed, scratch in self.nest.philox_keys.items():
+            store_keys(f, emitter.pointers[seed], emitter.scratch_pointer(scratch))
+        accumulators = [self.loops.reductions.begin(emitter, a) for a in phase.partials]
         if not phase.band:
-            self.body.nodes(frame, phase.head)
-            self.body.nodes(frame, phase.body)
+            self.loops.emit_nodes(emitter, phase.prologue)
+            self.loops.emit_nodes(emitter, phase.body)
         else:
-            self.body.nodes(frame, phase.head)
-            self._band(frame, phase)
-        for a, cell in zip(phase.partials, partial_cells, strict=True):
-            if a.stages and cell is None:
-                fold_stages(frame, a)
-            if cell is not None:
-                store_partial(frame, a, cell)
-            self.body.end(a)
-        if self.streams:  # streamed stores are not ordered before the barrier by themselves
+            self.loops.emit_nodes(emitter, phase.prologue)
+            self._parallel_loop(emitter, phase)
+        for a, acc in zip(phase.partials, accumulators, strict=True):
+            if a.stages and acc is None:
+                fold_stages(emitter, a)
+            if acc is not None:
+                store_partial(emitter, a, acc)
+            self.loops.reductions.end(a)
+        if self.nontemporal:  # a barrier does not order nontemporal stores
             f.put("fence seq_cst")
-        flag = f.let(f"load i1, ptr {frame.status}")
-        with f.when(flag):
+        flag = f.let(f"load i1, ptr {emitter.status}")
+        with f.if_then(flag):
             words = context_words(self.nest)
             slot = f.let(f"getelementptr i64, ptr %context, i64 {words - 1}")
             f.put(f"store i64 1, ptr {slot}")
         head = f"define void @{self.nest.kernel.name}.slice{k}"
-        rest = f"noinline nounwind {VECTORS_ON_STACK}"
-        return self._close(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
+        rest = f"noinline nounwind {ALIGNED_STACK}"
+        return self._function_text(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
 
-    def _band(self, frame: Frame, phase: Phase) -> None:
-        """The shared-out loops as one flat range, of which each thread takes an equal part."""
-        f = frame.f
-        trips = [self.body.trips(frame, lp) for lp in phase.band]
+    def _parallel_loop(self, emitter: FunctionEmitter, phase: Phase) -> None:
+        """Flatten the parallel loops into one range and run this thread's equal share of it."""
+        f = emitter.f
+        trips = [self.loops.trip_count(emitter, lp) for lp in phase.band]
         total = trips[0]
         for t in trips[1:]:
             total = f.let(f"mul i64 {total}, {t}")
         lo = f.let(f"sdiv i64 {f.let(f'mul i64 {total}, %share')}, %shares")
         after = f.let("add i64 %share, 1")
         hi = f.let(f"sdiv i64 {f.let(f'mul i64 {total}, {after}')}, %shares")
-        with self.body.scope(frame), f.loop(lo, hi, "1") as flat:
+        with self.loops.scope(emitter), f.loop(lo, hi, "1") as flat:
             rest = flat
             for k in reversed(range(len(trips))):
                 loop = phase.band[k]
                 at = rest if k == 0 else f.let(f"srem i64 {rest}, {trips[k]}")
                 rest = rest if k == 0 else f.let(f"sdiv i64 {rest}, {trips[k]}")
-                self.body.set_axis(frame, loop, at)
-            self.body.pieces(frame, phase.body, phase.band)
-            self.body.chains.step(frame, phase.band, phase.body)
+                self.loops.set_loop_index(emitter, loop, at)
+            self.loops.emit_split_nodes(emitter, phase.body, phase.band)
+            self.loops.reductions.staged_sums.fold_due_stages(emitter, phase.band, phase.body)
 
-    def _worker(self, k: int) -> str:
-        """What each thread of the pool runs: its shares, however many threads there are."""
-        f, name = Function(), self.nest.kernel.name
+    def _worker_function(self, k: int) -> str:
+        """Emit what each thread of the pool runs: shares in steps of the team's size."""
+        f, name = FunctionBuilder(), self.nest.kernel.name
         shares = self._threads(f)
         me = f.let(f"sext i32 {f.call('@omp_get_thread_num', 'i32')} to i64")
         team = f.let(f"sext i32 {f.call('@omp_get_num_threads', 'i32')} to i64")
         with f.loop(me, shares, team) as share:
             f.put(f"call void @{name}.slice{k}(ptr %context, i64 {share}, i64 {shares})")
-        return self._close(f, f"define internal void @{name}.worker{k}(ptr %context) nounwind")
+        return self._function_text(
+            f, f"define internal void @{name}.worker{k}(ptr %context) nounwind"
+        )
 
-    def _threads(self, f: Function) -> str:
+    def _threads(self, f: FunctionBuilder) -> str:
+        """Load the number of threads from the context."""
         slot = f.let(f"getelementptr i64, ptr %context, i64 {context_words(self.nest) - 2}")
         return f.let(f"load i64, ptr {slot}")
 
-    def _combine(self, k: int, phase: Phase) -> str:
-        f = Function(self.contract)
-        frame = self._frame(f, None)
+    def _combine_function(self, k: int, phase: Phase) -> str:
+        """Emit the combination of all threads' partial results."""
+        f = FunctionBuilder(self.contract)
+        emitter = self._function_emitter(f, None)
         threads = self._threads(f)
-        stride = frame.size(self.nest.block_bytes)
+        stride = emitter.size(self.nest.block_bytes)
         for a in phase.partials:
-            combine_threads(frame, a, threads, stride)
+            combine_threads(emitter, a, threads, stride)
         head = f"define void @{self.nest.kernel.name}.combine{k}"
-        rest = f"nounwind {VECTORS_ON_STACK}"
-        return self._close(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
+        rest = f"nounwind {ALIGNED_STACK}"
+        return self._function_text(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
 
-    def _entry(self, name: str, phases: Sequence[tuple[int, Phase]]) -> str:
-        f = Function()
+    def _entry_function(self, name: str, phases: Sequence[tuple[int, Phase]]) -> str:
+        """Emit the entry: all phases in order, in parallel if there are several threads."""
+        f = FunctionBuilder()
         threads = self._threads(f)
         alone = f.let(f"icmp eq i64 {threads}, 1")
         many = f.let(f"xor i1 {alone}, true")
@@ -186,9 +202,9 @@ class _Emitter:
             if not phase.band:
                 f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
                 continue
-            with f.when(alone):
+            with f.if_then(alone):
                 f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
-            with f.when(many):
+            with f.if_then(many):
                 worker = ("ptr", f"@{name}.worker{k}")
                 context, flags = ("ptr", "%context"), ("i32", "0")
                 f.call("@GOMP_parallel", "void", worker, context, ("i32", few), flags)
@@ -197,4 +213,6 @@ class _Emitter:
         slot = f.let(f"getelementptr i64, ptr %context, i64 {context_words(self.nest) - 1}")
         status = f.let(f"load i64, ptr {slot}")
         result = f.let(f"trunc i64 {status} to i32")
-        return self._close(f, f"define i32 @{name}(ptr %context) nounwind", f"ret i32 {result}")
+        return self._function_text(
+            f, f"define i32 @{name}(ptr %context) nounwind", f"ret i32 {result}"
+        )

@@ -1,4 +1,4 @@
-"""Where along an axis guards are known: there a loop over a cat is that over one of its pieces."""
+"""Index-set splitting: cut a loop where guards change, so that each segment knows its guards."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tofuse.backends.llvm.ir_text import Function
-from tofuse.ir.kernel import Inside, Load
-from tofuse.ir.nest import Do, Node
+from tofuse.backends.llvm.ir_text import FunctionBuilder
+from tofuse.ir.kernel import InRange, Load
+from tofuse.ir.nest import Node, StmtNode
 
-MOST = 6  # segments of one loop; each is compiled by itself
-MOST_LOADS = 64  # in all segments: more of them, if each reads few pieces
-MOST_STATEMENTS = 512  # in all segments of a loop around others
+MAX_SEGMENTS = 6  # of one loop; each has code of its own
+MAX_LOADS = 64  # in all segments: more segments are allowed if each reads few operands of a concat
+MAX_STATEMENTS = 512  # in all segments of an outer loop
 
 
 @dataclass(frozen=True)
 class Segment:
-    """From `start` up to `end`, where these guards pass in every lane or in none."""
+    """Iterations from `start` up to `end`; `guards` maps those that all lanes pass, or no lane."""
 
     start: int
     end: int
-    known: dict[str, bool]
+    guards: dict[str, bool]
 
 
-def segments(
-    nodes: Sequence[Node], axis: str, extent: int, step: int, given: Mapping[str, bool]
+def split_index_set(
+    nodes: Sequence[Node], axis: str, extent: int, step: int, outer_guards: Mapping[str, bool]
 ) -> list[Segment]:
-    """A loop from 0 in pieces that start at multiples of `step`; other guards are `given`."""
-    guards = [n.stmt for n in nodes if isinstance(n, Do) and isinstance(n.stmt, Inside)]
-    ranges = {g.name: _range(g, axis) for g in guards}
+    """Cut a loop from 0 to `extent` into segments that start at multiples of `step`.
+
+    `outer_guards` are the guards known from the loops around it. Return one segment without known
+    guards if there would be too many.
+    """
+    guard_stmts = [n.stmt for n in nodes if isinstance(n, StmtNode) and isinstance(n.stmt, InRange)]
+    ranges = {g.name: _passing_range(g, axis) for g in guard_stmts}
     cuts = {0, extent}
     for bounds in ranges.values():
         for b in bounds or ():
@@ -37,37 +41,39 @@ def segments(
     ends = sorted(c for c in cuts if 0 <= c <= extent)
     found: list[Segment] = []
     for start, end in pairwise(ends):
-        known: dict[str, bool] = {}
-        for g in guards:
-            inside = _outcome(ranges[g.name], start, end)
-            outer = True if g.guard is None else known.get(g.guard, given.get(g.guard))
+        guards: dict[str, bool] = {}
+        for g in guard_stmts:
+            inside = _guard_outcome(ranges[g.name], start, end)
+            outer = True if g.guard is None else guards.get(g.guard, outer_guards.get(g.guard))
             if inside is False or outer is False:
-                known[g.name] = False
+                guards[g.name] = False
             elif inside and outer:
-                known[g.name] = True
-        if found and found[-1].known == known:
-            found[-1] = Segment(found[-1].start, end, known)
+                guards[g.name] = True
+        if found and found[-1].guards == guards:
+            found[-1] = Segment(found[-1].start, end, guards)
         else:
-            found.append(Segment(start, end, known))
-    few = len(found) <= MOST or sum(_loads(nodes, s.known) for s in found) <= MOST_LOADS
+            found.append(Segment(start, end, guards))
+    few = (
+        len(found) <= MAX_SEGMENTS or sum(_count_loads(nodes, s.guards) for s in found) <= MAX_LOADS
+    )
     return found if found and few else [Segment(0, extent, {})]
 
 
-def _loads(nodes: Sequence[Node], known: Mapping[str, bool]) -> int:
-    """How many loads are left of a body, and one for the rest of it."""
-    stmts = [n.stmt for n in nodes if isinstance(n, Do)]
+def _count_loads(nodes: Sequence[Node], guards: Mapping[str, bool]) -> int:
+    """Return the number of loads left in a body, plus one for the rest of it."""
+    stmts = [n.stmt for n in nodes if isinstance(n, StmtNode)]
     loads = [s for s in stmts if isinstance(s, Load)]
-    return 1 + sum(s.guard is None or known.get(s.guard, True) for s in loads)
+    return 1 + sum(s.guard is None or guards.get(s.guard, True) for s in loads)
 
 
-def between(f: Function, at: str, start: int, end: int) -> str:
-    """Whether an index lies in a segment, as an i1."""
+def in_segment(f: FunctionBuilder, at: str, start: int, end: int) -> str:
+    """Return whether an index is in a segment, as an i1."""
     low, high = f.let(f"icmp sge i64 {at}, {start}"), f.let(f"icmp slt i64 {at}, {end}")
     return f.let(f"and i1 {low}, {high}")
 
 
-def _range(g: Inside, axis: str) -> tuple[int, int] | None:
-    """The indices of the axis that pass; None where other things matter."""
+def _passing_range(g: InRange, axis: str) -> tuple[int, int] | None:
+    """Return the indices of the axis that pass; None if the guard depends on anything else."""
     lo, hi, shift = g.lo, g.hi, g.index.const
     if g.index.terms != ((axis, 1),):
         return None
@@ -76,7 +82,8 @@ def _range(g: Inside, axis: str) -> tuple[int, int] | None:
     return lo - shift, hi - shift
 
 
-def _outcome(bounds: tuple[int, int] | None, start: int, end: int) -> bool | None:
+def _guard_outcome(bounds: tuple[int, int] | None, start: int, end: int) -> bool | None:
+    """Return True if all of the segment passes the guard, False if nothing does, None otherwise."""
     if bounds is None:
         return None
     lo, hi = bounds

@@ -1,4 +1,4 @@
-"""LLVM IR as text: one growing function, fresh names, loops and constants."""
+"""A builder for the text of one LLVM function: fresh names, calls, loops, branches, constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tofuse.ir.types import DType
 
-REGISTER = {
+REGISTER_TYPES = {
     DType.F64: "double",
     DType.F32: "float",
     DType.I64: "i64",
@@ -19,23 +19,23 @@ REGISTER = {
     DType.U8: "i8",
     DType.BOOL: "i1",
 }
-# Attributes of a function whose loops may run out of vector registers. Without them LLVM keeps what
-# it spills on a stack of 16 bytes: across lines of the cache, and where the frame happens to lie
-# across two pages four times as slow.
-VECTORS_ON_STACK = 'alignstack(64) "stackrealign"'
-MEMORY = {**REGISTER, DType.BOOL: "i8", DType.BF16: "i16", DType.F16: "half"}
-MEMORY |= {DType.F8E4M3: "i8", DType.F8E5M2: "i8"}
+# Attributes of a function whose loops may run out of vector registers. Without them LLVM aligns the
+# stack to 16 bytes and spilled vectors cross cache lines: four times as slow where the stack frame
+# crosses a page.
+ALIGNED_STACK = 'alignstack(64) "stackrealign"'
+MEMORY_TYPES = {**REGISTER_TYPES, DType.BOOL: "i8", DType.BF16: "i16", DType.F16: "half"}
+MEMORY_TYPES |= {DType.F8E4M3: "i8", DType.F8E5M2: "i8"}
 
 
-def vector(element: str, lanes: int) -> str:
-    """The LLVM type of `lanes` elements; a plain scalar for one."""
+def vector_type(element: str, lanes: int) -> str:
+    """Return the LLVM type of `lanes` elements; a plain scalar for one lane."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
 def literal(value: bool | int | float, dtype: DType, lanes: int = 1) -> str:
-    """A constant operand of that register type, without its type."""
+    """Return a constant operand of the register type of `dtype`, without the type."""
     scalar = _scalar_literal(value, dtype)
-    return scalar if lanes == 1 else f"splat ({REGISTER[dtype]} {scalar})"
+    return scalar if lanes == 1 else f"splat ({REGISTER_TYPES[dtype]} {scalar})"
 
 
 def _scalar_literal(value: bool | int | float, dtype: DType) -> str:
@@ -52,7 +52,7 @@ def _scalar_literal(value: bool | int | float, dtype: DType) -> str:
 
 
 def _to_f32(value: float) -> float:
-    """Rounded to float32, to infinity where it is too large."""
+    """Round to float32, to infinity if the value is too large."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", value))[0])
     except OverflowError:
@@ -60,56 +60,66 @@ def _to_f32(value: float) -> float:
 
 
 @dataclass(eq=False)
-class Function:
-    """The text of one function under construction. `contract` allows fused multiply-adds."""
+class FunctionBuilder:
+    """The text of one function under construction.
+
+    `contract` allows fused multiply-adds. `declarations` are the texts of external functions by
+    symbol, `math_calls` the vector math functions called, as (name, element type, lanes).
+    `fp8_bytes` maps a float32 operand and an fp8 type to the byte that it came from or rounds to.
+    """
 
     contract: bool = True
     entry: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    declared: dict[str, str] = field(default_factory=dict)
-    math: dict[tuple[str, str, int], None] = field(default_factory=dict)
-    bytes: dict[tuple[str, DType], str] = field(default_factory=dict)  # that values were or become
+    declarations: dict[str, str] = field(default_factory=dict)
+    math_calls: dict[tuple[str, str, int], None] = field(default_factory=dict)
+    fp8_bytes: dict[tuple[str, DType], str] = field(default_factory=dict)
     count: int = 0
     label: str = "start"
 
-    def fresh(self) -> str:
+    def fresh_name(self) -> str:
+        """Return a name that is not used yet."""
         self.count += 1
         return f"%t{self.count}"
 
     def put(self, line: str) -> None:
+        """Append an instruction without a result."""
         self.lines.append(f"  {line}")
 
-    def let(self, right: str) -> str:
-        name = self.fresh()
-        self.put(f"{name} = {right}")
+    def let(self, instruction: str) -> str:
+        """Append an instruction and return the name of its result."""
+        name = self.fresh_name()
+        self.put(f"{name} = {instruction}")
         return name
 
-    def opaque(self, kind: str, value: str) -> str:
-        """The same integer, of which LLVM knows nothing: an empty assembly that returns it."""
-        return self.let(f'call {kind} asm "", "=r,0"({kind} {value})')
+    def hide_value(self, ty: str, value: str) -> str:
+        """Return the same integer through an empty assembly, so that LLVM cannot fold it."""
+        return self.let(f'call {ty} asm "", "=r,0"({ty} {value})')
 
-    def alloca(self, kind: str) -> str:
-        name = self.fresh()
-        self.entry.append(f"  {name} = alloca {kind}, align 64")
+    def alloca(self, ty: str) -> str:
+        """Reserve a stack slot in the entry block and return its pointer."""
+        name = self.fresh_name()
+        self.entry.append(f"  {name} = alloca {ty}, align 64")
         return name
 
     def call(self, symbol: str, result: str, *args: tuple[str, str]) -> str:
-        """Call an external function or intrinsic, declaring it: args are (type, value)."""
-        kinds = ", ".join(kind for kind, _ in args)
-        self.declared[symbol] = f"declare {result} {symbol}({kinds})"
-        text = f"call {result} {symbol}({', '.join(f'{k} {v}' for k, v in args)})"
+        """Call an external function or intrinsic and declare it; `args` are (type, value) pairs."""
+        types = ", ".join(ty for ty, _ in args)
+        self.declarations[symbol] = f"declare {result} {symbol}({types})"
+        text = f"call {result} {symbol}({', '.join(f'{ty} {v}' for ty, v in args)})"
         if result == "void":
             self.put(text)
             return ""
         return self.let(text)
 
     def start_block(self, label: str) -> None:
+        """Append a label; the lines that follow belong to its block."""
         self.lines.append(f"{label}:")
         self.label = label
 
     @contextmanager
     def loop(self, lo: str, hi: str, step: str) -> Iterator[str]:
-        """for (i = lo; i < hi; i += step), all i64; yields i."""
+        """Emit `for (i = lo; i < hi; i += step)` around the body, all in i64; yield i."""
         self.count += 1
         tag = f"l{self.count}"
         i, before = f"%{tag}.i", self.label
@@ -127,8 +137,8 @@ class Function:
         self.start_block(f"{tag}.exit")
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
-        """Run the body where an i1 is true."""
+    def if_then(self, condition: str) -> Iterator[None]:
+        """Run the body if an i1 is true."""
         self.count += 1
         tag = f"w{self.count}"
         self.put(f"br i1 {condition}, label %{tag}.then, label %{tag}.done")
@@ -138,5 +148,6 @@ class Function:
         self.start_block(f"{tag}.done")
 
     def text(self, head: str, tail: str = "ret void") -> str:
+        """Return the definition of the function; `head` is its signature, `tail` its terminator."""
         body = "\n".join([*self.entry, "  br label %start", "start:", *self.lines, f"  {tail}"])
         return f"{head} {{\nentry:\n{body}\n}}\n"

@@ -1,4 +1,4 @@
-"""LLVM IR text -> callables in this process: machine code, linked and resolved."""
+"""Link machine code into this process and return its functions as callables."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Callable, Sequence
 import llvmlite.binding as llvm
 
 from tofuse.backends.llvm.machine_code import (
-    Code,
-    Kept,
-    code_of,
+    CodeStore,
+    ObjectCode,
     digest,
-    kept_code,
-    new_machine,
+    new_target_machine,
+    object_code,
+    stored_code,
 )
 from tofuse.backends.llvm.vector_math import LIBRARY, PREFIX, library_symbols
 from tofuse.errors import CompileError
 from tofuse.ir.schedule import Target
 
-Entry = Callable[[object], int]  # takes a ctypes array of the context's words
+Entry = Callable[[object], int]  # its argument is a ctypes array of the context's words
 
 
 @functools.cache
 def host_lanes() -> int:
-    """How many float32 lanes a vector register of this processor has; 1 for none."""
+    """Return the number of float32 lanes in a vector register of this processor, 1 if none."""
     llvm.initialize_native_target()
     features = llvm.get_host_cpu_features()
     if features.get("avx512f"):
@@ -39,103 +39,103 @@ def host_lanes() -> int:
 
 
 def host_target(threads: int) -> Target:
-    """What there is to generate code for on this processor.
+    """Return the code generation target of this processor.
 
-    PyTorch's products are MKL's, which uses AVX2 on processors that are not Intel's: where there is
-    AVX-512, ours are twice as fast.
+    PyTorch's matrix products use MKL, which restricts itself to AVX2 on processors that are not
+    Intel's. With AVX-512 there, ours are twice as fast.
     """
     lanes = host_lanes()
     avx512 = lanes == 16
     products = avx512 and llvm.get_host_cpu_name().startswith("znver")
-    return Target(lanes, threads, avx512=avx512, products=products, native=max(4, lanes))
+    return Target(lanes, threads, avx512=avx512, fast_gemm=products, native_lanes=max(4, lanes))
 
 
-_linked: list[llvm.ResourceTracker] = []  # keeps machine code alive as long as the process
-_numbers = itertools.count()  # of libraries, failed ones too
-_loaded: dict[str, list[Entry]] = {}  # by digest: the same text is compiled once in a process
-_bound: dict[str, int] = {}  # where the functions are that kernels call, by name
+_trackers: list[llvm.ResourceTracker] = []  # keep machine code alive as long as the process
+_library_numbers = itertools.count()  # of libraries, including failed ones
+_entries: dict[str, list[Entry]] = {}  # by digest: a process compiles a text once
+_symbols: dict[str, int] = {}  # addresses of the functions that kernels call
 
 
 @functools.cache
 def linker() -> llvm.LLJIT:
-    """Links machine code into this process.
+    """Return the JIT linker of this process.
 
-    A module's own text and code generation are given up once its machine code is made: of 0.8 MB
-    a kernel, less than a tenth stays.
+    LLVM frees a module's text and code generation state once its machine code exists: of 0.8 MB per
+    kernel, less than a tenth remains.
     """
-    return llvm.create_lljit_compiler(new_machine())
+    return llvm.create_lljit_compiler(new_target_machine())
 
 
-def load(text: str, names: Sequence[str], kept: Kept | None = None) -> list[Entry]:
-    """The entries of a module, whose machine code may be `kept`; raises CompileError."""
-    return _loaded[load_text(text, names, kept)]
+def load(text: str, names: Sequence[str], store: CodeStore | None = None) -> list[Entry]:
+    """Return the entries of a module, compiled or from the store; raise CompileError."""
+    return _entries[load_text(text, names, store)]
 
 
-def load_text(text: str, names: Sequence[str], kept: Kept | None) -> str:
-    """Compile and link a module; its digest, by which `load_digest` finds its entries."""
+def load_text(text: str, names: Sequence[str], store: CodeStore | None) -> str:
+    """Compile and link a module; return its digest, the key of `load_by_digest`."""
     key = digest(text)
-    if key not in _loaded:
-        _loaded[key] = _link(code_of(text, kept), names)
+    if key not in _entries:
+        _entries[key] = _link(object_code(text, store), names)
     return key
 
 
-def load_digest(key: str, names: Sequence[str], kept: Kept) -> list[Entry]:
-    """The entries of a module by its text's digest, if it is loaded or its machine code was kept.
+def load_by_digest(key: str, names: Sequence[str], store: CodeStore) -> list[Entry]:
+    """Return the entries of the module with this digest, if it is loaded or in the store.
 
-    Raises CompileError where it is neither.
+    Raises CompileError otherwise.
     """
-    if key not in _loaded:
-        code = kept_code(key, kept)
+    if key not in _entries:
+        code = stored_code(key, store)
         if code is None:
-            raise CompileError("the machine code of a kernel is not kept any more")
-        _loaded[key] = _link(code, names)
-    return _loaded[key]
+            raise CompileError("the cached machine code of a kernel was deleted")
+        _entries[key] = _link(code, names)
+    return _entries[key]
 
 
-def address(entry: Callable[..., object]) -> int:
-    """Where the machine code of a C function is."""
-    found = ctypes.cast(entry, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
-    assert found is not None
-    return found
+def function_address(entry: Callable[..., object]) -> int:
+    """Return the address of a C function."""
+    address = ctypes.cast(entry, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
+    assert address is not None
+    return address
 
 
-def _link(code: Code, names: Sequence[str]) -> list[Entry]:
-    """Machine code -> its entries in this process; raises CompileError."""
-    for name in code.called:
-        if name.startswith(PREFIX) and name not in _bound:
+def _link(code: ObjectCode, names: Sequence[str]) -> list[Entry]:
+    """Link object code into this process and return its entries; raise CompileError."""
+    for name in code.callees:
+        if name.startswith(PREFIX) and name not in _symbols:
             raise CompileError(f"this build of PyTorch has no {name}")
     library = llvm.JITLibraryBuilder().add_object_img(code.image)
-    library.add_current_process()  # memset and its like
-    for name in code.called:
-        if name in _bound:
-            library.import_symbol(name, _bound[name])
+    library.add_current_process()  # for memset, memcpy and similar
+    for name in code.callees:
+        if name in _symbols:
+            library.import_symbol(name, _symbols[name])
     for name in names:
         library.export_symbol(name)
     try:
-        linked = library.link(linker(), f"kernels{next(_numbers)}")
+        linked = library.link(linker(), f"kernels{next(_library_numbers)}")
     except RuntimeError as e:
         raise CompileError(f"LLVM cannot link the kernel: {e}") from e
-    _linked.append(linked)
+    _trackers.append(linked)
     prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
     return [prototype(linked[n]) for n in names]
 
 
-def bind_threads(library: ctypes.CDLL | None) -> None:
-    """Resolve the OpenMP entry points from the runtime torch loaded, or run on one thread."""
+def bind_openmp(library: ctypes.CDLL | None) -> None:
+    """Resolve the OpenMP functions in the runtime that torch loaded; without it, use one thread."""
     names = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
     for name in names:
         if library is not None:
-            _bound[name] = address(getattr(library, name))
+            _symbols[name] = function_address(getattr(library, name))
 
 
-def bind_functions(library: ctypes.CDLL | None) -> frozenset[str]:
-    """Resolve the functions of torch's vector library, and name those that it does not have."""
+def bind_vector_library(library: ctypes.CDLL | None) -> frozenset[str]:
+    """Resolve the functions of torch's vector library; return the names that it lacks."""
     missing = set()
     for name in LIBRARY:
         for symbol in library_symbols(name, max(4, host_lanes())):
-            found = getattr(library, symbol, None)
-            if found is None:
+            function = getattr(library, symbol, None)
+            if function is None:
                 missing.add(name)
-            elif symbol not in _bound:
-                _bound[symbol] = address(found)
+            elif symbol not in _symbols:
+                _symbols[symbol] = function_address(function)
     return frozenset(missing)

@@ -1,4 +1,4 @@
-"""LLVM IR text -> machine code for this processor, made once and kept on disk."""
+"""Compile LLVM IR text to machine code for this processor, and keep it in a store on disk."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import llvmlite.binding as llvm
 
 from tofuse.errors import CompileError
 
-# What our text needs: it is already vectorised, unrolled and hoisted. A fifth of the time of LLVM's
-# O2 for the same machine code; see docs/measurements.md.
+# The emitted text is already vectorized, unrolled and hoisted. These passes give the same machine
+# code as O2 in a fifth of its time; see docs/measurements.md.
 PASSES = (
     "always_inliner",
     "sroa",
@@ -28,11 +28,11 @@ PASSES = (
     "loop_rotate",
     "global_dead_code_eliminate",
 )
-KIND = "code"
+STORE_KIND = "code"
 
 
-class Kept(Protocol):
-    """Texts by key that outlive the process."""
+class CodeStore(Protocol):
+    """A store of texts by kind and key that outlives the process."""
 
     def get(self, kind: str, key: Sequence[str]) -> str | None: ...
 
@@ -40,28 +40,28 @@ class Kept(Protocol):
 
 
 @dataclass(frozen=True)
-class Code:
-    """An object file, and the functions that it calls."""
+class ObjectCode:
+    """An object file, and the external functions that it calls."""
 
     image: bytes
-    called: tuple[str, ...]
+    callees: tuple[str, ...]
 
 
 def host_features() -> str:
-    """What this processor can do, full-width vectors included."""
+    """Return the features of this processor, with full-width vectors enabled."""
     features = llvm.get_host_cpu_features()
     features["prefer-256-bit"] = False
     return str(features.flatten())
 
 
 @functools.cache
-def host_machine() -> llvm.TargetMachine:
-    """Code generation for this processor."""
-    return new_machine()
+def host_target_machine() -> llvm.TargetMachine:
+    """Return the target machine of this processor."""
+    return new_target_machine()
 
 
-def new_machine() -> llvm.TargetMachine:
-    """Code generation for this processor; a linker takes one over."""
+def new_target_machine() -> llvm.TargetMachine:
+    """Return a new target machine of this processor; a linker takes ownership of one."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple().create_target_machine(
@@ -69,61 +69,64 @@ def new_machine() -> llvm.TargetMachine:
     )
 
 
-def code_of(text: str, kept: Kept | None) -> Code:
-    """The machine code of a module, as it was kept or compiled; raises CompileError."""
-    if kept is None:
+def object_code(text: str, store: CodeStore | None) -> ObjectCode:
+    """Return the object code of a module, from the store or compiled; raise CompileError."""
+    if store is None:
         return _compile(text)
-    code = kept_code(digest(text), kept)
+    code = stored_code(digest(text), store)
     if code is None:
         code = _compile(text)
-        kept.put(KIND, (*_how(), digest(text)), _write(code))
+        store.put(STORE_KIND, (*_toolchain(), digest(text)), _serialize(code))
     return code
 
 
-def kept_code(key: str, kept: Kept) -> Code | None:
-    """The machine code of the module whose text has this digest, if it was kept."""
-    found = kept.get(KIND, (*_how(), key))
-    return None if found is None else _read(found)
+def stored_code(key: str, store: CodeStore) -> ObjectCode | None:
+    """Return the object code of the module whose text has this digest, if it is in the store."""
+    text = store.get(STORE_KIND, (*_toolchain(), key))
+    return None if text is None else _deserialize(text)
 
 
 def digest(text: str) -> str:
-    """What stands for a text."""
+    """Return the SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def assembly(text: str) -> str:
-    """The machine code of a module as text, for people."""
-    with _addresses_as_they_are():
-        return str(host_machine().emit_assembly(_optimised(text)))
+    """Return the assembly of a module, for people."""
+    with _without_loop_strength_reduction():
+        return str(host_target_machine().emit_assembly(_optimize(text)))
 
 
-def _compile(text: str) -> Code:
-    module = _optimised(text)
-    called = tuple(f.name for f in module.functions if f.is_declaration)
-    with _addresses_as_they_are():
-        return Code(host_machine().emit_object(module), called)
+def _compile(text: str) -> ObjectCode:
+    module = _optimize(text)
+    callees = tuple(f.name for f in module.functions if f.is_declaration)
+    with _without_loop_strength_reduction():
+        return ObjectCode(host_target_machine().emit_object(module), callees)
 
 
-def _optimised(text: str) -> llvm.ModuleRef:
-    machine = host_machine()
+def _optimize(text: str) -> llvm.ModuleRef:
+    machine = host_target_machine()
     try:
         module = llvm.parse_assembly(text)
         module.triple, module.data_layout = machine.triple, str(machine.target_data)
         module.verify()
     except RuntimeError as e:
         raise CompileError(f"LLVM rejects the kernel: {e}") from e
-    passes = llvm.create_new_module_pass_manager()
+    pass_manager = llvm.create_new_module_pass_manager()
     for name in PASSES:
-        getattr(passes, f"add_{name}_pass")()
-    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+        getattr(pass_manager, f"add_{name}_pass")()
+    pass_manager.run(
+        module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+    )
     return module
 
 
 @contextmanager
-def _addresses_as_they_are() -> Iterator[None]:
-    """Code generation without LLVM's search for cheaper addresses in loops, two fifths of its time.
+def _without_loop_strength_reduction() -> Iterator[None]:
+    """Generate code without loop strength reduction, which takes two fifths of LLVM's time.
 
-    Vectors bind our loops, not addresses. The switch is the process's own, so it is put back.
+    The emitted loops are bound by vector instructions, not by addresses. The option is global to
+    the process, so it is restored.
     """
     llvm.set_option("tofuse", "-disable-lsr=true")
     try:
@@ -133,21 +136,21 @@ def _addresses_as_they_are() -> Iterator[None]:
 
 
 @functools.cache
-def _how() -> tuple[str, ...]:
-    """All that machine code depends on beside its text."""
+def _toolchain() -> tuple[str, ...]:
+    """Return everything but the text that machine code depends on."""
     version = ".".join(map(str, llvm.llvm_version_info))
     processor = (llvm.get_default_triple(), llvm.get_host_cpu_name(), host_features())
     return (llvmlite.__version__, version, *processor, *PASSES)
 
 
-def _write(code: Code) -> str:
+def _serialize(code: ObjectCode) -> str:
     image = base64.b64encode(code.image).decode("ascii")
-    return json.dumps({"called": code.called, "image": image})
+    return json.dumps({"called": code.callees, "image": image})
 
 
-def _read(text: str) -> Code | None:
+def _deserialize(serialized: str) -> ObjectCode | None:
     try:
-        found = json.loads(text)
-        return Code(base64.b64decode(found["image"], validate=True), tuple(found["called"]))
+        fields = json.loads(serialized)
+        return ObjectCode(base64.b64decode(fields["image"], validate=True), tuple(fields["called"]))
     except (ValueError, KeyError, TypeError, binascii.Error):
         return None

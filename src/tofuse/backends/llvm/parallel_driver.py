@@ -1,13 +1,13 @@
-"""LLVM IR of the loop that runs many kernels' shares in one parallel region.
+"""LLVM IR of the driver that runs the shares of many kernels in one parallel region.
 
-`i32 @kernel(ptr block)` takes 64-bit words: how many rounds, how many threads, and for each round
-a counter that starts at 0, the number of tasks, their address, and the address that contexts are
-counted from. A task is four words: a function of a kernel, the place of its context in bytes, the
-number of the share, and of how many. Threads take the next task when they are done with one, and
-wait for each other between rounds.
+`i32 @kernel(ptr block)` takes 64-bit words: the number of rounds, the number of threads, and for
+each round a counter that starts at 0, the number of tasks, the address of the tasks, and the base
+address of the contexts. A task has four words: a kernel's function, the byte offset of its context,
+the number of the share, and the number of shares. Each thread takes the next task when it has
+finished one. All threads wait for each other between rounds.
 """
 
-DRIVER = """
+PARALLEL_DRIVER = """
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare void @GOMP_barrier()
 

@@ -1,56 +1,59 @@
-"""Rows that begin inside a cache line: a few elements first, then whole vectors past the caches.
+"""Loop peeling: start each row with a few elements, so that nontemporal stores are aligned.
 
-Only loops without sums are begun like that: a row's sum must not depend on where the row lies.
+Loops with reductions are not peeled: the result must not depend on the row's address.
 """
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.registers import Frame
+from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.ir.dims import Dim, known_multiple
-from tofuse.ir.kernel import Affine, Reduce, Store, Uniform
-from tofuse.ir.nest import Do, For
+from tofuse.ir.kernel import AffineExpr, Reduce, Store, Uniform
+from tofuse.ir.nest import For, StmtNode
 
-LEAST = 4  # groups of vectors in a loop for which the code of a beginning pays
+MIN_GROUPS = 4  # of vectors in a loop; the code of a peeled part does not pay for shorter ones
 
 
-def to_align(frame: Frame, node: For, extent: Dim | None) -> tuple[Store, ...]:
-    """The streamed stores of a vector loop that begin vectors together once the first does.
+def stores_to_align(emitter: FunctionEmitter, node: For, extent: Dim | None) -> tuple[Store, ...]:
+    """Return the nontemporal stores of a vector loop that are aligned once the first is.
 
-    None where all are known to begin them, and where the loop must not be cut elsewhere.
+    Return none if all are known to be aligned, or if the loop must not be peeled.
     """
-    schedule, axis = frame.nest.schedule, node.loop.axis
-    if isinstance(extent, int) and extent < LEAST * schedule.vector * schedule.unroll:
+    schedule, axis = emitter.nest.schedule, node.loop.axis
+    if isinstance(extent, int) and extent < MIN_GROUPS * schedule.vector * schedule.unroll:
         return ()
-    stmts = [n.stmt for n in node.body if isinstance(n, Do)]
+    stmts = [n.stmt for n in node.body if isinstance(n, StmtNode)]
     if any(isinstance(s, (Reduce, Uniform)) for s in stmts):
         return ()
-    stores = [s for s in stmts if isinstance(s, Store) and s.buffer in frame.streams]
+    stores = [s for s in stmts if isinstance(s, Store) and s.buffer in emitter.nontemporal_buffers]
     stores = [s for s in stores if s.index.coefficient(axis) == 1]
-    loose = [s for s in stores if not is_aligned(frame, s.index, axis)]
+    loose = [s for s in stores if not is_aligned(emitter, s.index, axis)]
     if not loose:
         return ()
     first, lanes = loose[0], schedule.vector
-    return (first, *(s for s in stores if s is not first and _alike(s.index, first.index, lanes)))
+    return (
+        first,
+        *(s for s in stores if s is not first and _same_alignment(s.index, first.index, lanes)),
+    )
 
 
-def is_aligned(frame: Frame, index: Affine, axis: str) -> bool:
-    """Whether every whole vector along the axis begins at a multiple of its own size."""
+def is_aligned(emitter: FunctionEmitter, index: AffineExpr, axis: str) -> bool:
+    """Return whether every whole vector along the axis starts at a multiple of its size."""
     others = [c for a, c in index.terms if a != axis]
-    strips = [lp.strip for lp in frame.nest.schedule.loops if lp.axis == axis]
-    lanes = frame.nest.schedule.vector
+    strips = [lp.strip for lp in emitter.nest.schedule.loops if lp.axis == axis]
+    lanes = emitter.nest.schedule.vector
     return all(known_multiple(c, lanes) for c in (*others, index.const, *strips))
 
 
-def elements_before(frame: Frame, store: Store, count: str) -> str:
-    """How many of `count` elements lie before the first whole vector; the axis is at its begin."""
-    f, lanes = frame.f, frame.nest.schedule.vector
-    past = f.let(f"sub i64 0, {frame.affine(store.index)}")
+def peel_count(emitter: FunctionEmitter, store: Store, count: str) -> str:
+    """Return how many of `count` elements precede the first aligned vector of a row."""
+    f, lanes = emitter.f, emitter.nest.schedule.vector
+    past = f.let(f"sub i64 0, {emitter.affine(store.index)}")
     before = f.let(f"and i64 {past}, {lanes - 1}")
     fewer = f.let(f"icmp slt i64 {before}, {count}")
     return f.let(f"select i1 {fewer}, i64 {before}, i64 {count}")
 
 
-def _alike(one: Affine, other: Affine, lanes: int) -> bool:
-    """Whether two indices differ by whole vectors everywhere."""
+def _same_alignment(one: AffineExpr, other: AffineExpr, lanes: int) -> bool:
+    """Return whether two indices always differ by whole vectors."""
     apart = one + other * -1
     return all(known_multiple(c, lanes) for c in (apart.const, *(c for _, c in apart.terms)))

@@ -1,31 +1,32 @@
-"""Accumulators: identities, updates, folding vectors to a scalar, combining threads."""
+"""Reductions in registers: identities, updates, and the fold of vectors to a scalar."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.elementwise import Shape, emit_accumulation, emit_elementwise
-from tofuse.backends.llvm.ir_text import REGISTER, literal, vector
-from tofuse.backends.llvm.registers import Frame
+from tofuse.backends.llvm.elementwise import OpSignature, emit_accumulation, emit_elementwise
+from tofuse.backends.llvm.function_emitter import FunctionEmitter
+from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, vector_type
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.types import DType
 
-COMBINE = {
+COMBINE_OPS = {
     "prod": "mul",
     "amax": "maximum",
     "amin": "minimum",
     "any": "logical_or",
     "all": "logical_and",
 }
-EXTREMES = {"amax": "ogt", "amin": "olt"}
+EXTREMUM_PREDICATES = {"amax": "ogt", "amin": "olt"}
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
-    """An accumulator in registers: `unroll` slots of `lanes` lanes (and of positions).
+class RegisterAccumulator:
+    """The state of a reduction in `unroll` stack slots of `lanes` lanes, which LLVM promotes.
 
-    A long sum gathers in `slots`, which go into the first of `stages` every so many steps. An
-    extreme of floats compares numbers only, and notes in `nans` in which lanes it met a nan.
+    `positions` are the slots of argmax and argmin. A long sum adds into `slots`; every so many
+    steps they are added to the first of `stages`. amax and amin of floats compare without regard
+    to nan and record in `nan_lanes` which lanes have met one.
     """
 
     reduce: Reduce
@@ -34,11 +35,23 @@ class Cell:
     slots: tuple[str, ...]
     positions: tuple[str, ...] = ()
     stages: tuple[tuple[str, ...], ...] = ()
-    nans: str = ""
+    nan_lanes: str = ""
+
+    @property
+    def type(self) -> str:
+        return vector_type(REGISTER_TYPES[self.dtype], self.lanes)
+
+    @property
+    def mask_type(self) -> str:
+        return vector_type("i1", self.lanes)
+
+    @property
+    def position_type(self) -> str:
+        return vector_type("i64", self.lanes)
 
 
 def identity(op: str, dtype: DType) -> float | int | bool:
-    """What an accumulator starts from."""
+    """Return the start value of an acc."""
     if op in ("sum", "any"):
         return 0
     if op in ("prod", "all"):
@@ -54,215 +67,237 @@ def identity(op: str, dtype: DType) -> float | int | bool:
     return lowest if op in ("amax", "argmax") else highest
 
 
-def new_cell(
-    frame: Frame, r: Reduce, dtype: DType, lanes: int, unroll: int, stages: int = 0
-) -> Cell:
-    """Reserve registers and set them to the identity."""
-    kind, f = vector(REGISTER[dtype], lanes), frame.f
-    slots = tuple(f.alloca(kind) for _ in range(unroll))
+def new_accumulator(
+    emitter: FunctionEmitter, r: Reduce, dtype: DType, lanes: int, unroll: int, stages: int = 0
+) -> RegisterAccumulator:
+    """Reserve the slots of an accumulator and reset them."""
+    ty, f = vector_type(REGISTER_TYPES[dtype], lanes), emitter.f
+    slots = tuple(f.alloca(ty) for _ in range(unroll))
     positions: tuple[str, ...] = ()
     if r.position is not None:
-        positions = tuple(f.alloca(vector("i64", lanes)) for _ in range(unroll))
-    later = tuple(tuple(f.alloca(kind) for _ in range(unroll)) for _ in range(stages))
-    noted = r.op in EXTREMES and dtype.is_float and lanes > 1
-    nans = f.alloca(vector("i1", lanes)) if noted else ""
-    cell = Cell(r, dtype, lanes, slots, positions, later, nans)
-    reset(frame, cell)
-    return cell
+        positions = tuple(f.alloca(vector_type("i64", lanes)) for _ in range(unroll))
+    stage_slots = tuple(tuple(f.alloca(ty) for _ in range(unroll)) for _ in range(stages))
+    records_nan = r.op in EXTREMUM_PREDICATES and dtype.is_float and lanes > 1
+    nan_lanes = f.alloca(vector_type("i1", lanes)) if records_nan else ""
+    acc = RegisterAccumulator(r, dtype, lanes, slots, positions, stage_slots, nan_lanes)
+    reset(emitter, acc)
+    return acc
 
 
-def reset(frame: Frame, cell: Cell) -> None:
-    kind, start = vector(REGISTER[cell.dtype], cell.lanes), identity(cell.reduce.op, cell.dtype)
-    for slot in (*cell.slots, *(s for later in cell.stages for s in later)):
-        frame.f.put(f"store {kind} {literal(start, cell.dtype, cell.lanes)}, ptr {slot}")
-    if cell.nans:
-        frame.f.put(f"store {vector('i1', cell.lanes)} zeroinitializer, ptr {cell.nans}")
-    for slot in cell.positions:
-        # past every real position, so that the first element wins even at the identity
-        last = literal(2**62, DType.I64, cell.lanes)
-        frame.f.put(f"store {vector('i64', cell.lanes)} {last}, ptr {slot}")
+def reset(emitter: FunctionEmitter, acc: RegisterAccumulator) -> None:
+    """Set the slots of an accumulator to the identity."""
+    start = literal(identity(acc.reduce.op, acc.dtype), acc.dtype, acc.lanes)
+    for slot in (*acc.slots, *(s for stage in acc.stages for s in stage)):
+        emitter.f.put(f"store {acc.type} {start}, ptr {slot}")
+    if acc.nan_lanes:
+        emitter.f.put(f"store {acc.mask_type} zeroinitializer, ptr {acc.nan_lanes}")
+    for slot in acc.positions:
+        # after every real position, so that the first element wins even if it is the identity
+        last = literal(2**62, DType.I64, acc.lanes)
+        emitter.f.put(f"store {acc.position_type} {last}, ptr {slot}")
 
 
-def update(frame: Frame, cell: Cell) -> None:
-    """Take in the current values of the reduction's argument."""
-    f, r, kind = frame.f, cell.reduce, vector(REGISTER[cell.dtype], cell.lanes)
-    if cell.nans:
-        _note_nans(frame, cell)
-    for u, x in enumerate(frame.get(r.arg, cell.dtype)):
-        slot = cell.slots[u]
-        old = f.let(f"load {kind}, ptr {slot}")
-        mask = frame.mask(u)
+def update(emitter: FunctionEmitter, acc: RegisterAccumulator) -> None:
+    """Combine the current values of the reduction's argument into the accumulator."""
+    f, r, ty = emitter.f, acc.reduce, acc.type
+    if acc.nan_lanes:
+        _record_nan_lanes(emitter, acc)
+    for u, x in enumerate(emitter.operands(r.arg, acc.dtype)):
+        slot = acc.slots[u]
+        old = f.let(f"load {ty}, ptr {slot}")
+        mask = emitter.mask(u)
         if r.position is not None:
-            at = frame.lane_index(r.position, u)
-            _update_arg(frame, cell, u, x, at, mask)
+            at = emitter.lane_indices(r.position, u)
+            _update_position(emitter, acc, u, x, at, mask)
             continue
-        if cell.nans:  # one instruction; what it does with a nan does not matter
-            test = f.let(f"fcmp {EXTREMES[r.op]} {kind} {old}, {x}")
-            new = f.let(f"select {vector('i1', cell.lanes)} {test}, {kind} {old}, {kind} {x}")
+        if acc.nan_lanes:  # one instruction; its result for a nan is not used
+            test = f.let(f"fcmp {EXTREMUM_PREDICATES[r.op]} {ty} {old}, {x}")
+            new = f.let(f"select {acc.mask_type} {test}, {ty} {old}, {ty} {x}")
         else:
-            new = combine(frame, r.op, old, x, cell.dtype, cell.lanes)
+            new = combine(emitter, r.op, old, x, acc.dtype, acc.lanes)
         if mask is not None:
-            new = f.let(f"select {vector('i1', cell.lanes)} {mask}, {kind} {new}, {kind} {old}")
-        f.put(f"store {kind} {new}, ptr {slot}")
+            new = f.let(f"select {acc.mask_type} {mask}, {ty} {new}, {ty} {old}")
+        f.put(f"store {ty} {new}, ptr {slot}")
 
 
-def _note_nans(frame: Frame, cell: Cell) -> None:
-    """Whether there is a nan in two vectors takes one comparison."""
-    f, bits = frame.f, vector("i1", cell.lanes)
-    kind, parts = vector(REGISTER[cell.dtype], cell.lanes), frame.get(cell.reduce.arg, cell.dtype)
-    masks = [frame.mask(u) for u in range(len(parts))]
-    seen = f.let(f"load {bits}, ptr {cell.nans}")
-    if masks[0] is None and len(parts) % 2 == 0:
-        pairs = list(zip(parts[::2], parts[1::2], strict=True))
+def _record_nan_lanes(emitter: FunctionEmitter, acc: RegisterAccumulator) -> None:
+    """Or the nan lanes of the argument into `nan_lanes`, with one comparison for two vectors."""
+    f, mask_ty = emitter.f, acc.mask_type
+    vectors = emitter.operands(acc.reduce.arg, acc.dtype)
+    masks = [emitter.mask(u) for u in range(len(vectors))]
+    nan_lanes = f.let(f"load {mask_ty}, ptr {acc.nan_lanes}")
+    if masks[0] is None and len(vectors) % 2 == 0:
+        pairs = list(zip(vectors[::2], vectors[1::2], strict=True))
     else:
-        pairs = [(x, x) for x in parts]
+        pairs = [(x, x) for x in vectors]
     for (a, b), mask in zip(pairs, masks, strict=False):
-        found = f.let(f"fcmp uno {kind} {a}, {b}")
+        is_nan = f.let(f"fcmp uno {acc.type} {a}, {b}")
         if mask is not None:
-            found = f.let(f"and {bits} {found}, {mask}")
-        seen = f.let(f"or {bits} {seen}, {found}")
-    f.put(f"store {bits} {seen}, ptr {cell.nans}")
+            is_nan = f.let(f"and {mask_ty} {is_nan}, {mask}")
+        nan_lanes = f.let(f"or {mask_ty} {nan_lanes}, {is_nan}")
+    f.put(f"store {mask_ty} {nan_lanes}, ptr {acc.nan_lanes}")
 
 
-def _update_arg(frame: Frame, cell: Cell, u: int, x: str, at: str, mask: str | None) -> None:
-    f, ints = frame.f, vector("i64", cell.lanes)
-    kind, bits = vector(REGISTER[cell.dtype], cell.lanes), vector("i1", cell.lanes)
-    old, where = (
-        f.let(f"load {kind}, ptr {cell.slots[u]}"),
-        f.let(f"load {ints}, ptr {cell.positions[u]}"),
-    )
-    better = better_of(frame, cell, x, at, old, where, cell.lanes)
+def _update_position(
+    emitter: FunctionEmitter, acc: RegisterAccumulator, u: int, x: str, at: str, mask: str | None
+) -> None:
+    f, ty, mask_ty, position_ty = emitter.f, acc.type, acc.mask_type, acc.position_type
+    old = f.let(f"load {ty}, ptr {acc.slots[u]}")
+    where = f.let(f"load {position_ty}, ptr {acc.positions[u]}")
+    better = is_better(emitter, acc, x, at, old, where, acc.lanes)
     if mask is not None:
-        better = f.let(f"and {bits} {better}, {mask}")
-    best = f.let(f"select {bits} {better}, {kind} {x}, {kind} {old}")
-    place = f.let(f"select {bits} {better}, {ints} {at}, {ints} {where}")
-    f.put(f"store {kind} {best}, ptr {cell.slots[u]}")
-    f.put(f"store {ints} {place}, ptr {cell.positions[u]}")
+        better = f.let(f"and {mask_ty} {better}, {mask}")
+    best = f.let(f"select {mask_ty} {better}, {ty} {x}, {ty} {old}")
+    position = f.let(f"select {mask_ty} {better}, {position_ty} {at}, {position_ty} {where}")
+    f.put(f"store {ty} {best}, ptr {acc.slots[u]}")
+    f.put(f"store {position_ty} {position}, ptr {acc.positions[u]}")
 
 
-def better_of(frame: Frame, cell: Cell, x: str, at: str, old: str, where: str, lanes: int) -> str:
-    """Whether (x, at) beats (old, where): larger or smaller, nan first, then the lower position."""
-    f, s = frame.f, Shape(cell.dtype, DType.BOOL, lanes)
-    op = "gt" if cell.reduce.op == "argmax" else "lt"
+def is_better(
+    emitter: FunctionEmitter,
+    acc: RegisterAccumulator,
+    x: str,
+    at: str,
+    old: str,
+    where: str,
+    lanes: int,
+) -> str:
+    """Return whether (x, at) beats (old, where): by value, nan first, then by lower position."""
+    f, s = emitter.f, OpSignature(acc.dtype, DType.BOOL, lanes)
+    op = "gt" if acc.reduce.op == "argmax" else "lt"
     beats = emit_elementwise(f, op, (x, old), s)
     equal = emit_elementwise(f, "eq", (x, old), s)
-    if cell.dtype.is_float:
+    if acc.dtype.is_float:
         new_nan = emit_elementwise(f, "isnan", (x,), s)
         old_nan = emit_elementwise(f, "isnan", (old,), s)
-        both = f.let(f"and {s.mask} {new_nan}, {old_nan}")
-        first = f.let(f"xor {s.mask} {both}, {new_nan}")  # new is nan, old is not
-        beats = f.let(f"or {s.mask} {beats}, {first}")
-        equal = f.let(f"or {s.mask} {equal}, {both}")
-    lower = f.let(f"icmp slt {vector('i64', lanes)} {at}, {where}")
-    tie = f.let(f"and {s.mask} {equal}, {lower}")
-    return f.let(f"or {s.mask} {beats}, {tie}")
+        both = f.let(f"and {s.mask_type} {new_nan}, {old_nan}")
+        first = f.let(f"xor {s.mask_type} {both}, {new_nan}")  # the new value alone is nan
+        beats = f.let(f"or {s.mask_type} {beats}, {first}")
+        equal = f.let(f"or {s.mask_type} {equal}, {both}")
+    lower = f.let(f"icmp slt {vector_type('i64', lanes)} {at}, {where}")
+    tie = f.let(f"and {s.mask_type} {equal}, {lower}")
+    return f.let(f"or {s.mask_type} {beats}, {tie}")
 
 
-def combine(frame: Frame, op: str, a: str, b: str, dtype: DType, lanes: int) -> str:
-    shape = Shape(dtype, dtype, lanes)
+def combine(emitter: FunctionEmitter, op: str, a: str, b: str, dtype: DType, lanes: int) -> str:
+    """Emit the reduction's combination of two values."""
+    signature = OpSignature(dtype, dtype, lanes)
     if op == "sum":
-        return emit_accumulation(frame.f, a, b, shape)
-    return emit_elementwise(frame.f, COMBINE[op], (a, b), shape)
+        return emit_accumulation(emitter.f, a, b, signature)
+    return emit_elementwise(emitter.f, COMBINE_OPS[op], (a, b), signature)
 
 
-def fold_into(frame: Frame, inner: Cell, outer: Cell) -> None:
-    """Add what an inner loop gathered to the accumulator of the loop around it."""
-    for x, slot in zip(gathered(frame, inner), outer.slots, strict=True):
-        _fold_slot(frame, inner, x, slot)
+def fold_into(
+    emitter: FunctionEmitter, inner: RegisterAccumulator, outer: RegisterAccumulator
+) -> None:
+    """Combine an inner loop's accumulator into that of the loop around it."""
+    for x, slot in zip(combine_stages(emitter, inner), outer.slots, strict=True):
+        _fold_slot(emitter, inner, x, slot)
 
 
-def fold_stage(frame: Frame, cell: Cell, stage: int) -> None:
-    """Add what a stage gathered to the next one, and start it again."""
-    rows, kind = (cell.slots, *cell.stages), vector(REGISTER[cell.dtype], cell.lanes)
-    start = literal(identity(cell.reduce.op, cell.dtype), cell.dtype, cell.lanes)
+def fold_stage(emitter: FunctionEmitter, acc: RegisterAccumulator, stage: int) -> None:
+    """Add a stage to the next one and reset it."""
+    rows, ty = ((acc.slots, *acc.stages), vector_type(REGISTER_TYPES[acc.dtype], acc.lanes))
+    start = literal(identity(acc.reduce.op, acc.dtype), acc.dtype, acc.lanes)
     for a, b in zip(rows[stage], rows[stage + 1], strict=True):
-        _fold_slot(frame, cell, frame.f.let(f"load {kind}, ptr {a}"), b)
-        frame.f.put(f"store {kind} {start}, ptr {a}")
+        _fold_slot(emitter, acc, emitter.f.let(f"load {ty}, ptr {a}"), b)
+        emitter.f.put(f"store {ty} {start}, ptr {a}")
 
 
-def _fold_slot(frame: Frame, cell: Cell, x: str, slot: str) -> None:
-    kind = vector(REGISTER[cell.dtype], cell.lanes)
-    old = frame.f.let(f"load {kind}, ptr {slot}")
-    total = combine(frame, cell.reduce.op, old, x, cell.dtype, cell.lanes)
-    frame.f.put(f"store {kind} {total}, ptr {slot}")
+def _fold_slot(emitter: FunctionEmitter, acc: RegisterAccumulator, x: str, slot: str) -> None:
+    ty = vector_type(REGISTER_TYPES[acc.dtype], acc.lanes)
+    old = emitter.f.let(f"load {ty}, ptr {slot}")
+    total = combine(emitter, acc.reduce.op, old, x, acc.dtype, acc.lanes)
+    emitter.f.put(f"store {ty} {total}, ptr {slot}")
 
 
-def gathered(frame: Frame, cell: Cell) -> list[str]:
-    """The slots of all stages together, the smallest sums first."""
-    kind = vector(REGISTER[cell.dtype], cell.lanes)
-    parts = [frame.f.let(f"load {kind}, ptr {s}") for s in cell.slots]
-    for later in cell.stages:
-        more = [frame.f.let(f"load {kind}, ptr {s}") for s in later]
+def combine_stages(emitter: FunctionEmitter, acc: RegisterAccumulator) -> list[str]:
+    """Return the slots with all stages added, the smallest sums first."""
+    ty = vector_type(REGISTER_TYPES[acc.dtype], acc.lanes)
+    parts = [emitter.f.let(f"load {ty}, ptr {s}") for s in acc.slots]
+    for later in acc.stages:
+        more = [emitter.f.let(f"load {ty}, ptr {s}") for s in later]
         pairs = zip(parts, more, strict=True)
-        parts = [combine(frame, cell.reduce.op, a, b, cell.dtype, cell.lanes) for a, b in pairs]
+        parts = [combine(emitter, acc.reduce.op, a, b, acc.dtype, acc.lanes) for a, b in pairs]
     return parts
 
 
-def finish(frame: Frame, cell: Cell) -> tuple[str, str]:
-    """Fold all lanes: the scalar result, and the value it was found at for argmax (else '')."""
-    r, parts = cell.reduce, gathered(frame, cell)
+def horizontal_reduce(emitter: FunctionEmitter, acc: RegisterAccumulator) -> tuple[str, str]:
+    """Fold all lanes to the scalar result; argmax and argmin also return the extreme value.
+
+    Other reductions return "" in its place.
+    """
+    r, parts = acc.reduce, combine_stages(emitter, acc)
     if r.position is not None:
-        return _finish_arg(frame, cell, parts)
+        return _horizontal_argreduce(emitter, acc, parts)
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [combine(frame, r.op, a, b, cell.dtype, cell.lanes) for a, b in pairs]
-    lanes, whole = cell.lanes, parts[0]
-    while lanes > 1:  # halves, pairwise: a tree, so the error grows with its depth
-        sides = [_half(frame, whole, REGISTER[cell.dtype], lanes, k) for k in (0, 1)]
+        parts = [combine(emitter, r.op, a, b, acc.dtype, acc.lanes) for a, b in pairs]
+    lanes, whole = acc.lanes, parts[0]
+    while lanes > 1:  # combine halves: the error grows with the depth of the tree
+        sides = [_half_vector(emitter, whole, REGISTER_TYPES[acc.dtype], lanes, k) for k in (0, 1)]
         lanes //= 2
-        whole = combine(frame, r.op, sides[0], sides[1], cell.dtype, lanes)
-    if cell.nans:
-        whole = _or_nan(frame, cell, whole)
+        whole = combine(emitter, r.op, sides[0], sides[1], acc.dtype, lanes)
+    if acc.nan_lanes:
+        whole = _nan_if_recorded(emitter, acc, whole)
     return whole, ""
 
 
-def _or_nan(frame: Frame, cell: Cell, extreme: str) -> str:
-    f, bits, kind = frame.f, vector("i1", cell.lanes), REGISTER[cell.dtype]
-    seen = f.let(f"load {bits}, ptr {cell.nans}")
-    some = f.call(f"@llvm.vector.reduce.or.v{cell.lanes}i1", "i1", (bits, seen))
-    nan = literal(float("nan"), cell.dtype, 1)
-    return f.let(f"select i1 {some}, {kind} {nan}, {kind} {extreme}")
+def _nan_if_recorded(emitter: FunctionEmitter, acc: RegisterAccumulator, extremum: str) -> str:
+    """Return nan if any lane has recorded one, else the extremum."""
+    f, ty = emitter.f, REGISTER_TYPES[acc.dtype]
+    lanes = f.let(f"load {acc.mask_type}, ptr {acc.nan_lanes}")
+    some = f.call(f"@llvm.vector.reduce.or.v{acc.lanes}i1", "i1", (acc.mask_type, lanes))
+    nan = literal(float("nan"), acc.dtype, 1)
+    return f.let(f"select i1 {some}, {ty} {nan}, {ty} {extremum}")
 
 
-def _finish_arg(frame: Frame, cell: Cell, parts: list[str]) -> tuple[str, str]:
-    f, lanes = frame.f, cell.lanes
-    ints = vector("i64", lanes)
+def _horizontal_argreduce(
+    emitter: FunctionEmitter, acc: RegisterAccumulator, parts: list[str]
+) -> tuple[str, str]:
+    f, lanes = emitter.f, acc.lanes
+    int_ty = vector_type("i64", lanes)
     found = [
-        (x, f.let(f"load {ints}, ptr {p}")) for x, p in zip(parts, cell.positions, strict=True)
+        (x, f.let(f"load {int_ty}, ptr {p}")) for x, p in zip(parts, acc.positions, strict=True)
     ]
     while len(found) > 1:
         pairs = zip(found[::2], found[1::2], strict=True)
-        found = [_best(frame, cell, a, b, lanes) for a, b in pairs]
+        found = [_select_better(emitter, acc, a, b, lanes) for a, b in pairs]
     best, where = found[0]
     while lanes > 1:
         low, high = (
             (
-                _half(frame, best, REGISTER[cell.dtype], lanes, k),
-                _half(frame, where, "i64", lanes, k),
+                _half_vector(emitter, best, REGISTER_TYPES[acc.dtype], lanes, k),
+                _half_vector(emitter, where, "i64", lanes, k),
             )
             for k in (0, 1)
         )
         lanes //= 2
-        best, where = _best(frame, cell, low, high, lanes)
+        best, where = _select_better(emitter, acc, low, high, lanes)
     return where, best
 
 
-def _best(
-    frame: Frame, cell: Cell, a: tuple[str, str], b: tuple[str, str], lanes: int
+def _select_better(
+    emitter: FunctionEmitter,
+    acc: RegisterAccumulator,
+    a: tuple[str, str],
+    b: tuple[str, str],
+    lanes: int,
 ) -> tuple[str, str]:
-    """Lane by lane the better of two (value, position) pairs."""
-    f, kind, bits = frame.f, vector(REGISTER[cell.dtype], lanes), vector("i1", lanes)
-    better = better_of(frame, cell, b[0], b[1], a[0], a[1], lanes)
-    value = f.let(f"select {bits} {better}, {kind} {b[0]}, {kind} {a[0]}")
-    ints = vector("i64", lanes)
-    return value, f.let(f"select {bits} {better}, {ints} {b[1]}, {ints} {a[1]}")
+    """Return the better of two (value, position) pairs in each lane."""
+    f, mask_ty = emitter.f, vector_type("i1", lanes)
+    ty, position_ty = vector_type(REGISTER_TYPES[acc.dtype], lanes), vector_type("i64", lanes)
+    better = is_better(emitter, acc, b[0], b[1], a[0], a[1], lanes)
+    value = f.let(f"select {mask_ty} {better}, {ty} {b[0]}, {ty} {a[0]}")
+    at = f.let(f"select {mask_ty} {better}, {position_ty} {b[1]}, {position_ty} {a[1]}")
+    return value, at
 
 
-def _half(frame: Frame, x: str, element: str, lanes: int, side: int) -> str:
-    """The lower or upper half of a vector; a scalar where one lane is left."""
-    kind, half = vector(element, lanes), lanes // 2
+def _half_vector(emitter: FunctionEmitter, x: str, element: str, lanes: int, side: int) -> str:
+    """Return the lower or upper half of a vector; a scalar if one lane is left."""
+    ty, half = vector_type(element, lanes), lanes // 2
     if half == 1:
-        return frame.f.let(f"extractelement {kind} {x}, i64 {side}")
+        return emitter.f.let(f"extractelement {ty} {x}, i64 {side}")
     at = ", ".join(f"i32 {side * half + k}" for k in range(half))
     mask = f"<{half} x i32> <{at}>"
-    return frame.f.let(f"shufflevector {kind} {x}, {kind} poison, {mask}")
+    return emitter.f.let(f"shufflevector {ty} {x}, {ty} poison, {mask}")

@@ -1,23 +1,30 @@
-"""Tiles turned in registers: reads and writes across the vector axis take whole lines."""
+"""Register transpose: accesses across the vector axis are transposed tile by tile in registers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tofuse.backends.llvm.ir_text import REGISTER, vector
-from tofuse.backends.llvm.registers import Frame, Tile, fetch, register
+from tofuse.backends.llvm.function_emitter import (
+    FunctionEmitter,
+    TransposedTile,
+    prefetch,
+    register_dtype,
+)
+from tofuse.backends.llvm.ir_text import REGISTER_TYPES, vector_type
 from tofuse.backends.llvm.shuffles import transpose
-from tofuse.ir.dims import hint
-from tofuse.ir.kernel import Affine, Load, Stmt, Store, affine
-from tofuse.ir.nest import Do, For, Nest
+from tofuse.ir.dims import size_hint
+from tofuse.ir.kernel import AffineExpr, Load, Stmt, Store, make_affine
+from tofuse.ir.nest import For, Nest, StmtNode
 from tofuse.ir.types import DType
 
-LARGE = 1 << 18  # elements of a matrix that is not in the L2 cache anyway
+PREFETCH_ELEMENTS = 1 << 18  # of a matrix that does not fit in the L2 cache
 
 
-def find_tile(nest: Nest, node: For, memory: dict[str, DType]) -> Tile | None:
-    """The tile that a loop runs over, if it is one and something in it has to be turned."""
+def find_transposed_tile(
+    nest: Nest, node: For, buffer_dtypes: dict[str, DType]
+) -> TransposedTile | None:
+    """Return the tile that a loop runs over if it has accesses to transpose, else None."""
     schedule = nest.schedule
     strips = {lp.axis: lp.strip for lp in schedule.loops if lp.strip}
     inner = [n for n in node.body if isinstance(n, For)]
@@ -29,99 +36,112 @@ def find_tile(nest: Nest, node: For, memory: dict[str, DType]) -> Tile | None:
         return None
     if strips.get(rows) != width:
         return None
-    found = [n.stmt for n in inner[0].body if isinstance(n, Do)]
+    stmts = [n.stmt for n in inner[0].body if isinstance(n, StmtNode)]
     accesses = tuple(
         s
-        for s in found
+        for s in stmts
         if (isinstance(s, Load) and s.guard is None)
         or (isinstance(s, Store) and isinstance(s.value, str))
-        if _is_turned(s.index, rows, columns)
-        if memory[s.buffer] is not DType.BOOL
+        if _is_transposed(s.index, rows, columns)
+        if buffer_dtypes[s.buffer] is not DType.BOOL
     )
-    plain = tuple(s for s in found if isinstance(s, Load) and s.index.coefficient(columns) == 1)
-    return Tile(rows, columns, width, accesses, plain) if accesses else None
+    plain_loads = tuple(
+        s for s in stmts if isinstance(s, Load) and s.index.coefficient(columns) == 1
+    )
+    return TransposedTile(rows, columns, width, accesses, plain_loads) if accesses else None
 
 
-def _is_turned(index: Affine, rows: str, columns: str) -> bool:
+def _is_transposed(index: AffineExpr, rows: str, columns: str) -> bool:
     return index.coefficient(rows) == 1 and index.coefficient(columns) not in (0, 1)
 
 
-def is_whole(frame: Frame, tile: Tile) -> str:
-    """Whether the tile lies inside both axes, as an i1."""
-    f, kernel = frame.f, frame.nest.kernel
+def is_full_tile(emitter: FunctionEmitter, tile: TransposedTile) -> str:
+    """Return whether the tile is inside all_inside axes, as an i1."""
+    f, kernel = emitter.f, emitter.nest.kernel
     tests = []
     for axis in (tile.rows, tile.columns):
         extent = kernel.extent(axis)
         if not isinstance(extent, int) or extent % tile.width:
-            end = f.let(f"add i64 {frame.tiles[axis]}, {tile.width}")
-            tests.append(f.let(f"icmp sle i64 {end}, {frame.size(extent)}"))
-    both = tests[1:] and f.let(f"and i1 {tests[0]}, {tests[1]}")
-    return both or (tests[0] if tests else "true")
+            end = f.let(f"add i64 {emitter.tile_starts[axis]}, {tile.width}")
+            tests.append(f.let(f"icmp sle i64 {end}, {emitter.size(extent)}"))
+    all_inside = tests[1:] and f.let(f"and i1 {tests[0]}, {tests[1]}")
+    return all_inside or (tests[0] if tests else "true")
 
 
 @contextmanager
-def turned(frame: Frame, tile: Tile, memory: dict[str, DType]) -> Iterator[None]:
-    """Read the tile's arrays before what is written inside, and write the others after it."""
-    _fetch_next(frame, tile, memory)
+def transpose_tile(
+    emitter: FunctionEmitter, tile: TransposedTile, buffer_dtypes: dict[str, DType]
+) -> Iterator[None]:
+    """Transpose the tile's loads into stack arrays before the body, and its stores after it."""
+    _prefetch_next_tile(emitter, tile, buffer_dtypes)
     slots: dict[Stmt, str] = {}
     for s in tile.accesses:
-        kind = REGISTER[register(memory[s.buffer])]
-        slots[s] = frame.f.alloca(f"[{tile.width * tile.width} x {kind}]")
+        ty = REGISTER_TYPES[register_dtype(buffer_dtypes[s.buffer])]
+        slots[s] = emitter.f.alloca(f"[{tile.width * tile.width} x {ty}]")
         if isinstance(s, Load):
-            _turn(frame, tile, s, slots[s], memory[s.buffer])
-    frame.turned, frame.tile = slots, tile
+            _move_tile(emitter, tile, s, slots[s], buffer_dtypes[s.buffer])
+    emitter.tile_arrays, emitter.transposed_tile = slots, tile
     yield
-    frame.turned, frame.tile = {}, None
+    emitter.tile_arrays, emitter.transposed_tile = {}, None
     for s in tile.accesses:
         if isinstance(s, Store):
-            _turn(frame, tile, s, slots[s], memory[s.buffer])
+            _move_tile(emitter, tile, s, slots[s], buffer_dtypes[s.buffer])
 
 
-def turned_element(frame: Frame, s: Load | Store, dtype: DType) -> str:
-    """Where the current vector stands in the array of an access."""
-    tile = frame.tile
+def tile_element_pointer(emitter: FunctionEmitter, s: Load | Store, dtype: DType) -> str:
+    """Return the address of the current vector in the stack array of an access."""
+    tile = emitter.transposed_tile
     assert tile is not None
-    place = affine([(tile.rows, tile.width), (tile.columns, 1)])
-    at = frame.affine(place, tuple(a for a in place.axes if a in frame.tiles))
-    return frame.element(frame.turned[s], dtype, at)
+    index = make_affine([(tile.rows, tile.width), (tile.columns, 1)])
+    offset = emitter.affine(index, tuple(a for a in index.axes if a in emitter.tile_starts))
+    return emitter.element_pointer(emitter.tile_arrays[s], dtype, offset)
 
 
-def _fetch_next(frame: Frame, tile: Tile, memory: dict[str, DType]) -> None:
-    """Ask for what the next tile further down the rows reads.
+def _prefetch_next_tile(
+    emitter: FunctionEmitter, tile: TransposedTile, buffer_dtypes: dict[str, DType]
+) -> None:
+    """Prefetch the loads of the next tile along the rows.
 
-    The processor itself follows the lines of one turned tile, not those of several, nor pieces of
-    rows.
+    The hardware prefetcher follows the lines of one transposed load, but not those of several, nor
+    partial rows.
     """
-    extents = [hint(frame.nest.kernel.extent(a)) for a in (tile.rows, tile.columns)]
-    if extents[0] * extents[1] < LARGE:
+    extents = [size_hint(emitter.nest.kernel.extent(a)) for a in (tile.rows, tile.columns)]
+    if extents[0] * extents[1] < PREFETCH_ELEMENTS:
         return
-    turned = [s for s in tile.accesses if isinstance(s, Load)]
-    wanted = [(s, tile.columns) for s in turned if len(turned) > 1]
-    for s, along in wanted + [(s, tile.rows) for s in tile.plain]:
-        step = frame.size(s.index.coefficient(along))
-        start = frame.affine(s.index + affine([], s.index.coefficient(tile.rows) * tile.width))
-        with frame.f.loop("0", str(tile.width), "1") as k:
-            at = frame.f.let(f"add i64 {start}, {frame.f.let(f'mul i64 {k}, {step}')}")
-            fetch(frame, s.buffer, memory[s.buffer], at, tile.width)
+    loads = [s for s in tile.accesses if isinstance(s, Load)]
+    next_loads = [(s, tile.columns) for s in loads if len(loads) > 1]
+    for s, along in next_loads + [(s, tile.rows) for s in tile.plain_loads]:
+        step = emitter.size(s.index.coefficient(along))
+        start = emitter.affine(
+            s.index + make_affine([], s.index.coefficient(tile.rows) * tile.width)
+        )
+        with emitter.f.loop("0", str(tile.width), "1") as k:
+            at = emitter.f.let(f"add i64 {start}, {emitter.f.let(f'mul i64 {k}, {step}')}")
+            prefetch(emitter, s.buffer, buffer_dtypes[s.buffer], at, tile.width)
 
 
-def _turn(frame: Frame, tile: Tile, s: Load | Store, slot: str, dtype: DType) -> None:
-    """Move a tile between memory and its array, block by block of `lanes` by `lanes`."""
-    f, lanes, kind = frame.f, frame.nest.schedule.vector, register(dtype)
-    step = frame.size(s.index.coefficient(tile.columns))
-    start = frame.affine(s.index)  # both axes stand at the corner
+def _move_tile(
+    emitter: FunctionEmitter, tile: TransposedTile, s: Load | Store, array: str, dtype: DType
+) -> None:
+    """Move a tile between memory and its stack array, in blocks of `lanes` by `lanes`."""
+    f, lanes, array_dtype = emitter.f, emitter.nest.schedule.vector, register_dtype(dtype)
+    step = emitter.size(s.index.coefficient(tile.columns))
+    start = emitter.affine(s.index)  # the indices of both axes are those of the corner
     blocks = [(r, c) for r in range(0, tile.width, lanes) for c in range(0, tile.width, lanes)]
     for row, column in blocks:
-        near = [
-            frame.element(slot, kind, str((row + k) * tile.width + column)) for k in range(lanes)
-        ]
-        far = []
+        array_pointers = []
+        for k in range(lanes):
+            at = str((row + k) * tile.width + column)
+            array_pointers.append(emitter.element_pointer(array, array_dtype, at))
+        buffer_pointers = []
         for k in range(lanes):
             at = f.let(f"mul i64 {step}, {column + k}")
             at = f.let(f"add i64 {start}, {f.let(f'add i64 {at}, {row}')}")
-            far.append(frame.element(frame.pointers[s.buffer], dtype, at))
-        sources, source = (far, dtype) if isinstance(s, Load) else (near, kind)
-        parts = [frame.load(p, source, lanes, None) for p in sources]
-        parts = transpose(f, parts, vector(REGISTER[kind], lanes))
-        for p, x in zip(near if isinstance(s, Load) else far, parts, strict=True):
-            frame.store(p, kind if isinstance(s, Load) else dtype, x, lanes, None)
+            buffer_pointers.append(emitter.element_pointer(emitter.pointers[s.buffer], dtype, at))
+        source, target = (buffer_pointers, dtype), (array_pointers, array_dtype)
+        if isinstance(s, Store):
+            source, target = target, source
+        vectors = [emitter.load(p, source[1], lanes, None) for p in source[0]]
+        vectors = transpose(f, vectors, vector_type(REGISTER_TYPES[array_dtype], lanes))
+        for p, x in zip(target[0], vectors, strict=True):
+            emitter.store(p, target[1], x, lanes, None)

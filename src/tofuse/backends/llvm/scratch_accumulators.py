@@ -1,219 +1,253 @@
-"""Accumulators in scratch: reductions that keep axes of inner loops, or span threads."""
+"""Reductions in scratch arrays: those that keep axes of inner loops or span threads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.ir_text import REGISTER, literal, vector
-from tofuse.backends.llvm.reduce import Cell, better_of, combine, finish, identity
-from tofuse.backends.llvm.registers import Frame
-from tofuse.ir.dims import hint
-from tofuse.ir.kernel import Affine, Reduce
-from tofuse.ir.nest import Accumulate, Scratch
+from tofuse.backends.llvm.function_emitter import FunctionEmitter
+from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, vector_type
+from tofuse.backends.llvm.reduce import (
+    RegisterAccumulator,
+    combine,
+    horizontal_reduce,
+    identity,
+    is_better,
+)
+from tofuse.ir.dims import size_hint
+from tofuse.ir.kernel import AffineExpr, Reduce
+from tofuse.ir.nest import Accumulator, Scratch
 from tofuse.ir.types import DType
 
-AT_ONCE = 4  # vectors moved at a time: stages are moved while the next rows are on their way
+UNROLL = 4  # vectors per iteration when a stage is added to the next
 
 
-def clear_array(frame: Frame, a: Accumulate) -> None:
+def reset_arrays(emitter: FunctionEmitter, a: Accumulator) -> None:
     """Set the arrays of a reduction to the identity."""
     assert a.array is not None
     op = a.reduce.op
     if a.best is not None:
-        _fill(frame, a.array, 2**62)
-        _fill(frame, a.best, identity(op, a.best.dtype))
+        _fill(emitter, a.array, 2**62)
+        _fill(emitter, a.best, identity(op, a.best.dtype))
         return
     for scratch in (*a.stages, a.array):
-        _fill(frame, scratch, identity(op, scratch.dtype))
+        _fill(emitter, scratch, identity(op, scratch.dtype))
 
 
-def _fill(frame: Frame, scratch: Scratch, start: float | int | bool) -> None:
-    pointer, lanes = frame.scratch_pointer(scratch), _lanes(frame, scratch)
-    with frame.f.loop("0", frame.size(scratch.elements), str(lanes)) as i:
-        slot = frame.element(pointer, scratch.dtype, i)
-        frame.store(slot, scratch.dtype, literal(start, scratch.dtype, lanes), lanes, None)
+def _fill(emitter: FunctionEmitter, scratch: Scratch, start: float | int | bool) -> None:
+    pointer, lanes = emitter.scratch_pointer(scratch), _padded_lanes(emitter, scratch)
+    with emitter.f.loop("0", emitter.size(scratch.elements), str(lanes)) as i:
+        slot = emitter.element_pointer(pointer, scratch.dtype, i)
+        emitter.store(slot, scratch.dtype, literal(start, scratch.dtype, lanes), lanes, None)
 
 
-def fold_array(frame: Frame, a: Accumulate, outside: Sequence[str], stage: int) -> None:
-    """Add what a stage gathered to the next one, and start it again.
+def fold_array_stage(
+    emitter: FunctionEmitter, a: Accumulator, outer_axes: Sequence[str], stage: int
+) -> None:
+    """Add a stage to the next one and reset it.
 
-    Only the elements of the current point of the axes `outside`, which are the array's first.
+    Only the elements at the current point of `outer_axes` are touched; these axes come first in
+    the array.
     """
     assert a.array is not None
-    rows = (*a.stages, a.array)
-    fixed = tuple((x, c) for x, c in rows[stage].index.terms if x in outside)
-    least = min((c for _, c in fixed), key=hint, default=rows[stage].elements)
-    first = frame.affine(Affine(fixed), rows[stage].tiled)
+    arrays = (*a.stages, a.array)
+    outer_terms = tuple((x, c) for x, c in arrays[stage].index.terms if x in outer_axes)
+    count = min((c for _, c in outer_terms), key=size_hint, default=arrays[stage].elements)
+    first = emitter.affine(AffineExpr(outer_terms), arrays[stage].tiled)
     start = identity(a.reduce.op, a.array.dtype)
-    _move(frame, a.reduce.op, rows[stage : stage + 2], (first, frame.size(least)), start)
+    pair, part = arrays[stage : stage + 2], (first, emitter.size(count))
+    _add_and_reset(emitter, a.reduce.op, pair, part, start)
 
 
-def fold_stages(frame: Frame, a: Accumulate) -> None:
-    """Add what all stages gathered to the whole, the smallest sums first."""
+def fold_stages(emitter: FunctionEmitter, a: Accumulator) -> None:
+    """Add all stages to the final array, the smallest sums first."""
     assert a.array is not None
-    f, dtype, lanes = frame.f, a.array.dtype, _lanes(frame, a.array)
-    with f.loop("0", frame.size(a.array.elements), str(lanes)) as i:
-        slots = [_slot(frame, frame.block, s, i) for s in (*a.stages, a.array)]
-        total = frame.load(slots[0], dtype, lanes, None)
+    f, dtype, lanes = emitter.f, a.array.dtype, _padded_lanes(emitter, a.array)
+    with f.loop("0", emitter.size(a.array.elements), str(lanes)) as i:
+        workspace = emitter.thread_workspace
+        slots = [_element_pointer(emitter, workspace, s, i) for s in (*a.stages, a.array)]
+        total = emitter.load(slots[0], dtype, lanes, None)
         for slot in slots[1:]:
-            more = frame.load(slot, dtype, lanes, None)
-            total = combine(frame, a.reduce.op, total, more, dtype, lanes)
-        frame.store(slots[-1], dtype, total, lanes, None)
+            more = emitter.load(slot, dtype, lanes, None)
+            total = combine(emitter, a.reduce.op, total, more, dtype, lanes)
+        emitter.store(slots[-1], dtype, total, lanes, None)
 
 
-def _move(
-    frame: Frame,
+def _add_and_reset(
+    emitter: FunctionEmitter,
     op: str,
-    rows: tuple[Scratch, ...],
+    arrays: tuple[Scratch, ...],
     part: tuple[str, str],
     start: float | int | bool,
 ) -> None:
-    """Add elements of one array to another's and set them to `start`; `part` is first and count."""
-    f, (source, into), (first, count) = frame.f, rows, part
-    lanes, dtype = _lanes(frame, into), into.dtype
-    whole = count.isdigit() and int(count) % (AT_ONCE * lanes) == 0
-    step = AT_ONCE if whole else 1
-    with f.loop("0", count, str(step * lanes)) as k:
-        for u in range(step):
+    """Add elements of one array to another and set them to `start`; `part` is (first, count)."""
+    f, (source, target), (first, count) = emitter.f, arrays, part
+    lanes, dtype = _padded_lanes(emitter, target), target.dtype
+    divides = count.isdigit() and int(count) % (UNROLL * lanes) == 0
+    unroll = UNROLL if divides else 1
+    with f.loop("0", count, str(unroll * lanes)) as k:
+        for u in range(unroll):
             i = f.let(f"add i64 {first}, {f.let(f'add i64 {k}, {u * lanes}')}")
-            slots = [_slot(frame, frame.block, s, i) for s in (source, into)]
-            new, old = (frame.load(s, dtype, lanes, None) for s in slots)
-            total = combine(frame, op, old, new, dtype, lanes)
-            frame.store(slots[1], dtype, total, lanes, None)
-            frame.store(slots[0], dtype, literal(start, dtype, lanes), lanes, None)
+            workspace = emitter.thread_workspace
+            slots = [_element_pointer(emitter, workspace, s, i) for s in (source, target)]
+            new, old = (emitter.load(s, dtype, lanes, None) for s in slots)
+            total = combine(emitter, op, old, new, dtype, lanes)
+            emitter.store(slots[1], dtype, total, lanes, None)
+            emitter.store(slots[0], dtype, literal(start, dtype, lanes), lanes, None)
 
 
-def added_up(frame: Frame, r: Reduce, rows: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """Vectors of several rows combined, in pairs."""
+def combine_rows(
+    emitter: FunctionEmitter, r: Reduce, rows: list[tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Combine the vectors of several rows pairwise."""
     while len(rows) > 1:
         pairs = zip(rows[::2], rows[1::2], strict=True)
         rows = [
             tuple(
-                combine(frame, r.op, a, b, r.dtype, frame.lanes) for a, b in zip(*both, strict=True)
+                combine(emitter, r.op, a, b, r.dtype, emitter.lanes)
+                for a, b in zip(*both, strict=True)
             )
             for both in pairs
         ]
     return rows[0]
 
 
-def update_array(frame: Frame, a: Accumulate, values: Sequence[str]) -> None:
-    """Take values into the array elements of their kept axes."""
+def update_array(emitter: FunctionEmitter, a: Accumulator, values: Sequence[str]) -> None:
+    """Combine values into the array elements at the current indices."""
     assert a.array is not None
-    r, lanes, dtype = a.reduce, frame.lanes, (a.best or a.array).dtype
     for u, x in enumerate(values):
-        mask = frame.mask(u)
-        slot = frame.scratch_element((*a.stages, a.array)[0], u)
+        mask = emitter.mask(u)
+        slot = emitter.scratch_element_pointer((*a.stages, a.array)[0], u)
         if a.best is None:
-            _update(frame, a, slot, x, mask)
-            continue
-        assert r.position is not None
-        f, ints, kind = frame.f, vector("i64", lanes), vector(REGISTER[dtype], lanes)
-        best_slot = frame.scratch_element(a.best, u)
-        old, where = (
-            frame.load(best_slot, dtype, lanes, mask),
-            frame.load(slot, DType.I64, lanes, mask),
-        )
-        at = frame.lane_index(r.position, u)
-        better = better_of(frame, Cell(r, dtype, lanes, ()), x, at, old, where, lanes)
-        bits = vector("i1", lanes)
-        best = f.let(f"select {bits} {better}, {kind} {x}, {kind} {old}")
-        place = f.let(f"select {bits} {better}, {ints} {at}, {ints} {where}")
-        frame.store(best_slot, dtype, best, lanes, mask)
-        frame.store(slot, DType.I64, place, lanes, mask)
+            _update(emitter, a, slot, x, mask)
+        else:
+            _update_position(emitter, a, u, slot, x, mask)
 
 
-def _update(frame: Frame, a: Accumulate, slot: str, x: str, mask: str | None) -> None:
-    """Take a vector into the elements at `slot`.
+def _update_position(
+    emitter: FunctionEmitter, a: Accumulator, u: int, slot: str, x: str, mask: str | None
+) -> None:
+    """Combine a vector and its positions into the elements at `slot` and in `best`."""
+    assert a.best is not None
+    assert a.reduce.position is not None
+    f, dtype = emitter.f, a.best.dtype
+    acc = RegisterAccumulator(a.reduce, dtype, emitter.lanes, ())
+    best_slot = emitter.scratch_element_pointer(a.best, u)
+    old = emitter.load(best_slot, dtype, acc.lanes, mask)
+    where = emitter.load(slot, DType.I64, acc.lanes, mask)
+    at = emitter.lane_indices(a.reduce.position, u)
+    better = is_better(emitter, acc, x, at, old, where, acc.lanes)
+    mask_ty, position_ty = acc.mask_type, acc.position_type
+    best = f.let(f"select {mask_ty} {better}, {acc.type} {x}, {acc.type} {old}")
+    position = f.let(f"select {mask_ty} {better}, {position_ty} {at}, {position_ty} {where}")
+    emitter.store(best_slot, dtype, best, acc.lanes, mask)
+    emitter.store(slot, DType.I64, position, acc.lanes, mask)
 
-    Where the padding has room for a whole vector, lanes that are masked keep what lies there: a
-    load that follows a masked store waits until it has reached the cache.
+
+def _update(emitter: FunctionEmitter, a: Accumulator, slot: str, x: str, mask: str | None) -> None:
+    """Combine a vector into the elements at `slot`.
+
+    If the padding has room for a whole vector, masked lanes are stored unchanged instead of
+    skipped: a load that follows a masked store stalls until the store has reached the cache.
     """
     assert a.array is not None
-    dtype, lanes, op = a.array.dtype, frame.lanes, a.reduce.op
-    whole = mask is None or (frame.unroll == 1 and lanes <= _lanes(frame, a.array))
-    old = frame.load(slot, dtype, lanes, None if whole else mask)
-    new = combine(frame, op, old, x, dtype, lanes)
-    if whole and mask is not None:
-        kind = vector(REGISTER[dtype], lanes)
-        new = frame.f.let(f"select {vector('i1', lanes)} {mask}, {kind} {new}, {kind} {old}")
-    frame.store(slot, dtype, new, lanes, None if whole else mask)
+    dtype, lanes, op = a.array.dtype, emitter.lanes, a.reduce.op
+    has_room = emitter.unroll == 1 and lanes <= _padded_lanes(emitter, a.array)
+    access_mask = None if has_room else mask
+    old = emitter.load(slot, dtype, lanes, access_mask)
+    new = combine(emitter, op, old, x, dtype, lanes)
+    if has_room and mask is not None:
+        ty = vector_type(REGISTER_TYPES[dtype], lanes)
+        new = emitter.f.let(f"select {vector_type('i1', lanes)} {mask}, {ty} {new}, {ty} {old}")
+    emitter.store(slot, dtype, new, lanes, access_mask)
 
 
-def fold_into_array(frame: Frame, cell: Cell, a: Accumulate) -> None:
+def fold_into_array(emitter: FunctionEmitter, acc: RegisterAccumulator, a: Accumulator) -> None:
     """Fold all lanes of an inner loop's accumulator into the array element it belongs to."""
     assert a.array is not None
-    f, dtype = frame.f, cell.dtype
-    result, best = finish(frame, cell)
-    slot = frame.scratch_element((*a.stages, a.array)[0], 0)
+    f, dtype = emitter.f, acc.dtype
+    result, best = horizontal_reduce(emitter, acc)
+    slot = emitter.scratch_element_pointer((*a.stages, a.array)[0], 0)
     if a.best is None:
-        old = frame.load(slot, dtype, 1, None)
-        total = combine(frame, a.reduce.op, old, result, dtype, 1)
-        frame.store(slot, dtype, total, 1, None)
+        old = emitter.load(slot, dtype, 1, None)
+        total = combine(emitter, a.reduce.op, old, result, dtype, 1)
+        emitter.store(slot, dtype, total, 1, None)
         return
-    best_slot = frame.scratch_element(a.best, 0)
-    old, where = frame.load(best_slot, dtype, 1, None), frame.load(slot, DType.I64, 1, None)
-    better = better_of(frame, cell, best, result, old, where, 1)
-    kind = REGISTER[dtype]
-    value = f.let(f"select i1 {better}, {kind} {best}, {kind} {old}")
-    frame.store(best_slot, dtype, value, 1, None)
-    frame.store(slot, DType.I64, f.let(f"select i1 {better}, i64 {result}, i64 {where}"), 1, None)
+    best_slot = emitter.scratch_element_pointer(a.best, 0)
+    old, where = emitter.load(best_slot, dtype, 1, None), emitter.load(slot, DType.I64, 1, None)
+    better = is_better(emitter, acc, best, result, old, where, 1)
+    ty = REGISTER_TYPES[dtype]
+    value = f.let(f"select i1 {better}, {ty} {best}, {ty} {old}")
+    emitter.store(best_slot, dtype, value, 1, None)
+    position = f.let(f"select i1 {better}, i64 {result}, i64 {where}")
+    emitter.store(slot, DType.I64, position, 1, None)
 
 
-def store_partial(frame: Frame, a: Accumulate, cell: Cell) -> None:
-    """Put a thread's scalar where the combination will look for it."""
+def store_partial(emitter: FunctionEmitter, a: Accumulator, acc: RegisterAccumulator) -> None:
+    """Store a thread's scalar result in its workspace for `combine_threads`."""
     assert a.array is not None
-    result, best = finish(frame, cell)
-    frame.store(frame.scratch_pointer(a.array), a.array.dtype, result, 1, None)
+    result, best = horizontal_reduce(emitter, acc)
+    emitter.store(emitter.scratch_pointer(a.array), a.array.dtype, result, 1, None)
     if a.best is not None:
-        frame.store(frame.scratch_pointer(a.best), a.best.dtype, best, 1, None)
+        emitter.store(emitter.scratch_pointer(a.best), a.best.dtype, best, 1, None)
 
 
-def combine_threads(frame: Frame, a: Accumulate, threads: str, stride: str) -> None:
-    """Fold every thread's array into the first thread's, in thread order."""
+def combine_threads(emitter: FunctionEmitter, a: Accumulator, threads: str, stride: str) -> None:
+    """Combine every thread's array into the first thread's, in thread order."""
     assert a.array is not None
-    f, array = frame.f, a.array
+    f, array = emitter.f, a.array
     with f.loop("1", threads, "1") as t:
         shift = f.let(f"mul i64 {t}, {stride}")
-        other = f.let(f"getelementptr i8, ptr {frame.base}, i64 {shift}")
+        other = f.let(f"getelementptr i8, ptr {emitter.workspace}, i64 {shift}")
         if a.best is None:
-            _add(frame, a.reduce.op, array, frame.base, (array, other))
+            _combine_arrays(emitter, a.reduce.op, array, emitter.workspace, (array, other))
             return
-        with f.loop("0", frame.size(array.elements), "1") as i:
-            slots = [_slot(frame, b, array, i) for b in (frame.base, other)]
-            old, new = (frame.load(s, array.dtype, 1, None) for s in slots)
-            _combine_best(frame, a, slots[0], (old, new), other, i)
+        with f.loop("0", emitter.size(array.elements), "1") as i:
+            workspaces = (emitter.workspace, other)
+            slots = [_element_pointer(emitter, w, array, i) for w in workspaces]
+            old, new = (emitter.load(s, array.dtype, 1, None) for s in slots)
+            _combine_positions(emitter, a, slots[0], (old, new), other, i)
 
 
-def _add(frame: Frame, op: str, into: Scratch, block: str, source: tuple[Scratch, str]) -> None:
-    """Combine one array into another, in whole vectors: arrays are padded to that."""
-    f, lanes = frame.f, _lanes(frame, into)
-    with f.loop("0", frame.size(into.elements), str(lanes)) as i:
-        slots = [_slot(frame, b, x, i) for x, b in ((into, block), source)]
-        old, new = (frame.load(s, into.dtype, lanes, None) for s in slots)
-        total = combine(frame, op, old, new, into.dtype, lanes)
-        frame.store(slots[0], into.dtype, total, lanes, None)
-
-
-def _lanes(frame: Frame, scratch: Scratch) -> int:
-    """As many lanes as the padding behind an array allows: 64 bytes."""
-    return max(1, min(frame.nest.schedule.vector, 64 // scratch.dtype.itemsize))
-
-
-def _combine_best(
-    frame: Frame, a: Accumulate, slot: str, places: tuple[str, str], other: str, i: str
+def _combine_arrays(
+    emitter: FunctionEmitter, op: str, target: Scratch, workspace: str, source: tuple[Scratch, str]
 ) -> None:
+    """Combine one array target another in whole vectors; arrays are padded for that."""
+    f, lanes = emitter.f, _padded_lanes(emitter, target)
+    with f.loop("0", emitter.size(target.elements), str(lanes)) as i:
+        slots = [_element_pointer(emitter, w, x, i) for x, w in ((target, workspace), source)]
+        old, new = (emitter.load(s, target.dtype, lanes, None) for s in slots)
+        total = combine(emitter, op, old, new, target.dtype, lanes)
+        emitter.store(slots[0], target.dtype, total, lanes, None)
+
+
+def _padded_lanes(emitter: FunctionEmitter, scratch: Scratch) -> int:
+    """Return the number of lanes for which an array is padded, up to 64 bytes."""
+    return max(1, min(emitter.nest.schedule.vector, 64 // scratch.dtype.itemsize))
+
+
+def _combine_positions(
+    emitter: FunctionEmitter,
+    a: Accumulator,
+    slot: str,
+    positions: tuple[str, str],
+    other_workspace: str,
+    i: str,
+) -> None:
+    """Combine element `i` of another thread's argmax or argmin; `positions` are (old, new)."""
     assert a.best is not None
-    f, (old, new) = frame.f, places
-    tops = [_slot(frame, b, a.best, i) for b in (frame.base, other)]
-    best, x = (frame.load(s, a.best.dtype, 1, None) for s in tops)
-    better = better_of(frame, Cell(a.reduce, a.best.dtype, 1, ()), x, new, best, old, 1)
-    kind = REGISTER[a.best.dtype]
-    best = f.let(f"select i1 {better}, {kind} {x}, {kind} {best}")
-    place = f.let(f"select i1 {better}, i64 {new}, i64 {old}")
-    frame.store(tops[0], a.best.dtype, best, 1, None)
-    frame.store(slot, DType.I64, place, 1, None)
+    f, (old, new) = emitter.f, positions
+    workspaces = (emitter.workspace, other_workspace)
+    best_slots = [_element_pointer(emitter, w, a.best, i) for w in workspaces]
+    best, x = (emitter.load(s, a.best.dtype, 1, None) for s in best_slots)
+    acc = RegisterAccumulator(a.reduce, a.best.dtype, 1, ())
+    better = is_better(emitter, acc, x, new, best, old, 1)
+    best = f.let(f"select i1 {better}, {acc.type} {x}, {acc.type} {best}")
+    position = f.let(f"select i1 {better}, i64 {new}, i64 {old}")
+    emitter.store(best_slots[0], a.best.dtype, best, 1, None)
+    emitter.store(slot, DType.I64, position, 1, None)
 
 
-def _slot(frame: Frame, block: str, scratch: Scratch, i: str) -> str:
-    at = frame.f.let(f"getelementptr i8, ptr {block}, i64 {frame.size(scratch.offset)}")
-    return frame.element(at, scratch.dtype, i)
+def _element_pointer(emitter: FunctionEmitter, workspace: str, scratch: Scratch, i: str) -> str:
+    """Return the address of element `i` of an array in a thread's workspace."""
+    at = emitter.f.let(f"getelementptr i8, ptr {workspace}, i64 {emitter.size(scratch.offset)}")
+    return emitter.element_pointer(at, scratch.dtype, i)

@@ -1,126 +1,137 @@
-"""When the stages of long sums go into one another, while loops run."""
+"""Staged sums: when, in the running loops, a stage of a long sum is added to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
-from tofuse.backends.llvm.reduce import Cell, fold_stage
-from tofuse.backends.llvm.registers import Frame
-from tofuse.backends.llvm.scratch_accumulators import fold_array
-from tofuse.ir.dims import Dim, fixed
+from tofuse.backends.llvm.function_emitter import FunctionEmitter
+from tofuse.backends.llvm.reduce import RegisterAccumulator, fold_stage
+from tofuse.backends.llvm.scratch_accumulators import fold_array_stage
+from tofuse.ir.dims import Dim, static_or
 from tofuse.ir.kernel import Reduce
-from tofuse.ir.nest import (
-    Accumulate,
-    Do,
-    For,
-    Nest,
-    Node,
-)
+from tofuse.ir.nest import Accumulator, For, Nest, Node, StmtNode
 from tofuse.ir.schedule import Loop
 from tofuse.ir.staged_sum import (
-    FIRST,
-    due,
-    is_cut,
-    stages,
-    steps_of,
+    FIRST_STAGE_TERMS,
+    is_staged,
+    sequential_steps,
+    stage_count,
+    stage_period,
 )
 
 
-class Chains:
-    """The reductions under way: in registers, and in scratch."""
+class StagedSums:
+    """Decides when the stages of the long sums among the active reductions are folded."""
 
-    def __init__(self, nest: Nest) -> None:
-        self.nest = nest
-        self.cells: dict[str, Cell] = {}
-        self.arrays: dict[str, Accumulate] = {}
+    def __init__(
+        self,
+        nest: Nest,
+        in_registers: Mapping[str, RegisterAccumulator],
+        in_scratch: Mapping[str, Accumulator],
+    ) -> None:
+        self.nest, self.in_registers, self.in_scratch = nest, in_registers, in_scratch
 
-    def stages(self, r: Reduce, *, in_vectors: bool) -> int:
-        """The stages of a cell: one that lives in a single vector loop, or around such loops."""
+    def stages_of(self, r: Reduce, *, in_vectors: bool) -> int:
+        """Return the number of stages of a sum in registers.
+
+        `in_vectors` means that it runs in a single vector loop, else in loops around vector loops.
+        """
         kernel, schedule = self.nest.kernel, self.nest.schedule
-        if not is_cut(r):
+        if not is_staged(r):
             return 0
-        return stages(self._groups() if in_vectors else steps_of(kernel, schedule, r))
+        return stage_count(
+            self._vector_groups() if in_vectors else sequential_steps(kernel, schedule, r)
+        )
 
-    def loops(self, r: Reduce) -> list[Loop]:
-        """The loops of a reduction that do not run in vectors."""
+    def reduction_loops(self, r: Reduce) -> list[Loop]:
+        """Return the loops of a reduction that do not run in vectors."""
         schedule = self.nest.schedule
         around = schedule.loops[:-1] if schedule.vector > 1 else schedule.loops
         return [lp for lp in around if lp.axis in r.over]
 
-    def step(
-        self, frame: Frame, done: Collection[Loop], body: Sequence[Node], rows: int = 1
+    def fold_due_stages(
+        self, emitter: FunctionEmitter, done: Collection[Loop], body: Sequence[Node], rows: int = 1
     ) -> None:
-        """After an iteration of the loops `done`, move on what has gathered long enough in `body`.
+        """After an iteration of the loops `done`, fold the due stages of sums updated in `body`.
 
-        The same loop runs in later passes too, in which nothing gathers. An iteration that took
-        several `rows` added their sum.
+        Later passes run the same loops without updating these sums. An iteration over several
+        `rows` counts as one step.
         """
-        here = set(_reductions(body)) if self.arrays or self.cells else set()
-        for a in self.arrays.values():
-            if a.stages and a.reduce in here and self.loops(a.reduce)[-1] in done:
-                outside, every = self._outside(a.reduce), _periods(len(a.stages), rows)
-                fold = partial(fold_array, frame, a, outside)
-                self._move(frame, self._count(frame, a.reduce), every, fold)
-        for cell in self.cells.values():
-            loops, every = self.loops(cell.reduce), _periods(len(cell.stages))
-            if cell.stages and cell.reduce in here and loops and loops[-1] in done:
-                at = self._count(frame, cell.reduce)
-                self._move(frame, at, every, partial(fold_stage, frame, cell))
+        here = set(_reductions_in(body)) if self.in_scratch or self.in_registers else set()
+        for a in self.in_scratch.values():
+            if a.stages and a.reduce in here and self.reduction_loops(a.reduce)[-1] in done:
+                outside, periods = self._outer_axes(a.reduce), _stage_periods(len(a.stages), rows)
+                fold = partial(fold_array_stage, emitter, a, outside)
+                self._fold_due(emitter, self._step_number(emitter, a.reduce), periods, fold)
+        for acc in self.in_registers.values():
+            loops, periods = self.reduction_loops(acc.reduce), _stage_periods(len(acc.stages))
+            if acc.stages and acc.reduce in here and loops and loops[-1] in done:
+                at = self._step_number(emitter, acc.reduce)
+                self._fold_due(emitter, at, periods, partial(fold_stage, emitter, acc))
 
-    def block_done(self, frame: Frame, cells: Sequence[Cell], at: str, size: int) -> None:
-        """After a block of `FIRST` groups of vectors that began at `at`, `size` elements long."""
-        number = frame.f.let(f"sdiv i64 {at}, {size}")
-        group = frame.f.let(f"mul i64 {number}, {FIRST}")
-        group = frame.f.let(f"add i64 {group}, {FIRST - 1}")
-        for cell in cells:
-            fold_stage(frame, cell, 0)
-            later = _periods(len(cell.stages))[1:]
-            self._move(frame, group, later, partial(fold_stage, frame, cell))
-
-    def _move(
+    def fold_after_block(
         self,
-        frame: Frame,
+        emitter: FunctionEmitter,
+        accumulators: Sequence[RegisterAccumulator],
         at: str,
-        every: Sequence[tuple[int, int]],
+        size: int,
+    ) -> None:
+        """Fold the stages that are due after a block of vector groups.
+
+        The block starts at `at` and has `size` elements.
+        """
+        number = emitter.f.let(f"sdiv i64 {at}, {size}")
+        group = emitter.f.let(f"mul i64 {number}, {FIRST_STAGE_TERMS}")
+        group = emitter.f.let(f"add i64 {group}, {FIRST_STAGE_TERMS - 1}")
+        for acc in accumulators:
+            fold_stage(emitter, acc, 0)
+            later_periods = _stage_periods(len(acc.stages))[1:]
+            self._fold_due(emitter, group, later_periods, partial(fold_stage, emitter, acc))
+
+    def _fold_due(
+        self,
+        emitter: FunctionEmitter,
+        at: str,
+        periods: Sequence[tuple[int, int]],
         fold: Callable[[int], None],
     ) -> None:
-        """Fold the stages that are due after step `at`; the later a stage, the rarer."""
-        if not every:
+        """Fold the stages that are due after step `at`; each period divides the next."""
+        if not periods:
             return
-        stage, period = every[0]
-        low = frame.f.let(f"and i64 {at}, {period - 1}")
-        with frame.f.when(frame.f.let(f"icmp eq i64 {low}, {period - 1}")):
+        stage, period = periods[0]
+        low = emitter.f.let(f"and i64 {at}, {period - 1}")
+        with emitter.f.if_then(emitter.f.let(f"icmp eq i64 {low}, {period - 1}")):
             fold(stage)
-            self._move(frame, at, every[1:], fold)
+            self._fold_due(emitter, at, periods[1:], fold)
 
-    def _count(self, frame: Frame, r: Reduce) -> str:
-        """The number of the current step among those that a point of the result takes in."""
-        f, total = frame.f, ""
+    def _step_number(self, emitter: FunctionEmitter, r: Reduce) -> str:
+        """Return the number of the current step among those of one element of the result."""
+        f, total = emitter.f, ""
         inner = self.nest.schedule.loops[-1].axis
-        for lp in self.loops(r):
+        for lp in self.reduction_loops(r):
             if lp.strip and lp.axis != inner:
-                continue  # the loop inside the tile has the index
-            trips = fixed(self.nest.kernel.extent(lp.axis), 0)
-            at = frame.index[lp.axis]
+                continue  # the index comes from the loop inside the tile
+            trips = static_or(self.nest.kernel.extent(lp.axis), 0)
+            at = emitter.indices[lp.axis]
             if lp.strip:
-                at = f.let(f"sdiv i64 {frame.tiles[lp.axis]}, {lp.strip}")
+                at = f.let(f"sdiv i64 {emitter.tile_starts[lp.axis]}, {lp.strip}")
                 trips = -(-trips // lp.strip)
             if total:
-                more = str(trips) if trips else frame.size(self.nest.kernel.extent(lp.axis))
+                more = str(trips) if trips else emitter.size(self.nest.kernel.extent(lp.axis))
                 at = f.let(f"add i64 {f.let(f'mul i64 {total}, {more}')}, {at}")
             total = at
         return total
 
-    def _outside(self, r: Reduce) -> list[str]:
-        """The axes whose loops all stand outside the innermost loop of a reduction."""
+    def _outer_axes(self, r: Reduce) -> list[str]:
+        """Return the axes whose loops are all outside the innermost loop of a reduction."""
         order = list(self.nest.schedule.loops)
-        last = order.index(self.loops(r)[-1])
+        last = order.index(self.reduction_loops(r)[-1])
         inside = {lp.axis for lp in order[last:]}
         return [lp.axis for lp in order[:last] if lp.axis not in inside]
 
-    def _groups(self) -> Dim:
-        """How many groups of vectors a vector loop has."""
+    def _vector_groups(self) -> Dim:
+        """Return the number of vector groups in a vector loop."""
         schedule, axis = self.nest.schedule, self.nest.schedule.loops[-1].axis
         strips = [lp.strip for lp in schedule.loops if lp.axis == axis and lp.strip]
         extent = strips[0] if strips else self.nest.kernel.extent(axis)
@@ -129,15 +140,15 @@ class Chains:
         return -(-extent // (schedule.vector * schedule.unroll))
 
 
-def _reductions(nodes: Sequence[Node]) -> Iterator[Reduce]:
-    """What takes in a value somewhere in these nodes."""
+def _reductions_in(nodes: Sequence[Node]) -> Iterator[Reduce]:
+    """Yield the reductions that these nodes update, at any depth."""
     for node in nodes:
         if isinstance(node, For):
-            yield from _reductions(node.body)
-        elif isinstance(node, Do) and isinstance(node.stmt, Reduce):
+            yield from _reductions_in(node.body)
+        elif isinstance(node, StmtNode) and isinstance(node.stmt, Reduce):
             yield node.stmt
 
 
-def _periods(count: int, rows: int = 1) -> list[tuple[int, int]]:
-    """Each stage, and after how many steps it is due."""
-    return [(k, due(k) * rows) for k in range(count)]
+def _stage_periods(count: int, rows: int = 1) -> list[tuple[int, int]]:
+    """Return each stage with the number of steps between its folds."""
+    return [(k, stage_period(k) * rows) for k in range(count)]

@@ -1,104 +1,115 @@
-"""Accesses with gaps: whole vectors, and what is wanted picked from them or put together."""
+"""Strided and interleaved accesses: whole vectors, with their elements selected by shuffles."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.ir_text import MEMORY, literal, vector
-from tofuse.backends.llvm.registers import Frame, register
-from tofuse.backends.llvm.shuffles import join, part, pick
+from tofuse.backends.llvm.function_emitter import FunctionEmitter, register_dtype
+from tofuse.backends.llvm.ir_text import MEMORY_TYPES, literal, vector_type
+from tofuse.backends.llvm.shuffles import deinterleave, interleave, select_elements
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.interleave import Access
-from tofuse.ir.kernel import Affine, Load, Store
+from tofuse.ir.kernel import AffineExpr, Load, Store
 from tofuse.ir.types import DType
 
 
-def load_spaced(
-    frame: Frame, pointer: str, dtype: DType, at: str, step: int, mask: str | None
+def load_strided(
+    emitter: FunctionEmitter, pointer: str, dtype: DType, at: str, step: int, mask: str | None
 ) -> str:
-    """`lanes` elements, `step` apart, from index `at` on; nothing is read past the last."""
-    f, lanes, apart = frame.f, frame.lanes, abs(step)
-    last = apart * (lanes - 1)
+    """Load `lanes` elements that are `step` apart, the first at index `at`.
+
+    Nothing after the last element is read.
+    """
+    f, lanes, stride = emitter.f, emitter.lanes, abs(step)
+    last = stride * (lanes - 1)
     if step < 0:
         at = f.let(f"sub i64 {at}, {last}")
-    starts = [min(lanes * k, last + 1 - lanes) for k in range(apart)]
-    wanted = range(0, last + 1, apart) if step > 0 else range(last, -1, -apart)
-    places = [_place(starts, w, lanes) for w in wanted]
-    parts = []
+    starts = [min(lanes * k, last + 1 - lanes) for k in range(stride)]
+    offsets = range(0, last + 1, stride) if step > 0 else range(last, -1, -stride)
+    positions = [_position(starts, offset, lanes) for offset in offsets]
+    vectors = []
     for k, start in enumerate(starts):
-        slot = frame.element(pointer, dtype, f.let(f"add i64 {at}, {start}"))
-        takers = {p - k * lanes: lane for lane, p in enumerate(places)}
-        own = None if mask is None else _spread(frame, mask, [takers.get(n) for n in range(lanes)])
-        parts.append(frame.raw(slot, dtype, lanes, own))
-    (raw,) = pick(f, parts, places, vector(MEMORY[dtype], lanes), lanes)
-    return frame.widen(raw, dtype, lanes)
+        slot = emitter.element_pointer(pointer, dtype, f.let(f"add i64 {at}, {start}"))
+        vector_mask = None
+        if mask is not None:
+            lane_of = {p - k * lanes: lane for lane, p in enumerate(positions)}
+            vector_mask = _permute_mask(emitter, mask, [lane_of.get(n) for n in range(lanes)])
+        vectors.append(emitter.load_raw(slot, dtype, lanes, vector_mask))
+    ty = vector_type(MEMORY_TYPES[dtype], lanes)
+    (raw,) = select_elements(f, vectors, positions, ty, lanes)
+    return emitter.to_register_type(raw, dtype, lanes)
 
 
-def load_group(frame: Frame, members: Sequence[Access], dtype: DType) -> None:
-    """Every element between neighbours: vectors as they lie, parted into one for each place."""
-    f, lanes, step = frame.f, frame.lanes, len(members)
-    first, at = members[0], frame.affine(members[0].index)
+def load_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype: DType) -> None:
+    """Load an interleave group as contiguous vectors and deinterleave them into its members."""
+    f, lanes, step = emitter.f, emitter.lanes, len(members)
+    first, at = members[0], emitter.affine(members[0].index)
     assert isinstance(first, Load)
-    kind = vector(MEMORY[dtype], lanes)
-    parted: list[list[str]] = [[] for _ in members]
-    for u in range(frame.unroll):
-        mask, parts = frame.mask(u, first.guard), []
+    ty = vector_type(MEMORY_TYPES[dtype], lanes)
+    member_operands: list[list[str]] = [[] for _ in members]
+    for u in range(emitter.unroll):
+        mask, vectors = emitter.mask(u, first.guard), []
         for k in range(step):
-            slot = _part(frame, first, dtype, at, u, k, step)
-            parts.append(frame.raw(slot, dtype, lanes, _own(frame, mask, k, step)))
-        for names, raw in zip(parted, part(f, parts, kind, lanes), strict=True):
-            names.append(frame.widen(raw, dtype, lanes))
-    for s, names in zip(members, parted, strict=True):
+            slot = _vector_pointer(emitter, first, dtype, at, u, k, step)
+            vector_mask = _vector_mask(emitter, mask, k, step)
+            vectors.append(emitter.load_raw(slot, dtype, lanes, vector_mask))
+        columns = deinterleave(f, vectors, ty, lanes)
+        for operands, raw in zip(member_operands, columns, strict=True):
+            operands.append(emitter.to_register_type(raw, dtype, lanes))
+    for s, operands in zip(members, member_operands, strict=True):
         assert isinstance(s, Load)
-        frame.put(s.name, names, s.dtype)
+        emitter.define(s.name, operands, s.dtype)
 
 
-def store_group(frame: Frame, members: Sequence[Access], dtype: DType) -> None:
-    """Every element between neighbours, from a vector for each place."""
-    f, lanes, step = frame.f, frame.lanes, len(members)
-    first, at, kind = members[0], frame.affine(members[0].index), vector(MEMORY[dtype], lanes)
-    values = [frame.get(s.value, register(dtype)) for s in members if isinstance(s, Store)]
-    streamed = first.buffer in frame.streams and _is_aligned(frame, first.index)
-    for u in range(frame.unroll):
-        mask = frame.mask(u)
-        parts = [frame.narrow(v[u], dtype, lanes) for v in values]
-        for k, raw in enumerate(join(f, parts, kind, lanes)):
-            slot = _part(frame, first, dtype, at, u, k, step)
-            if mask is None and streamed:
-                frame.put_stream(slot, dtype, raw, lanes)
+def store_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype: DType) -> None:
+    """Interleave the members of a group and store them as contiguous vectors."""
+    f, lanes, step = emitter.f, emitter.lanes, len(members)
+    first, at = members[0], emitter.affine(members[0].index)
+    ty, register = vector_type(MEMORY_TYPES[dtype], lanes), register_dtype(dtype)
+    values = [emitter.operands(s.value, register) for s in members if isinstance(s, Store)]
+    nontemporal = first.buffer in emitter.nontemporal_buffers and _is_aligned(emitter, first.index)
+    for u in range(emitter.unroll):
+        mask = emitter.mask(u)
+        vectors = [emitter.to_memory_type(v[u], dtype, lanes) for v in values]
+        for k, raw in enumerate(interleave(f, vectors, ty, lanes)):
+            slot = _vector_pointer(emitter, first, dtype, at, u, k, step)
+            if mask is None and nontemporal:
+                emitter.store_raw_nontemporal(slot, dtype, raw, lanes)
             else:
-                frame.put_raw(slot, dtype, raw, lanes, _own(frame, mask, k, step))
+                emitter.store_raw(slot, dtype, raw, lanes, _vector_mask(emitter, mask, k, step))
 
 
-def _part(frame: Frame, s: Access, dtype: DType, at: str, u: int, k: int, step: int) -> str:
-    """Where a group's vector lies, of those that one vector of each place makes."""
-    more = frame.f.let(f"add i64 {at}, {(u * step + k) * frame.lanes}")
-    return frame.element(frame.pointers[s.buffer], dtype, more)
+def _vector_pointer(
+    emitter: FunctionEmitter, s: Access, dtype: DType, at: str, u: int, k: int, step: int
+) -> str:
+    """Return the address of vector `k` of a group, for vectors `u` of its members."""
+    more = emitter.f.let(f"add i64 {at}, {(u * step + k) * emitter.lanes}")
+    return emitter.element_pointer(emitter.pointers[s.buffer], dtype, more)
 
 
-def _own(frame: Frame, mask: str | None, k: int, step: int) -> str | None:
-    """The lanes of a mask, each for all the elements up to its neighbour: those of one vector."""
+def _vector_mask(emitter: FunctionEmitter, mask: str | None, k: int, step: int) -> str | None:
+    """Return the mask of vector `k` of a group; a lane of `mask` covers one element per member."""
     if mask is None:
         return None
-    lanes = frame.lanes
-    return _spread(frame, mask, [(k * lanes + n) // step for n in range(lanes)])
+    lanes = emitter.lanes
+    return _permute_mask(emitter, mask, [(k * lanes + n) // step for n in range(lanes)])
 
 
-def _is_aligned(frame: Frame, index: Affine) -> bool:
-    """Whether every group of whole vectors begins at a multiple of one's size."""
-    others = [c for a, c in index.terms if a != frame.vector]
-    return all(known_multiple(c, frame.lanes) for c in (*others, index.const))
+def _is_aligned(emitter: FunctionEmitter, index: AffineExpr) -> bool:
+    """Return whether every group of whole vectors starts at a multiple of the vector's size."""
+    others = [c for a, c in index.terms if a != emitter.vector_axis]
+    return all(known_multiple(c, emitter.lanes) for c in (*others, index.const))
 
 
-def _place(starts: list[int], wanted: int, lanes: int) -> int:
-    """Where an element is, counted over all parts."""
-    part = next(k for k, s in enumerate(starts) if s <= wanted < s + lanes)
-    return part * lanes + wanted - starts[part]
+def _position(starts: list[int], offset: int, lanes: int) -> int:
+    """Return the position of an element, counted over all loaded vectors."""
+    vector = next(k for k, s in enumerate(starts) if s <= offset < s + lanes)
+    return vector * lanes + offset - starts[vector]
 
 
-def _spread(frame: Frame, mask: str, takers: Sequence[int | None]) -> str:
-    """A mask's lanes for other lanes, off where it has none."""
-    lanes, kind = frame.lanes, vector("i1", frame.lanes)
-    numbers = ", ".join(f"i32 {lanes if t is None else t}" for t in takers)
-    pair = f"{kind} {mask}, {kind} {literal(False, DType.BOOL, lanes)}"
-    return frame.f.let(f"shufflevector {pair}, <{lanes} x i32> <{numbers}>")
+def _permute_mask(emitter: FunctionEmitter, mask: str, source_lanes: Sequence[int | None]) -> str:
+    """Return a mask whose lanes are those of `mask` at `source_lanes`, off for None."""
+    lanes, ty = emitter.lanes, vector_type("i1", emitter.lanes)
+    lane_text = ", ".join(f"i32 {lanes if lane is None else lane}" for lane in source_lanes)
+    pair = f"{ty} {mask}, {ty} {literal(False, DType.BOOL, lanes)}"
+    return emitter.f.let(f"shufflevector {pair}, <{lanes} x i32> <{lane_text}>")

@@ -1,45 +1,45 @@
-"""Several rows at once where columns are reduced: their sum goes to the array, not each of them."""
+"""Unroll and jam: a loop over rows that reduces columns takes several rows per iteration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.ir.dims import fixed
+from tofuse.ir.dims import static_or
 from tofuse.ir.kernel import Compute, Iota, Load, Reduce, Store
-from tofuse.ir.nest import Do, For, Nest
+from tofuse.ir.nest import For, Nest, StmtNode
 
-AT_ONCE = 4  # rows: of a load, an addition and a store in the cache, the last two are shared
-MOST = 6  # statements of a row, all of whose values are held in registers
+ROWS = 4  # per iteration: they share the load and the store of the accumulator
+MAX_STATEMENTS = 6  # of a row, whose values all stay in registers
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The axis whose next `count` indices are taken together."""
+class RowUnroll:
+    """An axis, and how many of its indices one iteration takes."""
 
     axis: str
     count: int
 
 
-def rows_at_once(nest: Nest, node: For) -> Rows | None:
-    """The rows to take together in a loop around a vector loop that only adds to arrays."""
+def choose_row_unroll(nest: Nest, node: For) -> RowUnroll | None:
+    """Return the unrolling of a loop around a vector loop that only adds to arrays, else None."""
     (inner, *more), axis = node.body, node.loop.axis
-    if more or not isinstance(inner, For) or inner.reductions or inner.ahead or node.loop.strip:
+    if more or not isinstance(inner, For) or inner.reductions or inner.prefetch or node.loop.strip:
         return None
-    vector = nest.schedule.loops[-1]
-    if inner.loop is not vector or nest.schedule.vector == 1:
+    vector_loop = nest.schedule.loops[-1]
+    if inner.loop is not vector_loop or nest.schedule.vector == 1:
         return None
-    found = [n.stmt for n in inner.body if isinstance(n, Do)]
-    plain = all(
+    stmts = [n.stmt for n in inner.body if isinstance(n, StmtNode)]
+    is_supported = all(
         (isinstance(s, Load) and s.guard is None)
         or isinstance(s, (Compute, Iota))
-        or (isinstance(s, Reduce) and _in_columns(s, axis, vector.axis))
-        for s in found
+        or (isinstance(s, Reduce) and _is_column_reduction(s, axis, vector_loop.axis))
+        for s in stmts
     )
-    saved = any(not isinstance(s, Store) and s.name in nest.saved for s in found)
-    fits = plain and not saved and len(found) == len(inner.body) <= MOST
-    long = fixed(nest.kernel.extent(axis), 1 << 20) >= 4 * AT_ONCE
-    return Rows(axis, AT_ONCE) if fits and long else None
+    spills = any(not isinstance(s, Store) and s.name in nest.spills for s in stmts)
+    is_small = len(stmts) == len(inner.body) <= MAX_STATEMENTS
+    is_long = static_or(nest.kernel.extent(axis), 1 << 20) >= 4 * ROWS
+    return RowUnroll(axis, ROWS) if is_supported and not spills and is_small and is_long else None
 
 
-def _in_columns(r: Reduce, axis: str, vector: str) -> bool:
-    return axis in r.over and vector not in r.over and r.position is None
+def _is_column_reduction(r: Reduce, axis: str, vector_axis: str) -> bool:
+    return axis in r.over and vector_axis not in r.over and r.position is None

@@ -13,8 +13,8 @@ from tofuse.backends.triton.space import Space
 from tofuse.backends.triton.statements import Statements
 from tofuse.ir.kernel import Reduce, Stmt, Store, Uniform
 from tofuse.ir.tile import (
-    Pass,
     Tile,
+    TileLoop,
     TileNest,
     TileProgram,
 )
@@ -63,9 +63,9 @@ class _Emitter:
     def run(self) -> str:
         names = ", ".join(name for name, _ in parameters(self.nest))
         self._tiles()
-        for k, part in enumerate(self.nest.passes):
+        for k, part in enumerate(self.nest.loops):
             self._pass(part, k)
-        for r in (r for p in self.nest.passes for r in p.reductions):
+        for r in (r for p in self.nest.loops for r in p.reductions):
             if r.name in self.nest.partials:
                 self._leave(r)
         body = self.lines or ["    pass"]
@@ -75,12 +75,12 @@ class _Emitter:
 
     def _tiles(self) -> None:
         """The number of this program's block in each tile, and indices where nothing moves."""
-        space, moving = self.space, self.nest.moving
+        space, moving = self.space, self.nest.loop_tile
         wide = ".to(tl.int64)" if space.wide else ""
         self.line(f"pid = tl.program_id(0){wide}")
-        parted = [t for t in self.nest.tiling.tiles if t.role in ("grid", "share")]
+        parted = [t for t in self.nest.tiling.tiles if t.role in ("grid", "split")]
         for t in reversed(parted):
-            count = space.blocks(t) if t.role == "grid" else str(self.nest.tiling.shares)
+            count = space.blocks(t) if t.role == "grid" else str(self.nest.tiling.splits)
             if t is parted[0]:
                 self.line(f"{space.program(t)} = pid")
             else:
@@ -101,11 +101,11 @@ class _Emitter:
 
     # -- passes ----------------------------------------------------------------------------------
 
-    def _pass(self, part: Pass, k: int) -> None:
-        for s in part.straight:
+    def _pass(self, part: TileLoop, k: int) -> None:
+        for s in part.prologue:
             self._do(s, "")
-        moving = self.nest.moving
-        if moving is None or not part.looped:
+        moving = self.nest.loop_tile
+        if moving is None or not part.body:
             return
         for r in part.reductions:
             self._begin(r)
@@ -114,7 +114,7 @@ class _Emitter:
         if moving.role == "loop":
             first, last = "0", blocks
         else:
-            p, shares = space.program(moving), self.nest.tiling.shares
+            p, shares = space.program(moving), self.nest.tiling.splits
             self.line(f"share = ({blocks} + {shares - 1}) // {shares}")
             self.line(f"first = {p} * share")
             self.line(f"last = tl.minimum(first + share, {blocks})")
@@ -122,7 +122,7 @@ class _Emitter:
         self.line(f"for step in range({first}, {last}):")
         self.depth += 1
         self._index(moving, f"step * {moving.block}")
-        for s in part.looped:
+        for s in part.body:
             if s in part.reductions and isinstance(s, Reduce):
                 self._accumulate(s)
             else:
@@ -208,7 +208,7 @@ class _Emitter:
 
     def _leave(self, r: Reduce) -> None:
         """Store a program's part of a reduction."""
-        moving, space = self.nest.moving, self.space
+        moving, space = self.nest.loop_tile, self.space
         assert moving is not None
         p = self.nest.partials[r.name]
         index = f"{space.program(moving)} * {space.dim(p.step)} + {space.affine(p.index)}"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tofuse.errors import CompileError
-from tofuse.ir.tile import Binary
+from tofuse.ir.tile import GpuBinary
 
 Kernel = Callable[..., None]  # a function decorated by Triton
 
@@ -41,7 +41,7 @@ class Loaded:
     ) -> None:
         self.functions, self.launches, self.capability = made, launches, capability
 
-    def binary(self, number: int, divisible: Sequence[bool]) -> Binary:
+    def binary(self, number: int, divisible: Sequence[bool]) -> GpuBinary:
         """Launch `number`, where those of its arguments are multiples of 16; CompileError."""
         import triton
         from triton.backends.compiler import GPUTarget
@@ -67,7 +67,7 @@ class Loaded:
         except Exception as e:  # Triton raises whatever it comes upon
             raise CompileError(f"Triton: {type(e).__name__}: {str(e).strip()[:500]}") from e
         meta = made.metadata
-        return Binary(
+        return GpuBinary(
             made.asm["cubin"], meta.name, 32 * meta.num_warps, meta.shared, made.asm["ptx"]
         )
 

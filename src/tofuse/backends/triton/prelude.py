@@ -30,7 +30,7 @@ def prelude(text: str) -> str:
 
 def _arguments(dtype: DType) -> str:
     form = FORMATS[dtype]
-    return f"{form.fraction}, {form.smallest}, {form.limit}, {form.beyond}"
+    return f"{form.fraction_bits}, {form.min_normal_exponent}, {form.overflow_start}, {form.overflow_byte}"
 
 
 _HEAD = "\n@triton.jit\n"

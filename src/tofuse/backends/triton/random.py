@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.backends.triton.space import Space
 from tofuse.ir.dims import Dim, exact_div, known_multiple
-from tofuse.ir.kernel import Affine, Uniform, affine
+from tofuse.ir.kernel import AffineExpr, Uniform, make_affine
 from tofuse.ir.tile import Tile
 from tofuse.ops.philox import GROUP, LANES
 
@@ -35,7 +35,7 @@ def uniform(space: Space, stmt: Uniform, seed: tuple[str, str], axes: frozenset[
     return f"_uniform({zero}{group}, {zero}{col}, {words})"
 
 
-def _blocks(space: Space, u: Uniform) -> tuple[Tile, Affine] | None:
+def _blocks(space: Space, u: Uniform) -> tuple[Tile, AffineExpr] | None:
     """The tile whose blocks are whole groups, and the group number at its start elsewhere."""
     if not 1 <= space.rank <= 2:
         return None
@@ -44,7 +44,7 @@ def _blocks(space: Space, u: Uniform) -> tuple[Tile, Affine] | None:
         return None
     if known_multiple(u.extent, GROUP):
         flat = u.row * u.extent + u.col
-        more: Affine = Affine()
+        more: AffineExpr = AffineExpr()
     else:
         if any(u.row.coefficient(a) != 0 for a in tile.axes):
             return None
@@ -59,7 +59,7 @@ def _blocks(space: Space, u: Uniform) -> tuple[Tile, Affine] | None:
     terms = [(a, c) for a, c in rest if c is not None]
     if const is None or len(terms) < len(rest):
         return None
-    return tile, affine(terms, const) + more
+    return tile, make_affine(terms, const) + more
 
 
 def _ceil(extent: Dim) -> Dim | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tofuse.ir.dims import Dim, hint, known_multiple, product, symbols_of
-from tofuse.ir.kernel import Affine, Inside, Iota, Load, Stmt, Store, Take, Uniform
+from tofuse.ir.dims import Dim, known_multiple, product, size_hint, symbols_of
+from tofuse.ir.kernel import AffineExpr, Gather, InRange, Iota, Load, Stmt, Store, Uniform
 from tofuse.ir.tile import Tile, TileNest
 
 LIMIT = 2**31 - 2**16  # indices below fit 32 bits, with room for a block past the end
@@ -91,7 +91,7 @@ class Space:
         terms = ["*".join([str(c), *symbols]) for symbols, c in dim.terms]
         return f"({' + '.join(terms)})"
 
-    def affine(self, index: Affine) -> str:
+    def affine(self, index: AffineExpr) -> str:
         """An affine function of the axes, with as few divisions as its strides allow."""
         terms = []
         for tile in self.nest.tiling.tiles:
@@ -101,7 +101,7 @@ class Space:
             terms.append(self.dim(index.const))
         return f"({' + '.join(terms)})" if len(terms) > 1 else terms[0]
 
-    def parts(self, tile: Tile, index: Affine) -> list[tuple[str, Dim]]:
+    def parts(self, tile: Tile, index: AffineExpr) -> list[tuple[str, Dim]]:
         """Pieces of a tile's index, each with its factor; runs of axes that follow one another in
         memory are one piece."""
         found: list[tuple[str, Dim]] = []
@@ -131,26 +131,26 @@ def _wide(nest: TileNest) -> bool:
     kernel = nest.kernel
     if any(symbols_of(a.extent) for a in kernel.axes):
         return True
-    extents = {a.name: hint(a.extent) for a in kernel.axes}
-    most = max((hint(nest.extent(t)) for t in nest.tiling.tiles), default=0)
+    extents = {a.name: size_hint(a.extent) for a in kernel.axes}
+    most = max((size_hint(nest.extent(t)) for t in nest.tiling.tiles), default=0)
     for s in kernel.body:
         for index, more in _addresses(s):
-            span = sum(abs(hint(c)) * max(0, extents[a] - 1) for a, c in index.terms)
+            span = sum(abs(size_hint(c)) * max(0, extents[a] - 1) for a, c in index.terms)
             if symbols_of(index.const):
                 return True
-            most = max(most, span + abs(hint(index.const)) + more)
+            most = max(most, span + abs(size_hint(index.const)) + more)
     for p in nest.partials.values():
-        span = sum(hint(c) * extents[a] for a, c in p.index.terms)
-        most = max(most, span + hint(p.step) * nest.tiling.shares)
+        span = sum(size_hint(c) * extents[a] for a, c in p.index.terms)
+        most = max(most, span + size_hint(p.step) * nest.tiling.splits)
     return most >= LIMIT
 
 
-def _addresses(stmt: Stmt) -> list[tuple[Affine, int]]:
+def _addresses(stmt: Stmt) -> list[tuple[AffineExpr, int]]:
     match stmt:
-        case Load() | Store() | Iota() | Inside():
+        case Load() | Store() | Iota() | InRange():
             return [(stmt.index, 0)]
-        case Take():
-            return [(stmt.index, abs(hint(stmt.stride)) * hint(stmt.extent))]
+        case Gather():
+            return [(stmt.index, abs(size_hint(stmt.stride)) * size_hint(stmt.extent))]
         case Uniform():
             return [(stmt.col, 0), (stmt.row * stmt.extent, 0)]
         case _:

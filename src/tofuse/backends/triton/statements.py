@@ -11,16 +11,16 @@ from tofuse.backends.triton.random import uniform
 from tofuse.backends.triton.space import Space
 from tofuse.ir.dims import SymDim
 from tofuse.ir.kernel import (
-    Affine,
+    AffineExpr,
     Arg,
     Compute,
     Definition,
-    Inside,
+    Gather,
+    InRange,
     Iota,
     Load,
     Reduce,
     Store,
-    Take,
     Uniform,
     iteration_axes,
 )
@@ -51,13 +51,13 @@ class Statements:
         match stmt:
             case Load():
                 text = self.load(stmt)
-            case Take():
+            case Gather():
                 text = self.take(stmt, name)
             case Compute():
                 text = self.compute(stmt)
             case Iota():
                 text = self.whole(stmt.index, stmt.dtype)
-            case Inside():
+            case InRange():
                 text = self.inside(stmt)
             case Uniform():
                 text = uniform(self.space, stmt, self.seed(stmt), self.axes[stmt.name])
@@ -78,7 +78,7 @@ class Statements:
             return f"({self.space.dim(value)}).to({TRITON[dtype]})"
         return constant(value, dtype)
 
-    def whole(self, index: Affine, dtype: DType) -> str:
+    def whole(self, index: AffineExpr, dtype: DType) -> str:
         """An affine function as a value."""
         if not index.terms and isinstance(index.const, int):
             return constant(index.const, dtype)
@@ -91,7 +91,7 @@ class Statements:
         args = [self.arg(a, d) for a, d in zip(stmt.args, of, strict=True)]
         return elementwise(stmt.op, args, stmt.operand_dtype, stmt.dtype, exact=self.exact)
 
-    def inside(self, stmt: Inside) -> str:
+    def inside(self, stmt: InRange) -> str:
         at = self.whole(stmt.index, DType.I64 if self.space.wide else DType.I32)
         low, high = self.space.dim(stmt.lo), self.space.dim(stmt.hi)
         guard = "" if stmt.guard is None else f" & {self.names[stmt.guard]}"
@@ -115,7 +115,7 @@ class Statements:
             return value
         return f"tl.where({self.names[stmt.guard]}, {value}, 0).to({TRITON[stmt.dtype]})"
 
-    def read(self, stmt: Load | Take, index: str, axes: frozenset[str]) -> str:
+    def read(self, stmt: Load | Gather, index: str, axes: frozenset[str]) -> str:
         """A masked load of what stands at an index that depends on these axes."""
         masks = self.space.masks(axes)
         guarded = axes
@@ -132,17 +132,17 @@ class Statements:
         memory = self.memory[stmt.buffer]
         if memory is DType.BOOL:
             return f"{value} != 0"
-        if memory.is_quarter:
+        if memory.is_fp8:
             return f"_decode_{memory.value}({value})"
         return f"{value}.to({TRITON[stmt.dtype]})" if memory is not stmt.dtype else value
 
-    def take(self, stmt: Take, name: str) -> str:
+    def take(self, stmt: Gather, name: str) -> str:
         space = self.space
         by, extent = f"{name}_by", space.dim(stmt.extent)
-        self.line(f"{by} = {self.names[stmt.by]}")
+        self.line(f"{by} = {self.names[stmt.dynamic_index]}")
         if stmt.wrap:
             self.line(f"{by} = tl.where({by} < 0, {by} + {extent}, {by})")
-        own = self.axes[stmt.by] | (self.axes[stmt.guard] if stmt.guard else frozenset())
+        own = self.axes[stmt.dynamic_index] | (self.axes[stmt.guard] if stmt.guard else frozenset())
         # where this is done again for other axes, only one of those reports
         masks = space.masks(own) + ([self.names[stmt.guard]] if stmt.guard else [])
         bad = f"{name}_bad"
@@ -154,13 +154,13 @@ class Statements:
         inside = f"({by} >= 0) & ({by} < {extent})"
         wide = "" if space.wide else ".to(tl.int32)"
         self.line(f"{by} = tl.where({inside}, {by}, 0){wide}")
-        axes = frozenset(stmt.index.axes) | self.axes[stmt.by]
+        axes = frozenset(stmt.index.axes) | self.axes[stmt.dynamic_index]
         index = f"({space.affine(stmt.index)} + {by} * {space.dim(stmt.stride)})"
         return self.read(stmt, index, axes)
 
     def store(self, stmt: Store) -> None:
         dtype = stmt.dtype
-        register = DType.F32 if dtype.is_narrow else dtype
+        register = DType.F32 if dtype.is_reduced_float else dtype
         value = self.arg(stmt.value, register)
         axes = frozenset(stmt.index.axes)
         assert self.space.shape(self.runs[stmt]) == self.space.shape(axes)
@@ -178,7 +178,7 @@ class Statements:
                 masks.append(f"({space.program(t)} == 0)")
         if space.rank and not space.spread(axes):
             index = f"tl.zeros({space.shape(())}, tl.int32) + {index}"
-        if dtype.is_quarter:
+        if dtype.is_fp8:
             stored = f"_encode_{dtype.value}({value})"
         else:
             stored = f"{value}.to({'tl.int8' if dtype is DType.BOOL else TRITON[dtype]})"

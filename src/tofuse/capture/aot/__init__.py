@@ -1,1 +1,1 @@
-"""Between AOTAutograd and a compiled program: hand-off, runtime, double backward."""
+"""Hand-off from AOTAutograd, the runtimes of its graphs, and double backward."""

@@ -1,4 +1,4 @@
-"""Gradients that are differentiated in their turn: eager computes them again, or they raise."""
+"""Double backward: second derivatives computed by the eager program, or an error."""
 
 from __future__ import annotations
 
@@ -10,109 +10,116 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.autograd.graph import Node
 
-TWICE = (
-    "this program compiled by tofuse cannot be differentiated twice: it draws random numbers or "
-    "writes into its arguments, or an argument is gone; use eager for that"
+NOT_TWICE_DIFFERENTIABLE = (
+    "this program, compiled by tofuse, cannot be differentiated twice: it draws random numbers, "
+    "writes into its arguments, or one of its arguments no longer exists; run it in eager instead"
 )
-Eager = Callable[[Sequence[object], Sequence[object]], Sequence[object]]
-SavedArgument = ReferenceType[torch.Tensor] | object  # of an argument: a number is itself
+EagerProgram = Callable[[Sequence[object], Sequence[object]], Sequence[object]]
+WeakArgument = ReferenceType[torch.Tensor] | object  # a tensor by weak reference, a number itself
 
 
-def again(
-    eager: Eager,
+def double_backward(
+    eager: EagerProgram,
     arguments: Sequence[object],
-    wanted: Sequence[bool],
+    differentiable: Sequence[bool],
     grads: Sequence[torch.Tensor],
 ) -> tuple[object, ...]:
-    """The gradients of a program's arguments, with a graph of their own.
+    """Return the gradients of a program's arguments, with an autograd graph of their own.
 
-    `eager` is the program as PyTorch runs it, of the arguments and what stands for each. Of its
-    results those `wanted` have a gradient, each its own of `grads`.
+    `eager(arguments, aliases)` runs the eager program. `grads` has an entry for each result;
+    results that are not `differentiable` have no gradient.
     """
-    with torch.enable_grad():  # of aliases: one argument may be computed from another
-        own = [t.view_as(t) if _trains(t) else t for t in arguments]
-        results = eager(arguments, own)
-        pairs = zip(results, grads, wanted, strict=True)
-        outputs = [(r, g) for r, g, want in pairs if want and isinstance(r, torch.Tensor)]
-        found = torch.autograd.grad(
+    with torch.enable_grad():  # on aliases, because one argument may be computed from another
+        aliases = [t.view_as(t) if _requires_grad(t) else t for t in arguments]
+        results = eager(arguments, aliases)
+        triples = zip(results, grads, differentiable, strict=True)
+        outputs = [(r, g) for r, g, has_grad in triples if has_grad and isinstance(r, torch.Tensor)]
+        gradients = torch.autograd.grad(
             [r for r, _ in outputs],
-            [t for t in own if _trains(t)],
+            [t for t in aliases if _requires_grad(t)],
             [g for _, g in outputs],
             create_graph=True,
             allow_unused=True,
         )
-    rest = iter(found)
-    return tuple(next(rest) if _trains(t) else None for t in own)
+    remaining = iter(gradients)
+    return tuple(next(remaining) if _requires_grad(t) else None for t in aliases)
 
 
-def arguments_of(ctx: FunctionCtx, count: int, kept: Mapping[int, SavedArgument]) -> list[object]:
-    """The arguments of an autograd function's call: those `kept` by place, and parameters, which
-    its graph leads to; None for each that is gone."""
-    found = list[object]()
+def recover_arguments(
+    ctx: FunctionCtx, count: int, weak: Mapping[int, WeakArgument]
+) -> list[object]:
+    """Return the arguments of an autograd.Function's call; None for each that no longer exists.
+
+    `weak` has arguments by position. The others are parameters, to which the graph has edges.
+    """
+    arguments = list[object]()
     edges = iter(ctx.next_functions)  # type: ignore[attr-defined]  # it is the node, too
     for k in range(count):
-        held = kept.get(k)
-        if k in kept and not isinstance(held, ReferenceType):
-            found.append(held)
+        argument = weak.get(k)
+        if k in weak and not isinstance(argument, ReferenceType):
+            arguments.append(argument)
             continue
         node, _ = next(edges)
-        found.append(held() if isinstance(held, ReferenceType) else getattr(node, "variable", None))
-    return found
+        if isinstance(argument, ReferenceType):
+            arguments.append(argument())
+        else:
+            arguments.append(getattr(node, "variable", None))
+    return arguments
 
 
-def keep(argument: object) -> SavedArgument:
-    """What finds an argument again, if it is still there."""
+def weak_argument(argument: object) -> WeakArgument:
+    """Return a weak reference to a tensor, and any other argument itself."""
     return ref(argument) if isinstance(argument, torch.Tensor) else argument
 
 
-def _trains(x: object) -> TypeGuard[torch.Tensor]:
+def _requires_grad(x: object) -> TypeGuard[torch.Tensor]:
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
-def final(
-    made: Sequence[object], leaves: Sequence[torch.Tensor], reached: Sequence[object]
+def forbid_double_backward(
+    results: Sequence[object], leaves: Sequence[torch.Tensor], reachable: Sequence[object]
 ) -> tuple[object, ...]:
-    """What a backward made, of which a derivative is an error.
+    """Return the results of a backward such that differentiating them raises an error.
 
-    Autograd skips what does not lead to the tensors it is asked for: these lead to the `leaves`,
-    and to what of `reached` requires grad, as the true gradients may.
+    Autograd skips nodes without a path to the requested tensors. So the results get edges to the
+    `leaves` and to the `reachable` tensors that require grad, as the true gradients may have.
     """
-    places = [k for k, g in enumerate(made) if isinstance(g, torch.Tensor)]
-    gradients = [g for g in made if isinstance(g, torch.Tensor)]
-    others = [t for t in reached if isinstance(t, torch.Tensor) and t.requires_grad]
+    positions = [k for k, g in enumerate(results) if isinstance(g, torch.Tensor)]
+    gradients = [g for g in results if isinstance(g, torch.Tensor)]
+    others = [t for t in reachable if isinstance(t, torch.Tensor) and t.requires_grad]
     with torch.enable_grad():
-        found = _Final.apply(len(gradients), *gradients, *leaves, *others)
-    whole = list(made)
-    for k, g in zip(places, found, strict=True):
-        whole[k] = g
-    return tuple(whole)
+        guarded = _RaiseInBackward.apply(len(gradients), *gradients, *leaves, *others)
+    replaced = list(results)
+    for k, g in zip(positions, guarded, strict=True):
+        replaced[k] = g
+    return tuple(replaced)
 
 
-def leaves(nodes: Sequence[Node | FunctionCtx | None]) -> list[torch.Tensor]:
-    """The tensors that a backward pass from these nodes would give gradients to.
+def reachable_leaves(nodes: Sequence[Node | FunctionCtx | None]) -> list[torch.Tensor]:
+    """Return the leaf tensors that a backward pass from these autograd nodes reaches.
 
-    What a custom function's backward is given is its node.
+    The `ctx` of an autograd.Function's backward is its node.
     """
-    work = list(nodes)
-    seen: set[Node] = set()
-    found: dict[torch.Tensor, None] = {}
-    while work:
-        node = work.pop()
-        if not isinstance(node, Node) or node in seen:
+    worklist = list(nodes)
+    visited: set[Node] = set()
+    leaves: dict[torch.Tensor, None] = {}
+    while worklist:
+        node = worklist.pop()
+        if not isinstance(node, Node) or node in visited:
             continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)  # only the nodes that accumulate have one
+        visited.add(node)
+        variable = getattr(node, "variable", None)  # only AccumulateGrad nodes have one
         if isinstance(variable, torch.Tensor):
-            found[variable] = None
-        work += [n for n, _ in node.next_functions]
-    return list(found)
+            leaves[variable] = None
+        worklist += [n for n, _ in node.next_functions]
+    return list(leaves)
 
 
-class _Final(torch.autograd.Function):
+class _RaiseInBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(t.detach() for t in tensors[:count])
 
     @staticmethod
     def backward(ctx: FunctionCtx, *grads: torch.Tensor) -> NoReturn:
-        raise RuntimeError(TWICE)
+        raise RuntimeError(NOT_TWICE_DIFFERENTIABLE)

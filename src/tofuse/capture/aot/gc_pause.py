@@ -1,4 +1,4 @@
-"""Python's collector of cycles, paused while a program is compiled."""
+"""A pause of Python's cyclic garbage collector during compilation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """No search for cycles: what is being compiled lives to the end, and a search walks it all."""
+def pause_gc() -> Iterator[None]:
+    """Disable the collector: compiler objects live to the end, and each collection walks them."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Gradients in whatever layout autograd hands them to a backward program."""
+"""Tangents of a backward program with the strides in which autograd passes them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta
 from torch._guards import TracingContext
 
-from tofuse.capture.lower.convert import Captured
+from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.ir.dims import Dim, contiguous_strides
-from tofuse.ir.graph import Value, substitute
+from tofuse.ir.graph import Value, substitute_operands
 
 VIEWS = frozenset(("reshape", "permute", "slice", "broadcast"))
-Layout = tuple[int, ...]
+Strides = tuple[int, ...]
 
 
-class _Any:
-    """Equal to every size and every stride."""
+class _Anything:
+    """A value that equals every size and every stride."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -27,67 +27,82 @@ class _Any:
         return 0
 
 
-def accept_any_layout() -> None:
-    """Let AOTAutograd hand over gradients as they lie; it would copy those that lie otherwise
-    than it guessed. Called while a forward is compiled; sizes that are symbols are left alone."""
+def accept_any_tangent_strides() -> None:
+    """Stop AOTAutograd from copying tangents whose strides differ from those it expected.
+
+    Called while a forward is compiled. Tangents with symbolic sizes are still copied.
+    """
     context = TracingContext.try_get()
     meta = None if context is None else context.fw_metadata
     if meta is None or not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_tangent_meta):
         return
     for plain, traced in zip(meta.subclass_tangent_meta, meta.traced_tangents, strict=True):
-        known = isinstance(traced, Tensor) and all(isinstance(n, int) for n in traced.shape)
-        if plain.memory_format is not None and known:
-            plain.memory_format = MemoryFormatMeta(_Any(), _Any())  # type: ignore[arg-type]  # above
+        static = isinstance(traced, Tensor) and all(isinstance(n, int) for n in traced.shape)
+        if plain.memory_format is not None and static:
+            new = MemoryFormatMeta(_Anything(), _Anything())  # type: ignore[arg-type]  # see class
+            plain.memory_format = new
 
 
-def allow_retained_graphs() -> None:
-    """Let AOTAutograd run a backward whose graph is retained. It believes that ours, as Inductor's,
-    writes over saved tensors, and would raise; ours asks first who else holds them."""
+def allow_retain_graph() -> None:
+    """Let AOTAutograd run a backward under `retain_graph`.
+
+    It assumes that a backward writes into saved tensors, as Inductor's does, and raises an error.
+    Ours checks first that nothing else holds them.
+    """
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         context.fw_metadata.bw_donated_idxs = []
 
 
 @dataclass(frozen=True)
-class Gradients:
-    """The arguments of a backward that may lie in any way: their positions, and how they lie."""
+class TangentLayouts:
+    """A backward graph, and the expected strides of its tangents by position.
 
-    captured: Captured
-    expected: Mapping[int, Layout]
+    Each of these tangents may have other strides.
+    """
 
-    def laid(self, layouts: Mapping[int, Layout]) -> Captured:
-        """The backward for gradients that lie otherwise."""
-        old, now = self.captured, dict[Value, Value]()
-        for k, strides in layouts.items():
+    captured: CapturedGraph
+    expected: Mapping[int, Strides]
+
+    def with_strides(self, strides: Mapping[int, Strides]) -> CapturedGraph:
+        """Return the backward for tangents with other strides, given by position."""
+        old, replaced = self.captured, dict[Value, Value]()
+        for k, tangent_strides in strides.items():
             v = old.arguments[k]
             assert isinstance(v, Value)
-            usual = strides == contiguous_strides(v.shape)
-            now[v] = Value(v.type, v.name, None if usual else strides)
+            contiguous = tangent_strides == contiguous_strides(v.shape)
+            replaced[v] = Value(v.type, v.name, None if contiguous else tangent_strides)
 
         def new(v: Value | Dim | None) -> Value | Dim | None:
-            return now.get(v, v) if isinstance(v, Value) else v
+            return replaced.get(v, v) if isinstance(v, Value) else v
 
         graph = replace(
             old.graph,
-            inputs=tuple(now.get(v, v) for v in old.graph.inputs),
-            ops=tuple(replace(op, operands=substitute(op.operands, now)) for op in old.graph.ops),
-            outputs=tuple(None if v is None else now.get(v, v) for v in old.graph.outputs),
+            inputs=tuple(replaced.get(v, v) for v in old.graph.inputs),
+            ops=tuple(
+                replace(op, operands=substitute_operands(op.operands, replaced))
+                for op in old.graph.ops
+            ),
+            outputs=tuple(None if v is None else replaced.get(v, v) for v in old.graph.outputs),
         )
         arguments, results = map(new, old.arguments), map(new, old.results)
         return replace(old, graph=graph, arguments=tuple(arguments), results=tuple(results))
 
 
-def gradients(captured: Captured) -> Gradients:
-    """Those of a backward, but for what an operator of PyTorch reads or whose size is a symbol."""
-    bound = {v for op in captured.graph.ops if op.kind == "opaque" for v in op.inputs}
+def find_tangent_layouts(captured: CapturedGraph) -> TangentLayouts:
+    """Return the layouts of the tangents that may have other strides.
+
+    Excluded are tangents that a PyTorch operator reads, and those with symbolic sizes.
+    """
+    read_by_opaque = {v for op in captured.graph.ops if op.kind == "opaque" for v in op.inputs}
     for op in reversed(captured.graph.ops):
-        if op.kind in VIEWS and not bound.isdisjoint(op.results):
-            bound.update(op.inputs)
-    expected: dict[int, Layout] = {}
+        if op.kind in VIEWS and not read_by_opaque.isdisjoint(op.results):
+            read_by_opaque.update(op.inputs)
+    expected: dict[int, Strides] = {}
     for k, v in enumerate(captured.arguments):
-        if not isinstance(v, Value) or not v.name.startswith("tangents_") or v in bound:
+        if not isinstance(v, Value) or not v.name.startswith("tangents_") or v in read_by_opaque:
             continue
-        layout = tuple(s for s in v.layout if isinstance(s, int))
-        if len(layout) == len(v.shape) and all(isinstance(n, int) for n in v.shape) and layout:
-            expected[k] = layout
-    return Gradients(captured, expected)
+        strides = tuple(s for s in v.layout if isinstance(s, int))
+        if len(strides) == len(v.shape) and all(isinstance(n, int) for n in v.shape) and strides:
+            expected[k] = strides
+    return TangentLayouts(captured, expected)

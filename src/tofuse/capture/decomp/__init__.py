@@ -1,1 +1,1 @@
-"""Decompositions: composite ATen operators taken apart into what can be fused."""
+"""Decompositions of composite ATen operators into operators that can be fused."""

@@ -1,4 +1,4 @@
-"""Which ATen composites AOTAutograd takes apart, so that their pieces can be fused."""
+"""The table of decompositions that AOTAutograd applies."""
 
 from __future__ import annotations
 
@@ -12,57 +12,66 @@ from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-from tofuse.capture.decomp.decompose_checks import CHECKED
+from tofuse.capture.decomp.decompose_checks import CHECKED_DECOMPOSITIONS
 from tofuse.capture.decomp.decompose_convolution import convolution, convolution_backward
-from tofuse.capture.decomp.decompose_elementwise import ELEMENTWISE, VARYING
-from tofuse.capture.decomp.decompose_padding import PADDING
-from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
-from tofuse.capture.fx.sizes import Sized
-from tofuse.capture.lower.executor_claims import (
-    Claims,
-    Decomposition,
-    nobody,
-    unless_claimed,
+from tofuse.capture.decomp.decompose_elementwise import (
+    ELEMENTWISE_DECOMPOSITIONS,
+    SYMBOLIC_FLOAT_DECOMPOSITIONS,
 )
-from tofuse.torch_internals.decomposition_fixes import correct_decompositions
+from tofuse.capture.decomp.decompose_padding import PADDING_DECOMPOSITIONS
+from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
+from tofuse.capture.fx.sizes import IntLike
+from tofuse.capture.lower.executor_claims import (
+    ClaimPredicate,
+    Decomposition,
+    claim_nothing,
+    skip_claimed_calls,
+)
+from tofuse.torch_internals.decomposition_fixes import install_decomposition_fixes
 
 aten = torch.ops.aten
 
 
 def decompositions(
-    *, own_random: bool = True, claims: Claims = nobody, varying: bool = False
+    *,
+    decompose_random: bool = True,
+    claims: ClaimPredicate = claim_nothing,
+    has_symbolic_floats: bool = False,
 ) -> dict[OpOverload, Decomposition]:
-    """The table for AOTAutograd; without `own_random`, ATen draws its own random numbers.
+    """Return the decompositions by ATen overload.
 
-    What an executor claims stays whole. With `varying`, numbers of the user's do.
+    Calls that an executor claims are not decomposed. With `has_symbolic_floats`, operators with a
+    symbolic factor are, so that the factor is read from memory.
     """
-    correct_decompositions()
-    table = _table(own_random)
-    return unless_claimed({**table, **VARYING} if varying else table, claims)
+    install_decomposition_fixes()
+    table = _table(decompose_random)
+    return skip_claimed_calls(
+        {**table, **SYMBOLIC_FLOAT_DECOMPOSITIONS} if has_symbolic_floats else table, claims
+    )
 
 
 @functools.cache
-def _table(own_random: bool) -> Mapping[OpOverload, Decomposition]:
-    names = frozenset(" ".join(FROM_TORCH).split())
+def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
+    names = frozenset(" ".join(TORCH_DECOMPOSITIONS).split())
     table: dict[OpOverload, Decomposition] = {
         op: rule
         for op, rule in torch_table.items()
         if isinstance(op, OpOverload) and op.namespace == "aten" and _name(op) in names
     }
     table.update(_foreach())
-    table.update(OWN)
+    table.update(OWN_DECOMPOSITIONS)
     for packet in BATCH_NORMS.split():
         for overload in getattr(aten, packet).overloads():
             op = getattr(getattr(aten, packet), overload)
             if op in table:
-                table[op] = _as_the_library_lays(table[op])
-    for packet in MEANS.split():
+                table[op] = _in_library_layout(table[op])
+    for packet in MEAN_LOSS_GRADIENTS.split():
         op = getattr(aten, packet).default
-        table[op] = _of_nothing_too(table[op])
-    table.update(CHECKED)
-    table.update(ELEMENTWISE)
-    table.update(PADDING)
-    if own_random:
+        table[op] = _with_empty_input(table[op])
+    table.update(CHECKED_DECOMPOSITIONS)
+    table.update(ELEMENTWISE_DECOMPOSITIONS)
+    table.update(PADDING_DECOMPOSITIONS)
+    if decompose_random:
         table.update(RANDOM_DECOMPOSITIONS)
     return table
 
@@ -72,21 +81,21 @@ def _name(op: OpOverload) -> str:
 
 
 def _foreach() -> dict[OpOverload, Decomposition]:
-    """One op over a list of tensors is the same op on each of them."""
+    """Return the decompositions of foreach ops to one op per tensor."""
     table: dict[OpOverload, Decomposition] = {}
-    for name in FOREACH.split():
+    for name in FOREACH_OPS.split():
         packet = getattr(aten, f"_foreach_{name}")
         for overload in packet.overloads():
             op = getattr(packet, overload)
             numbers = overload in ("Scalar", "ScalarList")
-            single = getattr(aten, WITH_NUMBERS.get(name, name) if numbers else name)
-            packed = overload == "Tensor" and name.startswith("addc")  # scalars in one tensor
-            if not op._schema.is_mutable and not packed:
-                table[op] = _each(single)
+            single = getattr(aten, SCALAR_VARIANTS.get(name, name) if numbers else name)
+            has_packed_scalars = overload == "Tensor" and name.startswith("addc")
+            if not op._schema.is_mutable and not has_packed_scalars:
+                table[op] = _per_tensor(single)
     return table
 
 
-def _each(single: torch._ops.OpOverloadPacket) -> Decomposition:
+def _per_tensor(single: torch._ops.OpOverloadPacket) -> Decomposition:
     def apply(*lists: Sequence[Tensor] | float, **options: float) -> list[Tensor]:
         count = next(len(a) for a in lists if isinstance(a, (list, tuple)))
         results = []
@@ -113,14 +122,14 @@ def _linalg_vector_norm(
     *,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The orders that are sums and maxima, accumulated in float32 for the halves."""
+    """Decompose the orders 1, 2 and infinity; half precision accumulates in float32."""
     result_dtype = dtype or x.dtype
     if order not in (1, 2, float("inf"), float("-inf")) or not result_dtype.is_floating_point:
         return NotImplemented
     if not x.dtype.is_floating_point or x.numel() == 0:
         return NotImplemented
-    halves = (torch.float16, torch.bfloat16)
-    wide = x.to(torch.float32 if result_dtype in halves else result_dtype)
+    half_dtypes = (torch.float16, torch.bfloat16)
+    wide = x.to(torch.float32 if result_dtype in half_dtypes else result_dtype)
     dims = list(dim) if dim else list(range(x.dim()))
     if order == 2:
         norm = torch.sqrt(torch.sum(wide * wide, dims, keepdim))
@@ -132,20 +141,23 @@ def _linalg_vector_norm(
 
 
 def _fmax(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(*_sides(a, b))))
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(*_zero_order(a, b))))
 
 
 def _fmin(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(*_sides(a, b))))
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(*_zero_order(a, b))))
 
 
-def _sides(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Of 0.0 and -0.0, ATen's maximum gives the second; its fmax the first, but for the halves."""
+def _zero_order(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the operands of a maximum or minimum in the order that yields ATen's zero.
+
+    Of 0.0 and -0.0, ATen's maximum returns the second; its fmax the first, but for 16-bit floats.
+    """
     return (a, b) if a.dtype.itemsize == 2 else (b, a)
 
 
 def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
-    """ATen's has the type of its first operand alone."""
+    """Leave operands of two dtypes to ATen, whose result has the dtype of the first."""
     if x.dtype != target.dtype:
         return NotImplemented
     loss: Tensor = torch_table[aten.huber_loss.default](x, target, reduction, delta)
@@ -153,13 +165,13 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.
 
 
 def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
-    """ATen's result has the type of what is written to; that of torch's, the wider one."""
+    """Return a result of x's dtype, as ATen; torch's decomposition promotes."""
     written: Tensor = torch_table[aten.select_scatter.default](x, source.to(x.dtype), dim, index)
     return written
 
 
-def _as_the_library_lays(norm: Decomposition) -> Decomposition:
-    """A batch norm's result lies row by row or channels last, however its input lies."""
+def _in_library_layout(norm: Decomposition) -> Decomposition:
+    """Make a batch norm's result contiguous or channels-last, as the library's."""
 
     def apply(x: Tensor, *rest: object, **options: object) -> Sequence[Tensor]:
         result, *others = norm(x, *rest, **options)
@@ -169,8 +181,8 @@ def _as_the_library_lays(norm: Decomposition) -> Decomposition:
     return apply
 
 
-def _of_nothing_too(gradient: Decomposition) -> Decomposition:
-    """A mean's gradient; torch's rule divides a Python number by the count, also of nothing."""
+def _with_empty_input(gradient: Decomposition) -> Decomposition:
+    """Return zeros for an empty input: torch's rule divides a Python number by its size."""
 
     def apply(grad: Tensor, x: Tensor, *rest: object) -> Tensor:
         result = torch.zeros_like(x) if x.numel() == 0 else gradient(grad, x, *rest)
@@ -189,31 +201,31 @@ def _nll_loss_backward(
     ignore_index: int,
     total_weight: Tensor,
 ) -> Tensor:
-    """Nonzero where the class is the target: a comparison that fuses, in place of a scatter."""
+    """Select by comparing the class with the target, which fuses, instead of a scatter."""
     channel = 0 if x.dim() < 2 else 1
     if reduction == 1:
         grad = grad / total_weight
-    along = [-1 if d == channel else 1 for d in range(x.dim())]
-    classes = torch.arange(x.shape[channel], device=x.device).view(along)
-    wanted = target.unsqueeze(channel)
-    spread = grad.unsqueeze(channel) if grad.dim() == target.dim() > 0 else grad
-    value = -spread if weight is None else -spread * weight.view(along)
-    hit = (classes == wanted) & (wanted != ignore_index)
-    return torch.where(hit, value, 0.0)
+    channel_shape = [-1 if d == channel else 1 for d in range(x.dim())]
+    classes = torch.arange(x.shape[channel], device=x.device).view(channel_shape)
+    targets = target.unsqueeze(channel)
+    grads = grad.unsqueeze(channel) if grad.dim() == target.dim() > 0 else grad
+    value = -grads if weight is None else -grads * weight.view(channel_shape)
+    is_target = (classes == targets) & (targets != ignore_index)
+    return torch.where(is_target, value, 0.0)
 
 
 def _embedding_dense_backward(
     grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Tensor:
-    """Rows added to zeros, by an operator that can write into warm memory."""
+    """Decompose to `index_add`, which can write into reused memory."""
     if scale_grad_by_freq or grad.device.type != "cpu":
         return NotImplemented
-    places = indices.reshape(-1)
-    rows = grad.reshape(places.shape[0], grad.shape[-1])
+    flat = indices.reshape(-1)
+    rows = grad.reshape(flat.shape[0], grad.shape[-1])
     if padding_idx >= 0:
-        rows = torch.where((places == padding_idx).unsqueeze(1), 0.0, rows)
+        rows = torch.where((flat == padding_idx).unsqueeze(1), 0.0, rows)
     zeros = grad.new_zeros(()).expand(num_weights, grad.shape[-1])
-    return aten.index_add(zeros, 0, places, rows)
+    return aten.index_add(zeros, 0, flat, rows)
 
 
 def _eye(
@@ -225,7 +237,7 @@ def _eye(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> Tensor:
-    """Places compared; torch's rule counts them in unsigned types, which its own arange refuses."""
+    """Compare row and column indices; torch's rule fails for unsigned dtypes in `arange`."""
     if layout not in (None, torch.strided) or pin_memory:
         return NotImplemented
     rows = torch.arange(n, device=device).unsqueeze(-1)
@@ -234,7 +246,7 @@ def _eye(
 
 
 def _linalg_cross(a: Tensor, b: Tensor, *, dim: int = -1) -> Tensor:
-    """Along a dimension of three."""
+    """Decompose the cross product of tensors of equal rank."""
     if a.dim() != b.dim() or not (a.shape[dim] == b.shape[dim] == 3):
         return NotImplemented
     (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
@@ -242,9 +254,9 @@ def _linalg_cross(a: Tensor, b: Tensor, *, dim: int = -1) -> Tensor:
 
 
 def _bmm(a: Tensor, b: Tensor) -> Tensor:
-    """Many products of matrices as small as rotations: sums that fuse, in place of a call each."""
+    """Decompose a batch of small matrix products, such as rotations, to sums that fuse."""
     sizes = (*a.shape[1:], b.shape[2])
-    small = all(isinstance(n, int) and n <= SMALL for n in sizes)
+    small = all(isinstance(n, int) and n <= MAX_UNROLLED_MATRIX for n in sizes)
     if not small or a.device.type != "cpu" or a.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     return torch.sum(a.unsqueeze(3) * b.unsqueeze(1), 2)
@@ -253,13 +265,13 @@ def _bmm(a: Tensor, b: Tensor) -> Tensor:
 def _diagonal_backward(
     grad: Tensor, sizes: Sequence[int], offset: int, dim1: int, dim2: int
 ) -> Tensor:
-    """Each number beside its row, where the column is the diagonal's."""
+    """Select each row's gradient in the column that is on the diagonal."""
     rows, columns, low = sizes[dim1], sizes[dim2], max(0, -offset)
-    spread = torch.nn.functional.pad(grad, (low, rows - low - grad.shape[-1])).unsqueeze(-1)
-    at = torch.arange(columns, device=grad.device) - offset
-    here = torch.arange(rows, device=grad.device).unsqueeze(1) == at
+    row_grads = torch.nn.functional.pad(grad, (low, rows - low - grad.shape[-1])).unsqueeze(-1)
+    diagonal_row = torch.arange(columns, device=grad.device) - offset
+    on_diagonal = torch.arange(rows, device=grad.device).unsqueeze(1) == diagonal_row
     rank = len(sizes)
-    return torch.where(here, spread, 0.0).movedim((-2, -1), (dim1 % rank, dim2 % rank))
+    return torch.where(on_diagonal, row_grads, 0.0).movedim((-2, -1), (dim1 % rank, dim2 % rank))
 
 
 def _trace(x: Tensor) -> Tensor:
@@ -267,24 +279,24 @@ def _trace(x: Tensor) -> Tensor:
 
 
 def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """The two parts of each dimension joined the other way round, laid out as a cat is.
+    """Concatenate the two parts of each dimension in swapped order.
 
-    Of sizes that are symbols a guard says that they are larger than the shift.
+    For symbolic sizes a guard must ensure that they are larger than the shift.
     """
     if not dims:
         rolled = _roll(x.reshape(-1), shifts, (0,))
         return rolled if rolled is NotImplemented else rolled.reshape(x.shape)
-    places = [_first_rolled(n, x.shape[d]) for n, d in zip(shifts, dims, strict=True)]
-    for at, dim in zip(places, dims, strict=True):
-        if at is None:
+    starts = [_roll_start(n, x.shape[d]) for n, d in zip(shifts, dims, strict=True)]
+    for start, dim in zip(starts, dims, strict=True):
+        if start is None:
             return NotImplemented
         extent = x.shape[dim]
-        x = torch.cat((x.narrow(dim, at, extent - at), x.narrow(dim, 0, at)), dim)
+        x = torch.cat((x.narrow(dim, start, extent - start), x.narrow(dim, 0, start)), dim)
     return x
 
 
-def _first_rolled(shift: Sized, extent: Sized) -> Sized | None:
-    """The element that comes first; None where a symbol leaves that open."""
+def _roll_start(shift: IntLike, extent: IntLike) -> IntLike | None:
+    """Return the index of the element that becomes the first; None if a symbol decides it."""
     if isinstance(shift, int) and isinstance(extent, int):
         return -shift % extent if extent else 0
     if not guard_or_false(shift < extent) or not guard_or_false(-shift < extent):
@@ -292,23 +304,23 @@ def _first_rolled(shift: Sized, extent: Sized) -> Sized | None:
     return extent - shift if guard_or_false(shift > 0) else -shift
 
 
-def _laid_as_given(rule: Decomposition) -> Decomposition:
-    """A rule of torch's whose result ATen lays out as the image that is given."""
+def _in_input_memory_format(rule: Decomposition) -> Decomposition:
+    """Return the rule with a result in the memory format of its input, as in ATen."""
 
-    def laid(x: Tensor, groups: int) -> Tensor:
-        made = rule(x, groups)
-        assert isinstance(made, Tensor)
-        return made.contiguous(memory_format=suggest_memory_format(x))
+    def apply(x: Tensor, groups: int) -> Tensor:
+        result = rule(x, groups)
+        assert isinstance(result, Tensor)
+        return result.contiguous(memory_format=suggest_memory_format(x))
 
-    return laid
+    return apply
 
 
-SMALL = 4  # rows and columns of a matrix that is none for a library
+MAX_UNROLLED_MATRIX = 4  # rows and columns of a matrix that is too small for a library call
 SHUFFLES = (aten.channel_shuffle.default, aten.pixel_shuffle.default, aten.pixel_unshuffle.default)
 
-OWN: dict[OpOverload, Decomposition] = {
+OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.roll.default: _roll,
-    **{op: _laid_as_given(torch_table[op]) for op in SHUFFLES},
+    **{op: _in_input_memory_format(torch_table[op]) for op in SHUFFLES},
     aten.linalg_vector_norm.default: _linalg_vector_norm,
     aten._foreach_norm.Scalar: _foreach_norm,
     aten.convolution.default: convolution,
@@ -334,19 +346,19 @@ BATCH_NORMS = (
     "_batch_norm_with_update_functional"
 )
 
-MEANS = "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"
+MEAN_LOSS_GRADIENTS = "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"
 
-FOREACH = (
+FOREACH_OPS = (
     "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp "
     "expm1 floor frac lerp lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal "
     "round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc"
 )
 
-WITH_NUMBERS = {"maximum": "clamp_min", "minimum": "clamp_max"}
+SCALAR_VARIANTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 
-# Names in torch's own registry of decompositions. What could not be fused anyhow (scatters), has
-# rules of its own (pooling) or a better library routine (products, attention) is not here.
-FROM_TORCH = (
+# Names in torch's registry of decompositions, without operators that do not fuse (scatters), have
+# a lowering rule (pooling) or a better library routine (products, attention).
+TORCH_DECOMPOSITIONS = (
     # norms
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward",
     "native_batch_norm native_batch_norm_backward _native_batch_norm_legit",
@@ -380,6 +392,6 @@ FROM_TORCH = (
     "transpose_copy unsqueeze_copy unbind_copy split_with_sizes_copy view_copy",
     # creation
     "linspace zeros_like ones_like new_ones new_zeros",
-    # in-place names that functionalisation may leave behind
+    # in-place names that functionalization may leave
     "masked_fill isin",
 )

@@ -1,4 +1,4 @@
-"""What eager checks of numbers before it computes with them."""
+"""Decompositions that keep eager's checks of their operands."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PROBABILITIES = "all elements of input should be between 0 and 1"
 
 
 def check_probabilities(x: Tensor, message: str) -> None:
-    """When the program runs, a RuntimeError where one is outside of [0, 1]; on CPUs, as eager."""
+    """Add a run-time check on the CPU: RuntimeError for an element outside of [0, 1], as eager."""
     if x.device.type == "cpu":
         aten._assert_async.msg(torch.all((x >= 0) & (x <= 1)), message)
 
 
-def check_deviations(x: Tensor, message: str) -> None:
-    """The same where one is negative."""
+def check_standard_deviations(x: Tensor, message: str) -> None:
+    """Add a run-time check on the CPU: RuntimeError for a negative element, as eager."""
     if x.device.type == "cpu":
         aten._assert_async.msg(torch.all(x >= 0), message)
 
@@ -36,8 +36,8 @@ def _binary_cross_entropy(
     return loss
 
 
-def _of_floats(rule: Decomposition) -> Decomposition:
-    """A softmax, which is none of integers."""
+def _floats_only(rule: Decomposition) -> Decomposition:
+    """Restrict a softmax to floats; ATen raises an error for integers."""
 
     def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor | Sequence[Tensor | None]:
         return rule(x, dim, half_to_float) if x.dtype.is_floating_point else NotImplemented
@@ -45,9 +45,10 @@ def _of_floats(rule: Decomposition) -> Decomposition:
     return softmax
 
 
-CHECKED: dict[OpOverload, Decomposition] = {
+CHECKED_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     **{
-        op: _of_floats(torch_table[op]) for op in (aten._softmax.default, aten._log_softmax.default)
+        op: _floats_only(torch_table[op])
+        for op in (aten._softmax.default, aten._log_softmax.default)
     },
 }

@@ -1,4 +1,4 @@
-"""Convolutions: weights that their library would copy are laid out by kernels."""
+"""Decompositions of convolutions: explicit weight layouts, and separate gradients."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ aten = torch.ops.aten
 
 
 def convolution(image: Tensor, weight: Tensor, *rest: object) -> Tensor:
-    """Images channels last want a weight laid out so too.
+    """Convert the weight to the image's channels-last layout.
 
-    The library would copy it at every call, into memory of its own.
+    The library would otherwise copy it at every call.
     """
-    laid = _laid_as(image, weight)
-    return NotImplemented if laid is weight else aten.convolution(image, laid, *rest)
+    converted = _in_image_layout(image, weight)
+    return NotImplemented if converted is weight else aten.convolution(image, converted, *rest)
 
 
 def convolution_backward(
@@ -30,29 +30,34 @@ def convolution_backward(
     bias_sizes: Sequence[int] | None,
     *options: object,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of image and weight together, unless kernels compute them: those of products
-    and of depthwise ones. The bias's is a sum."""
-    *form, mask = options
+    """Compute the gradients of image and weight in one call, and the bias's as a sum.
+
+    1x1 and depthwise convolutions have one call per gradient: kernels or matrix products.
+    """
+    *arguments, mask = options
     assert isinstance(mask, (list, tuple))
-    laid = _laid_as(image, weight)
+    converted = _in_image_layout(image, weight)
     wanted = [k for k in (0, 1) if mask[k]]
-    apart = math.prod(weight.shape[2:]) == 1 or is_depthwise(image, weight, form[3], form[5])
-    calls = [[k] for k in wanted] if apart else [wanted]
-    if laid is weight and not mask[2] and len(calls) < 2:
+    transposed, groups = arguments[3], arguments[5]
+    separate = math.prod(weight.shape[2:]) == 1 or is_depthwise(image, weight, transposed, groups)
+    calls = [[k] for k in wanted] if separate else [wanted]
+    if converted is weight and not mask[2] and len(calls) < 2:
         return NotImplemented
-    found: list[Tensor | None] = [None, None, None]
+    gradients: list[Tensor | None] = [None, None, None]
     for call in filter(None, calls):
-        only = [k in call for k in range(3)]
-        parts = aten.convolution_backward(grad, image, laid, bias_sizes, *form, only)
+        call_mask = [k in call for k in range(3)]
+        results = aten.convolution_backward(
+            grad, image, converted, bias_sizes, *arguments, call_mask
+        )
         for k in call:
-            found[k] = parts[k]
+            gradients[k] = results[k]
     if mask[2]:
-        found[2] = grad.sum([d for d in range(grad.dim()) if d != 1])
-    return found[0], found[1], found[2]
+        gradients[2] = grad.sum([d for d in range(grad.dim()) if d != 1])
+    return gradients[0], gradients[1], gradients[2]
 
 
-def _laid_as(image: Tensor, weight: Tensor) -> Tensor:
-    """The weight channels last where images are, and else as it is."""
+def _in_image_layout(image: Tensor, weight: Tensor) -> Tensor:
+    """Return the weight in channels-last layout if the image is; else unchanged."""
     layout = suggest_memory_format(image)
     if layout is torch.contiguous_format or weight.is_contiguous(memory_format=layout):
         return weight

@@ -1,4 +1,4 @@
-"""Elementwise ATen operators that are a few others, where the results are the same."""
+"""Decompositions of elementwise ATen operators with the same results as ATen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def signbit(x: Tensor) -> Tensor:
 
 
 def round_decimals(x: Tensor, *, decimals: int) -> Tensor:
-    """As ATen, in floats whose products are rounded once."""
+    """Scale, round and scale back, as ATen; the power of ten must be exact."""
     exact = {torch.float32: 10, torch.float64: 22}  # powers of ten that need no rounding
     if abs(decimals) > exact.get(x.dtype, -1):
         return NotImplemented
@@ -36,7 +36,7 @@ def round_decimals(x: Tensor, *, decimals: int) -> Tensor:
 
 
 def erfinv(y: Tensor) -> Tensor:
-    """An approximation in floats, and a step of Newton's method in doubles: right to half an ulp.
+    """Approximate in float32, then do one Newton step in float64; within half an ulp.
 
     M. Giles, Approximating the erfinv function, GPU Computing Gems, 2011.
     """
@@ -44,61 +44,65 @@ def erfinv(y: Tensor) -> Tensor:
         return NotImplemented
     single = y.float()
     w = -torch.log((1.0 - single) * (1.0 + single))
-    guess = torch.where(w < 5.0, _polynomial(CENTRE, w - 2.5), _polynomial(TAIL, w.sqrt() - 3.0))
+    guess = torch.where(
+        w < 5.0, _polynomial(ERFINV_CENTRAL, w - 2.5), _polynomial(ERFINV_TAIL, w.sqrt() - 3.0)
+    )
     wide, x = y.double(), (guess * single).double()
     x = x - (torch.erf(x) - wide) * torch.exp(x * x) * (math.sqrt(math.pi) / 2.0)
     return torch.where(single.abs() == 1.0, single * math.inf, x.float()).to(y.dtype)
 
 
 def addr(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """In ATen's steps, each of which rounds halves."""
+    """Decompose into ATen's steps, each of which rounds half precision."""
     if x.dtype == torch.bool or not x.dtype == left.dtype == right.dtype:
         return NotImplemented
-    made = (left if alpha == 1 else left * alpha).unsqueeze(1) * right
+    product = (left if alpha == 1 else left * alpha).unsqueeze(1) * right
     if beta == 0:
-        return made
-    return (x if beta == 1 else x * beta) + made
+        return product
+    return (x if beta == 1 else x * beta) + product
 
 
-def _in_steps(step: Callable[..., Tensor], factor: str) -> Callable[..., Tensor]:
-    """An operator with a factor among its numbers, in products with one that varies: what is a
-    factor of a tensor is read from memory, and any other number is a part of the program."""
+def _with_symbolic_factor(step: Callable[..., Tensor], factor: str) -> Callable[..., Tensor]:
+    """Decompose an operator whose argument `factor` is a symbolic float.
+
+    The factor of a product is read from memory; as an argument it would be specialized.
+    """
 
     def apply(*tensors: Tensor | float, **numbers: float | torch.SymFloat) -> Tensor:
         number = numbers.get(factor, 1)
-        wide, made = elementwise_dtypes(*tensors, type_promotion_kind=KIND.DEFAULT)
-        if not isinstance(number, torch.SymFloat) or not made.is_floating_point:
+        dtype, result_dtype = elementwise_dtypes(*tensors, type_promotion_kind=KIND.DEFAULT)
+        if not isinstance(number, torch.SymFloat) or not result_dtype.is_floating_point:
             return NotImplemented
-        return step(*(torch.as_tensor(t, dtype=wide) for t in tensors), number).to(made)
+        return step(*(torch.as_tensor(t, dtype=dtype) for t in tensors), number).to(result_dtype)
 
     return apply
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """Coefficients from the highest down."""
+    """Evaluate a polynomial; the coefficients start with that of the highest power."""
     total = x * coefficients[0] + coefficients[1]
     for c in coefficients[2:]:
         total = total * x + c
     return total
 
 
-CENTRE = (
+ERFINV_CENTRAL = (
     *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
     *(-0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
 )
-TAIL = (
+ERFINV_TAIL = (
     *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
     *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
 )
 
-VARYING: dict[OpOverload, Decomposition] = {  # where numbers of the user's vary
-    aten.add.Tensor: _in_steps(lambda x, y, a: x + y * a, "alpha"),
-    aten.sub.Tensor: _in_steps(lambda x, y, a: x - y * a, "alpha"),
-    aten.addcmul.default: _in_steps(lambda x, y, z, a: x + y * a * z, "value"),
-    aten.addcdiv.default: _in_steps(lambda x, y, z, a: x + y * a / z, "value"),
+SYMBOLIC_FLOAT_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
+    aten.add.Tensor: _with_symbolic_factor(lambda x, y, a: x + y * a, "alpha"),
+    aten.sub.Tensor: _with_symbolic_factor(lambda x, y, a: x - y * a, "alpha"),
+    aten.addcmul.default: _with_symbolic_factor(lambda x, y, z, a: x + y * a * z, "value"),
+    aten.addcdiv.default: _with_symbolic_factor(lambda x, y, z, a: x + y * a / z, "value"),
 }
 
-ELEMENTWISE: dict[OpOverload, Decomposition] = {
+ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.signbit.default: signbit,
     aten.round.decimals: round_decimals,
     aten.erfinv.default: erfinv,

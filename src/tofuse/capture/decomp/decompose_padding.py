@@ -1,4 +1,4 @@
-"""Paddings by what is there already, a reflection or the edge, as pieces joined side by side."""
+"""Decompositions of reflection and replication padding to concats."""
 
 from __future__ import annotations
 
@@ -13,95 +13,100 @@ from torch.nn.functional import pad
 from tofuse.capture.lower.executor_claims import Decomposition
 
 aten = torch.ops.aten
-Piece = Callable[
-    [Tensor, int, int, bool], Tensor
-]  # of a tensor, a dimension, how much, whether low
+SidePadding = Callable[[Tensor, int, int, bool], Tensor]  # tensor, dimension, amount, is low side
 
 
-def _sides(x: Tensor, padding: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Dimension by dimension, from the last one, what comes before and behind."""
+def _padded_sides(x: Tensor, padding: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (dimension, amount before, amount after) from the last dimension on."""
     for k in range(len(padding) // 2):
         yield x.dim() - 1 - k, padding[2 * k], padding[2 * k + 1]
 
 
-def _known(x: Tensor, padding: Sequence[int], spare: int) -> bool:
-    """Whether all sizes are, and fit; `spare` elements are not reflected. Others are ATen's."""
+def _is_supported(x: Tensor, padding: Sequence[int], excluded: int) -> bool:
+    """Whether all sizes are static and valid; the `excluded` edge elements are not reflected."""
     sizes = (*x.shape, *padding)
     if not all(isinstance(n, int) for n in sizes) or 0 in x.shape:
         return False
-    sides = [*_sides(x, padding)]
+    sides = [*_padded_sides(x, padding)]
     if min(padding, default=0) < 0:
         return False
-    return not spare or all(max(a, b) < x.shape[d] for d, a, b in sides)
+    return not excluded or all(max(a, b) < x.shape[d] for d, a, b in sides)
 
 
-def _mirrored(x: Tensor, dim: int, amount: int, low: bool) -> Tensor:
-    """What a reflection puts on one side: without the edge itself."""
+def _reflected_side(x: Tensor, dim: int, amount: int, low: bool) -> Tensor:
+    """Return the elements that a reflection adds on one side; the edge is not repeated."""
     start = 1 if low else x.shape[dim] - 1 - amount
     return x.narrow(dim, start, amount).flip(dim)
 
 
-def _edge(x: Tensor, dim: int, amount: int, low: bool) -> Tensor:
-    wide = [-1] * x.dim()
-    wide[dim] = amount
-    return x.narrow(dim, 0 if low else x.shape[dim] - 1, 1).expand(wide)
+def _replicated_side(x: Tensor, dim: int, amount: int, low: bool) -> Tensor:
+    sizes = [-1] * x.dim()
+    sizes[dim] = amount
+    return x.narrow(dim, 0 if low else x.shape[dim] - 1, 1).expand(sizes)
 
 
-def _mirrored_back(g: Tensor, dim: int, amount: int, low: bool) -> Tensor:
-    """The gradient of a padded tensor's side, at the elements it comes from."""
+def _reflected_side_gradient(g: Tensor, dim: int, amount: int, low: bool) -> Tensor:
+    """Return the gradient of one padded side, at the elements that it repeats."""
     return g.narrow(dim, 0 if low else g.shape[dim] - amount, amount).flip(dim)
 
 
-def _edge_back(g: Tensor, dim: int, amount: int, low: bool) -> Tensor:
+def _replicated_side_gradient(g: Tensor, dim: int, amount: int, low: bool) -> Tensor:
     return g.narrow(dim, 0 if low else g.shape[dim] - amount, amount).sum(dim, keepdim=True)
 
 
-def _joined(piece: Piece, spare: int) -> Decomposition:
+def _pad_by_concat(side: SidePadding, excluded: int) -> Decomposition:
+    """Return the decomposition of a padding to concats of its sides."""
+
     def padded(x: Tensor, padding: Sequence[int]) -> Tensor:
-        if not _known(x, padding, spare):
+        if not _is_supported(x, padding, excluded):
             return NotImplemented
-        made = x
-        for dim, before, behind in _sides(x, padding):
-            low = [piece(made, dim, before, True)] if before else []
-            high = [piece(made, dim, behind, False)] if behind else []
-            made = torch.cat((*low, made, *high), dim)
-        return made.contiguous(memory_format=suggest_memory_format(x))
+        result = x
+        for dim, before, after in _padded_sides(x, padding):
+            low = [side(result, dim, before, True)] if before else []
+            high = [side(result, dim, after, False)] if after else []
+            result = torch.cat((*low, result, *high), dim)
+        return result.contiguous(memory_format=suggest_memory_format(x))
 
     return padded
 
 
-def _added(back: Piece, spare: int) -> Decomposition:
-    """The gradient: of each side, added where its elements come from."""
+def _pad_gradient(side_gradient: SidePadding, excluded: int) -> Decomposition:
+    """Return the gradient's decomposition: add each side's gradient to the repeated elements."""
 
     def gradient(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
-        if not _known(x, padding, spare):
+        if not _is_supported(x, padding, excluded):
             return NotImplemented
-        for dim, before, behind in reversed([*_sides(x, padding)]):
+        for dim, before, after in reversed([*_padded_sides(x, padding)]):
             extent = x.shape[dim]
-            found = grad.narrow(dim, before, extent)
+            total = grad.narrow(dim, before, extent)
             if before:
-                found = found + _placed(back(grad, dim, before, True), dim, spare, extent)
-            if behind:
-                side = back(grad, dim, behind, False)
-                start = extent - spare - side.shape[dim]
-                found = found + _placed(side, dim, start, extent)
-            grad = found
+                side = side_gradient(grad, dim, before, True)
+                total = total + _pad_with_zeros(side, dim, excluded, extent)
+            if after:
+                side = side_gradient(grad, dim, after, False)
+                start = extent - excluded - side.shape[dim]
+                total = total + _pad_with_zeros(side, dim, start, extent)
+            grad = total
         return grad.contiguous(memory_format=suggest_memory_format(x))
 
     return gradient
 
 
-def _placed(piece: Tensor, dim: int, start: int, extent: int) -> Tensor:
-    """Zeros but for a piece."""
-    amounts = [0, 0] * (piece.dim() - 1 - dim) + [start, extent - start - piece.shape[dim]]
-    return pad(piece, amounts)
+def _pad_with_zeros(side: Tensor, dim: int, start: int, extent: int) -> Tensor:
+    """Pad one side's gradient with zeros to an extent."""
+    amounts = [0, 0] * (side.dim() - 1 - dim) + [start, extent - start - side.shape[dim]]
+    return pad(side, amounts)
 
 
-PADDING: dict[OpOverload, Decomposition] = {}
+PADDING_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {}
 for _rank in (1, 2, 3):
-    for _name, _piece, _back, _spare in (
-        ("reflection", _mirrored, _mirrored_back, 1),
-        ("replication", _edge, _edge_back, 0),
+    for _name, _side, _side_gradient, _excluded in (
+        ("reflection", _reflected_side, _reflected_side_gradient, 1),
+        ("replication", _replicated_side, _replicated_side_gradient, 0),
     ):
-        PADDING[getattr(aten, f"{_name}_pad{_rank}d").default] = _joined(_piece, _spare)
-        PADDING[getattr(aten, f"{_name}_pad{_rank}d_backward").default] = _added(_back, _spare)
+        PADDING_DECOMPOSITIONS[getattr(aten, f"{_name}_pad{_rank}d").default] = _pad_by_concat(
+            _side, _excluded
+        )
+        PADDING_DECOMPOSITIONS[getattr(aten, f"{_name}_pad{_rank}d_backward").default] = (
+            _pad_gradient(_side_gradient, _excluded)
+        )

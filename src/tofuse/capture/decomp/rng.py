@@ -1,7 +1,7 @@
-"""Random numbers as pure functions of one seed, so that the backward regenerates every mask.
+"""Decompositions of random ops to pure functions of one seed, which the backward can recompute.
 
-`tofuse::seed` is the one impure op: two 64-bit words from torch's default CPU generator, hence
-reproducible under `torch.manual_seed`; a GPU's kernels get them by value. `tofuse::uniform` is
+`tofuse::seed` is the only impure op: two 64-bit words from torch's default CPU generator, so they
+are reproducible under `torch.manual_seed`. GPU kernels get them by value. `tofuse::uniform` is
 pure; see `tofuse.ops.philox`.
 """
 
@@ -14,8 +14,8 @@ from typing import NamedTuple, Union
 import torch
 from torch import Tensor
 
-from tofuse.capture.decomp.decompose_checks import check_deviations, check_probabilities
-from tofuse.capture.fx.devices import DEVICES
+from tofuse.capture.decomp.decompose_checks import check_probabilities, check_standard_deviations
+from tofuse.capture.fx.devices import SUPPORTED_DEVICES
 from tofuse.ops.philox import uniform as philox_uniform
 from tofuse.ops.reference import draw_seed
 
@@ -51,89 +51,69 @@ UNIFORM = torch.ops.tofuse.uniform.default
 aten = torch.ops.aten
 
 
-def merge_seeds(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Draw one seed for the whole graph; number the uniforms, so that no two share a stream.
-
-    Run on a joint graph before it is partitioned: then one int64[2] tensor is all that the
-    forward saves for its random numbers.
-    """
-    seeds = [n for n in gm.graph.nodes if n.target is SEED]
-    if not seeds:
-        return gm
-    first = seeds[0]
-    for other in seeds[1:]:
-        other.replace_all_uses_with(first)
-        gm.graph.erase_node(other)
-    uniforms = [n for n in gm.graph.nodes if n.target is UNIFORM]
-    for stream, node in enumerate(uniforms):
-        node.update_arg(2, stream)
-    gm.recompile()
-    return gm
-
-
-class Place(NamedTuple):
-    """What a new tensor is to be: its shape, its device where that is not the CPU, its type."""
+class TensorSpec(NamedTuple):
+    """The shape, device (None for the CPU) and dtype of a new tensor."""
 
     shape: Sequence[int]
     device: Device = None
     dtype: torch.dtype = torch.float32
 
 
-def _like(x: Tensor) -> Place:
-    return Place(x.shape, x.device, x.dtype)
+def _spec_of(x: Tensor) -> TensorSpec:
+    return TensorSpec(x.shape, x.device, x.dtype)
 
 
-def _fresh(at: Place) -> Tensor:
-    if at.device is None or at.device.type == "cpu":
-        return UNIFORM(SEED(), list(at.shape), 0)
-    return UNIFORM(SEED(), list(at.shape), 0, at.device)
+def _uniform_f32(spec: TensorSpec) -> Tensor:
+    if spec.device is None or spec.device.type == "cpu":
+        return UNIFORM(SEED(), list(spec.shape), 0)
+    return UNIFORM(SEED(), list(spec.shape), 0, spec.device)
 
 
-def _unit(at: Place) -> Tensor:
-    """Uniform in [0, 1), also once it is rounded to the few digits of the type it is to be."""
-    below = BELOW_ONE.get(at.dtype)
-    drawn = _fresh(at)
-    return drawn if below is None else torch.clamp(drawn, max=below)
+def _uniform_below_one(spec: TensorSpec) -> Tensor:
+    """Draw uniforms in [0, 1) that stay below 1 when rounded to the dtype of the result."""
+    limit = LARGEST_BELOW_ONE.get(spec.dtype)
+    drawn = _uniform_f32(spec)
+    return drawn if limit is None else torch.clamp(drawn, max=limit)
 
 
-BELOW_ONE = {torch.float16: 1 - 2.0**-11, torch.bfloat16: 1 - 2.0**-8}
+LARGEST_BELOW_ONE = {torch.float16: 1 - 2.0**-11, torch.bfloat16: 1 - 2.0**-8}
 
 
-def _bits_48(at: Place) -> Tensor:
-    """Uniform in [0, 1) as float64 with 48 random bits, from two streams."""
-    low, high = _fresh(at), _fresh(at)
+def _uniform_f64(spec: TensorSpec) -> Tensor:
+    """Draw uniforms in [0, 1) as float64 with 48 random bits, from two streams."""
+    low, high = _uniform_f32(spec), _uniform_f32(spec)
     return high.to(torch.float64) + low.to(torch.float64) * 2.0**-24
 
 
-def _standard_normal(at: Place) -> Tensor:
-    """Box and Muller, 1958. One minus a uniform lies in (0, 1], so its logarithm is finite."""
-    radius = torch.sqrt(-2.0 * torch.log(1.0 - _fresh(at)))
-    return radius * torch.cos((2.0 * math.pi) * _fresh(at))
+def _standard_normal(spec: TensorSpec) -> Tensor:
+    """Draw by Box and Muller (1958). 1 - uniform is in (0, 1], so its logarithm is finite."""
+    radius = torch.sqrt(-2.0 * torch.log(1.0 - _uniform_f32(spec)))
+    return radius * torch.cos((2.0 * math.pi) * _uniform_f32(spec))
 
 
-def _ours(generator: torch.Generator | None, device: torch.device | str | None) -> bool:
-    return generator is None and (device is None or torch.device(device).type in DEVICES)
+def _is_supported(generator: torch.Generator | None, device: torch.device | str | None) -> bool:
+    return generator is None and (device is None or torch.device(device).type in SUPPORTED_DEVICES)
 
 
 def _sampler(
     draw: Callable[..., Tensor], allowed: Callable[..., bool] | None = None
 ) -> Callable[..., Tensor]:
-    """A decomposition `f(self, *parameters)` that draws in float32 and converts to self's dtype."""
+    """Return a decomposition `f(self, *parameters)`: draw in float32, convert to self's dtype."""
 
     def sample(
         like: Tensor, *parameters: float, generator: torch.Generator | None = None
     ) -> Tensor:
-        if not _ours(generator, like.device) or not like.dtype.is_floating_point:
+        if not _is_supported(generator, like.device) or not like.dtype.is_floating_point:
             return NotImplemented
         if allowed is not None and not allowed(*parameters):
-            return NotImplemented  # eager says what is wrong with them
-        return draw(_like(like), *parameters).to(like.dtype)
+            return NotImplemented  # eager raises the error
+        return draw(_spec_of(like), *parameters).to(like.dtype)
 
     return sample
 
 
-def _factory(draw: Callable[[Place], Tensor]) -> Callable[..., Tensor]:
-    """A decomposition of `rand(size, dtype=...)` and its kind."""
+def _factory(draw: Callable[[TensorSpec], Tensor]) -> Callable[..., Tensor]:
+    """Return the decomposition of a factory such as `rand(size, dtype=...)`."""
 
     def create(
         size: Sequence[int],
@@ -144,15 +124,15 @@ def _factory(draw: Callable[[Place], Tensor]) -> Callable[..., Tensor]:
         pin_memory: bool | None = None,
     ) -> Tensor:
         dtype = dtype or torch.get_default_dtype()
-        if not _ours(None, device) or pin_memory or not dtype.is_floating_point:
+        if not _is_supported(None, device) or pin_memory or not dtype.is_floating_point:
             return NotImplemented
-        return draw(Place(size, device, dtype)).to(dtype)
+        return draw(TensorSpec(size, device, dtype)).to(dtype)
 
     return create
 
 
-def _factory_like(draw: Callable[[Place], Tensor]) -> Callable[..., Tensor]:
-    """A decomposition of `rand_like(x, dtype=...)` and its kind."""
+def _factory_like(draw: Callable[[TensorSpec], Tensor]) -> Callable[..., Tensor]:
+    """Return the decomposition of a factory such as `rand_like(x, dtype=...)`."""
 
     def create(
         like: Tensor,
@@ -164,21 +144,21 @@ def _factory_like(draw: Callable[[Place], Tensor]) -> Callable[..., Tensor]:
         memory_format: torch.memory_format | None = None,
     ) -> Tensor:
         dtype = dtype or like.dtype
-        if not _ours(None, device or like.device) or not dtype.is_floating_point:
+        if not _is_supported(None, device or like.device) or not dtype.is_floating_point:
             return NotImplemented
-        return draw(Place(like.shape, device or like.device, dtype)).to(dtype)
+        return draw(TensorSpec(like.shape, device or like.device, dtype)).to(dtype)
 
     return create
 
 
 def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    if not _ours(None, x.device) or not x.dtype.is_floating_point:
+    if not _is_supported(None, x.device) or not x.dtype.is_floating_point:
         return NotImplemented
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
-    if p == 1:  # eager multiplies by zero: infinities become nan
+    if p == 1:  # as eager, which multiplies by zero: infinities become nan
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
-    keep = _fresh(_like(x)) < 1.0 - p
+    keep = _uniform_f32(_spec_of(x)) < 1.0 - p
     return x * torch.where(keep, 1.0 / (1.0 - p), 0.0).to(x.dtype), keep
 
 
@@ -187,32 +167,32 @@ def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor
 
 
 def _bernoulli(x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    if not _ours(generator, x.device):
+    if not _is_supported(generator, x.device):
         return NotImplemented
-    check_probabilities(x, BETWEEN)
-    return (_fresh(_like(x)) < x).to(x.dtype)
+    check_probabilities(x, BERNOULLI_CHECK)
+    return (_uniform_f32(_spec_of(x)) < x).to(x.dtype)
 
 
 def _bernoulli_p(
     x: Tensor, p: float | Tensor = 0.5, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    if not _ours(generator, x.device):
+    if not _is_supported(generator, x.device):
         return NotImplemented
     if isinstance(p, Tensor):
-        check_probabilities(p, BETWEEN)
+        check_probabilities(p, BERNOULLI_CHECK)
     elif not 0 <= p <= 1:
         return NotImplemented
-    return (_fresh(_like(x)) < p).to(x.dtype)
+    return (_uniform_f32(_spec_of(x)) < p).to(x.dtype)
 
 
-BETWEEN = "Expected p_in >= 0 && p_in <= 1 to be true"
+BERNOULLI_CHECK = "Expected p_in >= 0 && p_in <= 1 to be true"
 
 
-def _integers(low: int, high: int, at: Place, dtype: torch.dtype) -> Tensor:
-    """Uniform integers in [low, high); NotImplemented where 48 bits would show a bias."""
+def _integers(low: int, high: int, spec: TensorSpec, dtype: torch.dtype) -> Tensor:
+    """Draw integers in [low, high); NotImplemented if 48 random bits would be biased."""
     if not isinstance(low, int) or not isinstance(high, int) or not 0 < high - low < 2**31:
         return NotImplemented
-    unit = _fresh(at) if high - low <= 4096 else _bits_48(at)
+    unit = _uniform_f32(spec) if high - low <= 4096 else _uniform_f64(spec)
     return (torch.floor(unit * (high - low)).to(torch.int64) + low).to(dtype)
 
 
@@ -226,9 +206,9 @@ def _randint_low(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> Tensor:
-    if not _ours(None, device) or pin_memory:
+    if not _is_supported(None, device) or pin_memory:
         return NotImplemented
-    return _integers(low, high, Place(size, device), dtype or torch.int64)
+    return _integers(low, high, TensorSpec(size, device), dtype or torch.int64)
 
 
 def _randint(high: int, size: Sequence[int], **options: torch.dtype) -> Tensor:
@@ -246,10 +226,10 @@ def _randint_like_low(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> Tensor:
-    if not _ours(None, device or like.device):
+    if not _is_supported(None, device or like.device):
         return NotImplemented
-    place = Place(like.shape, device or like.device)
-    return _integers(low, high, place, dtype or like.dtype)
+    spec = TensorSpec(like.shape, device or like.device)
+    return _integers(low, high, spec, dtype or like.dtype)
 
 
 def _randint_like(like: Tensor, high: int, **options: torch.dtype) -> Tensor:
@@ -259,54 +239,54 @@ def _randint_like(like: Tensor, high: int, **options: torch.dtype) -> Tensor:
 def _random_from(
     like: Tensor, low: int, high: int | None, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    if high is None or not _ours(generator, like.device) or like.dtype is torch.bool:
+    if high is None or not _is_supported(generator, like.device) or like.dtype is torch.bool:
         return NotImplemented
-    return _integers(low, high, _like(like), like.dtype)
+    return _integers(low, high, _spec_of(like), like.dtype)
 
 
 def _random_to(like: Tensor, high: int, *, generator: torch.Generator | None = None) -> Tensor:
     return _random_from(like, 0, high, generator=generator)
 
 
-def _normal_of(
+def _normal_from_tensors(
     mean: Tensor | float, std: Tensor | float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
-    """`normal` with a tensor as mean, as deviation or as both."""
+    """Decompose `normal` with a tensor as mean, as standard deviation or as both."""
     tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
-    if not _ours(generator, tensors[0].device):
+    if not _is_supported(generator, tensors[0].device):
         return NotImplemented
     if isinstance(std, Tensor):
-        check_deviations(std, "normal expects all elements of std >= 0.0")
+        check_standard_deviations(std, "normal expects all elements of std >= 0.0")
     elif not std >= 0:
         return NotImplemented
     shape = torch.broadcast_shapes(*(t.shape for t in tensors))
-    result = _standard_normal(Place(shape, tensors[0].device)) * std + mean
+    result = _standard_normal(TensorSpec(shape, tensors[0].device)) * std + mean
     return result.to(mean.dtype if isinstance(mean, Tensor) else tensors[0].dtype)
 
 
-def _uniform(at: Place, low: float = 0.0, high: float = 1.0) -> Tensor:
-    return _unit(at) * (high - low) + low
+def _uniform(spec: TensorSpec, low: float = 0.0, high: float = 1.0) -> Tensor:
+    return _uniform_below_one(spec) * (high - low) + low
 
 
-def _normal(at: Place, mean: float = 0.0, std: float = 1.0) -> Tensor:
-    return _standard_normal(at) * std + mean
+def _normal(spec: TensorSpec, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    return _standard_normal(spec) * std + mean
 
 
-def _log_normal(at: Place, mean: float = 1.0, std: float = 2.0) -> Tensor:
-    return torch.exp(_normal(at, mean, std))
+def _log_normal(spec: TensorSpec, mean: float = 1.0, std: float = 2.0) -> Tensor:
+    return torch.exp(_normal(spec, mean, std))
 
 
-def _exponential(at: Place, rate: float = 1.0) -> Tensor:
-    # the smallest draw stands for half a step, because an exponential is never zero
-    return -torch.log1p(-torch.clamp(_fresh(at), min=2.0**-25)) / rate
+def _exponential(spec: TensorSpec, rate: float = 1.0) -> Tensor:
+    # The draw 0 becomes half a step, because an exponential is never zero.
+    return -torch.log1p(-torch.clamp(_uniform_f32(spec), min=2.0**-25)) / rate
 
 
-def _cauchy(at: Place, median: float = 0.0, sigma: float = 1.0) -> Tensor:
-    return median + sigma * torch.tan(math.pi * (_fresh(at) - 0.5))
+def _cauchy(spec: TensorSpec, median: float = 0.0, sigma: float = 1.0) -> Tensor:
+    return median + sigma * torch.tan(math.pi * (_uniform_f32(spec) - 0.5))
 
 
-def _geometric(at: Place, p: float) -> Tensor:
-    trials = torch.ceil(torch.log(1.0 - _fresh(at)) / math.log1p(-p))
+def _geometric(spec: TensorSpec, p: float) -> Tensor:
+    trials = torch.ceil(torch.log(1.0 - _uniform_f32(spec)) / math.log1p(-p))
     return torch.clamp(trials, min=1.0)
 
 
@@ -316,9 +296,9 @@ RANDOM_DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Tensor | tuple[
     aten.bernoulli.default: _bernoulli,
     aten.bernoulli.p: _bernoulli_p,
     aten.bernoulli.Tensor: _bernoulli_p,
-    aten.rand.default: _factory(_unit),
+    aten.rand.default: _factory(_uniform_below_one),
     aten.randn.default: _factory(_standard_normal),
-    aten.rand_like.default: _factory_like(_unit),
+    aten.rand_like.default: _factory_like(_uniform_below_one),
     aten.randn_like.default: _factory_like(_standard_normal),
     aten.randint.default: _randint,
     aten.randint.low: _randint_low,
@@ -328,9 +308,9 @@ RANDOM_DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Tensor | tuple[
     aten.random.to: _random_to,
     aten.uniform.default: _sampler(_uniform, lambda low=0.0, high=1.0: low <= high),
     aten.normal_functional.default: _sampler(_normal, lambda mean=0.0, std=1.0: std >= 0),
-    aten.normal.Tensor_float: _normal_of,
-    aten.normal.float_Tensor: _normal_of,
-    aten.normal.Tensor_Tensor: _normal_of,
+    aten.normal.Tensor_float: _normal_from_tensors,
+    aten.normal.float_Tensor: _normal_from_tensors,
+    aten.normal.Tensor_Tensor: _normal_from_tensors,
     aten.exponential.default: _sampler(_exponential, lambda rate=1.0: rate > 0),
     aten.log_normal.default: _sampler(_log_normal, lambda mean=1.0, std=2.0: std > 0),
     aten.cauchy.default: _sampler(_cauchy, lambda median=0.0, sigma=1.0: sigma > 0),

@@ -1,1 +1,1 @@
-"""Programs as Dynamo hands them over: may they be compiled, when are they compiled again."""
+"""Capture by Dynamo: the backend, its legality checks, guards and specializations."""

@@ -1,4 +1,4 @@
-"""The Dynamo backend: AOTAutograd with our decompositions and our partition."""
+"""The Dynamo backend: passes before autograd, then AOTAutograd with our decompositions."""
 
 from __future__ import annotations
 
@@ -14,217 +14,227 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
-from tofuse.capture.aot.double_backward import Eager
-from tofuse.capture.aot.gc_pause import collector_paused
-from tofuse.capture.aot.handoff import (
-    BoxedFunction,
-    CompileGraph,
-    Form,
-    Inference,
-    Parts,
-)
+from tofuse.capture.aot.boxed import BoxedFunction
+from tofuse.capture.aot.double_backward import EagerProgram
+from tofuse.capture.aot.gc_pause import pause_gc
+from tofuse.capture.aot.handoff import AOTArtifacts, CompileGraph, RuntimeKind
+from tofuse.capture.aot.runtime_inference import InferenceRuntime
 from tofuse.capture.decomp.decompose import decompositions
-from tofuse.capture.dynamo.eager_derivatives import Further, leave_derivatives
-from tofuse.capture.dynamo.legality import only_views, refusal
-from tofuse.capture.dynamo.overlap_guard import guard_overlaps
-from tofuse.capture.dynamo.scalar_inputs import counted_first
-from tofuse.capture.dynamo.specialize import by_size
-from tofuse.capture.fx.node_tensors import held_tensors
-from tofuse.capture.fx.varying_numbers import count_number_guards, varying_numbers
-from tofuse.capture.lower.executor_claims import Claims, nobody
+from tofuse.capture.dynamo.derivative_guard import DoubleBackwardState, add_derivative_guard
+from tofuse.capture.dynamo.legality import fallback_reason, returns_only_views
+from tofuse.capture.dynamo.overlap_guard import add_overlap_guard
+from tofuse.capture.dynamo.scalar_inputs import with_scalar_inputs
+from tofuse.capture.dynamo.specialize_sizes import specialize_sizes
+from tofuse.capture.fx.node_tensors import module_tensors
+from tofuse.capture.fx.symbolic_floats import count_float_guards, symbolic_floats
+from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.pre_autograd.channels_last import channels_last
-from tofuse.capture.pre_autograd.dropout import pass_through_dropout
-from tofuse.capture.pre_autograd.indexing import gather_positions
-from tofuse.capture.pre_autograd.interpolate import hide_resizing
-from tofuse.capture.pre_autograd.mask_writes import write_by_mask
-from tofuse.capture.pre_autograd.resampling import resize_whole
-from tofuse.capture.pre_autograd.vectorize import side_by_side
-from tofuse.torch_internals.dynamo_overhead import unmarked
-from tofuse.torch_internals.fake_tensor_cache import anywhere
+from tofuse.capture.pre_autograd.dropout import dropout
+from tofuse.capture.pre_autograd.indexing import indexing
+from tofuse.capture.pre_autograd.interpolate import interpolate
+from tofuse.capture.pre_autograd.vectorize import vectorize
+from tofuse.torch_internals.dynamo_overhead import without_dynamo_overhead
+from tofuse.torch_internals.fake_tensor_cache import ignore_storage_offsets
 from tofuse.torch_internals.torch_types import Backend, CompiledFunction
 
 
 def aot_backend(
     compile_graph: CompileGraph,
     *,
-    own_random: bool = True,
+    decompose_random: bool = True,
     memory_budget: float | None = None,
-    claims: Claims = nobody,
-    programs: Programs | None = None,
-    refused: Callable[[str], None] = lambda reason: None,
-    failed: Callable[[Exception], None] | None = None,
+    claims: ClaimPredicate = claim_nothing,
+    programs: ProgramStore | None = None,
+    on_fallback: Callable[[str], None] = lambda reason: None,
+    on_failure: Callable[[Exception], None] | None = None,
     specialize: bool = False,
 ) -> Backend:
-    """A backend for `torch.compile` that hands every ATen graph to `compile_graph`.
+    """Return a backend for `torch.compile` that passes every ATen graph to `compile_graph`.
 
     `compile_graph(gm, phase)` with phase "forward", "backward" or "inference" returns a callable
     that takes one list of flat arguments, which it may empty, and returns the flat outputs.
-    Backward graphs are compiled when first needed, or at once where sizes are symbolic.
+    Backward graphs are compiled when first needed, or at once if sizes are symbolic.
 
-    PyTorch runs the program itself where it may not be compiled, and `refused` is told why; or
-    where AOTAutograd fails and `failed`, which is told of the error, does not raise. With
-    `specialize`, sizes that are symbols may be numbers to a later graph.
+    PyTorch runs a program that may not be compiled, after a call of `on_fallback(reason)`, and a
+    program on which AOTAutograd fails, unless `on_failure(error)` raises. With `specialize`,
+    programs with symbolic sizes are compiled again for static sizes that recur.
     """
 
-    capture = _Capture(compile_graph, own_random, memory_budget, claims, programs)
+    compiler = _ProgramCompiler(compile_graph, decompose_random, memory_budget, claims, programs)
 
-    @collector_paused()
+    @pause_gc()
     def build(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:
-        anywhere(detect_fake_mode(inputs))
-        pass_through_dropout(gm)
-        hide_resizing(gm)
-        gather_positions(gm)
-        write_by_mask(gm)
-        resize_whole(gm)
-        wide, notes = side_by_side(gm)
-        laid, more = channels_last(wide)
-        further = laid.meta[FURTHER] = Further()
-        compiled = guard_overlaps(gm, capture.run(laid, (*notes, *more), inputs))
-        return leave_derivatives(gm, compiled, further)
+        ignore_storage_offsets(detect_fake_mode(inputs))
+        gm, _ = dropout(gm)
+        gm, _ = interpolate(gm)
+        gm, _ = indexing(gm)
+        # the guards run `gm` in eager: it excludes the next two passes, which copy
+        vectorized, vectorize_notes = vectorize(gm)
+        program, layout_notes = channels_last(vectorized)
+        double_backward = program.meta[DOUBLE_BACKWARD_KEY] = DoubleBackwardState()
+        compiled = compiler.compile(program, (*vectorize_notes, *layout_notes), inputs)
+        return add_derivative_guard(gm, add_overlap_guard(gm, compiled), double_backward)
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-        reason = refusal(gm, example_inputs)
+        reason = fallback_reason(gm, example_inputs)
         if reason is not None:
-            refused(reason)
+            on_fallback(reason)
             return gm.forward
         try:
-            return by_size(gm, example_inputs, build) if specialize else build(gm, example_inputs)
+            if specialize:
+                return specialize_sizes(gm, example_inputs, build)
+            return build(gm, example_inputs)
         except TorchDynamoException:
             raise  # to Dynamo
         except Exception as error:
-            if failed is None:
+            if on_failure is None:
                 raise
-            failed(error)
+            on_failure(error)
             return gm.forward
 
-    return unmarked(counted_first(backend))
+    return without_dynamo_overhead(with_scalar_inputs(backend))
 
 
-class Programs(Protocol):
-    """Compiled programs by what identifies them, which outlive the process."""
+class ProgramStore(Protocol):
+    """Compiled programs by fingerprint, kept after the process ends."""
 
-    def fingerprint(self, gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None: ...
+    def fingerprint(
+        self, gm: GraphModule, inputs: Sequence[object], /
+    ) -> tuple[str, ...] | None: ...
 
-    def find(self, identity: Sequence[str]) -> tuple[Form, list[BoxedFunction]] | None: ...
+    def load(self, key: Sequence[str], /) -> tuple[RuntimeKind, list[BoxedFunction]] | None: ...
 
-    def keep(self, identity: Sequence[str], form: Form, runs: Sequence[BoxedFunction]) -> None: ...
+    def store(
+        self, key: Sequence[str], kind: RuntimeKind, functions: Sequence[BoxedFunction], /
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
-class _Capture:
-    """From a program of Dynamo's to a callable; see `aot_backend`."""
+class _ProgramCompiler:
+    """Compiles one of Dynamo's programs, or loads it; see `aot_backend` for the fields."""
 
     compile_graph: CompileGraph
-    own_random: bool
+    decompose_random: bool
     memory_budget: float | None
-    claims: Claims
-    programs: Programs | None
+    claims: ClaimPredicate
+    programs: ProgramStore | None
 
-    def run(
+    def compile(
         self, gm: GraphModule, notes: tuple[str, ...], inputs: Sequence[object]
     ) -> CompiledFunction:
-        """The program, compiled or as it was kept; the notes are for the report.
+        """Return the compiled program; `notes` are for the report.
 
-        Writes into arguments are part of it, but where autograd sees its results.
+        The graph contains the writes into arguments if autograd does not record the program.
         """
-        name = None if self.programs is None else self.programs.fingerprint(gm, inputs)
-        if not _trains(gm):
+        fingerprint = None if self.programs is None else self.programs.fingerprint(gm, inputs)
+        if not _requires_grad(gm):
             try:
-                return self._found(gm, notes, inputs, name, writes=True)
-            except _Trains:
+                return self._load_or_compile(gm, notes, inputs, fingerprint, keep_mutations=True)
+            except _NeedsAutograd:
                 pass
-        return self._found(gm, notes, inputs, name, writes=False)
+        return self._load_or_compile(gm, notes, inputs, fingerprint, keep_mutations=False)
 
-    def _found(
+    def _load_or_compile(
         self,
         gm: GraphModule,
         notes: tuple[str, ...],
         inputs: Sequence[object],
-        name: tuple[str, ...] | None,
+        fingerprint: tuple[str, ...] | None,
         *,
-        writes: bool,
+        keep_mutations: bool,
     ) -> CompiledFunction:
-        if self.programs is None or name is None:
-            return self._compile(gm, notes, inputs, writes, lambda form, runs: None)
-        name = (f"writes {writes}", *name)
-        found = self.programs.find(name)
-        if found is None:
-            keep, before, own = self.programs.keep, count_number_guards(gm), name
+        if self.programs is None or fingerprint is None:
+            return self._compile(gm, notes, inputs, keep_mutations, lambda kind, functions: None)
+        key = (f"writes {keep_mutations}", *fingerprint)
+        stored = self.programs.load(key)
+        if stored is None:
+            store, guards_before = self.programs.store, count_float_guards(gm)
 
-            def keep_general(form: Form, runs: Sequence[BoxedFunction]) -> None:
-                if count_number_guards(gm) == before:  # or it is a program for these numbers alone
-                    keep(own, form, runs)
+            def store_general(kind: RuntimeKind, functions: Sequence[BoxedFunction]) -> None:
+                if count_float_guards(gm) == guards_before:  # not specialized to values of floats
+                    store(key, kind, functions)
 
-            return self._compile(gm, notes, inputs, writes, keep_general)
-        form, runs = found
-        held = list(held_tensors(gm).values())
-        return _with(held, form.program(runs[0], lambda: runs[-1], _eager(gm, held)))
+            return self._compile(gm, notes, inputs, keep_mutations, store_general)
+        kind, functions = stored
+        tensors = list(module_tensors(gm).values())
+        program = kind.make_program(
+            functions[0], lambda: functions[-1], _eager_program(gm, tensors)
+        )
+        return _bind(tensors, program)
 
     def _compile(
         self,
         gm: GraphModule,
         notes: tuple[str, ...],
         inputs: Sequence[object],
-        writes: bool,
-        keep: Callable[[Form, Sequence[BoxedFunction]], None],
+        keep_mutations: bool,
+        store: Callable[[RuntimeKind, Sequence[BoxedFunction]], None],
     ) -> CompiledFunction:
-        """What comes back Dynamo calls with itself switched off: a second switch would only cost.
+        """Return the program without `torch._dynamo.disable`: Dynamo disables itself around it.
 
-        `keep` is told of a program that runs without AOTAutograd, when all of it is compiled.
+        `store` is called when all graphs of a program without AOTAutograd's wrappers are compiled.
         """
-        parts = Parts(self.compile_graph, self.memory_budget, notes, self.claims)
-        compiler: Backend = aot_autograd(
-            fw_compiler=parts.compiler("forward"),
-            bw_compiler=parts.compiler("backward"),
-            inference_compiler=parts.compiler("inference"),
-            partition_fn=_refuse_training if writes else parts.partition,
+        artifacts = AOTArtifacts(self.compile_graph, self.memory_budget, notes, self.claims)
+        backend: Backend = aot_autograd(
+            fw_compiler=artifacts.compiler("forward"),
+            bw_compiler=artifacts.compiler("backward"),
+            inference_compiler=artifacts.compiler("inference"),
+            partition_fn=_refuse_training if keep_mutations else artifacts.partition,
             decompositions=decompositions(
-                own_random=self.own_random, claims=self.claims, varying=bool(varying_numbers(gm))
+                decompose_random=self.decompose_random,
+                claims=self.claims,
+                has_symbolic_floats=bool(symbolic_floats(gm)),
             ),
-            keep_inference_input_mutations=writes,
+            keep_inference_input_mutations=keep_mutations,
         )
-        whole = innermost_fn(compiler(gm, inputs))
-        held = list(held_tensors(gm).values())
-        form = parts.form(inputs, views=False, held=held)
-        if form is None:
-            return gm.forward if only_views(gm) else whole
-        parts.finished = functools.partial(keep, form)
-        if isinstance(form, Inference):
-            parts.finished([parts.forward()])
-        return _with(held, form.program(parts.forward(), parts.backward, _eager(gm, held)))
+        wrapped = innermost_fn(backend(gm, inputs))
+        tensors = list(module_tensors(gm).values())
+        kind = artifacts.runtime_kind(inputs, views=False, module_tensors=tensors)
+        if kind is None:
+            return gm.forward if returns_only_views(gm) else wrapped
+        artifacts.on_compiled = functools.partial(store, kind)
+        if isinstance(kind, InferenceRuntime):
+            artifacts.on_compiled([artifacts.forward()])
+        program = kind.make_program(
+            artifacts.forward(), artifacts.backward, _eager_program(gm, tensors)
+        )
+        return _bind(tensors, program)
 
 
-def _with(held: Sequence[torch.Tensor], program: CompiledFunction) -> CompiledFunction:
-    """A program, with the tensors that it holds as its first arguments."""
-    return functools.partial(program, *held) if held else program
+def _bind(tensors: Sequence[torch.Tensor], program: CompiledFunction) -> CompiledFunction:
+    """Return the program with the module's tensors bound as its first arguments."""
+    return functools.partial(program, *tensors) if tensors else program
 
 
-def _eager(gm: GraphModule, held: Sequence[torch.Tensor]) -> Eager | None:
-    """The program as PyTorch runs it, if it holds no tensors, of which it would take no others."""
-    further = gm.meta[FURTHER]
+def _eager_program(gm: GraphModule, tensors: Sequence[torch.Tensor]) -> EagerProgram | None:
+    """Return the eager program for a double backward.
+
+    None if the program has tensors as attributes, because it could not take aliases of them.
+    """
+    double_backward = gm.meta[DOUBLE_BACKWARD_KEY]
 
     def eager(arguments: Sequence[object], aliases: Sequence[object]) -> Sequence[object]:
-        further.asked = True
+        double_backward.requested = True
         results: Sequence[object] = gm.forward(*aliases)
         return results
 
-    return None if held else eager
+    return None if tensors else eager
 
 
-FURTHER = "tofuse_further"  # in a program's meta
+DOUBLE_BACKWARD_KEY = "tofuse_double_backward"  # in a program's meta
 
 
-class _Trains(Exception):
-    """Autograd sees what a program does."""
+class _NeedsAutograd(Exception):
+    """Autograd records a program that was compiled as inference."""
 
 
 def _refuse_training(joint: GraphModule, inputs: Sequence[object], **options: object) -> NoReturn:
-    """In the place of a partition function, where no program is expected to need one."""
-    raise _Trains
+    """Raise: the partition function of programs that should not need one."""
+    raise _NeedsAutograd
 
 
-def _trains(gm: GraphModule) -> bool:
-    """Whether a result of a program of Dynamo's requires grad."""
+def _requires_grad(gm: GraphModule) -> bool:
+    """Return whether a result of Dynamo's program requires grad."""
     outputs = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
     values = [n.meta.get("example_value") for n in outputs]
     return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)

@@ -1,4 +1,4 @@
-"""Python frames of their own for what Dynamo captures."""
+"""A code object of its own for each function that Dynamo compiles."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
-NUMBERS = itertools.count()
+CODE_NUMBERS = itertools.count()
 
 
-def own_frame(function: Callable[P, R]) -> Callable[P, R]:
-    """The function inside a frame that no other has.
+def with_unique_code(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a wrapper of `function` with a code object that no other function has.
 
-    Dynamo skips the frames of torch's own modules, such as a Sequential's. What it compiled it
-    keeps with the code of a frame, and by the code's name and line which sizes varied from call to
-    call: two modules, or methods of two objects, would make symbols of each other's sizes.
+    Dynamo skips frames of torch's own modules, such as that of `Sequential`. It stores compiled
+    programs with the code object of a frame, and remembers by the code's name and line which sizes
+    varied. Two modules, or methods of two objects, that share a code object would make each other's
+    sizes symbolic.
     """
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         return function(*args, **kwargs)
 
-    call.__code__ = call.__code__.replace(co_name=f"call_{next(NUMBERS)}")
+    call.__code__ = call.__code__.replace(co_name=f"call_{next(CODE_NUMBERS)}")
     functools.update_wrapper(call, function, ("__name__", "__doc__"), ())
     return call

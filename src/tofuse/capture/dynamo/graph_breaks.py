@@ -1,4 +1,4 @@
-"""Where Dynamo broke a program into several, or gave a function up, and why."""
+"""Sentences about graph breaks and skipped functions, for the report."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ from traceback import FrameSummary
 
 from torch._dynamo.utils import counters, graph_break_reasons
 
-from tofuse.capture.dynamo.code_objects import own_frame
+from tofuse.capture.dynamo.code_objects import with_unique_code
 
-OWN = own_frame.__code__.co_filename
+WRAPPER_FILE = with_unique_code.__code__.co_filename
 SKIPPED = re.compile(r"frame skipped: (\S+) \((.*) line (\d+)\)")
-BECAUSE = re.compile(r"Explanation: (.*)")
+EXPLANATION = re.compile(r"Explanation: (.*)")
 
 
 @contextmanager
-def heard_breaks() -> Iterator[list[str]]:
-    """A list that has, at the end, a sentence for each graph break that came up meanwhile."""
-    found: list[str] = []
-    known = len(graph_break_reasons)
-    before = dict(counters["unimplemented"])
+def record_graph_breaks() -> Iterator[list[str]]:
+    """Yield a list that holds, at exit, one sentence for each graph break inside the `with`."""
+    sentences: list[str] = []
+    first_new = len(graph_break_reasons)
+    counts_before = dict(counters["unimplemented"])
     try:
-        yield found
+        yield sentences
     finally:
-        told = [_break(r.reason, r.user_stack) for r in graph_break_reasons[known:]]
-        given_up = [r for r, n in counters["unimplemented"].items() if n > before.get(r, 0)]
-        told += [_skipped(r) for r in given_up if SKIPPED.search(r)]
-        found += dict.fromkeys(told)
+        new = [_describe_break(r.reason, r.user_stack) for r in graph_break_reasons[first_new:]]
+        unsupported = [
+            r for r, n in counters["unimplemented"].items() if n > counts_before.get(r, 0)
+        ]
+        new += [_describe_skip(r) for r in unsupported if SKIPPED.search(r)]
+        sentences += dict.fromkeys(new)
 
 
-def _break(reason: str, stack: Sequence[FrameSummary]) -> str:
-    frames = [f for f in stack if f.filename != OWN]
+def _describe_break(reason: str, stack: Sequence[FrameSummary]) -> str:
+    frames = [f for f in stack if f.filename != WRAPPER_FILE]
     place = f" at {PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"graph break{place}: {_why(reason)}"
+    return f"graph break{place}: {_first_explanation(reason)}"
 
 
-def _skipped(reason: str) -> str:
-    """Of a function that none of is compiled, for a break in a loop or a `with`, say."""
-    places = SKIPPED.findall(reason)
-    function, name, line = places[-1]
-    return (
-        f"not compiled: {function}, {PurePath(name).name}:{line}: {_why(reason.split('***')[-1])}"
-    )
+def _describe_skip(reason: str) -> str:
+    """Describe a function of which Dynamo compiles nothing, such as for a break in a loop."""
+    skipped = SKIPPED.findall(reason)
+    function, name, line = skipped[-1]
+    why = _first_explanation(reason.split("***")[-1])
+    return f"not compiled: {function}, {PurePath(name).name}:{line}: {why}"
 
 
-def _why(reason: str) -> str:
-    """The first line and the first explanation, without Dynamo's hints."""
+def _first_explanation(reason: str) -> str:
+    """Return the first line and the first explanation of a reason, without Dynamo's hints."""
     kind = reason.strip().partition("\n")[0]
-    because = BECAUSE.search(reason)
-    return f"{kind}: {because[1]}" if because and because[1] not in kind else kind
+    explanation = EXPLANATION.search(reason)
+    return f"{kind}: {explanation[1]}" if explanation and explanation[1] not in kind else kind

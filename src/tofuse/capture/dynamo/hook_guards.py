@@ -1,4 +1,4 @@
-"""Hooks of modules that come and go: looked for when one was registered, not at every call."""
+"""Module hooks checked when a hook was registered, instead of by guards at every call."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from torch.utils.hooks import RemovableHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Filter = Callable[[Sequence[GuardFilterEntry]], Sequence[bool]]
-EMPTY = "EMPTY_NN_MODULE_HOOKS_DICT"  # Dynamo's guard that a module has no hooks of a kind
+GuardFilter = Callable[[Sequence[GuardFilterEntry]], Sequence[bool]]
+NO_HOOKS_GUARD = "EMPTY_NN_MODULE_HOOKS_DICT"  # Dynamo's guard that a module has no hooks of a kind
 
 
-def without_hook_guards(compiled: Callable[[Filter | None], Callable[P, R]]) -> Callable[P, R]:
-    """A call of `compiled(which)`, where `which` says which of its guards Dynamo shall keep.
+def without_hook_guards(
+    compile_with: Callable[[GuardFilter | None], Callable[P, R]],
+) -> Callable[P, R]:
+    """Return the function of `compile_with(guard_filter)`, without guards on absent hooks.
 
-    Dynamo guards at every call that no module has hooks that had none when it was compiled, six
-    guards a module. Those are left out, and torch's number of hooks so far is looked at instead.
-    Where one of these modules has got a hook, all is compiled once more, with the guards.
+    Dynamo guards at every call that modules without hooks still have none: six guards a module.
+    The filter drops these guards. Instead, each call compares torch's counter of registered hooks.
+    If one of these modules has got a hook, the function is compiled again, with all guards.
     """
-    places: dict[tuple[Module, str], None] = {}
-    seen = -1
+    unhooked: dict[tuple[Module, str], None] = {}
+    checked_hook_id = -1
 
-    def keep(guards: Sequence[GuardFilterEntry]) -> list[bool]:
-        nonlocal seen
-        seen = -1
+    def guard_filter(guards: Sequence[GuardFilterEntry]) -> list[bool]:
+        nonlocal checked_hook_id
+        checked_hook_id = -1
         modules = {g.name: g.value for g in guards if isinstance(g.value, Module)}
-        return [g.guard_type != EMPTY or not watch(g, modules) for g in guards]
+        return [g.guard_type != NO_HOOKS_GUARD or not watch(g, modules) for g in guards]
 
     def watch(guard: GuardFilterEntry, modules: dict[str, Module]) -> bool:
         owner, _, kind = guard.name.rpartition(".")
@@ -37,18 +39,18 @@ def without_hook_guards(compiled: Callable[[Filter | None], Callable[P, R]]) -> 
         if getattr(module, kind, None) is not guard.value:
             return False
         assert module is not None
-        places[module, kind] = None
+        unhooked[module, kind] = None
         return True
 
-    inner = compiled(keep)
+    compiled = compile_with(guard_filter)
 
-    def look_first(*args: P.args, **kwargs: P.kwargs) -> R:
-        nonlocal seen, inner
-        if seen != RemovableHandle.next_id:
-            seen = RemovableHandle.next_id
-            if any(getattr(module, kind) for module, kind in places):
-                places.clear()
-                inner = compiled(None)
-        return inner(*args, **kwargs)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal checked_hook_id, compiled
+        if checked_hook_id != RemovableHandle.next_id:
+            checked_hook_id = RemovableHandle.next_id
+            if any(getattr(module, kind) for module, kind in unhooked):
+                unhooked.clear()
+                compiled = compile_with(None)
+        return compiled(*args, **kwargs)
 
-    return look_first
+    return call

@@ -1,4 +1,4 @@
-"""Whether a program of Dynamo's may be compiled, or PyTorch has to run it as it is."""
+"""Legality checks: which of Dynamo's programs may be compiled and which PyTorch must run."""
 
 from __future__ import annotations
 
@@ -10,74 +10,88 @@ from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from tofuse.capture.fx.mutation import _written_memory, _written_nodes, written
-from tofuse.capture.fx.node_tensors import _plain, memory, name_of, tensor_of
-from tofuse.capture.fx.overlap import _span, collide, overlaps_itself
+from tofuse.capture.fx.mutation import written_nodes, written_storages, written_tensors
+from tofuse.capture.fx.node_tensors import (
+    example_tensor,
+    storage_id,
+    strided_fake_tensor,
+    target_name,
+)
+from tofuse.capture.fx.overlap import byte_span, has_internal_overlap, has_write_overlap
 
 
-def refusal(gm: GraphModule, inputs: Sequence[object]) -> str | None:
-    """Why PyTorch has to run this program as it is; None where it can be compiled.
+def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
+    """Return why PyTorch must run this program, or None if it can be compiled.
 
-    Dynamo's stand-ins for tensors in oneDNN's own layouts look like others, and have no memory.
-    A write into a tensor that overlaps itself has an effect that depends on the order of the
-    elements, or is an error; a functional program cannot tell it.
+    Fake tensors for oneDNN's private layouts look like strided ones, but have no memory. A write
+    into a tensor that overlaps itself depends on the order of the elements, or is an error; a
+    functional program cannot express it.
     """
     if any(isinstance(t, torch.Tensor) and t.is_mkldnn for t in inputs):
-        return "an argument lies in a layout of oneDNN's own"
+        return "an argument has a private layout of oneDNN"
     arguments = [
-        t for n in gm.graph.nodes if n.op == "placeholder" and (t := tensor_of(n)) is not None
+        t for n in gm.graph.nodes if n.op == "placeholder" and (t := example_tensor(n)) is not None
     ]
-    overlapping = {memory(t) for t in arguments if overlaps_itself(t)}
+    overlapping = {storage_id(t) for t in arguments if has_internal_overlap(t)}
     for node in gm.graph.nodes:
-        if any(overlaps_itself(t) or memory(t) in overlapping for t in written(node)):
+        if any(
+            has_internal_overlap(t) or storage_id(t) in overlapping for t in written_tensors(node)
+        ):
             return "it writes into a tensor that overlaps itself"
-        if any(_through_windows(x) for x in _written_nodes(node)):
-            return "it writes into windows of a tensor"
-        if overlapping and _holds_program(node):
+        if any(_is_view_of_unfold(x) for x in written_nodes(node)):
+            return "it writes into the windows of `unfold`"
+        if overlapping and _is_subgraph(node):
             return "it may write into a tensor that overlaps itself"
-    changed = _written_memory(gm)
-    spans = [(*_span(t, memory(t) << 64), memory(t) in changed) for t in arguments]
-    return "it writes into an argument that overlaps another" if collide(spans) else None
+    written = written_storages(gm)
+    spans = [(*byte_span(t, storage_id(t) << 64), storage_id(t) in written) for t in arguments]
+    return "it writes into an argument that overlaps another" if has_write_overlap(spans) else None
 
 
-def only_views(gm: GraphModule) -> bool:
-    """Whether all that a program of Dynamo's makes are views of its arguments, and it writes into
-    none: PyTorch gives them with nothing in between."""
-    given = [t for n in gm.graph.find_nodes(op="placeholder") if (t := tensor_of(n)) is not None]
-    places = {memory(t) for t in given}
+def returns_only_views(gm: GraphModule) -> bool:
+    """Return whether a program computes only views of its arguments and writes nothing.
+
+    PyTorch runs such a program without a wrapper.
+    """
+    arguments = [
+        t for n in gm.graph.find_nodes(op="placeholder") if (t := example_tensor(n)) is not None
+    ]
+    storages = {storage_id(t) for t in arguments}
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "output"):
             continue
-        if node.op not in ("call_function", "call_method") or _written_nodes(node):
+        if node.op not in ("call_function", "call_method") or written_nodes(node):
             return False
-        made = tree_leaves(node.meta.get("example_value"))
-        tensors = [_plain(v) for v in made if not isinstance(v, (int, torch.SymInt))]
-        if not made or any(t is None or memory(t) not in places for t in tensors):
+        values = tree_leaves(node.meta.get("example_value"))
+        tensors = [strided_fake_tensor(v) for v in values if not isinstance(v, (int, torch.SymInt))]
+        if not values or any(t is None or storage_id(t) not in storages for t in tensors):
             return False
     return True
 
 
-def watched() -> bool:
-    """Whether something sees what PyTorch's operators do, and would see them being captured."""
+def modes_active() -> bool:
+    """Return whether a mode or transform sees the calls of operators, and would see a capture."""
     modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
     return bool(modes) or forward_ad._current_level >= 0 or transforms_active()
 
 
-def _through_windows(view: Node) -> bool:
-    """Whether a view is one of windows; AOTAutograd zeroes what lies between written windows."""
-    while (t := tensor_of(view)) is not None:
-        if name_of(view.target) == "unfold":
+def _is_view_of_unfold(node: Node) -> bool:
+    """Return whether a node is a view of `unfold`'s result.
+
+    AOTAutograd would zero the elements between written windows.
+    """
+    while (t := example_tensor(node)) is not None:
+        if target_name(node.target) == "unfold":
             return True
-        before = view.args[0] if view.args else None
-        base = tensor_of(before) if isinstance(before, Node) else None
-        if not isinstance(before, Node) or base is None or memory(base) != memory(t):
+        operand = node.args[0] if node.args else None
+        base = example_tensor(operand) if isinstance(operand, Node) else None
+        if not isinstance(operand, Node) or base is None or storage_id(base) != storage_id(t):
             return False
-        view = before
+        node = operand
     return False
 
 
-def _holds_program(node: Node) -> bool:
-    """Whether it is a program inside the program; nobody looks there."""
+def _is_subgraph(node: Node) -> bool:
+    """Return whether a node is a program inside the program, whose writes are not analyzed."""
     owner = node.graph.owning_module
     if node.op not in ("get_attr", "call_module"):
         return False

@@ -1,7 +1,7 @@
-"""Sizes that are numbers which tensors hold, such as those of `torch.arange(lengths.max())`.
+"""Scalars of tensor arguments that are sizes, such as in `torch.arange(lengths.max())`, as inputs.
 
-Dynamo knows the number of an argument, and AOTAutograd does not: the number is one more argument of
-the program.
+Dynamo knows the number that an argument holds, but AOTAutograd does not. So the number becomes one
+more argument of the program.
 """
 
 from __future__ import annotations
@@ -14,67 +14,70 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
-from tofuse.capture.fx.node_tensors import tensor_of
+from tofuse.capture.fx.node_tensors import example_tensor
 from tofuse.torch_internals.torch_types import Backend, CompiledFunction
 
 
-def counted_first(backend: Backend) -> Backend:
-    """`backend`, which sees such numbers as arguments that are no tensors."""
+def with_scalar_inputs(backend: Backend) -> Backend:
+    """Return a backend that passes such scalars to `backend` as additional arguments."""
 
-    def run_first(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:
+    def compile_with_scalars(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:
         arguments = gm.graph.find_nodes(op="placeholder")
-        readers = {n: [u for u in n.users if _reads_number(u, n)] for n in arguments}
+        readers = {n: [u for u in n.users if _reads_scalar(u, n)] for n in arguments}
         readers = {n: calls for n, calls in readers.items() if calls}
         if not readers:
             return backend(gm, inputs)
-        counted = GraphModule(gm, _with_numbers(gm.graph, readers))
-        run = backend(counted, [*inputs, *map(_number, readers)])
-        places = [arguments.index(n) for n in readers]
+        copy = GraphModule(gm, _add_scalar_inputs(gm.graph, readers))
+        compiled = backend(copy, [*inputs, *map(_scalar, readers)])
+        positions = [arguments.index(n) for n in readers]
 
-        def whole(*args: object) -> object:
-            tensors = [args[k] for k in places]
-            return run(*args, *[t.item() for t in tensors if isinstance(t, torch.Tensor)])
+        def run(*args: object) -> object:
+            tensors = [args[k] for k in positions]
+            return compiled(*args, *[t.item() for t in tensors if isinstance(t, torch.Tensor)])
 
-        return whole
+        return run
 
-    return run_first
+    return compile_with_scalars
 
 
-def _with_numbers(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> Graph:
-    """A copy, for Dynamo reads its own again: the numbers that are read are its last arguments."""
+def _add_scalar_inputs(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> Graph:
+    """Return a copy of `graph` whose last arguments are the scalars that `readers` read.
+
+    Dynamo reads its own graph again, so that must not change.
+    """
     copy, copied = Graph(), dict[Node, Node]()
     copy.output(copy.graph_copy(graph, copied))
-    for count, calls in readers.items():
+    for argument, calls in readers.items():
         last = copy.find_nodes(op="placeholder")[-1]
         with copy.inserting_after(last):
-            number = copy.placeholder(f"{count.name}_number")
-        number.meta = {"example_value": _number(count)}
-        number._dynamo_source = LocalSource(number.name)
+            scalar = copy.placeholder(f"{argument.name}_number")
+        scalar.meta = {"example_value": _scalar(argument)}
+        scalar._dynamo_source = LocalSource(scalar.name)
         for call in calls:
-            copied[call].replace_input_with(copied[count], number)
+            copied[call].replace_input_with(copied[argument], scalar)
     return copy
 
 
-def _number(node: Node) -> torch.SymInt | None:
-    """What a tensor holds, where Dynamo knows it."""
-    tensor = tensor_of(node)
-    held = tensor.item_memo if isinstance(tensor, FakeTensor) else None
-    return held if isinstance(held, torch.SymInt) else None
+def _scalar(argument: Node) -> torch.SymInt | None:
+    """Return the integer that a tensor argument holds, if Dynamo knows it."""
+    tensor = example_tensor(argument)
+    item = tensor.item_memo if isinstance(tensor, FakeTensor) else None
+    return item if isinstance(item, torch.SymInt) else None
 
 
-def _reads_number(call: Node, count: Node) -> bool:
-    """Whether it needs the number itself: a tensor of which none is known does not do."""
+def _reads_scalar(call: Node, argument: Node) -> bool:
+    """Return whether `call` needs the number in `argument`: it fails on a tensor without one."""
 
-    def stand_in(node: Node) -> Argument:
+    def without_item(node: Node) -> Argument:
         value: Argument = node.meta.get("example_value")
         return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
 
-    tensor = tensor_of(count)
-    if _number(count) is None or not isinstance(tensor, FakeTensor):
+    tensor = example_tensor(argument)
+    if _scalar(argument) is None or not isinstance(tensor, FakeTensor):
         return False
     try:
         with tensor.fake_mode:
-            args, kwargs = map_arg((call.args, call.kwargs), stand_in)
+            args, kwargs = map_arg((call.args, call.kwargs), without_item)
             if isinstance(call.target, str):
                 getattr(args[0], call.target)(*args[1:], **kwargs)
             else:
@@ -82,5 +85,5 @@ def _reads_number(call: Node, count: Node) -> bool:
     except DataDependentOutputException:
         return True
     except Exception:
-        return False  # whatever it is, it is none of ours
+        return False  # the call fails for another reason
     return False

@@ -1,1 +1,1 @@
-"""What the nodes of an FX graph say: sizes, dtypes, devices, source locations, memory."""
+"""Properties of FX graphs and their nodes: sizes, dtypes, devices, source locations, memory."""

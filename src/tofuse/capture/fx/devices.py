@@ -1,4 +1,4 @@
-"""Devices whose programs become graphs: elsewhere PyTorch runs every operator."""
+"""The device types that tofuse compiles for; on others PyTorch runs every operator."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import importlib.util
 import torch
 
 
-def _devices() -> tuple[str, ...]:
-    """The CPU, and NVIDIA's GPUs where Triton, which generates for them, is installed."""
+def _supported_devices() -> tuple[str, ...]:
+    """Return the CPU and, if Triton is installed, NVIDIA's GPUs."""
     nvidia = torch.version.hip is None and importlib.util.find_spec("triton") is not None
     return ("cpu", "cuda") if nvidia else ("cpu",)
 
 
-DEVICES = _devices()
+SUPPORTED_DEVICES = _supported_devices()

@@ -1,4 +1,4 @@
-"""torch's element types as ours."""
+"""The conversion of torch dtypes to the IR's element types."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
 
 
-def dtype_of(dtype: torch.dtype) -> DType:
-    """Our name of a torch dtype; OTHER for those that only PyTorch handles."""
+def from_torch_dtype(dtype: torch.dtype) -> DType:
+    """Return the IR's dtype of a torch dtype; OTHER for dtypes that only PyTorch handles."""
     return FROM_TORCH.get(dtype, DType.OTHER)
 
 
-FROM_TORCH = {theirs: ours for ours, theirs in TO_TORCH.items()}
+FROM_TORCH = {torch_dtype: dtype for dtype, torch_dtype in TO_TORCH.items()}

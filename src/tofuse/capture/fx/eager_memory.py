@@ -1,7 +1,6 @@
-"""The memory that running a program call by call would hold, each tensor freed at its last use.
+"""The memory that the eager program holds, with each tensor freed at its last use.
 
-Nodes that one call of the user's was taken apart into count as that call: what only they read
-is no tensor of eager's.
+The nodes of one decomposed call count as one call. Tensors between them do not exist in eager.
 """
 
 from __future__ import annotations
@@ -13,89 +12,90 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from tofuse.capture.fx.sizes import at_first_call
+from tofuse.capture.fx.sizes import size_hint
 
 
 @dataclass(frozen=True)
 class EagerMemory:
-    """Bytes beside the arguments: at most in the forward, kept for the backward, at most in it.
+    """Bytes that a program holds besides its arguments, in eager and in our partition.
 
-    What is kept lives for the backward alone and is no result of the forward. `ours` is what our
-    forward keeps, `kept` names those of our backward's arguments that are that, and `repeated` is
-    how many calls the backward makes again to keep no more. `allowed` is the user's budget.
+    Saved tensors live only for the backward: results of the forward do not count.
     """
 
-    forward: int
-    saved: int = 0
-    backward: int = 0
-    ours: int = 0
-    repeated: int = 0
-    allowed: int | None = None
-    kept: tuple[str, ...] = ()
-    results: int = 0  # of the forward, that the caller gets; what it saves stands behind
+    forward_peak: int  # of eager
+    saved_bytes: int = 0  # of eager
+    backward_peak: int = 0  # of eager
+    our_saved_bytes: int = 0
+    recomputed_calls: int = 0  # by our backward, to save less
+    budget_bytes: int | None = None  # of the user, for saved tensors
+    saved_arguments: tuple[str, ...] = ()  # of our backward: the saved tensors among them
+    num_forward_outputs: int = 0  # that the caller gets; the saved tensors follow them
 
     def peak(self, phase: str) -> int:
-        """Of one phase: "forward", "backward" or "inference"."""
-        return self.backward if phase == "backward" else self.forward
+        """Return eager's peak in a phase: "forward", "backward" or "inference"."""
+        return self.backward_peak if phase == "backward" else self.forward_peak
 
 
-def attach(gm: GraphModule, memory: EagerMemory) -> None:
-    """Let a graph carry what is known of its program's memory."""
-    gm.meta[_KEY] = memory
+def set_eager_memory(gm: GraphModule, memory: EagerMemory) -> None:
+    """Attach the memory of its program to a graph."""
+    gm.meta[_MEMORY_KEY] = memory
 
 
-def memory_of(gm: GraphModule, num_fwd_outputs: int | None = None) -> EagerMemory:
-    """What a graph carries; without that it is a joint graph, or a program without a backward."""
-    found = gm.meta.get(_KEY)
+def get_eager_memory(gm: GraphModule, num_fwd_outputs: int | None = None) -> EagerMemory:
+    """Return the memory attached to a graph; else simulate that of a joint or inference graph."""
+    found = gm.meta.get(_MEMORY_KEY)
     if isinstance(found, EagerMemory):
         return found
     outputs = tree_leaves(next(n for n in gm.graph.nodes if n.op == "output").args)
-    return eager_memory(list(gm.graph.nodes), num_fwd_outputs or len(outputs))
+    return simulate_eager(list(gm.graph.nodes), num_fwd_outputs or len(outputs))
 
 
-_KEY = "tofuse memory"
+_MEMORY_KEY = "tofuse memory"
 
 
-def eager_memory(order: Sequence[Node], num_fwd_outputs: int) -> EagerMemory:
-    """Of a joint graph, or of one without a backward: then all outputs are the forward's."""
-    return _Walk(order, num_fwd_outputs).run()
+def simulate_eager(order: Sequence[Node], num_fwd_outputs: int) -> EagerMemory:
+    """Return the eager memory of a joint or inference graph.
+
+    An inference graph has as many outputs as `num_fwd_outputs`.
+    """
+    return _EagerSimulation(order, num_fwd_outputs).run()
 
 
 @dataclass
-class _Walk:
+class _EagerSimulation:
     order: Sequence[Node]
     num_fwd_outputs: int
-    sizes: dict[int, int] = field(default_factory=dict)  # of storages
-    known: dict[Node, frozenset[int]] = field(default_factory=dict)  # the storages of each node
+    sizes: dict[int, int] = field(default_factory=dict)  # of storages, in bytes
+    node_keys: dict[Node, frozenset[int]] = field(default_factory=dict)  # the storages of a node
 
     def run(self) -> EagerMemory:
         outputs = tree_leaves(next(n for n in self.order if n.op == "output").args)
-        first = self._storages(n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node))
-        second = self._storages(n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node))
-        given = self._storages(n for n in self.order if n.op in ("placeholder", "get_attr"))
-        after = backward_nodes(self.order)
-        calls = _calls([n for n in self.order if n not in after])
-        middle = len(calls)
-        calls += _calls([n for n in self.order if n in after])
-        last = self._last_uses(calls) | dict.fromkeys([*first, *second], len(calls))
+        results = self._storages(n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node))
+        grads = self._storages(n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node))
+        arguments = self._storages(n for n in self.order if n.op in ("placeholder", "get_attr"))
+        backward = backward_nodes(self.order)
+        calls = _group_by_call([n for n in self.order if n not in backward])
+        num_forward_calls = len(calls)
+        calls += _group_by_call([n for n in self.order if n in backward])
+        last_use = self._last_uses(calls) | dict.fromkeys([*results, *grads], len(calls))
         live: set[int] = set()
-        peaks, held, saved, seen = [0, 0], 0, 0, set(given)
+        peaks, live_bytes, saved, allocated = [0, 0], 0, 0, set(arguments)
         for k, call in enumerate(calls):
-            if k == middle:
-                live -= first  # the caller's, whoever runs the backward
-                held = saved = sum(self.sizes[s] for s in live)
-                peaks[1] = held
-            made = {s for s in self._storages(call) if s not in seen and last[s] > k}
-            seen |= made
-            live |= made
-            held += sum(self.sizes[s] for s in made)
-            phase = int(k >= middle)
-            peaks[phase] = max(peaks[phase], held)
+            if k == num_forward_calls:
+                live -= results  # the caller holds them
+                live_bytes = saved = sum(self.sizes[s] for s in live)
+                peaks[1] = live_bytes
+            new = {s for s in self._storages(call) if s not in allocated and last_use[s] > k}
+            allocated |= new
+            live |= new
+            live_bytes += sum(self.sizes[s] for s in new)
+            phase = int(k >= num_forward_calls)
+            peaks[phase] = max(peaks[phase], live_bytes)
             dead = {s for n in call for s in self._read(n)} | self._storages(call)
-            dead = {s for s in dead if s in live and last[s] <= k}
+            dead = {s for s in dead if s in live and last_use[s] <= k}
             live -= dead
-            held -= sum(self.sizes[s] for s in dead)
-        return EagerMemory(peaks[0], saved, peaks[1], results=self.num_fwd_outputs)
+            live_bytes -= sum(self.sizes[s] for s in dead)
+        return EagerMemory(peaks[0], saved, peaks[1], num_forward_outputs=self.num_fwd_outputs)
 
     def _last_uses(self, calls: Sequence[Sequence[Node]]) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -108,29 +108,30 @@ class _Walk:
         return self._storages(node.all_input_nodes)
 
     def _storages(self, nodes: Iterable[Node]) -> set[int]:
-        """The storages of the nodes' tensors, whose sizes are noted."""
+        """Return the storages of the nodes' tensors; record their sizes."""
         found: set[int] = set()
         for node in nodes:
-            if (keys := self.known.get(node)) is None:
-                pairs = storages(node)
+            if (keys := self.node_keys.get(node)) is None:
+                pairs = node_storages(node)
                 self.sizes.update(pairs)
-                keys = self.known[node] = frozenset(key for key, _ in pairs)
+                keys = self.node_keys[node] = frozenset(key for key, _ in pairs)
             found |= keys
         return found
 
 
-def storages(node: Node) -> list[tuple[int, int]]:
-    """A key and the bytes of every storage that a node's value stands on."""
-    found, made = [], node.meta.get("val")
-    for value in (made,) if isinstance(made, torch.Tensor) else tree_leaves(made):
+def node_storages(node: Node) -> list[tuple[int, int]]:
+    """Return (key, bytes) of each storage behind a node's value."""
+    found, node_value = [], node.meta.get("val")
+    leaves = (node_value,) if isinstance(node_value, torch.Tensor) else tree_leaves(node_value)
+    for value in leaves:
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             storage = value.untyped_storage()
-            found.append((storage._cdata, at_first_call(storage.nbytes())))
+            found.append((storage._cdata, size_hint(storage.nbytes())))
     return found
 
 
 def backward_nodes(order: Sequence[Node]) -> set[Node]:
-    """What autograd computes, or what needs a gradient that comes in."""
+    """Return the nodes that autograd's backward computes, or that depend on a tangent."""
     found: set[Node] = set()
     for n in order:
         is_tangent = n.op == "placeholder" and "tangents" in str(n.target)
@@ -141,18 +142,18 @@ def backward_nodes(order: Sequence[Node]) -> set[Node]:
     return found
 
 
-def _calls(order: Sequence[Node]) -> list[list[Node]]:
-    """Neighbours that stem from one call of the program, which was taken apart."""
+def _group_by_call(order: Sequence[Node]) -> list[list[Node]]:
+    """Group consecutive nodes that one call was decomposed into."""
     calls: list[list[Node]] = []
-    before: object = None
+    previous: object = None
     for n in order:
         if n.op != "call_function":
             continue
         origin = str(n.meta.get("original_aten")), n.meta.get("seq_nr"), n.stack_trace
-        whole = str(n.target) == origin[0] or "original_aten" not in n.meta
-        if origin == before and not whole:
+        is_whole_call = str(n.target) == origin[0] or "original_aten" not in n.meta
+        if origin == previous and not is_whole_call:
             calls[-1].append(n)
         else:
             calls.append([n])
-        before = None if whole else origin
+        previous = None if is_whole_call else origin
     return calls

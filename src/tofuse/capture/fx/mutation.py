@@ -1,4 +1,4 @@
-"""Which tensors a call of Dynamo's program writes into."""
+"""The tensors that a call of Dynamo's graph writes into."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from tofuse.capture.fx.node_tensors import memory, name_of, tensor_of
+from tofuse.capture.fx.node_tensors import example_tensor, storage_id, target_name
 
 
-def _written_memory(gm: GraphModule) -> set[int]:
-    return {memory(t) for node in gm.graph.nodes for t in written(node)}
+def written_storages(gm: GraphModule) -> set[int]:
+    """Return the ids of the storages that a program writes into."""
+    return {storage_id(t) for node in gm.graph.nodes for t in written_tensors(node)}
 
 
-def written(node: Node) -> list[torch.Tensor]:
-    """The tensors a call writes into."""
-    return [t for x in _written_nodes(node) if (t := tensor_of(x)) is not None]
+def written_tensors(node: Node) -> list[torch.Tensor]:
+    """Return the tensors that a call writes into."""
+    return [t for x in written_nodes(node) if (t := example_tensor(x)) is not None]
 
 
-def writes_by_name(name: str) -> bool:
-    """Whether functions and methods of a name write into their first argument."""
-    in_place = name.endswith("_") and not name.endswith("__") and name not in OPERATORS
-    return in_place or name in WRITERS
+def is_mutating_name(name: str) -> bool:
+    """Whether functions and methods of this name write into their first argument."""
+    in_place = name.endswith("_") and not name.endswith("__") and name not in OPERATOR_NAMES
+    return in_place or name in MUTATING_NAMES
 
 
-def _written_nodes(node: Node) -> list[Node]:
+def written_nodes(node: Node) -> list[Node]:
+    """Return the arguments that a call writes into."""
     if node.op not in ("call_function", "call_method"):
         return []
-    name, found = name_of(node.target), [node.kwargs.get("out")] if node.kwargs else []
-    if writes_by_name(name) or node.kwargs.get("inplace") is True:
+    name, found = target_name(node.target), [node.kwargs.get("out")] if node.kwargs else []
+    if is_mutating_name(name) or node.kwargs.get("inplace") is True:
         first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
         found += node.args if name.startswith("_fused") else first
     if isinstance(node.target, torch._ops.OpOverload):
@@ -39,12 +41,16 @@ def _written_nodes(node: Node) -> list[Node]:
     return [x for x in tree_leaves(found) if isinstance(x, Node)] if found else []
 
 
-OPERATORS = frozenset(dir(operator))  # `and_` and `or_` end like writes and are none
+OPERATOR_NAMES = frozenset(dir(operator))  # `and_` and `or_` end in "_" but do not write
 
 
-AUGMENTED = frozenset(  # `iadd` beside `add`, `iand` beside `and_`; not `invert`
-    n for n in OPERATORS if n.startswith("i") and not OPERATORS.isdisjoint((n[1:], f"{n[1:]}_"))
+AUGMENTED_ASSIGNMENTS = frozenset(  # `iadd` beside `add`, `iand` beside `and_`; not `invert`
+    n
+    for n in OPERATOR_NAMES
+    if n.startswith("i") and not OPERATOR_NAMES.isdisjoint((n[1:], f"{n[1:]}_"))
 )
 
 
-WRITERS = AUGMENTED | {f"__{n}__" for n in ("setitem", *AUGMENTED)} | {"setitem"}
+MUTATING_NAMES = (
+    AUGMENTED_ASSIGNMENTS | {f"__{n}__" for n in ("setitem", *AUGMENTED_ASSIGNMENTS)} | {"setitem"}
+)

@@ -1,4 +1,4 @@
-"""Which bytes tensors cover, and whether those of two tensors, or of two indices, overlap."""
+"""The bytes that tensors cover, and tests for overlap between and within tensors."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from tofuse.capture.fx.sizes import at_first_call
+from tofuse.capture.fx.sizes import size_hint
 
 
-def collide(spans: Sequence[tuple[int, int, bool]]) -> bool:
-    """Whether two spans (first byte, byte after the last, written) meet, one of them written."""
-    end = end_of_written = 0
-    for first, after, written in sorted(spans):
-        if first == after:
+def has_write_overlap(spans: Sequence[tuple[int, int, bool]]) -> bool:
+    """Whether two spans (first byte, end, is written) overlap and at least one is written."""
+    max_end = max_written_end = 0
+    for first, end, is_written in sorted(spans):
+        if first == end:
             continue
-        if first < (end if written else end_of_written):
+        if first < (max_end if is_written else max_written_end):
             return True
-        end = max(end, after)
-        end_of_written = max(end_of_written, after) if written else end_of_written
+        max_end = max(max_end, end)
+        max_written_end = max(max_written_end, end) if is_written else max_written_end
     return False
 
 
-def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two indices may lie in one place."""
+def has_internal_overlap(tensor: torch.Tensor) -> bool:
+    """Whether two indices of a tensor may have one address."""
     pairs = [
-        (at_first_call(s, 1), at_first_call(n, 1))
+        (size_hint(s, 1), size_hint(n, 1))
         for s, n in zip(tensor.stride(), tensor.shape, strict=True)
     ]
     reach = 0
@@ -40,14 +40,15 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return False
 
 
-def _span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
-    """The bytes it lies in, from `base` or, where it is fake, from its storage's place on."""
-    extents = [at_first_call(n, 1) for n in tensor.shape]
+def byte_span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
+    """Return the first byte of a tensor and the byte after its last.
+
+    `base` is the tensor's address, or the storage's for a fake tensor.
+    """
+    extents = [size_hint(n, 1) for n in tensor.shape]
     if isinstance(tensor, FakeTensor):
-        base += at_first_call(tensor.storage_offset(), 1) * tensor.itemsize
+        base += size_hint(tensor.storage_offset(), 1) * tensor.itemsize
     if 0 in extents:
         return base, base
-    reach = sum(
-        (n - 1) * at_first_call(s, 1) for n, s in zip(extents, tensor.stride(), strict=True)
-    )
+    reach = sum((n - 1) * size_hint(s, 1) for n, s in zip(extents, tensor.stride(), strict=True))
     return base, base + (reach + 1) * tensor.itemsize

@@ -1,4 +1,4 @@
-"""Sizes at the border: torch's symbolic expressions as Dims, and where each symbol is read."""
+"""The conversion of torch's symbolic sizes to Dims, and the source of each symbol."""
 
 from __future__ import annotations
 
@@ -12,134 +12,134 @@ from torch.utils._sympy.printers import PythonPrinter
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
 
-Source = tuple[str, int, int]
-Sized = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
-UNKNOWN = 4096  # stands for a size without a hint
+Source = tuple[str, int, int]  # of a symbol's value: ("size", argument, dimension) and the like
+IntLike = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
+DEFAULT_SIZE_HINT = 4096  # for a size without a hint
 
 
-def at_first_call(size: Sized, unknown: int = UNKNOWN) -> int:
-    """A size, or its value at the first call; no guard is made."""
+def size_hint(size: IntLike, default: int = DEFAULT_SIZE_HINT) -> int:
+    """Return a size's value at the first call, without adding a guard."""
     if isinstance(size, int):
         return size
     hint = size.node.hint
-    return unknown if hint is None else int(hint)
+    return default if hint is None else int(hint)
 
 
-class Sizes:
-    """Every size of one FX graph as a polynomial over symbols with known sources.
+class SymbolicSizes:
+    """The sizes of one FX graph as polynomials over symbols with known sources.
 
-    What is no polynomial (`s0 // 2`) becomes a symbol of its own, whose source is the text of a
-    Python expression over the others: `("expr:s0 // 2", 0, 0)`. Such a symbol may be 0 or 1.
-    What a symbol is at the first call is its guess.
+    An expression that is no polynomial (`s0 // 2`) becomes a new symbol. Its source is the text
+    of a Python expression over other symbols: `("expr:s0 // 2", 0, 0)`. It may be 0 or 1.
     """
 
     def __init__(self) -> None:
         self.sources: dict[str, Source] = {}
-        self._guesses: dict[sympy.Symbol, int] = {}
+        self._hints: dict[sympy.Symbol, int] = {}
         self._derived: dict[sympy.Expr, SymDim] = {}
         self._composite: list[tuple[sympy.Expr, Source, int | None]] = []
 
-    def learn_argument(self, index: int, value: torch.SymInt) -> None:
-        """Note that the flat argument `index` is an integer of this value."""
-        self._learn(value, ("argument", index, 0))
+    def add_argument(self, index: int, value: torch.SymInt) -> None:
+        """Record an integer argument, by its index among the flat arguments."""
+        self._record(value, ("argument", index, 0))
 
-    def learn_tensor(self, index: int, tensor: torch.Tensor) -> None:
-        """Note that the flat argument `index` is a tensor of these sizes and strides."""
+    def add_tensor(self, index: int, tensor: torch.Tensor) -> None:
+        """Record the sizes and strides of a tensor argument, by its index."""
         for dim, extent in enumerate(tensor.shape):
-            self._learn(extent, ("size", index, dim))
+            self._record(extent, ("size", index, dim))
         for dim, stride in enumerate(tensor.stride()):
-            self._learn(stride, ("stride", index, dim))
+            self._record(stride, ("stride", index, dim))
 
     def solve(self) -> None:
-        """Find symbols that occur only inside expressions, such as `s0` in an extent `2*s0 + 1`."""
-        for expr, source, guess in self._composite:
-            unknown = [s for s in expr.free_symbols if s.name not in self.sources]
-            if len(unknown) != 1 or not expr.is_polynomial(unknown[0]):
+        """Give sources to symbols that occur only in linear expressions, such as `2*s0 + 1`."""
+        for expr, source, hint in self._composite:
+            unsolved = [s for s in expr.free_symbols if s.name not in self.sources]
+            if len(unsolved) != 1 or not expr.is_polynomial(unsolved[0]):
                 continue
-            coefficients = sympy.Poly(expr, unknown[0]).all_coeffs()
+            coefficients = sympy.Poly(expr, unsolved[0]).all_coeffs()
             if len(coefficients) == 2 and all(c.is_Integer for c in coefficients):
-                factor, rest = map(int, coefficients)
-                whole = self._fresh(source)
-                self.sources[unknown[0].name] = (f"expr:({whole} - {rest}) // {factor}", 0, 0)
-                if guess is not None:
-                    self._guesses[unknown[0]] = (guess - rest) // factor
+                factor, offset = map(int, coefficients)
+                total = self._new_symbol(source)
+                self.sources[unsolved[0].name] = (f"expr:({total} - {offset}) // {factor}", 0, 0)
+                if hint is not None:
+                    self._hints[unsolved[0]] = (hint - offset) // factor
 
-    def dim(self, value: Sized) -> Dim:
-        """A size as a Dim; CaptureError where nothing at run time tells its symbols."""
-        return value if isinstance(value, int) else self._walk(_expression(value))
+    def dim(self, value: IntLike) -> Dim:
+        """Return a size as a Dim; CaptureError if a symbol has no source at run time."""
+        return value if isinstance(value, int) else self._to_dim(_expression(value))
 
-    def shape(self, values: torch.Size | tuple[Sized, ...]) -> tuple[Dim, ...]:
+    def shape(self, values: torch.Size | tuple[IntLike, ...]) -> tuple[Dim, ...]:
+        """Return sizes as Dims."""
         return tuple(self.dim(v) for v in values)
 
     def layout(self, tensor: torch.Tensor) -> tuple[Dim, ...] | None:
-        """A tensor's strides; None where it is row-major, whatever its extents of 1 claim."""
+        """Return a tensor's strides; None if it is row-major apart from extents of 1."""
         shape = self.shape(tensor.shape)
         strides = tuple(self.dim(s) for s in tensor.stride())
         if 0 in shape:
             return None
-        usual = contiguous_strides(shape)
-        pairs = list(zip(shape, strides, usual, strict=True))
-        if all(extent == 1 or s == u for extent, s, u in pairs):
+        row_major = contiguous_strides(shape)
+        triples = list(zip(shape, strides, row_major, strict=True))
+        if all(extent == 1 or s == r for extent, s, r in triples):
             return None
-        return tuple(u if extent == 1 else s for extent, s, u in pairs)
+        return tuple(r if extent == 1 else s for extent, s, r in triples)
 
-    def text(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:
-        """Python text of a number that sizes determine, e.g. `torch.sym_float(s0) / 2`."""
+    def expression_text(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:
+        """Return Python text of a number over symbols, such as `torch.sym_float(s0) / 2`."""
         return self._print(_expression(value))
 
-    def _learn(self, value: Sized, source: Source) -> None:
+    def _record(self, value: IntLike, source: Source) -> None:
         if isinstance(value, int):
             return
         expr, hint = _expression(value), value.node.hint
-        guess = hint if isinstance(hint, int) else None  # a ragged size has another
+        hint = hint if isinstance(hint, int) else None  # a ragged size has another type
         if not isinstance(expr, sympy.Symbol):
-            self._composite.append((expr, source, guess))
+            self._composite.append((expr, source, hint))
             return
         self.sources.setdefault(expr.name, source)
-        if guess is not None:
-            self._guesses.setdefault(expr, guess)
+        if hint is not None:
+            self._hints.setdefault(expr, hint)
 
-    def _walk(self, expr: sympy.Expr) -> Dim:
+    def _to_dim(self, expr: sympy.Expr) -> Dim:
         if isinstance(expr, sympy.Integer):
             return int(expr)
         if isinstance(expr, sympy.Symbol):
-            self._check(expr)
-            return symbol(expr.name, self._guesses.get(expr))
+            self._require_source(expr)
+            return symbol(expr.name, self._hints.get(expr))
         if isinstance(expr, sympy.Add):
             total: Dim = 0
             for term in expr.args:
-                total = self._walk(term) + total
+                total = self._to_dim(term) + total
             return total
         if isinstance(expr, sympy.Mul):
-            return product(self._walk(factor) for factor in expr.args)
+            return product(self._to_dim(factor) for factor in expr.args)
         if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and expr.exp > 0:
-            return product([self._walk(expr.base)] * int(expr.exp))
+            return product([self._to_dim(expr.base)] * int(expr.exp))
         if expr not in self._derived:
-            name = self._fresh((f"expr:{self._print(expr)}", 0, 0))
-            guess = expr.subs(self._guesses)
-            self._derived[expr] = symbol(name, int(guess) if guess.is_Integer else None)
+            name = self._new_symbol((f"expr:{self._print(expr)}", 0, 0))
+            hint = expr.subs(self._hints)
+            self._derived[expr] = symbol(name, int(hint) if hint.is_Integer else None)
         return self._derived[expr]
 
     def _print(self, expr: sympy.Expr) -> str:
         for s in sorted(expr.free_symbols, key=str):
-            self._check(s)
+            self._require_source(s)
         text = PythonPrinter().doprint(expr)
         return re.sub(r"\bmath\.", "torch.math.", text)
 
-    def _check(self, symbol: sympy.Symbol) -> None:
+    def _require_source(self, symbol: sympy.Symbol) -> None:
         if symbol.name not in self.sources:
             raise CaptureError(
-                f"the size {symbol} depends on data, or on nothing the program is given"
+                f"the size {symbol} depends on data or on no argument of the program"
             )
 
-    def _fresh(self, source: Source) -> str:
+    def _new_symbol(self, source: Source) -> str:
         name = f"e{sum(s.startswith('e') for s in self.sources)}"
         self.sources[name] = source
         return name
 
 
 def _expression(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.Expr:
-    expr = getattr(value.node, "expr", None)  # a ragged size of a nested tensor has none
+    expr = getattr(value.node, "expr", None)  # None for a ragged size of a nested tensor
     if not isinstance(expr, sympy.Basic):
         raise CaptureError(f"the size {value} of a nested tensor is not supported")
     return expr

@@ -1,4 +1,4 @@
-"""Minimum cut of a network with capacities on vertices: Dinic's algorithm, without recursion."""
+"""The minimum cut of a network with vertex capacities: Dinic's algorithm, without recursion."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def cut_vertices(
     sources: Sequence[int],
     sinks: Sequence[int],
 ) -> set[int]:
-    """The cheapest set of vertices that every path from a source to a sink passes through.
+    """Return the cheapest set of vertices that is on every path from a source to a sink.
 
-    Among the cheapest sets it is the one nearest the sinks. `capacities[v]` may be INFINITE;
-    there must be a cut that is not.
+    Of the cheapest sets it is the nearest to the sinks. `capacities[v]` may be INFINITE, but a
+    finite cut must exist.
     """
     network = _Network(2 * len(capacities) + 2)
     start, end = 2 * len(capacities), 2 * len(capacities) + 1
@@ -31,12 +31,12 @@ def cut_vertices(
         network.connect(2 * v + 1, end, INFINITE)
     while network.level(start, end):
         network.push(start, end)
-    after = network.reaching(end)
-    return {v for v in range(len(capacities)) if 2 * v + 1 in after and 2 * v not in after}
+    sink_side = network.reaching(end)
+    return {v for v in range(len(capacities)) if 2 * v + 1 in sink_side and 2 * v not in sink_side}
 
 
 class _Network:
-    """Edges in pairs: edge `e` and its reverse `e ^ 1`."""
+    """A flow network with edges in pairs: edge `e` and its reverse `e ^ 1`."""
 
     def __init__(self, vertices: int) -> None:
         self.edges: list[list[int]] = [[] for _ in range(vertices)]
@@ -51,7 +51,7 @@ class _Network:
             self.residual.append(residual)
 
     def level(self, start: int, end: int) -> bool:
-        """Number the vertices by their distance from `start`; whether `end` can be reached."""
+        """Label the vertices by distance from `start`; return whether `end` is reachable."""
         self.depth = [-1] * len(self.edges)
         self.depth[start] = 0
         queue = deque([start])
@@ -64,8 +64,8 @@ class _Network:
         return self.depth[end] >= 0
 
     def push(self, start: int, end: int) -> None:
-        """Fill shortest paths until every one has a full edge."""
-        following = [0] * len(self.edges)
+        """Push a blocking flow: saturate an edge of every shortest path."""
+        next_edge = [0] * len(self.edges)
         path: list[int] = []
         v = start
         while True:
@@ -73,21 +73,21 @@ class _Network:
                 v = self._augment(path)
                 continue
             advanced = False
-            while following[v] < len(self.edges[v]):
-                e = self.edges[v][following[v]]
+            while next_edge[v] < len(self.edges[v]):
+                e = self.edges[v][next_edge[v]]
                 if self.residual[e] and self.depth[self.target[e]] == self.depth[v] + 1:
                     path.append(e)
                     v, advanced = self.target[e], True
                     break
-                following[v] += 1
+                next_edge[v] += 1
             if not advanced:
                 if not path:
                     return
                 v = self.target[path.pop() ^ 1]
-                following[v] += 1
+                next_edge[v] += 1
 
     def _augment(self, path: list[int]) -> int:
-        """Send what the path takes; step back to before its first full edge."""
+        """Augment along the path; cut it before its first saturated edge, return its end."""
         flow = min(self.residual[e] for e in path)
         assert flow < INFINITE // 2, "no finite cut"
         for e in path:
@@ -99,7 +99,7 @@ class _Network:
         return v
 
     def reaching(self, end: int) -> set[int]:
-        """The vertices from which `end` can still be reached."""
+        """Return the vertices from which `end` is reachable in the residual network."""
         found = {end}
         queue = deque([end])
         while queue:

@@ -1,19 +1,18 @@
-"""Splitting a joint graph: what the forward saves, and what the backward computes again.
+"""The pass that partitions a joint graph into forward and backward and chooses saved tensors.
 
-A minimum cut, as in torch's own partitioner, but of bytes alone and with our own rules:
+It is a minimum cut, as in torch's partitioner, but of bytes alone and with these rules:
 
-- Whatever we fuse is computed again rather than saved; library calls, reductions and random
-  seeds never are.
-- The arguments of the forward cost nothing: they live anyway. Those that the program changes
-  afterwards are not saved where any other choice is left.
-- What the forward returns and the backward reads costs nothing either, as eager saves it too,
-  and is taken first.
-- What the forward writes out anyhow and a library call of the backward reads (the operand of
-  a matrix product) is saved: computing it again would cost a pass over memory.
-- Saving what the forward would otherwise not write costs half as much again.
-- A value more than CHAIN operations, or two softmaxes of halves, from the last saved one is saved.
-- Where that is more than eager would save, or than `memory_budget` allows, saved values are given
-  up again (`budget.py`).
+- Ops that fuse are recomputed rather than saved. Library calls, reductions and random seeds are
+  never recomputed.
+- Arguments of the forward are nearly free, because they live anyway. Arguments that the program
+  mutates are saved only if nothing else is possible.
+- Results of the forward that the backward reads are nearly free and preferred: eager saves them.
+- A value that the forward writes to memory and a library call of the backward reads (an operand
+  of a matrix product) is saved: recomputing it would cost a pass over memory.
+- Saving a value that the forward would otherwise not write costs half as much again.
+- A value is saved if it is more than MAX_RECOMPUTE_CHAIN operations, or two softmaxes in half
+  precision, away from the last saved one.
+- If more is saved than eager saves or `memory_budget` allows, values are rematerialized (`remat`).
 """
 
 from __future__ import annotations
@@ -34,32 +33,32 @@ from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.fx.eager_memory import (
     EagerMemory,
-    attach,
-    memory_of,
-    storages,
+    get_eager_memory,
+    node_storages,
+    set_eager_memory,
 )
-from tofuse.capture.fx.sizes import at_first_call
+from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.mincut import INFINITE, cut_vertices
-from tofuse.capture.joint.narrow_indices import narrow_places
-from tofuse.capture.joint.remat import Bounded, Budget, limit_of
-from tofuse.capture.joint.scatter_to_select import compare_places
-from tofuse.capture.lower.convert import can_fuse, rule_of
-from tofuse.capture.lower.rules.depthwise_convolution import DEPTHWISE
-from tofuse.capture.lower.rules.pooling import POOLING
-from tofuse.capture.lower.rules.reductions import REDUCTIONS
-from tofuse.hints import hint_of
-from tofuse.ir.fusion_hints import NO_FUSE
+from tofuse.capture.joint.narrow_indices import narrow_indices
+from tofuse.capture.joint.recomputable import (
+    has_side_effect,
+    is_recomputable,
+    is_recomputable_or_reduction,
+    is_repeatable,
+    is_symbolic_number,
+)
+from tofuse.capture.joint.remat import Rematerializer, RematResult, budget_bytes
+from tofuse.capture.joint.scatter_to_select import scatter_to_select
+from tofuse.capture.lower.lowerable import is_lowerable
 from tofuse.ops.table import TRANSCENDENTAL
 
-CHAIN = 30.0  # transcendental operations computed again per value, at most
-CHEAP = 0.05  # what any other operation counts in this
-PEAK = 0.6 * CHAIN  # and what subtracting the maximum of halves does: two such are too many
-RESULT, ARGUMENT = 1, 2  # the price of what lives anyway; a result saves more work
-LITTLE = 64 * 1024  # bytes that are saved though eager saves them not, such as row statistics
-# Rules of what reads all memory.
-PASSES = frozenset((*REDUCTIONS.values(), *POOLING.values(), *DEPTHWISE.values()))
-HALVES = (torch.float16, torch.bfloat16)
-LAST_RESORT = 1 << 50  # the price of saving what will be changed
+MAX_RECOMPUTE_CHAIN = 30.0  # transcendental operations recomputed per value
+CHEAP_OP = 0.05  # the count of any other operation in this chain
+HALF_SOFTMAX = 0.6 * MAX_RECOMPUTE_CHAIN  # the count of a softmax in half precision
+RESULT_PRICE, ARGUMENT_PRICE = 1, 2  # of values that live anyway; a result saves more work
+SAVED_SLACK = 64 * 1024  # bytes that may be saved beyond eager's, such as row statistics
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+MUTATED_ARGUMENT_PRICE = 1 << 50
 
 
 def partition(
@@ -70,294 +69,277 @@ def partition(
     static_lifetime_input_indices: list[int] | None = None,
     budget: float | None = None,
 ) -> tuple[GraphModule, GraphModule]:
-    """The partition function of AOTAutograd: the forward and the backward graph."""
+    """Return the forward and the backward graph, as AOTAutograd's partition function."""
     if has_recomputable_ops(joint):
         joint = cleanup_recompute_tags(joint, is_default_partition=False)
-    memory = memory_of(joint, num_fwd_outputs)
-    joint = narrow_places(compare_places(joint))
-    plan = _Plan(list(joint.graph.nodes), num_fwd_outputs)
-    found = plan.bounded(plan.saved(), budget, memory)
-    saved, free = found.saved, plan.living()
+    memory = get_eager_memory(joint, num_fwd_outputs)
+    joint = narrow_indices(scatter_to_select(joint))
+    partitioner = _Partitioner(list(joint.graph.nodes), num_fwd_outputs)
+    result = partitioner.rematerialize(partitioner.choose_saved(), budget, memory)
+    saved, free = result.saved, partitioner.free_storages()
     memory = replace(
         memory,
-        ours=plan.nbytes(saved),
-        allowed=found.limit,
-        repeated=found.repeated,
-        kept=tuple(n.name for n in saved if any(key not in free for key, _ in storages(n))),
+        our_saved_bytes=partitioner.nbytes(saved),
+        budget_bytes=result.limit,
+        recomputed_calls=result.recomputed_calls,
+        saved_arguments=tuple(
+            n.name for n in saved if any(key not in free for key, _ in node_storages(n))
+        ),
     )
     tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
-    tensors += [n for n in plan.numbers() if n not in saved]
-    # floats of sizes are computed again from the integers
-    numbers = [
-        n for n in plan.order if n in plan.forward and isinstance(n.meta.get("val"), torch.SymInt)
+    tensors += [n for n in partitioner.symbolic_float_arguments() if n not in saved]
+    # Symbolic floats are recomputed from the integers.
+    integers = [
+        n
+        for n in partitioner.order
+        if n in partitioner.forward_nodes and isinstance(n.meta.get("val"), torch.SymInt)
     ]
     forward, backward = _extract_fwd_bwd_modules(
-        joint, tensors, saved_sym_nodes=numbers, num_fwd_outputs=num_fwd_outputs
+        joint, tensors, saved_sym_nodes=integers, num_fwd_outputs=num_fwd_outputs
     )
-    done = {n.name for n in plan.forward if n.op == "call_function"}
-    forward.graph.eliminate_dead_code(is_impure_node=_must_stay)
+    forward_calls = {n.name for n in partitioner.forward_nodes if n.op == "call_function"}
+    forward.graph.eliminate_dead_code(is_impure_node=has_side_effect)
     backward.graph.eliminate_dead_code(
-        is_impure_node=lambda n: _must_stay(n) and n.name not in done  # checks are made once
+        is_impure_node=lambda n: has_side_effect(n) and n.name not in forward_calls
     )
     for module in (forward, backward):
         module.recompile()
-        attach(module, memory)
+        set_eager_memory(module, memory)
     return forward, backward
 
 
 @dataclass
-class _Plan:
-    """Roles of the nodes of one joint graph."""
+class _Partitioner:
+    """Classifies the nodes of a joint graph and chooses the saved values."""
 
     order: list[Node]
     num_fwd_outputs: int
-    forward: set[Node] = field(default_factory=set)  # independent of tangents
-    backward: set[Node] = field(default_factory=set)  # dependent on tangents and read
-    held: set[Node] = field(default_factory=set)  # never computed again
-    needed: set[Node] = field(default_factory=set)  # for what the forward returns
-    returned: set[Node] = field(default_factory=set)  # by the backward
+    forward_nodes: set[Node] = field(default_factory=set)  # independent of tangents
+    backward_nodes: set[Node] = field(default_factory=set)  # dependent on tangents, not dead
+    not_recomputed: set[Node] = field(default_factory=set)
+    needed_by_outputs: set[Node] = field(default_factory=set)  # of the forward
+    backward_outputs: set[Node] = field(default_factory=set)
 
-    def saved(self) -> list[Node]:
-        """The nodes whose values the backward receives, in program order."""
+    def choose_saved(self) -> list[Node]:
+        """Return the nodes whose values the backward receives, in program order."""
         outputs = tree_leaves(next(n for n in self.order if n.op == "output").args)
-        first = [n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node)]
-        second = [n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node)]
-        self.returned = set(second)
-        self._split(second)
-        self.held = {n for n in self.forward if not _recomputable(n)}
-        written = set(self.held) | {_base(n) for n in first}
-        written |= {_base(n) for n in self.forward if _read_by_library(n, self.forward)}
-        self.held |= {
-            _base(n)
-            for n in self.forward
-            if _read_by_library(n, self.backward) and _base(n) in written
-            if not must_recompute(_base(n))
+        results = [n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node)]
+        gradients = [n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node)]
+        self.backward_outputs = set(gradients)
+        self._classify(gradients)
+        self.not_recomputed = {n for n in self.forward_nodes if not is_recomputable(n)}
+        written = set(self.not_recomputed) | {_view_base(n) for n in results}
+        written |= {
+            _view_base(n) for n in self.forward_nodes if _read_by_library(n, self.forward_nodes)
         }
-        self.needed = self._needed(first)
-        self._limit_chains()
-        return self._cut(written, {_base(n) for n in self._new(first)})
+        self.not_recomputed |= {
+            _view_base(n)
+            for n in self.forward_nodes
+            if _read_by_library(n, self.backward_nodes) and _view_base(n) in written
+            if not must_recompute(_view_base(n))
+        }
+        self.needed_by_outputs = self._find_needed(results)
+        self._limit_recompute_chains()
+        return self._cut(written, {_view_base(n) for n in self._fresh_outputs(results)})
 
-    def numbers(self) -> list[Node]:
-        """The arguments in which Dynamo has numbers of the user's, which are read from them again
-        where the backward needs them."""
+    def symbolic_float_arguments(self) -> list[Node]:
+        """Return the tensor arguments that symbolic floats are read from.
+
+        The backward reads the floats from them again.
+        """
         floats = (n for n in self.order if isinstance(n.meta.get("val"), torch.SymFloat))
-        read = {i for n in floats for i in n.all_input_nodes if not _is_number(i)}
-        return [n for n in self.order if n.op == "placeholder" and n in read]
+        sources = {i for n in floats for i in n.all_input_nodes if not is_symbolic_number(i)}
+        return [n for n in self.order if n.op == "placeholder" and n in sources]
 
-    def _new(self, outputs: list[Node]) -> list[Node]:
-        """The results that are the caller's own: not what arguments are overwritten with."""
+    def _fresh_outputs(self, outputs: list[Node]) -> list[Node]:
+        """Return the outputs that are not copied into mutated arguments."""
         descriptions = tree_leaves(self.order[-1].meta.get("desc", ()))[: self.num_fwd_outputs]
-        overwriting = [isinstance(d, InputMutationAOTOutput) for d in descriptions]
-        if len(overwriting) != self.num_fwd_outputs:
+        mutations = [isinstance(d, InputMutationAOTOutput) for d in descriptions]
+        if len(mutations) != self.num_fwd_outputs:
             return []
         leaves = tree_leaves(self.order[-1].args)[: self.num_fwd_outputs]
-        others = {n for n, over in zip(leaves, overwriting, strict=True) if not over}
-        return [n for n in outputs if n in others]
+        fresh = {n for n, is_mutation in zip(leaves, mutations, strict=True) if not is_mutation}
+        return [n for n in outputs if n in fresh]
 
-    def bounded(self, saved: list[Node], share: float | None, eager: EagerMemory) -> Bounded:
-        """No more saved than the budget allows; nor than eager saves, calls of libraries aside."""
-        found = self._budget(_recomputable_or_sum).bound(saved, eager.saved + LITTLE)
-        limit = limit_of(share, self.nbytes(saved))
-        if limit is None or self.nbytes(found.saved) <= limit:
-            return replace(found, limit=limit)
-        return self._budget(_repeatable).bound(saved, limit)
+    def rematerialize(
+        self, saved: list[Node], budget: float | None, eager: EagerMemory
+    ) -> RematResult:
+        """Reduce the saved values to the budget, and to eager's unless library calls are needed."""
+        remat = self._rematerializer(is_recomputable_or_reduction)
+        result = remat.rematerialize(saved, eager.saved_bytes + SAVED_SLACK)
+        limit = budget_bytes(budget, self.nbytes(saved))
+        if limit is None or self.nbytes(result.saved) <= limit:
+            return replace(result, limit=limit)
+        return self._rematerializer(is_repeatable).rematerialize(saved, limit)
 
-    def _budget(self, repeatable: Callable[[Node], bool]) -> Budget:
-        sinks = [n for n in self._sinks() if not _is_number(n)]
-        given = {n for n in self.order if n.op in ("placeholder", "get_attr")}
-        rest = frozenset(given - _changed(self.order)), self.living()
-        return Budget(self.order, sinks, repeatable, _recomputable, *rest)
+    def _rematerializer(self, can_recompute: Callable[[Node], bool]) -> Rematerializer:
+        sinks = [n for n in self._sinks() if not is_symbolic_number(n)]
+        arguments = {n for n in self.order if n.op in ("placeholder", "get_attr")}
+        return Rematerializer(
+            self.order,
+            sinks,
+            can_recompute,
+            is_recomputable,
+            frozenset(arguments - _mutated_arguments(self.order)),
+            self.free_storages(),
+        )
 
     def nbytes(self, nodes: Sequence[Node]) -> int:
-        """Bytes of the storages of tensors, but for what lives anyway."""
-        held, free = {k: size for n in nodes for k, size in storages(n)}, self.living()
-        return sum(size for key, size in held.items() if key not in free)
+        """Return the bytes of the storages that live only for the backward."""
+        sizes, free = {k: size for n in nodes for k, size in node_storages(n)}, self.free_storages()
+        return sum(size for key, size in sizes.items() if key not in free)
 
-    def living(self) -> frozenset[int]:
-        """Storages that live anyway: of arguments, and of the forward's results."""
+    def free_storages(self) -> frozenset[int]:
+        """Return the storages that live anyway: of arguments and of the forward's results."""
         output = next(n for n in self.order if n.op == "output")
         results = tree_leaves(output.args)[: self.num_fwd_outputs]
         nodes = [n for n in self.order if n.op in ("placeholder", "get_attr")]
         nodes += [n for n in results if isinstance(n, Node)]
-        return frozenset(key for n in nodes for key, _ in storages(n))
+        return frozenset(key for n in nodes for key, _ in node_storages(n))
 
     def _sinks(self) -> list[Node]:
-        """Values of the forward that the backward reads or returns."""
-        read = {i for n in self.backward for i in n.all_input_nodes} | self.returned
-        return [n for n in self.order if n in self.forward and n in read]
+        """Return the forward's values that the backward reads or returns."""
+        read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.backward_outputs
+        return [n for n in self.order if n in self.forward_nodes and n in read]
 
-    def _split(self, outputs: list[Node]) -> None:
-        tangents: set[Node] = set()
+    def _classify(self, gradients: list[Node]) -> None:
+        """Find the forward nodes and the live backward nodes."""
+        dependent: set[Node] = set()  # on tangents
         for n in self.order:
             is_tangent = n.op == "placeholder" and "tangents" in str(n.target)
-            if is_tangent or (n.op != "output" and not tangents.isdisjoint(n.all_input_nodes)):
-                tangents.add(n)
-        self.forward = {n for n in self.order if n not in tangents and n.op != "output"}
-        read = set(outputs)
+            if is_tangent or (n.op != "output" and not dependent.isdisjoint(n.all_input_nodes)):
+                dependent.add(n)
+        self.forward_nodes = {n for n in self.order if n not in dependent and n.op != "output"}
+        live = set(gradients)
         for n in reversed(self.order):
-            if n in read or (n in tangents and _must_stay(n) and n.op == "call_function"):
-                read |= set(n.all_input_nodes)
-                if n in tangents:
-                    self.backward.add(n)
+            if n in live or (n in dependent and has_side_effect(n) and n.op == "call_function"):
+                live |= set(n.all_input_nodes)
+                if n in dependent:
+                    self.backward_nodes.add(n)
 
-    def _needed(self, outputs: list[Node]) -> set[Node]:
-        """What the forward computes for its own results."""
+    def _find_needed(self, outputs: list[Node]) -> set[Node]:
+        """Return the nodes that the outputs depend on."""
         needed = set(outputs)
         for n in reversed(self.order):
             if n in needed:
                 needed |= set(n.all_input_nodes)
         return needed
 
-    def _limit_chains(self) -> None:
-        """Hold every value of the forward at which a chain of recomputation gets too long."""
-        cost: dict[Node, float] = {}
+    def _limit_recompute_chains(self) -> None:
+        """Save every forward value at which a chain of recomputation gets too long."""
+        length: dict[Node, float] = {}
         for n in self.order:
-            if n not in self.forward or n in self.held:
+            if n not in self.forward_nodes or n in self.not_recomputed:
                 continue
-            longest = max((cost.get(i, 0.0) for i in n.all_input_nodes), default=0.0)
-            step = PEAK if _below_peak(n) else 1.0 if _is_transcendental(n) else CHEAP
-            cost[n] = longest + step
+            longest = max((length.get(i, 0.0) for i in n.all_input_nodes), default=0.0)
+            length[n] = longest + _chain_length(n)
             is_tensor = isinstance(n.meta.get("val"), torch.Tensor)
-            if cost[n] > CHAIN and n in self.needed and is_tensor and not must_recompute(n):
-                self.held.add(n)
-                cost[n] = 0.0
+            can_save = n in self.needed_by_outputs and is_tensor and not must_recompute(n)
+            if length[n] > MAX_RECOMPUTE_CHAIN and can_save:
+                self.not_recomputed.add(n)
+                length[n] = 0.0
 
-    def _cut(self, written: set[Node], returned: set[Node]) -> list[Node]:
-        sinks = [n for n in self._sinks() if not _is_number(n)]
-        place = {n: k for k, n in enumerate(sinks)}
+    def _cut(self, written: set[Node], results: set[Node]) -> list[Node]:
+        """Return the minimum cut between recomputation sources and the backward's reads."""
+        sinks = [n for n in self._sinks() if not is_symbolic_number(n)]
+        vertex = {n: k for k, n in enumerate(sinks)}
         reached, edges, sources = list(sinks), [], []
         for n in reached:  # grows while it is walked
-            if n in self.held or n.op == "placeholder":
-                sources.append(place[n])
+            if n in self.not_recomputed or n.op == "placeholder":
+                sources.append(vertex[n])
                 continue
             for i in n.all_input_nodes:
-                if _is_number(i):
+                if is_symbolic_number(i):
                     continue
-                if i not in place:
-                    place[i] = len(reached)
+                if i not in vertex:
+                    vertex[i] = len(reached)
                     reached.append(i)
-                edges.append((place[i], place[n]))
-        changed = _changed(self.order)
-        own = [n for n in reached if n not in self.needed]  # of the backward, before tangents
-        read = {*sinks, *(i for n in own for i in n.all_input_nodes)}
-        free = returned & {_base(n) for n in read}
-        capacities = [
-            LAST_RESORT if n in changed else RESULT if n in free else _cost(n, n in written)
-            for n in reached
-        ]
+                edges.append((vertex[i], vertex[n]))
+        mutated = _mutated_arguments(self.order)
+        backward_only = [n for n in reached if n not in self.needed_by_outputs]
+        read = {*sinks, *(i for n in backward_only for i in n.all_input_nodes)}
+        read_results = results & {_view_base(n) for n in read}
+
+        def capacity(n: Node) -> int:
+            if n in mutated:
+                return MUTATED_ARGUMENT_PRICE
+            return RESULT_PRICE if n in read_results else _price(n, n in written)
+
+        capacities = [capacity(n) for n in reached]
         cut = cut_vertices(capacities, edges, sources, range(len(sinks)))
-        return [n for n in self.order if n in place and place[n] in cut]
-
-
-def _recomputable(node: Node) -> bool:
-    if node.op == "get_attr":
-        return True
-    if node.op != "call_function" or _must_stay(node) or _is_random(node):
-        return False
-    if hint_of(node).startswith(NO_FUSE) and node.meta.get("partitioner_tag") != "is_backward":
-        return False  # a pass over memory of its own
-    if must_recompute(node) or _is_number(node):
-        return True
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return True  # an element of a tuple
-    return can_fuse(node) and rule_of(node.target) not in PASSES
-
-
-def _recomputable_or_sum(node: Node) -> bool:
-    """Reductions too: all that costs a pass over memory, but no library's work."""
-    return _recomputable(node) or (_repeatable(node) and rule_of(node.target) is not None)
-
-
-def _repeatable(node: Node) -> bool:
-    """Whether running it again gives the same once more."""
-    return node.op == "get_attr" or (
-        node.op == "call_function" and not _must_stay(node) and not _is_random(node)
-    )
-
-
-def _must_stay(node: Node) -> bool:
-    """Whether a node has an effect beside its results; drawing random numbers is none."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return node.op in ("placeholder", "output") or node.is_impure()
-    schema = node.target._schema
-    return schema.is_mutable or not schema.returns
-
-
-def _is_random(node: Node) -> bool:
-    target = node.target
-    return (
-        isinstance(target, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded in target.tags
-    )
-
-
-def _is_number(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
+        return [n for n in self.order if n in vertex and vertex[n] in cut]
 
 
 def _is_transcendental(node: Node) -> bool:
     return any(part in TRANSCENDENTAL for part in str(node.target).split(".")[1:2])
 
 
-def _below_peak(node: Node) -> bool:
-    """Whether it is the distance of halves from their maximum, as in a softmax.
+def _chain_length(node: Node) -> float:
+    if _is_half_softmax_difference(node):
+        return HALF_SOFTMAX
+    return 1.0 if _is_transcendental(node) else CHEAP_OP
 
-    The maximum is the forward's. Halves that are computed again are rounded at other places, so
-    that the peak's exponential is not 1, and the next softmax of the chain multiplies the error.
+
+def _is_half_softmax_difference(node: Node) -> bool:
+    """Whether a node subtracts the maximum of half-precision values, as in a softmax.
+
+    Recomputed half precision is rounded at other points than the saved maximum. The largest
+    exponential is then not 1, and the next softmax of the chain multiplies the error.
     """
     maximum = any(str(i.target) == "aten.amax.default" for i in node.all_input_nodes)
     return maximum and any(
-        isinstance(t := j.meta.get("val"), torch.Tensor) and t.dtype in HALVES
+        isinstance(t := j.meta.get("val"), torch.Tensor) and t.dtype in HALF_DTYPES
         for i in node.all_input_nodes
         for j in i.all_input_nodes
     )
 
 
 def _read_by_library(node: Node, readers: set[Node]) -> bool:
-    """Whether one of the readers runs in a library, so that the value must lie in memory."""
+    """Whether one of the readers is a library call, so that the value must be in memory."""
     for user in node.users:
-        in_library = isinstance(user.target, torch._ops.OpOverload) and not can_fuse(user)
+        in_library = isinstance(user.target, torch._ops.OpOverload) and not is_lowerable(user)
         if user in readers and in_library:
             return True
     return False
 
 
-def _base(node: Node) -> Node:
-    """What a chain of pure views looks at."""
-    while node.op == "call_function" and str(node.target).rpartition(".")[0] in PLAIN_VIEWS:
-        looked_at = node.all_input_nodes[0]
-        if _numel(looked_at) != _numel(node):  # an expand that repeats elements
+def _view_base(node: Node) -> Node:
+    """Return the base of a chain of views that keep all elements."""
+    while node.op == "call_function" and str(node.target).rpartition(".")[0] in PURE_VIEWS:
+        operand = node.all_input_nodes[0]
+        if _numel(operand) != _numel(node):  # an expand that repeats elements
             return node
-        node = looked_at
+        node = operand
     return node
 
 
-def _changed(order: list[Node]) -> set[Node]:
-    """The arguments that AOTAutograd overwrites when the forward has run."""
+def _mutated_arguments(order: list[Node]) -> set[Node]:
+    """Return the arguments that AOTAutograd overwrites after the forward."""
     output = next(n for n in order if n.op == "output")
     descriptions = tree_leaves(output.meta.get("desc", ()))
-    changed = {d.mutated_input for d in descriptions if isinstance(d, InputMutationAOTOutput)}
-    return {n for n in order if n.op == "placeholder" and n.meta.get("desc") in changed}
+    mutated = {d.mutated_input for d in descriptions if isinstance(d, InputMutationAOTOutput)}
+    return {n for n in order if n.op == "placeholder" and n.meta.get("desc") in mutated}
 
 
-def _cost(node: Node, written: bool) -> int:
+def _price(node: Node, is_written: bool) -> int:
+    """Return the price of saving a node: half as much again if it is not written anyway."""
     value = node.meta.get("val")
     if node.op == "placeholder":
-        return ARGUMENT
+        return ARGUMENT_PRICE
     if not isinstance(value, torch.Tensor):
         return INFINITE
-    return (2 if written else 3) * _numel(node) * value.dtype.itemsize + 1
+    return (2 if is_written else 3) * _numel(node) * value.dtype.itemsize + 1
 
 
 def _numel(node: Node) -> int:
-    """Elements of a tensor, as far as its sizes are known."""
+    """Return the elements of a node's tensor, by its size hints."""
     numel = 1
     for extent in node.meta["val"].shape:
-        numel *= at_first_call(extent)
+        numel *= size_hint(extent)
     return numel
 
 
-PLAIN_VIEWS = frozenset(
+PURE_VIEWS = frozenset(
     {
         "aten._unsafe_view",
         "aten.alias",

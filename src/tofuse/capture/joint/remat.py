@@ -1,4 +1,4 @@
-"""Saving less than the minimum cut does: values given up, the cheapest work for a byte first."""
+"""Rematerialization to a memory limit: evict saved values, the cheapest per byte first."""
 
 from __future__ import annotations
 
@@ -11,147 +11,152 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
-from tofuse.capture.fx.eager_memory import storages
+from tofuse.capture.fx.eager_memory import node_storages
 
-BANDWIDTH = 40e3  # bytes a microsecond that an operation moves, and what it computes beside
-FLOPS = 50e3  # in a microsecond; only the order of the values matters, not the time
-FUSED = 0.25  # of the traffic of an operation that fuses with what reads it
+# Only the order of the costs matters, not the time.
+BYTES_PER_MICROSECOND = 40e3  # of memory traffic, with the arithmetic beside it
+FLOPS_PER_MICROSECOND = 50e3
+FUSED_TRAFFIC = 0.25  # share of the traffic of an op that fuses with its users
 
 
 @dataclass(frozen=True)
-class Bounded:
-    """What is saved, and how many calls the backward repeats that it did not before.
-
-    `limit` is the most bytes that the user allows.
-    """
+class RematResult:
+    """The saved values, and the number of additional calls that the backward recomputes."""
 
     saved: tuple[Node, ...]
-    repeated: int
-    limit: int | None = None
+    recomputed_calls: int
+    limit: int | None = None  # in bytes
 
 
 @dataclass
-class Budget:
-    """The forward half of a joint graph: what may be computed again, and what is saved.
+class Rematerializer:
+    """Chooses the saved and the recomputed values of a joint graph's forward.
 
-    `repeatable` says which nodes may run again, `free` which storages cost nothing because the
-    caller holds them, `fuses` which nodes are no call of their own.
+    Storages in `free_storages` cost nothing, because the caller holds them. Nodes that are fusible
+    are not counted as calls.
     """
 
     order: Sequence[Node]
     sinks: Sequence[Node]  # forward values that the backward reads
-    repeatable: Callable[[Node], bool]
-    fuses: Callable[[Node], bool]
-    given: frozenset[Node]  # arguments that the backward may read too
-    free: frozenset[int]
+    can_recompute: Callable[[Node], bool]
+    is_fusible: Callable[[Node], bool]
+    arguments: frozenset[Node]  # that the backward may read, too
+    free_storages: frozenset[int]
     saved: dict[Node, None] = field(default_factory=dict)
-    repeated: dict[Node, None] = field(default_factory=dict)
-    known: dict[Node, list[tuple[int, int]]] = field(default_factory=dict)
+    recomputed: dict[Node, None] = field(default_factory=dict)
+    storages: dict[Node, list[tuple[int, int]]] = field(default_factory=dict)
 
-    def bound(self, saved: Sequence[Node], limit: int) -> Bounded:
-        """At most `limit` bytes saved, or as few as can be."""
+    def rematerialize(self, saved: Sequence[Node], limit: int) -> RematResult:
+        """Evict saved values until at most `limit` bytes are saved, or as few as possible."""
         self.saved = dict.fromkeys(saved)
         if self.nbytes(self.saved) <= limit:
-            return Bounded(tuple(saved), 0, limit)
-        self.repeated = dict.fromkeys(self._walk(self.sinks) or ())
-        before = len(self._calls())
-        place = {n: k for k, n in enumerate(self.order)}
-        heap = [(self._price(n), place[n], n) for n in saved if self._gain(n, ()) > 0]
+            return RematResult(tuple(saved), 0, limit)
+        self.recomputed = dict.fromkeys(self._nodes_to_recompute(self.sinks) or ())
+        calls_before = len(self._recomputed_calls())
+        position = {n: k for k, n in enumerate(self.order)}
+        heap = [
+            (self._cost_per_byte(n), position[n], n) for n in saved if self._bytes_freed(n, ()) > 0
+        ]
         heapq.heapify(heap)
         while heap and self.nbytes(self.saved) > limit:
-            price, k, n = heapq.heappop(heap)
-            now = self._price(n)
-            if now == float("inf"):
+            old_cost, k, n = heapq.heappop(heap)
+            cost = self._cost_per_byte(n)
+            if cost == float("inf"):
                 continue
-            if now > price and heap and now > heap[0][0]:
-                heapq.heappush(heap, (now, k, n))
+            if cost > old_cost and heap and cost > heap[0][0]:
+                heapq.heappush(heap, (cost, k, n))
                 continue
-            again = self._walk([n], without=n)
-            assert again is not None
-            self._give_up(n, again)
-        self._prune()
-        kept = tuple(n for n in self.order if n in self.saved)
-        return Bounded(kept, max(0, len(self._calls()) - before), limit)
+            recomputed = self._nodes_to_recompute([n], evicted=n)
+            assert recomputed is not None
+            self._evict(n, recomputed)
+        self._update_saved()
+        still_saved = tuple(n for n in self.order if n in self.saved)
+        recomputed_calls = max(0, len(self._recomputed_calls()) - calls_before)
+        return RematResult(still_saved, recomputed_calls, limit)
 
     def nbytes(self, nodes: Sequence[Node] | dict[Node, None]) -> int:
-        """Bytes of the distinct storages that are there for the backward alone."""
-        held = {key: size for n in nodes for key, size in self._storages(n)}
-        return sum(size for key, size in held.items() if key not in self.free)
+        """Return the bytes of the distinct storages that live only for the backward."""
+        sizes = {key: size for n in nodes for key, size in self._cached_storages(n)}
+        return sum(size for key, size in sizes.items() if key not in self.free_storages)
 
-    def _give_up(self, node: Node, again: list[Node]) -> None:
+    def _evict(self, node: Node, recomputed: list[Node]) -> None:
         del self.saved[node]
-        self.saved |= dict.fromkeys(self._anchors(again))
-        self.repeated |= dict.fromkeys(n for n in again if n not in self.saved)
+        self.saved |= dict.fromkeys(self._must_save(recomputed))
+        self.recomputed |= dict.fromkeys(n for n in recomputed if n not in self.saved)
 
-    def _price(self, node: Node) -> float:
-        """Microseconds of work for a byte less."""
-        again = self._walk([node], without=node)
-        if again is None:
+    def _cost_per_byte(self, node: Node) -> float:
+        """Return the microseconds of recomputation per byte that evicting a value frees."""
+        recomputed = self._nodes_to_recompute([node], evicted=node)
+        if recomputed is None:
             return float("inf")
-        gain = self._gain(node, self._anchors(again))
-        work = sum(self._work(n) for n in again if n not in self.repeated)
-        return work / gain if gain > 0 else float("inf")
+        freed = self._bytes_freed(node, self._must_save(recomputed))
+        time = sum(self._estimated_time(n) for n in recomputed if n not in self.recomputed)
+        return time / freed if freed > 0 else float("inf")
 
-    def _gain(self, node: Node, instead: Sequence[Node]) -> int:
-        rest = {n: None for n in self.saved if n is not node} | dict.fromkeys(instead)
+    def _bytes_freed(self, node: Node, newly_saved: Sequence[Node]) -> int:
+        rest = {n: None for n in self.saved if n is not node} | dict.fromkeys(newly_saved)
         return self.nbytes(self.saved) - self.nbytes(rest)
 
-    def _anchors(self, again: Sequence[Node]) -> list[Node]:
-        """Among nodes to compute again those that cannot be, such as seeds."""
-        return [n for n in again if not self.repeatable(n)]
+    def _must_save(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return the nodes that cannot be recomputed, such as seeds."""
+        return [n for n in nodes if not self.can_recompute(n)]
 
-    def _walk(self, goals: Sequence[Node], without: Node | None = None) -> list[Node] | None:
-        """What the goals need beside arguments and saved values; None if that cannot be had.
+    def _nodes_to_recompute(
+        self, goals: Sequence[Node], evicted: Node | None = None
+    ) -> list[Node] | None:
+        """Return the nodes that goals need besides arguments and saved values; None if impossible.
 
-        A tensor that cannot be computed again is part of the answer, to be saved; not the goal.
+        The result may contain tensors that cannot be recomputed and must be saved; these must not
+        be the evicted node.
         """
         found: dict[Node, None] = {}
-        work = [n for n in goals if n not in self.saved or n is without]
-        while work:
-            n = work.pop()
-            if n in found or n in self.given:
+        worklist = [n for n in goals if n not in self.saved or n is evicted]
+        while worklist:
+            n = worklist.pop()
+            if n in found or n in self.arguments:
                 continue
             found[n] = None
-            if not self.repeatable(n):
+            if not self.can_recompute(n):
                 is_tensor = isinstance(n.meta.get("val"), torch.Tensor)
-                if n is without or not is_tensor or n.op == "placeholder":  # it will have changed
+                if n is evicted or not is_tensor or n.op == "placeholder":  # a mutated argument
                     return None
                 continue
-            work += [i for i in n.all_input_nodes if i not in self.saved or i is without]
+            worklist += [i for i in n.all_input_nodes if i not in self.saved or i is evicted]
         return list(found)
 
-    def _prune(self) -> None:
-        """Drop what nothing reads any more, and add the arguments that are read from now on."""
-        self.repeated = dict.fromkeys(self._walk(self.sinks) or ())
-        read = {i for n in self.repeated for i in n.all_input_nodes} | set(self.sinks)
-        arguments = [n for n in self.order if n in self.given and n.op == "placeholder"]
+    def _update_saved(self) -> None:
+        """Remove saved values without users, and add arguments that recomputed nodes read."""
+        self.recomputed = dict.fromkeys(self._nodes_to_recompute(self.sinks) or ())
+        read = {i for n in self.recomputed for i in n.all_input_nodes} | set(self.sinks)
+        arguments = [n for n in self.order if n in self.arguments and n.op == "placeholder"]
         self.saved = {n: None for n in (*self.saved, *arguments) if n in read}
 
-    def _storages(self, node: Node) -> list[tuple[int, int]]:
-        if node not in self.known:
-            self.known[node] = storages(node)
-        return self.known[node]
+    def _cached_storages(self, node: Node) -> list[tuple[int, int]]:
+        if node not in self.storages:
+            self.storages[node] = node_storages(node)
+        return self.storages[node]
 
-    def _calls(self) -> list[Node]:
-        return [n for n in self.repeated if self.repeatable(n) and not self.fuses(n)]
+    def _recomputed_calls(self) -> list[Node]:
+        return [n for n in self.recomputed if self.can_recompute(n) and not self.is_fusible(n)]
 
-    def _work(self, node: Node) -> float:
-        """Microseconds, roughly."""
+    def _estimated_time(self, node: Node) -> float:
+        """Return a rough estimate of a node's time in microseconds."""
         if not isinstance(node.target, torch._ops.OpOverload):
             return 0.0
-        moved = sum(size for n in (node, *node.all_input_nodes) for _, size in self._storages(n))
-        time = moved / BANDWIDTH * (FUSED if self.fuses(node) else 1.0)
+        nodes = (node, *node.all_input_nodes)
+        traffic = sum(size for n in nodes for _, size in self._cached_storages(n))
+        time = traffic / BYTES_PER_MICROSECOND * (FUSED_TRAFFIC if self.is_fusible(node) else 1.0)
         formula = flop_registry.get(node.target.overloadpacket)
         if formula is None:
             return time
         args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
         flops = formula(*args, **kwargs, out_val=node.meta["val"])
         hint = flops if isinstance(flops, (int, float)) else flops.node.hint
-        return time + float(hint or 0) / FLOPS
+        return time + float(hint or 0) / FLOPS_PER_MICROSECOND
 
 
-def limit_of(budget: float | int | None, saved: int) -> int | None:
-    """The bytes that a budget allows where `saved` is the default: a fraction of it up to 1."""
+def budget_bytes(budget: float | int | None, default_bytes: int) -> int | None:
+    """Return a budget in bytes; a budget up to 1 is a fraction of the default's bytes."""
     if budget is None:
         return None
-    return int(budget * saved) if budget <= 1 else int(budget)
+    return int(budget * default_bytes) if budget <= 1 else int(budget)

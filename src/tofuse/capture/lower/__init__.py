@@ -1,1 +1,1 @@
-"""From an FX graph of ATen calls to a Graph."""
+"""The lowering of FX graphs of ATen calls to Graphs."""

@@ -1,4 +1,4 @@
-"""An FX graph of ATen calls as a Graph."""
+"""The conversion of an FX graph of ATen calls to a Graph."""
 
 from __future__ import annotations
 
@@ -14,50 +14,43 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
 
-from tofuse.capture.fx.dtypes import dtype_of
-from tofuse.capture.fx.eager_memory import EagerMemory, memory_of
-from tofuse.capture.fx.location import locate
-from tofuse.capture.fx.sizes import Sizes, Source
-from tofuse.capture.lower.builder import Builder, Refused
+from tofuse.capture.fx.dtypes import from_torch_dtype
+from tofuse.capture.fx.eager_memory import EagerMemory, get_eager_memory
+from tofuse.capture.fx.location import source_location
+from tofuse.capture.fx.sizes import Source, SymbolicSizes
+from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import (
     Argument,
-    Call,
-    Made,
-    Rule,
-    Text,
+    AtenCall,
+    LoweringRule,
+    RuleResult,
+    SizeExpression,
 )
-from tofuse.capture.lower.effect_tokens import without_tokens
-from tofuse.capture.lower.executor_claims import Claims, claimed, nobody
-from tofuse.capture.lower.lowerable import fusible
-from tofuse.capture.lower.lowering_cache import Repeats, Results
-from tofuse.capture.lower.opaque import opaque
-from tofuse.capture.lower.reads_after_writes import reads_written
-from tofuse.capture.lower.rules.constant_indices import RESAMPLES
-from tofuse.capture.lower.rules.creation import CREATION
-from tofuse.capture.lower.rules.depthwise_convolution import DEPTHWISE
-from tofuse.capture.lower.rules.memory_order import MEMORY
-from tofuse.capture.lower.rules.pointwise import POINTWISE
-from tofuse.capture.lower.rules.pooling import POOLING
-from tofuse.capture.lower.rules.reductions import REDUCTIONS
-from tofuse.capture.lower.rules.scatter import SCATTERS
-from tofuse.capture.lower.rules.view_ops import VIEWS
+from tofuse.capture.lower.effect_tokens import remove_effect_tokens
+from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
+from tofuse.capture.lower.lowerable import has_supported_types
+from tofuse.capture.lower.lowering_cache import LoweredResults, LoweringCache
+from tofuse.capture.lower.lowering_rules import UNCACHED_RULES, lowering_rule
+from tofuse.capture.lower.opaque import lower_to_opaque
+from tofuse.capture.lower.reads_after_writes import reads_mutated_argument
+from tofuse.capture.lower.rules.view_ops import VIEW_RULES
 from tofuse.errors import CaptureError, VerifyError
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.table import Pattern, opdef
 
-Result = Union[Value, Dim, Text, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
-AtenGraph = GraphModule  # an FX graph of ATen operators
+LoweredValue = Union[Value, Dim, SizeExpression, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
+FxGraphModule = GraphModule  # for callers that do not import torch
 
 
 @dataclass(frozen=True)
-class Captured:
-    """A Graph and how the flat arguments and outputs of the FX graph map to it.
+class CapturedGraph:
+    """A Graph, and how the flat arguments and outputs of the FX graph map to it.
 
-    `writes` are pairs of an argument and the value it gets when the program ends; these values
-    are the last outputs of the graph. `again` are places of results that are an earlier one's
-    value in a tensor of their own. `notes` are for the report.
+    `writes` pairs an argument with its value at the end of the program; these values are the last
+    outputs of the graph. `duplicate_results` are indices of results that have the value of an
+    earlier result but are another tensor. `notes` are for the report.
     """
 
     graph: Graph
@@ -65,88 +58,81 @@ class Captured:
     results: tuple[Value | Dim | None, ...]
     constants: tuple[tuple[Value, torch.Tensor], ...]
     symbols: dict[str, Source]
-    memory: EagerMemory | None = None
+    eager_memory: EagerMemory | None = None
     writes: tuple[tuple[Value, Value], ...] = ()
     notes: tuple[str, ...] = ()
-    again: tuple[int, ...] = ()
+    duplicate_results: tuple[int, ...] = ()
 
 
-NOTES = "tofuse_notes"  # in an FX graph's meta: what the report shall say of it
+NOTES_KEY = "tofuse_notes"  # in an FX graph's meta: the notes for its report
 
 
-def convert(gm: GraphModule, name: str, claims: Claims = nobody) -> Captured:
-    """Bring an ATen graph into a Graph; CaptureError where that is impossible.
+def convert(gm: GraphModule, name: str, claims: ClaimPredicate = claim_nothing) -> CapturedGraph:
+    """Return the Graph of an ATen graph; CaptureError if there is none.
 
-    Calls without a rule, calls that their rule refuses, and calls but views that an executor
-    claims become `opaque` ops.
+    A call becomes an `opaque` op if it has no rule, if its rule does not support it, or if an
+    executor claims it and it is no view.
     """
-    return _Converter(without_tokens(gm), claims).run(name)
-
-
-def can_fuse(node: Node) -> bool:
-    """Whether a call has a rule that takes it, as far as its operator, types and readers tell."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    rule = rule_of(node.target)
-    if rule is None:
-        return False
-    return fusible(node, node.target)
-
-
-@lru_cache(maxsize=4096)
-def rule_of(target: object) -> Rule | None:
-    """The rule of an ATen overload, by its full name or by the name of all its overloads."""
-    full = str(target)
-    return RULES.get(full) or RULES.get(full.rpartition(".")[0])
+    return _Converter(remove_effect_tokens(gm), claims).run(name)
 
 
 @dataclass
 class _Converter:
     gm: GraphModule
-    claims: Claims = nobody
-    build: Builder = field(default_factory=lambda: Builder(Sizes()))
-    env: dict[Node, Result] = field(default_factory=dict)
+    claims: ClaimPredicate = claim_nothing
+    build: Builder = field(default_factory=lambda: Builder(SymbolicSizes()))
+    env: dict[Node, LoweredValue] = field(default_factory=dict)
     constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
     writes: list[tuple[Value, Value]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.repeats = Repeats(self.build)
+        self.cache = LoweringCache(self.build)
 
-    def run(self, name: str) -> Captured:
+    def run(self, name: str) -> CapturedGraph:
         nodes = list(self.gm.graph.nodes)
         arguments = self._arguments([n for n in nodes if n.op == "placeholder"])
         outputs: tuple[Value | Dim | None, ...] = ()
         for node in nodes:
-            self.build.loc = locate(node)
+            self.build.loc = source_location(node)
             if node.op == "call_function":
-                self._call(node)
+                self._lower_call(node)
             elif node.op == "get_attr":
                 self.env[node] = self._constant(node)
             elif node.op == "output":
                 outputs = self._outputs(node)
             elif node.op != "placeholder":
-                raise CaptureError(f"{node.op} is not supported{self._where()}")
+                raise CaptureError(f"{node.op} is not supported{self._location_suffix()}")
         inputs = [a for a in arguments if isinstance(a, Value)]
         inputs += [v for v, _ in self.constants]
         results = tuple(r if isinstance(r, Value) else None for r in outputs)
         results += tuple(new for _, new in self.writes)
         graph = Graph(tuple(inputs), tuple(self.build.ops), results, name)
         symbols, writes = self.build.sizes.sources, tuple(self.writes)
-        memory = memory_of(self.gm)
-        constants, notes = tuple(self.constants), tuple(self.gm.meta.get(NOTES, ()))
-        again = self._again(nodes[-1])
-        return Captured(graph, arguments, outputs, constants, symbols, memory, writes, notes, again)
+        eager_memory = get_eager_memory(self.gm)
+        constants, notes = tuple(self.constants), tuple(self.gm.meta.get(NOTES_KEY, ()))
+        duplicates = self._duplicate_results(nodes[-1])
+        return CapturedGraph(
+            graph,
+            arguments,
+            outputs,
+            constants,
+            symbols,
+            eager_memory,
+            writes,
+            notes,
+            duplicates,
+        )
 
     def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:
-        """Learn every symbol before any size is read, integers first."""
+        """Convert the arguments; record every symbol before a size is read, integers first."""
         sizes = self.build.sizes
         values = [n.meta.get("val") for n in nodes]
         for k, value in enumerate(values):
             if isinstance(value, torch.SymInt):
-                sizes.learn_argument(k, value)
+                sizes.add_argument(k, value)
         for k, value in enumerate(values):
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                sizes.learn_tensor(k, value)
+                sizes.add_tensor(k, value)
         sizes.solve()
         found: list[Value | Dim | None] = []
         for node, value in zip(nodes, values, strict=True):
@@ -166,139 +152,150 @@ class _Converter:
 
     def _value(self, tensor: torch.Tensor, name: str) -> Value:
         plain = tensor.layout is torch.strided and not tensor.is_conj() and not tensor.is_neg()
-        dtype = dtype_of(tensor.dtype) if plain else DType.OTHER
+        dtype = from_torch_dtype(tensor.dtype) if plain else DType.OTHER
         type_ = TensorType(self.build.sizes.shape(tensor.shape), dtype, str(tensor.device))
-        # AOTAutograd guesses that gradients lie as the results do: none lie on one another.
-        guessed = name.startswith("tangents_") and not is_non_overlapping_and_dense_or_false(tensor)
-        laid = plain and not guessed
-        return Value(type_, name, self.build.sizes.layout(tensor) if laid else None)
+        # AOTAutograd assumes that tangents have the strides of the results. A tangent of
+        # overlapping elements never occurs, so such strides are dropped.
+        assumed = name.startswith("tangents_") and not is_non_overlapping_and_dense_or_false(tensor)
+        has_strides = plain and not assumed
+        return Value(type_, name, self.build.sizes.layout(tensor) if has_strides else None)
 
-    def _constant(self, node: Node) -> Result:
-        """A tensor the FX graph holds: one number becomes `full`, others become inputs."""
-        held: object = self.gm
+    def _constant(self, node: Node) -> LoweredValue:
+        """Convert an attribute of the FX graph: one number to `full`, other tensors to inputs."""
+        attribute: object = self.gm
         for part in str(node.target).split("."):
-            held = getattr(held, part)
-        if not isinstance(held, torch.Tensor):
+            attribute = getattr(attribute, part)
+        if not isinstance(attribute, torch.Tensor):
+            kind = type(attribute).__name__
             raise CaptureError(
-                f"a {type(held).__name__} inside the graph is not supported{self._where()}"
+                f"a {kind} inside the graph is not supported{self._location_suffix()}"
             )
-        value = self._value(held, node.name)
-        if held.numel() == 1 and value.dtype != DType.OTHER and held.device.type == "cpu":
+        value = self._value(attribute, node.name)
+        if attribute.numel() == 1 and value.dtype != DType.OTHER and attribute.device.type == "cpu":
             with unset_fake_temporarily():
-                return self.build.full(value.shape, Scalar(held.item()), value.dtype)
-        self.constants.append((value, held))
+                return self.build.full(value.shape, Scalar(attribute.item()), value.dtype)
+        self.constants.append((value, attribute))
         return value
 
-    def _call(self, node: Node) -> None:
+    def _lower_call(self, node: Node) -> None:
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)):
-            self.env[node] = self._number(value)
+            self.env[node] = self._lower_number(value)
         elif node.target is operator.getitem:
-            held, place = self.env[node.args[0]], node.args[1]  # type: ignore[index]  # a Node
-            assert isinstance(held, list) and isinstance(place, int)
-            self.env[node] = held[place]
-        elif str(node.target).rpartition(".")[0] in DROPPED:
+            results, index = self.env[node.args[0]], node.args[1]  # type: ignore[index]  # a Node
+            assert isinstance(results, list) and isinstance(index, int)
+            self.env[node] = results[index]
+        elif str(node.target).rpartition(".")[0] in SIZE_CHECKS:
             return
         elif node.target is torch.ops.aten.copy_.default:
-            self._write(node)
-        elif self.writes and reads_written(node):
-            raise CaptureError(f"{node.target} after a write into an argument{self._where()}")
+            self._lower_write(node)
+        elif self.writes and reads_mutated_argument(node):
+            raise CaptureError(
+                f"{node.target} after a write into an argument{self._location_suffix()}"
+            )
         elif not isinstance(node.target, torch._ops.OpOverload):
-            raise CaptureError(f"{node.target} is not supported{self._where()}")
+            raise CaptureError(f"{node.target} is not supported{self._location_suffix()}")
         else:
             try:
-                self.env[node] = self._aten(node, node.target)
+                self.env[node] = self._lower_aten(node, node.target)
             except CaptureError as error:
-                raise CaptureError(f"{error}{self._where()}") from error
+                raise CaptureError(f"{error}{self._location_suffix()}") from error
 
-    def _write(self, node: Node) -> None:
-        """An argument's new value: AOTAutograd writes them all at the end."""
+    def _lower_write(self, node: Node) -> None:
+        """Record an argument's new value; AOTAutograd puts all such writes at the end."""
         target, new = (self.env.get(a) for a in node.args[:2] if isinstance(a, Node))
-        argument = isinstance(node.args[0], Node) and node.args[0].op == "placeholder"
-        if not argument or not isinstance(target, Value) or not isinstance(new, Value):
-            raise CaptureError(f"a write into what is no argument{self._where()}")
+        is_argument = isinstance(node.args[0], Node) and node.args[0].op == "placeholder"
+        if not is_argument or not isinstance(target, Value) or not isinstance(new, Value):
+            raise CaptureError(
+                f"a write into a tensor that is not an argument{self._location_suffix()}"
+            )
         if target.type != new.type:
-            raise CaptureError(f"a write of {new.type!r} into {target.type!r}{self._where()}")
+            raise CaptureError(
+                f"a write of {new.type!r} into {target.type!r}{self._location_suffix()}"
+            )
         self.writes.append((target, new))
         self.env[node] = new
 
-    def _number(self, value: object) -> Result:
+    def _lower_number(self, value: object) -> LoweredValue:
         if isinstance(value, torch.SymInt):
             return self.build.sizes.dim(value)
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            return Text(self.build.sizes.text(value))
-        return value if isinstance(value, int) else Text(repr(value))
+            return SizeExpression(self.build.sizes.expression_text(value))
+        return value if isinstance(value, int) else SizeExpression(repr(value))
 
-    def _aten(self, node: Node, target: torch._ops.OpOverload) -> Result:
+    def _lower_aten(self, node: Node, target: torch._ops.OpOverload) -> LoweredValue:
         args = [self._resolve(a) for a in node.args]
         kwargs = {k: self._resolve(a) for k, a in node.kwargs.items()}
         names, defaults = _schema(target)
         named = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-        call = Call(self.build, node, named)
-        rule, mark = rule_of(target), len(self.build.ops)
-        taken = claimed(node, self.claims) and str(target).rpartition(".")[0] not in VIEWS
-        if rule is not None and not taken and fusible(node, target):
+        call = AtenCall(self.build, node, named)
+        rule, start = lowering_rule(target), len(self.build.ops)
+        is_view = str(target).rpartition(".")[0] in VIEW_RULES
+        claimed = not is_view and is_claimed(node, self.claims)
+        if rule is not None and not claimed and has_supported_types(node, target):
             try:
-                return self._ruled(call, rule, mark)
-            except Refused:
-                del self.build.ops[mark:]
+                return self._lower_by_rule(call, rule, start)
+            except Unsupported:
+                del self.build.ops[start:]
             except VerifyError:
                 if not self.build.sizes.sources:
                     raise
-                del self.build.ops[mark:]  # only torch's guards tell that two sizes are equal
-        return opaque(call, args, kwargs)
+                del self.build.ops[start:]  # two sizes are equal only by a guard of torch
+        return lower_to_opaque(call, args, kwargs)
 
-    def _ruled(self, call: Call, rule: Rule, mark: int) -> Result:
-        """What a rule makes of a call, or made of one like it."""
-        operands, base = dict[Value, int](), self.build.count
-        seen = rule not in UNSEEN
-        key = self.repeats.key(call, operands) if seen else None
-        if key is not None and key in self.repeats.known:
-            return self.repeats.again(self.repeats.known[key], operands, call.node.name)
-        self.build.device = _device(call.node)
-        found = self._finals(call, rule(call), mark)
+    def _lower_by_rule(self, call: AtenCall, rule: LoweringRule, start: int) -> LoweredValue:
+        """Apply a rule to a call, or replay the cached ops of an equal call."""
+        operands, first_number = dict[Value, int](), self.build.value_count
+        key = None if rule in UNCACHED_RULES else self.cache.key(call, operands)
+        if key is not None and key in self.cache.entries:
+            return self.cache.replay(self.cache.entries[key], operands, call.node.name)
+        self.build.device = _result_device(call.node)
+        results = self._finish_results(call, rule(call), start)
         if key is not None:
-            self.repeats.learn(key, operands, found, mark, base)
-        return found
+            self.cache.store(key, operands, results, start, first_number)
+        return results
 
-    def _finals(self, call: Call, found: Made, mark: int) -> Results:
-        """Check a rule's results against torch's, and give them torch's strides."""
-        single = isinstance(found, Value)
-        results = self._owned(call, [found] if isinstance(found, Value) else found, mark)
+    def _finish_results(self, call: AtenCall, made: RuleResult, start: int) -> LoweredResults:
+        """Check a rule's results against torch's types; give them torch's strides and names."""
+        single = isinstance(made, Value)
+        values = [made] if isinstance(made, Value) else made
+        results = self._copy_undeclared_views(call, values, start)
         tensors = [call.node.meta["val"]] if single else list(call.node.meta["val"])
-        fresh = {r for op in self.build.ops[mark:] for r in op.results}
-        finals: dict[Value, Value] = {}
+        computed = {r for op in self.build.ops[start:] for r in op.results}
+        renamed: dict[Value, Value] = {}
         for k, (result, tensor) in enumerate(zip(results, tensors, strict=True)):
             if result is None:
                 continue
             if result.type != call.type_of(tensor):
-                raise Refused(f"{result.type} is not what torch gives: {call.type_of(tensor)}")
-            if result in fresh and result not in finals:
+                raise Unsupported(f"{result.type} is not torch's type: {call.type_of(tensor)}")
+            if result in computed and result not in renamed:
                 name = call.node.name if single else f"{call.node.name}_r{k}"
                 strides = self.build.sizes.layout(tensor)
-                finals[result] = replace(result, name=name, strides=strides)
-        self.build.rename(mark, finals)
-        final = [r and finals.get(r, r) for r in results]
+                renamed[result] = replace(result, name=name, strides=strides)
+        self.build.replace_results(start, renamed)
+        final = [r and renamed.get(r, r) for r in results]
         return final[0] if single and final[0] else final
 
-    def _owned(
-        self, call: Call, results: Sequence[Value | None], mark: int
+    def _copy_undeclared_views(
+        self, call: AtenCall, results: Sequence[Value | None], start: int
     ) -> Sequence[Value | None]:
-        """Copies of results that are mere views, where ATen's operator returns no view."""
+        """Copy results that are views if ATen's operator returns no view."""
         target = call.node.target
         assert isinstance(target, torch._ops.OpOverload)
-        if any(r.alias_info for r in target._schema.returns) or str(target) in GIVEN_AWAY:
+        if any(r.alias_info for r in target._schema.returns) or str(target) in UNDECLARED_VIEWS:
             return results
-        made = {r: op for op in self.build.ops[mark:] for r in op.results}
-        return [r if r is None or _is_fresh(r, made) else self.build.copy(r) for r in results]
+        producers = {r: op for op in self.build.ops[start:] for r in op.results}
+        return [
+            r if r is None or _has_own_memory(r, producers) else self.build.copy(r) for r in results
+        ]
 
     def _resolve(self, argument: FxArgument) -> Argument:
         if isinstance(argument, Node):
-            held = self.env.get(argument)
-            return list(held) if isinstance(held, list) else held
+            value = self.env.get(argument)
+            return list(value) if isinstance(value, list) else value
         if isinstance(argument, (list, tuple)):
             return [self._resolve(a) for a in argument]
-        return argument  # type: ignore[return-value]  # a constant; rendering checks its type
+        return argument  # type: ignore[return-value]  # a constant; checked when printed
 
     def _outputs(self, node: Node) -> tuple[Value | Dim | None, ...]:
         found: list[Value | Dim | None] = []
@@ -311,45 +308,47 @@ class _Converter:
             found.append(value)
         return tuple(found)
 
-    def _again(self, node: Node) -> tuple[int, ...]:
-        """Results that are the value of an earlier one, but another tensor: autograd may treat the
-        two differently, as it does where one is detached."""
-        first: dict[Result, object] = {}
+    def _duplicate_results(self, node: Node) -> tuple[int, ...]:
+        """Return the indices of results with the value of an earlier result of another node.
+
+        They stay separate tensors: autograd may treat them differently, as with `detach`.
+        """
+        first: dict[LoweredValue, object] = {}
         outputs = node.args[0]
         assert isinstance(outputs, (list, tuple))
         pairs = [(k, n, self.env[n]) for k, n in enumerate(outputs) if isinstance(n, Node)]
         tensors = [(k, n, v) for k, n, v in pairs if isinstance(v, Value)]
         return tuple(k for k, n, v in tensors if first.setdefault(v, n) is not n)
 
-    def _where(self) -> str:
+    def _location_suffix(self) -> str:
         loc = self.build.loc
         return f" ({loc.file}:{loc.line}: {loc.code})" if loc else ""
 
 
-def _device(node: Node) -> str:
-    """Where a call's first result lies."""
+def _result_device(node: Node) -> str:
+    """Return the device of a call's first result."""
     value = node.meta.get("val")
     first = value[0] if isinstance(value, (list, tuple)) and value else value
     return str(first.device) if isinstance(first, torch.Tensor) else "cpu"
 
 
-def _is_fresh(value: Value, made: Mapping[Value, Op]) -> bool:
-    """Whether a value has memory of its own: it, or what it relabels, is computed in `made`."""
-    while value in made and opdef(made[value].kind).pattern is Pattern.VIEW:
-        value = made[value].inputs[0]
-    return value in made and opdef(made[value].kind).pattern is not Pattern.BROADCAST
+def _has_own_memory(value: Value, producers: Mapping[Value, Op]) -> bool:
+    """Whether a value, or the base that it views, is computed by one of the producers."""
+    while value in producers and opdef(producers[value].kind).pattern is Pattern.VIEW:
+        value = producers[value].inputs[0]
+    return value in producers and opdef(producers[value].kind).pattern is not Pattern.BROADCAST
 
 
 @lru_cache(maxsize=4096)
 def _schema(target: torch._ops.OpOverload) -> tuple[tuple[str, ...], dict[str, Argument]]:
-    """The names of an overload's arguments, and their defaults."""
+    """Return the names of an overload's arguments, and their defaults."""
     arguments = target._schema.arguments
     defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
     return tuple(a.name for a in arguments), defaults
 
 
-# Checks of sizes, which guards and torch's own shape rules have already made.
-DROPPED = frozenset(
+# Size checks that torch's guards and shape rules have already made.
+SIZE_CHECKS = frozenset(
     (
         "aten._assert_scalar",
         "aten._functional_assert_scalar",
@@ -359,19 +358,5 @@ DROPPED = frozenset(
     )
 )
 
-# Views by their schema no views: nobody else holds what they are given.
-GIVEN_AWAY = frozenset(("aten._unsafe_view.default", "aten.lift.default"))
-
-RULES: Mapping[str, Rule] = {
-    **POINTWISE,
-    **VIEWS,
-    **SCATTERS,
-    **RESAMPLES,
-    **MEMORY,
-    **REDUCTIONS,
-    **POOLING,
-    **DEPTHWISE,
-    **CREATION,
-}
-
-UNSEEN = (*MEMORY.values(), *RESAMPLES.values())  # what these make, arguments' types do not tell
+# Views whose schema declares no alias: their operand has no other user.
+UNDECLARED_VIEWS = frozenset(("aten._unsafe_view.default", "aten.lift.default"))

@@ -1,4 +1,4 @@
-"""Depthwise convolutions, which are sums of a few products for each element, and no library's."""
+"""The choice of depthwise convolutions that become kernels instead of library calls."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torch.fx import Node
 
 aten = torch.ops.aten
 CONVOLUTIONS = frozenset((aten.convolution.default, aten.convolution_backward.default))
-MOST_PLACES = 64  # of a window; each is a read and a product
-FEW_PLACES, BLOCK = 32, 16  # up to so many places, or for fewer channels, the library is slower
+MAX_TAPS = 64  # of a filter; each is a load and a product
+# The library's forward is slower up to so many taps, or below so many channels.
+SLOW_LIBRARY_TAPS, SLOW_LIBRARY_CHANNELS = 32, 16
 
 
 def is_depthwise(image: Tensor, weight: Tensor, transposed: object, groups: object) -> bool:
-    """Whether each channel is convolved with a small window of its own, on the CPU, row by row.
+    """Whether each channel has its own small filter and the image is contiguous on the CPU.
 
-    Of images channels last the library's are as fast.
+    For channels-last images the library is as fast.
     """
     if transposed or image.dim() < 3 or not isinstance(groups, int):
         return False
@@ -29,21 +30,22 @@ def is_depthwise(image: Tensor, weight: Tensor, transposed: object, groups: obje
     sizes = tuple(weight.shape)
     if not all(isinstance(n, int) for n in sizes) or sizes[:2] != (groups, 1):
         return False
-    return bool(image.shape[1] == groups) and math.prod(sizes[2:]) <= MOST_PLACES
+    return bool(image.shape[1] == groups) and math.prod(sizes[2:]) <= MAX_TAPS
 
 
-def convolves_depthwise(node: Node) -> bool:
-    """Whether a call is one; of its gradients, the image's or the weight's alone."""
-    first = 0 if node.target is aten.convolution.default else 1
-    if len(node.args) < first + 9:
+def is_depthwise_call(node: Node) -> bool:
+    """Whether a call is such a convolution, or one gradient of it: the image's or the weight's."""
+    image_index = 0 if node.target is aten.convolution.default else 1
+    if len(node.args) < image_index + 9:
         return False
-    image, weight = (_tensor(a) for a in node.args[first : first + 2])
-    transposed, _, groups = node.args[first + 6 : first + 9]
+    image, weight = (_tensor(a) for a in node.args[image_index : image_index + 2])
+    transposed, _, groups = node.args[image_index + 6 : image_index + 9]
     if image is None or weight is None or not is_depthwise(image, weight, transposed, groups):
         return False
-    if first:
+    if image_index:
         return node.args[-1] in ([True, False, False], [False, True, False])
-    return math.prod(weight.shape[2:]) <= FEW_PLACES or weight.shape[0] < BLOCK
+    taps, channels = math.prod(weight.shape[2:]), weight.shape[0]
+    return taps <= SLOW_LIBRARY_TAPS or channels < SLOW_LIBRARY_CHANNELS
 
 
 def _tensor(argument: object) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Calls that torch keeps in order by tokens, as plain calls."""
+"""The removal of effect tokens, by which torch orders calls with side effects."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import has_side_effect, map_arg
 
-# The checks of `linalg.inv` and its like have no result: before torch 2.13 they counted as dead.
+# The checks of `linalg.inv` and the like have no result: torch before 2.13 removes them as dead.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
 WITH_EFFECTS = torch.ops.higher_order.with_effects
-EFFECT = "tofuse_effect"  # in a node's meta: it stays, though nobody reads it
+EFFECT_KEY = "tofuse_effect"  # in a node's meta: the call is not dead without users
 
 
-def without_tokens(gm: GraphModule) -> GraphModule:
-    """`with_effects(token, op, *args)` becomes `op(*args)`, in place.
+def remove_effect_tokens(gm: GraphModule) -> GraphModule:
+    """Rewrite `with_effects(token, op, *args)` to `op(*args)`, in place.
 
     Such calls are the checks of `linalg.solve`, `inv` and `cholesky`, and operators registered as
-    effectful. Tokens go into the graph and out of it, and are None when it runs.
+    effectful. Tokens stay arguments and results of the graph, and are None at run time.
     """
     calls = [n for n in gm.graph.nodes if n.target is WITH_EFFECTS]
     if not all(isinstance(call.args[1], torch._ops.OpOverload) for call in calls):
@@ -37,20 +37,21 @@ def without_tokens(gm: GraphModule) -> GraphModule:
 
 
 def _unwrap(gm: GraphModule, call: Node) -> None:
-    """The call by itself; who reads its token reads the one it was given."""
+    """Replace a call by its operator; users of its token read its input token."""
     token, target, *args = call.args
     assert isinstance(token, Node) and isinstance(target, torch._ops.OpOverload)
     with gm.graph.inserting_before(call):
-        plain = gm.graph.call_function(target, tuple(args), call.kwargs)
+        unwrapped = gm.graph.call_function(target, tuple(args), call.kwargs)
     _, *values = call.meta["val"]
     several = len(target._schema.returns) > 1
-    plain.meta = {**call.meta, "val": tuple(values) if several else values[0], EFFECT: True}
-    for pick in list(call.users):
-        assert pick.target is operator.getitem and isinstance(pick.args[1], int)
-        place = pick.args[1] - 1
-        if place >= 0 and several:
-            pick.args = (plain, place)
+    value = tuple(values) if several else values[0]
+    unwrapped.meta = {**call.meta, "val": value, EFFECT_KEY: True}
+    for getitem in list(call.users):
+        assert getitem.target is operator.getitem and isinstance(getitem.args[1], int)
+        index = getitem.args[1] - 1
+        if index >= 0 and several:
+            getitem.args = (unwrapped, index)
         else:
-            pick.replace_all_uses_with(plain if place == 0 else token)
-            gm.graph.erase_node(pick)
+            getitem.replace_all_uses_with(unwrapped if index == 0 else token)
+            gm.graph.erase_node(getitem)
     gm.graph.erase_node(call)

@@ -1,4 +1,4 @@
-"""Calls that an executor takes whole, asked for by the types of their tensors."""
+"""The calls that an executor claims whole, by operator and tensor types."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from torch.utils._pytree import tree_leaves
 
 from tofuse.ir.executor import Request, Tensor
 
-Claims = Callable[[Request], bool]
-Result = Union[torch.Tensor, Sequence[Union[torch.Tensor, None]]]  # noqa: UP007  (run time)
-Decomposition = Callable[..., Result]
+ClaimPredicate = Callable[[Request], bool]
+DecompositionResult = Union[torch.Tensor, Sequence[Union[torch.Tensor, None]]]  # noqa: UP007  (run time)
+Decomposition = Callable[..., DecompositionResult]
 
 
-def nobody(request: Request) -> bool:
-    """Nothing is claimed."""
+def claim_nothing(request: Request) -> bool:
+    """Claim no call."""
     return False
 
 
-def unless_claimed(
-    table: Mapping[torch._ops.OpOverload, Decomposition], claims: Claims
+def skip_claimed_calls(
+    table: Mapping[torch._ops.OpOverload, Decomposition], claims: ClaimPredicate
 ) -> dict[torch._ops.OpOverload, Decomposition]:
-    """The table, but a call that is claimed is not taken apart."""
-    if claims is nobody:
+    """Return the table with rules that do not decompose claimed calls."""
+    if claims is claim_nothing:
         return dict(table)
-    return {op: _guarded(op, rule, claims) for op, rule in table.items()}
+    return {op: _skip_if_claimed(op, rule, claims) for op, rule in table.items()}
 
 
-def claimed(node: Node, claims: Claims) -> bool:
-    """Whether a call of an FX graph is claimed."""
-    if claims is nobody:
+def is_claimed(node: Node, claims: ClaimPredicate) -> bool:
+    """Whether an executor claims a call of an FX graph."""
+    if claims is claim_nothing:
         return False
     values = [n.meta.get("val") for n in node.all_input_nodes]
     return claims(_request(str(node.target), values))
 
 
-def _guarded(op: torch._ops.OpOverload, rule: Decomposition, claims: Claims) -> Decomposition:
-    def decompose(*args: object, **kwargs: object) -> Result:
+def _skip_if_claimed(
+    op: torch._ops.OpOverload, rule: Decomposition, claims: ClaimPredicate
+) -> Decomposition:
+    def decompose(*args: object, **kwargs: object) -> DecompositionResult:
         if claims(_request(str(op), (args, kwargs))):
-            return NotImplemented  # which tells torch to keep the call
+            return NotImplemented  # torch then keeps the call
         return rule(*args, **kwargs)
 
     return decompose
@@ -49,9 +51,9 @@ def _guarded(op: torch._ops.OpOverload, rule: Decomposition, claims: Claims) -> 
 
 def _request(target: str, values: object) -> Request:
     tensors = dict.fromkeys(t for t in tree_leaves(values) if isinstance(t, torch.Tensor))
-    return Request(target, tuple(map(_described, tensors)))
+    return Request(target, tuple(map(_describe, tensors)))
 
 
-def _described(t: torch.Tensor) -> Tensor:
+def _describe(t: torch.Tensor) -> Tensor:
     shape = tuple(n if isinstance(n, int) else None for n in t.shape)
     return Tensor(shape, str(t.dtype).removeprefix("torch."), str(t.device))

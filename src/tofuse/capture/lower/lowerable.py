@@ -1,4 +1,4 @@
-"""Whether a rule may be asked about a call."""
+"""The legality of lowering a call: a rule, supported types and supported devices."""
 
 from __future__ import annotations
 
@@ -7,63 +7,81 @@ from enum import Enum
 import torch
 from torch.fx import Node
 
-from tofuse.capture.fx.devices import DEVICES
-from tofuse.capture.fx.dtypes import dtype_of
-from tofuse.capture.lower.depthwise import CONVOLUTIONS, convolves_depthwise
+from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.capture.fx.dtypes import from_torch_dtype
+from tofuse.capture.lower.depthwise import CONVOLUTIONS, is_depthwise_call
+from tofuse.capture.lower.lowering_rules import lowering_rule
 from tofuse.ir.types import DType
 
-# What PyTorch, too, does with floats of eight bits: they are moved and converted.
-_MOVING = (
+# Operators that PyTorch, too, supports for fp8.
+_DATA_MOVEMENT_NAMES = (
     "_reshape_alias _to_copy _unsafe_view alias cat clone constant_pad_nd copy detach expand flip "
     "index_select permute select slice split split_with_sizes squeeze t transpose unbind unsqueeze "
     "view"
 )
-MOVING = frozenset(f"aten.{name}" for name in _MOVING.split())
-KIND = "tofuse_kind"  # in a node's meta: its value, and of which kind that is
+DATA_MOVEMENT = frozenset(f"aten.{name}" for name in _DATA_MOVEMENT_NAMES.split())
+_SUPPORT_KEY = "tofuse_kind"  # in a node's meta: its value, and the memoized TypeSupport
 
 
-class Kind(Enum):
-    """What a node's value is to the rules."""
+def is_lowerable(node: Node) -> bool:
+    """Whether a call has a rule that supports its operator, types and users.
 
-    FOREIGN = "of a dtype, layout or device that they do not know"
-    QUARTERS = "floats of eight bits"
-    PLAIN = "any other tensors or numbers"
+    The rule may still reject its arguments.
+    """
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    rule = lowering_rule(node.target)
+    if rule is None:
+        return False
+    return has_supported_types(node, node.target)
 
 
-def fusible(node: Node, target: torch._ops.OpOverload) -> bool:
-    """Whether every tensor of the call has a dtype, layout and device that the rules know."""
+class TypeSupport(Enum):
+    """Which rules support a node's value."""
+
+    UNSUPPORTED = "none: another dtype, layout or device"
+    DATA_MOVEMENT_ONLY = "rules that move or convert elements: fp8"
+    FULL = "all rules: other tensors, and numbers"
+
+
+def has_supported_types(node: Node, target: torch._ops.OpOverload) -> bool:
+    """Whether the rules support the dtype, layout and device of every tensor of the call."""
     if target._schema.is_mutable or target._schema.overload_name.endswith("out"):
         return False
+    moves_data = str(target).rpartition(".")[0] in DATA_MOVEMENT
     for n in (*node.all_input_nodes, node):
-        kind = _known(n)
-        if kind is Kind.FOREIGN:
+        support = _type_support(n)
+        if support is TypeSupport.UNSUPPORTED:
             return False
-        if kind is Kind.QUARTERS and str(target).rpartition(".")[0] not in MOVING:
+        if support is TypeSupport.DATA_MOVEMENT_ONLY and not moves_data:
             return False
-    return target not in CONVOLUTIONS or convolves_depthwise(node)
+    return target not in CONVOLUTIONS or is_depthwise_call(node)
 
 
-def tensors_of(node: Node) -> list[torch.Tensor]:
-    """The tensors of a node's value: one, or those of a tuple."""
+def value_tensors(node: Node) -> list[torch.Tensor]:
+    """Return the tensors of a node's value: one, or those of a tuple."""
     value = node.meta.get("val")
     group = value if isinstance(value, (list, tuple)) else (value,)
     return [t for t in group if isinstance(t, torch.Tensor)]
 
 
-def _known(node: Node) -> Kind:
-    """The kind of a node's value, which many are asked for again and again."""
+def _type_support(node: Node) -> TypeSupport:
+    """Return the support of a node's value, memoized in its meta."""
     value = node.meta.get("val")
-    known = node.meta.get(KIND)
-    if known is None or known[0] is not value:
-        known = node.meta[KIND] = (value, _kind(node))
-    kind: Kind = known[1]
-    return kind
+    memo = node.meta.get(_SUPPORT_KEY)
+    if memo is None or memo[0] is not value:
+        memo = node.meta[_SUPPORT_KEY] = (value, _compute_type_support(node))
+    support: TypeSupport = memo[1]
+    return support
 
 
-def _kind(node: Node) -> Kind:
-    tensors = tensors_of(node)
-    for t in tensors:
+def _compute_type_support(node: Node) -> TypeSupport:
+    tensors = value_tensors(node)
+    dtypes = [from_torch_dtype(t.dtype) for t in tensors]
+    for t, dtype in zip(tensors, dtypes, strict=True):
         strided = t.layout is torch.strided and not t.is_conj() and not t.is_neg()
-        if not strided or dtype_of(t.dtype) is DType.OTHER or t.device.type not in DEVICES:
-            return Kind.FOREIGN
-    return Kind.QUARTERS if any(dtype_of(t.dtype).is_quarter for t in tensors) else Kind.PLAIN
+        if not strided or dtype is DType.OTHER or t.device.type not in SUPPORTED_DEVICES:
+            return TypeSupport.UNSUPPORTED
+    if any(dtype.is_fp8 for dtype in dtypes):
+        return TypeSupport.DATA_MOVEMENT_ONLY
+    return TypeSupport.FULL

@@ -1,4 +1,4 @@
-"""A call like an earlier one becomes a copy of what that became: programs repeat themselves."""
+"""A memo of lowered calls: a call equal to an earlier one becomes a copy of its ops."""
 
 from __future__ import annotations
 
@@ -9,98 +9,111 @@ from typing import Union
 import torch
 
 from tofuse.capture.lower.builder import Builder
-from tofuse.capture.lower.call import Argument, Call
+from tofuse.capture.lower.call import Argument, AtenCall
 from tofuse.ir.graph import Op, Value
 
-Results = Union[Value, list[Union[Value, None]]]  # noqa: UP007  (evaluated at run time)
+LoweredResults = Union[Value, list[Union[Value, None]]]  # noqa: UP007  (evaluated at run time)
 
 
 @dataclass(frozen=True)
-class Template:
-    """The ops of a call: what they read of its operands, and the names they have from counting."""
+class CachedLowering:
+    """The ops of a lowered call, its operands, its results and the range of its value names."""
 
     ops: tuple[Op, ...]
     operands: tuple[Value, ...]
-    results: Results
-    base: int  # names of values in between count from here
-    count: int
+    results: LoweredResults
+    first_number: int  # of the names of intermediate values
+    count: int  # of such names
 
 
 @dataclass
-class Repeats:
-    """The calls of one program so far."""
+class LoweringCache:
+    """The lowered calls of one program."""
 
     build: Builder
-    known: dict[Hashable, Template] = field(default_factory=dict)
+    entries: dict[Hashable, CachedLowering] = field(default_factory=dict)
 
-    def key(self, call: Call, operands: dict[Value, int]) -> Hashable | None:
-        """Equal for calls that become the same ops; None where sizes are symbols.
+    def key(self, call: AtenCall, operands: dict[Value, int]) -> Hashable | None:
+        """Return a key that is equal for calls with equal ops; None with symbolic sizes.
 
-        `operands` gets the tensors that the call reads, each once, in order.
+        Add the tensors that the call reads to `operands`, each once, in order.
         """
-        made = call.node.meta["val"]
-        outputs = [_shown(t) for t in (made if isinstance(made, (list, tuple)) else (made,))]
-        if None in outputs:
+        value = call.node.meta["val"]
+        results = [
+            _result_key(t) for t in (value if isinstance(value, (list, tuple)) else (value,))
+        ]
+        if None in results:
             return None
         try:
-            given = tuple((name, self._shown(x, operands)) for name, x in call.arguments.items())
-        except _Symbolic:
+            arguments = tuple(
+                (name, self._argument_key(x, operands)) for name, x in call.arguments.items()
+            )
+        except _SymbolicArgument:
             return None
-        asked = frozenset(u.args[1:] for u in call.node.users) if len(outputs) > 1 else None
-        return str(call.node.target), given, tuple(outputs), asked
+        used = frozenset(u.args[1:] for u in call.node.users) if len(results) > 1 else None
+        return str(call.node.target), arguments, tuple(results), used
 
-    def learn(
-        self, key: Hashable, operands: Iterable[Value], results: Results, mark: int, base: int
+    def store(
+        self,
+        key: Hashable,
+        operands: Iterable[Value],
+        results: LoweredResults,
+        start: int,
+        first_number: int,
     ) -> None:
-        """Remember what a call became: the ops from `mark` on, named from `base` on."""
-        ops = tuple(self.build.ops[mark:])
-        inside = {*operands, *(r for op in ops for r in op.results)}
-        if all(inside.issuperset(op.inputs) for op in ops):
-            count = self.build.count - base
-            self.known[key] = Template(ops, tuple(operands), results, base, count)
+        """Store a call's ops, from `start` on; their values are numbered from `first_number`."""
+        ops = tuple(self.build.ops[start:])
+        available = {*operands, *(r for op in ops for r in op.results)}
+        if all(available.issuperset(op.inputs) for op in ops):
+            count = self.build.value_count - first_number
+            self.entries[key] = CachedLowering(ops, tuple(operands), results, first_number, count)
 
-    def again(self, template: Template, operands: Iterable[Value], name: str) -> Results:
-        """Append the ops of an earlier call for other operands; `name` is the call's own."""
-        build, old = self.build, template.results
-        now = dict(zip(template.operands, operands, strict=True))
-        finals = {old: name} if isinstance(old, Value) else {}
+    def replay(
+        self, cached: CachedLowering, operands: Iterable[Value], name: str
+    ) -> LoweredResults:
+        """Append the ops of a cached call for other operands; `name` is the new call's."""
+        build, old = self.build, cached.results
+        new = dict(zip(cached.operands, operands, strict=True))
+        result_names = {old: name} if isinstance(old, Value) else {}
         if isinstance(old, list):
-            finals = {v: f"{name}_r{k}" for k, v in reversed(list(enumerate(old))) if v}
-        for op in template.ops:
+            result_names = {v: f"{name}_r{k}" for k, v in reversed(list(enumerate(old))) if v}
+        for op in cached.ops:
             results = []
             for r in op.results:
-                now[r] = Value(r.type, finals.get(r) or self._counted(r, template), r.strides)
-                results.append(now[r])
+                value_name = result_names.get(r) or self._renumbered_name(r, cached)
+                new[r] = Value(r.type, value_name, r.strides)
+                results.append(new[r])
                 if r in build.constants:
-                    build.constants[now[r]] = build.constants[r]
-            read = tuple(now[x] if isinstance(x, Value) else x for x in op.operands)
-            build.ops.append(Op(op.kind, read, tuple(results), op.attrs, build.loc))
-        build.count += template.count
-        return now[old] if isinstance(old, Value) else [v and now[v] for v in old]
+                    build.constants[new[r]] = build.constants[r]
+            op_operands = tuple(new[x] if isinstance(x, Value) else x for x in op.operands)
+            build.ops.append(Op(op.kind, op_operands, tuple(results), op.attrs, build.loc))
+        build.value_count += cached.count
+        return new[old] if isinstance(old, Value) else [v and new[v] for v in old]
 
-    def _counted(self, value: Value, template: Template) -> str:
-        """The name that the builder would give in the place of an earlier one."""
-        return f"v{int(value.name.removeprefix('v')) - template.base + self.build.count}"
+    def _renumbered_name(self, value: Value, cached: CachedLowering) -> str:
+        """Return the name that the builder would give to this value now."""
+        number = int(value.name.removeprefix("v")) - cached.first_number
+        return f"v{number + self.build.value_count}"
 
-    def _shown(self, x: Argument, operands: dict[Value, int]) -> Hashable:
-        """What a rule can see of an argument."""
+    def _argument_key(self, x: Argument, operands: dict[Value, int]) -> Hashable:
+        """Return what a rule can read of an argument."""
         if isinstance(x, Value):
             constant = self.build.constants.get(x)
-            place = operands.setdefault(x, len(operands))
-            return place, x.type, x.strides, constant and constant.key
+            index = operands.setdefault(x, len(operands))
+            return index, x.type, x.strides, constant and constant.key
         if isinstance(x, (list, tuple)):
-            return tuple(self._shown(y, operands) for y in x)
-        if isinstance(x, FIXED):
+            return tuple(self._argument_key(y, operands) for y in x)
+        if isinstance(x, STATIC_TYPES):
             return type(x), repr(x)  # text tells 0.0 from -0.0, and nan equals itself
-        raise _Symbolic
+        raise _SymbolicArgument
 
 
-class _Symbolic(Exception):
-    """A number that is not known when compiling."""
+class _SymbolicArgument(Exception):
+    """A call's argument is a number that is not known at compile time."""
 
 
-def _shown(value: object) -> Hashable | None:
-    """What a rule can see of a result; None where it is no tensor of fixed sizes."""
+def _result_key(value: object) -> Hashable | None:
+    """Return what a rule can read of a result; None unless it is a tensor of static sizes."""
     if not isinstance(value, torch.Tensor):
         return None
     shape, strides = tuple(value.shape), value.stride()
@@ -109,7 +122,7 @@ def _shown(value: object) -> Hashable | None:
     return shape, strides, value.dtype, str(value.device)
 
 
-FIXED = (
+STATIC_TYPES = (
     bool,
     int,
     float,

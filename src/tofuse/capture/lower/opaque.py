@@ -1,4 +1,4 @@
-"""A call that PyTorch's own operator runs: its target and the text of its arguments."""
+"""The lowering of a call to an `opaque` op, which PyTorch's own operator runs."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.lower.builder import Builder
-from tofuse.capture.lower.call import Argument, Call, Text
-from tofuse.capture.lower.effect_tokens import EFFECT
+from tofuse.capture.lower.call import Argument, AtenCall, SizeExpression
+from tofuse.capture.lower.effect_tokens import EFFECT_KEY
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import SymDim, show_dim
 from tofuse.ir.graph import Attr, Op, Operand, Value
-from tofuse.ops.aten_aliases import is_view
+from tofuse.ops.aten_aliases import returns_view
 
 
-def opaque(
-    call: Call, args: list[Argument], kwargs: dict[str, Argument]
+def lower_to_opaque(
+    call: AtenCall, args: list[Argument], kwargs: dict[str, Argument]
 ) -> Value | list[Value | None]:
-    """Append the op; its result, or its results by place with None where nobody looks."""
+    """Append the op; return its result, or a list of results with None for unused ones."""
     operands: list[Operand] = []
     parts = [_render(a, operands) for a in args]
     parts += [f"{k}={_render(a, operands)}" for k, a in kwargs.items()]
     attrs: dict[str, Attr] = {"target": str(call.node.target), "args": ", ".join(parts)}
     value = call.node.meta.get("val")
-    effect = {"effect": True} if has_effect(call.node) else {}
+    effect = {"effect": True} if is_effectful(call.node) else {}
     if any(t.layout is not torch.strided for t in tree_leaves(value) if torch.is_tensor(t)):
         effect["strided"] = False
     if isinstance(value, torch.Tensor):
         result = _result(call, value, call.node.name)
         attrs |= {"shape": result.shape, "dtype": result.dtype, **effect}
-        if len(operands) == 1 and is_view(str(call.node.target)):
+        if len(operands) == 1 and returns_view(str(call.node.target)):
             attrs["view"] = True
         _append(call.build, operands, (result,), attrs)
         return result
-    if value is None and (effect or call.node.is_impure()):  # such as a check of numbers
+    if value is None and (effect or call.node.is_impure()):  # such as an assertion
         _append(call.build, operands, (), attrs | {"effect": True})
         return []
     if not isinstance(value, (list, tuple)) or not value:
         raise CaptureError(f"{call.node.target} returns no tensor")
-    picks = _picked(call.node, value)
-    if not picks and has_effect(call.node):
+    picks = _used_results(call.node, value)
+    if not picks and is_effectful(call.node):
         picks = tuple(k for k, v in enumerate(value) if isinstance(v, torch.Tensor))[:1]
     results = {k: _result(call, value[k], f"{call.node.name}_r{k}") for k in picks}
     if results:
@@ -50,20 +50,20 @@ def opaque(
     return [results.get(k) for k in range(len(value))]
 
 
-def has_effect(node: Node) -> bool:
-    """Whether a call must stay though nobody reads it, and must not be merged with its like."""
+def is_effectful(node: Node) -> bool:
+    """Whether a call must stay without users, and must not be merged with an equal call."""
     target = node.target
-    if EFFECT in node.meta or not isinstance(target, torch._ops.OpOverload):
+    if EFFECT_KEY in node.meta or not isinstance(target, torch._ops.OpOverload):
         return True
     return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
 
 
-def _picked(node: Node, value: list[object] | tuple[object, ...]) -> tuple[int, ...]:
+def _used_results(node: Node, value: list[object] | tuple[object, ...]) -> tuple[int, ...]:
     read = {u.args[1] for u in node.users if u.target is operator.getitem}
     return tuple(k for k, v in enumerate(value) if k in read and isinstance(v, torch.Tensor))
 
 
-def _result(call: Call, tensor: object, name: str) -> Value:
+def _result(call: AtenCall, tensor: object, name: str) -> Value:
     assert isinstance(tensor, torch.Tensor)
     type_ = call.type_of(tensor)
     strided = tensor.layout is torch.strided
@@ -77,7 +77,7 @@ def _append(
 
 
 def _render(value: Argument, operands: list[Operand]) -> str:
-    """Python text of an argument; tensors become $0, $1 ... and are noted in `operands`."""
+    """Return Python text of an argument; tensors become $0, $1 ... and join `operands`."""
     match value:
         case Value():
             if value not in operands:
@@ -85,7 +85,7 @@ def _render(value: Argument, operands: list[Operand]) -> str:
             return f"${operands.index(value)}"
         case SymDim():
             return show_dim(value)
-        case Text():
+        case SizeExpression():
             return value.text
         case list() | tuple():
             return "[" + ", ".join(_render(v, operands) for v in value) + "]"
@@ -98,4 +98,4 @@ def _render(value: Argument, operands: list[Operand]) -> str:
         case bool() | int() | float() | str() | None:
             return repr(value)
         case _:
-            raise CaptureError(f"an argument of type {type(value).__name__} has no text")
+            raise CaptureError(f"an argument of type {type(value).__name__} is not supported")

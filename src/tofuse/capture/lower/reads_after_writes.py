@@ -1,4 +1,4 @@
-"""Which calls would see what a program writes into its arguments."""
+"""The detection of calls that read an argument after the program wrote into it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import operator
 import torch
 from torch.fx import Node
 
-COPY = torch.ops.aten.copy_.default
+COPY_INTO = torch.ops.aten.copy_.default
 
 
-def reads_written(node: Node) -> bool:
-    """Whether a call reads an argument, or a view of one, that some call writes into."""
+def reads_mutated_argument(node: Node) -> bool:
+    """Whether a call reads an argument, or a view of one, that a call writes into."""
     bases = [_base(n) for n in node.all_input_nodes]
-    return any(u.target is COPY and u.args[0] is base for base in bases for u in base.users)
+    return any(u.target is COPY_INTO and u.args[0] is base for base in bases for u in base.users)
 
 
 def _base(node: Node) -> Node:
-    """Whose memory a view is on, or a chain of views; a node that is none itself."""
+    """Return the base of a chain of views."""
     while node.target is operator.getitem or _is_view(node):
         node = node.all_input_nodes[0]
     return node

@@ -1,8 +1,8 @@
-"""Windows over the last two or three dimensions, and what their elements get from them.
+"""Sliding windows over the last dimensions of an image, and gradients through them.
 
-What is at one place of all windows is a slice. The other way round, an element adds up what all
-windows say of it that it lies in. Which these are depends on how far into a step it lies, so that
-each of these residues is a sum of its own; the results are laid side by side.
+The elements at one tap (position in a window) of all windows are a strided slice of the image. The
+gradient of an image element sums a contribution of each window that holds it. Which taps it is at
+depends on its index modulo the stride, so each residue is a separate sum; the sums are interleaved.
 """
 
 from __future__ import annotations
@@ -14,192 +14,223 @@ from dataclasses import dataclass
 
 import torch
 
-from tofuse.capture.lower.builder import Builder, Refused
-from tofuse.capture.lower.call import Call
-from tofuse.ir.dims import Dim, contiguous_strides, hint
+from tofuse.capture.lower.builder import Builder, Unsupported
+from tofuse.capture.lower.call import AtenCall
+from tofuse.ir.dims import Dim, contiguous_strides, size_hint
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType
 
-MOST_PLACES = 27  # of a window; each is a read and an operation
-MOST_RESIDUES = 16
+MAX_TAPS = 27  # of a window; each is a load and an operation
+MAX_RESIDUES = 16
 
-Place = tuple[int, ...]  # in a window
+Tap = tuple[int, ...]  # the position of an element in a window
 
 
 @dataclass(frozen=True)
-class Windows:
-    """Along one dimension: `size` elements a window, `gap` apart, `step` from window to window;
-    `low` and `high` elements are added before the first and after the last."""
+class WindowDimension:
+    """The windows along one dimension."""
 
-    size: int
-    step: int
-    gap: int
-    low: int
-    high: int
-    count: Dim
+    size: int  # taps
+    stride: int  # from window to window
+    dilation: int  # from tap to tap
+    padding_low: int  # elements before the first
+    padding_high: int  # elements after the last
+    count: Dim  # windows
 
 
-def windows_of(call: Call, shape: Sequence[Dim], rank: int, gaps: str = "") -> tuple[Windows, ...]:
-    """The windows of a pooling of `self` over its last `rank` dimensions, whose result has that
-    shape; `gaps` names the argument that says how far apart elements of a window are."""
+def pooling_window(
+    call: AtenCall, shape: Sequence[Dim], rank: int, dilation: str = ""
+) -> tuple[WindowDimension, ...]:
+    """Return the windows of a pooling of `self` over its last `rank` dimensions.
 
-    def each(name: str) -> tuple[int, ...]:
-        given = call.integers(name)
-        return given if len(given) == rank else given * rank
+    `shape` is that of the result, `dilation` the name of the argument for it, if there is one.
+    """
 
-    sizes, lows, ceil = each("kernel_size"), each("padding"), call.flag("ceil_mode")
-    steps = each("stride" if call.integers("stride") else "kernel_size")
-    if math.prod(sizes) > MOST_PLACES:
-        raise Refused(f"a window has more than {MOST_PLACES} places")
-    apart = each(gaps) if gaps else (1,) * rank
+    def per_dim(name: str) -> tuple[int, ...]:
+        numbers = call.integers(name)
+        return numbers if len(numbers) == rank else numbers * rank
+
+    sizes, lows, ceil = per_dim("kernel_size"), per_dim("padding"), call.flag("ceil_mode")
+    strides = per_dim("stride" if call.integers("stride") else "kernel_size")
+    if math.prod(sizes) > MAX_TAPS:
+        raise Unsupported(f"a window of more than {MAX_TAPS} elements")
+    dilations = per_dim(dilation) if dilation else (1,) * rank
     extents = call.tensor("self").shape[-rank:]
-    return windows_between(extents, shape[-rank:], sizes, steps, apart, lows, cut=not ceil)
+    counts = shape[-rank:]
+    return window_dimensions(extents, counts, sizes, strides, dilations, lows, floor=not ceil)
 
 
-def windows_between(
+def window_dimensions(
     extents: Sequence[Dim],
     counts: Sequence[Dim],
     sizes: Sequence[int],
-    steps: Sequence[int],
-    gaps: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
     lows: Sequence[int],
     *,
-    cut: bool,
-) -> tuple[Windows, ...]:
-    """The windows of which there are `counts` in images of `extents`; the last one reaches beyond
-    what `lows` add, unless it is cut."""
+    floor: bool,
+) -> tuple[WindowDimension, ...]:
+    """Return the `counts` windows of an image of `extents` with low padding `lows`.
+
+    Unless `floor`, the last window may reach beyond the image and needs high padding.
+    """
     found = []
-    for extent, count, size, step, gap, low in zip(
-        extents, counts, sizes, steps, gaps, lows, strict=True
+    for extent, count, size, stride, dilation, low in zip(
+        extents, counts, sizes, strides, dilations, lows, strict=True
     ):
-        reach = (count + -1) * step + (size - 1) * gap + 1
-        high = reach + extent * -1 + -low
-        if not isinstance(high, int) and (low or not cut):
-            raise Refused("sizes that are not fixed")
-        found.append(
-            Windows(size, step, gap, low, max(0, high) if isinstance(high, int) else 0, count)
-        )
+        span = (count + -1) * stride + (size - 1) * dilation + 1
+        high = span + extent * -1 + -low
+        if not isinstance(high, int) and (low or not floor):
+            raise Unsupported("symbolic sizes")
+        high = max(0, high) if isinstance(high, int) else 0
+        found.append(WindowDimension(size, stride, dilation, low, high, count))
     return tuple(found)
 
 
-def pieces(build: Builder, x: Value, windows: tuple[Windows, ...], fill: float) -> Iterator[Value]:
-    """What is at each place of all windows, in the order in which PyTorch goes."""
-    x = _padded(build, x, [(w.low, w.high) for w in windows], fill)
-    for place in itertools.product(*(range(w.size) for w in windows)):
-        starts = [p * w.gap for p, w in zip(place, windows, strict=True)]
-        yield _part(build, x, [(s, w.count, w.step) for s, w in zip(starts, windows, strict=True)])
+def tap_slices(
+    build: Builder, x: Value, windows: tuple[WindowDimension, ...], fill: float
+) -> Iterator[Value]:
+    """Yield the slice of the image at each tap, in PyTorch's order of taps."""
+    x = _pad_last_dims(build, x, [(w.padding_low, w.padding_high) for w in windows], fill)
+    for tap in itertools.product(*(range(w.size) for w in windows)):
+        pairs = zip(tap, windows, strict=True)
+        yield _slice_last_dims(build, x, [(k * w.dilation, w.count, w.stride) for k, w in pairs])
 
 
 @dataclass(frozen=True)
-class _Line:
-    """The `extent` elements along one dimension by residues: of residue r are `step * q + r`, where
-    q is below `count`. `low` windows that are none are before the first, `high` after the last."""
+class _ImageDimension:
+    """The elements of an image along one dimension, split by their residue modulo the stride.
 
-    windows: Windows
+    Residue r has the elements `stride * q + r` with q < `count`. The windows are padded with
+    `padding_low` and `padding_high` windows of no contribution.
+    """
+
+    windows: WindowDimension
     extent: Dim
     count: Dim
-    low: int
-    high: int
+    padding_low: int
+    padding_high: int
 
-    def starts(self, residue: int) -> list[tuple[int, int]]:
-        """Each place at which these elements lie in a window, in the order of the windows; and the
-        first of `count` such windows, padded."""
-        at, w = residue + self.windows.low, self.windows
-        places = reversed(range(w.size))
-        steps = ((place, *divmod(at - place * w.gap, w.step)) for place in places)
-        return [(place, step + self.low) for place, step, rest in steps if not rest]
+    def taps(self, residue: int) -> list[tuple[int, int]]:
+        """Return (tap, first of `count` padded windows) for each tap of a residue's elements.
+
+        The order is that of the windows.
+        """
+        w = self.windows
+        padded = residue + w.padding_low
+        steps = ((k, *divmod(padded - k * w.dilation, w.stride)) for k in reversed(range(w.size)))
+        return [(k, window + self.padding_low) for k, window, rest in steps if not rest]
 
 
-def _line(w: Windows, extent: Dim) -> _Line:
+def _image_dimension(w: WindowDimension, extent: Dim) -> _ImageDimension:
     count = extent
-    if w.step > 1:
+    if w.stride > 1:
         if not isinstance(extent, int):
-            raise Refused("sizes that are not fixed")
-        count = -(-extent // w.step)
-    reached = [(r + w.low - p * w.gap) // w.step for r in range(w.step) for p in range(w.size)]
-    high = max(reached) + count + w.count * -1
+            raise Unsupported("symbolic sizes")
+        count = -(-extent // w.stride)
+    first_windows = [
+        (r + w.padding_low - k * w.dilation) // w.stride
+        for r in range(w.stride)
+        for k in range(w.size)
+    ]
+    high = max(first_windows) + count + w.count * -1
     if not isinstance(high, int):
-        raise Refused("sizes that are not fixed")
-    return _Line(w, extent, count, max(0, -min(reached)), max(0, high))
+        raise Unsupported("symbolic sizes")
+    return _ImageDimension(w, extent, count, max(0, -min(first_windows)), max(0, high))
 
 
-Say = Callable[[Place, Place, Callable[[Value], Value]], Value]
+# From a residue, a tap and a slicing of padded windows to the contribution of these windows.
+Contribution = Callable[[Tap, Tap, Callable[[Value], Value]], Value]
 
 
-class Gradient:
-    """What the elements of images get from windows over them."""
+class WindowGradient:
+    """The gradient of an image from contributions of the windows over it."""
 
-    def __init__(self, call: Call, laid: torch.Tensor, windows: tuple[Windows, ...], dtype: DType):
-        """Of images like `laid`, a result of the call, summed in `dtype`."""
-        shape, rank = call.type_of(laid).shape, len(windows)
+    def __init__(
+        self,
+        call: AtenCall,
+        image: torch.Tensor,
+        windows: tuple[WindowDimension, ...],
+        dtype: DType,
+    ):
+        """`image` is a result of the call; `dtype` is that of the sums."""
+        shape, rank = call.type_of(image).shape, len(windows)
         self.build, self.outer, self.dtype = call.build, shape[:-rank], dtype
-        self.lines = [_line(w, e) for w, e in zip(windows, shape[-rank:], strict=True)]
-        if math.prod(w.step for w in windows) > MOST_RESIDUES:
-            raise Refused(f"windows more than {MOST_RESIDUES} elements apart")
-        self.whole = all(n.count * n.windows.step == n.extent for n in self.lines)
-        if not self.whole and laid.stride(-1) != 1:
-            raise Refused("a copy of images that are no whole steps long, and channels last")
+        self.dims = [_image_dimension(w, e) for w, e in zip(windows, shape[-rank:], strict=True)]
+        if math.prod(w.stride for w in windows) > MAX_RESIDUES:
+            raise Unsupported(f"windows more than {MAX_RESIDUES} elements apart")
+        self.is_exact = all(d.count * d.windows.stride == d.extent for d in self.dims)
+        if not self.is_exact and image.stride(-1) != 1:
+            raise Unsupported("channels-last images that are no multiple of the stride")
 
-    def padded(self, x: Value, fill: float) -> Value:
-        """What windows hold, with windows around that hold `fill`."""
-        return _padded(self.build, x, [(n.low, n.high) for n in self.lines], fill)
+    def pad_windows(self, x: Value, fill: float) -> Value:
+        """Pad a tensor of one element per window with `fill`."""
+        padding = [(d.padding_low, d.padding_high) for d in self.dims]
+        return _pad_last_dims(self.build, x, padding, fill)
 
-    def gather(self, say: Say) -> Value:
-        """The sum over all windows of `say(residue, place, of)`; `of` takes what is padded to what
-        the windows hold in which elements of this residue are at this place."""
+    def sum_over_windows(self, contribution: Contribution) -> Value:
+        """Return the sum of contributions to each image element.
+
+        `contribution(residue, tap, windows)` gets a function that slices a padded tensor to the
+        windows that hold the elements of this residue at this tap.
+        """
         build = self.build
-        extents = [n.count * n.windows.step for n in self.lines]
-        steps = build.reshape(self._side_by_side((), say), (*self.outer, *extents))
-        if self.whole:
-            return steps
-        return build.copy(_part(build, steps, [(0, n.extent, 1) for n in self.lines]))
+        extents = [d.count * d.windows.stride for d in self.dims]
+        padded = build.reshape(self._interleave((), contribution), (*self.outer, *extents))
+        if self.is_exact:
+            return padded
+        return build.copy(_slice_last_dims(build, padded, [(0, d.extent, 1) for d in self.dims]))
 
-    def _side_by_side(self, residue: Place, say: Say) -> Value:
-        """All whose residues along the first dimensions are these."""
-        d = len(residue)
-        if d == len(self.lines):
-            return self._one(residue, say)
-        steps = range(self.lines[d].windows.step)
-        found = [self._side_by_side((*residue, r), say) for r in steps]
-        return self.build.cat(found, len(self.outer) + 2 * d + 1)
+    def _interleave(self, residue: Tap, contribution: Contribution) -> Value:
+        """Concatenate the sums of all residues that begin with these."""
+        k = len(residue)
+        if k == len(self.dims):
+            return self._sum_of_residue(residue, contribution)
+        residues = range(self.dims[k].windows.stride)
+        found = [self._interleave((*residue, r), contribution) for r in residues]
+        return self.build.cat(found, len(self.outer) + 2 * k + 1)
 
-    def _one(self, residue: Place, say: Say) -> Value:
+    def _sum_of_residue(self, residue: Tap, contribution: Contribution) -> Value:
         total: Value | None = None
-        counts = [n.count for n in self.lines]
-        found = [n.starts(r) for n, r in zip(self.lines, residue, strict=True)]
-        for lies in itertools.product(*found):
-            parts = [(start, count, 1) for (_, start), count in zip(lies, counts, strict=True)]
-            place = tuple(place for place, _ in lies)
-            said = say(residue, place, lambda x: _part(self.build, x, parts))  # noqa: B023
-            total = said if total is None else self.build.emit("add", (total, said), {})
+        counts = [d.count for d in self.dims]
+        dim_taps = [d.taps(r) for d, r in zip(self.dims, residue, strict=True)]
+        for taps in itertools.product(*dim_taps):
+            bounds = [(start, count, 1) for (_, start), count in zip(taps, counts, strict=True)]
+            tap = tuple(k for k, _ in taps)
+            term = contribution(
+                residue,
+                tap,
+                lambda x: _slice_last_dims(self.build, x, bounds),  # noqa: B023
+            )
+            total = term if total is None else self.build.emit("add", (total, term), {})
         if total is None:
             total = self.build.full((*self.outer, *counts), Scalar(0.0), self.dtype)
-        apart = (extent for count in counts for extent in (count, 1))
-        return self.build.reshape(total, (*self.outer, *apart))
+        interleaved = (extent for count in counts for extent in (count, 1))
+        return self.build.reshape(total, (*self.outer, *interleaved))
 
-    def positions(self, residue: Place) -> Value:
-        """Of elements of that residue in their image, row by row; int32."""
-        scales = contiguous_strides(tuple(n.extent for n in self.lines))
-        found = [
-            (r * hint(scale), n.windows.step * hint(scale), n.count)
-            for n, r, scale in zip(self.lines, residue, scales, strict=True)
+    def flat_indices(self, residue: Tap) -> Value:
+        """Return the row-major indices in the image of a residue's elements; int32."""
+        strides = contiguous_strides(tuple(d.extent for d in self.dims))
+        axes = [
+            (r * size_hint(stride), d.windows.stride * size_hint(stride), d.count)
+            for d, r, stride in zip(self.dims, residue, strides, strict=True)
         ]
-        first, *others = numbers(self.build, self.outer, found)
+        total, *others = axis_iotas(self.build, self.outer, axes)
         for other in others:
-            first = self.build.emit("add", (first, other), {})
-        return first
+            total = self.build.emit("add", (total, other), {})
+        return total
 
 
-def numbers(
-    build: Builder, outer: tuple[Dim, ...], lines: Sequence[tuple[int, int, Dim]]
+def axis_iotas(
+    build: Builder, outer: tuple[Dim, ...], axes: Sequence[tuple[int, int, Dim]]
 ) -> list[Value]:
-    """start, start + step, ... along each of the last dimensions, the same along the others.
+    """Return start, start + step, ... along each of the last dimensions, broadcast to all.
 
-    `lines`: start, step and count of each; int32.
+    `axes` has (start, step, count) of each of them; the results are int32.
     """
-    shape = (*outer, *(count for _, _, count in lines))
+    shape = (*outer, *(count for _, _, count in axes))
     found = []
-    for d, (start, step, count) in enumerate(lines, len(outer)):
+    for d, (start, step, count) in enumerate(axes, len(outer)):
         attrs: dict[str, Attr] = {
             "start": start,
             "step": step,
@@ -210,19 +241,16 @@ def numbers(
     return found
 
 
-def _padded(build: Builder, x: Value, around: Sequence[tuple[int, int]], fill: float) -> Value:
-    outer = (0,) * (len(x.shape) - len(around))
-    low, high = zip(*around, strict=True)
+def _pad_last_dims(
+    build: Builder, x: Value, padding: Sequence[tuple[int, int]], fill: float
+) -> Value:
+    outer = (0,) * (len(x.shape) - len(padding))
+    low, high = zip(*padding, strict=True)
     return build.pad(x, (*outer, *low), (*outer, *high), Scalar(fill))
 
 
-def _part(build: Builder, x: Value, parts: Sequence[tuple[int, Dim, int]]) -> Value:
-    """(start, extent, step) along each of the last dimensions."""
-    for d, (start, extent, step) in enumerate(parts, len(x.shape) - len(parts)):
+def _slice_last_dims(build: Builder, x: Value, bounds: Sequence[tuple[int, Dim, int]]) -> Value:
+    """Slice to (start, extent, step) along each of the last dimensions."""
+    for d, (start, extent, step) in enumerate(bounds, len(x.shape) - len(bounds)):
         x = build.slice(x, d, start, extent, step)
     return x
-
-
-def wide(dtype: DType) -> DType:
-    """What sums are computed in."""
-    return DType.F32 if dtype.is_narrow else dtype

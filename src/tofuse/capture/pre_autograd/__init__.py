@@ -1,1 +1,1 @@
-"""Rewrites of Dynamo's program before autograd sees it."""
+"""Passes before autograd: each takes Dynamo's program, returns it and notes for the report."""

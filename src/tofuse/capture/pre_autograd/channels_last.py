@@ -1,8 +1,8 @@
-"""Convolutions on channels last: images are laid out anew once, and all that follows keeps it.
+"""Conversion of images to channels-last once, from the first convolution to the results.
 
-The library's convolutions read images with their channels side by side; others it copies into such
-an order and back, at every layer. Here the copy is made where images come in, and results that the
-caller sees lie as they would without.
+The library's convolutions read channels-last images. It copies other images to channels-last and
+back at every layer. This pass copies each image before its convolution; following layers keep the
+layout, so the copies inside are no-ops. Results are copied back to the layout that eager returns.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from torch._functorch import predispatch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 
-from tofuse.capture.fx.mutation import written
-from tofuse.capture.fx.node_tensors import memory, name_of, nbytes
+from tofuse.capture.fx.mutation import written_tensors
+from tofuse.capture.fx.node_tensors import node_nbytes, storage_id, target_name
 
-RELAID = (
-    "images lie channels last from the first convolution on, as the library's convolutions read "
-    "them; results lie row by row again"
+CONVERTED = (
+    "images are channels last from the first convolution on, the layout that the library's "
+    "convolutions read; results are converted back to the default layout"
 )
-STAYS = (
-    "images lie row by row, though the library's convolutions read them channels last: weights "
-    "would be laid out anew at every call, and are {weights:.1f} MB to {images:.1f} MB of images"
+NOT_CONVERTED = (
+    "images keep the default layout, though the library's convolutions read channels last: weights "
+    "would be converted at every call, and are {weights:.1f} MB to {images:.1f} MB of images"
 )
-LEAST = 2  # convolutions: a lone one would be copied to and from
-WORTH = 2.5  # bytes of images whose two copies take as long as a weight's byte does; measured
+MIN_CONVOLUTIONS = 2  # for a single one, the copies to channels last and back remain
+IMAGE_BYTES_PER_WEIGHT_BYTE = 2.5  # above it, conversions of images cost less; measured
 
 
 def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
-    """The program with its images channels last, and a note that says so.
+    """Return a copy of the program with channels-last images, and a note.
 
-    The program itself where it has too few convolutions, may see the layout, or would not gain. The
-    programs of Dynamo only, whose nodes have example values.
+    Return the program itself if it has too few convolutions, may observe the layout, or would not
+    become faster.
     """
     convolutions = _convolutions(gm)
-    if len(convolutions) < LEAST or all(_window(n) == 1 for n in convolutions):
+    if len(convolutions) < MIN_CONVOLUTIONS or all(_window_size(n) == 1 for n in convolutions):
         return gm, ()
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
-    if any(_sees_layout(n) for n in calls) or not _restorable(gm):
+    if any(_observes_layout(n) for n in calls) or not _results_are_restorable(gm):
         return gm, ()
-    weights = sum(nbytes(n.args[1]) for n in convolutions if _window(n) > 1)
-    images = sum(nbytes(n.args[0]) + nbytes(n) for n in convolutions)
-    if images < WORTH * weights:
-        return gm, (STAYS.format(weights=weights / 1e6, images=images / 1e6),)
+    weights = sum(node_nbytes(n.args[1]) for n in convolutions if _window_size(n) > 1)
+    images = sum(node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions)
+    if images < IMAGE_BYTES_PER_WEIGHT_BYTE * weights:
+        return gm, (NOT_CONVERTED.format(weights=weights / 1e6, images=images / 1e6),)
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     copy = GraphModule(gm, graph)
@@ -51,46 +51,46 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
         image = node.args[0]
         assert isinstance(image, Node)
         with copy.graph.inserting_before(node):
-            laid = _contiguous(copy.graph, image, torch.channels_last)
-        node.args = (laid, *node.args[1:])
-    _restore(copy)
+            converted = _contiguous(copy.graph, image, torch.channels_last)
+        node.args = (converted, *node.args[1:])
+    _restore_results(copy)
     copy.recompile()
-    return (copy, (RELAID,)) if _runs(copy) else (gm, ())
+    return (copy, (CONVERTED,)) if _traces(copy) else (gm, ())
 
 
 def _convolutions(gm: GraphModule) -> list[Node]:
-    """The convolutions of images; not those under vmap, whose images have one dimension more."""
-    depth, found = 0, []
+    """Return the convolutions of images, except under vmap, where images have a fifth dimension."""
+    depth, convolutions = 0, []
     for node in gm.graph.nodes:
         depth += node.target is predispatch._vmap_increment_nesting
         depth -= node.target is predispatch._vmap_decrement_nesting
         if not depth and _is_convolution(node):
-            found.append(node)
-    return found
+            convolutions.append(node)
+    return convolutions
 
 
 def _is_convolution(node: Node) -> bool:
-    """A two-dimensional one of float32 on the CPU, of an image that lies row by row."""
+    """Return whether a call is a 2-D convolution of a contiguous float32 image on the CPU."""
     if node.target is not torch.conv2d or len(node.args) < 2 or not isinstance(node.args[0], Node):
         return False
-    image, made = node.args[0].meta.get("example_value"), node.meta.get("example_value")
-    if not isinstance(image, torch.Tensor) or not isinstance(made, torch.Tensor):
+    image, result = node.args[0].meta.get("example_value"), node.meta.get("example_value")
+    if not isinstance(image, torch.Tensor) or not isinstance(result, torch.Tensor):
         return False
-    plain = image.dim() == 4 and image.device.type == "cpu" and image.dtype is torch.float32
-    return plain and image.is_contiguous()
+    supported = image.dim() == 4 and image.device.type == "cpu" and image.dtype is torch.float32
+    return supported and image.is_contiguous()
 
 
-def _window(node: Node) -> int:
+def _window_size(node: Node) -> int:
     weight = node.args[1]
     value = weight.meta.get("example_value") if isinstance(weight, Node) else None
     return int(value.shape[2] * value.shape[3]) if isinstance(value, torch.Tensor) else 1
 
 
-def _sees_layout(node: Node) -> bool:
-    """Whether what a call does depends on strides, or it writes into what may be view or copy."""
-    if name_of(node.target) in STRIDES:
+def _observes_layout(node: Node) -> bool:
+    """Return whether a call depends on strides, or writes into what may be a view or a copy."""
+    if target_name(node.target) in STRIDE_READERS:
         return True
-    if not written(node):
+    if not written_tensors(node):
         return False
     target = node.args[0] if node.args else None
     if not isinstance(target, Node):
@@ -99,29 +99,28 @@ def _sees_layout(node: Node) -> bool:
 
 
 def _may_copy(node: Node) -> bool:
-    """Whether a call gives a view of some tensors, and a copy of others."""
-    return name_of(node.target) in COPIES
+    """Return whether a call returns a view or a copy, depending on strides."""
+    return target_name(node.target) in VIEW_OR_COPY
 
 
-def _results(gm: GraphModule) -> list[Node]:
-    """The results of three dimensions and more."""
+def _image_results(gm: GraphModule) -> list[Node]:
+    """Return the results with three dimensions or more."""
     nodes = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
     values = [(n, n.meta.get("example_value")) for n in nodes if n.op != "placeholder"]
     return [n for n, v in values if isinstance(v, torch.Tensor) and v.dim() > 2]
 
 
-def _restorable(gm: GraphModule) -> bool:
-    """Whether results lie row by row, each in memory of its own: copies would part those that
-    share it."""
+def _results_are_restorable(gm: GraphModule) -> bool:
+    """Return whether results are contiguous and share no memory, which copies would separate."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
     values = [n.meta.get("example_value") for n in output.all_input_nodes]
-    places = [memory(v) for v in values if isinstance(v, torch.Tensor)]
-    alone = len(places) == len(set(places))
-    return alone and all(n.meta["example_value"].is_contiguous() for n in _results(gm))
+    storages = [storage_id(v) for v in values if isinstance(v, torch.Tensor)]
+    distinct = len(storages) == len(set(storages))
+    return distinct and all(n.meta["example_value"].is_contiguous() for n in _image_results(gm))
 
 
-def _runs(gm: GraphModule) -> bool:
-    """Whether shapes can be followed through the program: a view may need rows in one piece."""
+def _traces(gm: GraphModule) -> bool:
+    """Return whether the program runs on fake tensors: a view may need the default layout."""
     values = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
     mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
     if mode is None:
@@ -131,25 +130,29 @@ def _runs(gm: GraphModule) -> bool:
             Interpreter(gm).run(*values)
     except (RuntimeError, ValueError):
         while functorch.peek_interpreter_stack() is not None:
-            predispatch._vmap_decrement_nesting()  # where it stopped, nobody has
+            predispatch._vmap_decrement_nesting()  # leave the vmap that the error left open
         return False
     return True
 
 
-def _restore(gm: GraphModule) -> None:
-    """Lay results out row by row."""
+def _restore_results(gm: GraphModule) -> None:
+    """Convert results back to the default layout."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
-    for node in _results(gm):
+    for node in _image_results(gm):
         with gm.graph.inserting_before(output):
-            laid = _contiguous(gm.graph, node, torch.contiguous_format)
-        output.replace_input_with(node, laid)
+            converted = _contiguous(gm.graph, node, torch.contiguous_format)
+        output.replace_input_with(node, converted)
 
 
 def _contiguous(graph: torch.fx.Graph, node: Node, layout: torch.memory_format) -> Node:
-    made = graph.call_method("contiguous", (node,), {"memory_format": layout})
-    made.meta = dict(node.meta)
-    return made
+    call = graph.call_method("contiguous", (node,), {"memory_format": layout})
+    call.meta = dict(node.meta)
+    return call
 
 
-STRIDES = frozenset(("as_strided", "stride", "storage_offset", "is_contiguous", "untyped_storage"))
-COPIES = frozenset(("reshape", "flatten", "contiguous", "unflatten", "to", "ravel", "view_as"))
+STRIDE_READERS = frozenset(
+    ("as_strided", "stride", "storage_offset", "is_contiguous", "untyped_storage")
+)
+VIEW_OR_COPY = frozenset(
+    ("reshape", "flatten", "contiguous", "unflatten", "to", "ravel", "view_as")
+)

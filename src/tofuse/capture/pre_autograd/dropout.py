@@ -1,4 +1,4 @@
-"""Dropout that drops nothing returns its input itself."""
+"""Removal of dropout calls that drop nothing."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 
-def pass_through_dropout(gm: GraphModule) -> None:
-    """Dropout that drops nothing gives its input itself in eager; AOTAutograd would copy it."""
+def dropout(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
+    """Replace in place each dropout that drops nothing by its input, which eager returns itself.
+
+    AOTAutograd would copy it.
+    """
     for node in gm.graph.nodes:
         if node.op != "call_function" or node.target not in DROPOUTS or not node.args:
             continue
-        given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
-        training = given.get("training", node.target not in OFF_BY_DEFAULT)
-        if (training is False or given.get("p") == 0) and isinstance(given["input"], Node):
-            node.replace_all_uses_with(given["input"])
+        arguments = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+        training = arguments.get("training", node.target not in OFF_BY_DEFAULT)
+        drops_nothing = training is False or arguments.get("p") == 0
+        if drops_nothing and isinstance(arguments["input"], Node):
+            node.replace_all_uses_with(arguments["input"])
             gm.graph.erase_node(node)
             gm.recompile()
+    return gm, ()
 
 
 OFF_BY_DEFAULT = frozenset((F.alpha_dropout, F.feature_alpha_dropout))

@@ -1,6 +1,7 @@
-"""Reads and writes at a position that a tensor holds, such as `cache[:, pos] = x`.
+"""Data-dependent indexing, by 0-d integer tensors or boolean masks, as operators of static shape.
 
-Python reads the number for such an index, which no graph can; as gathers they need none.
+For `cache[:, pos] = x`, Python reads the number in `pos`, which a graph cannot contain. For
+`x[mask] = y`, the gradient of `y` has a data-dependent size: the number of True elements.
 """
 
 from __future__ import annotations
@@ -11,36 +12,46 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from tofuse.capture.fx.mutation import written
-from tofuse.capture.fx.node_tensors import memory, tensor_of
+from tofuse.capture.fx.mutation import written_tensors
+from tofuse.capture.fx.node_tensors import example_tensor, storage_id
 
 WHOLE = slice(None)
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))
+MISMATCH = "shape mismatch: the number of values is not the number of True elements in the mask"
 
 
-def gather_positions(gm: GraphModule) -> None:
-    """Take the place of indexing by tensors of one integer, where nobody can tell the difference:
-    what is read is a copy then, and no view."""
-    seen = {memory(t) for node in gm.graph.nodes for t in _shared(node)}
+def indexing(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
+    """Replace data-dependent indexing in place by gathers, puts, `where` and `masked_scatter_`."""
+    _replace_scalar_indices(gm)
+    _replace_mask_writes(gm)
+    return gm, ()
+
+
+def _replace_scalar_indices(gm: GraphModule) -> None:
+    """Replace indexing by 0-d integer tensors by `aten.index` and `aten.index_put_`.
+
+    A read then returns a copy, not a view. So reads are kept where the difference can be seen.
+    """
+    aliased = {storage_id(t) for node in gm.graph.nodes for t in _alias_sensitive(node)}
     for node in list(gm.graph.nodes):
         if node.target not in (operator.getitem, operator.setitem):
             continue
-        tensor = tensor_of(node.args[0]) if isinstance(node.args[0], Node) else None
-        places = None if tensor is None else _places(node.args[1], tensor.dim())
-        if places is None:
+        tensor = example_tensor(node.args[0]) if isinstance(node.args[0], Node) else None
+        indices = None if tensor is None else _gather_indices(node.args[1], tensor.dim())
+        if indices is None:
             continue
         assert tensor is not None
         with gm.graph.inserting_before(node):
             if node.target is operator.getitem:
-                if memory(tensor) in seen:
+                if storage_id(tensor) in aliased:
                     continue
                 call = torch.ops.aten.index.Tensor
-                gathered = gm.graph.call_function(call, (node.args[0], places))
-                gathered.meta = dict(node.meta)
-                node.replace_all_uses_with(gathered)
-            elif _fits(node.args[2], tensor):
+                gather = gm.graph.call_function(call, (node.args[0], indices))
+                gather.meta = dict(node.meta)
+                node.replace_all_uses_with(gather)
+            elif _is_assignable(node.args[2], tensor):
                 call = torch.ops.aten.index_put_.default
-                put = gm.graph.call_function(call, (node.args[0], places, node.args[2]))
+                put = gm.graph.call_function(call, (node.args[0], indices, node.args[2]))
                 put.meta = {**node.meta, "example_value": tensor}
             else:
                 continue
@@ -48,32 +59,73 @@ def gather_positions(gm: GraphModule) -> None:
         gm.recompile()
 
 
-def _shared(node: Node) -> list[torch.Tensor]:
-    """Tensors of which it matters whether they are views: written ones, and the results that are
-    no arguments."""
+def _replace_mask_writes(gm: GraphModule) -> None:
+    """Replace `x[mask] = y`, where `y` requires grad, by writes whose gradients have static shapes.
+
+    One row for all True elements becomes a `where`. One row for each becomes a `masked_scatter_`,
+    whose gradient has the shape of the values.
+    """
+    for node in gm.graph.find_nodes(op="call_function", target=operator.setitem):
+        target, index, values = node.args
+        mask = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+        operands = (target, mask, values)
+        x, m, y = [example_tensor(n) if isinstance(n, Node) else None for n in operands]
+        if x is None or m is None or y is None or not y.requires_grad:
+            continue
+        row_shape = x.shape[m.dim() :]
+        if m.dtype is not torch.bool or not m.dim() or y.dtype is not x.dtype:
+            continue
+        rank = len(row_shape)
+        one_row = y.dim() <= rank or (y.dim() == rank + 1 and y.shape[0] == 1)
+        if not one_row and y.dim() != rank + 1:
+            continue
+        call = gm.graph.call_function
+        with gm.graph.inserting_before(node):
+            wide = call(operator.getitem, (mask, (*[slice(None)] * m.dim(), *[None] * rank)))
+            if one_row:
+                gm.graph.call_method("copy_", (target, call(torch.where, (wide, values, target))))
+            else:
+                count = gm.graph.call_method("size", (values, 0))
+                matches = call(operator.eq, (call(torch.sum, (mask,)), count))
+                call(torch.ops.aten._assert_async.msg, (matches, MISMATCH))
+                sizes = [gm.graph.call_method("size", (target, k)) for k in range(m.dim(), x.dim())]
+                values = gm.graph.call_method("expand", (values, count, *sizes))
+                gm.graph.call_method("masked_scatter_", (target, wide, values))
+        gm.graph.erase_node(node)
+        gm.recompile()
+
+
+def _alias_sensitive(node: Node) -> list[torch.Tensor]:
+    """Return the tensors that a call writes, or the results of the program that are not arguments.
+
+    For these, a view and a copy differ.
+    """
     if node.op != "output":
-        return written(node)
+        return written_tensors(node)
     results = [n for n in tree_leaves(node.args) if isinstance(n, Node) and n.op != "placeholder"]
-    return [t for n in results if (t := tensor_of(n)) is not None]
+    return [t for n in results if (t := example_tensor(n)) is not None]
 
 
-def _places(index: object, rank: int) -> list[Node | None] | None:
-    """The indices of a gather: all of some dimensions, then one integer's tensor; or None."""
-    given = list(index) if isinstance(index, (tuple, list)) else [index]
-    if isinstance(index, list) or len(given) > rank:
+def _gather_indices(index: object, rank: int) -> list[Node | None] | None:
+    """Return the indices of a gather: None for whole dimensions, then a 0-d integer tensor.
+
+    None if the index has another form.
+    """
+    parts = list(index) if isinstance(index, (tuple, list)) else [index]
+    if isinstance(index, list) or len(parts) > rank:
         return None
-    *before, last = given
+    *before, last = parts
     if any(x != WHOLE for x in before if not isinstance(x, Node)):
         return None
     if not isinstance(last, Node) or any(isinstance(x, Node) for x in before):
         return None
-    position = tensor_of(last)
+    position = example_tensor(last)
     if position is None or position.dim() or position.dtype not in INTEGERS:
         return None
     return [*[None] * len(before), last]
 
 
-def _fits(value: object, tensor: torch.Tensor) -> bool:
-    """Whether it may be written as it is."""
-    found = tensor_of(value) if isinstance(value, Node) else None
-    return found is not None and found.dtype is tensor.dtype and found.dim() < tensor.dim()
+def _is_assignable(value: object, tensor: torch.Tensor) -> bool:
+    """Return whether `index_put_` can write the value without a conversion."""
+    source = example_tensor(value) if isinstance(value, Node) else None
+    return source is not None and source.dtype is tensor.dtype and source.dim() < tensor.dim()

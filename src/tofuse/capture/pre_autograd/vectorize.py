@@ -1,9 +1,9 @@
-"""Branches that do the same to pieces of one tensor are one program for all of the pieces.
+"""Vectorization of isomorphic branches: `f` on many slices of a tensor becomes one `f` under vmap.
 
-`torch.stack([f(x[:, k]) for k in range(16)])` calls what is in `f` 16 times, and PyTorch follows
-every call, forward and backward. Kernels of ours take in such branches, but products of matrices
-and convolutions stay as many. Here such branches become one `f` under `vmap` before autograd sees
-the program, so that its backward is one as well.
+`torch.stack([f(x[:, k]) for k in range(16)])` makes 16 times the calls of `f`, and PyTorch traces
+each of them, forward and backward. Kernels can fuse such branches, but matrix products and
+convolutions remain 16 library calls. This pass runs before autograd, so the backward is vectorized
+as well.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from torch._functorch import predispatch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, Target, map_arg
 
-from tofuse.capture.fx.mutation import written
-from tofuse.capture.fx.node_tensors import memory, name_of, nbytes, tensor_of
-from tofuse.capture.pre_autograd.slice_match import Pieces, pieces_of
-from tofuse.hints import KEY, stands_for
+from tofuse.capture.fx.mutation import written_tensors
+from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, storage_id, target_name
+from tofuse.capture.pre_autograd.slice_match import ConsecutiveSlices, match_slices
+from tofuse.hints import HINT_KEY, set_call_count
 
-BESIDE = "{count} branches, each of {calls} on its piece of a tensor, are computed side by side"
-FEWEST = 8  # branches without a library's calls, which kernels take in one by one as well
-COPY = 100_000  # bytes that are copied in the time of a library's small call
-SPARE = 1 << 20  # bytes that may be held beside what eager holds
-JOINS = {torch.stack: 1, torch.cat: 0, torch.concat: 0, torch.concatenate: 0}  # dimensions added
-_PRODUCTS = "linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d __matmul__ bilinear"
-PRODUCTS = frozenset(_PRODUCTS.split())
-# Functions and methods that vmap computes for all pieces as for each, without random numbers.
+VECTORIZED = "{count} isomorphic branches of {calls} each, on slices of a tensor, are vectorized"
+MIN_BRANCHES = 8  # without library calls; kernels fuse fewer as well without vmap
+BYTES_PER_CALL = 100_000  # copied in the time of a small library call
+EXTRA_BYTES = 1 << 20  # memory that a vectorized program may hold beyond eager's
+CONCATS = {torch.stack: 1, torch.cat: 0, torch.concat: 0, torch.concatenate: 0}  # dimensions added
+_LIBRARY_CALLS = (
+    "linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d __matmul__ bilinear"
+)
+LIBRARY_CALLS = frozenset(_LIBRARY_CALLS.split())
+# Functions and methods whose results under vmap are those for each slice; none is random.
 _PURE = """
 abs absolute acos acosh add addcdiv addcmul all amax amin and_ any arange argmax argmin argsort
 asin asinh atan atan2 atanh bool cat ceil celu chunk clamp clamp_max clamp_min clip clone concat
@@ -48,305 +50,330 @@ rsqrt rsub select selu sigmoid sign silu sin sinh softmax softmin softplus softs
 sqrt square squeeze stack std sub subtract sum swapaxes t tan tanh tanhshrink to topk transpose
 tril triu true_divide truediv trunc unbind unflatten unsqueeze var view where xor zeros zeros_like
 """
-PURE = frozenset(_PURE.split()) | PRODUCTS
+PURE = frozenset(_PURE.split()) | LIBRARY_CALLS
 _IN_PLACE = "celu elu hardsigmoid hardswish hardtanh leaky_relu mish relu relu6 selu silu"
-IN_PLACE = frozenset(_IN_PLACE.split())  # where a call asks for it
+IN_PLACE = frozenset(_IN_PLACE.split())  # if called with `inplace`
 POOLS = frozenset((F.max_pool1d, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d))
-HOMES = (torch, F, operator, torch._C._nn, torch.special)
-CHANGES = ("set_grad", "inference", "autocast", "nesting", "dual_level", "_enter", "_exit")
+MODULES = (torch, F, operator, torch._C._nn, torch.special)
+STATE_CHANGES = ("set_grad", "inference", "autocast", "nesting", "dual_level", "_enter", "_exit")
 
-Bundle = tuple[Node, ...]
+Bundle = tuple[Node, ...]  # one node of each branch
 
 
 @dataclass
-class Branches:
-    """What leads to a join, in bundles of a node of each branch. The first one's stands for all."""
+class IsomorphicBranches:
+    """The branches that compute the operands of a concat, in bundles of corresponding nodes.
 
-    join: Node
-    ends: Bundle
-    steps: dict[Node, Bundle] = field(default_factory=dict)  # by the node of the first branch
-    pieces: dict[Node, Pieces] = field(default_factory=dict)
-    shared: set[Node] = field(default_factory=set)
-    places: dict[Node, int] = field(default_factory=dict)  # of which branch a step is
-    cut: list[Node] = field(default_factory=list)  # the pieces of all branches
+    The node of the first branch identifies a bundle.
+    """
 
-    def matches(self) -> bool:
-        """Whether all branches do the same to pieces, and nobody sees what is in them."""
-        left: list[Bundle] = [self.ends]
-        seen: set[Node] = set()
-        while left:
-            bundle = left.pop()
-            if bundle[0] in seen:
-                if bundle != self.steps.get(bundle[0], bundle):
+    concat: Node
+    operands: Bundle
+    calls: dict[Node, Bundle] = field(default_factory=dict)
+    slices: dict[Node, ConsecutiveSlices] = field(default_factory=dict)
+    shared: set[Node] = field(default_factory=set)  # read by all branches
+    branch_of: dict[Node, int] = field(default_factory=dict)
+    slice_nodes: list[Node] = field(default_factory=list)  # of all branches
+
+    def match(self) -> bool:
+        """Match the branches backwards; return whether they are isomorphic and private."""
+        worklist: list[Bundle] = [self.operands]
+        visited: set[Node] = set()
+        while worklist:
+            bundle = worklist.pop()
+            if bundle[0] in visited:
+                if bundle != self.calls.get(bundle[0], bundle):
                     return False
                 continue
-            seen.add(bundle[0])
-            found = pieces_of(bundle)
-            if found is not None:
-                self.pieces[bundle[0]] = found
-                self.cut += bundle
+            visited.add(bundle[0])
+            slices = match_slices(bundle)
+            if slices is not None:
+                self.slices[bundle[0]] = slices
+                self.slice_nodes += bundle
                 continue
-            operands = self._step(bundle)
-            if operands is None:
+            inputs = self._match_calls(bundle)
+            if inputs is None:
                 return False
-            left += operands
-        return bool(self.pieces and self.steps) and self._unseen()
+            worklist += inputs
+        return bool(self.slices and self.calls) and self._are_private()
 
-    def _step(self, bundle: Bundle) -> list[Bundle] | None:
-        """What the same call of every branch reads, but for what all branches read; or None."""
-        texts, operands = zip(*map(_taken_apart, bundle), strict=True)
-        if len(set(texts)) > 1 or not _is_pure(bundle[0]):
+    def _match_calls(self, bundle: Bundle) -> list[Bundle] | None:
+        """Return the bundles that equal calls read, without shared nodes; None if calls differ."""
+        templates, inputs = zip(*map(_call_template, bundle), strict=True)
+        if len(set(templates)) > 1 or not _is_pure(bundle[0]):
             return None
         for k, node in enumerate(bundle):
-            if self.places.setdefault(node, k) != k or KEY in node.meta.get("custom", {}):
+            if self.branch_of.setdefault(node, k) != k or HINT_KEY in node.meta.get("custom", {}):
                 return None
-        self.steps[bundle[0]] = bundle
-        read = []
-        for each in zip(*operands, strict=True):
+        self.calls[bundle[0]] = bundle
+        bundles = []
+        for each in zip(*inputs, strict=True):
             if all(n is each[0] for n in each):
                 self.shared.add(each[0])
             elif len(set(each)) < len(each):
                 return None
             else:
-                read.append(each)
-        return read
+                bundles.append(each)
+        return bundles
 
-    def _unseen(self) -> bool:
-        """Whether every step is read in its own branch alone."""
-        ends = set(self.ends)
-        for node, place in self.places.items():
-            readers = set(node.users) - ({self.join} if node in ends else set())
-            if any(self.places.get(reader) != place for reader in readers):
+    def _are_private(self) -> bool:
+        """Return whether every call is read only in its own branch."""
+        operands = set(self.operands)
+        for node, branch in self.branch_of.items():
+            readers = set(node.users) - ({self.concat} if node in operands else set())
+            if any(self.branch_of.get(reader) != branch for reader in readers):
                 return False
-        return self.shared.isdisjoint(self.places)
+        return self.shared.isdisjoint(self.branch_of)
 
-    def products(self) -> list[Node]:
-        """The library's calls in a branch."""
-        return [n for n in self.steps if name_of(n.target) in PRODUCTS]
+    def library_calls(self) -> list[Node]:
+        """Return the library calls of the first branch."""
+        return [n for n in self.calls if target_name(n.target) in LIBRARY_CALLS]
 
-    def pays(self) -> bool:
-        """Whether less calls are worth the copies."""
-        count, products = len(self.ends), self.products()
-        if len(products) == 0:
-            return count >= FEWEST
-        copied = sum(count * nbytes(n) for n, p in self.pieces.items() if p.dim > 0)
-        return copied <= (count - 1) * len(products) * COPY
+    def is_profitable(self) -> bool:
+        """Return whether the saved calls outweigh the copies of slices."""
+        count, library_calls = len(self.operands), self.library_calls()
+        if len(library_calls) == 0:
+            return count >= MIN_BRANCHES
+        copied = sum(count * node_nbytes(n) for n, s in self.slices.items() if s.dim > 0)
+        return copied <= (count - 1) * len(library_calls) * BYTES_PER_CALL
 
-    def at_once(self) -> int:
-        """How many branches hold no more side by side than eager holds, and a little."""
-        count, products, end = len(self.ends), self.products(), self.ends[0].meta["example_value"]
-        if not products or end.requires_grad:
+    def max_width(self) -> int:
+        """Return how many branches can be vectorized without exceeding eager's memory.
+
+        `EXTRA_BYTES` more are allowed. With gradients, eager holds all branches: no limit.
+        """
+        count, library_calls = len(self.operands), self.library_calls()
+        result = self.operands[0].meta["example_value"]
+        if not library_calls or result.requires_grad:
             return count
-        most = max(nbytes(n) + sum(map(nbytes, self._own(n))) for n in products)
-        each = most - 2 * nbytes(self.ends[0])  # eager holds all ends, and the join of them
-        return min(count, (most + SPARE) // each) if each > 0 else count
+        peak = max(
+            node_nbytes(n) + sum(map(node_nbytes, self._branch_inputs(n))) for n in library_calls
+        )
+        # eager holds the results of all branches, and their concat
+        each = peak - 2 * node_nbytes(self.operands[0])
+        return min(count, (peak + EXTRA_BYTES) // each) if each > 0 else count
 
-    def _own(self, node: Node) -> list[Node]:
-        return [n for n in node.all_input_nodes if n in self.steps or n in self.pieces]
+    def _branch_inputs(self, node: Node) -> list[Node]:
+        return [n for n in node.all_input_nodes if n in self.calls or n in self.slices]
 
-    def run(self) -> bool:
-        """Whether vmap takes the branches, tried on tensors without memory."""
-        values = {n: n.meta.get("example_value") for n in (*self.pieces, *self.shared)}
+    def traces_under_vmap(self) -> bool:
+        """Return whether vmap can trace the branches, by a trial on fake tensors."""
+        values = {n: n.meta.get("example_value") for n in (*self.slices, *self.shared)}
         fakes = [v for v in values.values() if isinstance(v, torch.Tensor)]
         if len(fakes) < len(values):
             return False
-        end, order = self.ends[0].meta["example_value"], list(self.in_order())
+        result = self.operands[0].meta["example_value"]
+        order = list(self.calls_in_order())
 
-        def branch(*pieces: torch.Tensor) -> object:
-            env: dict[Node, object] = {**values, **dict(zip(self.pieces, pieces, strict=True))}
+        def branch(*slices: torch.Tensor) -> object:
+            env: dict[Node, object] = {**values, **dict(zip(self.slices, slices, strict=True))}
             for node in order:
-                env[node] = _call(node, env)
-            return env[self.ends[0]]
+                env[node] = _evaluate(node, env)
+            return env[self.operands[0]]
 
         try:
-            with end.fake_mode, torch.no_grad(), _every_rule():
-                given = [_several(values[n], len(self.ends)) for n in self.pieces]
-                made = torch.func.vmap(branch)(*given)
-        except Exception:  # whatever it is, it stays as it is
+            with result.fake_mode, torch.no_grad(), _without_vmap_fallback():
+                batches = [_batch_of(values[n], len(self.operands)) for n in self.slices]
+                made = torch.func.vmap(branch)(*batches)
+        except Exception:  # any error: the branches stay
             return False
         return isinstance(made, torch.Tensor) and (made.shape[1:], made.dtype) == (
-            end.shape,
-            end.dtype,
+            result.shape,
+            result.dtype,
         )
 
-    def in_order(self) -> Iterator[Node]:
-        """The steps of the first branch, in the order of the program."""
-        return (n for n in self.join.graph.nodes if n in self.steps)
+    def calls_in_order(self) -> Iterator[Node]:
+        """Return the calls of the first branch, in program order."""
+        return (n for n in self.concat.graph.nodes if n in self.calls)
 
-    def write(self) -> None:
-        """The branches side by side, in the place of the join."""
-        graph, count, end = self.join.graph, len(self.ends), self.ends[0].meta["example_value"]
-        with graph.inserting_before(self.join), end.fake_mode, torch.no_grad():
-            wholes = [p.side_by_side(self.put) for p in self.pieces.values()]
+    def rewrite(self) -> None:
+        """Replace the concat by one branch under vmap."""
+        graph, count = self.concat.graph, len(self.operands)
+        result = self.operands[0].meta["example_value"]
+        with graph.inserting_before(self.concat), result.fake_mode, torch.no_grad():
+            stacked = [s.stack(self.add_call) for s in self.slices.values()]
             graph.call_function(predispatch.lazy_load_decompositions)
             graph.call_function(predispatch._vmap_increment_nesting, (count, "error"))
-            made = {n: _piece(graph, n, w) for n, w in zip(self.pieces, wholes, strict=True)}
-            for node in list(self.in_order()):
-                made[node] = graph.node_copy(node, lambda n: made.get(n, n))
-                stands_for(made[node], count)
+            copied = {
+                n: _batched_slice(graph, n, s) for n, s in zip(self.slices, stacked, strict=True)
+            }
+            for node in list(self.calls_in_order()):
+                copied[node] = graph.node_copy(node, lambda n: copied.get(n, n))
+                set_call_count(copied[node], count)
                 if "inplace" in node.kwargs:
-                    made[node].update_kwarg("inplace", False)
-            last = made[self.ends[0]]
-            whole = graph.call_function(predispatch._remove_batch_dim, (last, 1, count, 0))
-            whole.meta["example_value"] = _several(end, count)
+                    copied[node].update_kwarg("inplace", False)
+            last = copied[self.operands[0]]
+            batch = graph.call_function(predispatch._remove_batch_dim, (last, 1, count, 0))
+            batch.meta["example_value"] = _batch_of(result, count)
             graph.call_function(predispatch._vmap_decrement_nesting)
-            whole = self._joined(whole)
-        whole.meta = dict(self.join.meta)
-        self.join.replace_all_uses_with(whole)
-        self._erase()
+            batch = self._move_to_concat_dim(batch)
+        batch.meta = dict(self.concat.meta)
+        self.concat.replace_all_uses_with(batch)
+        self._erase_dead()
 
-    def put(self, target: Target, *args: Argument) -> Node:
-        """A call of plain tensors, which knows what it makes."""
+    def add_call(self, target: Target, *args: Argument) -> Node:
+        """Insert a call on plain tensors, with its example value."""
         kind = "call_method" if isinstance(target, str) else "call_function"
-        node = self.join.graph.create_node(kind, target, args)
-        node.meta["example_value"] = _call(node, {n: tensor_of(n) for n in node.all_input_nodes})
-        stands_for(node, 0)
+        node = self.concat.graph.create_node(kind, target, args)
+        values: dict[Node, object] = {n: example_tensor(n) for n in node.all_input_nodes}
+        node.meta["example_value"] = _evaluate(node, values)
+        set_call_count(node, 0)
         return node
 
-    def _joined(self, whole: Node) -> Node:
-        """The results, which lie along a first dimension, where the join has them."""
-        dim, added = _dim(self.join), JOINS[self.join.target]  # type: ignore[index]
-        dim %= self.join.meta["example_value"].dim()
+    def _move_to_concat_dim(self, batch: Node) -> Node:
+        """Move the first dimension of the vectorized results to the concat's."""
+        dim, added = _concat_dim(self.concat), CONCATS[self.concat.target]  # type: ignore[index]
+        dim %= self.concat.meta["example_value"].dim()
         if dim > 0:
-            whole = self.put("movedim", whole, 0, dim)
+            batch = self.add_call("movedim", batch, 0, dim)
         if not added:
-            return self.put("flatten", whole, dim, dim + 1)
-        return self.put("contiguous", whole)
+            return self.add_call("flatten", batch, dim, dim + 1)
+        return self.add_call("contiguous", batch)
 
-    def _erase(self) -> None:
-        """Leave out what nobody reads any more."""
-        graph, done = self.join.graph, {self.join, *self.places, *self.cut}
-        splits = {n.args[0] for n in self.cut if tensor_of(n.args[0]) is None}  # type: ignore[arg-type]
-        for node in [n for n in reversed(graph.nodes) if n in done or n in splits]:
+    def _erase_dead(self) -> None:
+        """Erase the concat, the branches, and splits without users."""
+        graph, dead = self.concat.graph, {self.concat, *self.branch_of, *self.slice_nodes}
+        splits = {n.args[0] for n in self.slice_nodes if example_tensor(n.args[0]) is None}  # type: ignore[arg-type]
+        for node in [n for n in reversed(graph.nodes) if n in dead or n in splits]:
             if not node.users:
                 graph.erase_node(node)
 
 
-def side_by_side(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
-    """The program with like branches side by side, and notes that say so; the program itself where
-    it has none, or turns on something that they would be computed under."""
-    if not any(_is_join(n) for n in gm.graph.nodes) or any(map(_switches, gm.graph.nodes)):
+def vectorize(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
+    """Return a copy of the program with isomorphic branches under vmap, and a note for each.
+
+    Return the program itself if it has none, or changes a state such as grad mode.
+    """
+    if not any(_is_concat(n) for n in gm.graph.nodes) or any(map(_changes_state, gm.graph.nodes)):
         return gm, ()
     graph, notes = Graph(), list[str]()
     graph.output(graph.graph_copy(gm.graph, {}))
-    joins = [n for n in graph.nodes if _is_join(n)]
-    while joins:
-        join = joins.pop()
-        ends = _ends(join)
-        found = Branches(join, ends) if ends is not None else None
-        if not found or not (found.matches() and found.pays() and not _touched(found)):
+    worklist = [n for n in graph.nodes if _is_concat(n)]
+    while worklist:
+        concat = worklist.pop()
+        operands = _concat_operands(concat)
+        branches = IsomorphicBranches(concat, operands) if operands is not None else None
+        if not branches or not branches.match():
             continue
-        if (size := found.at_once()) < 2 or not found.run():
+        if not branches.is_profitable() or _inputs_are_written(branches):
             continue
-        if size < len(found.ends):
-            joins += _in_groups(found, size)
+        if (width := branches.max_width()) < 2 or not branches.traces_under_vmap():
             continue
-        calls = "a call" if len(found.steps) == 1 else f"{len(found.steps)} calls"
-        notes.append(BESIDE.format(count=len(found.ends), calls=calls))
-        found.write()
+        if width < len(branches.operands):
+            worklist += _split_concat(branches, width)
+            continue
+        calls = "1 call" if len(branches.calls) == 1 else f"{len(branches.calls)} calls"
+        notes.append(VECTORIZED.format(count=len(branches.operands), calls=calls))
+        branches.rewrite()
     return (GraphModule(gm, graph), tuple(notes)) if notes else (gm, ())
 
 
-def _in_groups(found: Branches, size: int) -> list[Node]:
-    """Joins of at most so many branches, which the join now joins."""
-    join, count = found.join, -(-len(found.ends) // size)
-    dim = _dim(join) % join.meta["example_value"].dim()
-    bounds = [k * len(found.ends) // count for k in range(count + 1)]
-    with join.graph.inserting_before(join), join.meta["example_value"].fake_mode, torch.no_grad():
-        ends = [found.ends[a:b] for a, b in pairwise(bounds)]
-        groups = [found.put(join.target, group, dim) for group in ends]
-    join.target, join.args, join.kwargs = torch.cat, (groups, dim), {}
-    return groups
+def _split_concat(branches: IsomorphicBranches, width: int) -> list[Node]:
+    """Split the concat into a concat of concats, of at most `width` branches each."""
+    concat, count = branches.concat, -(-len(branches.operands) // width)
+    value = concat.meta["example_value"]
+    dim = _concat_dim(concat) % value.dim()
+    bounds = [k * len(branches.operands) // count for k in range(count + 1)]
+    with concat.graph.inserting_before(concat), value.fake_mode, torch.no_grad():
+        groups = [branches.operands[a:b] for a, b in pairwise(bounds)]
+        concats = [branches.add_call(concat.target, group, dim) for group in groups]
+    concat.target, concat.args, concat.kwargs = torch.cat, (concats, dim), {}
+    return concats
 
 
-def _is_join(node: Node) -> bool:
-    return node.op == "call_function" and node.target in JOINS
+def _is_concat(node: Node) -> bool:
+    return node.op == "call_function" and node.target in CONCATS
 
 
-def _switches(node: Node) -> bool:
-    """Whether a call changes what later calls do."""
-    return node.op == "call_function" and any(part in name_of(node.target) for part in CHANGES)
+def _changes_state(node: Node) -> bool:
+    """Return whether a call changes how later calls run."""
+    if node.op != "call_function":
+        return False
+    return any(part in target_name(node.target) for part in STATE_CHANGES)
 
 
-def _ends(join: Node) -> Bundle | None:
-    """What is joined, where that is several tensors of one kind, without gaps."""
-    ends = join.args[0] if join.args else join.kwargs.get("tensors")
-    if not isinstance(ends, (list, tuple)) or len(ends) < 2 or "out" in join.kwargs:
+def _concat_operands(concat: Node) -> Bundle | None:
+    """Return the operands of a concat if they are distinct contiguous tensors of one type."""
+    operands = concat.args[0] if concat.args else concat.kwargs.get("tensors")
+    if not isinstance(operands, (list, tuple)) or len(operands) < 2 or "out" in concat.kwargs:
         return None
-    nodes = [n for n in ends if isinstance(n, Node)]
-    values = [t for n in (*nodes, join) if (t := tensor_of(n)) is not None]
-    if len(set(nodes)) < len(ends) or len(values) <= len(nodes) or type(_dim(join)) is not int:
+    nodes = [n for n in operands if isinstance(n, Node)]
+    values = [t for n in (*nodes, concat) if (t := example_tensor(n)) is not None]
+    if len(set(nodes)) < len(operands) or len(values) <= len(nodes):
         return None
-    kinds = {(str(tuple(t.shape)), t.dtype, t.device, t.requires_grad) for t in values[:-1]}
-    dense = all(t.is_contiguous() for t in values)
-    return tuple(nodes) if len(kinds) == 1 and dense else None
+    if type(_concat_dim(concat)) is not int:
+        return None
+    types = {(str(tuple(t.shape)), t.dtype, t.device, t.requires_grad) for t in values[:-1]}
+    contiguous = all(t.is_contiguous() for t in values)
+    return tuple(nodes) if len(types) == 1 and contiguous else None
 
 
-def _dim(join: Node) -> int:
-    named = join.kwargs.get("dim", join.kwargs.get("axis", 0))
-    return join.args[1] if len(join.args) > 1 else named  # type: ignore[return-value]  # is asked
+def _concat_dim(concat: Node) -> int:
+    keyword = concat.kwargs.get("dim", concat.kwargs.get("axis", 0))
+    return concat.args[1] if len(concat.args) > 1 else keyword  # type: ignore[return-value]  # checked
 
 
-def _taken_apart(node: Node) -> tuple[str, list[Node]]:
-    """A call as a text without the nodes that it reads, and these."""
+def _call_template(node: Node) -> tuple[str, list[Node]]:
+    """Return a call as text with placeholders for the nodes it reads, and these nodes."""
     read: list[Node] = []
 
-    def name(n: Node) -> str:
+    def placeholder(n: Node) -> str:
         read.append(n)
         return "%"
 
-    text = repr((map_arg(node.args, name), map_arg(node.kwargs, name)))
+    text = repr((map_arg(node.args, placeholder), map_arg(node.kwargs, placeholder)))
     target = node.target if isinstance(node.target, str) else id(node.target)
     return f"{node.op} {target} {text}", read
 
 
 def _is_pure(node: Node) -> bool:
-    """Whether a call gives the same under vmap, and writes nothing but what only it reads."""
-    name = name_of(node.target)
+    """Return whether a call is the same under vmap and writes only what no other call reads."""
+    name = target_name(node.target)
     if node.op == "call_method":
         known = name in PURE
     elif node.target is getattr:
         known = node.args[1] in ("T", "mT")
     elif node.op == "call_function":
-        homely = any(getattr(home, name, None) is node.target for home in HOMES)
-        known = node.target in POOLS or (name in PURE and homely)
+        in_module = any(getattr(module, name, None) is node.target for module in MODULES)
+        known = node.target in POOLS or (name in PURE and in_module)
     else:
         return False
     if not known or "out" in node.kwargs or (name in IN_PLACE and True in node.args):
         return False
-    return not written(node) or _writes_own(node)
+    return not written_tensors(node) or _writes_private_tensor(node)
 
 
-def _writes_own(node: Node) -> bool:
-    """Whether a call with `inplace=True` writes what no other node stands for or reads."""
+def _writes_private_tensor(node: Node) -> bool:
+    """Return whether `inplace=True` writes a tensor without other readers or aliases."""
     (operand,) = node.all_input_nodes[:1]
-    made = tensor_of(operand)
-    if node.kwargs.get("inplace") is not True or made is None or set(operand.users) != {node}:
+    written = example_tensor(operand)
+    if node.kwargs.get("inplace") is not True or written is None or set(operand.users) != {node}:
         return False
     for other in node.graph.nodes:
         if other is node:
             return True
-        value = tensor_of(other)
-        if other is not operand and value is not None and memory(value) == memory(made):
+        value = example_tensor(other)
+        if other is not operand and value is not None and storage_id(value) == storage_id(written):
             return False
     raise AssertionError(node)
 
 
-def _touched(found: Branches) -> bool:
-    """Whether something writes into what the branches read: they would read it at another time."""
-    read = [*(p.source for p in found.pieces.values()), *found.shared]
-    places = {memory(t) for n in read if (t := tensor_of(n)) is not None}
-    return any(memory(t) in places for n in found.join.graph.nodes for t in written(n))
+def _inputs_are_written(branches: IsomorphicBranches) -> bool:
+    """Return whether the program writes into inputs of the branches, whose reads would move."""
+    inputs = [*(s.source for s in branches.slices.values()), *branches.shared]
+    storages = {storage_id(t) for n in inputs if (t := example_tensor(n)) is not None}
+    nodes = branches.concat.graph.nodes
+    return any(storage_id(t) in storages for n in nodes for t in written_tensors(n))
 
 
-def _piece(graph: Graph, piece: Node, whole: Node) -> Node:
-    """What stands for each of the pieces under vmap."""
-    each = graph.call_function(predispatch._add_batch_dim, (whole, 0, 1))
-    each.meta = dict(piece.meta)
+def _batched_slice(graph: Graph, slice_node: Node, stacked: Node) -> Node:
+    """Return the node that stands for each of the stacked slices under vmap."""
+    each = graph.call_function(predispatch._add_batch_dim, (stacked, 0, 1))
+    each.meta = dict(slice_node.meta)
     return each
 
 
-def _call(node: Node, env: dict[Node, object]) -> object:
+def _evaluate(node: Node, env: dict[Node, object]) -> object:
     args = map_arg(node.args, lambda n: env[n])  # type: ignore[arg-type,return-value]  # values
     kwargs = map_arg(node.kwargs, lambda n: env[n])  # type: ignore[arg-type,return-value]
     kwargs = {k: False if k == "inplace" else v for k, v in kwargs.items()}
@@ -355,17 +382,17 @@ def _call(node: Node, env: dict[Node, object]) -> object:
     return node.target(*args, **kwargs)  # type: ignore[operator]  # a function
 
 
-def _several(one: object, count: int) -> torch.Tensor:
+def _batch_of(one: object, count: int) -> torch.Tensor:
     assert isinstance(one, torch.Tensor)
     return torch.empty((count, *one.shape), dtype=one.dtype, device=one.device)
 
 
 @contextmanager
-def _every_rule() -> Iterator[None]:
-    """vmap raises where it would call an operator piece by piece."""
-    before = functorch._is_vmap_fallback_enabled()  # type: ignore[attr-defined]  # no stubs
+def _without_vmap_fallback() -> Iterator[None]:
+    """Make vmap raise an error instead of calling an operator slice by slice."""
+    enabled = functorch._is_vmap_fallback_enabled()  # type: ignore[attr-defined]  # no stubs
     functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        functorch._set_vmap_fallback_enabled(before)  # type: ignore[attr-defined]
+        functorch._set_vmap_fallback_enabled(enabled)  # type: ignore[attr-defined]

@@ -1,1 +1,1 @@
-"""Capture as a pure function: guards on the arguments alone."""
+"""Capture by tracing: a pure function, with guards on its arguments alone."""

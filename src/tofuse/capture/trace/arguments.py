@@ -1,4 +1,4 @@
-"""The arguments of a call: its distinct tensors, and a signature of all the rest."""
+"""The arguments of a call: its distinct tensors, and a signature of everything else."""
 
 from __future__ import annotations
 
@@ -13,100 +13,105 @@ from tofuse.capture.trace.pytree import flatten
 
 Signature = tuple[object, ...]
 Keywords = Mapping[str, object]
-SIMPLE = frozenset((bool, int, str, type(None), torch.dtype, torch.device))
+SIMPLE_TYPES = frozenset((bool, int, str, type(None), torch.dtype, torch.device))
 
 
 @dataclass(frozen=True)
-class Call:
-    """Arguments taken apart. `plain`: distinct tensors by position, and nothing else."""
+class CallArguments:
+    """The flattened arguments of a call.
+
+    `tensor_index` has, for each leaf, its index among the distinct `tensors`, or -1 for other
+    leaves. `only_tensors`: the arguments are distinct tensors by position.
+    """
 
     tensors: tuple[torch.Tensor, ...]
-    places: tuple[int, ...]  # of each leaf among the tensors; -1 for what is no tensor
+    tensor_index: tuple[int, ...]
     leaves: tuple[object, ...]
     spec: TreeSpec
-    plain: bool
+    only_tensors: bool
 
     def rebuild(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[object, ...], Keywords]:
-        """Arguments and keyword arguments, with these tensors."""
-        pairs = zip(self.places, self.leaves, strict=True)
+        """Return the positional and keyword arguments, with these tensors."""
+        pairs = zip(self.tensor_index, self.leaves, strict=True)
         args, kwargs = tree_unflatten([x if k < 0 else tensors[k] for k, x in pairs], self.spec)
         return args, kwargs
 
-    def form(self) -> Call:
-        """The same without its tensors, which live no longer for it."""
-        pairs = zip(self.places, self.leaves, strict=True)
+    def without_tensors(self) -> CallArguments:
+        """Return the same arguments without references to tensors, which would keep them alive."""
+        pairs = zip(self.tensor_index, self.leaves, strict=True)
         return replace(self, tensors=(), leaves=tuple(x if k < 0 else None for k, x in pairs))
 
 
-def take_apart(args: tuple[object, ...], kwargs: Keywords) -> Call:
-    """The distinct tensors of a call in order, and where they stood."""
+def flatten_call(args: tuple[object, ...], kwargs: Keywords) -> CallArguments:
+    """Return the flattened arguments of a call."""
     leaves, spec = flatten((args, dict(kwargs)))
-    tensors, places = _distinct(leaves)
-    plain = not kwargs and len(tensors) == len(args) == len(leaves)
-    return Call(tuple(tensors), tuple(places), tuple(leaves), spec, plain)
+    tensors, tensor_index = _distinct_tensors(leaves)
+    only_tensors = not kwargs and len(tensors) == len(args) == len(leaves)
+    return CallArguments(tuple(tensors), tuple(tensor_index), tuple(leaves), spec, only_tensors)
 
 
 def signature_of(
     args: tuple[object, ...], kwargs: Keywords
 ) -> tuple[Signature, list[torch.Tensor]]:
-    """Everything about a call but its distinct tensors, to compare by; and these.
+    """Return a key of everything in a call except its distinct tensors, and these tensors.
 
-    Numbers count with their type and sign; of lists, dicts and objects, what is in them.
+    The key has numbers with their type and sign, and the contents of lists, dicts and objects.
     """
     leaves: list[object] = []
-    spec: object = tuple([_nesting(x, leaves) for x in (*args, *kwargs.values())])
+    spec: object = tuple([_structure(x, leaves) for x in (*args, *kwargs.values())])
     for x in leaves:
-        if not isinstance(x, (torch.Tensor, float)) and type(x) not in SIMPLE:
+        if not isinstance(x, (torch.Tensor, float)) and type(x) not in SIMPLE_TYPES:
             leaves, spec = flatten((args, dict(kwargs)))
             break
-    tensors, places = _distinct(leaves)
-    rest = [_key(x) for x, k in zip(leaves, places, strict=True) if k < 0]
-    return (len(args), tuple(kwargs), spec, tuple(places), tuple(rest)), tensors
+    tensors, tensor_index = _distinct_tensors(leaves)
+    others = [_guard_key(x) for x, k in zip(leaves, tensor_index, strict=True) if k < 0]
+    return (len(args), tuple(kwargs), spec, tuple(tensor_index), tuple(others)), tensors
 
 
-def _nesting(x: object, leaves: list[object]) -> object:
-    """How lists, tuples and dicts lie in one another, as pytree says; what is in them is added."""
+def _structure(x: object, leaves: list[object]) -> object:
+    """Return how lists, tuples and dicts are nested, as pytree does; append what is inside."""
     if isinstance(x, torch.Tensor):
         leaves.append(x)
         return None
     kind = type(x)
     if kind is list or kind is tuple:
         assert isinstance(x, (list, tuple))
-        return (kind, *[_nesting(v, leaves) for v in x])
+        return (kind, *[_structure(v, leaves) for v in x])
     if kind is dict:
         assert isinstance(x, dict)
-        return (kind, *x, *[_nesting(v, leaves) for v in x.values()])
+        return (kind, *x, *[_structure(v, leaves) for v in x.values()])
     leaves.append(x)
     return None
 
 
-def _distinct(leaves: Sequence[object]) -> tuple[list[torch.Tensor], list[int]]:
-    order: dict[int, int] = {}
+def _distinct_tensors(leaves: Sequence[object]) -> tuple[list[torch.Tensor], list[int]]:
+    """Return the distinct tensors, and the index among them for each leaf (-1: no tensor)."""
+    index_by_id: dict[int, int] = {}
     tensors: list[torch.Tensor] = []
-    places: list[int] = []
+    tensor_index: list[int] = []
     for x in leaves:
         if not isinstance(x, torch.Tensor):
-            places.append(-1)
+            tensor_index.append(-1)
             continue
-        k = order.setdefault(id(x), len(tensors))
+        k = index_by_id.setdefault(id(x), len(tensors))
         if k == len(tensors):
             tensors.append(x)
-        places.append(k)
-    return tensors, places
+        tensor_index.append(k)
+    return tensors, tensor_index
 
 
-def _key(x: object, outer: tuple[int, ...] = ()) -> object:
-    """What a guard compares of something that is no tensor; `outer` are the objects it is in."""
-    if type(x) in SIMPLE:
+def _guard_key(x: object, ancestors: tuple[int, ...] = ()) -> object:
+    """Return what a guard compares for an object; `ancestors` are the ids of objects around it."""
+    if type(x) in SIMPLE_TYPES:
         return (type(x), x)
     if isinstance(x, (float, complex)):
-        return (type(x), repr(x))  # -0.0 is not 0.0, and nan is nan
+        return (type(x), repr(x))  # -0.0 differs from 0.0, and nan equals nan
     if isinstance(x, set):
         return (type(x), frozenset(x))
-    if _may_change(x) and id(x) not in outer:
+    if _is_mutable_object(x) and id(x) not in ancestors:
         leaves, spec = tree_flatten(vars(x))
-        held = tuple(_key(v, (*outer, id(x))) for v in leaves)
-        return (type(x), None if is_dataclass(x) else id(x), spec, held)
+        contents = tuple(_guard_key(v, (*ancestors, id(x))) for v in leaves)
+        return (type(x), None if is_dataclass(x) else id(x), spec, contents)
     try:
         hash(x)
     except TypeError:
@@ -114,8 +119,8 @@ def _key(x: object, outer: tuple[int, ...] = ()) -> object:
     return (type(x), x)
 
 
-def _may_change(x: object) -> bool:
-    """Whether it is an object of Python's that is compared by identity, or not at all."""
+def _is_mutable_object(x: object) -> bool:
+    """Return whether it is a Python object compared by identity, or not hashable."""
     kind = type(x)
     if kind.__new__ is not object.__new__ or isinstance(x, (torch.nn.Module, Enum)):
         return False

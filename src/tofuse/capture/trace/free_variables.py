@@ -1,4 +1,4 @@
-"""What a traced function reads beside its arguments, and the user's line behind each operation."""
+"""The free variables of a traced function: tensors that it reads beside its arguments."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tofuse.capture.fx.mutation import writes_by_name
-from tofuse.capture.fx.node_tensors import memory
-from tofuse.capture.fx.overlap import overlaps_itself
+from tofuse.capture.fx.mutation import is_mutating_name
+from tofuse.capture.fx.node_tensors import storage_id
+from tofuse.capture.fx.overlap import has_internal_overlap
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError
 
 Function = Callable[..., object]
-_TORCH, _OURS = str(Path(torch.__file__).parent), str(PACKAGE)
+_TORCH, _PACKAGE = str(Path(torch.__file__).parent), str(PACKAGE)
 
 
-class Substitute(TorchFunctionMode):
-    """Puts traced tensors in the place of real ones that a function has closed over.
+class SubstituteTensors(TorchFunctionMode):
+    """A mode that replaces the free tensors of a function by traced ones.
 
-    Where a call gives one back that it was given, the function gets the real one again, so that
-    whatever it keeps is no traced tensor.
+    If a call returns one of its arguments, the function gets the real tensor, so that it stores no
+    traced tensors. The mode also notes the user's line of each call.
     """
 
-    def __init__(self, by_identity: Mapping[int, torch.Tensor], real: Mapping[int, torch.Tensor]):
+    def __init__(self, traced: Mapping[int, torch.Tensor], real: Mapping[int, torch.Tensor]):
         super().__init__()
-        self.by_identity, self.real = by_identity, real
+        self.traced, self.real = traced, real  # by id
 
     def __torch_function__(
         self,
@@ -56,25 +56,25 @@ class Substitute(TorchFunctionMode):
         line = _user_line(sys._getframe(1))
         if line is not None:
             fx_traceback.set_stack_trace([line])
-        if self.by_identity:
-            args, kwargs = tree_map(self._traced, (args, kwargs or {}), is_leaf=is_size)
+        if self.traced:
+            args, kwargs = tree_map(self._substitute, (args, kwargs or {}), is_leaf=is_size)
         result = func(*args, **(kwargs or {}))
         return self.real.get(id(result), result)
 
-    def _traced(self, x: object) -> object:
-        return self.by_identity.get(id(x), x)
+    def _substitute(self, x: object) -> object:
+        return self.traced.get(id(x), x)
 
 
-class _Closed(TorchFunctionMode):
-    """Notes the real tensors among fake ones, which only a closure brings, and makes them fake."""
+class _FreeTensorRecorder(TorchFunctionMode):
+    """A mode that records the real tensors among fake ones, which are free, and makes them fake."""
 
-    def __init__(self, mode: FakeTensorMode, given: Sequence[torch.Tensor]) -> None:
+    def __init__(self, mode: FakeTensorMode, arguments: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.mode = mode
-        self.found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.real: dict[int, torch.Tensor] = {}
-        self.outside = [(t, *_gradient(t)) for t in given]
-        self.windows: dict[int, torch.Tensor] = {}
+        self.free: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # real and fake, by id of real
+        self.real: dict[int, torch.Tensor] = {}  # by id of fake
+        self.outside = [(t, *_grad_version(t)) for t in arguments]
+        self.unfolded: dict[int, torch.Tensor] = {}
 
     def __torch_function__(
         self,
@@ -84,161 +84,160 @@ class _Closed(TorchFunctionMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=is_size)
-        if func in GRADIENT and any(args[0] is fake for fake, *_ in self.outside):
-            raise _Unfollowed("reads or changes .grad of a tensor from outside")
-        written = _written(func, args)
-        if written is not None and overlaps_itself(innermost(written)):
+        if func in GRAD_ACCESS and any(args[0] is fake for fake, *_ in self.outside):
+            raise _NotPure("reads or changes .grad of a tensor from outside")
+        written = _written_tensor(func, args)
+        if written is not None and has_internal_overlap(unwrapped(written)):
             raise RuntimeError("it writes into a tensor that overlaps itself")
-        if id(written) in self.windows:  # AOTAutograd zeroes what lies between them
-            raise RuntimeError("it writes into windows of a tensor")
+        if id(written) in self.unfolded:  # AOTAutograd would zero the elements between windows
+            raise RuntimeError("it writes into the windows of `unfold`")
         result = func(*args, **kwargs)
         if args and isinstance(result, torch.Tensor):
-            self._note_windows(func, args[0], result)
+            self._record_unfold(func, args[0], result)
         return self.real.get(id(result), result)
 
-    def _note_windows(self, func: Function, source: object, result: torch.Tensor) -> None:
-        """Remember the results of `unfold`, and views of them."""
-        if not isinstance(source, torch.Tensor) or _place(source) != _place(result):
+    def _record_unfold(self, func: Function, source: object, result: torch.Tensor) -> None:
+        """Record the results of `unfold`, and views of them."""
+        if not isinstance(source, torch.Tensor) or _storage(source) != _storage(result):
             return
-        if getattr(func, "__name__", "") == "unfold" or id(source) in self.windows:
-            self.windows[id(result)] = result
+        if getattr(func, "__name__", "") == "unfold" or id(source) in self.unfolded:
+            self.unfolded[id(result)] = result
 
     def _fake(self, x: object) -> object:
-        if not isinstance(x, torch.Tensor) or isinstance(innermost(x), FakeTensor):
+        if not isinstance(x, torch.Tensor) or isinstance(unwrapped(x), FakeTensor):
             return x
         if is_functorch_wrapped_tensor(x):
             raise CaptureError(
-                "capture='trace' cannot see into torch.func: a transform in the program takes a "
-                f"tensor of shape {tuple(innermost(x).shape)} that the program closes over; make "
-                "it an argument of the program, or compile it without capture='trace'"
+                "capture='trace' does not support torch.func transforms of free variables: a "
+                f"transform takes a tensor of shape {tuple(unwrapped(x).shape)} that the program "
+                "closes over; make it an argument of the program, or compile it without "
+                "capture='trace'"
             )
-        if id(x) not in self.found:
+        if id(x) not in self.free:
             fake = self.mode.from_tensor(x)
-            self.found[id(x)], self.real[id(fake)] = (x, fake), x
-            self.outside.append((fake, *_gradient(fake)))
-        return self.found[id(x)][1]
+            self.free[id(x)], self.real[id(fake)] = (x, fake), x
+            self.outside.append((fake, *_grad_version(fake)))
+        return self.free[id(x)][1]
 
     def check(self, result: object) -> None:
-        """Raise where a program leaves more behind than its results, or hides tensors in them."""
-        if any(_gradient(t) != (grad, version) for t, grad, version in self.outside):
-            raise _Unfollowed(
-                "adds to .grad of a tensor from outside (torch.autograd.grad is pure)"
-            )
+        """Raise _NotPure if the program changed a gradient or returns tensors inside an object."""
+        if any(_grad_version(t) != (grad, version) for t, grad, version in self.outside):
+            raise _NotPure("adds to .grad of a tensor from outside (torch.autograd.grad is pure)")
         for x in flatten(result)[0]:
-            held = tree_leaves(getattr(x, "__dict__", None))
-            if not isinstance(x, torch.Tensor) and any(isinstance(v, FakeTensor) for v in held):
+            inside = tree_leaves(getattr(x, "__dict__", None))
+            if not isinstance(x, torch.Tensor) and any(isinstance(v, FakeTensor) for v in inside):
                 name = type(x).__name__
-                raise _Unfollowed(
-                    f"returns tensors inside of a {name}, which torch.utils._pytree does not know "
-                    "(a tuple, list or dict it does)"
+                raise _NotPure(
+                    f"returns tensors inside a {name}, which is not registered with "
+                    "torch.utils._pytree (return a tuple, list or dict)"
                 )
 
 
-class _Unfollowed(Exception):
-    """What a program does that a pure function cannot; its text goes on 'a program that ...'."""
+class _NotPure(Exception):
+    """An effect that a pure function cannot have; its text continues 'a program that ...'."""
 
 
-def _gradient(t: torch.Tensor) -> tuple[int, int]:
-    """Which tensor its .grad is, and how often it was changed."""
+def _grad_version(t: torch.Tensor) -> tuple[int, int]:
+    """Return the id of a tensor's .grad, and how often that was changed."""
     grad = t.grad if t.is_leaf else None
     return (0, 0) if grad is None else (id(grad), grad._version)
 
 
-def _written(func: Function, args: tuple[object, ...]) -> torch.Tensor | None:
-    """The tensor that a call writes into."""
+def _written_tensor(func: Function, args: tuple[object, ...]) -> torch.Tensor | None:
+    """Return the tensor into whose memory a call writes."""
     name = getattr(func, "__name__", "")
-    if name in METADATA or not writes_by_name(name):
+    if name in METADATA_WRITERS or not is_mutating_name(name):
         return None
     if not args or not isinstance(args[0], torch.Tensor):
         return None
-    return args[0] if innermost(args[0]).layout is torch.strided else None
+    return args[0] if unwrapped(args[0]).layout is torch.strided else None
 
 
-def _unhooked() -> AbstractContextManager[object]:
-    """What autograd would keep of stand-ins is no business of the caller's hooks."""
+def _without_saved_tensor_hooks() -> AbstractContextManager[object]:
+    """Return a context in which the caller's hooks see no saved fake tensors."""
     hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
     return saved_tensors_hooks(lambda x: x, lambda x: x) if hooked else nullcontext()
 
 
-def _place(x: torch.Tensor) -> int | None:
-    """The same number for tensors that share memory; None for those without strides."""
-    x = innermost(x)
-    return memory(x) if x.layout is torch.strided else None
+def _storage(x: torch.Tensor) -> int | None:
+    """Return the id of a tensor's storage, or None for tensors without strides."""
+    x = unwrapped(x)
+    return storage_id(x) if x.layout is torch.strided else None
 
 
-def innermost(x: torch.Tensor) -> torch.Tensor:
-    """What is inside the wrappers of torch.func's transforms."""
+def unwrapped(x: torch.Tensor) -> torch.Tensor:
+    """Return the tensor inside the wrappers of torch.func's transforms."""
     while is_functorch_wrapped_tensor(x):
         x = get_unwrapped(x)
     return x
 
 
-def closed_over(function: Function, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that `function(*tensors)` reads beside its arguments, as it meets them.
+def find_free_tensors(function: Function, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the tensors that `function(*tensors)` reads beside its arguments, in order of use.
 
-    CaptureError, with the user's line, where the way through the function depends on data, or
-    where stand-ins for tensors do not take it.
+    Raise CaptureError, with the user's line, if the control flow depends on data or the function
+    fails on fake tensors.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(t) for t in tensors]
-    closed = _Closed(mode, fake)
+    recorder = _FreeTensorRecorder(mode, fake)
     try:
-        with data_errors(), _unhooked(), closed, mode:
+        with data_dependence_errors(), _without_saved_tensor_hooks(), recorder, mode:
             result = function(*fake)
-        closed.check(result)
+        recorder.check(result)
     except CaptureError:
         raise
-    except _Unfollowed as error:
+    except _NotPure as error:
         raise CaptureError(
-            f"capture='trace' cannot follow a program that {error}{_own_line(error)}; "
+            f"capture='trace' cannot trace a program that {error}{_error_line(error)}; "
             "compile it without capture='trace'"
         ) from error
     except Exception as error:
-        function(*tensors)  # the program's own error, in eager's words
+        function(*tensors)  # raises the program's own error, in eager's words
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise CaptureError(
-            f"capture='trace' cannot follow a program{_own_line(error)}: {first}; "
+            f"capture='trace' cannot trace a program{_error_line(error)}: {first}; "
             "compile it without capture='trace'"
         ) from error
-    return [real for real, _ in closed.found.values()]
+    return [real for real, _ in recorder.free.values()]
 
 
 @contextmanager
-def data_errors() -> Iterator[None]:
-    """Errors of tracing that come from data, as CaptureErrors that name the user's line."""
+def data_dependence_errors() -> Iterator[None]:
+    """Convert tracing errors about data dependence to CaptureErrors with the user's line."""
     try:
         yield
-    except DATA_ERRORS as error:
+    except DATA_DEPENDENCE_ERRORS as error:
         raise CaptureError(
-            "capture='trace' cannot follow a program whose way or shapes depend on data"
-            f"{_own_line(error)}; use torch.where, or compile it without capture='trace'"
+            "capture='trace' cannot trace a program whose control flow or shapes depend on data"
+            f"{_error_line(error)}; use torch.where, or compile it without capture='trace'"
         ) from error
 
 
-def _own_line(error: BaseException) -> str:
-    """The user's innermost line that an error came through, in parentheses; or nothing."""
+def _error_line(error: BaseException) -> str:
+    """Return the user's innermost line in the error's traceback, in parentheses; or nothing."""
     lines = traceback.extract_tb(error.__traceback__)
-    own = [f for f in lines if not f.filename.startswith((_TORCH, _OURS))]
-    return f" ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own else ""
+    user = [f for f in lines if not f.filename.startswith((_TORCH, _PACKAGE))]
+    return f" ({user[-1].filename}:{user[-1].lineno}: {user[-1].line})" if user else ""
 
 
 def _user_line(frame: FrameType | None) -> str | None:
-    """The innermost frame outside torch and this package, as a traceback shows it."""
-    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _OURS)):
+    """Return the innermost frame outside torch and this package, as a traceback shows it."""
+    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _PACKAGE)):
         frame = frame.f_back
     if frame is None:
         return None
     return "".join(traceback.format_list(traceback.extract_stack(frame, limit=1)))
 
 
-DATA_ERRORS = (
+DATA_DEPENDENCE_ERRORS = (
     DataDependentOutputException,
     DynamicOutputShapeException,
     GuardOnDataDependentSymNode,
     UnsupportedOperatorException,
 )
 GRAD = vars(torch._C.TensorBase)["grad"]
-GRADIENT = (GRAD.__get__, GRAD.__set__, GRAD.__delete__)
-METADATA = frozenset(
+GRAD_ACCESS = (GRAD.__get__, GRAD.__set__, GRAD.__delete__)
+METADATA_WRITERS = frozenset(
     ("as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "set_", "squeeze_")
 ) | frozenset(("swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))

@@ -1,4 +1,4 @@
-"""One pure program, forward and backward: traced by AOTAutograd, run with little beside."""
+"""Compilation of one pure function: traced by AOTAutograd, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,123 +14,138 @@ from torch.fx.traceback import preserve_node_meta
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointFunction
 
-from tofuse.capture.aot.gc_pause import collector_paused
-from tofuse.capture.aot.handoff import (
-    CompileGraph,
-    Parts,
-    Results,
-    Training,
-)
+from tofuse.capture.aot.boxed import Results
+from tofuse.capture.aot.gc_pause import pause_gc
+from tofuse.capture.aot.handoff import AOTArtifacts, CompileGraph
+from tofuse.capture.aot.runtime_training import TrainingRuntime
 from tofuse.capture.decomp.decompose import decompositions
-from tofuse.capture.lower.executor_claims import Claims, nobody
-from tofuse.capture.trace.free_variables import Function, Substitute, data_errors
+from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
+from tofuse.capture.trace.free_variables import (
+    Function,
+    SubstituteTensors,
+    data_dependence_errors,
+)
 from tofuse.capture.trace.pytree import flatten
 from tofuse.errors import CaptureError
 
 
 @dataclass(frozen=True)
-class Program:
-    """A callable on flat tensors, and what it gave for those it was compiled with."""
+class TracedProgram:
+    """A compiled function on flat tensors, and its result for the tensors it was traced with."""
 
     run: Callable[..., object]
-    first: object
-    writes: bool  # into a tensor it was given
+    first_result: object
+    mutates_arguments: bool
 
 
-@collector_paused()
+@pause_gc()
 def compile_program(
     function: Function,
     tensors: Sequence[torch.Tensor],
-    given: int,
+    argument_count: int,
     compile_graph: CompileGraph,
     memory_budget: float | None = None,
-    claims: Claims = nobody,
-) -> Program:
-    """Compile `function(*tensors[:given])`; the other tensors are those it closes over."""
-    tree = _Tree(function, tensors, given)
-    parts = Parts(compile_graph, memory_budget, claims=claims)
+    claims: ClaimPredicate = claim_nothing,
+) -> TracedProgram:
+    """Compile `function(*tensors[:argument_count])`; the other tensors are its free tensors."""
+    flat_function = _FlatFunction(function, tensors, argument_count)
+    artifacts = AOTArtifacts(compile_graph, memory_budget, claims=claims)
     traced = aot_function(
-        tree.flat,
-        fw_compiler=parts.compiler("forward"),
-        bw_compiler=parts.compiler("backward"),
-        inference_compiler=parts.compiler("inference"),
-        partition_fn=parts.partition,
+        flat_function.trace,
+        fw_compiler=artifacts.compiler("forward"),
+        bw_compiler=artifacts.compiler("backward"),
+        inference_compiler=artifacts.compiler("inference"),
+        partition_fn=artifacts.partition,
         decompositions=decompositions(claims=claims),
     )
-    with data_errors(), tracing(TracingContext(FakeTensorMode())), preserve_node_meta():
+    tracing_context = tracing(TracingContext(FakeTensorMode()))
+    with data_dependence_errors(), tracing_context, preserve_node_meta():
         try:
-            first = traced(*tensors)
-        except AssertionError as error:  # of AOTAutograd's: arguments that share memory, say
+            flat_result = traced(*tensors)
+        except AssertionError as error:  # of AOTAutograd, such as for arguments that share memory
             why = (str(error).strip() or "no reason is given").splitlines()[0]
             raise CaptureError(
-                f"capture='trace' cannot follow a program that AOTAutograd refuses: {why}; "
+                f"capture='trace' cannot trace a program that AOTAutograd rejects: {why}; "
                 "compile it without capture='trace'"
             ) from error
-    form = parts.form(tensors, views=True)
-    whole = tree.rebuild(first)
-    if form is None:
-        return Program(lambda *xs: tree.rebuild(traced(*xs)), whole, parts.writes())
-    tree.closed = ()  # which the module may replace
-    run = tree.around(form.program(parts.forward(), parts.backward, tree.eager))
+    kind = artifacts.runtime_kind(tensors, views=True)
+    result = flat_function.rebuild(flat_result)
+    if kind is None:
+        return TracedProgram(
+            lambda *xs: flat_function.rebuild(traced(*xs)), result, artifacts.mutates_arguments()
+        )
+    flat_function.free_tensors = ()  # the module may replace them
+    run = flat_function.with_rebuilt_results(
+        kind.make_program(artifacts.forward(), artifacts.backward, flat_function.eager)
+    )
     hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    if isinstance(form, Training) and form.pure and not hooked:
-        whole = run(*tensors)  # what AOTAutograd gave has no second derivative
-    return Program(run, whole, parts.writes())
+    if isinstance(kind, TrainingRuntime) and kind.pure and not hooked:
+        result = run(*tensors)  # the first result, of AOTAutograd, has no second derivative
+    return TracedProgram(run, result, artifacts.mutates_arguments())
 
 
-class _Tree:
-    """The function on flat tensors to flat tensors, and how its results are put together."""
+class _FlatFunction:
+    """A function from flat tensors to flat tensors, and the structure of its results."""
 
-    def __init__(self, function: Function, tensors: Sequence[torch.Tensor], given: int) -> None:
-        self.function, self.given = function, given
-        self.closed = tensors[given:]
-        self.again = {id(t): k for k, t in enumerate(tensors[:given])}
+    def __init__(
+        self, function: Function, tensors: Sequence[torch.Tensor], argument_count: int
+    ) -> None:
+        self.function, self.argument_count = function, argument_count
+        self.free_tensors = tensors[argument_count:]
+        self.argument_index = {id(t): k for k, t in enumerate(tensors[:argument_count])}
         self.leaves: list[object] = []
         self.spec = tree_flatten(None)[1]
 
-    def flat(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
-        """What is traced."""
-        closed = list(zip(self.closed, tensors[self.given :], strict=True))
-        mapping = {id(real): traced for real, traced in closed}
-        mapping |= {key: tensors[k] for key, k in self.again.items()}
-        real = {id(traced): real for real, traced in closed}
-        with Substitute(mapping, real), _open_lstms(), _open_checkpoints():
-            result = self.function(*tensors[: self.given])
+    def trace(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Return the function's flat results, and remember their structure."""
+        free = list(zip(self.free_tensors, tensors[self.argument_count :], strict=True))
+        mapping = {id(real): traced for real, traced in free}
+        mapping |= {key: tensors[k] for key, k in self.argument_index.items()}
+        real = {id(traced): real for real, traced in free}
+        with SubstituteTensors(mapping, real), _decompose_lstms(), _inline_checkpoints():
+            result = self.function(*tensors[: self.argument_count])
         leaves, self.spec = flatten(result)
         self.leaves = [mapping.get(id(x), x) for x in leaves]
-        found = [x for x in self.leaves if isinstance(x, torch.Tensor)]
+        flat = [x for x in self.leaves if isinstance(x, torch.Tensor)]
         self.leaves = [_TENSOR if isinstance(x, torch.Tensor) else x for x in self.leaves]
-        return found
+        return flat
 
     def eager(self, arguments: Sequence[object], aliases: Sequence[object]) -> list[torch.Tensor]:
-        """What it gives of aliases, in the place of the arguments and of what it closes over."""
+        """Return the flat results of the eager program on aliases.
+
+        Both sequences hold the arguments, then the free tensors.
+        """
         pairs = zip(arguments, aliases, strict=True)
         mapping = {id(t): a for t, a in pairs if a is not t and isinstance(a, torch.Tensor)}
-        with Substitute(mapping, {}):
-            result = self.function(*aliases[: self.given])
-        found = [mapping.get(id(x), x) for x in flatten(result)[0]]
-        return [x for x in found if isinstance(x, torch.Tensor)]
+        with SubstituteTensors(mapping, {}):
+            result = self.function(*aliases[: self.argument_count])
+        leaves = [mapping.get(id(x), x) for x in flatten(result)[0]]
+        return [x for x in leaves if isinstance(x, torch.Tensor)]
 
     def rebuild(self, tensors: object) -> object:
-        """The function's own result from its flat tensors."""
+        """Return the function's result from its flat tensors."""
         assert isinstance(tensors, (list, tuple))
-        rest = iter(tensors)
-        return tree_unflatten([next(rest) if x is _TENSOR else x for x in self.leaves], self.spec)
+        remaining = iter(tensors)
+        leaves = [next(remaining) if x is _TENSOR else x for x in self.leaves]
+        return tree_unflatten(leaves, self.spec)
 
-    def around(self, lean: Callable[..., Results]) -> Callable[..., object]:
-        """`lean` with its results put together."""
+    def with_rebuilt_results(self, program: Callable[..., Results]) -> Callable[..., object]:
+        """Return `program` with its flat results rebuilt."""
         if self.spec.is_leaf() and self.leaves == [_TENSOR]:
-            return lambda *xs: lean(*xs)[0]
+            return lambda *xs: program(*xs)[0]
         count = self.leaves.count(_TENSOR)
         if self.spec.type is tuple and count == len(self.leaves) == len(self.spec.children()):
-            return lambda *xs: tuple(lean(*xs))
-        return lambda *xs: self.rebuild(lean(*xs))
+            return lambda *xs: tuple(program(*xs))
+        return lambda *xs: self.rebuild(program(*xs))
 
 
 @contextmanager
-def _open_lstms() -> Iterator[None]:
-    """Where gradients are wanted, LSTMs are taken apart; as a call of mkldnn's, as which torch
-    captures them where only weights require grad, they keep nothing for the backward."""
+def _decompose_lstms() -> Iterator[None]:
+    """Disable mkldnn in grad mode, so that torch decomposes LSTMs.
+
+    If only weights require grad, torch would trace a call of mkldnn that saves nothing for the
+    backward.
+    """
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(enabled and not torch.is_grad_enabled())
     try:
@@ -140,18 +155,20 @@ def _open_lstms() -> Iterator[None]:
 
 
 @contextmanager
-def _open_checkpoints() -> Iterator[None]:
-    """Reentrant checkpoints run what they hold: how they compute it again cannot be traced, and
-    what is saved is the partition's decision."""
+def _inline_checkpoints() -> Iterator[None]:
+    """Make reentrant checkpoints call their function directly.
+
+    Their recomputation cannot be traced, and the partition decides which tensors are saved.
+    """
 
     def apply(run: Callable[..., object], preserve_rng_state: bool, *args: object) -> object:
         return run(*args)
 
-    CheckpointFunction.apply = apply  # type: ignore[method-assign]  # taken back below
+    CheckpointFunction.apply = apply  # type: ignore[method-assign]  # undone below
     try:
         yield
     finally:
-        del CheckpointFunction.apply  # which uncovers the inherited one
+        del CheckpointFunction.apply  # restores the inherited one
 
 
-_TENSOR = object()  # the place of a tensor among results
+_TENSOR = object()  # marks the position of a tensor among the leaves of a result

@@ -1,4 +1,4 @@
-"""Arguments and results as flat lists: what pytree knows, and dataclasses that hold tensors."""
+"""Pytrees of arguments and results, extended by dataclasses that hold tensors."""
 
 from __future__ import annotations
 
@@ -14,80 +14,85 @@ from torch.utils._pytree import (
     tree_map,
 )
 
-_UNSET = object()  # the place of a field that has no value
+_UNSET = object()  # the value of a field that is not set
 
-Outer = tuple[int, ...]  # the objects that something is in
+Ancestors = tuple[int, ...]  # the ids of the dataclasses around an object
 
 
 @dataclass(frozen=True)
-class _Open:
-    """A dataclass whose fields pytree shall see."""
+class _PytreeDataclass:
+    """A wrapper by which pytree descends into the fields of a dataclass."""
 
-    held: object
-    outer: Outer
+    value: object
+    ancestors: Ancestors
 
 
 def flatten(tree: object) -> tuple[list[object], TreeSpec]:
-    """The leaves of a tree, and what `tree_unflatten` makes another like it of."""
+    """Return the leaves of a tree, and the spec from which `tree_unflatten` rebuilds it."""
     leaves, spec = tree_flatten(tree, is_leaf=is_size)
-    if not any(map(holds_tensors, leaves)):
+    if not any(map(is_tensor_dataclass, leaves)):
         return leaves, spec
-    return tree_flatten(_opened(tree), is_leaf=is_size)
+    return tree_flatten(_wrap_dataclasses(tree), is_leaf=is_size)
 
 
 def is_size(x: object) -> bool:
-    """A tree of numbers to pytree, which puts it together as a tuple; we take it whole."""
+    """Return whether it is a torch.Size: a leaf, because pytree would rebuild it as a tuple."""
     return isinstance(x, torch.Size)
 
 
-def holds_tensors(x: object, outer: Outer = ()) -> bool:
-    """Whether it is a dataclass with a tensor in it, and none that it is in itself."""
-    if not is_dataclass(x) or isinstance(x, (type, torch.nn.Module)) or id(x) in outer:
+def is_tensor_dataclass(x: object, ancestors: Ancestors = ()) -> bool:
+    """Return whether it is a dataclass that holds a tensor and is not inside itself."""
+    if not is_dataclass(x) or isinstance(x, (type, torch.nn.Module)) or id(x) in ancestors:
         return False
-    if type(x).__new__ is not object.__new__:  # a dict, for instance, which has more than fields
+    if type(x).__new__ is not object.__new__:  # such as a dict, which holds more than fields
         return False
-    inside = tree_leaves(held_by(x), is_leaf=is_size)
-    return any(isinstance(v, torch.Tensor) or holds_tensors(v, (*outer, id(x))) for v in inside)
+    inside = tree_leaves(field_values(x), is_leaf=is_size)
+    path = (*ancestors, id(x))
+    return any(isinstance(v, torch.Tensor) or is_tensor_dataclass(v, path) for v in inside)
 
 
-def records(tree: object, outer: Outer = ()) -> Iterator[object]:
-    """The dataclasses of a tree that hold tensors, and those inside of them."""
+def tensor_dataclasses(tree: object, ancestors: Ancestors = ()) -> Iterator[object]:
+    """Yield the dataclasses of a tree that hold tensors, and those inside them."""
     for x in tree_leaves(tree, is_leaf=is_size):
-        if holds_tensors(x, outer):
+        if is_tensor_dataclass(x, ancestors):
             yield x
-            yield from records(held_by(x), (*outer, id(x)))
+            yield from tensor_dataclasses(field_values(x), (*ancestors, id(x)))
 
 
-def held_by(x: object) -> Mapping[str, object]:
-    """What is set in it by name; where it has slots, in its fields."""
-    held = getattr(x, "__dict__", None)
-    if held is not None:
-        return dict(held)
+def field_values(x: object) -> Mapping[str, object]:
+    """Return the attributes of a dataclass by name; if it has slots, its fields."""
+    attributes = getattr(x, "__dict__", None)
+    if attributes is not None:
+        return dict(attributes)
     assert is_dataclass(x)
-    found = {f.name: getattr(x, f.name, _UNSET) for f in fields(x)}
-    return {name: v for name, v in found.items() if v is not _UNSET}
+    values = {f.name: getattr(x, f.name, _UNSET) for f in fields(x)}
+    return {name: v for name, v in values.items() if v is not _UNSET}
 
 
-def _opened(tree: object, outer: Outer = ()) -> object:
-    def opened(x: object) -> object:
-        return _Open(x, outer) if holds_tensors(x, outer) else x
+def _wrap_dataclasses(tree: object, ancestors: Ancestors = ()) -> object:
+    def wrapped(x: object) -> object:
+        return _PytreeDataclass(x, ancestors) if is_tensor_dataclass(x, ancestors) else x
 
-    return tree_map(opened, tree, is_leaf=is_size)
-
-
-def _take_apart(opened: _Open) -> tuple[list[object], tuple[type, tuple[str, ...]]]:
-    held, outer = held_by(opened.held), (*opened.outer, id(opened.held))
-    return [_opened(v, outer) for v in held.values()], (type(opened.held), tuple(held))
+    return tree_map(wrapped, tree, is_leaf=is_size)
 
 
-def _put_together(values: object, known: tuple[type, tuple[str, ...]]) -> object:
-    """One like that which was taken apart, frozen or not: its `__init__` does not run again."""
-    kind, names = known
-    made: object = object.__new__(kind)
+def _flatten_dataclass(
+    wrapper: _PytreeDataclass,
+) -> tuple[list[object], tuple[type, tuple[str, ...]]]:
+    attributes = field_values(wrapper.value)
+    ancestors = (*wrapper.ancestors, id(wrapper.value))
+    values = [_wrap_dataclasses(v, ancestors) for v in attributes.values()]
+    return values, (type(wrapper.value), tuple(attributes))
+
+
+def _unflatten_dataclass(values: object, context: tuple[type, tuple[str, ...]]) -> object:
+    """Return a dataclass with these values, frozen or not, without a call of `__init__`."""
+    cls, names = context
+    result: object = object.__new__(cls)
     assert isinstance(values, (list, tuple))
     for name, value in zip(names, values, strict=True):
-        object.__setattr__(made, name, value)
-    return made
+        object.__setattr__(result, name, value)
+    return result
 
 
-register_pytree_node(_Open, _take_apart, _put_together)
+register_pytree_node(_PytreeDataclass, _flatten_dataclass, _unflatten_dataclass)

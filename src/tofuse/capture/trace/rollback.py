@@ -1,4 +1,4 @@
-"""Tracing leaves what modules and arguments hold as it was."""
+"""Rollback of what tracing changes in modules and arguments, or an error."""
 
 from __future__ import annotations
 
@@ -7,68 +7,74 @@ from contextlib import contextmanager
 
 import torch
 
-from tofuse.capture.trace.pytree import held_by, records
+from tofuse.capture.trace.pytree import field_values, tensor_dataclasses
 from tofuse.errors import CaptureError
 
 
 @contextmanager
-def unchanged(modules: Sequence[torch.nn.Module], read: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Put back the tensors that a program put in the place of others, which are traced ones.
+def restore_modules(
+    modules: Sequence[torch.nn.Module], read: Sequence[torch.Tensor]
+) -> Iterator[None]:
+    """Restore at exit the tensors of modules that the program replaced by traced ones.
 
-    CaptureError where the next call would have to see the new one: a parameter, a buffer, or a
-    tensor that the program reads too. `read` may grow while the program is traced.
+    Raise CaptureError if the next call would have to see the new tensor: if it is a parameter or a
+    buffer, or if the program reads the old one. `read` may grow while the program is traced.
     """
-    places = [(m, held, dict(held)) for m in modules for held in _places(m)]
+    before = [(m, table, dict(table)) for m in modules for table in _tensor_tables(m)]
     replaced: list[str] = []
     try:
         yield
     finally:
-        for module, held, old in places:
-            names = [n for n, x in held.items() if isinstance(x, torch.Tensor)]
+        for module, table, old_values in before:
+            names = [n for n, x in table.items() if isinstance(x, torch.Tensor)]
             for name in names:
-                before = old.get(name)
-                if held[name] is before:
+                old = old_values.get(name)
+                if table[name] is old:
                     continue
-                if held is not module.__dict__ or any(before is t for t in read):
+                if table is not module.__dict__ or any(old is t for t in read):
                     replaced.append(f"{type(module).__name__}.{name}")
-                if name in old:
-                    held[name] = before
+                if name in old_values:
+                    table[name] = old
                 else:
-                    del held[name]
+                    del table[name]
     if replaced:
         raise CaptureError(
-            f"capture='trace' cannot follow a program that replaces a tensor, {replaced[0]}; "
+            f"capture='trace' cannot trace a program that replaces a tensor, {replaced[0]}; "
             "write into it, with copy_ for instance, or compile it without capture='trace'"
         )
 
 
 @contextmanager
-def same_fields(arguments: object) -> Iterator[None]:
-    """CaptureError where a program sets a field of a dataclass that it is given: what it gets is
-    another, that holds stand-ins for tensors."""
-    before = [(x, held_by(x)) for x in records(arguments)]
+def reject_field_writes(arguments: object) -> Iterator[None]:
+    """Raise CaptureError at exit if the program set a field of a dataclass among its arguments.
+
+    The program gets a copy of the dataclass that holds fake tensors, so the write would be lost.
+    """
+    before = [(x, field_values(x)) for x in tensor_dataclasses(arguments)]
     yield
-    for x, held in before:
-        now = held_by(x)
-        if changed := [name for name in held if now.get(name, held) is not held[name]]:
+    for x, old in before:
+        new = field_values(x)
+        if changed := [name for name in old if new.get(name, old) is not old[name]]:
             raise CaptureError(
-                "capture='trace' cannot follow a program that sets a field of an argument, "
+                "capture='trace' cannot trace a program that sets a field of an argument, "
                 f"{type(x).__name__}.{changed[0]}; return it, or compile without capture='trace'"
             )
 
 
 @contextmanager
-def same_wishes(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """CaptureError where a program asks for gradients of an argument, of which a stand-in is told,
-    or wants no more of them."""
+def reject_requires_grad_changes(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Raise CaptureError at exit if the program changed `requires_grad` of an argument.
+
+    The program gets fake tensors, so the change would be lost.
+    """
     before = [t.requires_grad for t in tensors]
     yield
     if before != [t.requires_grad for t in tensors]:
         raise CaptureError(
-            "capture='trace' cannot follow a program that changes whether an argument requires "
+            "capture='trace' cannot trace a program that changes whether an argument requires "
             "grad; call requires_grad_ before it, or compile it without capture='trace'"
         )
 
 
-def _places(module: torch.nn.Module) -> tuple[MutableMapping[str, object], ...]:
+def _tensor_tables(module: torch.nn.Module) -> tuple[MutableMapping[str, object], ...]:
     return (module._parameters, module._buffers, module.__dict__)  # type: ignore[return-value]  # invariant

@@ -1,12 +1,11 @@
-"""Capture as a pure function: traced once for each kind of arguments, guarded by these alone.
+"""Functions traced once for each kind of arguments, with guards on the arguments alone.
 
-No bytecode is looked at: the function runs once on fake tensors. Guards are on what goes in:
-dtype, shape, strides, device and requires_grad of tensors, which arguments are one tensor, other
-arguments by value, grad mode, autocast, and the training flags and hooks of modules. Tensors that
-the function closes over, parameters of modules among them, are inputs by identity: gradients flow
-to them, and changes in place are seen; another tensor under the same name is not, but for the
-parameters, buffers and submodules of a module that is itself compiled. Python numbers, and
-globals of other kinds, are constants from the first call on.
+No bytecode is analyzed: the function runs once on fake tensors. Guards check dtype, shape, strides,
+device and requires_grad of tensors, which arguments are the same tensor, other arguments by value,
+grad mode, autocast, and the training flags and hooks of modules. Free tensors of the function, such
+as parameters of modules, are inputs by identity: they get gradients, and writes into them are seen.
+Another tensor under the same name is not seen, except for parameters, buffers and submodules of a
+module that is itself compiled. Python numbers and other globals are constants after the first call.
 """
 
 from __future__ import annotations
@@ -26,63 +25,71 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from tofuse.capture.lower.executor_claims import Claims, nobody
+from tofuse.capture.aot.handoff import CompileGraph
+from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.trace.arguments import (
-    Call,
+    CallArguments,
     Keywords,
     Signature,
+    flatten_call,
     signature_of,
-    take_apart,
 )
-from tofuse.capture.trace.free_variables import closed_over
-from tofuse.capture.trace.joint_trace import CompileGraph, compile_program
-from tofuse.capture.trace.rollback import same_fields, same_wishes, unchanged
+from tofuse.capture.trace.free_variables import find_free_tensors
+from tofuse.capture.trace.joint_trace import compile_program
+from tofuse.capture.trace.rollback import (
+    reject_field_writes,
+    reject_requires_grad_changes,
+    restore_modules,
+)
 
 grad_enabled = torch.is_grad_enabled
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a module keeps a parameter or buffer."""
+    """A module's table of parameters or buffers, and a name in it."""
 
-    held: Mapping[str, torch.Tensor | None]
+    table: Mapping[str, torch.Tensor | None]
     name: str
 
 
 @dataclass
-class Entry:
-    """One compiled program and the state it is valid in."""
+class CacheEntry:
+    """A compiled program and the state for which it is valid."""
 
     guard: TensorGuards
     run: Callable[..., object]
-    closed: tuple[torch.Tensor, ...]
+    free_tensors: tuple[torch.Tensor, ...]
     slots: tuple[Slot, ...]
-    tied: tuple[tuple[Slot, Slot], ...]  # that hold one tensor
-    kept: tuple[object, ...]  # arguments of the signature, of which another may not have the id
-    same: tuple[tuple[int, torch.Tensor], ...]  # arguments that the function also closes over
-    memory: tuple[tuple[int, int], ...] | None  # how they share it, where one is written into
-    grad: bool
-    autocast: torch.dtype | None
-    default: torch.dtype
-    modes: tuple[object, ...]
+    tied_slots: tuple[tuple[Slot, Slot], ...]  # pairs that hold the same tensor
+    kept_alive: tuple[object, ...]  # arguments whose ids are in the signature
+    free_arguments: tuple[tuple[int, torch.Tensor], ...]  # that are free tensors as well
+    shared_storage: tuple[tuple[int, int], ...] | None  # guarded if an argument is written
+    grad_enabled: bool
+    autocast_dtype: torch.dtype | None
+    default_dtype: torch.dtype
+    module_state: tuple[object, ...]
 
-    def extra(self) -> tuple[torch.Tensor | None, ...]:
-        """The tensors that are read beside the arguments, as they are now."""
+    def extra_inputs(self) -> tuple[torch.Tensor | None, ...]:
+        """Return the current tensors that are read beside the arguments."""
         if not self.slots:
-            return self.closed
-        return (*self.closed, *[s.held.get(s.name) for s in self.slots])
+            return self.free_tensors
+        return (*self.free_tensors, *[s.table.get(s.name) for s in self.slots])
 
-    def state_fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether all is as when it was traced that the guard does not look at."""
-        if self.default is not torch.get_default_dtype():
+    def matches_state(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether the state that `guard` does not check is as it was when traced."""
+        if self.default_dtype is not torch.get_default_dtype():
             return False
-        if self.autocast is not None and self.autocast is not torch.get_autocast_dtype("cpu"):
+        autocast = self.autocast_dtype
+        if autocast is not None and autocast is not torch.get_autocast_dtype("cpu"):
             return False
-        if self.same and any(tensors[k] is not t for k, t in self.same):
+        if self.free_arguments and any(tensors[k] is not t for k, t in self.free_arguments):
             return False
-        if self.tied and any(a.held.get(a.name) is not b.held.get(b.name) for a, b in self.tied):
+        if self.tied_slots and any(
+            a.table.get(a.name) is not b.table.get(b.name) for a, b in self.tied_slots
+        ):
             return False
-        return self.memory is None or self.memory == sharing(tensors)
+        return self.shared_storage is None or self.shared_storage == shared_storage(tensors)
 
 
 class Traced:
@@ -94,142 +101,146 @@ class Traced:
         compile_graph: CompileGraph,
         module: torch.nn.Module | None = None,
         memory_budget: float | None = None,
-        claims: Claims = nobody,
+        claims: ClaimPredicate = claim_nothing,
     ) -> None:
         self.function, self.compile_graph, self.claims = function, compile_graph, claims
         self.memory_budget = memory_budget
         self.module = module
-        self.plain: list[Entry] = []  # for calls with distinct tensors and nothing else
-        self.other: dict[Signature, list[Entry]] = {}
-        self._look()
+        self.tensor_entries: list[CacheEntry] = []  # for calls with distinct tensors only
+        self.entries: dict[Signature, list[CacheEntry]] = {}  # for other calls
+        self._scan_modules()
 
-    def _look(self) -> None:
-        """Learn which modules there are; what was compiled for others is no longer valid."""
+    def _scan_modules(self) -> None:
+        """Find the submodules; drop all entries, which were compiled for other submodules."""
         self.modules = [] if self.module is None else list(self.module.modules())
-        self.tree = [(h, tuple(h.values())) for m in self.modules if (h := m._modules)]
-        self.hooks = [h for m in self.modules for h in _hooks(m)]
-        self.plain.clear()
-        self.other.clear()
+        self.submodules = [(h, tuple(h.values())) for m in self.modules if (h := m._modules)]
+        self.hooks = [h for m in self.modules for h in _hook_tables(m)]
+        self.tensor_entries.clear()
+        self.entries.clear()
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        if forward_ad._current_level >= 0:  # kernels have no forward derivatives
+        if forward_ad._current_level >= 0:  # kernels have no forward-mode derivatives
             return self.function(*args, **kwargs)
-        for held, children in self.tree:
-            if tuple(held.values()) != children:
-                self._look()
+        for table, children in self.submodules:
+            if tuple(table.values()) != children:
+                self._scan_modules()
                 break
         if not kwargs:
             grad = grad_enabled()
-            for entry in self.plain:
-                if entry.grad is not grad:
+            for entry in self.tensor_entries:
+                if entry.grad_enabled is not grad:
                     continue
-                extra = entry.extra()
+                extra = entry.extra_inputs()
                 try:
-                    fits = entry.guard.check(*args, *extra)
+                    matches = entry.guard.check(*args, *extra)
                 except (TypeError, RuntimeError):  # not all are tensors
                     break
-                if not fits or entry.modes != self._modes():
+                if not matches or entry.module_state != self._module_state():
                     continue
-                if entry.state_fits(args):  # type: ignore[arg-type]  # the guard saw tensors
+                if entry.matches_state(args):  # type: ignore[arg-type]  # the guard saw tensors
                     return entry.run(*args, *extra)
-        return self._find(args, kwargs)
+        return self._run_or_trace(args, kwargs)
 
     def __reduce__(self) -> str:
-        """Copied and pickled as functions are: itself, by its name."""
+        """Return the qualified name: copied and pickled like a function."""
         return str(self.__dict__.get("__qualname__", type(self).__name__))
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., object]:
-        """As a method: `self` is an argument like another."""
+        """Return a method whose `self` is an argument like any other."""
         return self if instance is None else MethodType(self, instance)
 
-    def _modes(self) -> tuple[object, ...]:
-        """The training flags, then the keys of the hooks that there are; () for a function."""
+    def _module_state(self) -> tuple[object, ...]:
+        """Return the training flags, then the keys of existing hooks; () for a function."""
         if not self.modules:
             return ()
-        hooked = [tuple(h) for h in self.hooks if h] if any(self.hooks) else ()
-        return (*[m.training for m in self.modules], *hooked)
+        hook_keys = [tuple(h) for h in self.hooks if h] if any(self.hooks) else ()
+        return (*[m.training for m in self.modules], *hook_keys)
 
-    def _find(self, args: tuple[object, ...], kwargs: Keywords) -> object:
-        """Run any arguments; trace where there is no entry for them."""
+    def _run_or_trace(self, args: tuple[object, ...], kwargs: Keywords) -> object:
+        """Run a call with any arguments; trace if no entry matches."""
         if transforms_active() or is_dynamo_compiling():
             return self.function(*args, **kwargs)
         signature, tensors = signature_of(args, kwargs)
-        modes = self._modes()
-        for entry in self.other.get(signature, ()):
-            extra = entry.extra()
-            if entry.grad is not grad_enabled() or entry.modes != modes:
+        module_state = self._module_state()
+        for entry in self.entries.get(signature, ()):
+            extra = entry.extra_inputs()
+            if entry.grad_enabled is not grad_enabled() or entry.module_state != module_state:
                 continue
             if any(t is None for t in extra):
                 continue
-            if entry.guard.check(*tensors, *extra) and entry.state_fits(tensors):
+            if entry.guard.check(*tensors, *extra) and entry.matches_state(tensors):
                 return entry.run(*tensors, *extra)
-        call = take_apart(args, kwargs)
-        if not all(map(traceable, tensors)) or any(isinstance(x, ndarray) for x in call.leaves):
+        call = flatten_call(args, kwargs)
+        if not all(map(is_traceable, tensors)) or any(isinstance(x, ndarray) for x in call.leaves):
             return self.function(*args, **kwargs)
-        held = [s.held[s.name] for s in self._slots()]
-        if any(t is not None and is_lazy(t) for t in held):  # this call gives them their shapes
+        module_tensors = [s.table[s.name] for s in self._slots()]
+        if any(t is not None and is_lazy(t) for t in module_tensors):  # this call initializes them
             return self.function(*args, **kwargs)
-        with compile_lock, _tracing():
+        with compile_lock, _compiling_flag():
             entry, result = self._trace(call)
-        entries = self.plain if call.plain else self.other.setdefault(signature, [])
-        entries.insert(0, entry)
+        if call.only_tensors:
+            self.tensor_entries.insert(0, entry)
+        else:
+            self.entries.setdefault(signature, []).insert(0, entry)
         return result
 
-    def _trace(self, call: Call) -> tuple[Entry, object]:
-        """Compile for this call; the compiled program's first result comes with it."""
+    def _trace(self, call: CallArguments) -> tuple[CacheEntry, object]:
+        """Compile for this call; return the cache entry and the result of the call."""
 
-        form = call.form()
+        template = call.without_tensors()
 
         def flat(*tensors: torch.Tensor) -> object:
-            args, kwargs = form.rebuild(tensors)
-            with same_fields((args, kwargs)), same_wishes(tensors):
+            args, kwargs = template.rebuild(tensors)
+            with reject_field_writes((args, kwargs)), reject_requires_grad_changes(tensors):
                 return self.function(*args, **kwargs)
 
-        found: list[torch.Tensor] = []
-        with unchanged(self.modules, found):
-            found += closed_over(flat, call.tensors)
-        given = {id(t): k for k, t in enumerate(call.tensors)}
+        read: list[torch.Tensor] = []
+        with restore_modules(self.modules, read):
+            read += find_free_tensors(flat, call.tensors)
+        argument_index = {id(t): k for k, t in enumerate(call.tensors)}
         slots: dict[int, Slot] = {}
-        tied: list[tuple[Slot, Slot]] = []
+        tied_slots: list[tuple[Slot, Slot]] = []
         for slot in self._slots():
-            tensor = slot.held[slot.name]
+            tensor = slot.table[slot.name]
             if tensor is not None and (first := slots.setdefault(id(tensor), slot)) is not slot:
-                tied.append((first, slot))
-        closed = [t for t in found if id(t) not in given and id(t) not in slots]
-        held = [t for t in found if id(t) not in given and id(t) in slots]
-        tensors = [*call.tensors, *closed, *held]
+                tied_slots.append((first, slot))
+        free = [t for t in read if id(t) not in argument_index and id(t) not in slots]
+        in_slots = [t for t in read if id(t) not in argument_index and id(t) in slots]
+        tensors = [*call.tensors, *free, *in_slots]
         count, budget = len(call.tensors), self.memory_budget
-        with unchanged(self.modules, found):
+        with restore_modules(self.modules, read):
             program = compile_program(flat, tensors, count, self.compile_graph, budget, self.claims)
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        entry = Entry(
+        entry = CacheEntry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
             run=program.run,
-            closed=tuple(closed),
-            slots=tuple(slots[id(t)] for t in held),
-            tied=tuple(tied),
-            kept=tuple(x for x in call.leaves if not isinstance(x, torch.Tensor)),
-            same=tuple((given[id(t)], t) for t in found if id(t) in given),
-            memory=sharing(call.tensors) if program.writes else None,
-            grad=grad_enabled(),
-            autocast=autocast,
-            default=torch.get_default_dtype(),
-            modes=self._modes(),
+            free_tensors=tuple(free),
+            slots=tuple(slots[id(t)] for t in in_slots),
+            tied_slots=tuple(tied_slots),
+            kept_alive=tuple(x for x in call.leaves if not isinstance(x, torch.Tensor)),
+            free_arguments=tuple(
+                (argument_index[id(t)], t) for t in read if id(t) in argument_index
+            ),
+            shared_storage=shared_storage(call.tensors) if program.mutates_arguments else None,
+            grad_enabled=grad_enabled(),
+            autocast_dtype=autocast,
+            default_dtype=torch.get_default_dtype(),
+            module_state=self._module_state(),
         )
-        return entry, program.first
+        return entry, program.first_result
 
     def _slots(self) -> list[Slot]:
         return [
-            Slot(held, name)
+            Slot(table, name)
             for module in self.modules
-            for held in (module._parameters, module._buffers)
-            for name in held
+            for table in (module._parameters, module._buffers)
+            for name in table
         ]
 
 
 @contextmanager
-def _tracing() -> Iterator[None]:
-    """Say that something is compiled, or what Dynamo compiled raises in all other threads."""
+def _compiling_flag() -> Iterator[None]:
+    """Set torch's flag of a compilation; without it, Dynamo's programs raise in other threads."""
     before = torch.compiler._is_compiling_flag
     torch.compiler._is_compiling_flag = True
     try:
@@ -238,24 +249,27 @@ def _tracing() -> Iterator[None]:
         torch.compiler._is_compiling_flag = before
 
 
-def _hooks(module: torch.nn.Module) -> tuple[Mapping[int, object], ...]:
-    """Where a module keeps the hooks that run in a call of it, by their keys."""
+def _hook_tables(module: torch.nn.Module) -> tuple[Mapping[int, object], ...]:
+    """Return a module's tables of the hooks that run in a call, by key."""
     before, after = module._forward_pre_hooks, module._forward_hooks
     return (before, after, module._backward_pre_hooks, module._backward_hooks)
 
 
-def traceable(tensor: torch.Tensor) -> bool:
-    """Whether a stand-in can take an argument's place in a trace; if not, eager runs it."""
+def is_traceable(tensor: torch.Tensor) -> bool:
+    """Return whether a fake tensor can replace an argument; otherwise eager runs the call."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return False
     known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return known or bool(is_traceable_wrapper_subclass(tensor))
 
 
-def sharing(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
-    """For each tensor that shares memory with another: whose, and from which element on."""
-    places = [t.untyped_storage()._cdata for t in tensors]
-    first = [places.index(p) for p in places]
+def shared_storage(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    """Return, for each tensor, the first one that shares its storage, and its storage offset.
+
+    The entry of a tensor that shares no storage is (-1, 0).
+    """
+    storages = [t.untyped_storage()._cdata for t in tensors]
+    first = [storages.index(s) for s in storages]
     return tuple(
         (k, int(t.storage_offset())) if first.count(k) > 1 else (-1, 0)
         for k, t in zip(first, tensors, strict=True)

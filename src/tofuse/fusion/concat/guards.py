@@ -1,4 +1,4 @@
-"""Under what guards the pieces of a join are computed, and which values need none of them."""
+"""Guards under which a kernel computes the operands of a concat, and which values need them."""
 
 from __future__ import annotations
 
@@ -9,103 +9,111 @@ from dataclasses import dataclass, field
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.kernel import Affine
+from tofuse.ir.kernel import AffineExpr
 from tofuse.ops.table import opdef
 
-DEAR = 8.0  # additions an element
+EXPENSIVE = 8.0  # additions per element
 
 
 @dataclass(frozen=True)
-class Guard:
-    """Says where a piece is, along `axes` and under the guard `outer`.
+class OperandGuard:
+    """The test that an index along `axes` is in an operand's slice, nested in the guard `outer`.
 
-    A piece of one element has no loop: such a guard, which is `single`, says when it is computed at
-    all. Values in `common` are part of several pieces of the join, as of a stack's.
+    An operand of one element has no loop: its guard, with `single_element`, decides whether the
+    operand is computed at all. `shared` are expensive values that several operands depend on.
     """
 
     axes: frozenset[str]
     outer: str | None
-    single: bool
-    common: Set[Value]
+    single_element: bool
+    shared: Set[Value]
 
 
 @dataclass(eq=False)
-class Pieces:
-    """The guards of a region's joins, by name, and what the pieces of these have in common."""
+class ConcatGuards:
+    """The guards of a region's concats and pads, by name."""
 
     ops: Sequence[Op]
-    guards: dict[str, Guard] = field(default_factory=dict)
-    common: dict[Op, frozenset[Value]] = field(default_factory=dict)
+    guards: dict[str, OperandGuard] = field(default_factory=dict)
+    shared: dict[Op, frozenset[Value]] = field(default_factory=dict)  # by concat
 
-    def guard(self, name: str, join: Op, index: Affine, outer: str | None, single: bool) -> None:
-        """Take note of a guard of a piece of `join`, along the axes of `index`."""
-        if join not in self.common:
-            self.common[join] = self._common_values(join)
+    def add(
+        self, name: str, concat: Op, index: AffineExpr, outer: str | None, single_element: bool
+    ) -> None:
+        """Add the guard of an operand of `concat`, which tests `index`."""
+        if concat not in self.shared:
+            self.shared[concat] = self._shared_values(concat)
         axes = frozenset(index.axes)
-        self.guards[name] = Guard(axes, outer, single, self.common[join])
+        self.guards[name] = OperandGuard(axes, outer, single_element, self.shared[concat])
 
-    def needed(self, guard: str | None, value: Value, axes: Set[str]) -> str | None:
-        """The guard of a value that runs over these loops; one of other loops says nothing of it.
+    def required(self, guard: str | None, value: Value, axes: Set[str]) -> str | None:
+        """Return the innermost guard that applies to a value computed in these loops.
 
-        What is read once for a whole piece then leaves the loop along it, and what pieces of one
-        element have in common is computed once for all of them.
+        Guards along other loops do not apply, so a value that is the same for a whole operand
+        leaves the loop along it. Shared values need no guard of a single element, so they are
+        computed once for all such operands.
         """
         while guard is not None:
             g = self.guards[guard]
             if not g.axes or not g.axes.isdisjoint(axes):
                 return guard
-            if g.single and value not in g.common:
+            if g.single_element and value not in g.shared:
                 return guard
             guard = g.outer
         return None
 
-    def _common_values(self, join: Op) -> frozenset[Value]:
-        """The dear values that several pieces of a join are made of."""
-        found: Counter[Value] = Counter()
-        for piece in dict.fromkeys(join.inputs):
-            seen, work = {piece}, [piece]
+    def _shared_values(self, concat: Op) -> frozenset[Value]:
+        """Return the expensive values that several operands of a concat depend on."""
+        counts: Counter[Value] = Counter()
+        for operand in dict.fromkeys(concat.inputs):
+            seen, work = {operand}, [operand]
             while work:
-                source = self._producers.get(work.pop())
-                new = [v for v in source.inputs if v not in seen] if source is not None else []
+                producer = self._producers.get(work.pop())
+                new = [v for v in producer.inputs if v not in seen] if producer is not None else []
                 seen.update(new)
                 work += new
-            found.update(seen)
-        return frozenset(v for v, times in found.items() if times > 1 and v in self._dear)
+            counts.update(seen)
+        return frozenset(v for v, count in counts.items() if count > 1 and v in self._expensive)
 
     @functools.cached_property
     def _producers(self) -> dict[Value, Op]:
         return {op.result: op for op in self.ops}
 
     @functools.cached_property
-    def _dear(self) -> frozenset[Value]:
-        """Values worth computing once for several pieces; less is done again in each, and keeps the
-        guards by which loops are cut into segments. Most regions have no join to ask for them."""
-        work: dict[Value, float] = {}
+    def _expensive(self) -> frozenset[Value]:
+        """The values worth computing once for several operands.
+
+        Cheaper ones are recomputed for each operand and keep the guards by which loops are split
+        into segments. Lazy, because most regions have no concat.
+        """
+        costs: dict[Value, float] = {}
         for op in self.ops:
-            total = opdef(op.kind).cost + sum(work.get(v, 0.0) for v in op.inputs)
-            work[op.result] = min(DEAR, total)
-        return frozenset(v for v, total in work.items() if total >= DEAR)
+            total = opdef(op.kind).cost + sum(costs.get(v, 0.0) for v in op.inputs)
+            costs[op.result] = min(EXPENSIVE, total)
+        return frozenset(v for v, total in costs.items() if total >= EXPENSIVE)
 
 
-def start_of(join: Op, k: int, d: int) -> Dim:
-    """Where the k-th operand of a cat or a padding begins along a dimension."""
-    if join.kind == "pad":
-        return join.dims("low")[d]
-    return sum((x.shape[d] for x in join.inputs[:k]), 0)
+def operand_start(concat: Op, k: int, dim: int) -> Dim:
+    """Return where the k-th operand of a concat or pad begins along a dimension of the result."""
+    if concat.kind == "pad":
+        return concat.dims("low")[dim]
+    return sum((x.shape[dim] for x in concat.inputs[:k]), 0)
 
 
-def passes(index: Affine, start: Dim, stop: Dim, extents: Mapping[str, Dim]) -> bool | None:
-    """Whether an index is always in a range, or never; None where the loops or the sizes tell."""
+def is_in_range(
+    index: AffineExpr, start: Dim, stop: Dim, extents: Mapping[str, Dim]
+) -> bool | None:
+    """Whether an index is always in a range, or never; None if it depends on loops or sizes."""
     low = high = index.const
     for axis, step in index.terms:
         if not isinstance(step, int):
             return None
         last = (extents[axis] - 1) * step
         low, high = (low, high + last) if step > 0 else (low + last, high)
-    known = [d for d in (low, high, start, stop) if isinstance(d, int)]
-    if len(known) < 4 or known[0] > known[1]:
+    static = [d for d in (low, high, start, stop) if isinstance(d, int)]
+    if len(static) < 4 or static[0] > static[1]:
         return None
-    least, most, first, after = known
+    least, most, first, after = static
     if least >= first and most < after:
         return True
     return False if most < first or least >= after else None

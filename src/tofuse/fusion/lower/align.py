@@ -1,14 +1,14 @@
-"""Bring the dimensions of a region's values onto common atomic axes."""
+"""Align the dimensions of a region's values: express them by common atomic axes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tofuse.fusion.lower.axes import Atom, Atoms, Misaligned
+from tofuse.fusion.lower.axes import Atom, Atoms, LoweringError
 from tofuse.ir.dims import Dim, contiguous_strides
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import Strided
+from tofuse.ir.region import MemRef
 from tofuse.ops.table import Pattern, opdef
 
 Dims = list[list[Atom]]  # per dimension, the axes it consists of, outermost first
@@ -16,83 +16,87 @@ Dims = list[list[Atom]]  # per dimension, the axes it consists of, outermost fir
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """`inner`: axes of values made in the region; `outer`: of each use of a value from outside."""
+    """The axes of each value computed in a region, and of each use of a value from outside."""
 
     atoms: Atoms
-    inner: dict[Value, Dims]
-    outer: dict[tuple[Op, int], Dims]
+    value_dims: dict[Value, Dims]
+    input_dims: dict[tuple[Op, int], Dims]
 
-    def operand(self, op: Op, k: int) -> Dims:
+    def operand_dims(self, op: Op, k: int) -> Dims:
         value = op.operands[k]
         assert isinstance(value, Value)
-        return self.inner[value] if value in self.inner else self.outer[op, k]
+        return self.value_dims[value] if value in self.value_dims else self.input_dims[op, k]
 
     def leaves(self, dims: Iterable[Sequence[Atom]]) -> list[Atom]:
         return [a for d in dims for a in self.atoms.leaves(d)]
 
 
-def align(ops: Sequence[Op], storage: Mapping[Value, Strided]) -> Alignment:
+def align(ops: Sequence[Op], storage: Mapping[Value, MemRef]) -> Alignment:
     """Axes for every value of a region; raises Misaligned, whose message is a verdict's reason."""
     state = Alignment(Atoms(), {}, {})
     for op in ops:
         for k, x in enumerate(op.operands):
-            if isinstance(x, Value) and x not in state.inner:
-                state.outer[op, k] = fresh_dims(state.atoms, x.shape)
-        state.inner[op.result] = _RULES[opdef(op.kind).pattern](state, op)
+            if isinstance(x, Value) and x not in state.value_dims:
+                state.input_dims[op, k] = fresh_dims(state.atoms, x.shape)
+        state.value_dims[op.result] = _RULES[opdef(op.kind).pattern](state, op)
     _share_reads(state, storage)
     if _is_diagonal(state):
-        raise Misaligned("a value would be read along its diagonal")
+        raise LoweringError("a value would be read along its diagonal")
     return state
 
 
-def _share_reads(state: Alignment, storage: Mapping[Value, Strided]) -> None:
-    """Let the uses of one outside tensor run over the same axes, so that it is read once.
+def _share_reads(state: Alignment, storage: Mapping[Value, MemRef]) -> None:
+    """Unify the axes of all uses of one outside tensor, and of its reshapes: it is read once.
 
-    Reshapes of it too. Not where that would tie two dimensions of a value together, as in
-    `x + x.T`.
+    Uses stay separate if two dimensions of a value would become one axis, as in `x + x.T`.
     """
     first: dict[Value | tuple[Value, Dim, Dim], Dims] = {}
-    for (op, k), dims in state.outer.items():
+    for (op, k), dims in state.input_dims.items():
         value = op.operands[k]
         assert isinstance(value, Value)
         if not value.shape:
             continue
-        row = _row_major(value, storage)
-        other, alike = first.setdefault(value, dims), True
-        if other is dims and row is not None:
-            other, alike = first.setdefault(row, dims), False
+        row_major = _row_major_extent(value, storage)
+        other, same_value = first.setdefault(value, dims), True
+        if other is dims and row_major is not None:
+            other, same_value = first.setdefault(row_major, dims), False
         if state.leaves(other) == state.leaves(dims):
             continue
         before = state.atoms.snapshot()
         try:
-            if alike:
+            if same_value:
                 for a, b in zip(other, dims, strict=True):
                     state.atoms.unify(a, b)
             else:
                 state.atoms.unify([a for d in other for a in d], [a for d in dims for a in d])
-        except Misaligned:
+        except LoweringError:
             state.atoms.restore(before)
             continue
         if _is_diagonal(state):
             state.atoms.restore(before)
 
 
-def _row_major(value: Value, storage: Mapping[Value, Strided]) -> tuple[Value, Dim, Dim] | None:
-    """The memory that a value covers row by row, without gaps: its tensor, offset and extent."""
-    place = storage.get(value)
-    if place is None:
+def _row_major_extent(
+    value: Value, storage: Mapping[Value, MemRef]
+) -> tuple[Value, Dim, Dim] | None:
+    """Return tensor, offset and extent of the memory that a value covers in row-major order.
+
+    None if it has gaps or another order.
+    """
+    memref = storage.get(value)
+    if memref is None:
         return None
-    usual = contiguous_strides(value.shape)
-    places = zip(value.shape, place.strides, usual, strict=True)
-    if any(extent != 1 and stride != plain for extent, stride, plain in places):
+    dense = contiguous_strides(value.shape)
+    dims = zip(value.shape, memref.strides, dense, strict=True)
+    if any(extent != 1 and stride != dense_stride for extent, stride, dense_stride in dims):
         return None
-    return place.root, place.offset, value.type.numel
+    return memref.root, memref.offset, value.type.numel
 
 
 def _is_diagonal(state: Alignment) -> bool:
-    """Whether two dimensions of a value have become one axis, in the region or where it is read."""
-    leaves = (state.leaves(dims) for dims in (*state.inner.values(), *state.outer.values()))
-    return any(len(set(found)) != len(found) for found in leaves)
+    """Whether two dimensions of a value, in the region or at a use, have become one axis."""
+    all_dims = (*state.value_dims.values(), *state.input_dims.values())
+    return any(len(set(axes)) != len(axes) for axes in map(state.leaves, all_dims))
 
 
 def fresh_dims(atoms: Atoms, shape: Sequence[Dim]) -> Dims:
@@ -101,9 +105,9 @@ def fresh_dims(atoms: Atoms, shape: Sequence[Dim]) -> Dims:
 
 def _elementwise(state: Alignment, op: Op) -> Dims:
     tensors = [k for k, x in enumerate(op.operands) if isinstance(x, Value)]
-    first = state.operand(op, tensors[0])
+    first = state.operand_dims(op, tensors[0])
     for k in tensors[1:]:
-        for a, b in zip(first, state.operand(op, k), strict=True):
+        for a, b in zip(first, state.operand_dims(op, k), strict=True):
             state.atoms.unify(a, b)
     return first
 
@@ -111,7 +115,7 @@ def _elementwise(state: Alignment, op: Op) -> Dims:
 def _broadcast(state: Alignment, op: Op) -> Dims:
     out: Dims = [[] for _ in op.result.shape]
     kept = op.ints("dims")
-    for d, source in zip(kept, state.operand(op, 0), strict=True):
+    for d, source in zip(kept, state.operand_dims(op, 0), strict=True):
         out[d] = source
     for d, extent in enumerate(op.result.shape):
         if d not in kept:
@@ -120,7 +124,7 @@ def _broadcast(state: Alignment, op: Op) -> Dims:
 
 
 def _view(state: Alignment, op: Op) -> Dims:
-    source = state.operand(op, 0)
+    source = state.operand_dims(op, 0)
     if op.kind == "permute":
         return [source[d] for d in op.ints("dims")]
     if op.kind == "reshape":
@@ -146,12 +150,12 @@ def _whole_dims(state: Alignment, op: Op, source: Dims) -> list[bool]:
     return whole
 
 
-def _join(state: Alignment, op: Op) -> Dims:
+def _concat(state: Alignment, op: Op) -> Dims:
     out = fresh_dims(state.atoms, op.result.shape)
     for k, x in enumerate(op.operands):
         if not isinstance(x, Value):
             continue
-        for d, axes in enumerate(state.operand(op, k)):
+        for d, axes in enumerate(state.operand_dims(op, k)):
             if x.shape[d] == op.result.shape[d]:
                 state.atoms.unify(axes, out[d])
             else:
@@ -160,20 +164,20 @@ def _join(state: Alignment, op: Op) -> Dims:
     return out
 
 
-def _take(state: Alignment, op: Op) -> Dims:
-    if (op, 0) not in state.outer:
-        raise Misaligned("a gather from a value computed in the same kernel")
-    return state.operand(op, 1)
+def _gather(state: Alignment, op: Op) -> Dims:
+    if (op, 0) not in state.input_dims:
+        raise LoweringError("a gather from a value computed in the same kernel")
+    return state.operand_dims(op, 1)
 
 
 def _reduce(state: Alignment, op: Op) -> Dims:
     reduced = op.ints("dims")
-    return [axes for k, axes in enumerate(state.operand(op, 0)) if k not in reduced]
+    return [axes for k, axes in enumerate(state.operand_dims(op, 0)) if k not in reduced]
 
 
 def _random(state: Alignment, op: Op) -> Dims:
-    if (op, 0) not in state.outer:
-        raise Misaligned("a seed computed in the same kernel")
+    if (op, 0) not in state.input_dims:
+        raise LoweringError("a seed computed in the same kernel")
     return fresh_dims(state.atoms, op.result.shape)
 
 
@@ -182,15 +186,15 @@ def _source(state: Alignment, op: Op) -> Dims:
 
 
 def _opaque(state: Alignment, op: Op) -> Dims:
-    raise Misaligned("an operator that only PyTorch runs")
+    raise LoweringError("an operator that only PyTorch runs")
 
 
 _RULES: dict[Pattern, Callable[[Alignment, Op], Dims]] = {
     Pattern.ELEMENTWISE: _elementwise,
     Pattern.BROADCAST: _broadcast,
     Pattern.VIEW: _view,
-    Pattern.JOIN: _join,
-    Pattern.TAKE: _take,
+    Pattern.CONCAT: _concat,
+    Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _source,

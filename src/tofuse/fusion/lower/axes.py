@@ -1,4 +1,4 @@
-"""Atomic axes: split and identify dimensions until every view is a regrouping of whole axes."""
+"""Atomic axes: split and unify dimensions until every view regroups whole axes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ Atom = int
 Snapshot = tuple[list[int], list[Dim], dict[int, tuple[int, int]], set[int]]
 
 
-class Misaligned(Exception):
-    """The dimensions cannot be brought onto common axes; the message is the verdict's reason."""
+class LoweringError(Exception):
+    """A region cannot become one kernel; the message is the rule of a verdict."""
 
 
 class Atoms:
-    """A union-find of axes in which an axis may also be split into smaller ones, outer first."""
+    """A union-find of axes that may also be split into an outer and an inner axis."""
 
     def __init__(self) -> None:
         self._parent: list[Atom] = []
         self._extent: list[Dim] = []
-        self._parts: dict[Atom, tuple[Atom, Atom]] = {}
+        self._split_atoms: dict[Atom, tuple[Atom, Atom]] = {}
         self._pinned: set[Atom] = set()
 
     def fresh(self, extent: Dim) -> list[Atom]:
-        """A new dimension: one atom, or none where its extent is 1."""
+        """Return a new dimension: one atom, or none if its extent is 1."""
         if extent == 1:
             return []
         self._parent.append(len(self._parent))
@@ -32,34 +32,34 @@ class Atoms:
         return [len(self._parent) - 1]
 
     def snapshot(self) -> Snapshot:
-        """The state to go back to with `restore`."""
-        return list(self._parent), list(self._extent), dict(self._parts), set(self._pinned)
+        """Return the state that `restore` goes back to."""
+        return list(self._parent), list(self._extent), dict(self._split_atoms), set(self._pinned)
 
     def restore(self, state: Snapshot) -> None:
-        self._parent, self._extent, self._parts, self._pinned = state
+        self._parent, self._extent, self._split_atoms, self._pinned = state
 
     def extent(self, atom: Atom) -> Dim:
         return self._extent[self._find(atom)]
 
     def leaves(self, dim: Sequence[Atom]) -> list[Atom]:
-        """The atoms a dimension consists of by now, outermost first."""
+        """Return the atoms that a dimension consists of at present, outermost first."""
         found: list[Atom] = []
         for atom in map(self._find, dim):
-            if atom in self._parts:
-                found += self.leaves(self._parts[atom])
+            if atom in self._split_atoms:
+                found += self.leaves(self._split_atoms[atom])
             else:
                 found.append(atom)
         return found
 
     def pin(self, dim: Sequence[Atom]) -> None:
-        """Demand that a dimension stay one axis, because it is read at an offset."""
+        """Keep a dimension one axis from now on, because it is read at an offset."""
         leaves = self.leaves(dim)
         if len(leaves) > 1:
-            raise Misaligned("a slice of merged dimensions")
+            raise LoweringError("a slice of merged dimensions")
         self._pinned.update(leaves)
 
     def unify(self, a: Sequence[Atom], b: Sequence[Atom]) -> None:
-        """Make two row-major groups of axes the same axes."""
+        """Make two row-major sequences of axes the same axes."""
         left, right = self.leaves(a), self.leaves(b)
         while left and right:
             x, y = left.pop(), right.pop()
@@ -73,7 +73,7 @@ class Atoms:
             if ex == ey:
                 self._union(x, y)
             elif 0 in (ex, ey):
-                raise Misaligned("an axis without elements has no parts")  # or any number of them
+                raise LoweringError("an axis of size 0 cannot be split")
             elif (q := exact_div(ex, ey)) is not None:
                 hi, lo = self._split(x, q, ey)
                 self._union(lo, y)
@@ -83,9 +83,9 @@ class Atoms:
                 self._union(lo, x)
                 right.append(hi)
             else:
-                raise Misaligned(f"extents {ex} and {ey} do not divide each other")
+                raise LoweringError(f"extents {ex} and {ey} do not divide each other")
         if left or right:
-            raise Misaligned("sizes differ")
+            raise LoweringError("sizes differ")
 
     def _find(self, atom: Atom) -> Atom:
         parent = self._parent
@@ -101,12 +101,12 @@ class Atoms:
 
     def _split(self, atom: Atom, outer: Dim, inner: Dim) -> tuple[Atom, Atom]:
         if atom in self._pinned:
-            raise Misaligned("a reshape of a sliced dimension")
+            raise LoweringError("a reshape of a sliced dimension")
         hi, lo = self.fresh(outer)[0], self.fresh(inner)[0]
-        self._parts[atom] = (hi, lo)
+        self._split_atoms[atom] = (hi, lo)
         return hi, lo
 
 
-def radix(atoms: Atoms, leaves: Sequence[Atom]) -> list[tuple[Atom, Dim]]:
-    """The row-major weight of each atom in a dimension made of them."""
+def row_major_strides(atoms: Atoms, leaves: Sequence[Atom]) -> list[tuple[Atom, Dim]]:
+    """Return the row-major stride of each atom in a dimension made of them."""
     return [(a, product(atoms.extent(x) for x in leaves[k + 1 :])) for k, a in enumerate(leaves)]

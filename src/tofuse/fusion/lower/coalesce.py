@@ -1,4 +1,4 @@
-"""Kernel -> Kernel: axes that are adjacent in every buffer become one, so inner loops are long."""
+"""Kernel -> Kernel: merge axes that are contiguous in every buffer, so inner loops are long."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from dataclasses import replace
 
 from tofuse.ir.dims import known_multiple, product
 from tofuse.ir.kernel import (
-    Affine,
+    AffineExpr,
     Axis,
     Compute,
     Kernel,
     Reduce,
     Stmt,
     Uniform,
-    affine,
     iteration_axes,
+    make_affine,
 )
 
 
 def coalesce(kernel: Kernel) -> Kernel:
-    """Merge pairs of axes until none is left that could be."""
+    """Merge pairs of axes until no pair can be merged."""
     found = True
     while found:
         found = False
@@ -34,7 +34,7 @@ def coalesce(kernel: Kernel) -> Kernel:
 
 
 def _mergeable(kernel: Kernel, p: Axis, q: Axis) -> bool:
-    """Whether p steps over exactly q's extent, everywhere."""
+    """Whether a step along p is a whole extent of q in every index."""
     values, runs = iteration_axes(kernel)
     for axes in (*values.values(), *runs.values()):
         if (p.name in axes) != (q.name in axes):
@@ -50,19 +50,19 @@ def _stmt_mergeable(stmt: Stmt, p: Axis, q: Axis) -> bool:
     return all(_follows(i, p, q) for i in _indices(stmt))
 
 
-def _follows(index: Affine, p: Axis, q: Axis) -> bool:
+def _follows(index: AffineExpr, p: Axis, q: Axis) -> bool:
     return index.coefficient(p.name) == product((index.coefficient(q.name), q.extent))
 
 
 def _uniform_mergeable(u: Uniform, p: Axis, q: Axis) -> bool:
     if _follows(u.row, p, q) and _follows(u.col, p, q):
         return True
-    # row-major numbering runs on over the rows where rows fill whole groups of 64
-    whole = u.col == affine([(q.name, 1)]) and u.extent == q.extent
-    return whole and u.row == affine([(p.name, 1)]) and known_multiple(u.extent, 64)
+    # numbers are drawn in groups of 64: rows of whole groups continue each other
+    whole = u.col == make_affine([(q.name, 1)]) and u.extent == q.extent
+    return whole and u.row == make_affine([(p.name, 1)]) and known_multiple(u.extent, 64)
 
 
-def _indices(stmt: Stmt) -> list[Affine]:
+def _indices(stmt: Stmt) -> list[AffineExpr]:
     match stmt:
         case Compute():
             return []
@@ -75,17 +75,17 @@ def _indices(stmt: Stmt) -> list[Affine]:
 
 
 def _merge(kernel: Kernel, p: Axis, q: Axis) -> Kernel:
-    """p takes over q: i = p * extent(q) + q."""
+    """Replace p and q by one axis, named p: p * extent(q) + q."""
     merged = Axis(p.name, product((p.extent, q.extent)))
     axes = tuple(merged if a is p else a for a in kernel.axes if a is not q)
     return replace(kernel, axes=axes, body=tuple(_rewrite(s, p, q) for s in kernel.body))
 
 
 def _rewrite(stmt: Stmt, p: Axis, q: Axis) -> Stmt:
-    def move(index: Affine) -> Affine:
+    def move(index: AffineExpr) -> AffineExpr:
         step = index.coefficient(q.name)
         rest = [(a, c) for a, c in index.terms if a not in (p.name, q.name)]
-        return affine([*rest, (p.name, step)], index.const)
+        return make_affine([*rest, (p.name, step)], index.const)
 
     match stmt:
         case Compute():
@@ -97,7 +97,9 @@ def _rewrite(stmt: Stmt, p: Axis, q: Axis) -> Stmt:
         case Uniform():
             if stmt.row.axes == (p.name,) and stmt.col.axes == (q.name,):
                 extent = product((p.extent, q.extent))
-                return replace(stmt, row=Affine(), col=affine([(p.name, 1)]), extent=extent)
+                return replace(
+                    stmt, row=AffineExpr(), col=make_affine([(p.name, 1)]), extent=extent
+                )
             return replace(stmt, row=move(stmt.row), col=move(stmt.col))
         case _:
             return replace(stmt, index=move(stmt.index))

@@ -1,4 +1,4 @@
-"""Region -> Kernel: index every value by atomic axes, so that views inside a region vanish."""
+"""Region -> Kernel: index every value by atomic axes, so that views become index arithmetic."""
 
 from __future__ import annotations
 
@@ -6,84 +6,85 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.fusion.concat.guards import Pieces, passes, start_of
+from tofuse.fusion.concat.guards import ConcatGuards, is_in_range, operand_start
 from tofuse.fusion.lower.align import Alignment, align
-from tofuse.fusion.lower.axes import Atom, Misaligned, radix
-from tofuse.fusion.lower.flatten import flattened
+from tofuse.fusion.lower.axes import Atom, LoweringError, row_major_strides
+from tofuse.fusion.lower.flatten import flatten
 from tofuse.fusion.lower.register_types import (
-    converted,
-    operand_type,
-    register,
-    rounded,
+    emit_convert,
+    emit_round,
+    operand_dtype,
+    register_dtype,
+    round_constant,
 )
 from tofuse.ir.dims import Dim, SymDim, symbols_of
-from tofuse.ir.elements import ROUND
-from tofuse.ir.graph import Op, Operand, Scalar, Value
+from tofuse.ir.graph import Op, Scalar, Value
 from tofuse.ir.kernel import (
-    Affine,
+    AffineExpr,
     Arg,
     Axis,
     Buffer,
     Compute,
     Definition,
-    Inside,
+    Gather,
+    InRange,
     Iota,
     Kernel,
     Load,
     Reduce,
     Stmt,
     Store,
-    Take,
     Uniform,
-    affine,
     buffers_of,
     iteration_axes,
-    live,
+    live_statements,
+    make_affine,
     stmt_dims,
 )
-from tofuse.ir.region import Region, Strided
+from tofuse.ir.region import MemRef, Region
 from tofuse.ir.types import DType
 from tofuse.ops.table import Pattern, opdef
 
-MOST_STATEMENTS = 512  # or three for each op; slices of joins of slices would be computed too often
-Substitution = tuple[tuple[Atom, Affine], ...]  # atoms read elsewhere than at their own loop
+MAX_STATEMENTS = 512  # or three for each op, if more; nested slices of concats exceed this
+MAX_SUBSTITUTIONS = 8  # in one read of a value
+Substitution = tuple[tuple[Atom, AffineExpr], ...]  # atoms with an index other than their loop
 
 
 @dataclass(frozen=True, eq=False)
-class Lowered:
-    """A kernel and the values whose memory its buffers are, in the order of its buffers."""
+class LoweredRegion:
+    """A kernel, and for each of its buffers the value that owns the memory."""
 
     kernel: Kernel
     arguments: tuple[Value, ...]
 
 
-def lower(
+def lower_region(
     region: Region,
-    storage: dict[Value, Strided],
+    storage: dict[Value, MemRef],
     *,
-    halves: frozenset[str] = frozenset(),
-) -> Lowered:
-    """The kernel of a region; raises Misaligned where its values have no common axes.
+    rounded: frozenset[str] = frozenset(),
+) -> LoweredRegion:
+    """Return the kernel of a region; raise LoweringError if it has none.
 
-    Values named in `halves` are rounded to half precision as memory would hold them.
+    Values named in `rounded` are rounded to half precision, as if they were stored and loaded.
     """
     try:
         alignment = align(region.ops, storage)
-    except Misaligned:
-        flat = flattened(region, storage)
+    except LoweringError:
+        flat = flatten(region, storage)
         if flat is None:
             raise
         region, storage = flat
         alignment = align(region.ops, storage)
-    return _Lowering(region, storage, alignment, halves).run()
+    return _Lowering(region, storage, alignment, rounded).run()
 
 
 @dataclass(eq=False)
 class _Lowering:
     region: Region
-    storage: dict[Value, Strided]
+    storage: dict[Value, MemRef]
     alignment: Alignment
-    halves: frozenset[str]
+    rounded: frozenset[str]
     body: list[Stmt] = field(default_factory=list)
     types: dict[str, DType] = field(default_factory=dict)
     memo: dict[tuple[object, ...], Arg] = field(default_factory=dict)
@@ -91,40 +92,40 @@ class _Lowering:
     axes: dict[Atom, Axis] = field(default_factory=dict)
     producers: dict[Value, Op] = field(default_factory=dict)
 
-    def run(self) -> Lowered:
+    def run(self) -> LoweredRegion:
         self.producers = {op.result: op for op in self.region.ops}
         self._name_axes()
         for op in self.region.ops:
-            if all(a in self.axes for a in self.alignment.leaves(self.alignment.inner[op.result])):
+            atoms = self.alignment.leaves(self.alignment.value_dims[op.result])
+            if all(a in self.axes for a in atoms):
                 self.value(op.result, (), None)
         for v in self.region.outputs:
-            place = self.storage[v]
-            index = self.address(place, self.alignment.inner[v], ())
-            out = self.buffer(place.root, "out")
+            memref = self.storage[v]
+            index = self.address(memref, self.alignment.value_dims[v], ())
+            out = self.buffer(memref.root, "out")
             self.body.append(Store(out, index, self.value(v, (), None), v.dtype))
-        body = live(self.body)
-        used = {b for s in body for b in buffers_of(s)}
-        kept = {k: b for k, b in self.buffers.items() if b.name in used}
-        kernel = Kernel(
-            self.region.name, tuple(self.axes.values()), tuple(kept.values()), (), tuple(body)
-        )
-        return Lowered(_with_symbols(kernel), tuple(v for v, _ in kept))
+        body = live_statements(self.body)
+        used_names = {b for s in body for b in buffers_of(s)}
+        used_buffers = {k: b for k, b in self.buffers.items() if b.name in used_names}
+        axes, buffers = tuple(self.axes.values()), tuple(used_buffers.values())
+        kernel = Kernel(self.region.name, axes, buffers, (), tuple(body))
+        return LoweredRegion(_add_symbols(kernel), tuple(v for v, _ in used_buffers))
 
     @functools.cached_property
     def extents(self) -> dict[str, Dim]:
         return {axis.name: axis.extent for axis in self.axes.values()}
 
     @functools.cached_property
-    def pieces(self) -> Pieces:
-        return Pieces(self.region.ops)
+    def guards(self) -> ConcatGuards:
+        return ConcatGuards(self.region.ops)
 
     def _name_axes(self) -> None:
-        """Loops exist for the axes of what is stored and of what is reduced."""
-        roots = [self.alignment.inner[v] for v in self.region.outputs]
+        """Make a loop for each axis of the outputs and of the operands of reductions."""
+        iterated = [self.alignment.value_dims[v] for v in self.region.outputs]
         for op in self.region.ops:
             if opdef(op.kind).pattern is Pattern.REDUCE:
-                roots.append(self.alignment.operand(op, 0))
-        for dims in roots:
+                iterated.append(self.alignment.operand_dims(op, 0))
+        for dims in iterated:
             for atom in self.alignment.leaves(dims):
                 if atom not in self.axes:
                     name = f"i{len(self.axes)}"
@@ -132,26 +133,26 @@ class _Lowering:
 
     # -- indices ---------------------------------------------------------------------------------
 
-    def dim_index(self, axes: list[Atom], sub: Substitution) -> Affine:
-        """The position along a dimension made of `axes`."""
-        total, moved = Affine(), dict(sub)
+    def dim_index(self, axes: list[Atom], sub: Substitution) -> AffineExpr:
+        """Return the index along a dimension made of `axes`."""
+        total, moved = AffineExpr(), dict(sub)
         atoms = self.alignment.atoms
-        for atom, weight in radix(atoms, atoms.leaves(axes)):
+        for atom, stride in row_major_strides(atoms, atoms.leaves(axes)):
             if atom in moved:
-                total += moved[atom] * weight
+                total += moved[atom] * stride
             elif atom in self.axes:
-                total += affine([(self.axes[atom].name, weight)])
+                total += make_affine([(self.axes[atom].name, stride)])
             else:
-                raise Misaligned("a dimension that no loop runs over")
+                raise LoweringError("a dimension that no loop runs over")
         return total
 
-    def address(self, place: Strided, dims: list[list[Atom]], sub: Substitution) -> Affine:
-        total = Affine((), place.offset)
-        for axes, stride in zip(dims, place.strides, strict=True):
+    def address(self, memref: MemRef, dims: list[list[Atom]], sub: Substitution) -> AffineExpr:
+        total = AffineExpr((), memref.offset)
+        for axes, stride in zip(dims, memref.strides, strict=True):
             total += self.dim_index(axes, sub) * stride
         return total
 
-    def flat_index(self, dims: list[list[Atom]], sub: Substitution) -> Affine:
+    def flat_index(self, dims: list[list[Atom]], sub: Substitution) -> AffineExpr:
         return self.dim_index([a for d in dims for a in d], sub)
 
     def buffer(self, root: Value, role: str) -> str:
@@ -164,8 +165,8 @@ class _Lowering:
     # -- values ----------------------------------------------------------------------------------
 
     def add(self, stmt: Definition) -> str:
-        if len(self.body) >= max(MOST_STATEMENTS, 3 * len(self.region.ops)):
-            raise Misaligned("slices of joins of slices: the same would be computed too often")
+        if len(self.body) >= max(MAX_STATEMENTS, 3 * len(self.region.ops)):
+            raise LoweringError("nested slices of concats: values would be recomputed too often")
         self.body.append(stmt)
         self.types[stmt.name] = stmt.dtype
         return stmt.name
@@ -173,34 +174,34 @@ class _Lowering:
     def fresh(self) -> str:
         return f"v{len(self.types)}"
 
-    def compute(self, op: str, args: tuple[Arg, ...], dtype: DType, of: DType) -> Arg:
-        return self.add(Compute(self.fresh(), op, args, dtype, of))
+    def compute(self, op: str, args: tuple[Arg, ...], dtype: DType, source_dtype: DType) -> Arg:
+        return self.add(Compute(self.fresh(), op, args, dtype, source_dtype))
 
     def operand(self, op: Op, k: int, sub: Substitution, guard: str | None) -> Arg:
         x = op.operands[k]
         if isinstance(x, Scalar):
             return x
-        if x in self.alignment.inner:
+        if x in self.alignment.value_dims:
             return self.value(x, sub, guard)
-        return self.load(x, self.alignment.outer[op, k], sub, guard)
+        return self.load(x, self.alignment.input_dims[op, k], sub, guard)
 
     def load(self, x: Value, dims: list[list[Atom]], sub: Substitution, guard: str | None) -> Arg:
         if x not in self.storage:
-            raise Misaligned("a view that no strides express")
-        place = self.storage[x]
-        index = self.address(place, dims, sub)
+            raise LoweringError("a view that strides cannot express")
+        memref = self.storage[x]
+        index = self.address(memref, dims, sub)
         if guard is not None:
-            strided = [d for d, stride in zip(dims, place.strides, strict=True) if stride != 0]
-            guard = self.pieces.needed(guard, x, self.loops(strided, sub))
-        key = ("load", place.root, index, guard)
+            strided = [d for d, stride in zip(dims, memref.strides, strict=True) if stride != 0]
+            guard = self.guards.required(guard, x, self.loops(strided, sub))
+        key = ("load", memref.root, index, guard)
         if key not in self.memo:
-            buffer = self.buffer(place.root, "in")
-            load = Load(self.fresh(), buffer, index, register(x.dtype), guard)
+            buffer = self.buffer(memref.root, "in")
+            load = Load(self.fresh(), buffer, index, register_dtype(x.dtype), guard)
             self.memo[key] = self.add(load)
         return self.memo[key]
 
     def loops(self, dims: Iterable[Sequence[Atom]], sub: Substitution) -> set[str]:
-        """The loops that positions along these dimensions depend on, where `sub` moves them."""
+        """Return the loops that indices along these dimensions depend on after substitution."""
         moved = dict(sub)
         found: set[str] = set()
         for atom in self.alignment.leaves(dims):
@@ -211,138 +212,144 @@ class _Lowering:
         return found
 
     def value(self, v: Value, sub: Substitution, guard: str | None) -> Arg:
-        """The value at its own axes, or where `sub` moves them; nothing is computed twice."""
-        dims = self.alignment.inner[v]
+        """Return a value at its own axes or at substituted indices; compute each only once."""
+        dims = self.alignment.value_dims[v]
         if sub:
             relevant = set(self.alignment.leaves(dims))
             sub = tuple(s for s in sub if s[0] in relevant)
         if guard is not None:
-            guard = self.pieces.needed(guard, v, self.loops(dims, sub))
+            guard = self.guards.required(guard, v, self.loops(dims, sub))
         key = (v, sub, guard)
         if key not in self.memo:
-            if len(sub) > 8:
-                raise Misaligned("a deep chain of slices")
+            if len(sub) > MAX_SUBSTITUTIONS:
+                raise LoweringError("a deep chain of slices")
             op = self.producers[v]
             made = _EMIT[opdef(op.kind).pattern](self, op, sub, guard)
-            if v.name in self.halves and isinstance(made, str):
-                made = rounded(self.compute, made, v.dtype)
+            if v.name in self.rounded and isinstance(made, str):
+                made = emit_round(self.compute, made, v.dtype)
             self.memo[key] = made
         return self.memo[key]
 
 
 def _elementwise(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     args = tuple(self.operand(op, k, sub, guard) for k in range(len(op.operands)))
-    of = operand_type(op)
+    source_dtype = operand_dtype(op)
     if op.kind == "convert":
-        return converted(self.compute, args[0], of, op.result.dtype)
-    return self.compute(op.kind, args, register(op.result.dtype), register(of))
+        return emit_convert(self.compute, args[0], source_dtype, op.result.dtype)
+    return self.compute(
+        op.kind, args, register_dtype(op.result.dtype), register_dtype(source_dtype)
+    )
 
 
 def _view(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     if op.kind != "slice":
         return self.operand(op, 0, sub, guard)
     moved = dict(sub)
-    source, out = self.alignment.operand(op, 0), self.alignment.inner[op.result]
+    source, out = self.alignment.operand_dims(op, 0), self.alignment.value_dims[op.result]
     for k, (start, step) in enumerate(zip(op.dims("start"), op.ints("step"), strict=True)):
         if source[k] == out[k] or not source[k]:
             continue
         (atom,) = self.alignment.atoms.leaves(source[k])
-        moved[atom] = self.dim_index(out[k], sub) * step + Affine((), start)
+        moved[atom] = self.dim_index(out[k], sub) * step + AffineExpr((), start)
     return self.operand(op, 0, tuple(sorted(moved.items(), key=lambda s: s[0])), guard)
 
 
-def _join(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
-    result = _element(op.operands[1], op.result.dtype) if op.kind == "pad" else None
+def _concat(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+    result = round_constant(op.operands[1], op.result.dtype) if op.kind == "pad" else None
     for k, x in reversed(list(enumerate(op.operands))):
         if not isinstance(x, Value):
             continue
-        found = _at_piece(self, op, k, sub, guard)
+        found = _operand_index(self, op, k, sub, guard)
         if found is None:
             continue
-        at_piece, mask = found
-        if x in self.alignment.inner:
-            piece = self.value(x, at_piece, mask)
+        operand_sub, mask = found
+        if x in self.alignment.value_dims:
+            element = self.value(x, operand_sub, mask)
         else:
-            piece = self.load(x, self.alignment.operand(op, k), at_piece, mask)
+            element = self.load(x, self.alignment.operand_dims(op, k), operand_sub, mask)
         if mask == guard or result is None:
-            result = piece
+            result = element
         else:
-            dtype = register(op.result.dtype)
+            dtype = register_dtype(op.result.dtype)
             assert mask is not None
-            result = self.compute("where", (mask, piece, result), dtype, dtype)
+            result = self.compute("where", (mask, element, result), dtype, dtype)
     return Scalar(0) if result is None else result
 
 
-def _at_piece(
+def _operand_index(
     self: _Lowering, op: Op, k: int, sub: Substitution, guard: str | None
 ) -> tuple[Substitution, str | None] | None:
-    """Where in its k-th piece an element of a join is, and under what guard; None if nowhere."""
-    x, out, dims = op.operands[k], self.alignment.inner[op.result], self.alignment.operand(op, k)
+    """Return where in its k-th operand a concat's element is, and the guard; None if nowhere."""
+    x, dims = op.operands[k], self.alignment.operand_dims(op, k)
+    out = self.alignment.value_dims[op.result]
     assert isinstance(x, Value)
     moved, mask = dict(sub), guard
     for d, extent in enumerate(x.shape):
         if extent == op.result.shape[d]:
             continue
-        start, index = start_of(op, k, d), self.dim_index(out[d], sub)
+        start, index = operand_start(op, k, d), self.dim_index(out[d], sub)
         atoms, outer = self.alignment.atoms.leaves(dims[d]), mask
-        passed = passes(index, start, start + extent, self.extents)
-        if passed is False:
+        inside = is_in_range(index, start, start + extent, self.extents)
+        if inside is False:
             return None
-        if not passed:
-            mask = self.add(Inside(self.fresh(), index, start, start + extent, outer))
-            self.pieces.guard(mask, op, index, outer, single=not atoms)
+        if not inside:
+            mask = self.add(InRange(self.fresh(), index, start, start + extent, outer))
+            self.guards.add(mask, op, index, outer, single_element=not atoms)
         for atom in atoms:
-            if atom in self.axes and x in self.alignment.inner:
-                raise Misaligned(f"a piece of the {op.kind} has loops of its own")
-            moved[atom] = index + Affine((), -1 * start)
+            if atom in self.axes and x in self.alignment.value_dims:
+                raise LoweringError(f"an operand of the {op.kind} has loops of its own")
+            moved[atom] = index + AffineExpr((), -1 * start)
     return tuple(sorted(moved.items(), key=lambda s: s[0])), mask
 
 
-def _take(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
+def _gather(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     x, index = op.inputs
-    by = self.operand(op, 1, sub, guard)
-    place, out = self.storage[x], self.alignment.inner[op.result]
-    total = Affine((), place.offset)
+    dynamic_index = self.operand(op, 1, sub, guard)
+    memref, out = self.storage[x], self.alignment.value_dims[op.result]
+    total = AffineExpr((), memref.offset)
     stride: Dim = 0
     extent: Dim = 0
-    for d, followed in enumerate(op.ints("dims")):
-        if followed < 0:
-            stride, extent = place.strides[d], x.shape[d]
+    for d, result_dim in enumerate(op.ints("dims")):
+        if result_dim < 0:
+            stride, extent = memref.strides[d], x.shape[d]
         else:
-            total += self.dim_index(out[followed], sub) * place.strides[d]
-    by = converted(self.compute, by, index.dtype, DType.I64)
-    if not isinstance(by, str):
-        by = self.compute("where", (Scalar(True), by, by), DType.I64, DType.I64)
-    assert isinstance(by, str)
+            total += self.dim_index(out[result_dim], sub) * memref.strides[d]
+    dynamic_index = emit_convert(self.compute, dynamic_index, index.dtype, DType.I64)
+    if not isinstance(dynamic_index, str):
+        select = (Scalar(True), dynamic_index, dynamic_index)
+        dynamic_index = self.compute("where", select, DType.I64, DType.I64)
+    assert isinstance(dynamic_index, str)
     wrap = bool(op.attr("wrap"))
-    buffer, dtype = self.buffer(place.root, "in"), register(x.dtype)
+    buffer, dtype = self.buffer(memref.root, "in"), register_dtype(x.dtype)
     name = self.fresh()
-    return self.add(Take(name, buffer, total, by, stride, extent, wrap, dtype, guard))
+    gather = Gather(name, buffer, total, dynamic_index, stride, extent, wrap, dtype, guard)
+    return self.add(gather)
 
 
 def _reduce(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
-    source, reduced = self.alignment.operand(op, 0), op.ints("dims")
+    source, reduced = self.alignment.operand_dims(op, 0), op.ints("dims")
     if set(self.alignment.leaves(source)) & {a for a, _ in sub}:
-        raise Misaligned("a slice of a reduction's result")
+        raise LoweringError("a slice of a reduction's result")
     (x,) = op.inputs
-    arg, dtype = self.operand(op, 0, (), None), register(op.result.dtype)
+    arg, dtype = self.operand(op, 0, (), None), register_dtype(op.result.dtype)
     if op.kind in ("any", "all"):
-        arg = converted(self.compute, arg, x.dtype, DType.BOOL)
+        arg = emit_convert(self.compute, arg, x.dtype, DType.BOOL)
     elif op.kind in ("sum", "prod"):
-        arg = converted(self.compute, arg, x.dtype, dtype)
+        arg = emit_convert(self.compute, arg, x.dtype, dtype)
     atoms = [a for d in reduced for a in self.alignment.atoms.leaves(source[d])]
     position = self.dim_index(atoms, ()) if op.kind.startswith("arg") else None
     if not atoms:
         return Scalar(0) if position is not None else arg
     if not isinstance(arg, str):
-        arg = self.compute("where", (Scalar(True), arg, arg), register(x.dtype), register(x.dtype))
+        source_dtype = register_dtype(x.dtype)
+        arg = self.compute("where", (Scalar(True), arg, arg), source_dtype, source_dtype)
         assert isinstance(arg, str)
     over = tuple(self.axes[a].name for a in atoms)
     return self.add(Reduce(self.fresh(), op.kind, arg, over, dtype, position))
 
 
 def _random(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
-    out = self.alignment.inner[op.result]
+    out = self.alignment.value_dims[op.result]
     seed = self.buffer(self.storage[op.inputs[0]].root, "in")
     row, col = self.flat_index(out[:-1], sub), self.flat_index(out[-1:], sub)
     extent = op.result.shape[-1] if op.result.shape else 1
@@ -353,27 +360,20 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     if op.kind == "full":
         value = op.attr("value")
         assert isinstance(value, (bool, int, float, SymDim))
-        return _element(Scalar(value), op.result.dtype)
+        return round_constant(Scalar(value), op.result.dtype)
     start, step = op.attr("start"), op.attr("step")
     assert isinstance(start, (int, SymDim)) and isinstance(step, (int, SymDim))
-    index = self.flat_index(self.alignment.inner[op.result], sub) * step + Affine((), start)
-    return self.add(Iota(self.fresh(), index, register(op.result.dtype)))
-
-
-def _element(constant: Operand, dtype: DType) -> Arg:
-    """What a tensor of halves holds of a constant: nothing rounds it later."""
-    assert isinstance(constant, Scalar)
-    if dtype in ROUND and dtype.is_narrow and isinstance(constant.value, float):
-        return Scalar(ROUND[dtype](constant.value))
-    return constant
+    flat = self.flat_index(self.alignment.value_dims[op.result], sub)
+    index = flat * step + AffineExpr((), start)
+    return self.add(Iota(self.fresh(), index, register_dtype(op.result.dtype)))
 
 
 def _opaque(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
-    raise Misaligned("an operator that only PyTorch runs")
+    raise LoweringError("an operator that only PyTorch runs")
 
 
-def _with_symbols(kernel: Kernel) -> Kernel:
-    """Say which size symbols the kernel needs, and drop axes that nothing runs over."""
+def _add_symbols(kernel: Kernel) -> Kernel:
+    """Add the size symbols that the kernel needs, and drop axes without statements."""
     _, runs = iteration_axes(kernel)
     used = set().union(*runs.values()) if runs else set()
     axes = tuple(a for a in kernel.axes if a.name in used)
@@ -387,8 +387,8 @@ _EMIT: dict[Pattern, Callable[[_Lowering, Op, Substitution, str | None], Arg]] =
     Pattern.ELEMENTWISE: _elementwise,
     Pattern.BROADCAST: _view,
     Pattern.VIEW: _view,
-    Pattern.JOIN: _join,
-    Pattern.TAKE: _take,
+    Pattern.CONCAT: _concat,
+    Pattern.GATHER: _gather,
     Pattern.REDUCE: _reduce,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _source,

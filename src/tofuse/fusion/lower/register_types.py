@@ -1,23 +1,24 @@
-"""Element types inside a kernel: halves live in float32 registers, rounded when it counts."""
+"""Element types in a kernel: half-precision values are in float32 registers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tofuse.ir.graph import Op, Scalar, Value
+from tofuse.ir.elements import ROUND
+from tofuse.ir.graph import Op, Operand, Scalar, Value
 from tofuse.ir.kernel import Arg
 from tofuse.ir.types import DType
 
 Emit = Callable[[str, tuple[Arg, ...], DType, DType], Arg]
 
 
-def register(dtype: DType) -> DType:
-    """The type a value has in a register."""
-    return DType.F32 if dtype.is_narrow else dtype
+def register_dtype(dtype: DType) -> DType:
+    """Return the type that a value has in a register."""
+    return DType.F32 if dtype.is_reduced_float else dtype
 
 
-def operand_type(op: Op) -> DType:
-    """The common dtype of an elementwise op's data operands."""
+def operand_dtype(op: Op) -> DType:
+    """Return the common dtype of an elementwise op's data operands."""
     data = op.operands[1:] if op.kind == "where" else op.operands
     for x in data:
         if isinstance(x, Value):
@@ -25,19 +26,27 @@ def operand_type(op: Op) -> DType:
     return op.result.dtype
 
 
-def converted(emit: Emit, arg: Arg, source: DType, target: DType) -> Arg:
-    """A value brought from one dtype to another, rounded where the target is a half."""
+def emit_convert(emit: Emit, arg: Arg, source: DType, target: DType) -> Arg:
+    """Convert a value to another dtype; round it if the target is half precision."""
     if isinstance(arg, Scalar) and source == target:
         return arg
-    if register(source) != register(target):
+    if register_dtype(source) != register_dtype(target):
         op = "ne" if target is DType.BOOL else "convert"
         args = (arg, Scalar(0)) if target is DType.BOOL else (arg,)
-        arg = emit(op, args, register(target), register(source))
-    if target.is_narrow and source != target:
-        arg = rounded(emit, arg, target)
+        arg = emit(op, args, register_dtype(target), register_dtype(source))
+    if target.is_reduced_float and source != target:
+        arg = emit_round(emit, arg, target)
     return arg
 
 
-def rounded(emit: Emit, arg: Arg, dtype: DType) -> Arg:
-    """A float32 value rounded to a half, still in a float32 register."""
+def emit_round(emit: Emit, arg: Arg, dtype: DType) -> Arg:
+    """Round a float32 value to half precision; it stays in a float32 register."""
     return emit(f"round_{dtype.value}", (arg,), DType.F32, DType.F32)
+
+
+def round_constant(constant: Operand, dtype: DType) -> Arg:
+    """Round a constant as a tensor of this dtype would hold it: no later op rounds it."""
+    assert isinstance(constant, Scalar)
+    if dtype in ROUND and dtype.is_reduced_float and isinstance(constant.value, float):
+        return Scalar(ROUND[dtype](constant.value))
+    return constant

@@ -1,105 +1,107 @@
-"""Merges of elementwise ops that fit at sight: no kernel need be looked at."""
+"""Recognize merges of elementwise ops that share their loops, without lowering a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import Strided
 from tofuse.ops.table import Pattern, opdef
 
-MAX_BUFFERS = 64
+MAX_BUFFERS = 64  # that one kernel reads and writes
 
 
 @dataclass(eq=False)
-class Sight:
-    """What is known of a graph, and which ops in one group run over the same axes.
+class ElementwiseIndex:
+    """A union-find of merged elementwise ops that run over the same axes.
 
-    `lanes` leads from an op to another on the same axes.
+    Ops that read slices of one value are joined too, if the slices differ only in their start.
     """
 
-    storage: Mapping[Value, Strided]
-    producers: Mapping[Value, Op]
-    makers: Mapping[Value, Op]  # through views
-    returned: set[Value]
-    readers: Mapping[Value, list[Op]]  # through views
-    lanes: dict[Op, Op] = field(default_factory=dict)
-    windows: dict[tuple[object, ...], Op] = field(default_factory=dict)  # who first read one alike
+    index: GraphIndex
+    parents: dict[Op, Op] = field(default_factory=dict)
+    slice_readers: dict[tuple[object, ...], Op] = field(default_factory=dict)  # first of each kind
 
-    def clear(self) -> None:
-        """Forget what is in one group."""
-        self.lanes, self.windows = {}, {}
-
-    def merged(self, producer: Op, consumer: Op) -> None:
-        """Note that two ops are in one group, of which the second reads the first."""
+    def record_merge(self, producer: Op, consumer: Op) -> None:
+        """Note that a consumer is in one group with an op that it reads."""
         if not is_elementwise(consumer):
             return
         if producer.result in consumer.inputs:
-            self._tie(producer, consumer)
+            self._union(producer, consumer)
         for v in consumer.inputs:
-            if self.makers.get(v) is producer and (window := self._window(v)) is not None:
-                self._tie(self.windows.setdefault(window, consumer), consumer)
+            if self.index.computing_ops.get(v) is producer:
+                key = self._slice_key(v)
+                if key is not None:
+                    self._union(self.slice_readers.setdefault(key, consumer), consumer)
 
-    def _tie(self, one: Op, other: Op) -> None:
-        a, b = self._lane(one), self._lane(other)
-        if a is not b:
-            self.lanes[b] = a
+    def slice_reader(self, v: Value) -> Op | None:
+        """Return an op, merged with the op that computes `v`, that reads a slice like `v`."""
+        key = self._slice_key(v)
+        return None if key is None else self.slice_readers.get(key)
 
-    def _window(self, v: Value) -> tuple[object, ...] | None:
-        """What is alike of slices of one value that differ in where they begin."""
-        view = self.producers.get(v)
-        if view is None or view.kind != "slice" or view.inputs[0] not in self.makers:
-            return None
-        return self.makers[v], view.inputs[0], v.shape, view.attr("step")
+    def is_trivial_kernel(self, ops: set[Op]) -> bool:
+        """Whether elementwise ops certainly fit into one kernel.
 
-    def seen(self, v: Value) -> Op | None:
-        """An op in the group of a value's maker that reads another such slice of it."""
-        window = self._window(v)
-        return None if window is None else self.windows.get(window)
-
-    def plain(self, inside: set[Op]) -> bool:
-        """Whether elementwise ops have one shape and no views between them."""
-        shape = next(iter(inside)).result.shape
-        alike = all(
-            v.shape == shape and v in self.storage and not self._viewed(v, inside)
-            for op in inside
+        They do if all values have one shape, without views between, and the buffers are few.
+        """
+        shape = next(iter(ops)).result.shape
+        equal = all(
+            v.shape == shape and v in self.index.storage and not self._is_inner_view(v, ops)
+            for op in ops
             for v in (*op.inputs, op.result)
         )
-        return alike and (len(inside) <= MAX_BUFFERS // 2 or self._buffers(inside) <= MAX_BUFFERS)
+        return equal and (len(ops) <= MAX_BUFFERS // 2 or self._buffer_count(ops) <= MAX_BUFFERS)
 
-    def follows(self, op: Op, read: Sequence[Value], ops: Sequence[Op]) -> bool:
-        """Whether an op only runs over the axes of what it reads of these ops, a kernel's."""
+    def extends_kernel(self, op: Op, read: Sequence[Value], ops: Sequence[Op]) -> bool:
+        """Whether an op certainly fits into the kernel of `ops`, from which it reads `read`.
+
+        It does if it needs no axes but those of `read`, and the buffers are few.
+        """
         if not is_elementwise(op):
             return False
-        direct = (self.producers[v] is self.makers[v] for v in read)
+        producers, computing_ops = self.index.producers, self.index.computing_ops
         peers = [
-            self.makers[v] if at_once else self.seen(v)
-            for v, at_once in zip(read, direct, strict=True)
+            computing_ops[v] if producers[v] is computing_ops[v] else self.slice_reader(v)
+            for v in read
         ]
-        if len({None if p is None else self._lane(p) for p in peers}) != 1 or None in peers:
+        if len({None if p is None else self._find(p) for p in peers}) != 1 or None in peers:
             return False
-        if any(v not in self.storage for v in op.inputs):
+        if any(v not in self.index.storage for v in op.inputs):
             return False
-        return self._buffers({*ops, op}) <= MAX_BUFFERS
+        return self._buffer_count({*ops, op}) <= MAX_BUFFERS
 
-    def _lane(self, op: Op) -> Op:
-        while op in self.lanes:
-            after = self.lanes[op]
-            self.lanes[op] = self.lanes.get(after, after)  # half the way next time
-            op = after
+    def _slice_key(self, v: Value) -> tuple[object, ...] | None:
+        """Return equal keys for slices of one value that differ only in their start."""
+        view = self.index.producers.get(v)
+        if view is None or view.kind != "slice" or view.inputs[0] not in self.index.computing_ops:
+            return None
+        return self.index.computing_ops[v], view.inputs[0], v.shape, view.attr("step")
+
+    def _union(self, a: Op, b: Op) -> None:
+        x, y = self._find(a), self._find(b)
+        if x is not y:
+            self.parents[y] = x
+
+    def _find(self, op: Op) -> Op:
+        while op in self.parents:
+            above = self.parents[op]
+            self.parents[op] = self.parents.get(above, above)  # path halving
+            op = above
         return op
 
-    def _buffers(self, inside: set[Op]) -> int:
-        """How many tensors a kernel of these ops reads and writes."""
-        read = {self.storage[v].root for op in inside for v in op.inputs if v in self.storage}
-        made = {op.result for op in inside}
-        written = [v for v in made if v in self.returned or not inside.issuperset(self.readers[v])]
+    def _buffer_count(self, ops: set[Op]) -> int:
+        """Return how many tensors a kernel of these ops reads and writes."""
+        index = self.index
+        read = {index.storage[v].root for op in ops for v in op.inputs if v in index.storage}
+        made = {op.result for op in ops}
+        written = [v for v in made if v in index.returned or not ops.issuperset(index.readers[v])]
         return len(read - made) + len(written)
 
-    def _viewed(self, v: Value, inside: set[Op]) -> bool:
-        """Whether a value is a view of something computed in these ops."""
-        return self.makers.get(v) in inside and self.producers[v] is not self.makers[v]
+    def _is_inner_view(self, v: Value, ops: set[Op]) -> bool:
+        """Whether a value is a view of a value computed by these ops."""
+        computed_by = self.index.computing_ops.get(v)
+        return computed_by in ops and self.index.producers[v] is not computed_by
 
 
 def is_elementwise(op: Op) -> bool:

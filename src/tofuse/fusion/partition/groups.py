@@ -1,110 +1,105 @@
-"""Groups of ops that grow into regions, and the paths between them that forbid a merge."""
+"""Groups of ops that grow into regions: an acyclic partition of a graph, ranked topologically."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tofuse.ir.graph import Op, Value
+from tofuse.fusion.concat.concat_cost import is_concat_or_pad
+from tofuse.fusion.partition.elementwise_fusion import is_elementwise
+from tofuse.ir.graph import Op
 
 
 @dataclass(eq=False)
 class Group:
-    """Ops that will be one kernel (or one library call), in program order."""
+    """Ops that will be one kernel or one library call, in program order."""
 
     ops: list[Op]
     library: bool
-    rank: int = 0  # of a group before all that read from it; no two are alike
-    before: set[Group] = field(default_factory=set)  # groups it reads from
-    after: set[Group] = field(default_factory=set)
+    elementwise: bool  # no other ops
+    concats: list[Op]  # the concats and pads among its ops
+    rank: int  # unique, and lower than that of every successor
+    predecessors: set[Group] = field(default_factory=set)  # groups that it reads from
+    successors: set[Group] = field(default_factory=set)
 
 
 @dataclass(eq=False)
 class Groups:
     """A partition of the computing ops of a graph, acyclic at all times."""
 
-    order: dict[Op, int]
-    of: dict[Op, Group] = field(default_factory=dict)
+    order: Mapping[Op, int]  # position in the program
+    group_of: dict[Op, Group] = field(default_factory=dict)
 
-    def add(self, op: Op, library: bool, producers: Iterable[Op]) -> Group:
-        group = Group([op], library, rank=len(self.of))
-        self.of[op] = group
-        for p in producers:
-            group.before.add(self.of[p])
-            self.of[p].after.add(group)
-        return group
+    def add(self, op: Op, predecessors: Iterable[Op]) -> None:
+        """Add a group of one op, which reads the given ops."""
+        concats = [op] if is_concat_or_pad(op) else []
+        rank = len(self.group_of)
+        group = Group([op], op.kind == "opaque", is_elementwise(op), concats, rank)
+        self.group_of[op] = group
+        for p in predecessors:
+            group.predecessors.add(self.group_of[p])
+            self.group_of[p].successors.add(group)
 
     def merged_ops(self, a: Group, b: Group) -> list[Op]:
+        """Return the ops of two groups in program order."""
         if self.order[a.ops[-1]] < self.order[b.ops[0]]:
             return a.ops + b.ops
         return sorted(a.ops + b.ops, key=self.order.__getitem__)
 
-    def merge(self, a: Group, b: Group) -> Group:
-        """The larger of two groups takes in the other; the caller has checked `separable`."""
+    def merge(self, a: Group, b: Group) -> None:
+        """Merge the smaller of two groups into the other; requires `can_merge`."""
         kept, gone = (a, b) if len(a.ops) >= len(b.ops) else (b, a)
-        _bring_together(a, b)
+        _make_adjacent(a, b)
         for op in gone.ops:
-            self.of[op] = kept
+            self.group_of[op] = kept
         kept.ops = self.merged_ops(a, b)
-        for g in gone.before:
-            g.after.remove(gone)
-            g.after.add(kept)
-        for g in gone.after:
-            g.before.remove(gone)
-            g.before.add(kept)
-        kept.before = (kept.before | gone.before) - {kept, gone}
-        kept.after = (kept.after | gone.after) - {kept, gone}
-        return kept
+        kept.elementwise = a.elementwise and b.elementwise
+        kept.concats = a.concats + b.concats
+        for g in gone.predecessors:
+            g.successors.remove(gone)
+            g.successors.add(kept)
+        for g in gone.successors:
+            g.predecessors.remove(gone)
+            g.predecessors.add(kept)
+        kept.predecessors = (kept.predecessors | gone.predecessors) - {kept, gone}
+        kept.successors = (kept.successors | gone.successors) - {kept, gone}
 
-    def separable(self, a: Group, b: Group) -> bool:
-        """Whether no third group lies on a path between the two, so that they may be merged."""
+    def can_merge(self, a: Group, b: Group) -> bool:
+        """Whether no third group lies on a path between two, so that merging makes no cycle."""
         first, last = _by_rank((a, b))
-        return not any(last in g.after for g in _behind(first, last))
+        return not any(last in g.successors for g in _descendants_before(first, last))
 
-    def sorted(self) -> list[Group]:
-        """All groups, producers first, otherwise by program order."""
-        groups = list(dict.fromkeys(self.of[op] for op in self.order if op in self.of))
+    def topological_order(self) -> list[Group]:
+        """Return all groups, producers first, otherwise in program order."""
+        groups = list(dict.fromkeys(self.group_of[op] for op in self.order if op in self.group_of))
         done: set[Group] = set()
         result: list[Group] = []
         for g in groups:
             stack = [g]
             while stack:
                 top = stack[-1]
-                waiting = [b for b in top.before if b not in done]
+                waiting = [p for p in top.predecessors if p not in done]
                 if top in done:
                     stack.pop()
                 elif waiting:
-                    stack += sorted(waiting, key=lambda b: -self.order[b.ops[0]])
+                    stack += sorted(waiting, key=lambda p: -self.order[p.ops[0]])
                 else:
                     done.add(top)
                     result.append(stack.pop())
         return result
 
 
-class Splits:
-    """Results of ops, by name, in parts: no kernel makes some of two parts of one split."""
+def _make_adjacent(a: Group, b: Group) -> None:
+    """Give two groups that become one neighbouring ranks (Pearce and Kelly 2006).
 
-    def __init__(self, splits: Iterable[Iterable[frozenset[str]]] = ()) -> None:
-        self.part_of = [{n: k for k, part in enumerate(s) for n in part} for s in splits]
-
-    def part(self, a: Group, b: Group) -> bool:
-        """Whether that keeps two groups from being one."""
-        if not self.part_of:
-            return False
-        names = [v.name for g in (a, b) for op in g.ops for v in op.results]
-        return any(len({of[n] for n in names if n in of}) > 1 for of in self.part_of)
-
-
-def _bring_together(a: Group, b: Group) -> None:
-    """Rank anew what lies between two groups that become one (Pearce and Kelly 2006).
-
-    What the last of them needs comes before both, what needs the first after them.
+    Of the groups ranked between them, ancestors of the second get ranks before both, and
+    descendants of the first get ranks after both.
     """
     first, last = _by_rank((a, b))
-    ahead, behind = _ahead(first, last), _behind(first, last)
-    if not ahead and not behind:
+    ancestors, descendants = _ancestors_after(first, last), _descendants_before(first, last)
+    if not ancestors and not descendants:
         return
-    moved = [*_by_rank(ahead), first, last, *_by_rank(behind)]
+    moved = [*_by_rank(ancestors), first, last, *_by_rank(descendants)]
     for g, rank in zip(moved, sorted(g.rank for g in moved), strict=True):
         g.rank = rank
 
@@ -113,59 +108,25 @@ def _by_rank(groups: Iterable[Group]) -> list[Group]:
     return sorted(groups, key=lambda g: g.rank)
 
 
-def _behind(first: Group, last: Group) -> set[Group]:
-    """Groups that need the first one and do not rank behind the last."""
-    seen: set[Group] = set()
+def _descendants_before(first: Group, last: Group) -> set[Group]:
+    """Return the descendants of `first` that rank before `last`."""
+    found: set[Group] = set()
     work = [first]
     while work:
-        for g in work.pop().after:
-            if g.rank < last.rank and g not in seen:
-                seen.add(g)
+        for g in work.pop().successors:
+            if g.rank < last.rank and g not in found:
+                found.add(g)
                 work.append(g)
-    return seen
-
-
-def _ahead(first: Group, last: Group) -> set[Group]:
-    """Groups that the last one needs and that do not rank before the first."""
-    seen: set[Group] = set()
-    work = [last]
-    while work:
-        for g in work.pop().before:
-            if g.rank > first.rank and g not in seen:
-                seen.add(g)
-                work.append(g)
-    return seen
-
-
-def roots(graph_ops: Iterable[Op], is_view: dict[Op, bool]) -> dict[Value, Op]:
-    """For every value, the op that computes its elements: views are looked through."""
-    found: dict[Value, Op] = {}
-    for op in graph_ops:
-        for r in op.results:
-            if is_view[op]:
-                source = op.inputs[0]
-                if source in found:
-                    found[r] = found[source]
-            else:
-                found[r] = op
     return found
 
 
-def sources_of(ops: Iterable[Op], makers: dict[Value, Op]) -> dict[Op, list[Op]]:
-    """The ops that compute what each op reads, through views too."""
-    return {op: list(dict.fromkeys(makers[v] for v in op.inputs if v in makers)) for op in ops}
-
-
-def reading(
-    v: Value, users: Mapping[Value, Sequence[Op]], view: Mapping[Op, bool], order: Mapping[Op, int]
-) -> list[Op]:
-    """Computing ops that read a value, through views too, in order."""
-    found: list[Op] = []
-    work = [v]
+def _ancestors_after(first: Group, last: Group) -> set[Group]:
+    """Return the ancestors of `last` that rank after `first`."""
+    found: set[Group] = set()
+    work = [last]
     while work:
-        for op in users.get(work.pop(), ()):
-            if view[op]:
-                work.append(op.result)
-            else:
-                found.append(op)
-    return sorted(dict.fromkeys(found), key=order.__getitem__)
+        for g in work.pop().predecessors:
+            if g.rank > first.rank and g not in found:
+                found.add(g)
+                work.append(g)
+    return found

@@ -1,112 +1,126 @@
-"""Graph -> regions that hold no more memory than eager: what would, is not fused."""
+"""Partition a graph within eager's peak memory: do not fuse what would exceed it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from tofuse.cost.nest import Machine
-from tofuse.fusion.partition.partitioner import Answers, partition
-from tofuse.fusion.partition.profitability import Costs, Fits
-from tofuse.fusion.partition.region_split import Split, in_two
-from tofuse.fusion.region_order import Peak, ordered, peak_of
-from tofuse.fusion.split_reductions import neighbours
+from tofuse.fusion.order_regions import order_regions
+from tofuse.fusion.partition.partitioner import partition
+from tofuse.fusion.partition.profitability import EstimateCost, Reject
+from tofuse.fusion.partition.region_evaluator import EvaluationCache
+from tofuse.fusion.partition.region_split import Split, split_by_peak
+from tofuse.fusion.region_liveness import Peak, find_peak
+from tofuse.fusion.split_reductions import split_reductions
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition
 
-SMALL = 1 << 20  # bytes above the limit for which no kernel is worth taking apart wholly
-ROUNDS = 6  # of taking kernels apart; few programs need one
+TOLERATED_EXCESS = 1 << 20  # bytes above the limit for which no kernel is split op by op
+MAX_ROUNDS = 6  # of splitting kernels; few programs need more than one
+PartitionWithSplits = Callable[[frozenset[Split]], tuple[Partition, Peak]]
 
-Apart = frozenset[Split]
 
-
-def partition_within(
+def partition_within_memory_limit(
     graph: Graph,
-    fits: Fits,
+    reject: Reject,
     machine: Machine,
     limit: int | None,
-    held: frozenset[str] = frozenset(),
+    releasable_inputs: frozenset[str] = frozenset(),
     fuel: int | None = None,
-    fits_gpu: Fits | None = None,
-    costs: Costs | None = None,
+    reject_on_gpu: Reject | None = None,
+    estimate_cost: EstimateCost | None = None,
     exact: bool = False,
 ) -> Partition:
-    """Regions in order, whose peak is at most `limit` bytes, or else the lowest one found.
+    """Return ordered regions whose peak is at most `limit` bytes, or else the lowest peak found.
 
-    Where it is above, cats do not hold room for their pieces before these are there, if that is
-    less; and merges are not weighed one by one: what is fused needs no memory between.
-    If that is not enough, kernels are taken apart. One with several results makes them at once,
-    where eager makes one after the other: first those that hold what nobody reads yet at the peak,
-    a kernel for each result; then the kernel that runs at the peak, in two. Where more than little
-    is missing then, it is taken apart an op at a time, if that is enough. `held` names inputs that
-    live for these regions alone.
+    `releasable_inputs` names inputs that only these regions hold. Until the limit is met:
+
+    1. Operands of concats get memory of their own, if that lowers the peak: an in-place operand
+       needs the memory of the whole concat.
+    2. The cost of single merges is ignored, because fused values need no memory.
+    3. Kernels are split. A kernel with several results makes all of them at once, where eager
+       makes one after the other. Kernels whose results are unread at the peak get one kernel for
+       each result; then the kernel that runs at the peak is split in two.
+    4. If more than a tolerated excess remains, that kernel is split op by op, if this is enough.
     """
 
-    def cut(apart: Apart) -> tuple[Partition, Peak]:
-        ask = fits_gpu, costs, known, placing, exact
-        part = ordered(partition(graph, fits, machine, fuel, apart, *ask), held)
-        return part, peak_of(part, held)
+    def partition_with(splits: frozenset[Split]) -> tuple[Partition, Peak]:
+        part = partition(
+            graph,
+            reject,
+            machine,
+            fuel,
+            splits,
+            reject_on_gpu,
+            cost_estimate,
+            cache,
+            in_place_concats,
+            exact,
+        )
+        part = order_regions(part, releasable_inputs)
+        return part, find_peak(part, releasable_inputs)
 
-    graph = neighbours(graph)
-    known: Answers = {}
-    placing = True
-    best, least = cut(frozenset())
-    if limit is None or least.nbytes <= limit:
+    graph = split_reductions(graph)
+    cost_estimate, cache, in_place_concats = estimate_cost, EvaluationCache(), True
+    best, lowest = partition_with(frozenset())
+    if limit is None or lowest.nbytes <= limit:
         return best
-    if best.parts:
-        placing = False
-        part, peak = cut(frozenset())
-        placing = peak.nbytes >= least.nbytes
-        if not placing:
-            best, least = part, peak
-    weighed = costs, known
-    costs, known = None, {}
-    part, peak = cut(frozenset())
-    if peak.nbytes < least.nbytes:
-        best, least = part, peak
+    if best.concat_slices:
+        in_place_concats = False
+        part, peak = partition_with(frozenset())
+        in_place_concats = peak.nbytes >= lowest.nbytes
+        if not in_place_concats:
+            best, lowest = part, peak
+    cost_cache = cache
+    cost_estimate, cache = None, EvaluationCache()
+    part, peak = partition_with(frozenset())
+    if peak.nbytes < lowest.nbytes:
+        best, lowest = part, peak
     else:
-        costs, known = weighed
-    found, peak = _taken_apart(cut, best, least, limit, True)
-    if peak.nbytes > limit + SMALL:
-        wholly, lower = _taken_apart(cut, found, peak, limit, False)
-        found = wholly if lower.nbytes <= limit + SMALL else found
-    return found
+        cost_estimate, cache = estimate_cost, cost_cache
+    best, lowest = _split_over_limit(partition_with, best, lowest, limit, op_by_op=False)
+    if lowest.nbytes > limit + TOLERATED_EXCESS:
+        part, peak = _split_over_limit(partition_with, best, lowest, limit, op_by_op=True)
+        best = part if peak.nbytes <= limit + TOLERATED_EXCESS else best
+    return best
 
 
-def _taken_apart(
-    cut: Callable[[Apart], tuple[Partition, Peak]],
-    best: Partition,
-    least: Peak,
-    limit: int,
-    gently: bool,
+def _split_over_limit(
+    partition_with: PartitionWithSplits, best: Partition, lowest: Peak, limit: int, op_by_op: bool
 ) -> tuple[Partition, Peak]:
-    """The best of some rounds of taking kernels apart that hold too much."""
-    part, peak = best, least
-    apart: Apart = frozenset()
-    for _ in range(ROUNDS):
-        more = _culprits(part, peak, peak.nbytes - limit, gently)
-        if least.nbytes <= limit or more <= apart:
+    """Return the best partition of some rounds that split the kernels which hold too much."""
+    part, peak = best, lowest
+    splits: frozenset[Split] = frozenset()
+    for _ in range(MAX_ROUNDS):
+        more = _splits_of_regions_over_limit(part, peak, peak.nbytes - limit, op_by_op)
+        if lowest.nbytes <= limit or more <= splits:
             break
-        apart |= more
-        part, peak = cut(apart)
-        if peak.nbytes < least.nbytes:
-            best, least = part, peak
-    return best, least
+        splits |= more
+        part, peak = partition_with(splits)
+        if peak.nbytes < lowest.nbytes:
+            best, lowest = part, peak
+    return best, lowest
 
 
-def _culprits(part: Partition, peak: Peak, excess: int, gently: bool) -> Apart:
-    """Kernels by what they hold too early, until that is the excess; the one at the peak if not."""
-    found: set[Split] = set()
+def _splits_of_regions_over_limit(
+    part: Partition, peak: Peak, excess: int, op_by_op: bool
+) -> frozenset[Split]:
+    """Return splits of the kernels that hold results too early, until these are the excess.
+
+    If they are less, also return a split of the kernel that runs at the peak.
+    """
+    splits: set[Split] = set()
     for region, nbytes in peak.early:
         results = [v.name for v in region.outputs]
         if excess > 0 and not region.library and len(results) > 1:
-            found.add(_each(results))
+            splits.add(_one_part_each(results))
             excess -= nbytes
-    at = peak.region
-    if excess > 0 and at is not None and not at.library and len(at.ops) > 1:
-        halves = in_two(at, peak.last, part.storage) if gently else None
-        found.add(halves or _each(v.name for op in at.ops for v in op.results))
-    return frozenset(found)
+    at_peak = peak.region
+    if excess > 0 and at_peak is not None and not at_peak.library and len(at_peak.ops) > 1:
+        split = None if op_by_op else split_by_peak(at_peak, peak.last_reads, part.storage)
+        splits.add(split or _one_part_each(v.name for op in at_peak.ops for v in op.results))
+    return frozenset(splits)
 
 
-def _each(names: Iterable[str]) -> Split:
+def _one_part_each(names: Iterable[str]) -> Split:
     return frozenset(frozenset((name,)) for name in names)

@@ -1,73 +1,85 @@
-"""Whether two kernels are better apart: where loops change between them, by what each costs."""
+"""Whether two kernels are better separate: where their loops differ, by the cost of each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from tofuse.cost.nest import Cost
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op
 from tofuse.ir.kernel import Kernel
 
-UNEVEN = 1.5  # times what long vectors of neighbours would take
-LITTLE_US = 5.0  # about two launches: less is not worth a cut
-GAIN = 0.9  # of what one kernel takes, that two may
-Fits = Callable[[Kernel], "str | None"]  # why a kernel cannot be scheduled; None where it can
-Costs = Callable[[Kernel], "Cost | None"]  # None where it cannot
+POOR_VECTORIZATION = 1.5  # times the cost of the same work in long contiguous vectors
+NEGLIGIBLE_US = 5.0  # about two launches: a smaller loss does not justify a second kernel
+MIN_GAIN = 0.9  # two kernels must take less than this share of the time of one
+Reject = Callable[[Kernel], "str | None"]  # the rejection reason; None if accepted
+EstimateCost = Callable[[Kernel], "Cost | None"]  # None if the kernel has no schedule
+
+
+class Evaluation(NamedTuple):
+    """Why a kernel is rejected, or else its cost, if the cost is known."""
+
+    rejection: str | None
+    cost: Cost | None
 
 
 @dataclass(frozen=True)
-class Judges:
-    """Whom to ask of kernels on which device."""
+class CostOracles:
+    """The oracles that judge kernels, by device."""
 
-    cpu: Fits
-    gpu: Fits | None
-    costs: Costs | None  # on the CPU
-    exact: bool  # whether halves are rounded after every op
+    reject_on_cpu: Reject
+    reject_on_gpu: Reject | None  # None: no kernels are generated for GPUs
+    estimate_cost: EstimateCost | None  # on the CPU
 
-    def on(self, device: str) -> Fits | None:
-        return self.cpu if device == "cpu" else self.gpu
+    def supports(self, device: str) -> bool:
+        """Whether kernels are generated for a device."""
+        return device == "cpu" or self.reject_on_gpu is not None
 
-    def judge(self, kernel: Kernel, device: str) -> tuple[str | None, Cost | None]:
-        """Why a kernel is none, and else what it costs, where that is known."""
-        fits = self.on(device)
-        reason = None if fits is None else fits(kernel)
-        if reason is not None or device != "cpu" or self.costs is None:
-            return reason, None
-        return None, self.costs(kernel)
-
-
-def is_uneven(cost: Cost | None) -> TypeGuard[Cost]:
-    """Whether much of a kernel's time goes into elements that lie apart and lanes that idle."""
-    return cost is not None and cost.us > UNEVEN * cost.even_us + LITTLE_US
+    def evaluate(self, kernel: Kernel, device: str) -> Evaluation:
+        """Return why a kernel is rejected, or its cost; the cost of GPU kernels is unknown."""
+        reject = self.reject_on_cpu if device == "cpu" else self.reject_on_gpu
+        rejection = None if reject is None else reject(kernel)
+        if rejection is not None or device != "cpu" or self.estimate_cost is None:
+            return Evaluation(rejection, None)
+        return Evaluation(None, self.estimate_cost(kernel))
 
 
-def loops_change(a: Sequence[Op], b: Sequence[Op]) -> bool:
-    """Whether two kernels run over different numbers of elements, or lay results differently.
+def vectorizes_poorly(cost: Cost | None) -> TypeGuard[Cost]:
+    """Whether much of a kernel's time goes into strided accesses and idle vector lanes."""
+    return cost is not None and cost.us > POOR_VECTORIZATION * cost.vectorized_us + NEGLIGIBLE_US
 
-    What is computed once a group or a channel keeps axes apart that are one axis in memory; read
-    from a small tensor, it does not. A result laid across the rows of the sums before it is
-    turned in tiles, if it is apart from them.
+
+def loop_structure_changes(a: Sequence[Op], b: Sequence[Op]) -> bool:
+    """Whether two kernels differ in their number of elements or in the stride order of results.
+
+    A value per group or channel that is computed in the kernel keeps axes separate that are one
+    axis in memory; a value loaded from a small tensor does not. A result stored across the rows
+    of the sums before it is transposed in tiles, if its kernel is separate from theirs.
     """
-    x, y = max(map(_elements, a)), max(map(_elements, b))
-    return x != y or len({_order(op) for op in (*a, *b) if _elements(op) == x}) > 1
+    x, y = max(map(_element_count, a)), max(map(_element_count, b))
+    return x != y or len({_stride_order(op) for op in (*a, *b) if _element_count(op) == x}) > 1
 
 
-def _elements(op: Op) -> int:
-    return max((hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
+def _element_count(op: Op) -> int:
+    return max((size_hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
 
 
-def _order(op: Op) -> tuple[int, ...]:
-    """The axes of what an op makes, those with the largest strides first."""
-    strides = [hint(s) for s in op.result.layout]
+def _stride_order(op: Op) -> tuple[int, ...]:
+    """Return the dimensions of an op's result, those with the largest strides first."""
+    strides = [size_hint(s) for s in op.result.layout]
     return tuple(sorted(range(len(strides)), key=lambda k: -strides[k]))
 
 
-def dearer(together: Cost | None, apart: tuple[Cost | None, Cost | None]) -> str | None:
-    """Why two kernels stay two; None where one is as good."""
-    a, b = apart
-    if together is None or a is None or b is None or a.us + b.us >= GAIN * together.us:
+def merge_too_costly(
+    together: Cost | None, separate: tuple[Cost | None, Cost | None]
+) -> str | None:
+    """Return why two kernels stay separate; None if one kernel is as good."""
+    a, b = separate
+    if together is None or a is None or b is None or a.us + b.us >= MIN_GAIN * together.us:
         return None
-    return f"short or strided rows in one kernel: {together.us:.0f} us, apart {a.us + b.us:.0f} us"
+    return (
+        f"short or strided rows in one kernel: {together.us:.0f} us, "
+        f"separate kernels {a.us + b.us:.0f} us"
+    )

@@ -1,40 +1,43 @@
-"""Regions alike: the layers of a deep model are asked about once."""
+"""Structural keys of regions: equal layers of a deep model are evaluated once."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping
 
 from tofuse.ir.graph import Attr, Op, Operand, Value
-from tofuse.ir.region import Region, Strided
+from tofuse.ir.region import MemRef, Region
 
-NO_MATTER = ("stream",)  # attributes that no kernel's loops depend on
+IGNORED_ATTRS = ("stream",)  # attributes that the loops of a kernel do not depend on
 
 
-def likeness(region: Region, storage: Mapping[Value, Strided], halves: Container[str]) -> Hashable:
-    """Equal for regions whose kernels are the same but for the memory they are given.
+def structural_key(
+    region: Region, storage: Mapping[Value, MemRef], rounded: Container[str]
+) -> Hashable:
+    """Return equal keys for regions whose kernels differ only in the memory they are given.
 
-    That is: the same ops on values of the same types, wired, lying and rounded alike.
+    Such regions have the same ops, connected alike, on values of the same types, strides and
+    rounding.
     """
-    return _Telling(storage, halves).of(region)
+    return _Hasher(storage, rounded).key(region)
 
 
-class _Telling:
-    """Values are numbered as they are met, and described once."""
+class _Hasher:
+    """Numbers values in order of first use and describes each once."""
 
-    def __init__(self, storage: Mapping[Value, Strided], halves: Container[str]) -> None:
-        self.storage, self.halves = storage, halves
+    def __init__(self, storage: Mapping[Value, MemRef], rounded: Container[str]) -> None:
+        self.storage, self.rounded = storage, rounded
         self.numbers: dict[Value, int] = {}
-        self.found: list[Hashable] = []
+        self.entries: list[Hashable] = []
 
-    def of(self, region: Region) -> Hashable:
+    def key(self, region: Region) -> Hashable:
         for op in region.ops:
-            self.found.append(self._op(op))
-        self.found.append(tuple(map(self._number, region.outputs)))
-        return tuple(self.found)
+            self.entries.append(self._op(op))
+        self.entries.append(tuple(map(self._number, region.outputs)))
+        return tuple(self.entries)
 
     def _op(self, op: Op) -> Hashable:
         operands = tuple(map(self._operand, op.operands))
-        attrs = tuple((n, _exact(a)) for n, a in op.attrs if n not in NO_MATTER)
+        attrs = tuple((n, _typed(a)) for n, a in op.attrs if n not in IGNORED_ATTRS)
         return op.kind, operands, attrs, tuple(map(self._number, op.results))
 
     def _operand(self, x: Operand) -> Hashable:
@@ -44,13 +47,13 @@ class _Telling:
         number = self.numbers.get(v)
         if number is None:
             number = self.numbers[v] = len(self.numbers)
-            place = self.storage.get(v)
-            lies = None if place is None else (place.offset, place.strides)
-            root = None if place is None else self._number(place.root)
-            self.found.append((v.type, v.strides, lies, root, v.name in self.halves))
+            memref = self.storage.get(v)
+            layout = None if memref is None else (memref.offset, memref.strides)
+            root = None if memref is None else self._number(memref.root)
+            self.entries.append((v.type, v.strides, layout, root, v.name in self.rounded))
         return number
 
 
-def _exact(attr: Attr) -> Hashable:
-    """0.0 is not -0.0, and 1 is not True."""
+def _typed(attr: Attr) -> Hashable:
+    """Distinguish 0.0 from -0.0, and 1 from True."""
     return type(attr), repr(attr) if isinstance(attr, float) else attr

@@ -1,55 +1,97 @@
-"""Where to cut a kernel in two that would hold too much memory as one."""
+"""Split a region into two consecutive ones that compute the same."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 
 from tofuse.analysis.alias import is_view
-from tofuse.ir.dims import hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
-from tofuse.ir.region import Region, Strided
+from tofuse.ir.region import MemRef, Region
 
-Split = frozenset[frozenset[str]]  # results of ops, by name: no kernel makes some of two parts
+Split = frozenset[frozenset[str]]  # result names in parts; no kernel computes results of two parts
 
 
-def in_two(region: Region, last: Container[Value], storage: dict[Value, Strided]) -> Split | None:
-    """The results of its ops as two parts, one made after the other; None where no cut helps.
+def cut_positions(region: Region) -> tuple[int, ...]:
+    """Return the positions in `region.ops` that leave computing ops on both sides."""
+    computing = [k for k, op in enumerate(region.ops) if not is_view(op)]
+    return tuple(
+        k for k in range(1, len(region.ops)) if computing and computing[0] < k <= computing[-1]
+    )
 
-    While one kernel runs, all it reads and all it makes is held. Of two, the first hands on what
-    the second needs, and what it alone reads is gone by then, if it is in `last`: what nobody
-    reads after the region.
+
+def split_region(
+    region: Region, storage: Mapping[Value, MemRef], cut: int
+) -> tuple[Region, Region] | None:
+    """Return the ops before `cut` and those from `cut` on as regions.
+
+    None if a value that crosses the cut is a view without strides.
     """
-    made: dict[Value, int] = {}
-    read: dict[Value, int] = {}  # by which op at last
-    seen: dict[Value, Value] = {}  # of views: what they are of
-    names: list[frozenset[str]] = []
+    head, tail = region.ops[:cut], region.ops[cut:]
+    made = {r for op in head for r in op.results}
+    crossing = [v for op in tail for v in op.inputs if v in made]
+    if any(v not in storage for v in crossing):
+        return None
+    crossing_roots = {storage[v].root for v in crossing}
+    head_outputs = [
+        r for op in head for r in op.results if r in crossing_roots or r in region.outputs
+    ]
+    tail_outputs = tuple(v for v in region.outputs if v not in made)
+    return (
+        Region(f"{region.name}_a", head, tuple(head_outputs)),
+        Region(f"{region.name}_b", tail, tail_outputs),
+    )
+
+
+def split_by_peak(
+    region: Region, dead_after: Container[Value], storage: Mapping[Value, MemRef]
+) -> Split | None:
+    """Return a region's results as two consecutive parts with the lowest peak memory.
+
+    None if no cut lowers the peak. One kernel holds all its inputs and outputs while it runs. Of
+    two kernels, the first hands over what the second reads, and its own inputs are free by then
+    if they are in `dead_after`: values without readers after the region.
+    """
+    written_at: dict[Value, int] = {}
+    last_read_at: dict[Value, int] = {}
+    viewed: dict[Value, Value] = {}  # by view
+    names: list[frozenset[str]] = []  # of the results of each computing op
     for op in region.ops:
         if is_view(op):
-            seen[op.result] = seen.get(op.inputs[0], op.inputs[0])
+            viewed[op.result] = viewed.get(op.inputs[0], op.inputs[0])
             continue
         for v in op.inputs:
-            source = seen.get(v, v)
-            if source not in made and source in storage:
+            source = viewed.get(v, v)
+            if source not in written_at and source in storage:
                 source = storage[source].root
-            read[source] = len(names)
-        made |= dict.fromkeys(op.results, len(names))
+            last_read_at[source] = len(names)
+        written_at |= dict.fromkeys(op.results, len(names))
         names.append(frozenset(v.name for v in op.results))
-    kept = set(region.outputs)
-    going = [(at, _nbytes(v)) for v, at in read.items() if v not in made and v in last]
+    outputs = set(region.outputs)
+    dying = [
+        (at, _nbytes(v))
+        for v, at in last_read_at.items()
+        if v not in written_at and v in dead_after
+    ]
 
-    def held(cut: int) -> int:
-        """The most bytes while two kernels run of which the second begins with that op."""
-        given = sum(n for _, n in going)
-        passed = [v for v, at in made.items() if at < cut and (v in kept or read.get(v, 0) >= cut)]
-        first = given + sum(map(_nbytes, passed))
-        gone = sum(n for at, n in going if at < cut)
-        return max(first, first - gone + sum(_nbytes(v) for v in kept if made[v] >= cut))
+    def peak(cut: int) -> int:
+        """Return the most bytes held while two kernels run, the second from op `cut` on."""
+        inputs = sum(n for _, n in dying)
+        handed_over = [
+            v
+            for v, at in written_at.items()
+            if at < cut and (v in outputs or last_read_at.get(v, 0) >= cut)
+        ]
+        first = inputs + sum(map(_nbytes, handed_over))
+        freed = sum(n for at, n in dying if at < cut)
+        second = first - freed + sum(_nbytes(v) for v in outputs if written_at[v] >= cut)
+        return max(first, second)
 
-    best = min(range(1, len(names)), key=held, default=0)
-    if not best or held(best) >= held(0):
+    best = min(range(1, len(names)), key=peak, default=0)
+    if not best or peak(best) >= peak(0):
         return None
     return frozenset((frozenset().union(*names[:best]), frozenset().union(*names[best:])))
 
 
 def _nbytes(v: Value) -> int:
-    return hint(v.type.nbytes)
+    return size_hint(v.type.nbytes)

@@ -10,10 +10,10 @@ from tofuse.ir.graph.data import (
     Scalar,
     Value,
     device_of,
-    substitute,
+    substitute_operands,
 )
 
 __all__ = [
     "device_of",
-    "Attr", "Graph", "Loc", "Names", "Op", "Operand", "Scalar", "Value", "substitute",
+    "Attr", "Graph", "Loc", "Names", "Op", "Operand", "Scalar", "Value", "substitute_operands",
 ]  # fmt: skip

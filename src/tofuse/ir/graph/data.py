@@ -18,9 +18,9 @@ Attr = Union[  # noqa: UP007
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """One tensor of a graph. Identity, not content, makes two values the same.
+    """One tensor of a graph, compared by identity.
 
-    `strides` (in elements) is where capture saw the value lie; None means row-major.
+    `strides` (in elements) are those seen at capture; None means row-major.
     """
 
     type: TensorType
@@ -37,7 +37,7 @@ class Value:
 
     @cached_property
     def layout(self) -> tuple[Dim, ...]:
-        """The strides, row-major where none were given."""
+        """The strides; row-major if capture gave none."""
         return contiguous_strides(self.shape) if self.strides is None else self.strides
 
     def __repr__(self) -> str:
@@ -66,17 +66,17 @@ Operand = Union[Value, Scalar]  # noqa: UP007
 
 @dataclass(frozen=True)
 class Loc:
-    """The user's line an op came from, and what he asked for there.
+    """The source line of an op, with the user's fusion hint for it.
 
-    `hint` is "" or a word: `fuse`, or `no_fuse` and the name of the one call that it holds for.
-    `times`: how many of his calls it stands for; of a copy that only we make none.
+    `fusion_hint` is "", "fuse", or "no_fuse" followed by the name of the one call it applies to.
+    `call_count` is the number of user calls the op replaces; 0 for a copy that the compiler adds.
     """
 
     file: str
     line: int
     code: str = ""
-    hint: str = field(default="", compare=False)
-    times: int = field(default=1, compare=False)
+    fusion_hint: str = field(default="", compare=False)
+    call_count: int = field(default=1, compare=False)
 
     def __repr__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -84,7 +84,7 @@ class Loc:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """One operation; `kind` names a row of `tofuse.ops.table`."""
+    """One operation. `kind` names a row of `tofuse.ops.table`."""
 
     kind: str
     operands: tuple[Operand, ...]
@@ -98,13 +98,13 @@ class Op:
 
     @cached_property
     def inputs(self) -> tuple[Value, ...]:
-        """The operands that are tensors, in order, with repeats."""
+        """The tensor operands, in order, with repeats."""
         return tuple(x for x in self.operands if isinstance(x, Value))
 
     @property
-    def times(self) -> int:
-        """How many of the user's calls it stands for."""
-        return self.loc.times if self.loc is not None else 1
+    def call_count(self) -> int:
+        """The number of user calls this op replaces."""
+        return self.loc.call_count if self.loc is not None else 1
 
     def attr(self, name: str) -> Attr:
         for key, value in self.attrs:
@@ -113,19 +113,19 @@ class Op:
         raise KeyError(f"{self.kind} has no attribute {name!r}")
 
     def ints(self, name: str) -> tuple[int, ...]:
-        """An attribute that is a tuple of plain integers."""
+        """Return an attribute that is a tuple of plain integers."""
         value = self.attr(name)
         assert isinstance(value, tuple)
         return tuple(v for v in value if isinstance(v, int))
 
     def dims(self, name: str) -> tuple[Dim, ...]:
-        """An attribute that is a tuple of sizes."""
+        """Return an attribute that is a tuple of sizes."""
         value = self.attr(name)
         assert isinstance(value, tuple)
         return tuple(v for v in value if isinstance(v, (int, SymDim)))
 
     def int(self, name: str) -> int:
-        """An attribute that is one integer."""
+        """Return an attribute that is one integer."""
         value = self.attr(name)
         assert isinstance(value, int)
         return value
@@ -136,10 +136,9 @@ class Op:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Inputs, ops in topological order, outputs.
+    """Inputs, ops in topological order, and outputs.
 
-    An output may be an input, and may stand several times. None among the outputs
-    keeps the place of something that is not a tensor.
+    An output may be an input and may be repeated. None marks an output that is not a tensor.
     """
 
     inputs: tuple[Value, ...]
@@ -151,7 +150,7 @@ class Graph:
         return {r: op for op in self.ops for r in op.results}
 
     def users(self) -> dict[Value, list[Op]]:
-        """The ops that read each value, in program order, each once."""
+        """Return the ops that read each value, in program order, without repeats."""
         users: dict[Value, list[Op]] = {}
         for op in self.ops:
             for v in dict.fromkeys(op.inputs):
@@ -159,7 +158,7 @@ class Graph:
         return users
 
     def values(self) -> Iterator[Value]:
-        """The inputs, and the results of every op."""
+        """Yield the inputs, then the results of every op."""
         yield from self.inputs
         for op in self.ops:
             yield from op.results
@@ -169,26 +168,26 @@ class Graph:
 
 
 class Names:
-    """The names of a graph's values, and new ones that none of them has."""
+    """A supply of value names that a graph does not use yet."""
 
     def __init__(self, graph: Graph) -> None:
         self._taken = {v.name for v in graph.values()}
 
     def fresh(self, name: str) -> str:
-        """`name`, with as many underscores as make it new."""
+        """Return `name` with enough underscores appended to be unique, and reserve it."""
         while name in self._taken:
             name += "_"
         self._taken.add(name)
         return name
 
 
-def substitute(
+def substitute_operands(
     operands: Iterable[Operand], mapping: Mapping[Value, Operand]
 ) -> tuple[Operand, ...]:
-    """The operands with values replaced as `mapping` says."""
+    """Return the operands with each value replaced by its entry in `mapping`, if it has one."""
     return tuple(mapping.get(x, x) if isinstance(x, Value) else x for x in operands)
 
 
 def device_of(ops: Sequence[Op]) -> str:
-    """Where the results of a group of ops lie."""
+    """Return the device of the results of a group of ops."""
     return next((r.type.device for op in ops for r in op.results), "cpu")

@@ -1,4 +1,4 @@
-"""Reads the text that `ir.graph.print` writes of a graph."""
+"""Parse the text form of a graph."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from tofuse.ir.types import DType, TensorType, parse_type
 
 
 def parse_graph(text: str) -> Graph:
-    """Read what `show_graph` wrote; blank lines and comment lines are skipped."""
+    """Parse the output of `show_graph`. Blank lines and comment lines are skipped.
+
+    Raises ParseError, which names the line.
+    """
     return _Parser(text).graph()
 
 
 class _Parser:
-    """Reads a graph line by line; `values` are those defined so far."""
+    """A line-by-line parser. `values` holds the values defined so far."""
 
     def __init__(self, text: str) -> None:
         rows = ((n, row.strip()) for n, row in enumerate(text.splitlines(), 1))
@@ -26,12 +29,14 @@ class _Parser:
 
     def graph(self) -> Graph:
         if len(self.rows) < 3 or self.rows[-1][1] != "}":
-            raise ParseError("a graph is a head 'graph(x: f32[4]) {', ops, a return and '}'")
-        name, inputs = self.head(_Line(*self.rows[0]))
+            raise ParseError(
+                "a graph is a header 'graph(x: f32[4]) {', then ops, a return line and '}'"
+            )
+        name, inputs = self.header(_Line(*self.rows[0]))
         ops = tuple(self.op(_Line(*row)) for row in self.rows[1:-2])
-        return Graph(inputs, ops, self.returned(_Line(*self.rows[-2])), name)
+        return Graph(inputs, ops, self.outputs(_Line(*self.rows[-2])), name)
 
-    def head(self, line: _Line) -> tuple[str, tuple[Value, ...]]:
+    def header(self, line: _Line) -> tuple[str, tuple[Value, ...]]:
         name = line.take(_ATOM)
         line.expect("(")
         inputs: list[Value] = []
@@ -50,7 +55,7 @@ class _Parser:
             names.append(line.take(_ATOM))
         if line.skip("="):
             kind = line.take(_ATOM)
-        else:  # an op for its effect, without a result
+        else:  # an op that is run for its side effect and has no result
             kind = names.pop()
         operands, attrs = self.arguments(line)
         results: list[Value] = []
@@ -79,7 +84,7 @@ class _Parser:
     def scalar(self, line: _Line) -> Scalar:
         value = self.attr(line)
         if value is None or isinstance(value, (str, DType, tuple)):
-            raise line.error(f"{value!r} is neither a value defined above nor a number")
+            raise line.error(f"{value!r} is neither a defined value nor a number")
         return Scalar(value)
 
     def attr(self, line: _Line) -> Attr:
@@ -108,9 +113,9 @@ class _Parser:
         self.values[name] = value
         return value
 
-    def returned(self, line: _Line) -> tuple[Value | None, ...]:
+    def outputs(self, line: _Line) -> tuple[Value | None, ...]:
         if line.match(_ATOM) != "return":
-            raise line.error("the last line before '}' returns the outputs")
+            raise line.error("the last line before '}' must be 'return' and the outputs")
         outputs: list[Value | None] = []
         while (name := line.match(_ATOM)) is not None:
             if name != "None" and name not in self.values:
@@ -122,13 +127,13 @@ class _Parser:
 
 
 class _Line:
-    """A place in one line of text."""
+    """A cursor in one line of text."""
 
     def __init__(self, number: int, text: str) -> None:
         self.number, self.text, self.at = number, text, 0
 
     def match(self, pattern: re.Pattern[str]) -> str | None:
-        """The text of `pattern` if it stands here, and step over it."""
+        """Consume and return the text that matches `pattern` here; None if it does not match."""
         while self.text[self.at : self.at + 1] == " ":
             self.at += 1
         found = pattern.match(self.text, self.at)
@@ -140,11 +145,11 @@ class _Line:
     def take(self, pattern: re.Pattern[str]) -> str:
         found = self.match(pattern)
         if found is None:
-            raise self.error(f"{_NAMES[pattern]} expected")
+            raise self.error(f"{_PATTERN_NAMES[pattern]} expected")
         return found
 
     def skip(self, sign: str) -> bool:
-        self.match(_NOTHING)
+        self.match(_EMPTY)
         if not self.text.startswith(sign, self.at):
             return False
         self.at += len(sign)
@@ -155,18 +160,18 @@ class _Line:
             raise self.error(f"{sign!r} expected")
 
     def loc(self) -> Loc | None:
-        """The user's line behind the op, if one is given."""
-        self.match(_NOTHING)
+        """Consume the source location at the end of an op's line, if there is one."""
+        self.match(_EMPTY)
         found = _LOC.fullmatch(self.text, self.at)
         if found is not None:
-            return Loc(found[1], int(found[2]), hint=found[3] or "")
+            return Loc(found[1], int(found[2]), fusion_hint=found[3] or "")
         self.end()
         return None
 
     def end(self) -> None:
-        self.match(_NOTHING)
+        self.match(_EMPTY)
         if self.at != len(self.text):
-            raise self.error("nothing more expected")
+            raise self.error("unexpected text")
 
     def error(self, message: str) -> ParseError:
         return ParseError(f"line {self.number}: {message} at {self.text[self.at :]!r}")
@@ -177,12 +182,12 @@ def _type(line: _Line) -> TensorType:
     try:
         return parse_type(text)
     except ValueError as error:
-        raise line.error(f"{text!r} is no type: {error}") from error
+        raise line.error(f"{text!r} is not a type: {error}") from error
 
 
 def _atom(line: _Line, word: str) -> int | float | bool | DType | Dim | None:
-    if word in _WORDS:
-        return _WORDS[word]
+    if word in _KEYWORDS:
+        return _KEYWORDS[word]
     if _INT.fullmatch(word):
         return int(word)
     if _FLOAT.fullmatch(word):
@@ -192,11 +197,11 @@ def _atom(line: _Line, word: str) -> int | float | bool | DType | Dim | None:
 
 def _dim(line: _Line, word: str) -> Dim:
     if not _DIM.fullmatch(word):
-        raise line.error(f"{word!r} is no number and no size")
+        raise line.error(f"{word!r} is neither a number nor a size")
     return parse_dim(word)
 
 
-_NOTHING = re.compile("")
+_EMPTY = re.compile("")
 _ATOM = re.compile(r"[^\s,(){}\[\]=:'\"]+")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _TYPE = re.compile(r"\w+\[[^\]]*\](?:@[\w:.]+)?")
@@ -204,8 +209,8 @@ _LOC = re.compile(r"# at (.*):(-?\d+)(?: \(([^()]*)\))?")
 _INT = re.compile(r"-?\d+")
 _FLOAT = re.compile(r"-?(?:inf|nan|\d+(?:\.\d*)?(?:e[+-]?\d+)?)")
 _DIM = re.compile(r"(?:-?\d+|[A-Za-z_]\w*)(?:[*+](?:-?\d+|[A-Za-z_]\w*))*")
-_NAMES = {_ATOM: "a name or a number", _TYPE: "a type"}
-_WORDS: dict[str, bool | DType | None] = {
+_PATTERN_NAMES = {_ATOM: "a name or a number", _TYPE: "a type"}
+_KEYWORDS: dict[str, bool | DType | None] = {
     "True": True,
     "False": False,
     "None": None,

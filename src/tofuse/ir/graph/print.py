@@ -1,4 +1,4 @@
-"""The text of a graph, which `ir.graph.parse` reads back."""
+"""Print a graph in the text form that `ir.graph.parse` accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tofuse.ir.types import DType, show_type
 
 
 def show_graph(graph: Graph) -> str:
-    """Text of a graph: its inputs, one op a line, its outputs."""
+    """Return the text of a graph: its inputs, one op per line, its outputs."""
     inputs = ", ".join(f"{v.name}: {show_value_type(v)}" for v in graph.inputs)
     outputs = ", ".join("None" if v is None else v.name for v in graph.outputs)
     lines = [f"{graph.name}({inputs}) {{"]
@@ -20,7 +20,7 @@ def show_graph(graph: Graph) -> str:
 
 
 def show_op(op: Op) -> str:
-    """One line: `v1 = sum(v0, dims=(1,), dtype=f32) : f32[4]  # at model.py:12`."""
+    """Return one line, such as `v1 = sum(v0, dims=(1,), dtype=f32) : f32[4]  # at model.py:12`."""
     args = [show_operand(x) for x in op.operands]
     args += [f"{name}={show_attr(value)}" for name, value in op.attrs]
     text = f"{op.kind}({', '.join(args)})"
@@ -29,24 +29,24 @@ def show_op(op: Op) -> str:
         text = f"{left} = {text} : {', '.join(map(show_value_type, op.results))}"
     if op.loc is None:
         return text
-    hint = f" ({op.loc.hint})" if op.loc.hint else ""
+    hint = f" ({op.loc.fusion_hint})" if op.loc.fusion_hint else ""
     return f"{text}  # at {op.loc.file}:{op.loc.line}{hint}"
 
 
 def show_operand(x: Operand) -> str:
-    """A value's name, or a constant as `show_attr` writes it."""
+    """Return a value's name, or the text of a constant."""
     return show_attr(x.value) if isinstance(x, Scalar) else x.name
 
 
 def show_value_type(value: Value) -> str:
-    """`f32[4,s0]`, and its strides in braces where capture gave some: `f32[4,s0]{1,4}`."""
+    """Return `f32[4,s0]`, or `f32[4,s0]{1,4}` for a value that carries strides."""
     if value.strides is None:
         return show_type(value.type)
     return f"{show_type(value.type)}{{{','.join(map(show_dim, value.strides))}}}"
 
 
 def show_attr(value: Attr) -> str:
-    """An attribute: Python's own text, except for dtypes and sizes, which go by their names."""
+    """Return Python's text of an attribute, with dtypes and sizes printed by name."""
     if isinstance(value, DType):
         return value.value
     if isinstance(value, tuple):
@@ -55,9 +55,9 @@ def show_attr(value: Attr) -> str:
 
 
 def rename(graph: Graph, inputs: bool = True) -> Graph:
-    """The same graph with values named by position: inputs a0, a1, ..., results v0, v1, ...
+    """Return the graph with values named by position: inputs a0, a1, ..., results v0, v1, ...
 
-    With `inputs` false the inputs keep their names.
+    If `inputs` is false, the inputs keep their names.
     """
     new: dict[Value, Value] = {}
     for k, v in enumerate(graph.inputs):

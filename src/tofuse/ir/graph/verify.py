@@ -1,4 +1,4 @@
-"""Checks that a graph is in SSA form and topological order; `ops.check_graph` checks its ops."""
+"""Verify that a graph is in SSA form and topological order. `ops.check_graph` checks its ops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tofuse.ir.types import DType
 
 
 def verify_graph(graph: Graph) -> None:
-    """Raise VerifyError unless every value has one definition, before its uses, and a fair name."""
+    """Raise VerifyError unless every value has one definition before its uses and a legal name."""
     defined: set[Value] = set()
     names: set[str] = set()
     symbols: set[str] = set()
@@ -28,7 +28,7 @@ def verify_graph(graph: Graph) -> None:
 
 
 def op_error(op: Op, message: str) -> VerifyError:
-    """The error that an op breaks a rule: what, which op, and where the user wrote it."""
+    """Return an error that shows the op and its source line after the message."""
     return VerifyError(f"{message}, in '{show_op(op)}'")
 
 
@@ -40,7 +40,7 @@ def _verify_operands(op: Op, defined: set[Value], symbols: set[str]) -> None:
         elif isinstance(x.value, SymDim):
             symbols.update(symbols_of(x.value))
     if len({name for name, _ in op.attrs}) != len(op.attrs):
-        raise op_error(op, "an attribute is given twice")
+        raise op_error(op, "an attribute is repeated")
 
 
 def _define(v: Value, defined: set[Value], names: set[str], symbols: set[str], where: str) -> None:

@@ -1,33 +1,33 @@
-"""Kernel: one fused loop nest as statements over named axes, before any loop order is chosen."""
+"""Kernel: the statements of one fused loop nest over named axes, without a loop order."""
 
 from tofuse.ir.kernel.data import (
-    Affine,
+    AffineExpr,
     Arg,
     Axis,
     Buffer,
     Compute,
     Definition,
-    Inside,
+    Gather,
+    InRange,
     Iota,
     Kernel,
     Load,
     Reduce,
     Stmt,
     Store,
-    Take,
     Uniform,
-    affine,
     buffers_of,
+    index_axes,
     iteration_axes,
-    live,
-    own_axes,
+    live_statements,
+    make_affine,
     show_kernel,
     show_stmt,
     stmt_dims,
 )
 
 __all__ = [
-    "Affine", "Arg", "Axis", "Buffer", "Compute", "Definition", "Inside", "Iota", "Kernel", "Load",
-    "Reduce", "Stmt", "Store", "Take", "Uniform", "affine", "buffers_of", "iteration_axes", "live",
-    "own_axes", "show_kernel", "show_stmt", "stmt_dims",
+    "AffineExpr", "Arg", "Axis", "Buffer", "Compute", "Definition", "Gather", "InRange", "Iota",
+    "Kernel", "Load", "Reduce", "Stmt", "Store", "Uniform", "buffers_of", "index_axes",
+    "iteration_axes", "live_statements", "make_affine", "show_kernel", "show_stmt", "stmt_dims",
 ]  # fmt: skip

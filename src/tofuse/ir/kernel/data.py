@@ -1,8 +1,8 @@
-"""Kernel: what one fused loop nest computes, as statements over named axes, in no loop order yet.
+"""Kernel: the statements of one fused loop nest over named axes, without a loop order.
 
 A statement runs once for every point of the axes it depends on. Loads and stores address flat
-buffers by affine functions of the axes, so that views have vanished. Loops, their order, tiles
-and vectors are the schedule's business (`ir/schedule.py`, `ir/nest/data.py`).
+buffers by affine functions of the axes, so views need no statements. The schedule adds loops,
+their order, tiles and vectors (`ir/schedule.py`, `ir/nest/data.py`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tofuse.ir.types import DType
 
 
 @dataclass(frozen=True)
-class Affine:
-    """`const + sum(coefficient * axis)`; terms sorted by axis, none zero."""
+class AffineExpr:
+    """`const + sum(coefficient * axis)`, with terms sorted by axis and no zero coefficient."""
 
     terms: tuple[tuple[str, Dim], ...] = ()
     const: Dim = 0
 
-    def __add__(self, other: Affine) -> Affine:
-        return affine([*self.terms, *other.terms], self.const + other.const)
+    def __add__(self, other: AffineExpr) -> AffineExpr:
+        return make_affine([*self.terms, *other.terms], self.const + other.const)
 
-    def __mul__(self, factor: Dim) -> Affine:
-        return affine([(a, c * factor) for a, c in self.terms], self.const * factor)
+    def __mul__(self, factor: Dim) -> AffineExpr:
+        return make_affine([(a, c * factor) for a, c in self.terms], self.const * factor)
 
     def coefficient(self, axis: str) -> Dim:
         return next((c for a, c in self.terms if a == axis), 0)
@@ -44,17 +44,17 @@ class Affine:
         return " + ".join(parts)
 
 
-def affine(terms: Iterable[tuple[str, Dim]], const: Dim = 0) -> Affine:
-    """The canonical form of a sum of terms."""
+def make_affine(terms: Iterable[tuple[str, Dim]], const: Dim = 0) -> AffineExpr:
+    """Return the canonical form of a sum of terms."""
     total: dict[str, Dim] = {}
     for axis, c in terms:
         total[axis] = total.get(axis, 0) + c
-    return Affine(tuple(sorted((a, c) for a, c in total.items() if c != 0)), const)
+    return AffineExpr(tuple(sorted((a, c) for a, c in total.items() if c != 0)), const)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of the iteration space, from 0 up to `extent`."""
+    """One dimension of the iteration space, from 0 to `extent - 1`."""
 
     name: str
     extent: Dim
@@ -62,9 +62,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that the kernel reads ("in") or writes ("out", or "stream": past the caches).
+    """Memory that the kernel reads or writes.
 
-    A "host" buffer holds a number or two in the CPU's memory, which a GPU kernel gets by value.
+    `role` is "in" (read), "out" (written), "nontemporal" (written by stores that bypass the
+    caches) or "host" (a few scalars in CPU memory, which a GPU kernel receives by value).
     """
 
     name: str
@@ -77,28 +78,32 @@ Arg = Union[str, Scalar]  # noqa: UP007
 
 @dataclass(frozen=True, eq=False)
 class Load:
-    """Read one element; where the guard is false, nothing is read and the value is zero."""
+    """Read one element. If the guard is false, nothing is read and the value is zero."""
 
     name: str
     buffer: str
-    index: Affine
+    index: AffineExpr
     dtype: DType
     guard: str | None = None
 
     @cached_property
     def uses(self) -> tuple[str, ...]:
-        """The names of values it reads; so of all statements."""
+        """The names of the values that the statement reads."""
         return () if self.guard is None else (self.guard,)
 
 
 @dataclass(frozen=True, eq=False)
-class Take:
-    """Read the element at `index + stride * by`; `by` out of [0, extent) reports an error."""
+class Gather:
+    """Read the element at `index + stride * dynamic_index`.
+
+    A `dynamic_index` outside [0, extent) is a run-time error. With `wrap`, negative values count
+    from the end.
+    """
 
     name: str
     buffer: str
-    index: Affine
-    by: str
+    index: AffineExpr
+    dynamic_index: str
     stride: Dim
     extent: Dim
     wrap: bool
@@ -107,14 +112,14 @@ class Take:
 
     @cached_property
     def uses(self) -> tuple[str, ...]:
-        return (self.by,) if self.guard is None else (self.by, self.guard)
+        return (self.dynamic_index,) if self.guard is None else (self.dynamic_index, self.guard)
 
 
 @dataclass(frozen=True, eq=False)
 class Compute:
     """An elementwise op of `ops.table` on values and constants.
 
-    `operand_dtype` is the type the arguments have, `dtype` the result's.
+    The arguments have `operand_dtype`, the result has `dtype`.
     """
 
     name: str
@@ -133,7 +138,7 @@ class Iota:
     """The value of an affine function of the axes."""
 
     name: str
-    index: Affine
+    index: AffineExpr
     dtype: DType
 
     @cached_property
@@ -142,11 +147,11 @@ class Iota:
 
 
 @dataclass(frozen=True, eq=False)
-class Inside:
-    """Whether `lo <= index < hi`, and `guard` too where there is one."""
+class InRange:
+    """The boolean `lo <= index < hi`, and-ed with `guard` if there is one."""
 
     name: str
-    index: Affine
+    index: AffineExpr
     lo: Dim
     hi: Dim
     guard: str | None = None
@@ -162,12 +167,12 @@ class Inside:
 
 @dataclass(frozen=True, eq=False)
 class Uniform:
-    """The uniform number of logical element (row, col) of a tensor with last extent `extent`."""
+    """The uniform random number of element (row, col) of a tensor with last extent `extent`."""
 
     name: str
     seed: str
-    row: Affine
-    col: Affine
+    row: AffineExpr
+    col: AffineExpr
     extent: Dim
     stream: Dim
 
@@ -182,14 +187,14 @@ class Uniform:
 
 @dataclass(frozen=True, eq=False)
 class Reduce:
-    """Combine `arg` over the axes `over`; `position` is what argmax and argmin give."""
+    """Combine `arg` over the axes `over`. argmax and argmin return `position`."""
 
     name: str
     op: str
     arg: str
     over: tuple[str, ...]
     dtype: DType
-    position: Affine | None = None
+    position: AffineExpr | None = None
 
     @cached_property
     def uses(self) -> tuple[str, ...]:
@@ -201,7 +206,7 @@ class Store:
     """Write one element."""
 
     buffer: str
-    index: Affine
+    index: AffineExpr
     value: Arg
     dtype: DType
 
@@ -210,13 +215,13 @@ class Store:
         return (self.value,) if isinstance(self.value, str) else ()
 
 
-Definition = Union[Load, Take, Compute, Iota, Inside, Uniform, Reduce]  # noqa: UP007
+Definition = Union[Load, Gather, Compute, Iota, InRange, Uniform, Reduce]  # noqa: UP007
 Stmt = Union[Definition, Store]  # noqa: UP007
 
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Axes, buffers in argument order, size symbols in argument order, and the statements."""
+    """Axes, buffers and size symbols (both in argument order), and statements."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -235,8 +240,8 @@ class Kernel:
         return show_kernel(self)
 
 
-def own_axes(stmt: Stmt) -> tuple[str, ...]:
-    """The axes in a statement's own addresses."""
+def index_axes(stmt: Stmt) -> tuple[str, ...]:
+    """Return the axes in a statement's index expressions."""
     match stmt:
         case Uniform():
             return stmt.row.axes + stmt.col.axes
@@ -252,24 +257,25 @@ def own_axes(stmt: Stmt) -> tuple[str, ...]:
 def iteration_axes(
     kernel: Kernel,
 ) -> tuple[Mapping[str, frozenset[str]], Mapping[Stmt, frozenset[str]]]:
-    """Per value name the axes it depends on, and per statement the axes it runs over.
+    """Return the axes that each value depends on, and the axes that each statement runs over.
 
-    The two differ for a reduction: it runs over its operand's axes, its value depends on the rest.
+    The two differ for a reduction: it runs over its operand's axes, but its value depends only on
+    the axes that are not reduced.
     """
     values: dict[str, frozenset[str]] = {}
-    runs: dict[Stmt, frozenset[str]] = {}
+    domains: dict[Stmt, frozenset[str]] = {}
     for stmt in kernel.body:
-        axes = frozenset(own_axes(stmt)).union(*(values[u] for u in stmt.uses))
-        runs[stmt] = axes | frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
+        axes = frozenset(index_axes(stmt)).union(*(values[u] for u in stmt.uses))
+        domains[stmt] = axes | frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
         if not isinstance(stmt, Store):
             values[stmt.name] = axes - frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
-    return values, runs
+    return values, domains
 
 
 def buffers_of(stmt: Stmt) -> tuple[str, ...]:
-    """The buffers that a statement reads or writes."""
+    """Return the buffers that a statement reads or writes."""
     match stmt:
-        case Load() | Take() | Store():
+        case Load() | Gather() | Store():
             return (stmt.buffer,)
         case Uniform():
             return (stmt.seed,)
@@ -278,7 +284,7 @@ def buffers_of(stmt: Stmt) -> tuple[str, ...]:
 
 
 def stmt_dims(stmt: Stmt) -> list[Dim]:
-    """Every size that occurs in a statement."""
+    """Return every size that occurs in a statement."""
     found: list[Dim] = []
     match stmt:
         case Uniform():
@@ -290,10 +296,10 @@ def stmt_dims(stmt: Stmt) -> list[Dim]:
             ]
         case Reduce():
             indices = [] if stmt.position is None else [stmt.position]
-        case Take():
+        case Gather():
             indices = [stmt.index]
             found += [stmt.stride, stmt.extent]
-        case Inside():
+        case InRange():
             indices = [stmt.index]
             found += [stmt.lo, stmt.hi]
         case Store():
@@ -305,8 +311,8 @@ def stmt_dims(stmt: Stmt) -> list[Dim]:
     return found + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
 
 
-def live(body: Sequence[Stmt]) -> list[Stmt]:
-    """The statements that a store needs."""
+def live_statements(body: Sequence[Stmt]) -> list[Stmt]:
+    """Return the statements that a store depends on, and the stores."""
     needed: set[str] = set()
     kept: list[Stmt] = []
     for stmt in reversed(body):
@@ -317,7 +323,7 @@ def live(body: Sequence[Stmt]) -> list[Stmt]:
 
 
 def show_kernel(kernel: Kernel) -> str:
-    """Text of a kernel; `parse_kernel` reads it back."""
+    """Return the text of a kernel, which `parse_kernel` accepts."""
     buffers = ", ".join(f"{b.name}: {b.role} {b.dtype.value}" for b in kernel.buffers)
     axes = " ".join(f"{a.name}:{show_dim(a.extent)}" for a in kernel.axes)
     sizes = f" sizes {' '.join(kernel.symbols)}" if kernel.symbols else ""
@@ -327,24 +333,24 @@ def show_kernel(kernel: Kernel) -> str:
 
 
 def show_stmt(stmt: Stmt) -> str:
-    """One line of kernel text."""
+    """Return one line of kernel text."""
     guard = ""
-    if isinstance(stmt, (Load, Take, Inside)) and stmt.guard is not None:
+    if isinstance(stmt, (Load, Gather, InRange)) and stmt.guard is not None:
         guard = f" if {stmt.guard}"
     match stmt:
         case Load():
             right = f"load {stmt.buffer}[{stmt.index!r}]{guard}"
-        case Take():
+        case Gather():
             wrap = "wrap " if stmt.wrap else ""
-            at = f"[{stmt.index!r}] by {stmt.by} * {show_dim(stmt.stride)}"
-            right = f"take {wrap}{stmt.buffer}{at} below {show_dim(stmt.extent)}{guard}"
+            at = f"[{stmt.index!r}] by {stmt.dynamic_index} * {show_dim(stmt.stride)}"
+            right = f"gather {wrap}{stmt.buffer}{at} below {show_dim(stmt.extent)}{guard}"
         case Compute():
             args = " ".join(map(_arg, stmt.args))
             right = f"{stmt.op} {args} of {stmt.operand_dtype.value}"
         case Iota():
             right = f"iota [{stmt.index!r}]"
-        case Inside():
-            right = f"inside [{stmt.index!r}] {show_dim(stmt.lo)} {show_dim(stmt.hi)}{guard}"
+        case InRange():
+            right = f"in_range [{stmt.index!r}] {show_dim(stmt.lo)} {show_dim(stmt.hi)}{guard}"
         case Uniform():
             at = f"[{stmt.row!r}][{stmt.col!r}]"
             right = (

@@ -1,4 +1,4 @@
-"""Reads the text that `ir.kernel.data` writes of a kernel."""
+"""Parse the text form of a kernel."""
 
 from __future__ import annotations
 
@@ -9,35 +9,40 @@ from tofuse.errors import ParseError
 from tofuse.ir.dims import Dim, parse_dim, symbols_of
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel.data import (
-    Affine,
+    AffineExpr,
     Arg,
     Axis,
     Buffer,
     Compute,
     Definition,
-    Inside,
+    Gather,
+    InRange,
     Iota,
     Kernel,
     Load,
     Reduce,
     Stmt,
     Store,
-    Take,
     Uniform,
-    affine,
+    make_affine,
 )
 from tofuse.ir.types import DType
 
 
 def parse_kernel(text: str) -> Kernel:
-    """Read what `show_kernel` wrote; blank lines and comment lines are skipped."""
+    """Parse the output of `show_kernel`. Blank lines and comment lines are skipped.
+
+    Raises ParseError, which names the line.
+    """
     rows = [(n, row.strip()) for n, row in enumerate(text.splitlines(), 1)]
     rows = [(n, row) for n, row in rows if row and not row.startswith("#")]
     if len(rows) < 2 or rows[-1][1] != "}":
-        raise ParseError("a kernel is a head 'kernel k(x: in f32) over i0:4 {', statements, '}'")
-    number, head = rows[0]
+        raise ParseError(
+            "a kernel is a header 'kernel k(x: in f32) over i0:4 {', then statements and '}'"
+        )
+    number, header = rows[0]
     try:
-        found = _match(_HEAD, head, "the head of a kernel")
+        found = _match(_HEADER, header, "the header of a kernel")
         axes = tuple(_axis(word) for word in found["axes"].split() if word != "1")
         buffers = tuple(_buffer(b) for b in found["buffers"].split(", ") if b)
         symbols = tuple((found["symbols"] or "").split())
@@ -51,7 +56,7 @@ def parse_kernel(text: str) -> Kernel:
 
 
 class _Body:
-    """Reads statement after statement; `names` are the values defined so far."""
+    """A parser of statements. `names` holds the values defined so far."""
 
     def __init__(self, axes: set[str], symbols: set[str]) -> None:
         self.axes, self.symbols = axes, symbols
@@ -69,7 +74,7 @@ class _Body:
                 stmt = make(self, line["name"], DType(line["dtype"]), found)
                 break
         else:
-            raise ParseError(f"{line['right']!r} is no statement")
+            raise ParseError(f"{line['right']!r} is not a statement")
         if stmt.dtype.value != line["dtype"]:
             raise ParseError(f"{line['name']} is {stmt.dtype.value}, not {line['dtype']}")
         self.names.add(stmt.name)
@@ -80,25 +85,25 @@ class _Body:
         value, dtype = self.arg(found["value"]), DType(found["dtype"])
         return Store(found["buffer"], self.affine(found["index"]), value, dtype)
 
-    def affine(self, text: str) -> Affine:
-        """`(4)*i0 + i1 + 3`; a bare word is an axis or a size."""
+    def affine(self, text: str) -> AffineExpr:
+        """Parse `(4)*i0 + i1 + 3`. A bare word is an axis or a size."""
         terms: list[tuple[str, Dim]] = []
         const: Dim = 0
         for part in text.split(" + "):
             found = _TERM.fullmatch(part)
             if found is not None:
                 if found["axis"] not in self.axes:
-                    raise ParseError(f"{found['axis']} is no axis")
+                    raise ParseError(f"{found['axis']} is not an axis")
                 terms.append((found["axis"], self.dim(found["by"])))
             elif part in self.axes:
                 terms.append((part, 1))
             else:
                 const = self.dim(part) + const
-        return affine(terms, const)
+        return make_affine(terms, const)
 
     def dim(self, text: str) -> Dim:
         if not _DIM.fullmatch(text):
-            raise ParseError(f"{text!r} is no size")
+            raise ParseError(f"{text!r} is not a size")
         dim = parse_dim(text)
         for s in symbols_of(dim):
             if s not in self.symbols:
@@ -129,8 +134,8 @@ def _load(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Load:
     return Load(name, found["buffer"], body.affine(found["index"]), dtype, body.guard(found))
 
 
-def _take(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Take:
-    return Take(
+def _gather(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Gather:
+    return Gather(
         name,
         found["buffer"],
         body.affine(found["index"]),
@@ -147,9 +152,9 @@ def _iota(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Iota:
     return Iota(name, body.affine(found["index"]), dtype)
 
 
-def _inside(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Inside:
+def _in_range(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> InRange:
     lo, hi = body.dim(found["lo"]), body.dim(found["hi"])
-    return Inside(name, body.affine(found["index"]), lo, hi, body.guard(found))
+    return InRange(name, body.affine(found["index"]), lo, hi, body.guard(found))
 
 
 def _uniform(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Uniform:
@@ -172,7 +177,7 @@ def _compute(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Comp
 def _axis(word: str) -> Axis:
     name, colon, extent = word.partition(":")
     if not colon or not _DIM.fullmatch(extent):
-        raise ParseError(f"{word!r} is no axis, such as i0:4")
+        raise ParseError(f"{word!r} is not an axis, such as i0:4")
     return Axis(name, parse_dim(extent))
 
 
@@ -188,7 +193,7 @@ def _match(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
     return found
 
 
-_HEAD = re.compile(
+_HEADER = re.compile(
     r"kernel (?P<name>[^\s(]+)\((?P<buffers>[^)]*)\) over (?P<axes>.+?)"
     r"(?: sizes (?P<symbols>[^{]+?))? \{"
 )
@@ -204,13 +209,13 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[..., Definition]], ...] = (
     (re.compile(rf"load (?P<buffer>\w+){_AT}{_IF}"), _load),
     (
         re.compile(
-            rf"take (?P<wrap>wrap )?(?P<buffer>\w+){_AT} by (?P<by>\w+) \* (?P<stride>\S+)"
+            rf"gather (?P<wrap>wrap )?(?P<buffer>\w+){_AT} by (?P<by>\w+) \* (?P<stride>\S+)"
             rf" below (?P<extent>\S+){_IF}"
         ),
-        _take,
+        _gather,
     ),
     (re.compile(rf"iota {_AT}"), _iota),
-    (re.compile(rf"inside {_AT} (?P<lo>\S+) (?P<hi>\S+){_IF}"), _inside),
+    (re.compile(rf"in_range {_AT} (?P<lo>\S+) (?P<hi>\S+){_IF}"), _in_range),
     (
         re.compile(
             r"uniform (?P<seed>\w+)\[(?P<row>[^\]]*)\]\[(?P<col>[^\]]*)\]"

@@ -1,5 +1,7 @@
-"""Checks that a kernel is in SSA form over its own axes, buffers and sizes; `ops.check_kernel`
-checks its ops."""
+"""Verify that a kernel is in SSA form over its axes, buffers and sizes.
+
+`ops.check_kernel` checks its ops.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +11,29 @@ from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel.data import (
-    Affine,
+    AffineExpr,
     Buffer,
     Compute,
-    Inside,
+    Gather,
+    InRange,
     Iota,
     Kernel,
     Load,
     Reduce,
     Stmt,
     Store,
-    Take,
     Uniform,
     show_stmt,
 )
 from tofuse.ir.types import DType
 
-READ: tuple[str, ...] = ("in", "host")
-WRITTEN: tuple[str, ...] = ("out", "stream")
+READ_ROLES: tuple[str, ...] = ("in", "host")
+WRITE_ROLES: tuple[str, ...] = ("out", "nontemporal")
 
 
 def verify_kernel(kernel: Kernel) -> None:
-    """Raise VerifyError unless every name is defined once, before its use, and fits there."""
-    _verify_head(kernel)
+    """Raise VerifyError unless every name is defined once, before its uses, with the right type."""
+    _verify_header(kernel)
     buffers = {b.name: b for b in kernel.buffers}
     axes, symbols = {a.name for a in kernel.axes}, set(kernel.symbols)
     values: dict[str, DType] = {}
@@ -52,12 +54,12 @@ def verify_kernel(kernel: Kernel) -> None:
 
 
 def stmt_error(stmt: Stmt, message: str) -> VerifyError:
-    """The error that a statement breaks a rule: what, and which."""
+    """Return an error that shows the statement after the message."""
     return VerifyError(f"{message}, in '{show_stmt(stmt)}'")
 
 
-def indices(stmt: Stmt) -> tuple[Affine, ...]:
-    """Every affine function in a statement."""
+def indices(stmt: Stmt) -> tuple[AffineExpr, ...]:
+    """Return every affine expression in a statement."""
     match stmt:
         case Compute():
             return ()
@@ -69,16 +71,17 @@ def indices(stmt: Stmt) -> tuple[Affine, ...]:
             return (stmt.index,)
 
 
-def _verify_head(kernel: Kernel) -> None:
+def _verify_header(kernel: Kernel) -> None:
     names = [*(a.name for a in kernel.axes), *(b.name for b in kernel.buffers), *kernel.symbols]
     for k, name in enumerate(names):
         if name in names[:k]:
             raise VerifyError(f"kernel {kernel.name} has two things named {name}")
     for b in kernel.buffers:
-        if b.role not in READ + WRITTEN:
-            raise VerifyError(f"buffer {b.name} is {b.role!r}, none of in, host, out, stream")
+        if b.role not in READ_ROLES + WRITE_ROLES:
+            roles = ", ".join(READ_ROLES + WRITE_ROLES)
+            raise VerifyError(f"buffer {b.name} has the role {b.role!r}, which is none of {roles}")
         if b.dtype is DType.OTHER:
-            raise VerifyError(f"buffer {b.name} has elements that no kernel handles")
+            raise VerifyError(f"buffer {b.name} has an element type that no kernel handles")
     for a in kernel.axes:
         _verify_dims((a.extent,), set(kernel.symbols), f"axis {a.name}")
         if isinstance(a.extent, int) and a.extent < 0:
@@ -105,9 +108,9 @@ def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
             raise stmt_error(stmt, f"the terms of {index!r} are not in order")
         _verify_dims((index.const,), symbols, where)
     match stmt:
-        case Take():
+        case Gather():
             _verify_dims((stmt.stride, stmt.extent), symbols, where)
-        case Inside():
+        case InRange():
             _verify_dims((stmt.lo, stmt.hi), symbols, where)
         case Uniform():
             _verify_dims((stmt.extent,), symbols, where)
@@ -119,43 +122,43 @@ def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
 
 def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
     match stmt:
-        case Load() | Take():
-            name, roles = stmt.buffer, READ
+        case Load() | Gather():
+            name, roles = stmt.buffer, READ_ROLES
         case Store():
-            name, roles = stmt.buffer, WRITTEN
+            name, roles = stmt.buffer, WRITE_ROLES
         case Uniform():
-            name, roles = stmt.seed, READ
+            name, roles = stmt.seed, READ_ROLES
         case _:
             return
     if name not in buffers:
         raise stmt_error(stmt, f"there is no buffer {name}")
     if buffers[name].role not in roles:
         raise stmt_error(stmt, f"{name} is {buffers[name].role}, not {' or '.join(roles)}")
-    held = DType.I64 if isinstance(stmt, Uniform) else stmt.dtype
+    expected = DType.I64 if isinstance(stmt, Uniform) else stmt.dtype
     dtype = buffers[name].dtype
-    if isinstance(stmt, (Load, Take)) and dtype.is_narrow:
+    if isinstance(stmt, (Load, Gather)) and dtype.is_reduced_float:
         dtype = DType.F32
-    if held is not dtype:
+    if expected is not dtype:
         raise stmt_error(stmt, f"{name} holds {buffers[name].dtype.value}")
 
 
 def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
-    """Halves are memory only; guards are booleans, indices i64, and a store takes its dtype."""
-    if not isinstance(stmt, Store) and (stmt.dtype.is_narrow or stmt.dtype is DType.OTHER):
+    """Check that no value has a reduced float type, guards are b1, indices i64, stores fit."""
+    if not isinstance(stmt, Store) and (stmt.dtype.is_reduced_float or stmt.dtype is DType.OTHER):
         raise stmt_error(stmt, f"no register holds {stmt.dtype.value}")
     match stmt:
-        case Load() | Take() | Inside():
+        case Load() | Gather() | InRange():
             if stmt.guard is not None and values[stmt.guard] is not DType.BOOL:
-                raise stmt_error(stmt, f"the guard {stmt.guard} is no boolean")
-            if isinstance(stmt, Take) and values[stmt.by] is not DType.I64:
-                raise stmt_error(stmt, f"{stmt.by} is no i64")
+                raise stmt_error(stmt, f"the guard {stmt.guard} is not a boolean")
+            if isinstance(stmt, Gather) and values[stmt.dynamic_index] is not DType.I64:
+                raise stmt_error(stmt, f"{stmt.dynamic_index} is not an i64")
         case Store():
-            of = DType.F32 if stmt.dtype.is_narrow else stmt.dtype
-            if isinstance(stmt.value, str) and values[stmt.value] is not of:
+            register_dtype = DType.F32 if stmt.dtype.is_reduced_float else stmt.dtype
+            if isinstance(stmt.value, str) and values[stmt.value] is not register_dtype:
                 raise stmt_error(stmt, f"{stmt.value} is {values[stmt.value].value}")
         case Compute():
             data = stmt.args[1:] if stmt.op == "where" else stmt.args
-            if stmt.operand_dtype.is_narrow:
+            if stmt.operand_dtype.is_reduced_float:
                 raise stmt_error(stmt, f"no register holds {stmt.operand_dtype.value}")
             for a in data:
                 if isinstance(a, str) and values[a] is not stmt.operand_dtype:
@@ -164,8 +167,7 @@ def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
             if isinstance(test, str) and values[test] is not DType.BOOL:
                 raise stmt_error(stmt, f"{test} is {values[test].value}, not b1")
         case Reduce():
-            same = stmt.dtype if stmt.position is None else values[stmt.arg]
-            if values[stmt.arg] is not same:
+            if stmt.position is None and values[stmt.arg] is not stmt.dtype:
                 raise stmt_error(stmt, f"{stmt.arg} is {values[stmt.arg].value}")
         case Iota() | Uniform():
             return
@@ -173,7 +175,7 @@ def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
 
 def _verify_reduce(stmt: Reduce, axes: set[str]) -> None:
     if not stmt.over or len(set(stmt.over)) != len(stmt.over):
-        raise stmt_error(stmt, "a reduction needs axes, each once")
+        raise stmt_error(stmt, "a reduction needs axes without repeats")
     for a in stmt.over:
         if a not in axes:
             raise stmt_error(stmt, f"{a} is not an axis of the kernel")

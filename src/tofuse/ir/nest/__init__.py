@@ -1,16 +1,16 @@
-"""Nest: the statements of a kernel inside loops, with explicit accumulators and scratch rows."""
+"""Nest: a kernel's statements inside loops, with explicit accumulators and scratch rows."""
 
 from tofuse.ir.nest.data import (
-    Accumulate,
-    Do,
+    Accumulator,
     For,
     Nest,
     Node,
     Phase,
-    Restore,
+    Reload,
     Scratch,
+    StmtNode,
 )
 
 __all__ = [
-    "Accumulate", "Do", "For", "Nest", "Node", "Phase", "Restore", "Scratch",
+    "Accumulator", "StmtNode", "For", "Nest", "Node", "Phase", "Reload", "Scratch",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Nest: a kernel's statements inside loops, with accumulators and scratch rows made explicit."""
+"""Nest: a kernel's statements inside loops, with explicit accumulators and scratch rows."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from dataclasses import dataclass
 from typing import Union
 
 from tofuse.ir.dims import Dim
-from tofuse.ir.kernel import Affine, Kernel, Load, Reduce, Stmt, show_stmt
+from tofuse.ir.kernel import AffineExpr, Kernel, Load, Reduce, Stmt, show_stmt
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """An array in a thread's block of workspace: `offset` and `size` in bytes.
+    """An array of `elements` elements, `offset` bytes into a thread's block of workspace.
 
-    `index` addresses it by the axes; axes in `tiled` count from the start of their tile.
+    `index` addresses it by the axes. Axes in `tiled` count from the start of their tile.
     """
 
     name: str
     dtype: DType
-    index: Affine
+    index: AffineExpr
     elements: Dim
     offset: Dim
     tiled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Do:
+class StmtNode:
     """Run one statement."""
 
     stmt: Stmt
 
 
 @dataclass(frozen=True, eq=False)
-class Restore:
-    """Read a value of an earlier pass back from scratch."""
+class Reload:
+    """Load a spilled value of an earlier loop from scratch."""
 
     name: str
     scratch: Scratch
@@ -47,24 +47,24 @@ class Restore:
 
 @dataclass(frozen=True, eq=False)
 class For:
-    """A loop over an axis or its tiles. `reductions` begin before it and end after it.
+    """A loop over an axis or its tiles. `reductions` start before it and finish after it.
 
-    Meanwhile what `ahead` reads is brought into the cache.
+    The memory of the loads in `prefetch` is brought into the cache meanwhile.
     """
 
     loop: Loop
     body: tuple[Node, ...]
-    reductions: tuple[Accumulate, ...] = ()
-    ahead: tuple[Load, ...] = ()
+    reductions: tuple[Accumulator, ...] = ()
+    prefetch: tuple[Load, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Accumulate:
-    """A reduction under way: in registers, or in `array` where it keeps axes of inner loops.
+class Accumulator:
+    """The state of a reduction: registers, or `array` if its value depends on inner loops' axes.
 
-    argmax and argmin keep the best value so far in `best`, beside its position in `array`. Long
-    sums gather in the first of `stages`, which goes into the next every so many steps, and the
-    last of them into `array`; see `ir/staged_sum.py`.
+    argmax and argmin keep the extreme value in `best` and its position in `array`. A long sum
+    adds into the first of `stages`. Each stage is added to the next after a fixed number of
+    steps, the last one to `array`; see `ir/staged_sum.py`.
     """
 
     reduce: Reduce
@@ -73,33 +73,36 @@ class Accumulate:
     stages: tuple[Scratch, ...] = ()
 
 
-Node = Union[Do, Restore, For]  # noqa: UP007
+Node = Union[StmtNode, Reload, For]  # noqa: UP007
 
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """A loop band shared out among threads; no phase starts before the last has ended.
+    """A band of parallel loops, with a barrier after it. An empty `band` is a serial phase.
 
-    `head` runs once a thread. `partials` accumulate per thread into scratch and are combined
-    after the phase. With no `band` the phase is serial.
+    `prologue` runs once per thread. `partials` accumulate per thread into scratch and are combined
+    after the phase.
     """
 
     band: tuple[Loop, ...]
-    head: tuple[Node, ...]
+    prologue: tuple[Node, ...]
     body: tuple[Node, ...]
-    partials: tuple[Accumulate, ...]
+    partials: tuple[Accumulator, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Nest:
-    """A scheduled kernel; `saved` are the values kept for a later pass over the same row,
-    `keys` the round keys of each seed, and `block_bytes` is the workspace of one thread."""
+    """A scheduled kernel.
+
+    `spills` holds the values that a later loop over the same row reloads, `philox_keys` the round
+    keys of each seed. `block_bytes` is the workspace of one thread.
+    """
 
     kernel: Kernel
     schedule: Schedule
     phases: tuple[Phase, ...]
-    saved: dict[str, Scratch]
-    keys: dict[str, Scratch]
+    spills: dict[str, Scratch]
+    philox_keys: dict[str, Scratch]
     block_bytes: Dim
 
     def __repr__(self) -> str:
@@ -107,11 +110,11 @@ class Nest:
 
 
 def show_nest(nest: Nest) -> str:
-    """Text of the loops, for people."""
+    """Return the text of the loops. It has no parser."""
     lines = [f"nest {nest.kernel.name}: {nest.schedule!r}"]
     for phase in nest.phases:
         lines.append(f"  phase parallel {' '.join(map(repr, phase.band)) or '-'}:")
-        lines += _show_nodes(phase.head, 2)
+        lines += _show_nodes(phase.prologue, 2)
         lines += [f"    begin {p.reduce.name}" for p in phase.partials]
         lines += _show_nodes(phase.body, 3 if phase.band else 2)
         lines += [f"    combine {p.reduce.name}" for p in phase.partials]
@@ -122,13 +125,13 @@ def _show_nodes(nodes: tuple[Node, ...], depth: int) -> list[str]:
     pad, lines = "  " * depth, []
     for node in nodes:
         match node:
-            case Do():
+            case StmtNode():
                 lines.append(pad + show_stmt(node.stmt))
-            case Restore():
+            case Reload():
                 lines.append(f"{pad}{node.name} = {node.scratch.name}[{node.scratch.index!r}]")
             case For():
                 lines += [f"{pad}begin {a.reduce.name}" for a in node.reductions]
-                ahead = "".join(f" ahead {s.buffer}" for s in node.ahead)
+                ahead = "".join(f" prefetch {s.buffer}" for s in node.prefetch)
                 lines.append(f"{pad}for {node.loop!r}{ahead}:")
                 lines += _show_nodes(node.body, depth + 1)
                 lines += [f"{pad}end {a.reduce.name}" for a in node.reductions]

@@ -1,4 +1,4 @@
-"""Plan: the flat list of the steps of one call."""
+"""Plan: the steps of one call of a compiled program."""
 
 from tofuse.ir.plan.data import (
     Allocate,

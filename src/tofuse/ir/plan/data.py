@@ -1,4 +1,4 @@
-"""Plan: the flat list of what one call does: allocate, launch, call libraries, view, release."""
+"""Plan: the steps of one call: allocations, launches, operator calls, views and releases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tofuse.ir.types import DType
 
 @dataclass(frozen=True)
 class Allocate:
-    """A new tensor."""
+    """Allocate a tensor."""
 
     name: str
     shape: tuple[Dim, ...]
@@ -22,9 +22,9 @@ class Allocate:
 
 @dataclass(frozen=True)
 class Launch:
-    """Run kernel number `kernel` on tensors and sizes; `t_x+64` begins 64 bytes into `t_x`.
+    """Run kernel number `kernel` on tensors and sizes. `t_x+64` starts 64 bytes into `t_x`.
 
-    Launches one after the other with the same number of a `group` are made as one.
+    Consecutive launches with the same `group` number run as one launch.
     """
 
     kernel: int
@@ -36,9 +36,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Call:
-    """Run a PyTorch operator; `args` is the text of its arguments, in terms of tensors' names.
+    """Run a PyTorch operator. `args` is the text of its arguments, with tensors by name.
 
-    `results` are bound to the returned tuple's `picks`, or to the result itself where that is ().
+    `results` are the elements `picks` of the returned tuple; without picks, the returned tensor.
     """
 
     target: str
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor on the memory of another."""
+    """Make a strided view of the tensor `source`."""
 
     name: str
     source: str
@@ -61,15 +61,14 @@ class View:
 
 @dataclass(frozen=True)
 class Release:
-    """Drop tensors that nothing reads any more."""
+    """Release tensors after their last use."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Arena:
-    """One block of bytes for all results that only kernels see; a launch's tensor `arena+64`
-    stands at that byte of it."""
+    """Allocate one block for the tensors that only kernels use. `arena+64` is byte 64 of it."""
 
     nbytes: int
 
@@ -79,21 +78,21 @@ Step = Union[Arena, Allocate, Launch, Call, View, Release]  # noqa: UP007
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument of a call: a tensor that lies as `strides` say, a size, or nothing used.
+    """An argument of the call: a tensor with `strides`, a size, or an unused argument.
 
-    `written` says that the call changes the tensor, `spent` that it may, for it is nobody else's:
-    where somebody else holds it, it changes a copy.
+    `mutated`: the call writes into the tensor, as the user's program does. `donated`: the call may
+    reuse the tensor's memory; if anything else refers to the tensor, the call uses a copy.
     """
 
     name: str
     strides: tuple[Dim, ...] | None
-    written: bool = False
-    spent: bool = False
+    mutated: bool = False
+    donated: bool = False
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`symbols` says where each size comes from, as Python text over the parameters."""
+    """A straight-line program. `symbols` gives each size as Python text over the parameters."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -106,7 +105,7 @@ class Plan:
 
 
 def show_plan(plan: Plan) -> str:
-    """Text of a plan, a line a step; `parse_plan` reads it back."""
+    """Return the text of a plan, one step per line, which `parse_plan` accepts."""
     lines = [f"plan {plan.name}({', '.join(map(_show_parameter, plan.parameters))}) {{"]
     lines += [f"  size {name} = {text}" for name, text in plan.symbols]
     lines += [f"  {show_step(step)}" for step in plan.steps]
@@ -114,34 +113,35 @@ def show_plan(plan: Plan) -> str:
 
 
 def _show_parameter(p: Parameter) -> str:
-    return _laid(p.name, p.strides) + "!" * p.written + "~" * p.spent
+    return _with_strides(p.name, p.strides) + "!" * p.mutated + "~" * p.donated
 
 
 def show_step(step: Step) -> str:
-    """One line of a plan."""
+    """Return one line of a plan."""
     match step:
         case Arena():
             return f"arena {step.nbytes}"
         case Allocate():
             shape = f"[{','.join(map(show_dim, step.shape))}]"
             at = "" if step.device == "cpu" else f"@{step.device}"
-            return f"{step.name} = allocate {_laid(step.dtype.value + shape, step.strides)}{at}"
+            layout = _with_strides(step.dtype.value + shape, step.strides)
+            return f"{step.name} = allocate {layout}{at}"
         case Launch():
             sizes = f"; {', '.join(step.symbols)}" if step.symbols else ""
             group = "" if step.group is None else f" in group {step.group}"
             return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes}){group}"
         case Call():
-            results = map(_laid, step.results, step.strides)
+            results = map(_with_strides, step.results, step.strides)
             picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""
             return f"{', '.join(results) or '_'} = call {step.target}{picks}({step.args})"
         case View():
             shape = f"[{','.join(map(show_dim, step.shape))}]"
-            place = f"{_laid(shape, step.strides)} + {show_dim(step.offset)}"
-            return f"{step.name} = view {step.source} {place}"
+            layout = f"{_with_strides(shape, step.strides)} + {show_dim(step.offset)}"
+            return f"{step.name} = view {step.source} {layout}"
         case Release():
             return f"release {', '.join(step.names)}"
 
 
-def _laid(what: str, strides: tuple[Dim, ...] | None) -> str:
-    """`t_x{4,1}`: something and the strides it lies at, where they are known."""
-    return what if strides is None else f"{what}{{{','.join(map(show_dim, strides))}}}"
+def _with_strides(text: str, strides: tuple[Dim, ...] | None) -> str:
+    """Return `t_x{4,1}`: the text followed by the strides, if they are known."""
+    return text if strides is None else f"{text}{{{','.join(map(show_dim, strides))}}}"

@@ -1,4 +1,4 @@
-"""Reads the text that `ir.plan.data` writes of a plan."""
+"""Parse the text form of a plan."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Strides = tuple[Dim, ...]
 
 
 def parse_plan(text: str) -> Plan:
-    """Read what `show_plan` wrote."""
+    """Parse the output of `show_plan`. Raises ParseError, which names the line."""
     rows = [(n, row.strip()) for n, row in enumerate(text.splitlines(), 1) if row.strip()]
     if len(rows) < 3 or rows[-1][1] != "}" or rows[-2][1].partition(" ")[0] != "return":
-        raise ParseError("a plan is a head 'plan p(t_x{1}) {', steps, a return and '}'")
-    number, head = rows[0]
+        raise ParseError("a plan is a header 'plan p(t_x{1}) {', then steps, a return line and '}'")
+    number, header = rows[0]
     try:
-        found = _match(_HEAD, head, "the head of a plan")
+        found = _match(_HEADER, header, "the header of a plan")
         parameters = tuple(map(_parameter, _split(found["parameters"])))
         symbols: list[tuple[str, str]] = []
         steps: list[Step] = []
@@ -63,20 +63,20 @@ def _step(row: str) -> Step:
     if found := _RELEASE.fullmatch(row):
         return Release(tuple(_split(found["names"])))
     found = _match(_CALL, row, "a step of a plan")
-    results = [] if found["results"] == "_" else [_laid(r) for r in _split(found["results"])]
+    results = [] if found["results"] == "_" else [_tensor(r) for r in _split(found["results"])]
     names, strides_of = tuple(n for n, _ in results), tuple(s for _, s in results)
     picks = tuple(int(k) for k in (found["picks"] or "").split(",") if k)
     return Call(found["target"], found["args"], names, picks, strides_of)
 
 
 def _parameter(text: str) -> Parameter:
-    """`t_x{4,1}`, or `t_x{4,1}!` for one that the call changes, `t_x{4,1}~` for one that it may."""
-    return Parameter(*_laid(text.rstrip("!~")), text.endswith("!"), text.endswith("~"))
+    """Parse `t_x{4,1}`; the suffix `!` means mutated, `~` donated."""
+    return Parameter(*_tensor(text.rstrip("!~")), text.endswith("!"), text.endswith("~"))
 
 
-def _laid(text: str) -> tuple[str, Strides | None]:
-    """`t_x{4,1}` -> its name and strides."""
-    found = _match(_LAID, text, "a name, such as t_x{4,1}")
+def _tensor(text: str) -> tuple[str, Strides | None]:
+    """Parse `t_x{4,1}` into its name and strides."""
+    found = _match(_TENSOR, text, "a name, such as t_x{4,1}")
     return found["name"], None if found["strides"] is None else _dims(found["strides"])
 
 
@@ -85,7 +85,7 @@ def _dims(text: str) -> Strides:
 
 
 def _split(text: str) -> list[str]:
-    """Parts between commas that have a space after them; those in braces have none."""
+    """Split at commas followed by a space; commas inside braces have none."""
     return [part.strip() for part in text.split(", ") if part.strip()]
 
 
@@ -96,13 +96,13 @@ def _match(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
     return found
 
 
-_HEAD = re.compile(r"plan (?P<name>[^\s(]+)\((?P<parameters>[^)]*)\) \{")
-_LAID = re.compile(r"(?P<name>\w+)(?:\{(?P<strides>[^}]*)\})?")
+_HEADER = re.compile(r"plan (?P<name>[^\s(]+)\((?P<parameters>[^)]*)\) \{")
+_TENSOR = re.compile(r"(?P<name>\w+)(?:\{(?P<strides>[^}]*)\})?")
 _SIZE = re.compile(r"size (?P<name>\w+) = (?P<text>.*)")
 _ARENA = re.compile(r"arena (?P<nbytes>\d+)")
-_PLACE = r"\[(?P<shape>[^\]]*)\]\{(?P<strides>[^}]*)\}"
-_ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_PLACE}(?:@(?P<device>\S+))?")
-_VIEW = re.compile(rf"(?P<name>\w+) = view (?P<source>\w+) {_PLACE} \+ (?P<offset>\S+)")
+_LAYOUT = r"\[(?P<shape>[^\]]*)\]\{(?P<strides>[^}]*)\}"
+_ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_LAYOUT}(?:@(?P<device>\S+))?")
+_VIEW = re.compile(rf"(?P<name>\w+) = view (?P<source>\w+) {_LAYOUT} \+ (?P<offset>\S+)")
 _LAUNCH = re.compile(
     r"launch (?P<kernel>\d+) (?P<name>[^\s(]+)\((?P<tensors>[^);]*)(?:; (?P<symbols>[^)]*))?\)"
     r"(?: in group (?P<group>\d+))?"

@@ -1,4 +1,4 @@
-"""Checks that a plan reads only tensors that exist and have not been released."""
+"""Verify that a plan reads only tensors that exist and have not been released."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tofuse.ir.plan.data import Allocate, Arena, Call, Launch, Plan, Release, St
 
 
 def verify_plan(plan: Plan) -> None:
-    """Raise VerifyError unless every tensor is made once, before its uses, and released after."""
-    room = -1  # bytes of the arena, once there is one
+    """Raise VerifyError unless every tensor has one definition, before its uses and its release."""
+    arena_bytes = -1  # no arena yet
     live: set[str] = set()
-    made: set[str] = set()
+    defined: set[str] = set()
     for p in plan.parameters:
-        _make(p.name, live, made, "the parameters")
+        _define(p.name, live, defined, "the parameters")
     symbols = {name for name, _ in plan.symbols}
-    if clash := sorted(symbols & made):
+    if clash := sorted(symbols & defined):
         raise VerifyError(f"{clash[0]} names both a tensor and a size")
     for p in plan.parameters:
         _verify_sizes(p.strides or (), symbols, f"parameter {p.name}")
@@ -26,30 +26,30 @@ def verify_plan(plan: Plan) -> None:
         where = f"'{show_step(step)}'"
         for name in reads(step):
             if name not in live:
-                state = "was released before" if name in made else "is not made before"
+                state = "was released before" if name in defined else "is not defined before"
                 raise VerifyError(f"{name} {state}, in {where}")
         _verify_sizes(_dims(step), symbols, where)
         if isinstance(step, Arena):
-            room = step.nbytes
+            arena_bytes = step.nbytes
         if isinstance(step, Launch):
-            _verify_places(step, room, where)
+            _verify_arena_offsets(step, arena_bytes, where)
         if isinstance(step, Call):
             _verify_call(step, where)
         if isinstance(step, Release):
-            room = -1 if ARENA in step.names else room
+            arena_bytes = -1 if ARENA in step.names else arena_bytes
             live -= set(step.names)
             if len(set(step.names)) != len(step.names):
                 raise VerifyError(f"a tensor is released twice, in {where}")
-        for name in makes(step):
-            _make(name, live, made, where)
-    _verify_results(plan, live, made, symbols)
+        for name in defines(step):
+            _define(name, live, defined, where)
+    _verify_results(plan, live, defined, symbols)
 
 
 def reads(step: Step) -> tuple[str, ...]:
-    """The tensors a step needs; a library call's stand in its text as t_..."""
+    """Return the tensors a step reads. The arguments of a call name them as `t_...`."""
     match step:
         case Launch():
-            return tuple(base_of(t) for t in step.tensors if not t.startswith(INSIDE))
+            return tuple(base_of(t) for t in step.tensors if not t.startswith(ARENA_PREFIX))
         case Call():
             return tuple(re.findall(r"\bt_\w+", step.args))
         case View():
@@ -61,12 +61,12 @@ def reads(step: Step) -> tuple[str, ...]:
 
 
 def base_of(tensor: str) -> str:
-    """The tensor in which a launch's begins: `t_x` of `t_x+64`, which is 64 bytes behind."""
+    """Return the tensor without its byte offset: `t_x` for `t_x+64`."""
     return tensor.partition("+")[0]
 
 
-def makes(step: Step) -> tuple[str, ...]:
-    """The tensors that exist after a step and did not before."""
+def defines(step: Step) -> tuple[str, ...]:
+    """Return the tensors that a step creates."""
     match step:
         case Allocate() | View():
             return (step.name,)
@@ -78,11 +78,11 @@ def makes(step: Step) -> tuple[str, ...]:
             return ()
 
 
-def _make(name: str, live: set[str], made: set[str], where: str) -> None:
-    if name in made:
-        raise VerifyError(f"{name} is made twice, the second time in {where}")
+def _define(name: str, live: set[str], defined: set[str], where: str) -> None:
+    if name in defined:
+        raise VerifyError(f"{name} is defined twice, the second time in {where}")
     live.add(name)
-    made.add(name)
+    defined.add(name)
 
 
 def _dims(step: Step) -> Iterable[Dim]:
@@ -103,34 +103,35 @@ def _verify_sizes(dims: Iterable[Dim], symbols: set[str], where: str) -> None:
     for d in dims:
         for s in symbols_of(d):
             if s not in symbols:
-                raise VerifyError(f"the size {s} is not known, in {where}")
+                raise VerifyError(f"the size {s} is not defined, in {where}")
 
 
-def _verify_places(step: Launch, room: int, where: str) -> None:
+def _verify_arena_offsets(step: Launch, arena_bytes: int, where: str) -> None:
     for t in step.tensors:
-        if t.startswith(INSIDE) and int(t.removeprefix(INSIDE)) >= room:
-            raise VerifyError(f"{t} lies outside an arena of {max(0, room)} bytes, in {where}")
+        if t.startswith(ARENA_PREFIX) and int(t.removeprefix(ARENA_PREFIX)) >= arena_bytes:
+            size = max(0, arena_bytes)
+            raise VerifyError(f"{t} is outside an arena of {size} bytes, in {where}")
 
 
 def _verify_call(step: Call, where: str) -> None:
     if len(step.strides) != len(step.results):
         raise VerifyError(
-            f"{len(step.strides)} layouts for {len(step.results)} results, in {where}"
+            f"{len(step.strides)} stride tuples for {len(step.results)} results, in {where}"
         )
     if len(step.picks) != len(step.results) and (step.picks or len(step.results) > 1):
         raise VerifyError(f"{len(step.picks)} picks for {len(step.results)} results, in {where}")
 
 
-def _verify_results(plan: Plan, live: set[str], made: set[str], symbols: set[str]) -> None:
+def _verify_results(plan: Plan, live: set[str], defined: set[str], symbols: set[str]) -> None:
     for name in plan.results:
         if name in live or name == "None":
             continue
-        if name in made:
+        if name in defined:
             raise VerifyError(f"the result {name} is released")
         if name.startswith("t_"):
-            raise VerifyError(f"the result {name} is not made")
+            raise VerifyError(f"the result {name} is not defined")
         _verify_sizes((parse_dim(name),), symbols, "the results")
 
 
-ARENA = "arena"  # the name of that block among tensors
-INSIDE = "arena+"  # stands before the byte of the arena at which a launch's tensor begins
+ARENA = "arena"  # the name of the arena among the tensors of a plan
+ARENA_PREFIX = "arena+"  # followed by the byte offset at which a launch's tensor starts

@@ -1,15 +1,16 @@
-"""Partition: the regions of a graph, and a verdict for each edge."""
+"""Partition: the regions of a graph, with a verdict for each considered edge."""
 
 from tofuse.ir.region.data import (
-    PLACED,
+    ELIMINATED,
+    MemRef,
     Partition,
     Region,
-    Strided,
     Verdict,
-    is_placed,
-    lends,
+    is_aten_view,
+    is_eliminated_concat,
 )
 
 __all__ = [
-    "PLACED", "Partition", "Region", "Strided", "Verdict", "is_placed", "lends",
+    "ELIMINATED", "MemRef", "Partition", "Region", "Verdict", "is_aten_view",
+    "is_eliminated_concat",
 ]  # fmt: skip

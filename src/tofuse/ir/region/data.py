@@ -1,4 +1,4 @@
-"""Region: the ops of one kernel, and the verdict on every edge that was considered."""
+"""Partition: a graph divided into regions (one kernel each), with a verdict per considered edge."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass, field, replace
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Loc, Op, Value
 
-PLACED = "placed"  # an attribute of a cat
+ELIMINATED = "eliminated"  # the attribute of a concat whose operands are written into its result
 
 
-def lends(op: Op) -> bool:
-    """Whether an operator of PyTorch's only looks at the memory of its operand."""
+def is_aten_view(op: Op) -> bool:
+    """Whether an op is a call of a PyTorch operator that returns a view of its operand."""
     return op.kind == "opaque" and ("view", True) in op.attrs
 
 
-def is_placed(op: Op) -> bool:
-    """Whether it is a cat whose pieces are written where it lies: nothing is left to run."""
-    return (PLACED, True) in op.attrs
+def is_eliminated_concat(op: Op) -> bool:
+    """Whether an op is a concat whose operands are written into its result, so nothing runs."""
+    return (ELIMINATED, True) in op.attrs
 
 
 @dataclass(frozen=True)
-class Strided:
-    """Where a value lies: in the memory of `root`, from `offset` on, `strides` apart (elements)."""
+class MemRef:
+    """The memory of a value: a strided view of `root`, with offset and strides in elements."""
 
     root: Value
     offset: Dim
@@ -31,10 +31,10 @@ class Strided:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether two ops were put into one kernel, by which rule, and what it saves.
+    """Whether two ops were fused into one kernel, the deciding rule, and the predicted savings.
 
-    `bytes_saved` counts memory traffic no longer done, `launches_saved` kernel calls,
-    `recompute` additions done again, `predicted_us` microseconds saved (negative: lost).
+    `bytes_saved` is memory traffic, `recompute` repeated work in additions, `predicted_us`
+    microseconds saved (negative: lost).
     """
 
     producer: str
@@ -56,9 +56,10 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Ops in program order, the values other regions read or the program returns, and a name.
+    """The ops of one kernel in program order.
 
-    A library region holds one opaque op; a kernel region none.
+    `outputs` are the values that other regions read or the program returns. A library region
+    holds one opaque op, a kernel region none.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Region:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """Values read but not made here, in order of first use."""
+        """The values that are read but not defined in the region, in order of first use."""
         made = {r for op in self.ops for r in op.results}
         return tuple(dict.fromkeys(v for op in self.ops for v in op.inputs if v not in made))
 
@@ -78,19 +79,20 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """A graph cut into regions, in an order that runs; views between regions are in `storage`.
+    """A graph divided into regions in a legal execution order.
 
-    `fusions` are the merges of groups of ops that led there, in the order they were made;
-    `refused` says of each edge that the user wants fused, and that is not, why. `parts` are values
-    that own no memory of their own: they are written where a cat of them lies. `halves` names those
-    that kernels round as memory would hold them.
+    - `storage`: the memory of every value that has strides.
+    - `fusions`: the merges of groups of ops, in the order in which they were done.
+    - `rejected_hints`: a verdict for each edge that a `fuse` hint covers and that is not fused.
+    - `concat_slices`: the values that are written into a slice of an eliminated concat.
+    - `rounded`: the names of values that kernels round to half precision, as memory would.
     """
 
     graph: Graph
     regions: tuple[Region, ...]
-    storage: dict[Value, Strided]
+    storage: dict[Value, MemRef]
     verdicts: tuple[Verdict, ...]
     fusions: tuple[Verdict, ...] = ()
-    refused: tuple[Verdict, ...] = ()
-    parts: dict[Value, Strided] = field(default_factory=dict)
-    halves: frozenset[str] = frozenset()
+    rejected_hints: tuple[Verdict, ...] = ()
+    concat_slices: dict[Value, MemRef] = field(default_factory=dict)
+    rounded: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Reads the text that `ir.region.print` writes of a partition."""
+"""Parse the text form of a partition."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tofuse.ir.graph import (
 )
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region.data import (
+    MemRef,
     Partition,
     Region,
-    Strided,
     Verdict,
 )
 
 
 def parse_partition(text: str) -> Partition:
-    """Read what `show_partition` wrote."""
+    """Parse the output of `show_partition`. Raises ParseError."""
     graph_text, brace, rest = text.partition("\n}")
     return _Parser(parse_graph(graph_text + brace)).run(rest.splitlines())
 
@@ -39,32 +39,37 @@ class _Parser:
         for k, op in enumerate(self.graph.ops):
             self.values |= {r.name: r for r in op.results}
             self.ops[op.results[0].name if op.results else f"#{k}"] = op
-        storage = {v: Strided(v, 0, v.layout) for v in self.values.values()}
-        parts: dict[Value, Strided] = {}
+        storage = {v: MemRef(v, 0, v.layout) for v in self.values.values()}
+        concat_slices: dict[Value, MemRef] = {}
         regions: list[Region] = []
         verdicts: list[Verdict] = []
-        halves: frozenset[str] = frozenset()
+        rounded: frozenset[str] = frozenset()
         for row in filter(None, map(str.strip, rows)):
             if found := _REGION.fullmatch(row):
                 regions.append(self.region(found))
-            elif found := _PLACE.fullmatch(row):
+            elif found := _MEMREF.fullmatch(row):
                 root, strides = self.value(found["root"]), _dims(found["strides"])
-                storage[self.value(found["name"])] = Strided(
+                storage[self.value(found["name"])] = MemRef(
                     root, parse_dim(found["offset"]), strides
                 )
-            elif found := _PART.fullmatch(row):
-                whole, v = self.value(found["root"]), self.value(found["name"])
-                parts[v] = Strided(whole, parse_dim(found["offset"]), storage[v].strides)
-            elif found := _NOWHERE.fullmatch(row):
+            elif found := _CONCAT_SLICE.fullmatch(row):
+                concat, v = self.value(found["root"]), self.value(found["name"])
+                concat_slices[v] = MemRef(concat, parse_dim(found["offset"]), storage[v].strides)
+            elif found := _NO_MEMREF.fullmatch(row):
                 del storage[self.value(found["name"])]
             elif row.startswith("rounded "):
-                halves = frozenset(self.value(name).name for name in row.split()[1:])
+                rounded = frozenset(self.value(name).name for name in row.split()[1:])
             elif found := _EDGE.fullmatch(row):
                 verdicts.append(_verdict(found))
             else:
-                raise ParseError(f"{row!r} is neither a region nor a place nor a verdict")
+                raise ParseError(f"{row!r} is neither a region nor a memref nor a verdict")
         return Partition(
-            self.graph, tuple(regions), storage, tuple(verdicts), parts=parts, halves=halves
+            self.graph,
+            tuple(regions),
+            storage,
+            tuple(verdicts),
+            concat_slices=concat_slices,
+            rounded=rounded,
         )
 
     def region(self, found: re.Match[str]) -> Region:
@@ -103,11 +108,11 @@ def _dims(text: str) -> tuple[Dim, ...]:
 _REGION = re.compile(
     r"(?P<kind>kernel|call) (?P<name>[^\s:]+): (?P<ops>[^>]*?) ->(?P<outputs>[^>]*)"
 )
-_PLACE = re.compile(
-    r"place (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+) \{(?P<strides>[^}]*)\}"
+_MEMREF = re.compile(
+    r"memref (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+) \{(?P<strides>[^}]*)\}"
 )
-_PART = re.compile(r"part (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+)")
-_NOWHERE = re.compile(r"nowhere (?P<name>\w+)")
+_CONCAT_SLICE = re.compile(r"concat_slice (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+)")
+_NO_MEMREF = re.compile(r"no_memref (?P<name>\w+)")
 _EDGE = re.compile(
     r"edge (?P<producer>\S+) -> (?P<consumer>\S+) (?P<not>not )?fused: (?P<rule>.*); "
     r"bytes (?P<bytes>-?\d+); launches (?P<launches>-?\d+); recompute (?P<recompute>\S+); "

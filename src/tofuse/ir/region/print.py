@@ -1,4 +1,4 @@
-"""The text of a partition: graph, regions, places, verdicts. `ir.region.parse` reads it back."""
+"""Print a partition in the text form that `ir.region.parse` accepts."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ from tofuse.ir.dims import show_dim
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region.data import (
+    MemRef,
     Partition,
     Region,
-    Strided,
     Verdict,
 )
 
 
-def show_partition(part: Partition) -> str:
-    """The graph, then a line a region, a place other than a value's own, and a verdict.
+def show_partition(partition: Partition) -> str:
+    """Return the text of the graph, then a line per region, memory reference and verdict.
 
-    `parse_partition` reads it back.
+    A value that owns its memory, with the strides of the graph, has no memory reference line.
     """
-    lines = [show_graph(part.graph)]
-    lines += [_show_region(r, part.graph) for r in part.regions]
-    values = (*part.graph.inputs, *(r for op in part.graph.ops for r in op.results))
-    for v in values:
-        place = part.storage.get(v)
-        if place is None:
-            lines.append(f"nowhere {v.name}")
-        elif place != Strided(v, 0, v.layout):
-            strides = ",".join(map(show_dim, place.strides))
-            offset = show_dim(place.offset)
-            lines.append(f"place {v.name} = {place.root.name} + {offset} {{{strides}}}")
-    for v, part_of in part.parts.items():
-        lines.append(f"part {v.name} = {part_of.root.name} + {show_dim(part_of.offset)}")
-    if part.halves:
-        lines.append(" ".join(["rounded", *sorted(part.halves)]))
-    return "\n".join([*lines, *map(show_verdict, part.verdicts)])
+    graph = partition.graph
+    lines = [show_graph(graph)]
+    lines += [_show_region(r, graph) for r in partition.regions]
+    for v in graph.values():
+        memref = partition.storage.get(v)
+        if memref is None:
+            lines.append(f"no_memref {v.name}")
+        elif memref != MemRef(v, 0, v.layout):
+            strides = ",".join(map(show_dim, memref.strides))
+            offset = show_dim(memref.offset)
+            lines.append(f"memref {v.name} = {memref.root.name} + {offset} {{{strides}}}")
+    for v, memref in partition.concat_slices.items():
+        lines.append(f"concat_slice {v.name} = {memref.root.name} + {show_dim(memref.offset)}")
+    if partition.rounded:
+        lines.append(" ".join(["rounded", *sorted(partition.rounded)]))
+    return "\n".join([*lines, *map(show_verdict, partition.verdicts)])
 
 
 def show_verdict(v: Verdict) -> str:
-    """`edge v0 -> v1 fused: same loops; bytes 64; launches 1; recompute 0.0; us 5.0 # at m.py:3`"""
+    """Return one line, such as
+
+    `edge v0 -> v1 fused: same loops; bytes 64; launches 1; recompute 0.0; us 5.0 # at m.py:3`.
+    """
     word = "fused" if v.fused else "not fused"
     counts = f"bytes {v.bytes_saved}; launches {v.launches_saved}; recompute {v.recompute!r}"
     at = f" # at {v.loc.file}:{v.loc.line}" if v.loc else ""
@@ -48,7 +51,7 @@ def show_verdict(v: Verdict) -> str:
 
 def _show_region(region: Region, graph: Graph) -> str:
     order = {op: k for k, op in enumerate(graph.ops)}
-    # an op goes by its result; one without, by its number
+    # an op is named by its first result, or by its position if it has none
     ops = " ".join(op.results[0].name if op.results else f"#{order[op]}" for op in region.ops)
     outputs = " ".join(v.name for v in region.outputs)
     return f"{'call' if region.library else 'kernel'} {region.name}: {ops} -> {outputs}".rstrip()

@@ -1,11 +1,11 @@
-"""TileProgram: a kernel as GPU programs, each of which computes blocks of groups of axes."""
+"""TileProgram: a kernel as Triton program instances, each of which computes a block per tile."""
 
 from tofuse.ir.tile.data import (
-    Binary,
+    GpuBinary,
     GpuTarget,
     Partial,
-    Pass,
     Tile,
+    TileLoop,
     TileNest,
     TileProgram,
     Tiling,
@@ -13,6 +13,6 @@ from tofuse.ir.tile.data import (
 )
 
 __all__ = [
-    "Binary", "GpuTarget", "Partial", "Pass", "Tile", "TileNest", "TileProgram", "Tiling",
+    "GpuBinary", "GpuTarget", "Partial", "TileLoop", "Tile", "TileNest", "TileProgram", "Tiling",
     "Workspace",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tiles: a kernel as programs of a GPU, each of which computes blocks of groups of axes."""
+"""TileProgram: a kernel as Triton program instances, each of which computes a block per tile."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.ir.dims import Dim, evaluate, product, show_dim
-from tofuse.ir.kernel import Affine, Kernel, Reduce, Stmt, show_stmt
+from tofuse.ir.kernel import AffineExpr, Kernel, Reduce, Stmt, show_stmt
 from tofuse.ir.types import DType
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Axes that are numbered as one, outermost first, in blocks of `block`.
+    """Axes collapsed into one, outermost first, and divided into blocks of `block` elements.
 
-    role "grid": a block a program; "whole": one block holds all, in every program; "loop": each
-    program runs over all blocks; "share": over the blocks that are its share.
+    `role` says which blocks a program instance computes: "grid", one; "whole", the only one;
+    "loop", all of them in a loop; "split", its share of them in a loop.
     """
 
     axes: tuple[str, ...]
@@ -28,84 +28,90 @@ class Tile:
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles, the contiguous one last; warps a program; and into how many shares to divide."""
+    """The tiles (the contiguous one last), warps per program instance, and splits of the loop."""
 
     tiles: tuple[Tile, ...]
     warps: int
-    shares: int = 1
+    splits: int = 1
 
     def __repr__(self) -> str:
         parts = [*map(repr, self.tiles), f"warps {self.warps}"]
-        return "; ".join(parts + ([f"shares {self.shares}"] if self.shares > 1 else []))
+        return "; ".join(parts + ([f"splits {self.splits}"] if self.splits > 1 else []))
 
 
 @dataclass(frozen=True)
 class GpuTarget:
-    """What to generate for: multiprocessors, and the compute capability, such as 90."""
+    """The GPU to generate code for. `capability` is the compute capability, such as 90."""
 
     multiprocessors: int = 132
     capability: int = 90
 
 
 @dataclass(frozen=True)
-class Binary:
-    """A kernel in machine code: its name in there, threads and bytes of shared memory a program."""
+class GpuBinary:
+    """Machine code of a GPU kernel.
+
+    `name` is its symbol, `threads` and `shared` (bytes of shared memory) are per program instance.
+    """
 
     code: bytes
     name: str
     threads: int
     shared: int
-    text: str  # the assembly it was made from
+    text: str  # the assembly that `code` was assembled from
 
 
 @dataclass(frozen=True)
 class Partial:
-    """Where each program leaves its part of a reduction; argmax and argmin leave two."""
+    """Where the program instances of a split store their partial results of a reduction.
+
+    argmax and argmin store the position in `buffer` and the extreme value in `best`.
+    """
 
     buffer: str
-    index: Affine
-    step: Dim  # from one share's part to the next's
+    index: AffineExpr
+    step: Dim  # elements between the partial results of consecutive splits
     best: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
-    """Statements in place, then those in the loop over its tile, with the reductions they end."""
+class TileLoop:
+    """Statements before a loop over `loop_tile`, its body, and the reductions it computes."""
 
-    straight: tuple[Stmt, ...]
-    looped: tuple[Stmt, ...] = ()
+    prologue: tuple[Stmt, ...]
+    body: tuple[Stmt, ...] = ()
     reductions: tuple[Reduce, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class TileNest:
-    """One launch."""
+    """The kernel of one launch."""
 
     kernel: Kernel
     tiling: Tiling
-    passes: tuple[Pass, ...]
+    loops: tuple[TileLoop, ...]
     partials: dict[str, Partial] = field(default_factory=dict)
 
     def extent(self, tile: Tile) -> Dim:
         return product(self.kernel.extent(a) for a in tile.axes)
 
-    def programs(self, sizes: Mapping[str, int]) -> int:
-        """How many programs run."""
-        count = self.tiling.shares
+    def instance_count(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of program instances to launch."""
+        count = self.tiling.splits
         for t in self.tiling.tiles:
             if t.role == "grid":
                 count *= -(-evaluate(self.extent(t), sizes) // t.block)
         return count
 
     @property
-    def moving(self) -> Tile | None:
-        """The tile that passes loop over."""
-        return next((t for t in self.tiling.tiles if t.role in ("loop", "share")), None)
+    def loop_tile(self) -> Tile | None:
+        """The tile that the loops of `loops` run over."""
+        return next((t for t in self.tiling.tiles if t.role in ("loop", "split")), None)
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Memory between two launches of one program."""
+    """A temporary buffer that one launch writes and the next reads."""
 
     name: str
     dtype: DType
@@ -114,7 +120,7 @@ class Workspace:
 
 @dataclass(frozen=True, eq=False)
 class TileProgram:
-    """What a region becomes: one launch, or several with workspace between them."""
+    """The GPU code of a region: one launch, or several with workspaces between them."""
 
     kernel: Kernel
     nests: tuple[TileNest, ...]
@@ -125,17 +131,17 @@ class TileProgram:
 
 
 def show_program(program: TileProgram) -> str:
-    """Text of the launches, for people."""
+    """Return the text of the launches. It has no parser."""
     lines = [
         f"workspace {w.name}: {w.dtype.value}[{show_dim(w.elements)}]" for w in program.workspaces
     ]
     for nest in program.nests:
         lines.append(f"launch {nest.kernel.name}: {nest.tiling!r}")
-        for part in nest.passes:
-            lines += [f"  {show_stmt(s)}" for s in part.straight]
-            if part.looped:
-                lines.append(f"  for {nest.moving!r}:")
-                lines += [f"    {show_stmt(s)}" for s in part.looped]
+        for loop in nest.loops:
+            lines += [f"  {show_stmt(s)}" for s in loop.prologue]
+            if loop.body:
+                lines.append(f"  for {nest.loop_tile!r}:")
+                lines += [f"    {show_stmt(s)}" for s in loop.body]
         for name, p in nest.partials.items():
-            lines.append(f"  leave {name} in {p.buffer}[{p.index!r} + {show_dim(p.step)}*share]")
+            lines.append(f"  partial {name} in {p.buffer}[{p.index!r} + {show_dim(p.step)}*split]")
     return "\n".join(lines)

@@ -1,1 +1,1 @@
-"""Batching of isomorphic branches: match them, find runs of them, say why others stay apart."""
+"""Batching of isomorphic branches: matching, rewriting, and remarks on branches not batched."""

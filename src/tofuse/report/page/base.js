@@ -1,11 +1,11 @@
-// What all parts use: the data, elements, numbers as people write them.
+// Shared helpers: the page data, element builders, number formats.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const state = { graph: 0, kind: "", id: -1 };
 const graph = () => data.graphs[state.graph];
 
-/** An element with attributes and children; children that are null are left out. */
+/** Make an element with attributes and children; null children are left out. */
 function el(name, attributes, ...children) {
   const made = document.createElement(name);
   return fill(made, attributes, children);
@@ -40,5 +40,5 @@ const amount = (x, unit) => (unit === "bytes" ? bytes(x) : unit === "us" ? micro
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const kinds = { kernel: "kernel", library: "library call", pytorch: "run by PyTorch, op by op" };
 
-/** The ops that an edge joins, for a heading. */
+/** The two ops of an edge, for a heading. */
 const pair = (e) => `${graph().ops[e.source].name} → ${graph().ops[e.target].name}`;

@@ -1,8 +1,8 @@
-// The program as a picture: boxes and lines, moved and zoomed, walked along with the keyboard.
+// The program's diagram: boxes and edges, with panning, zooming and keyboard navigation.
 
-const sheet = $("graph");
+const canvas = $("graph");
 const scene = svg("g", {});
-sheet.append(scene);
+canvas.append(scene);
 const camera = { x: 0, y: 0, scale: 1 };
 const drawn = { op: [], edge: [], region: [], port: [] };
 
@@ -29,7 +29,7 @@ function drawRegion(r, k) {
     svg("rect", { x, y, width, height, rx: 10 }));
 }
 
-/** Name and cost of a region, above the lines that enter it. */
+/** Draw a region's name and cost, on top of the edges that enter it. */
 function drawTitle(r) {
   const { x, y, width } = r.box;
   const us = r.measured_us !== null ? micros(r.measured_us) : bytes(r.nbytes);
@@ -58,16 +58,16 @@ function drawEdge(e, k, marks) {
   const paths = long
     ? [curve([from, [from[0] + 14, from[1] + 18]]), curve([[to[0] - 14, to[1] - 18], to])]
     : [curve(e.points)];
-  for (const d of paths) group.append(svg("path", { class: "hit", d }), svg("path", { class: "seen", d }));
+  for (const d of paths) group.append(svg("path", { class: "hit", d }), svg("path", { class: "visible", d }));
   if (!e.fused) {
-    // between the boxes: the first and the last stretch run inside them
+    // the first and last segments run inside the regions; the mark belongs between them
     const at = long ? [to[0] - 14, to[1] - 18] : middle(e.points.length > 3 ? e.points.slice(1, -1) : e.points);
     marks.append(svg("g", names, svg("circle", { cx: at[0], cy: at[1], r: 4.5 })));
   }
   return group;
 }
 
-/** The middle of the longest stretch, where a mark is easiest to see. */
+/** Return the middle of the longest segment, where a mark is easiest to see. */
 function middle(points) {
   let best = 0, at = points[0];
   for (let k = 1; k < points.length; k += 1) {
@@ -95,63 +95,63 @@ function drawPorts(g, layers) {
       svg("rect", { x, y, width, height }), svg("text", { x: x + width / 2, y: y + 16 }, p.name));
     layers[2].append(drawn.port[k]);
   });
-  const seen = new Set();
-  const join = (name, port, region, up) => {
-    if (!port || !region.box || seen.has(`${name} ${region.name} ${up}`)) return;
-    seen.add(`${name} ${region.name} ${up}`);
+  const drawnLines = new Set();
+  const drawPortLine = (name, port, region, up) => {
+    if (!port || !region.box || drawnLines.has(`${name} ${region.name} ${up}`)) return;
+    drawnLines.add(`${name} ${region.name} ${up}`);
     const r = region.box, at = port.x + port.width / 2;
     const x = Math.min(Math.max(at, r.x + 14), r.x + r.width - 14);
     const points = up ? [[at, port.y + port.height], [x, r.y]] : [[x, r.y + r.height], [at, port.y]];
-    if (Math.abs(points[1][1] - points[0][1]) < 700) // a longer one would cross what is between
+    if (Math.abs(points[1][1] - points[0][1]) < 700) // a longer line would cross other boxes
       layers[0].append(svg("g", { class: "edge faint" }, svg("path", { d: curve(points) })));
   };
   for (const o of g.ops) {
     if (o.region < 0) continue;
-    for (const name of o.reads) join(name, inputs.get(name), g.regions[o.region], true);
-    for (const name of o.values) join(name, outputs.get(name), g.regions[o.region], false);
+    for (const name of o.reads) drawPortLine(name, inputs.get(name), g.regions[o.region], true);
+    for (const name of o.values) drawPortLine(name, outputs.get(name), g.regions[o.region], false);
   }
 }
 
 // -- camera -------------------------------------------------------------------------------------
 
-function look() {
+function applyCamera() {
   const { x, y, scale } = camera;
   scene.setAttribute("transform", `translate(${x} ${y}) scale(${scale})`);
-  sheet.classList.toggle("far", scale < 0.42);
-  sheet.style.setProperty("--far", `${Math.min(30, 9.5 / scale)}px`); // titles stay legible from afar
+  canvas.classList.toggle("far", scale < 0.42);
+  canvas.style.setProperty("--far", `${Math.min(30, 9.5 / scale)}px`); // keeps titles legible when zoomed out
 }
 
-/** All of it if that is legible, else its top at a size that is. */
+/** Fit the whole diagram if it stays legible or `whole` is set; else show its top, legibly. */
 function fit(whole) {
-  const g = graph(), w = sheet.clientWidth, h = sheet.clientHeight;
+  const g = graph(), w = canvas.clientWidth, h = canvas.clientHeight;
   const margin = 20;
   const all = Math.min((w - 2 * margin) / g.width, (h - 2 * margin) / g.height, 1.15);
   const least = whole ? 0.06 : Math.min(0.8, Math.max(0.62, (w - 2 * margin) / g.width));
   camera.scale = Math.max(all, least);
   const wide = g.width * camera.scale;
   camera.x = wide <= w - 2 * margin ? (w - wide) / 2
-    : Math.min(margin, Math.max(w - wide - margin, w / 2 - firstX(g) * camera.scale));
+    : Math.min(margin, Math.max(w - wide - margin, w / 2 - centreOfFirstRegion(g) * camera.scale));
   camera.y = Math.max((h - g.height * camera.scale) / 2, margin);
-  look();
+  applyCamera();
 }
 
-const firstX = (g) => {
+const centreOfFirstRegion = (g) => {
   const box = (g.regions.find((r) => r.box) || { box: { x: 0, width: g.width } }).box;
   return box.x + box.width / 2;
 };
 
-function zoom(factor, cx = sheet.clientWidth / 2, cy = sheet.clientHeight / 2) {
+function zoom(factor, cx = canvas.clientWidth / 2, cy = canvas.clientHeight / 2) {
   const scale = Math.min(3, Math.max(0.04, camera.scale * factor));
   const k = scale / camera.scale;
   camera.x = cx - (cx - camera.x) * k;
   camera.y = cy - (cy - camera.y) * k;
   camera.scale = scale;
-  look();
+  applyCamera();
 }
 
-/** Bring a box into view, near enough to read. */
-function goTo(box) {
-  const w = sheet.clientWidth, h = openHeight();
+/** Scroll and zoom so that a box is in view and legible. */
+function reveal(box) {
+  const w = canvas.clientWidth, h = visibleHeight();
   if (camera.scale < 0.6) camera.scale = 0.9;
   const s = camera.scale, x = box.x * s + camera.x, y = box.y * s + camera.y;
   const inside = x > 8 && y > 8 && x + box.width * s < w - 8 && y + Math.min(box.height * s, h / 2) < h - 8;
@@ -159,63 +159,63 @@ function goTo(box) {
     camera.x = w / 2 - (box.x + box.width / 2) * s;
     camera.y = Math.max(h / 3 - box.y * s, h / 2 - (box.y + box.height / 2) * s);
   }
-  look();
+  applyCamera();
 }
 
-/** How much of the picture's height shows beside the details, which lie over it on a phone. */
-function openHeight() {
-  const panel = $("panel"), h = sheet.clientHeight;
+/** Return the height of the diagram that the details panel does not cover on a phone. */
+function visibleHeight() {
+  const panel = $("panel"), h = canvas.clientHeight;
   if (!panel.classList.contains("open") || getComputedStyle(panel).position !== "fixed") return h;
-  const seen = innerHeight - panel.offsetHeight - Math.max(0, sheet.getBoundingClientRect().top);
-  return Math.min(h, Math.max(150, seen));
+  const visible = innerHeight - panel.offsetHeight - Math.max(0, canvas.getBoundingClientRect().top);
+  return Math.min(h, Math.max(150, visible));
 }
 
-// -- pointers and keys --------------------------------------------------------------------------
+// -- pointer and keyboard events ----------------------------------------------------------------
 
-const fingers = new Map();
+const pointers = new Map();
 let moved = 0;
 
-sheet.addEventListener("pointerdown", (e) => {
-  fingers.set(e.pointerId, [e.clientX, e.clientY]);
+canvas.addEventListener("pointerdown", (e) => {
+  pointers.set(e.pointerId, [e.clientX, e.clientY]);
   moved = 0;
 });
-sheet.addEventListener("pointermove", (e) => {
-  if (!fingers.has(e.pointerId)) return;
-  const old = [...fingers.values()];
-  const [x, y] = fingers.get(e.pointerId);
-  fingers.set(e.pointerId, [e.clientX, e.clientY]);
+canvas.addEventListener("pointermove", (e) => {
+  if (!pointers.has(e.pointerId)) return;
+  const old = [...pointers.values()];
+  const [x, y] = pointers.get(e.pointerId);
+  pointers.set(e.pointerId, [e.clientX, e.clientY]);
   moved += Math.abs(e.clientX - x) + Math.abs(e.clientY - y);
-  if (moved > 4 && !sheet.hasPointerCapture(e.pointerId)) {
-    sheet.setPointerCapture(e.pointerId);
-    sheet.classList.add("dragging");
+  if (moved > 4 && !canvas.hasPointerCapture(e.pointerId)) {
+    canvas.setPointerCapture(e.pointerId);
+    canvas.classList.add("dragging");
   }
-  if (fingers.size === 2) {
-    const now = [...fingers.values()], box = sheet.getBoundingClientRect();
-    const apart = ([[a, b], [c, d]]) => Math.hypot(a - c, b - d);
-    zoom(apart(now) / Math.max(1, apart(old)), (now[0][0] + now[1][0]) / 2 - box.left, (now[0][1] + now[1][1]) / 2 - box.top);
+  if (pointers.size === 2) {
+    const now = [...pointers.values()], box = canvas.getBoundingClientRect();
+    const distance = ([[a, b], [c, d]]) => Math.hypot(a - c, b - d);
+    zoom(distance(now) / Math.max(1, distance(old)), (now[0][0] + now[1][0]) / 2 - box.left, (now[0][1] + now[1][1]) / 2 - box.top);
   } else {
     camera.x += e.clientX - x;
     camera.y += e.clientY - y;
-    look();
+    applyCamera();
   }
 });
 for (const end of ["pointerup", "pointercancel", "pointerleave"])
-  sheet.addEventListener(end, (e) => { fingers.delete(e.pointerId); sheet.classList.remove("dragging"); });
-sheet.addEventListener("click", (e) => {
+  canvas.addEventListener(end, (e) => { pointers.delete(e.pointerId); canvas.classList.remove("dragging"); });
+canvas.addEventListener("click", (e) => {
   if (moved > 4) return;
   const target = e.target.closest("[data-kind]");
   if (target) select(target.dataset.kind, Number(target.dataset.id));
   else select("", -1);
 });
-sheet.addEventListener("wheel", (e) => {
+canvas.addEventListener("wheel", (e) => {
   if (!e.ctrlKey && !e.metaKey) return;
   e.preventDefault();
-  const box = sheet.getBoundingClientRect();
+  const box = canvas.getBoundingClientRect();
   zoom(Math.exp(-e.deltaY * 0.004), e.clientX - box.left, e.clientY - box.top);
 }, { passive: false });
-sheet.addEventListener("keydown", (e) => {
+canvas.addEventListener("keydown", (e) => {
   const step = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] }[e.key];
-  if (step) walk(...step);
+  if (step) moveSelection(...step);
   else if (e.key === "+" || e.key === "=") zoom(1.25);
   else if (e.key === "-") zoom(0.8);
   else if (e.key === "0") fit(true);
@@ -225,8 +225,8 @@ sheet.addEventListener("keydown", (e) => {
   e.preventDefault();
 });
 
-/** Down along a value to its reader, up to its maker, sideways to what stands beside. */
-function walk(dx, dy) {
+/** Select the op's consumer (down), its producer (up), or the op beside it (left, right). */
+function moveSelection(dx, dy) {
   const g = graph();
   const ops = g.ops.map((o, k) => k).filter((k) => g.ops[k].box);
   if (ops.length === 0) return;

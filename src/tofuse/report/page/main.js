@@ -1,6 +1,6 @@
-// Puts the parts together, and follows the address: #graph.kind.number selects something.
+// Entry point: draw the page, and select the item that the address names as #graph.kind.number.
 
-/** Show one of the compiled graphs. */
+/** Show compiled graph number `k`. */
 function show(k, kind = "", id = -1, jump = false) {
   state.graph = k;
   drawTabs();
@@ -24,7 +24,7 @@ $("tabs").addEventListener("keydown", (e) => {
 
 let width = 0;
 addEventListener("resize", () => {
-  if (innerWidth === width || !data.graphs.length) return; // a phone's bars come and go
+  if (innerWidth === width || !data.graphs.length) return; // phone toolbars change only the height
   width = innerWidth;
   drawMemory();
   drawRoofline();

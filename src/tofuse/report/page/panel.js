@@ -1,6 +1,6 @@
-// Details of what is selected: an op, an edge between two, a region, or a line of the user's.
+// The details panel of the selected op, edge, region, source line, input or output.
 
-/** Select something, show its details, and bring it into view. */
+/** Select an item, show its details, and bring it into view. */
 function select(kind, id, jump = false) {
   state.kind = kind;
   state.id = id;
@@ -19,7 +19,7 @@ function select(kind, id, jump = false) {
   for (const k of near ? near() : []) if (drawn.op[k]) drawn.op[k].classList.add("near");
   if (jump) $("program").querySelector(".toolbar").scrollIntoView({ block: "start", behavior: "instant" });
   const box = boxOf(kind, id);
-  if (box) goTo(box);
+  if (box) reveal(box);
 }
 
 function boxOf(kind, id) {
@@ -94,15 +94,15 @@ function regionLink(k) {
 function showHelp() {
   return [
     el("h3", {}, "How to read it"),
-    el("p", {}, "Click an operation, a line between two, or a box. Here you will see the line of your code it comes from, what it reads and writes, and why it was fused or not."),
+    el("p", {}, "Click an operation, an edge, or a box. This panel then shows the line of your code it comes from, what it reads and writes, and why it was or was not fused."),
     el("div", { class: "legend" },
-      el("i", {}), "a generated kernel: one launch, everything inside fused",
-      el("i", { class: "library" }), "an operator that runs whole: a library call",
+      el("i", {}), "a generated kernel: one launch of fused operations",
+      el("i", { class: "library" }), "a library call",
       el("i", { class: "line" }), "a value that stays in registers or cache",
-      el("i", { class: "line cut" }), "a tensor that goes through memory, because the two were not fused",
+      el("i", { class: "line cut" }), "a tensor stored in memory and read back, because its two operations were not fused",
       el("i", { class: "port" }), "an input or an output"),
     graph().edges.some((e) => !e.points.length)
-      ? el("p", {}, "A line that ends after a short way leads far: click it for its two ends.") : null,
+      ? el("p", {}, "A short stub is the end of a long edge. Click it to see both of its operations.") : null,
   ];
 }
 
@@ -114,9 +114,9 @@ function showOp(id) {
   return [
     head(view ? "View" : "Operation", o.target, o.values.join(", ") + (o.type ? ` : ${o.type}` : "")),
     sourceOf(o.line),
-    view ? el("p", {}, "A view: it moves nothing. Kernels and library calls read the same memory through other strides.") : null,
+    view ? el("p", {}, "A view copies nothing: kernels and library calls read the same memory with other strides.") : null,
     view ? null : facts(
-      ["Reads and writes by itself", bytes(o.nbytes)],
+      ["Memory traffic if run alone", bytes(o.nbytes)],
       ["Arithmetic", o.work > 0 ? `${rate(o.work)} operations` : ""],
       o.reads.length ? ["Reads inputs", o.reads.join(", ")] : null,
       launch.predicted_us > 0 ? ["Its launch, predicted", micros(launch.predicted_us)] : null,
@@ -130,20 +130,20 @@ function showOp(id) {
 function showEdge(id) {
   const g = graph(), e = g.edges[id];
   return [
-    head("Between two operations", pair(e), e.value),
+    head("Edge between two operations", pair(e), e.value),
     el("p", {}, verdict(e)),
     el("h4", {}, e.title),
     el("p", {}, e.meaning),
-    e.fused ? null : el("p", {}, "In the compiler’s words: ", el("code", {}, e.rule), "."),
+    e.fused ? null : el("p", {}, "Rule: ", el("code", {}, e.rule), "."),
     e.todo ? el("p", { class: "todo" }, el("b", {}, "What you can do"), e.todo) : null,
     facts(
-      ["The value", bytes(e.nbytes)],
+      ["Size of the value", bytes(e.nbytes)],
       e.fused ? ["Memory traffic saved", bytes(e.saved)] : null,
-      e.us > 0 ? ["Predicted to save", micros(e.us)] : null,
-      e.views.length ? ["Seen through", e.views.join(", ")] : null),
+      e.us > 0 ? ["Predicted time saved", micros(e.us)] : null,
+      e.views.length ? ["Read through views", e.views.join(", ")] : null),
     sourceOf(g.ops[e.source].line),
     g.ops[e.source].line !== e.line ? sourceOf(e.line) : null,
-    el("h4", {}, "The two"),
+    el("h4", {}, "The two operations"),
     el("ul", { class: "links" }, opLink(e.source), opLink(e.target)),
     e.fused ? null : [el("h4", {}, "They run in"),
       el("ul", { class: "links" }, regionLink(g.ops[e.source].region), regionLink(g.ops[e.target].region))],
@@ -160,13 +160,13 @@ function showRegion(id) {
     r.why ? el("p", {}, r.why) : null,
     facts(
       ["Operations", r.ops.length],
-      ["Runs on", r.executor],
-      ["Reads and writes", bytes(r.nbytes)],
+      ["Executor", r.executor],
+      ["Memory traffic", bytes(r.nbytes)],
       r.work > 0 ? ["Arithmetic", `${rate(r.work)} operations`] : null,
       ...times(r),
-      us > 0 && r.measured_us !== null ? ["Reached", throughput(r.nbytes, us)] : null),
-    edgeLinks("Comes in through memory", entering, "source"),
-    edgeLinks("Goes out through memory", leaving, "target"),
+      us > 0 && r.measured_us !== null ? ["Throughput", throughput(r.nbytes, us)] : null),
+    edgeLinks("Inputs from other launches", entering, "source"),
+    edgeLinks("Results read by other launches", leaving, "target"),
     r.lines.length ? [el("h4", {}, "Your lines"), r.lines.map(sourceOf)] : null,
     r.loops >= 0 ? el("details", {}, el("summary", {}, "Loops"), el("pre", { tabindex: 0 }, g.texts[r.loops])) : null,
     r.source >= 0 ? el("details", {}, el("summary", {}, "Generated source"), el("pre", { tabindex: 0 }, g.texts[r.source])) : null,
@@ -194,7 +194,7 @@ function showPort(id) {
   return [
     head(p.output ? "Output" : "Input", p.name, p.type),
     facts(["Size", bytes(p.nbytes)]),
-    el("h4", {}, p.output ? "Made by" : "Read by"),
+    el("h4", {}, p.output ? "Computed by" : "Read by"),
     el("ul", { class: "links" }, ops.map(opLink)),
   ];
 }

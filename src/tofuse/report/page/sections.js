@@ -1,4 +1,4 @@
-// What stands around the graph: before and after, reasons, the table of launches, compile time.
+// The sections around the diagram: comparison, rules, table of launches, compile time.
 
 function drawComparison() {
   const rows = data.comparisons.map((c) => {
@@ -32,14 +32,14 @@ function drawRules() {
       const l = o.line >= 0 ? g.lines[o.line] : null;
       return el("li", {}, el("span", {}, o.rule, l ? el("small", {}, `${l.place}  `, el("code", {}, l.code)) : null));
     };
-    const list = el("ul", { class: "links" }, [...r.others.map(other), ...r.edges.slice(0, shown).map(item)]);
+    const list = el("ul", { class: "links" }, [...r.other_verdicts.map(other), ...r.edges.slice(0, shown).map(item)]);
     const rest = r.edges.length - shown;
     const more = rest > 0 ? el("button", { class: "more", type: "button", onclick: (e) => {
       list.append(...r.edges.slice(shown).map(item));
       e.target.remove();
     } }, `Show ${rest} more`) : null;
     return el("div", { class: "rule" },
-      el("h3", {}, r.title, el("span", {}, `  ${plural(r.edges.length + r.others.length, "pair")}`)),
+      el("h3", {}, r.title, el("span", {}, `  ${plural(r.edges.length + r.other_verdicts.length, "pair")}`)),
       el("div", {}, el("p", {}, r.meaning),
         r.todo ? el("p", { class: "todo" }, el("b", {}, "What you can do"), r.todo) : null),
       el("div", {}, list, more));
@@ -55,7 +55,7 @@ function drawTable() {
   const header = el("tr", {}, el("th", { scope: "col" }, "Launch"), el("th", { scope: "col", class: "wide" }, "Operations"),
     el("th", { scope: "col" }, "Memory"),
     predicted ? el("th", { scope: "col", class: measured ? "wide" : "" }, "Predicted") : null,
-    measured ? [el("th", { scope: "col" }, "Measured"), el("th", { scope: "col", class: "wide" }, "Reached")] : null,
+    measured ? [el("th", { scope: "col" }, "Measured"), el("th", { scope: "col", class: "wide" }, "Throughput")] : null,
     el("th", { scope: "col", class: "wide" }, ""));
   const row = (r, k) => el("tr", { class: r.kind },
     el("td", {}, el("button", { type: "button", onclick: () => select("region", k, true) }, r.name)),
@@ -72,7 +72,7 @@ function drawStages() {
   $("compile").hidden = stages.length === 0;
   const row = (name, ms) => el("div", { class: "stage" }, el("span", {}, name),
     el("i", { style: `width:${(100 * ms) / Math.max(total, 1e-9)}%` }), el("b", {}, `${digits(ms)} ms`));
-  $("stages").replaceChildren(...stages.map((s) => row(s.name, s.ms)), row("in all", total));
+  $("stages").replaceChildren(...stages.map((s) => row(s.name, s.ms)), row("total", total));
 }
 
 function drawTabs() {

@@ -1,39 +1,40 @@
-"""The loops around the kernel: tasks for threads, panels of B, the depth, blocks of A, slabs."""
+"""LLVM IR of the blocked loops: tasks for threads, panels of B, blocks of depth, blocks of A."""
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import Function
-from tofuse.backends.llvm.matmul.microkernel import ADDED, BIASED
+from tofuse.backends.llvm.ir_text import FunctionBuilder
+from tofuse.backends.llvm.matmul.microkernel import ACCUMULATE, ADD_BIAS
 from tofuse.backends.llvm.matmul.pack import DEPTH, WIDTH
 
-SLABS = 16  # of A in a block: with the slab of B that is in use, half of a core's L2 cache
-COLUMNS = 512  # of B in a panel
+BLOCK_MICROPANELS = 16  # of A: with B's micropanel in use they fill half of a core's L2 cache
+PANEL_COLUMNS = 512  # of B in a panel
 
-WORDS = (
+CONTEXT_WORDS = (
     *("a", "b", "c", "bias"),
-    *("pack_a", "pack_b", "micro"),
+    *("pack_a", "pack_b", "microkernel"),
     *("m", "n", "k"),
     *("a_batch", "a_line", "a_depth", "a_stride"),
     *("b_batch", "b_line", "b_depth", "b_stride"),
     *("c_batch", "c_stride"),
-    *("bias_batch", "bias_stride", "bias_column", "biased"),
+    *("bias_batch", "bias_stride", "bias_column", "has_bias"),
     *("depths", "a_depths", "b_depths"),
-    *("tasks", "across", "tasks_each", "m_step", "n_step"),
-    *("rows", "slab", "space", "space_each", "threads"),
+    *("tasks", "across", "tasks_per_product", "m_step", "n_step"),
+    *("rows", "micropanel", "workspace", "workspace_per_thread", "threads"),
 )
-"""The context's 64-bit words, in order. Strides are in elements, slabs and space in bytes.
+"""The context's 64-bit words, in order. Strides are in elements, sizes of memory in bytes.
 
-A task is a part of one product: `tasks_each` tasks a product of the batch, `across` of them side by
-side, each `m_step` by `n_step`.
+A task is a tile of `m_step` by `n_step` of one product of the batch. A product has
+`tasks_per_product` tasks, `across` of them in a row. Each result is the sum of `depths` products;
+`a_depths` and `b_depths` are the strides between their operands.
 """
 
 
-def driver_text() -> str:
-    """`i32 @kernel(ptr context)`: the product, shared out among threads."""
-    return "\n".join([EXTERNAL, _task_text(), WORKER, _entry_text()])
+def blocked_loops_text() -> str:
+    """Return the text of `i32 @kernel(ptr context)`, which divides the product among threads."""
+    return "\n".join([DECLARATIONS, _task_text(), WORKER_TEXT, _entry_text()])
 
 
-EXTERNAL = """
+DECLARATIONS = """
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
@@ -41,112 +42,124 @@ declare i32 @omp_get_num_threads()
 
 
 def _task_text() -> str:
-    """One thread's tasks: every `step`-th from `first` on."""
-    f = Function()
-    w = {name: _word(f, name) for name in WORDS}
-    offset = f.let(f"mul i64 %first, {w['space_each']}")
-    space_a = f.let(f"getelementptr i8, ptr {w['space']}, i64 {offset}")
-    size_a = f.let(f"mul i64 {w['slab']}, {SLABS}")
-    space_b = f.let(f"getelementptr i8, ptr {space_a}, i64 {size_a}")
-    block = f.let(f"mul i64 {w['rows']}, {SLABS}")
-    with f.loop("%first", w["tasks"], "%step") as task:
-        batch = f.let(f"sdiv i64 {task}, {w['tasks_each']}")
-        place = f.let(f"srem i64 {task}, {w['tasks_each']}")
-        down = f.let(f"sdiv i64 {place}, {w['across']}")
-        right = f.let(f"srem i64 {place}, {w['across']}")
-        m0 = f.let(f"mul i64 {down}, {w['m_step']}")
-        n0 = f.let(f"mul i64 {right}, {w['n_step']}")
-        m1 = _least(f, w["m"], f.let(f"add i64 {m0}, {w['m_step']}"))
-        n1 = _least(f, w["n"], f.let(f"add i64 {n0}, {w['n_step']}"))
-        at = {x: _at(f, w[x], [(batch, w[f"{x}_batch"])]) for x in ("a", "b", "c", "bias")}
-        with f.loop(n0, n1, str(COLUMNS)) as n, f.loop("0", w["depths"], "1") as part:
-            columns = _least(f, str(COLUMNS), f.let(f"sub i64 {n1}, {n}"))
-            # a product over nothing is zeros: one round of depth 0
-            deep = f.let(f"call i64 @llvm.smax.i64(i64 {w['k']}, i64 1)")
-            with f.loop("0", deep, str(DEPTH)) as k:
-                depth = _least(f, str(DEPTH), f.let(f"sub i64 {w['k']}, {k}"))
-                steps = [(n, w["b_line"]), (k, w["b_depth"]), (part, w["b_depths"])]
-                source = _at(f, at["b"], steps)
-                _pack(f, w["pack_b"], source, w["b_stride"], columns, depth, space_b)
-                bits = _bits(f, w, part, k)
+    """Return the function of one thread's tasks: every `step`-th one, starting with `first`."""
+    f = FunctionBuilder()
+    words = {name: _load_word(f, name) for name in CONTEXT_WORDS}
+    offset = f.let(f"mul i64 %first, {words['workspace_per_thread']}")
+    packed_a = f.let(f"getelementptr i8, ptr {words['workspace']}, i64 {offset}")
+    bytes_a = f.let(f"mul i64 {words['micropanel']}, {BLOCK_MICROPANELS}")
+    packed_b = f.let(f"getelementptr i8, ptr {packed_a}, i64 {bytes_a}")
+    block = f.let(f"mul i64 {words['rows']}, {BLOCK_MICROPANELS}")
+    with f.loop("%first", words["tasks"], "%step") as task:
+        batch = f.let(f"sdiv i64 {task}, {words['tasks_per_product']}")
+        tile = f.let(f"srem i64 {task}, {words['tasks_per_product']}")
+        tile_row = f.let(f"sdiv i64 {tile}, {words['across']}")
+        tile_column = f.let(f"srem i64 {tile}, {words['across']}")
+        m0 = f.let(f"mul i64 {tile_row}, {words['m_step']}")
+        n0 = f.let(f"mul i64 {tile_column}, {words['n_step']}")
+        m1 = _min(f, words["m"], f.let(f"add i64 {m0}, {words['m_step']}"))
+        n1 = _min(f, words["n"], f.let(f"add i64 {n0}, {words['n_step']}"))
+        base = {
+            x: _element_pointer(f, words[x], [(batch, words[f"{x}_batch"])])
+            for x in ("a", "b", "c", "bias")
+        }
+        with f.loop(n0, n1, str(PANEL_COLUMNS)) as n, f.loop("0", words["depths"], "1") as product:
+            columns = _min(f, str(PANEL_COLUMNS), f.let(f"sub i64 {n1}, {n}"))
+            # an empty sum gives zeros: one iteration with depth 0
+            depth_end = f.let(f"call i64 @llvm.smax.i64(i64 {words['k']}, i64 1)")
+            with f.loop("0", depth_end, str(DEPTH)) as k:
+                depth = _min(f, str(DEPTH), f.let(f"sub i64 {words['k']}, {k}"))
+                steps = [(n, words["b_line"]), (k, words["b_depth"]), (product, words["b_depths"])]
+                source = _element_pointer(f, base["b"], steps)
+                _call_pack(f, words["pack_b"], source, words["b_stride"], columns, depth, packed_b)
+                flags = _flags(f, words, product, k)
                 with f.loop(m0, m1, block) as m:
-                    rows = _least(f, block, f.let(f"sub i64 {m1}, {m}"))
-                    steps = [(m, w["a_line"]), (k, w["a_depth"]), (part, w["a_depths"])]
-                    source = _at(f, at["a"], steps)
-                    _pack(f, w["pack_a"], source, w["a_stride"], rows, depth, space_a)
-                    _multiply(f, w, at, (space_a, space_b), (m, n), (rows, columns), depth, bits)
+                    rows = _min(f, block, f.let(f"sub i64 {m1}, {m}"))
+                    steps = [
+                        (m, words["a_line"]),
+                        (k, words["a_depth"]),
+                        (product, words["a_depths"]),
+                    ]
+                    source = _element_pointer(f, base["a"], steps)
+                    _call_pack(f, words["pack_a"], source, words["a_stride"], rows, depth, packed_a)
+                    _multiply_block(
+                        f, words, base, (packed_a, packed_b), (m, n), (rows, columns), depth, flags
+                    )
     return "declare i64 @llvm.smin.i64(i64, i64)\ndeclare i64 @llvm.smax.i64(i64, i64)\n" + f.text(
         "define internal void @task(ptr %context, i64 %first, i64 %step) nounwind"
     )
 
 
-def _multiply(
-    f: Function,
-    w: dict[str, str],
-    at: dict[str, str],
-    spaces: tuple[str, str],
+def _multiply_block(
+    f: FunctionBuilder,
+    words: dict[str, str],
+    base: dict[str, str],
+    packed: tuple[str, str],
     corner: tuple[str, str],
     sizes: tuple[str, str],
     depth: str,
-    bits: str,
+    flags: str,
 ) -> None:
-    """Every slab of a block of A with every slab of a panel of B."""
-    (space_a, space_b), (m, n), (rows, columns) = spaces, corner, sizes
+    """Multiply every micropanel of a block of A with every micropanel of a panel of B."""
+    (packed_a, packed_b), (m, n), (rows, columns) = packed, corner, sizes
     with f.loop("0", columns, str(WIDTH)) as j:
-        b = f.let(f"getelementptr float, ptr {space_b}, i64 {f.let(f'mul i64 {j}, {DEPTH}')}")
+        b = f.let(f"getelementptr float, ptr {packed_b}, i64 {f.let(f'mul i64 {j}, {DEPTH}')}")
         width = f.let(f"sub i64 {columns}, {j}")
         column = f.let(f"add i64 {n}, {j}")
-        with f.loop("0", rows, w["rows"]) as i:
-            number = f.let(f"sdiv i64 {i}, {w['rows']}")
-            slab = f.let(f"mul i64 {number}, {w['slab']}")
-            a = f.let(f"getelementptr i8, ptr {space_a}, i64 {slab}")
+        with f.loop("0", rows, words["rows"]) as i:
+            index = f.let(f"sdiv i64 {i}, {words['rows']}")
+            micropanel = f.let(f"mul i64 {index}, {words['micropanel']}")
+            a = f.let(f"getelementptr i8, ptr {packed_a}, i64 {micropanel}")
             row = f.let(f"add i64 {m}, {i}")
-            c = _at(f, at["c"], [(row, w["c_stride"]), (column, "1")])
-            bias = _at(f, at["bias"], [(row, w["bias_stride"]), (column, w["bias_column"])])
-            height = f.let(f"sub i64 {rows}, {i}")
-            words = [depth, w["c_stride"], height, width, bits, w["bias_stride"]]
-            d, stride, height, width_, bits_, bias_stride = (f"i64 {x}" for x in words)
-            f.put(
-                f"call void {w['micro']}(ptr {a}, ptr {b}, {d}, ptr {c}, {stride}, {height}, "
-                f"{width_}, {bits_}, ptr {bias}, {bias_stride})"
+            c = _element_pointer(f, base["c"], [(row, words["c_stride"]), (column, "1")])
+            bias = _element_pointer(
+                f, base["bias"], [(row, words["bias_stride"]), (column, words["bias_column"])]
             )
+            height = f.let(f"sub i64 {rows}, {i}")
+            sums = f"ptr {a}, ptr {b}, i64 {depth}"
+            result = f"ptr {c}, i64 {words['c_stride']}, i64 {height}, i64 {width}"
+            added = f"i64 {flags}, ptr {bias}, i64 {words['bias_stride']}"
+            f.put(f"call void {words['microkernel']}({sums}, {result}, {added})")
 
 
-def _pack(
-    f: Function, pack: str, source: str, stride: str, lines: str, depth: str, to: str
+def _call_pack(
+    f: FunctionBuilder, pack: str, source: str, stride: str, lines: str, depth: str, to: str
 ) -> None:
+    """Call a packing function."""
     f.put(f"call void {pack}(ptr {source}, i64 {stride}, i64 {lines}, i64 {depth}, ptr {to})")
 
 
-def _bits(f: Function, w: dict[str, str], part: str, k: str) -> str:
-    """What the kernel adds in this round: what is there after the first, the bias in the last."""
-    later = f.let(f"icmp ne i64 {f.let(f'or i64 {part}, {k}')}, 0")
-    deepest = f.let(f"icmp sge i64 {f.let(f'add i64 {k}, {DEPTH}')}, {w['k']}")
-    ending = f.let(f"icmp eq i64 {f.let(f'add i64 {part}, 1')}, {w['depths']}")
-    last = f.let(f"and i1 {deepest}, {ending}")
-    added = f.let(f"select i1 {later}, i64 {ADDED}, i64 0")
-    with_bias = f.let(f"select i1 {last}, i64 {w['biased']}, i64 0")
-    return f.let(f"or i64 {added}, {f.let(f'mul i64 {with_bias}, {BIASED}')}")
+def _flags(f: FunctionBuilder, words: dict[str, str], product: str, k: str) -> str:
+    """Return the flags: accumulate after the first step, add the bias in the last."""
+    not_first = f.let(f"icmp ne i64 {f.let(f'or i64 {product}, {k}')}, 0")
+    ends_depth = f.let(f"icmp sge i64 {f.let(f'add i64 {k}, {DEPTH}')}, {words['k']}")
+    ends_products = f.let(f"icmp eq i64 {f.let(f'add i64 {product}, 1')}, {words['depths']}")
+    last = f.let(f"and i1 {ends_depth}, {ends_products}")
+    accumulate = f.let(f"select i1 {not_first}, i64 {ACCUMULATE}, i64 0")
+    has_bias = f.let(f"select i1 {last}, i64 {words['has_bias']}, i64 0")
+    return f.let(f"or i64 {accumulate}, {f.let(f'mul i64 {has_bias}, {ADD_BIAS}')}")
 
 
-def _word(f: Function, name: str) -> str:
-    slot = f.let(f"getelementptr i64, ptr %context, i64 {WORDS.index(name)}")
-    pointers = ("a", "b", "c", "bias", "pack_a", "pack_b", "micro", "space")
+def _load_word(f: FunctionBuilder, name: str) -> str:
+    """Load a word of the context."""
+    slot = f.let(f"getelementptr i64, ptr %context, i64 {CONTEXT_WORDS.index(name)}")
+    pointers = ("a", "b", "c", "bias", "pack_a", "pack_b", "microkernel", "workspace")
     return f.let(f"load {'ptr' if name in pointers else 'i64'}, ptr {slot}")
 
 
-def _at(f: Function, base: str, steps: list[tuple[str, str]]) -> str:
+def _element_pointer(f: FunctionBuilder, base: str, steps: list[tuple[str, str]]) -> str:
+    """Return the address after (count, stride) steps."""
     for count, stride in steps:
-        by = f.let(f"mul i64 {count}, {stride}")
-        base = f.let(f"getelementptr float, ptr {base}, i64 {by}")
+        offset = f.let(f"mul i64 {count}, {stride}")
+        base = f.let(f"getelementptr float, ptr {base}, i64 {offset}")
     return base
 
 
-def _least(f: Function, x: str, y: str) -> str:
+def _min(f: FunctionBuilder, x: str, y: str) -> str:
     return f.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
 
 
-WORKER = """
+WORKER_TEXT = """
 define internal void @worker(ptr %context) nounwind {
 entry:
   %number = call i32 @omp_get_thread_num()
@@ -160,10 +173,11 @@ entry:
 
 
 def _entry_text() -> str:
+    """Return the entry, which runs all tasks on one thread or in a parallel region."""
     return f"""
 define i32 @kernel(ptr %context) nounwind {{
 entry:
-  %slot = getelementptr i64, ptr %context, i64 {WORDS.index("threads")}
+  %slot = getelementptr i64, ptr %context, i64 {CONTEXT_WORDS.index("threads")}
   %threads = load i64, ptr %slot
   %alone = icmp eq i64 %threads, 1
   br i1 %alone, label %one, label %many

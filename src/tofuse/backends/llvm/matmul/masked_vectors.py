@@ -1,60 +1,59 @@
-"""Vectors of float32 under masks: what the kernel and the packing have in common."""
+"""Vectors of float32 under masks, for the microkernel and for packing."""
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import Function
+from tofuse.backends.llvm.ir_text import FunctionBuilder
 
 LANES = 16
-FLOATS = f"<{LANES} x float>"
-MASK = f"<{LANES} x i1>"
+FLOAT_TY = f"<{LANES} x float>"
+MASK_TY = f"<{LANES} x i1>"
 
 
-def below(f: Function, count: str, first: int) -> str:
-    """The lanes whose number, counted from `first` on, is below a count."""
-    kind = f"<{LANES} x i64>"
-    head = f.let(f"insertelement {kind} poison, i64 {count}, i64 0")
+def lanes_below(f: FunctionBuilder, count: str, first: int) -> str:
+    """Return the mask of the lanes whose number, counted from `first`, is below a count."""
+    ty = f"<{LANES} x i64>"
+    head = f.let(f"insertelement {ty} poison, i64 {count}, i64 0")
     numbers = ", ".join(f"i64 {first + k}" for k in range(LANES))
-    return f.let(f"icmp sgt {kind} {spread(f, kind, head)}, <{numbers}>")
+    return f.let(f"icmp sgt {ty} {broadcast_lane(f, ty, head)}, <{numbers}>")
 
 
-def spread(f: Function, kind: str, head: str) -> str:
-    """The first lane in all lanes."""
-    return f.let(f"shufflevector {kind} {head}, {kind} poison, <{LANES} x i32> zeroinitializer")
+def broadcast_lane(f: FunctionBuilder, ty: str, head: str) -> str:
+    """Return the first lane in all lanes."""
+    return f.let(f"shufflevector {ty} {head}, {ty} poison, <{LANES} x i32> zeroinitializer")
 
 
-def only_if(f: Function, condition: str, mask: str) -> str:
-    """The mask, empty where an i1 is false."""
-    return f.let(f"select i1 {condition}, {MASK} {mask}, {MASK} zeroinitializer")
+def mask_if(f: FunctionBuilder, condition: str, mask: str) -> str:
+    """Return the mask, or an empty one if an i1 is false."""
+    return f.let(f"select i1 {condition}, {MASK_TY} {mask}, {MASK_TY} zeroinitializer")
 
 
-def load(f: Function, pointer: str, mask: str) -> str:
-    """The lanes of the mask, zeros elsewhere.
+def load(f: FunctionBuilder, pointer: str, mask: str) -> str:
+    """Load the lanes of the mask, zeros elsewhere.
 
-    The address must be of memory even under an empty mask: to find out that none of a page is
-    wanted, processors take a hundred times as long.
+    The address must be mapped even under an empty mask: a masked load of an unmapped page takes
+    processors a hundred times as long.
     """
     symbol = f"@llvm.masked.load.v{LANES}f32.p0"
-    f.declared[symbol] = f"declare {FLOATS} {symbol}(ptr, i32, {MASK}, {FLOATS})"
-    return f.let(
-        f"call {FLOATS} {symbol}(ptr {pointer}, i32 4, {MASK} {mask}, {FLOATS} zeroinitializer)"
-    )
+    f.declarations[symbol] = f"declare {FLOAT_TY} {symbol}(ptr, i32, {MASK_TY}, {FLOAT_TY})"
+    zeros = f"{FLOAT_TY} zeroinitializer"
+    return f.let(f"call {FLOAT_TY} {symbol}(ptr {pointer}, i32 4, {MASK_TY} {mask}, {zeros})")
 
 
-def store(f: Function, value: str, pointer: str, mask: str | None = None) -> None:
-    """Write all lanes, or those of the mask."""
+def store(f: FunctionBuilder, value: str, pointer: str, mask: str | None = None) -> None:
+    """Store all lanes, or those of the mask."""
     if mask is None:
-        f.put(f"store {FLOATS} {value}, ptr {pointer}, align 4")
+        f.put(f"store {FLOAT_TY} {value}, ptr {pointer}, align 4")
         return
     symbol = f"@llvm.masked.store.v{LANES}f32.p0"
-    f.declared[symbol] = f"declare void {symbol}({FLOATS}, ptr, i32, {MASK})"
-    f.put(f"call void {symbol}({FLOATS} {value}, ptr {pointer}, i32 4, {MASK} {mask})")
+    f.declarations[symbol] = f"declare void {symbol}({FLOAT_TY}, ptr, i32, {MASK_TY})"
+    f.put(f"call void {symbol}({FLOAT_TY} {value}, ptr {pointer}, i32 4, {MASK_TY} {mask})")
 
 
-def element(f: Function, base: str, index: str) -> str:
-    """Where an element of an array is."""
+def element_pointer(f: FunctionBuilder, base: str, index: str) -> str:
+    """Return the address of an element of an array."""
     return f.let(f"getelementptr float, ptr {base}, i64 {index}")
 
 
-def module(f: Function, head: str) -> str:
-    """The text of a module with the one function."""
-    return "\n".join([*f.declared.values(), f.text(head)])
+def module_text(f: FunctionBuilder, head: str) -> str:
+    """Return the text of a module with this one function."""
+    return "\n".join([*f.declarations.values(), f.text(head)])

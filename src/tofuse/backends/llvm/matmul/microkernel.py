@@ -1,81 +1,81 @@
-"""The innermost loop: rows by two vectors of C in registers, a column of A and row of B a turn."""
+"""The microkernel: rows by two vectors of C in registers, one outer product per step of depth."""
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import VECTORS_ON_STACK, Function
+from tofuse.backends.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
 from tofuse.backends.llvm.matmul.masked_vectors import (
-    FLOATS,
+    FLOAT_TY,
     LANES,
-    MASK,
-    below,
-    element,
+    MASK_TY,
+    broadcast_lane,
+    element_pointer,
+    lanes_below,
     load,
-    module,
-    only_if,
-    spread,
+    mask_if,
+    module_text,
     store,
 )
-from tofuse.backends.llvm.matmul.pack import WIDTH, slab_strides
+from tofuse.backends.llvm.matmul.pack import WIDTH, micropanel_strides
 
-ADDED, BIASED = 1, 2  # bits of what the kernel is told: C holds a sum already; the bias comes too
+ACCUMULATE, ADD_BIAS = 1, 2  # flags: C already holds a sum; the bias is added
 
 
-def micro_text(rows: int, turned: bool, by_row: bool = False) -> str:
-    """`void @micro(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
+def microkernel_text(rows: int, depth_major: bool, by_row: bool = False) -> str:
+    """Return `void @micro(a, b, depth, c, stride, rows, columns, bits, bias, bias stride)`.
 
-    C[r, :] = sum over k of a[r, k] * b[k, :], plus what C holds and plus the bias where the bits
-    say so. Strides are in elements. `turned` is how A was packed (`slab_strides`); a bias `by_row`
-    has one number for each row.
+    C[r, :] = sum over k of a[r, k] * b[k, :], plus C and plus the bias if the flags in `bits` say
+    so. Strides are in elements. `depth_major` is the layout of packed A (`micropanel_strides`). A
+    bias `by_row` has one number per row.
     """
-    return _Micro(rows, turned, by_row).text()
+    return _Microkernel(rows, depth_major, by_row).text()
 
 
-class _Micro:
-    def __init__(self, rows: int, turned: bool, by_row: bool) -> None:
+class _Microkernel:
+    def __init__(self, rows: int, depth_major: bool, by_row: bool) -> None:
         self.rows, self.by_row = rows, by_row
-        self.per_row, self.per_turn = slab_strides(turned)
-        self.f = Function()
+        self.row_stride, self.depth_stride = micropanel_strides(depth_major)
+        self.f = FunctionBuilder()
         self.vectors = range(WIDTH // LANES)
 
     def text(self) -> str:
-        self._fetch()
+        self._prefetch_c()
         sums = self._multiply()
         self._store(sums)
         head = (
             "define void @micro(ptr %a, ptr %b, i64 %depth, ptr %c, i64 %stride, i64 %rows, "
-            f"i64 %columns, i64 %bits, ptr %bias, i64 %bias.stride) nounwind {VECTORS_ON_STACK}"
+            f"i64 %columns, i64 %bits, ptr %bias, i64 %bias.stride) nounwind {ALIGNED_STACK}"
         )
-        return module(self.f, head)
+        return module_text(self.f, head)
 
-    def _fetch(self) -> None:
-        """Ask for the lines of C, which are written when the sums are done."""
+    def _prefetch_c(self) -> None:
+        """Prefetch the lines of C, which are written after the loop."""
         f = self.f
-        f.declared["prefetch"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+        f.declarations["prefetch"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
         for r in range(self.rows):
-            at = f.let(f"mul i64 %stride, {r}")
+            offset = f.let(f"mul i64 %stride, {r}")
             for v in self.vectors:
-                c = element(f, "%c", f.let(f"add i64 {at}, {v * LANES}"))
+                c = element_pointer(f, "%c", f.let(f"add i64 {offset}, {v * LANES}"))
                 f.put(f"call void @llvm.prefetch.p0(ptr {c}, i32 1, i32 3, i32 1)")
 
     def _multiply(self) -> dict[tuple[int, int], str]:
-        """The loop over the depth, every sum in a register of its own."""
+        """Emit the loop over the depth, with every sum in a register of its own."""
         f = self.f
         tiles = [(r, v) for r in range(self.rows) for v in self.vectors]
         f.put("br label %turn")
         f.start_block("turn")
         f.put("%k = phi i64 [ 0, %start ], [ %k.next, %work ]")
         for r, v in tiles:
-            f.put(f"%s{r}.{v} = phi {FLOATS} [ zeroinitializer, %start ], [ %n{r}.{v}, %work ]")
+            f.put(f"%s{r}.{v} = phi {FLOAT_TY} [ zeroinitializer, %start ], [ %n{r}.{v}, %work ]")
         f.put("%more = icmp slt i64 %k, %depth")
         f.put("br i1 %more, label %work, label %done")
         f.start_block("work")
         row = f.let(f"mul i64 %k, {WIDTH}")
         b = [self._load("%b", f.let(f"add i64 {row}, {v * LANES}")) for v in self.vectors]
-        turn = f.let(f"mul i64 %k, {self.per_turn}")
+        step = f.let(f"mul i64 %k, {self.depth_stride}")
         for r in range(self.rows):
-            at = f.let(f"add i64 {turn}, {r * self.per_row}")
-            one = f.let(f"load float, ptr {element(f, '%a', at)}, align 4")
-            a = self._spread(one)
+            offset = f.let(f"add i64 {step}, {r * self.row_stride}")
+            scalar = f.let(f"load float, ptr {element_pointer(f, '%a', offset)}, align 4")
+            a = self._broadcast(scalar)
             for v in self.vectors:
                 fma = self._intrinsic("fma", a, b[v], f"%s{r}.{v}")
                 f.put(f"%n{r}.{v} = {fma}")
@@ -85,43 +85,43 @@ class _Micro:
         return {(r, v): f"%s{r}.{v}" for r, v in tiles}
 
     def _store(self, sums: dict[tuple[int, int], str]) -> None:
-        """Write what lies inside C, row by row."""
+        """Store the elements that are inside C, row by row."""
         f = self.f
-        masks = [below(f, "%columns", v * LANES) for v in self.vectors]
-        added = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {ADDED}')}, 0")
-        biased = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {BIASED}')}, 0")
-        old = [only_if(f, added, m) for m in masks]
-        given = [only_if(f, biased, m) for m in masks]
+        masks = [lanes_below(f, "%columns", v * LANES) for v in self.vectors]
+        accumulate = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {ACCUMULATE}')}, 0")
+        add_bias = f.let(f"icmp ne i64 {f.let(f'and i64 %bits, {ADD_BIAS}')}, 0")
+        c_masks = [mask_if(f, accumulate, m) for m in masks]
+        bias_masks = [mask_if(f, add_bias, m) for m in masks]
         for r in range(self.rows):
             inside = f.let(f"icmp slt i64 {r}, %rows")
-            with f.when(inside):
-                at = f.let(f"mul i64 %stride, {r}")
-                first = element(f, "%bias", f.let(f"mul i64 %bias.stride, {r}"))
+            with f.if_then(inside):
+                offset = f.let(f"mul i64 %stride, {r}")
+                first = element_pointer(f, "%bias", f.let(f"mul i64 %bias.stride, {r}"))
                 for v in self.vectors:
-                    c = element(f, "%c", f.let(f"add i64 {at}, {v * LANES}"))
-                    x = f.let(f"fadd {FLOATS} {sums[r, v]}, {load(f, c, old[v])}")
-                    x = f.let(f"fadd {FLOATS} {x}, {self._bias(first, v, given[v])}")
+                    c = element_pointer(f, "%c", f.let(f"add i64 {offset}, {v * LANES}"))
+                    x = f.let(f"fadd {FLOAT_TY} {sums[r, v]}, {load(f, c, c_masks[v])}")
+                    x = f.let(f"fadd {FLOAT_TY} {x}, {self._bias(first, v, bias_masks[v])}")
                     store(f, x, c, masks[v])
 
-    def _bias(self, first: str, vector: int, given: str) -> str:
-        """What is added to a vector of a row; zeros where nothing is."""
+    def _bias(self, first: str, vector: int, mask: str) -> str:
+        """Return what is added to a vector of a row; zeros if there is no bias."""
         f = self.f
         if not self.by_row:
-            return load(f, element(f, first, str(vector * LANES)), given)
-        x = self._spread(f.let(f"load float, ptr {first}, align 4"))
-        return f.let(f"select {MASK} {given}, {FLOATS} {x}, {FLOATS} zeroinitializer")
+            return load(f, element_pointer(f, first, str(vector * LANES)), mask)
+        x = self._broadcast(f.let(f"load float, ptr {first}, align 4"))
+        return f.let(f"select {MASK_TY} {mask}, {FLOAT_TY} {x}, {FLOAT_TY} zeroinitializer")
 
-    def _spread(self, x: str) -> str:
-        """A number in all lanes."""
-        return spread(
-            self.f, FLOATS, self.f.let(f"insertelement {FLOATS} poison, float {x}, i64 0")
-        )
+    def _broadcast(self, x: str) -> str:
+        """Return a number in all lanes."""
+        head = self.f.let(f"insertelement {FLOAT_TY} poison, float {x}, i64 0")
+        return broadcast_lane(self.f, FLOAT_TY, head)
 
     def _intrinsic(self, name: str, *operands: str) -> str:
         symbol = f"@llvm.{name}.v{LANES}f32"
-        kinds = ", ".join([FLOATS] * len(operands))
-        self.f.declared[symbol] = f"declare {FLOATS} {symbol}({kinds})"
-        return f"call {FLOATS} {symbol}({', '.join(f'{FLOATS} {x}' for x in operands)})"
+        types = ", ".join([FLOAT_TY] * len(operands))
+        self.f.declarations[symbol] = f"declare {FLOAT_TY} {symbol}({types})"
+        return f"call {FLOAT_TY} {symbol}({', '.join(f'{FLOAT_TY} {x}' for x in operands)})"
 
     def _load(self, base: str, index: str) -> str:
-        return self.f.let(f"load {FLOATS}, ptr {element(self.f, base, index)}, align 4")
+        pointer = element_pointer(self.f, base, index)
+        return self.f.let(f"load {FLOAT_TY}, ptr {pointer}, align 4")

@@ -1,109 +1,120 @@
-"""Copies a block of an operand into slabs: what the kernel reads in the order it reads it.
+"""Packing: copy a block of an operand into micropanels, in the order in which the kernel reads it.
 
-A block has lines (rows of A, columns of B) of up to DEPTH elements along the sum. A slab holds as
-many lines as the kernel takes at once, and lines that the block does not have are zeros.
+A block has lines (rows of A, columns of B) of up to DEPTH elements along the sum. A micropanel
+holds as many lines as the microkernel takes at once; lines outside the block are zeros.
 """
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import VECTORS_ON_STACK, Function
+from tofuse.backends.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
 from tofuse.backends.llvm.matmul.masked_vectors import (
-    FLOATS,
+    FLOAT_TY,
     LANES,
-    below,
-    element,
+    element_pointer,
+    lanes_below,
     load,
-    module,
-    only_if,
+    mask_if,
+    module_text,
     store,
 )
 from tofuse.backends.llvm.shuffles import transpose
 
-WIDTH = 2 * LANES  # columns of B in a slab
+WIDTH = 2 * LANES  # columns of B in a micropanel
 DEPTH = 256
 
 
-def slab_strides(turned: bool) -> tuple[int, int]:
-    """Elements from line to line and along the sum in a slab of A.
+def micropanel_strides(depth_major: bool) -> tuple[int, int]:
+    """Return the elements between lines and between steps of depth in a micropanel of A.
 
-    `turned` slabs have the lines side by side, others one after the other, with a line of
-    memory between them, so that they do not meet in the same sets of the cache.
+    A depth-major micropanel has all lines of one step next to each other. A line-major one has one
+    line after the other, each padded by a cache line so that lines do not map to the same cache
+    sets.
     """
-    return (1, LANES) if turned else (DEPTH + LANES, 1)
+    return (1, LANES) if depth_major else (DEPTH + LANES, 1)
 
 
-def slab_elements(lines: int, turned: bool) -> int:
-    """Elements of a slab of A."""
-    return DEPTH * LANES if turned else lines * (DEPTH + LANES)
+def micropanel_elements(lines: int, depth_major: bool) -> int:
+    """Return the number of elements of a micropanel of A."""
+    return DEPTH * LANES if depth_major else lines * (DEPTH + LANES)
 
 
 ARGUMENTS = "ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to"
-HEAD = f"define void @pack({ARGUMENTS}) nounwind {VECTORS_ON_STACK}"
+SIGNATURE = f"define void @pack({ARGUMENTS}) nounwind {ALIGNED_STACK}"
 
 
-def side_by_side(lines: int, width: int) -> str:
-    """Neighbours in memory are lines: `to[k][line] = from[k * stride + line]`, `width` a row."""
-    f = Function()
+def pack_depth_major(lines: int, width: int) -> str:
+    """Pack an operand whose lines are contiguous: `to[k][line] = from[k * stride + line]`.
+
+    A micropanel has `width` elements per step of depth.
+    """
+    f = FunctionBuilder()
     with f.loop("0", "%lines", str(lines)) as first:
-        slab = f.let(f"getelementptr float, ptr %to, i64 {f.let(_slab(f, first, lines, width))}")
-        masks = [below(f, _room(f, first, lines), v) for v in range(0, width, LANES)]
+        micropanel = _micropanel(f, first, lines, width)
+        masks = [lanes_below(f, _line_count(f, first, lines), v) for v in range(0, width, LANES)]
         with f.loop("0", "%depth", "1") as k:
-            at = f.let(f"add i64 {f.let(f'mul i64 {k}, %stride')}, {first}")
+            offset = f.let(f"add i64 {f.let(f'mul i64 {k}, %stride')}, {first}")
             row = f.let(f"mul i64 {k}, {width}")
             for v, mask in zip(range(0, width, LANES), masks, strict=True):
-                x = load(f, element(f, "%from", f.let(f"add i64 {at}, {v}")), mask)
-                store(f, x, element(f, slab, f.let(f"add i64 {row}, {v}")))
-    return module(f, HEAD)
+                x = load(f, element_pointer(f, "%from", f.let(f"add i64 {offset}, {v}")), mask)
+                store(f, x, element_pointer(f, micropanel, f.let(f"add i64 {row}, {v}")))
+    return module_text(f, SIGNATURE)
 
 
-def one_after_another(lines: int) -> str:
-    """Neighbours in memory are along the sum, in the slab too: lines are copied as they are."""
-    f = Function()
-    per_line, _ = slab_strides(turned=False)
+def pack_line_major(lines: int) -> str:
+    """Pack an operand that is contiguous along the sum into line-major micropanels."""
+    f = FunctionBuilder()
+    line_stride, _ = micropanel_strides(depth_major=False)
     with f.loop("0", "%lines", "1") as line:
-        source = element(f, "%from", f.let(f"mul i64 {line}, %stride"))
-        target = element(f, "%to", f.let(f"mul i64 {line}, {per_line}"))
+        source = element_pointer(f, "%from", f.let(f"mul i64 {line}, %stride"))
+        target = element_pointer(f, "%to", f.let(f"mul i64 {line}, {line_stride}"))
         with f.loop("0", "%depth", str(LANES)) as k:
-            mask = below(f, f.let(f"sub i64 %depth, {k}"), 0)
-            store(f, load(f, element(f, source, k), mask), element(f, target, k))
-    above = f.let(f"add i64 %lines, {lines - 1}")
-    end = f.let(f"mul i64 {f.let(f'sdiv i64 {above}, {lines}')}, {lines}")
+            mask = lanes_below(f, f.let(f"sub i64 %depth, {k}"), 0)
+            store(f, load(f, element_pointer(f, source, k), mask), element_pointer(f, target, k))
+    rounded_up = f.let(f"add i64 %lines, {lines - 1}")
+    end = f.let(f"mul i64 {f.let(f'sdiv i64 {rounded_up}, {lines}')}, {lines}")
     with f.loop("%lines", end, "1") as line:
-        target = element(f, "%to", f.let(f"mul i64 {line}, {per_line}"))
+        target = element_pointer(f, "%to", f.let(f"mul i64 {line}, {line_stride}"))
         with f.loop("0", "%depth", str(LANES)) as k:
-            store(f, "zeroinitializer", element(f, target, k))
-    return module(f, HEAD)
+            store(f, "zeroinitializer", element_pointer(f, target, k))
+    return module_text(f, SIGNATURE)
 
 
-def turned_columns() -> str:
-    """Neighbours in memory are along the sum, in the slab lines: blocks are turned in registers."""
-    f = Function()
+def pack_transposed() -> str:
+    """Pack an operand that is contiguous along the sum into depth-major micropanels.
+
+    Blocks are transposed in registers.
+    """
+    f = FunctionBuilder()
     with f.loop("0", "%lines", str(WIDTH)) as first:
-        slab = f.let(f"getelementptr float, ptr %to, i64 {f.let(_slab(f, first, WIDTH, WIDTH))}")
+        micropanel = _micropanel(f, first, WIDTH, WIDTH)
         with f.loop("0", "%depth", str(LANES)) as k:
-            inside = below(f, f.let(f"sub i64 %depth, {k}"), 0)
+            depth_mask = lanes_below(f, f.let(f"sub i64 %depth, {k}"), 0)
             row = f.let(f"mul i64 {k}, {WIDTH}")
             with f.loop("0", str(WIDTH), str(LANES)) as v:
-                parts = []
+                vectors = []
                 for r in range(LANES):
                     line = f.let(f"add i64 {first}, {f.let(f'add i64 {v}, {r}')}")
-                    there = f.let(f"icmp slt i64 {line}, %lines")
-                    near = f.let(f"select i1 {there}, i64 {line}, i64 0")  # an address that is ours
-                    at = f.let(f"add i64 {f.let(f'mul i64 {near}, %stride')}, {k}")
-                    parts.append(load(f, element(f, "%from", at), only_if(f, there, inside)))
+                    is_inside = f.let(f"icmp slt i64 {line}, %lines")
+                    # outside the block: the address of line 0, which is mapped
+                    valid_line = f.let(f"select i1 {is_inside}, i64 {line}, i64 0")
+                    offset = f.let(f"add i64 {f.let(f'mul i64 {valid_line}, %stride')}, {k}")
+                    source = element_pointer(f, "%from", offset)
+                    vectors.append(load(f, source, mask_if(f, is_inside, depth_mask)))
                 column = f.let(f"add i64 {row}, {v}")
-                for r, x in enumerate(transpose(f, parts, FLOATS)):
-                    store(f, x, element(f, slab, f.let(f"add i64 {column}, {r * WIDTH}")))
-    return module(f, HEAD)
+                for r, x in enumerate(transpose(f, vectors, FLOAT_TY)):
+                    offset = f.let(f"add i64 {column}, {r * WIDTH}")
+                    store(f, x, element_pointer(f, micropanel, offset))
+    return module_text(f, SIGNATURE)
 
 
-def _slab(f: Function, first: str, lines: int, width: int) -> str:
-    """Where the slab begins whose first line that is."""
-    return f"mul i64 {f.let(f'sdiv i64 {first}, {lines}')}, {DEPTH * width}"
+def _micropanel(f: FunctionBuilder, first: str, lines: int, width: int) -> str:
+    """Return the address of the micropanel whose first line is `first`."""
+    start = f.let(f"mul i64 {f.let(f'sdiv i64 {first}, {lines}')}, {DEPTH * width}")
+    return f.let(f"getelementptr float, ptr %to, i64 {start}")
 
 
-def _room(f: Function, first: str, lines: int) -> str:
-    """How many lines of a slab the block has."""
-    rest = f.let(f"sub i64 %lines, {first}")
-    few = f.let(f"icmp slt i64 {rest}, {lines}")
-    return f.let(f"select i1 {few}, i64 {rest}, i64 {lines}")
+def _line_count(f: FunctionBuilder, first: str, lines: int) -> str:
+    """Return how many lines of a micropanel are in the block."""
+    remaining = f.let(f"sub i64 %lines, {first}")
+    is_last = f.let(f"icmp slt i64 {remaining}, {lines}")
+    return f.let(f"select i1 {is_last}, i64 {remaining}, i64 {lines}")

@@ -1,4 +1,4 @@
-"""Elementary functions over vectors: IR text that is inlined into kernels, or a library's."""
+"""Vector math: elementary functions as IR text that is inlined, or as calls of a vector library."""
 
 from tofuse.backends.llvm.vector_math.registry import (
     MATH,

@@ -7,19 +7,19 @@ Polynomials are minimax (Remez exchange in 220-bit arithmetic), then rounded to 
 """
 
 from tofuse.backends.llvm.vector_math.exponential import exp
-from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value
 
 
-def erf(b: Builder, x: Value) -> Value:
+def erf(b: FormulaBuilder, x: Value) -> Value:
     a = b.abs(x)
     if x.scalar == "float":
         return b.copysign(_erf_f32(b, a), x)
-    y = b.select(a < 1.0, _erf_near_0_f64(b, a), 1.0 - _erfc_f64(b, a))
+    y = b.select(a < 1.0, _erf_small_f64(b, a), 1.0 - _erfc_f64(b, a))
     return b.copysign(y, x)
 
 
-def erfc(b: Builder, x: Value) -> Value:
-    """In binary32 by way of binary64, which keeps the digits of a^2."""
+def erfc(b: FormulaBuilder, x: Value) -> Value:
+    """Return the complement; binary32 is computed in binary64, which keeps the digits of a^2."""
     if x.scalar == "float":
         wide = b.widen(x)
         y = _erfc_f32(b, b.abs(wide))
@@ -27,29 +27,29 @@ def erfc(b: Builder, x: Value) -> Value:
     a = b.abs(x)
     y = _erfc_f64(b, a)
     y = b.select(x < 0.0, 2.0 - y, y)
-    return b.select(a < 0.5, 1.0 - _erf_near_0_f64(b, x), y)
+    return b.select(a < 0.5, 1.0 - _erf_small_f64(b, x), y)
 
 
-def _erf_f32(b: Builder, a: Value) -> Value:
-    near = b.fma(b.horner(a * a, ERF_SMALL_F32), a, a)
-    y = b.select(a < 1.0, near, b.horner(a - ERF_CENTRE, ERF_LARGE_F32))
+def _erf_f32(b: FormulaBuilder, a: Value) -> Value:
+    small = b.fma(b.horner(a * a, ERF_SMALL_F32), a, a)
+    y = b.select(a < 1.0, small, b.horner(a - ERF_CENTRE, ERF_LARGE_F32))
     return b.select(a > ERF_ONE_F32, 1.0, y)
 
 
-def _erf_near_0_f64(b: Builder, x: Value) -> Value:
+def _erf_small_f64(b: FormulaBuilder, x: Value) -> Value:
     return x * b.horner(x * x, ERF_F64)
 
 
-def _erfc_f32(b: Builder, a: Value) -> Value:
-    """For a binary32 number a >= 0, given and computed in binary64."""
-    a = b.at_most(a, 10.6)
+def _erfc_f32(b: FormulaBuilder, a: Value) -> Value:
+    """Return erfc of a binary32 number a >= 0, given and computed in binary64."""
+    a = b.clamp_max(a, 10.6)
     t = (a - 3.0) / (a + 3.0)
     return exp(b, -(a * a)) * b.horner(t, ERFC_F32) / b.fma(a, 2.0, 1.0)
 
 
-def _erfc_f64(b: Builder, a: Value) -> Value:
-    """For a >= 0; e^-(h + l) = e^-h (1 - l) for the exact square h + l."""
-    a = b.at_most(a, 28.0)
+def _erfc_f64(b: FormulaBuilder, a: Value) -> Value:
+    """Return erfc a for a >= 0, with e^-(h + l) = e^-h (1 - l) for the exact square h + l."""
+    a = b.clamp_max(a, 28.0)
     high, low = b.two_product(a, a)
     t = (a - 4.0) / (a + 4.0)
     q = b.horner(t, ERFC_F64) / b.fma(a, 2.0, 1.0)

@@ -1,4 +1,4 @@
-"""The exponential and what is made of it: exp, exp2, expm1, sinh, cosh, tanh, sigmoid.
+"""Exponential functions: exp, exp2, expm1, sinh, cosh, tanh, sigmoid.
 
 All reduce x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite, "Software Manual for the Elementary
 Functions", 1980, chapter 6; two terms suffice, as fma rounds once) and scale by 2^n. Polynomials
@@ -8,19 +8,19 @@ are minimax (Remez exchange in 220-bit arithmetic), then rounded to the format.
 import math
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value
 
 LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)
 class ExpTable:
-    """What depends on the format. Beyond `low` and `high` the results are 0 and inf."""
+    """Constants of one format. Below `low` of a range the result is 0, above `high` it is inf."""
 
     ln2: tuple[float, float]
     exp_range: tuple[float, float]
     exp2_range: tuple[float, float]
-    expm1_range: tuple[float, float]  # -1 below; one more than exp above, for sinh
+    expm1_range: tuple[float, float]  # -1 below; one more than exp's above, for sinh
     tanh_high: float  # tanh rounds to 1 above
     tiny: float  # expm1 rounds to x below
     exp: tuple[float, ...]  # (e^r - 1 - r) / r^2, relative to e^r
@@ -28,115 +28,125 @@ class ExpTable:
     expm1: tuple[float, ...]  # (e^r - 1 - r) / r^2, relative to e^r - 1
 
 
-def exp(b: Builder, x: Value) -> Value:
-    return _exp(b, x, less=0)
+def exp(b: FormulaBuilder, x: Value) -> Value:
+    return _exp(b, x, shift=0)
 
 
-def exp2(b: Builder, x: Value) -> Value:
+def exp2(b: FormulaBuilder, x: Value) -> Value:
     table = TABLES[x.scalar]
     low, high = table.exp2_range
-    x, seen = _above(b, b.at_most(x, high), low, per=1.0)
-    n, raw = nearest(b, x, 1.0, 2 * x.format.bias)
-    return scale(b, b.horner(x - n, (1.0, *table.exp2)), n, raw, seen)
+    x, nonzero_lanes = _flush_underflow(b, b.clamp_max(x, high), low, log_scale=1.0)
+    n, raw = round_to_integer(b, x, 1.0, 2 * x.format.bias)
+    return scale(b, b.horner(x - n, (1.0, *table.exp2)), n, raw, nonzero_lanes)
 
 
-def expm1(b: Builder, x: Value) -> Value:
+def expm1(b: FormulaBuilder, x: Value) -> Value:
     table = TABLES[x.scalar]
     y = _quarter_expm1(b, x) * 4.0
     return b.select(b.abs(x) < table.tiny, x, y)
 
 
-def sinh(b: Builder, x: Value) -> Value:
-    """(e + e / (e + 1)) / 2 with e = expm1(|x|); e itself could overflow."""
+def sinh(b: FormulaBuilder, x: Value) -> Value:
+    """Return (e + e / (e + 1)) / 2 with e = expm1(|x|); scaled, because e itself could overflow."""
     table = TABLES[x.scalar]
     half = _quarter_expm1(b, b.abs(x)) * 2.0
-    bounded = b.at_most(half, 1.0 / table.tiny)  # against inf / inf
+    bounded = b.clamp_max(half, 1.0 / table.tiny)  # against inf / inf
     y = half + bounded / b.fma(bounded, 2.0, 1.0)
     return b.select(b.abs(x) < table.tiny, x, b.copysign(y, x))
 
 
-def cosh(b: Builder, x: Value) -> Value:
-    """h + 1 / (4 h) with h = e^|x| / 2."""
+def cosh(b: FormulaBuilder, x: Value) -> Value:
+    """Return h + 1 / (4 h) with h = e^|x| / 2."""
     _, high = TABLES[x.scalar].expm1_range
-    half = _exp(b, b.at_most(b.abs(x), high), less=1)
+    half = _exp(b, b.clamp_max(b.abs(x), high), shift=1)
     return half + 0.25 / half
 
 
-def tanh(b: Builder, x: Value) -> Value:
-    """e / (e + 2) with e = expm1(2 |x|)."""
-    a = b.at_most(b.abs(x), TABLES[x.scalar].tanh_high)
-    scale, small = _expm1_parts(b, a + a, offset=0)
+def tanh(b: FormulaBuilder, x: Value) -> Value:
+    """Return e / (e + 2) with e = expm1(2 |x|)."""
+    a = b.clamp_max(b.abs(x), TABLES[x.scalar].tanh_high)
+    scale, small = _scaled_expm1(b, a + a, offset=0)
     e = b.fma(scale, small, scale - 1.0)
     return b.copysign(e / (e + 2.0), x)
 
 
-def sigmoid(b: Builder, x: Value) -> Value:
-    """1 / (1 + e^-x), as e^x / (1 + e^x) where x < 0, so that tails keep their digits."""
-    e = _exp(b, -b.abs(x), less=0)
-    return b.select(x < 0.0, e, e.like(1.0)) / (e + 1.0)
+def sigmoid(b: FormulaBuilder, x: Value) -> Value:
+    """Return 1 / (1 + e^-x), or e^x / (1 + e^x) where x < 0, so that the tail keeps its digits."""
+    e = _exp(b, -b.abs(x), shift=0)
+    return b.select(x < 0.0, e, e.const(1.0)) / (e + 1.0)
 
 
-def _exp(b: Builder, x: Value, less: int) -> Value:
-    """e^x / 2^less."""
+def _exp(b: FormulaBuilder, x: Value, shift: int) -> Value:
+    """Return e^x / 2^shift."""
     table = TABLES[x.scalar]
     low, high = table.exp_range
-    x, seen = _above(b, b.at_most(x, high + less), low, per=math.log(2))
-    n, raw = nearest(b, x, LOG2_E, 2 * x.format.bias - less)
-    r = _minus_ln2(b, x, n)
-    return scale(b, b.horner(r, (1.0, 1.0, *table.exp)), n - less if less else n, raw, seen)
+    bounded = b.clamp_max(x, high + shift)
+    x, nonzero_lanes = _flush_underflow(b, bounded, low, log_scale=math.log(2))
+    n, raw = round_to_integer(b, x, LOG2_E, 2 * x.format.bias - shift)
+    r = _subtract_ln2(b, x, n)
+    p = b.horner(r, (1.0, 1.0, *table.exp))
+    return scale(b, p, n - shift if shift else n, raw, nonzero_lanes)
 
 
-def _above(b: Builder, x: Value, low: float, per: float) -> tuple[Value, Value | None]:
-    """What is computed for x, and where it is the result; 0 is elsewhere, where x is below `low`.
+def _flush_underflow(
+    b: FormulaBuilder, x: Value, low: float, log_scale: float
+) -> tuple[Value, Value | None]:
+    """Return the argument to compute with, and the lanes where the result is not 0 (None: all).
 
-    A processor that rounds to a number below the normal ones may take a hundred times as long, and
-    what is masked in a softmax lies there. So it is left out, or multiplied by a 2^n that is 0:
-    n is -2 bias where x is that many `per`.
+    Results for x below `low` are 0. Some processors take a hundred times as long to round to a
+    subnormal number, and the masked elements of a softmax are there. So these lanes are masked if
+    the processor has `scalef`; else x is clamped so that the factor 2^n is 0, which is so for n = x
+    / log_scale = -2 bias.
     """
-    if b.whole_scalef(x.scalar):
-        return x, b.compare("uge", x, low)  # of a nan too
-    return b.at_least(x, -2 * x.format.bias * per), None
+    if b.has_scalef(x.scalar):
+        return x, b.compare("uge", x, low)  # true for nan
+    return b.clamp_min(x, -2 * x.format.bias * log_scale), None
 
 
-def _quarter_expm1(b: Builder, x: Value) -> Value:
-    """(e^x - 1) / 4, which is finite wherever sinh is."""
+def _quarter_expm1(b: FormulaBuilder, x: Value) -> Value:
+    """Return (e^x - 1) / 4, which is finite wherever sinh is."""
     low, high = TABLES[x.scalar].expm1_range
-    scale, small = _expm1_parts(b, b.at_least(b.at_most(x, high), low), offset=-2)
+    scale, small = _scaled_expm1(b, b.clamp_min(b.clamp_max(x, high), low), offset=-2)
     return b.fma(scale, small, scale - 0.25)
 
 
-def _expm1_parts(b: Builder, x: Value, offset: int) -> tuple[Value, Value]:
-    """2^(n + offset) and e^r - 1; 2^(n + offset) has to be a normal number."""
+def _scaled_expm1(b: FormulaBuilder, x: Value, offset: int) -> tuple[Value, Value]:
+    """Return 2^(n + offset) and e^r - 1; 2^(n + offset) must be a normal number."""
     table = TABLES[x.scalar]
-    n, raw = nearest(b, x, LOG2_E, x.format.bias + offset)
-    r = _minus_ln2(b, x, n)
-    small = b.fma(r * r, b.horner(r, table.expm1), r)
-    return b.as_float(raw << x.format.mantissa), small
+    n, raw = round_to_integer(b, x, LOG2_E, x.format.bias + offset)
+    r = _subtract_ln2(b, x, n)
+    remainder_expm1 = b.fma(r * r, b.horner(r, table.expm1), r)
+    return b.as_float(raw << x.format.mantissa), remainder_expm1
 
 
-def nearest(b: Builder, x: Value, factor: float, offset: int) -> tuple[Value, Value]:
-    """n = rint(x * factor), and an integer whose low bits are n + offset.
+def round_to_integer(
+    b: FormulaBuilder, x: Value, factor: float, offset: int
+) -> tuple[Value, Value]:
+    """Return n = rint(x * factor), and an integer whose low bits are n + offset.
 
-    Adding 1.5 * 2^mantissa leaves an integer in the low bits of the sum.
+    Adding 1.5 * 2^mantissa leaves the integer in the low bits of the sum.
     """
     shifter = 1.5 * 2.0**x.format.mantissa + offset
     total = x + shifter if factor == 1.0 else b.fma(x, factor, shifter)
     return total - shifter, total.bits
 
 
-def _minus_ln2(b: Builder, x: Value, n: Value) -> Value:
+def _subtract_ln2(b: FormulaBuilder, x: Value, n: Value) -> Value:
+    """Return x - n ln 2."""
     high, low = TABLES[x.scalar].ln2
     return b.fma(n, -low, b.fma(n, -high, x))
 
 
-def scale(b: Builder, p: Value, n: Value, raw: Value, seen: Value | None = None) -> Value:
-    """p * 2^n, also given as `raw` = n + 2 bias, rounded once where that is subnormal.
+def scale(
+    b: FormulaBuilder, p: Value, n: Value, raw: Value, nonzero_lanes: Value | None = None
+) -> Value:
+    """Return p * 2^n, rounded once if that is subnormal; `raw` is n + 2 bias as an integer.
 
-    One instruction of AVX-512, which gives 0 where it is not `seen`; elsewhere two factors, each
-    normal, or 0 for the least n.
+    With AVX-512 this is one instruction, which gives 0 outside `nonzero_lanes`. Otherwise p is
+    multiplied by two factors, each normal, or 0 for the least n.
     """
-    if b.whole_scalef(p.scalar):
-        return b.scalef(p, n, seen)
+    if b.has_scalef(p.scalar):
+        return b.scalef(p, n, nonzero_lanes)
     half = raw >> 1
     mantissa = p.format.mantissa
     return p * b.as_float(half << mantissa) * b.as_float((raw - half) << mantissa)

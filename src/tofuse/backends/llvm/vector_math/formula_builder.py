@@ -1,4 +1,4 @@
-"""Writes vector arithmetic as LLVM IR text, so that a function reads as its formula."""
+"""A builder of vector arithmetic as LLVM IR text, so that a function reads like its formula."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Format:
-    """An IEEE 754 binary format: its LLVM names, the size of its fields, its largest number."""
+    """An IEEE 754 binary format: its LLVM names, its field sizes, its largest number."""
 
     scalar: str
     suffix: str
@@ -35,8 +35,8 @@ DOUBLE = Format("double", "f64", "i64", 64, 52, 1023, float.fromhex("0x1.fffffff
 FORMATS = {"f32": FLOAT, "f64": DOUBLE}
 BY_SCALAR = {"float": FLOAT, "double": DOUBLE}
 SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i1": "i1"}
-LONG = 8  # coefficients of a polynomial that one chain of additions does not keep busy
-INFIX = {
+MIN_SPLIT_TERMS = 8  # coefficients; longer polynomials are split to shorten the dependency chain
+OPCODES = {
     "add": ("fadd", "add"),
     "sub": ("fsub", "sub"),
     "mul": ("fmul", "mul"),
@@ -45,9 +45,12 @@ INFIX = {
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An SSA value or a constant; operators append to the builder, numbers become splats."""
+    """An SSA value or a constant.
 
-    builder: "Builder"
+    Operators append instructions to the builder; numbers become splats.
+    """
+
+    builder: "FormulaBuilder"
     text: str
     scalar: str
 
@@ -56,22 +59,22 @@ class Value:
         return BY_SCALAR[self.scalar]
 
     def __add__(self, other: "Value | float") -> "Value":
-        return self.builder.infix("add", self, other)
+        return self.builder.arithmetic("add", self, other)
 
     def __sub__(self, other: "Value | float") -> "Value":
-        return self.builder.infix("sub", self, other)
+        return self.builder.arithmetic("sub", self, other)
 
     def __mul__(self, other: "Value | float") -> "Value":
-        return self.builder.infix("mul", self, other)
+        return self.builder.arithmetic("mul", self, other)
 
     def __rsub__(self, other: float) -> "Value":
-        return self.like(other) - self
+        return self.const(other) - self
 
     def __truediv__(self, other: "Value | float") -> "Value":
         return self.builder.binary("fdiv", self, other)
 
     def __rtruediv__(self, other: float) -> "Value":
-        return self.like(other) / self
+        return self.const(other) / self
 
     def __and__(self, other: "Value | int") -> "Value":
         return self.builder.binary("and", self, other)
@@ -86,7 +89,7 @@ class Value:
         return self.builder.binary("shl", self, count)
 
     def __rshift__(self, count: int) -> "Value":
-        """Logical for the callers here: `ashr` has its own method."""
+        """Shift right logically; `ashr` is arithmetic."""
         return self.builder.binary("lshr", self, count)
 
     def ashr(self, count: int) -> "Value":
@@ -114,7 +117,7 @@ class Value:
         return self.builder.compare("oeq", self, other)
 
     def differs(self, other: "Value | float") -> "Value":
-        """True for nan, as C's `!=`."""
+        """Return `a != b` as C defines it: true for nan."""
         return self.builder.compare("une", self, other)
 
     @property
@@ -131,20 +134,21 @@ class Value:
 
     @property
     def sign(self) -> "Value":
-        """The sign bit alone, as an integer."""
+        """Return the sign bit alone, as an integer."""
         return self.bits & self.format.sign_mask
 
     @property
     def negative(self) -> "Value":
-        """Whether the sign bit is set, of -0.0 too."""
+        """Return whether the sign bit is set; true for -0.0."""
         return self.builder.compare("slt", self.bits, 0)
 
-    def like(self, number: float) -> "Value":
+    def const(self, number: float) -> "Value":
+        """Return a constant of this value's type."""
         return self.builder.const(number, self.scalar)
 
 
-class Builder:
-    """Collects the body of one function over vectors of `width` lanes (1: plain scalars).
+class FormulaBuilder:
+    """Collects the body of one function over vectors of `width` lanes; 1 means plain scalars.
 
     `avx512` says that the processor has that extension.
     """
@@ -178,8 +182,8 @@ class Builder:
     def binary(self, opcode: str, a: Value, b: Value | float) -> Value:
         return self.emit(f"{opcode} {a.typed}, {_operand(b, a).text}", a.scalar)
 
-    def infix(self, name: str, a: Value, b: Value | float) -> Value:
-        return self.binary(INFIX[name][a.scalar not in BY_SCALAR], a, b)
+    def arithmetic(self, name: str, a: Value, b: Value | float) -> Value:
+        return self.binary(OPCODES[name][a.scalar not in BY_SCALAR], a, b)
 
     def compare(self, predicate: str, a: Value, b: Value | float) -> Value:
         opcode = "fcmp" if a.scalar in BY_SCALAR else "icmp"
@@ -189,7 +193,7 @@ class Builder:
         return self.emit(f"{opcode} {a.typed} to {self.type(scalar)}", scalar)
 
     def as_float(self, a: Value) -> Value:
-        """The number an integer is the bits of."""
+        """Return the float whose bits are an integer."""
         return self.cast("bitcast", a, "float" if a.scalar == "i32" else "double")
 
     def widen(self, a: Value) -> Value:
@@ -199,29 +203,33 @@ class Builder:
         return self.cast("fptrunc", a, "float")
 
     def intrinsic(self, name: str, first: Value, *rest: Value | float) -> Value:
-        """Call an overloaded LLVM intrinsic all of whose operands and result have one type."""
+        """Call an overloaded LLVM intrinsic whose operands and result have one type."""
         symbol = f"@llvm.{name}.{self.suffix(first.scalar)}"
-        kind = self.type(first.scalar)
+        ty = self.type(first.scalar)
         operands = (first, *(_operand(v, first) for v in rest))
-        self.globals[symbol] = f"declare {kind} {symbol}({', '.join(kind for _ in operands)})"
+        self.globals[symbol] = f"declare {ty} {symbol}({', '.join(ty for _ in operands)})"
         arguments = ", ".join(v.typed for v in operands)
-        return self.emit(f"call {kind} {symbol}({arguments})", first.scalar)
+        return self.emit(f"call {ty} {symbol}({arguments})", first.scalar)
 
     def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
         return self.intrinsic("fma", a, b, c)
 
-    def whole_scalef(self, scalar: str) -> bool:
-        """Whether `scalef` is one instruction of this processor."""
+    def has_scalef(self, scalar: str) -> bool:
+        """Return whether the processor has `scalef` as one instruction of this width."""
         return self.avx512 and self.width * BY_SCALAR[scalar].bits == 512
 
-    def scalef(self, a: Value, n: Value, seen: Value | None = None) -> Value:
-        """a * 2^n, rounded once, in 512 bits of AVX-512; 0 where it is not `seen`."""
-        kind, form = self.type(a.scalar), "ps" if a.scalar == "float" else "pd"
-        symbol, bits = f"@llvm.x86.avx512.mask.scalef.{form}.512", f"i{max(8, self.width)}"
-        self.globals[symbol] = f"declare {kind} {symbol}({kind}, {kind}, {kind}, {bits}, i32)"
-        lanes = "-1" if seen is None else self.emit(f"bitcast {seen.typed} to {bits}", "i1").text
-        rest = f"{kind} zeroinitializer, {bits} {lanes}, i32 4"  # rounding as set
-        return self.emit(f"call {kind} {symbol}({a.typed}, {n.typed}, {rest})", a.scalar)
+    def scalef(self, a: Value, n: Value, nonzero_lanes: Value | None = None) -> Value:
+        """Return a * 2^n, rounded once, by one AVX-512 instruction; 0 outside `nonzero_lanes`."""
+        ty, suffix = self.type(a.scalar), "ps" if a.scalar == "float" else "pd"
+        symbol, mask_ty = f"@llvm.x86.avx512.mask.scalef.{suffix}.512", f"i{max(8, self.width)}"
+        self.globals[symbol] = f"declare {ty} {symbol}({ty}, {ty}, {ty}, {mask_ty}, i32)"
+        mask = (
+            "-1"
+            if nonzero_lanes is None
+            else self.emit(f"bitcast {nonzero_lanes.typed} to {mask_ty}", "i1").text
+        )
+        rest = f"{ty} zeroinitializer, {mask_ty} {mask}, i32 4"  # rounding as set
+        return self.emit(f"call {ty} {symbol}({a.typed}, {n.typed}, {rest})", a.scalar)
 
     def abs(self, a: Value) -> Value:
         return self.intrinsic("fabs", a)
@@ -236,125 +244,130 @@ class Builder:
         return self.intrinsic("copysign", magnitude, sign)
 
     def flip_sign(self, a: Value, sign_bits: Value) -> Value:
-        """`a`, negated where `sign_bits` (integers) has the sign bit set."""
+        """Return `a`, negated where the integers `sign_bits` have the sign bit set."""
         return self.as_float(a.bits ^ sign_bits)
 
     def select(self, mask: Value, a: Value | float, b: Value | float) -> Value:
         if isinstance(a, Value):
-            like = a
+            template = a
         else:
             assert isinstance(b, Value), "one arm of a select gives the type"
-            like = b
-        arms = f"{_operand(a, like).typed}, {_operand(b, like).typed}"
-        return self.emit(f"select {mask.typed}, {arms}", like.scalar)
+            template = b
+        arms = f"{_operand(a, template).typed}, {_operand(b, template).typed}"
+        return self.emit(f"select {mask.typed}, {arms}", template.scalar)
 
-    def at_most(self, a: Value, bound: Value | float) -> Value:
-        """min(a, bound); a nan `a` stays nan. The order of operands is that of x86's `minps`."""
+    def clamp_max(self, a: Value, bound: Value | float) -> Value:
+        """Return min(a, bound); a nan `a` stays nan. The operand order is that of x86's `minps`."""
         limit = _operand(bound, a)
         return self.select(limit < a, limit, a)
 
-    def at_least(self, a: Value, bound: Value | float) -> Value:
-        """max(a, bound); a nan `a` stays nan."""
+    def clamp_min(self, a: Value, bound: Value | float) -> Value:
+        """Return max(a, bound); a nan `a` stays nan."""
         limit = _operand(bound, a)
         return self.select(limit > a, limit, a)
 
     def horner(self, x: Value, coefficients: Sequence[float]) -> Value:
-        """The polynomial with `coefficients`, lowest degree first.
+        """Evaluate the polynomial with `coefficients`, lowest degree first.
 
-        A long one but for its last step as two in x^2, of even and of odd powers: half the time
-        to wait for one multiplication after the other.
+        A long polynomial is evaluated, but for its last step, as two polynomials in x^2 of the even
+        and the odd powers, which halves the length of the dependency chain.
         """
-        if len(coefficients) > LONG:
+        if len(coefficients) > MIN_SPLIT_TERMS:
             first, *rest = coefficients
             odd = self.horner(x * x, rest[1::2])
             even = self.horner(x * x, rest[::2])
             return self.fma(self.fma(odd, x, even), x, first)
-        total = x.like(coefficients[-1])
+        total = x.const(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             total = self.fma(total, x, c)
         return total
 
     def two_sum(self, a: Value, b: Value | float) -> tuple[Value, Value]:
-        """(s, e) with s + e = a + b exactly: Knuth, TAOCP volume 2, section 4.2.2, theorem B."""
+        """Return (s, e) with s + e = a + b exactly.
+
+        Knuth, TAOCP volume 2, section 4.2.2, theorem B.
+        """
         b = _operand(b, a)
         total = a + b
-        seen = total - a
-        return total, (a - (total - seen)) + (b - seen)
+        b_rounded = total - a
+        return total, (a - (total - b_rounded)) + (b - b_rounded)
 
     def fast_two_sum(self, a: Value, b: Value) -> tuple[Value, Value]:
-        """The same where |a| >= |b| (Dekker 1971)."""
+        """Return (s, e) with s + e = a + b exactly, for |a| >= |b| (Dekker 1971)."""
         total = a + b
         return total, b - (total - a)
 
     def two_product(self, a: Value, b: Value | float) -> tuple[Value, Value]:
-        """(p, e) with p + e = a * b exactly."""
+        """Return (p, e) with p + e = a * b exactly."""
         product = a * b
         return product, self.fma(a, b, -product)
 
-    def rarely(
+    def branch_if_any(
         self, mask: Value, common: tuple[Value, ...], slow: Callable[[], tuple[Value, ...]]
     ) -> tuple[Value, ...]:
-        """`common`, but `slow()`, under a branch, where any lane of `mask` is set.
+        """Return `common`, or the results of `slow()` under a branch if any lane of `mask` is set.
 
-        All lanes take what `slow` gives, so it has to give `common` where `mask` is not set.
+        All lanes take the results of `slow`, so they must equal `common` where `mask` is not set.
         """
-        flag = mask.text
+        any_set = mask.text
         if self.width > 1:
             symbol = f"@llvm.vector.reduce.or.v{self.width}i1"
             self.globals[symbol] = f"declare i1 {symbol}({self.type('i1')})"
-            flag = self.emit(f"call i1 {symbol}({mask.typed})", "i1").text
+            any_set = self.emit(f"call i1 {symbol}({mask.typed})", "i1").text
         self.globals["@llvm.expect.i1"] = "declare i1 @llvm.expect.i1(i1, i1)"
-        flag = self.emit(f"call i1 @llvm.expect.i1(i1 {flag}, i1 false)", "i1").text
-        before, rare, after = self._block, self._label("rare"), self._label("after")
-        self.lines.append(f"  br i1 {flag}, label %{rare}, label %{after}")
+        any_set = self.emit(f"call i1 @llvm.expect.i1(i1 {any_set}, i1 false)", "i1").text
+        common_block, rare, after = self._block, self._label("rare"), self._label("after")
+        self.lines.append(f"  br i1 {any_set}, label %{rare}, label %{after}")
         self._start(rare)
-        results = slow()
-        last = self._block
+        slow_results = slow()
+        slow_block = self._block
         self.lines.append(f"  br label %{after}")
         self._start(after)
         return tuple(
             self.emit(
-                f"phi {self.type(c.scalar)} [ {c.text}, %{before} ], [ {r.text}, %{last} ]",
+                f"phi {self.type(c.scalar)} [ {c.text}, %{common_block} ], [ {r.text}, %{slow_block} ]",
                 c.scalar,
             )
-            for c, r in zip(common, results, strict=True)
+            for c, r in zip(common, slow_results, strict=True)
         )
 
-    def sum_over_table(
+    def fold_table(
         self,
         table: str,
         count: int,
         start: tuple[Value, ...],
         step: Callable[[Value, tuple[Value, ...]], tuple[Value, ...]],
     ) -> tuple[Value, ...]:
-        """Fold `step` over the first `count` doubles of the constant array `table`, as a loop."""
-        before, head, after = self._block, self._label("loop"), self._label("after")
-        self.lines.append(f"  br label %{head}")
-        self._start(head)
-        phis = len(self.lines)
+        """Fold `step` over the first `count` doubles of the constant array `table`, in a loop."""
+        before, body, after = self._block, self._label("loop"), self._label("after")
+        self.lines.append(f"  br label %{body}")
+        self._start(body)
+        phi_line = len(self.lines)
         index = self.emit("", "i64")
         carried = tuple(self.emit("", v.scalar) for v in start)
-        slot = self.emit(f"getelementptr double, ptr {table}, i64 {index.text}", "i64").text
-        term = self._splat(self.emit(f"load double, ptr {slot}", "double"))
-        stepped = step(term, carried)
-        following = self.emit(f"add i64 {index.text}, 1", "i64")
-        more = self.emit(f"icmp ult i64 {following.text}, {count}", "i1").text
-        self.lines.append(f"  br i1 {more}, label %{head}, label %{after}")
-        first = f"[ 0, %{before} ], [ {following.text}, %{self._block} ]"
-        self.lines[phis] = f"  {index.text} = phi i64 {first}"
-        for i, (phi, old, new) in enumerate(zip(carried, start, stepped, strict=True), phis + 1):
+        pointer = self.emit(f"getelementptr double, ptr {table}, i64 {index.text}", "i64").text
+        term = self._splat(self.emit(f"load double, ptr {pointer}", "double"))
+        results = step(term, carried)
+        next_index = self.emit(f"add i64 {index.text}, 1", "i64")
+        continues = self.emit(f"icmp ult i64 {next_index.text}, {count}", "i1").text
+        self.lines.append(f"  br i1 {continues}, label %{body}, label %{after}")
+        first = f"[ 0, %{before} ], [ {next_index.text}, %{self._block} ]"
+        self.lines[phi_line] = f"  {index.text} = phi i64 {first}"
+        for i, (phi, old, new) in enumerate(
+            zip(carried, start, results, strict=True), phi_line + 1
+        ):
             arms = f"[ {old.text}, %{before} ], [ {new.text}, %{self._block} ]"
             self.lines[i] = f"  {phi.text} = phi {self.type(phi.scalar)} {arms}"
         self._start(after)
-        return stepped
+        return results
 
     def _splat(self, scalar: Value) -> Value:
         if self.width == 1:
             return scalar
-        kind = self.type(scalar.scalar)
-        lane = self.emit(f"insertelement {kind} poison, double {scalar.text}, i64 0", "double")
+        ty = self.type(scalar.scalar)
+        lane = self.emit(f"insertelement {ty} poison, double {scalar.text}, i64 0", "double")
         mask = f"<{self.width} x i32> zeroinitializer"
-        return self.emit(f"shufflevector {lane.typed}, {kind} poison, {mask}", "double")
+        return self.emit(f"shufflevector {lane.typed}, {ty} poison, {mask}", "double")
 
     def _label(self, stem: str) -> str:
         self._count += 1
@@ -365,12 +378,12 @@ class Builder:
         self._block = label
 
 
-def _operand(value: Value | float, like: Value) -> Value:
-    return value if isinstance(value, Value) else like.like(value)
+def _operand(value: Value | float, template: Value) -> Value:
+    return value if isinstance(value, Value) else template.const(value)
 
 
 def literal(number: float, scalar: str) -> str:
-    """LLVM writes a float, too, as the 64 bits of the double of the same value."""
+    """Return a constant; LLVM writes a float as the 64 bits of the double of the same value."""
     if scalar not in BY_SCALAR:
         return str(int(number))
     if scalar == "float":

@@ -1,80 +1,80 @@
 """Inverse trigonometric functions: asin, acos, atan, atan2.
 
-asin uses asin a = pi/2 - 2 asin sqrt((1 - a) / 2) above 1/2 (fdlibm, e_asin.c); atan folds its
-operand into [0, 1] and, above tan(pi/8), takes pi/4 off, as Cephes' atanf.c does, with one division
-for both.
-Polynomials are minimax (Remez exchange in 220-bit arithmetic), then rounded to the format.
+asin uses asin a = pi/2 - 2 asin sqrt((1 - a) / 2) above 1/2 (fdlibm, e_asin.c). atan reduces its
+operand to [0, 1] and subtracts pi/4 above tan(pi/8), as Cephes' atanf.c does, with one division for
+both. Polynomials are minimax (Remez exchange in 220-bit arithmetic), then rounded to the format.
 """
 
 import math
 
-from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value
 
 
-def asin(b: Builder, x: Value) -> Value:
+def asin(b: FormulaBuilder, x: Value) -> Value:
     high, low = HALF_PI[x.scalar]
-    big, p = _folded_asin(b, x)
-    return b.copysign(b.select(big, b.fma(p, -2.0, low) + high, p), x)
+    above_half, p = _reduced_asin(b, x)
+    return b.copysign(b.select(above_half, b.fma(p, -2.0, low) + high, p), x)
 
 
-def acos(b: Builder, x: Value) -> Value:
-    """pi/2 - asin x up to 1/2; above 2 p, below -1/2 pi - 2 p."""
+def acos(b: FormulaBuilder, x: Value) -> Value:
+    """Return pi/2 - asin x for |x| up to 1/2, 2 p above it, and pi - 2 p below -1/2."""
     high, low = HALF_PI[x.scalar]
-    big, p = _folded_asin(b, x)
+    above_half, p = _reduced_asin(b, x)
     negative = x.negative
-    quarters = b.select(big, b.select(negative, x.like(2.0), x.like(0.0)), x.like(1.0))
-    p = b.select(big, p + p, -p)
+    half_pis = b.select(above_half, b.select(negative, x.const(2.0), x.const(0.0)), x.const(1.0))
+    p = b.select(above_half, p + p, -p)
     p = b.flip_sign(p, x.sign)
-    return b.fma(quarters, high, b.fma(quarters, low, p))
+    return b.fma(half_pis, high, b.fma(half_pis, low, p))
 
 
-def atan(b: Builder, x: Value) -> Value:
+def atan(b: FormulaBuilder, x: Value) -> Value:
     a = b.abs(x)
     steep = a > 1.0
-    eighths, p = _ratio(b, steep, b.select(steep, 1.0, a), b.select(steep, a, 1.0))
-    return b.copysign(_angle(b, eighths, p), x)
+    quarter_pis, p = _atan_ratio(b, steep, b.select(steep, 1.0, a), b.select(steep, a, 1.0))
+    return b.copysign(_add_quarter_pis(b, quarter_pis, p), x)
 
 
-def atan2(b: Builder, y: Value, x: Value) -> Value:
-    rise, run = b.abs(y), b.abs(x)
-    steep = rise > run
-    low, high = b.select(steep, run, rise), b.select(steep, rise, run)
-    far = high > x.format.largest * 2.0**-20
-    scale = b.select(far, x.like(2.0**-20), 1.0)  # the sum of both is not to overflow
+def atan2(b: FormulaBuilder, y: Value, x: Value) -> Value:
+    abs_y, abs_x = b.abs(y), b.abs(x)
+    steep = abs_y > abs_x
+    low, high = b.select(steep, abs_x, abs_y), b.select(steep, abs_y, abs_x)
+    is_large = high > x.format.largest * 2.0**-20
+    scale = b.select(is_large, x.const(2.0**-20), 1.0)  # so that their sum does not overflow
     low, high = low * scale, high * scale
-    both = low.equals(math.inf) & high.equals(math.inf)
-    low, high = b.select(both, 1.0, low), b.select(both, 1.0, high)
+    both_inf = low.equals(math.inf) & high.equals(math.inf)
+    low, high = b.select(both_inf, 1.0, low), b.select(both_inf, 1.0, high)
     high = b.select(high.equals(0.0), 1.0, high)
-    eighths, p = _ratio(b, steep, low, high)
-    left = x.negative
-    eighths = b.select(left, 4.0 - eighths, eighths)
-    p = b.select(left, -p, p)
-    return b.copysign(_angle(b, eighths, p), y)
+    quarter_pis, p = _atan_ratio(b, steep, low, high)
+    is_left = x.negative
+    quarter_pis = b.select(is_left, 4.0 - quarter_pis, quarter_pis)
+    p = b.select(is_left, -p, p)
+    return b.copysign(_add_quarter_pis(b, quarter_pis, p), y)
 
 
-def _folded_asin(b: Builder, x: Value) -> tuple[Value, Value]:
-    """(a > 1/2, p): p = asin a up to 1/2, else asin sqrt((1 - a) / 2), for a = |x|."""
+def _reduced_asin(b: FormulaBuilder, x: Value) -> tuple[Value, Value]:
+    """Return (a > 1/2, p) for a = |x|; p is asin a up to 1/2, else asin sqrt((1 - a) / 2)."""
     a = b.abs(x)
-    big = a > 0.5
-    z = b.select(big, b.fma(a, -0.5, 0.5), a * a)
-    s = b.select(big, b.sqrt(z), a)
-    return big, b.fma(s * z, b.horner(z, ASIN[x.scalar]), s)
+    above_half = a > 0.5
+    z = b.select(above_half, b.fma(a, -0.5, 0.5), a * a)
+    s = b.select(above_half, b.sqrt(z), a)
+    return above_half, b.fma(s * z, b.horner(z, ASIN[x.scalar]), s)
 
 
-def _ratio(b: Builder, steep: Value, low: Value, high: Value) -> tuple[Value, Value]:
-    """atan(low / high), of its complement to pi/2 if `steep`, as a multiple of pi/4 and a rest."""
-    big = low > high * math.tan(math.pi / 8)
-    t = b.select(big, low - high, low) / b.select(big, low + high, high)
+def _atan_ratio(b: FormulaBuilder, steep: Value, low: Value, high: Value) -> tuple[Value, Value]:
+    """Return atan(low / high) as a multiple of pi/4 and a rest; if `steep`, pi/2 minus that."""
+    above_tan_pi_8 = low > high * math.tan(math.pi / 8)
+    t = b.select(above_tan_pi_8, low - high, low) / b.select(above_tan_pi_8, low + high, high)
     z = t * t
     p = b.fma(t * z, b.horner(z, ATAN[t.scalar]), t)
-    none = t.like(0.0)
-    eighths = b.select(big, t.like(1.0), b.select(steep, t.like(2.0), none))
-    return eighths, b.select(steep, -p, p)
+    zero = t.const(0.0)
+    quarter_pis = b.select(above_tan_pi_8, t.const(1.0), b.select(steep, t.const(2.0), zero))
+    return quarter_pis, b.select(steep, -p, p)
 
 
-def _angle(b: Builder, eighths: Value, p: Value) -> Value:
+def _add_quarter_pis(b: FormulaBuilder, quarter_pis: Value, p: Value) -> Value:
+    """Return p plus a multiple of pi/4."""
     high, low = HALF_PI[p.scalar]
-    return b.fma(eighths, high / 2, b.fma(eighths, low / 2, p))
+    return b.fma(quarter_pis, high / 2, b.fma(quarter_pis, low / 2, p))
 
 
 HALF_PI = {

@@ -1,4 +1,4 @@
-"""Which functions there are, what each is called in IR, and the text that defines it."""
+"""The registry of the vector math functions: their formulas, error bounds, symbols and IR text."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from tofuse.backends.llvm.vector_math import (
     remainder,
     trigonometric,
 )
-from tofuse.backends.llvm.vector_math.formula_builder import FORMATS, Builder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import FORMATS, FormulaBuilder, Value
 
 
 @dataclass(frozen=True)
 class MathSpec:
     """A function, its number of operands, and bounds on its error.
 
-    An error is the distance from the exact value in units in the last place of that value, so a
-    bound of 2.5 means at most 2 from the correctly rounded result.
+    An error is the distance from the exact value in units in the last place of that value. A bound
+    of 2.5 means at most 2 from the correctly rounded result.
     """
 
     name: str
@@ -30,40 +30,42 @@ class MathSpec:
 
 
 def math_symbol(name: str, elem: str, width: int) -> str:
+    """Return the symbol of a function over `width` lanes."""
     lanes = "" if width == 1 else f"v{width}"
     return f"@tofuse.{name}.{lanes}{elem}"
 
 
 def math_definitions(
-    wanted: Iterable[tuple[str, str]], width: int, avx512: bool = False
+    functions_needed: Iterable[tuple[str, str]], width: int, avx512: bool = False
 ) -> dict[str, str]:
-    """Symbol to text, in an order fit for a module, of (name, elem) pairs and what they need.
+    """Return the texts of functions, given as (name, elem) pairs, and of what they need, by symbol.
 
-    Two such dicts may be merged: one symbol has one text.
+    The order of the dict is valid for a module. Two such dicts may be merged: a symbol has one
+    text.
     """
     needed: dict[str, str] = {}
     functions: dict[str, str] = {}
-    for name, elem in wanted:
-        builder = Builder(width, avx512)
+    for name, elem in functions_needed:
+        builder = FormulaBuilder(width, avx512)
         functions[math_symbol(name, elem, width)] = _define(builder, name, elem)
         needed.update(builder.globals)
     return needed | functions
 
 
-def _define(b: Builder, name: str, elem: str) -> str:
+def _define(b: FormulaBuilder, name: str, elem: str) -> str:
     scalar = FORMATS[elem].scalar
-    kind = b.type(scalar)
+    ty = b.type(scalar)
     names = ("%x", "%y")[: MATH[name].arity]
-    result = BODIES[name](b, *(b.value(n, scalar) for n in names))
-    head = f"define internal {kind} {math_symbol(name, elem, b.width)}"
-    parameters = ", ".join(f"{kind} {n}" for n in names)
+    result = FORMULAS[name](b, *(b.value(n, scalar) for n in names))
+    head = f"define internal {ty} {math_symbol(name, elem, b.width)}"
+    parameters = ", ".join(f"{ty} {n}" for n in names)
     body = "\n".join(b.lines)
     return (
         f"{head}({parameters}) alwaysinline nounwind {{\nentry:\n{body}\n  ret {result.typed}\n}}\n"
     )
 
 
-BODIES: dict[str, Callable[..., Value]] = {
+FORMULAS: dict[str, Callable[..., Value]] = {
     "exp": exponential.exp,
     "exp2": exponential.exp2,
     "expm1": exponential.expm1,

@@ -1,44 +1,44 @@
-"""Sine, cosine, tangent.
+"""Trigonometric functions: sin, cos, tan.
 
 Sine and cosine subtract a multiple of pi (tangent: of pi/2) in three parts (Cody and Waite,
-"Software Manual for the Elementary Functions", 1980, chapter 8), so that one polynomial on
-[-pi/2, pi/2] and a sign serve both. Beyond `LIMIT`, under a branch, the multiple comes from as many
+"Software Manual for the Elementary Functions", 1980, chapter 8), so that one polynomial on [-pi/2,
+pi/2] and a sign serve both. Above `LIMIT`, under a branch, the multiple is computed from as many
 bits of 1/pi as the format needs (Payne and Hanek, "Radian reduction for trigonometric functions",
-SIGNUM 1983).
-Polynomials are minimax (Remez exchange in 220-bit arithmetic), then rounded to the format.
+SIGNUM 1983). Polynomials are minimax (Remez exchange in 220-bit arithmetic), then rounded to the
+format.
 """
 
 import math
 
-from tofuse.backends.llvm.vector_math.formula_builder import Builder, Value, literal
+from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value, literal
 
 
-def sin(b: Builder, x: Value) -> Value:
-    return _signed_sine(b, *_reduce(b, x, per_pi=1, shift=0.0))
+def sin(b: FormulaBuilder, x: Value) -> Value:
+    return _signed_sine(b, *_reduce_argument(b, x, per_pi=1, shift=0.0))
 
 
-def cos(b: Builder, x: Value) -> Value:
-    """x = (n + 1/2) pi + r gives cos x = (-1)^(n + 1) sin r."""
-    return _signed_sine(b, *_reduce(b, x, per_pi=1, shift=0.5))
+def cos(b: FormulaBuilder, x: Value) -> Value:
+    """Return cos x = (-1)^(n + 1) sin r for x = (n + 1/2) pi + r."""
+    return _signed_sine(b, *_reduce_argument(b, x, per_pi=1, shift=0.5))
 
 
-def tan(b: Builder, x: Value) -> Value:
-    """x = n pi/2 + r gives tan r for even n, else -1 / tan r."""
-    r, odd = _reduce(b, x, per_pi=2, shift=0.0)
+def tan(b: FormulaBuilder, x: Value) -> Value:
+    """Return tan r for x = n pi/2 + r with even n, else -1 / tan r."""
+    r, odd = _reduce_argument(b, x, per_pi=2, shift=0.0)
     z = r * r
     t = b.fma(r * z, b.horner(z, TAN[x.scalar]), r)
     y = b.select(b.compare("slt", odd, 0), -1.0 / t, t)
     return b.select(x.equals(0.0), x, y)  # tan(-0) is -0
 
 
-def _signed_sine(b: Builder, r: Value, sign: Value) -> Value:
+def _signed_sine(b: FormulaBuilder, r: Value, sign: Value) -> Value:
     z = r * r
     y = b.fma(r * z, b.horner(z, SIN[r.scalar]), r)
     return b.flip_sign(b.copysign(y, r), sign)  # copysign: sin(-0) is -0
 
 
-def _reduce(b: Builder, x: Value, per_pi: int, shift: float) -> tuple[Value, Value]:
-    """r = x - (n + shift) pi / per_pi, and as sign bit whether n is odd (even if shift)."""
+def _reduce_argument(b: FormulaBuilder, x: Value, per_pi: int, shift: float) -> tuple[Value, Value]:
+    """Return r = x - (n + shift) pi / per_pi, and a sign bit: n is odd (with a shift: even)."""
     form = x.format
     odd = 1.0 if shift else 0.0
     shifter = 1.5 * 2.0**form.mantissa + odd
@@ -47,54 +47,56 @@ def _reduce(b: Builder, x: Value, per_pi: int, shift: float) -> tuple[Value, Val
     n = total - shifter + shift if shift else total - shifter
     first, second, third = (-part / per_pi for part in PI_PARTS[x.scalar])
     exact = b.fma(n, first, x)
-    if per_pi == 2:  # tangent has a pole where r is small, and needs what r loses to rounding
+    if per_pi == 2:  # tangent has a pole where r is small, so it needs r's rounding error
         product, lost = b.two_product(n, second)
         r, error = b.two_sum(exact, product)
         r = r + (error + b.fma(n, third, lost))
     else:
         r = b.fma(n, third, b.fma(n, second, exact))
     common = (r, total.bits << (form.bits - 1))
-    far = b.abs(x) > LIMIT[x.scalar]
+    is_large = b.abs(x) > LIMIT[x.scalar]
 
     def slow() -> tuple[Value, ...]:
-        precise = _reduce_far(b, x, per_pi, shift)
-        return tuple(b.select(far, e, c) for e, c in zip(precise, common, strict=True))
+        precise = _reduce_payne_hanek(b, x, per_pi, shift)
+        return tuple(b.select(is_large, e, c) for e, c in zip(precise, common, strict=True))
 
-    r, sign = b.rarely(far, common, slow)
+    r, sign = b.branch_if_any(is_large, common, slow)
     return r, sign
 
 
-def _reduce_far(b: Builder, x: Value, per_pi: int, shift: float) -> tuple[Value, Value]:
-    """The same, exact for any finite x, nan for inf; in double arithmetic."""
-    wide = x if x.scalar == "double" else b.widen(x)
+def _reduce_payne_hanek(
+    b: FormulaBuilder, x: Value, per_pi: int, shift: float
+) -> tuple[Value, Value]:
+    """Return the same, exact for any finite x and nan for inf; computed in binary64."""
+    x_double = x if x.scalar == "double" else b.widen(x)
     count = TABLE_TERMS[x.scalar]
-    b.globals[TABLE] = _table()
-    scaled = wide * 2.0**-TABLE_SCALE
+    b.globals[INVERSE_PI_TABLE] = _inverse_pi_table()
+    scaled = x_double * 2.0**-TABLE_SCALE
 
     def step(term: Value, sums: tuple[Value, ...]) -> tuple[Value, ...]:
         for part in b.two_product(scaled, term):
             sums = _accumulate(b, sums, _modulo_2(b, part))
         return sums
 
-    start = (wide.like(0.0),) * SUMS[x.scalar]
-    sums = b.sum_over_table(TABLE, count, start, step)
+    start = (x_double.const(0.0),) * SUM_LENGTH[x.scalar]
+    sums = b.fold_table(INVERSE_PI_TABLE, count, start, step)
     first, second, *others = (s * float(per_pi) for s in sums)
     shifter = 1.5 * 2.0**52 + (1.0 if shift else 0.0)
     total = (first - shift) + shifter
-    top, rest = b.two_sum(first - ((total - shifter) + shift), second)
+    high, tail = b.two_sum(first - ((total - shifter) + shift), second)
     for other in others:
-        rest = rest + other
+        tail = tail + other
     pi, pi_low = 3.141592653589793 / per_pi, 1.2246467991473532e-16 / per_pi
-    r, low = b.two_product(top, pi)
-    r = r + b.fma(top, pi_low, b.fma(rest, pi, low))
+    r, low = b.two_product(high, pi)
+    r = r + b.fma(high, pi_low, b.fma(tail, pi, low))
     sign = total.bits
     if x.scalar == "float":
         r, sign = b.narrow(r), b.cast("trunc", sign, "i32")
     return r, sign << (x.format.bits - 1)
 
 
-def _accumulate(b: Builder, sums: tuple[Value, ...], term: Value) -> tuple[Value, ...]:
-    """Add to an unevaluated sum; each number takes the rounding errors of the one before."""
+def _accumulate(b: FormulaBuilder, sums: tuple[Value, ...], term: Value) -> tuple[Value, ...]:
+    """Add a term to an unevaluated sum; each number takes the rounding errors of the one before."""
     exact = []
     for total in sums[:-1]:
         total, term = b.two_sum(total, term)
@@ -102,30 +104,31 @@ def _accumulate(b: Builder, sums: tuple[Value, ...], term: Value) -> tuple[Value
     return (*exact, sums[-1] + term)
 
 
-def _modulo_2(b: Builder, x: Value) -> Value:
+def _modulo_2(b: FormulaBuilder, x: Value) -> Value:
+    """Return x minus the nearest multiple of 2."""
     return b.fma(b.rint(x * 0.5), -2.0, x)
 
 
-def _table() -> str:
-    """1/pi as a sum of doubles, 53 bits of it each, scaled against underflow, as a global."""
+def _inverse_pi_table() -> str:
+    """Return the text of a global: 1/pi as a sum of doubles, scaled against underflow."""
     terms = TABLE_TERMS["double"]
     words = []
     for i in range(1, terms + 1):
         word = (INVERSE_PI_DIGITS >> 53 * (terms - i)) & (2**53 - 1)
         words.append("double " + literal(math.ldexp(word, TABLE_SCALE - 53 * i), "double"))
-    return f"{TABLE} = internal constant [{terms} x double] [{', '.join(words)}]"
+    return f"{INVERSE_PI_TABLE} = internal constant [{terms} x double] [{', '.join(words)}]"
 
 
 INVERSE_PI = 0.3183098861837907
-LIMIT = {"float": 2.0**17, "double": 2.0**24}  # up to here n * (the first part of pi) is exact
+LIMIT = {"float": 2.0**17, "double": 2.0**24}  # up to here n * (first part of pi) is exact
 PI_PARTS = {  # each truncated, so that all are positive and x - n * part keeps the sign of -0
     "float": (3.141592502593994, 1.5099578831723193e-07, 1.078060505991553e-14),
     "double": (3.141592653589793, 1.224646799147353e-16, 2.1657133478438278e-32),
 }
-TABLE = "@tofuse.inverse_pi"
+INVERSE_PI_TABLE = "@tofuse.inverse_pi"
 TABLE_SCALE = 200
 TABLE_TERMS = {"float": 4, "double": 22}  # largest exponent + twice the precision, in 53-bit words
-SUMS = {"float": 2, "double": 3}  # a double comes within 2^-61 of a multiple of pi/2
+SUM_LENGTH = {"float": 2, "double": 3}  # a double comes within 2^-61 of a multiple of pi/2
 INVERSE_PI_DIGITS = int(  # floor(2^(53 * 22) / pi)
     "145f306dc9c882a53f84eafa3ea69bb81b6c52b3278872083fca2c757bd778ac36e48dc74849ba5c"
     "00c925dd413a32439fc3bd63962534e7dd1046bea5d768909d338e04d68befc827323ac7306a673e"

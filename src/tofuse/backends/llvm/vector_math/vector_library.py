@@ -1,4 +1,4 @@
-"""Rare functions that are not inlined: calls into the vector library that torch ships."""
+"""Functions that are called in the vector library that torch ships."""
 
 from __future__ import annotations
 
@@ -8,39 +8,43 @@ PREFIX = "Sleef_"
 
 
 def library_symbols(name: str, native: int) -> tuple[str, str]:
-    """What the library calls a function over whole registers of floats, and of doubles."""
+    """Return the library's symbols of a function over whole registers of floats and of doubles."""
     stem, precision, _ = LIBRARY[name]
     return f"{PREFIX}{stem}f{native}{precision}", f"{PREFIX}{stem}d{native // 2}{precision}"
 
 
 def library_definition(name: str, elem: str, width: int, native: int) -> dict[str, str]:
-    """Symbol to text: the function over `width` lanes, in registers of `native` float lanes."""
+    """Return the texts, by symbol, of a function over `width` lanes.
+
+    Registers have `native` float lanes.
+    """
     single = elem == "f32"
     scalar, lanes = ("float", native) if single else ("double", native // 2)
     symbol = library_symbols(name, native)[0 if single else 1]
-    whole, kind = f"<{lanes} x {scalar}>", _kind(scalar, width)
+    whole, ty = f"<{lanes} x {scalar}>", _type(scalar, width)
     arguments = ("%x", "%y")[: LIBRARY[name][2]]
-    b = _Lines()
-    parts = []
+    b = _BodyBuilder()
+    results = []
     for first in range(0, width, lanes):
-        pieces = [b.piece(x, scalar, width, first, lanes) for x in arguments]
-        typed = ", ".join(f"{whole} {p}" for p in pieces)
-        parts.append(b.let(f"call {whole} @{symbol}({typed})"))
-    result = b.joined(parts, scalar, width, lanes)
-    lanes_of = "" if width == 1 else f"v{width}"
-    own = f"@tofuse.{name}.{lanes_of}{elem}"
-    head = f"define internal {kind} {own}({', '.join(f'{kind} {x}' for x in arguments)})"
+        registers = [b.register_part(x, scalar, width, first, lanes) for x in arguments]
+        typed = ", ".join(f"{whole} {p}" for p in registers)
+        results.append(b.let(f"call {whole} @{symbol}({typed})"))
+    result = b.concat(results, scalar, width, lanes)
+    lane_suffix = "" if width == 1 else f"v{width}"
+    definition = f"@tofuse.{name}.{lane_suffix}{elem}"
+    parameters = ", ".join(f"{ty} {x}" for x in arguments)
+    head = f"define internal {ty} {definition}({parameters}) alwaysinline nounwind"
     body = "\n".join(b.lines)
-    takes = ", ".join([whole] * len(arguments))
+    library_types = ", ".join([whole] * len(arguments))
     pure = "nounwind willreturn memory(none)"
     return {
-        symbol: f"declare {whole} @{symbol}({takes}) {pure}",
-        own: f"{head} alwaysinline nounwind {{\nentry:\n{body}\n  ret {kind} {result}\n}}\n",
+        symbol: f"declare {whole} @{symbol}({library_types}) {pure}",
+        definition: f"{head} {{\nentry:\n{body}\n  ret {ty} {result}\n}}\n",
     }
 
 
-class _Lines:
-    """The text of a function's body."""
+class _BodyBuilder:
+    """Collects the text of a function's body."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -50,8 +54,8 @@ class _Lines:
         self.lines.append(f"  {name} = {right}")
         return name
 
-    def piece(self, x: str, scalar: str, width: int, first: int, lanes: int) -> str:
-        """Lanes of `x` from `first` on as a whole register; what is over repeats lanes."""
+    def register_part(self, x: str, scalar: str, width: int, first: int, lanes: int) -> str:
+        """Return `lanes` lanes of `x` from `first` on; lanes after the end repeat others."""
         if width == lanes:
             return x
         if width == 1:
@@ -60,28 +64,28 @@ class _Lines:
 
     def shuffle(self, pair: tuple[str, str], scalar: str, width: int, order: list[int]) -> str:
         mask = ", ".join(f"i32 {k}" for k in order)
-        kind = f"<{width} x {scalar}>"
+        ty = f"<{width} x {scalar}>"
         a, b = pair
-        return self.let(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> <{mask}>")
+        return self.let(f"shufflevector {ty} {a}, {ty} {b}, <{len(order)} x i32> <{mask}>")
 
-    def joined(self, parts: list[str], scalar: str, width: int, lanes: int) -> str:
-        """The first `width` lanes of the parts."""
-        while len(parts) > 1:
+    def concat(self, results: list[str], scalar: str, width: int, lanes: int) -> str:
+        """Return the first `width` lanes of the results."""
+        while len(results) > 1:
             both = range(2 * lanes)
-            pairs = list(pairwise(parts))[::2]
-            parts, lanes = [self.shuffle(p, scalar, lanes, [*both]) for p in pairs], 2 * lanes
+            pairs = list(pairwise(results))[::2]
+            results, lanes = [self.shuffle(p, scalar, lanes, [*both]) for p in pairs], 2 * lanes
         if width == 1:
-            return self.let(f"extractelement <{lanes} x {scalar}> {parts[0]}, i64 0")
+            return self.let(f"extractelement <{lanes} x {scalar}> {results[0]}, i64 0")
         if width < lanes:
-            return self.shuffle((parts[0], parts[0]), scalar, lanes, [*range(width)])
-        return parts[0]
+            return self.shuffle((results[0], results[0]), scalar, lanes, [*range(width)])
+        return results[0]
 
 
-def _kind(scalar: str, width: int) -> str:
+def _type(scalar: str, width: int) -> str:
     return scalar if width == 1 else f"<{width} x {scalar}>"
 
 
-# the library's name, its precision (tenths of an ulp, as in its names), and the number of operands
+# name in the library, suffix of its precision (tenths of an ulp), number of operands
 LIBRARY = {
     "lgamma": ("lgamma", "_u10", 1),
     "hypot": ("hypot", "_u05", 2),

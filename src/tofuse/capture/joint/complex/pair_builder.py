@@ -16,13 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.node import Argument, Target, map_arg
 
-from tofuse.capture.fx.devices import DEVICES
-from tofuse.capture.lower.lowerable import tensors_of
+from tofuse.capture.fx.devices import SUPPORTED_DEVICES
+from tofuse.capture.lower.lowerable import value_tensors
 
 aten = torch.ops.aten
 Part = Union[Node, float]  # noqa: UP007  (evaluated at run time)
-REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-OF_ITS_OWN = ("val", "tensor_meta", "desc", "eager_input_vals")  # of a node's meta
+REAL_DTYPES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+NODE_SPECIFIC_META = ("val", "tensor_meta", "desc", "eager_input_vals")  # of a node's meta
 
 
 class Pair(NamedTuple):
@@ -34,22 +34,24 @@ class Pair(NamedTuple):
 
 def is_complex(node: Node) -> bool:
     """Whether a node's value, or one of them, is complex."""
-    return any(t.dtype.is_complex for t in tensors_of(node))
+    return any(t.dtype.is_complex for t in value_tensors(node))
 
 
-def plain(node: Node) -> bool:
+def is_supported_call(node: Node) -> bool:
     """Whether the pass knows the types, layouts and devices of a call's complex tensors."""
-    found = (t for n in (*node.all_input_nodes, node) for t in tensors_of(n) if t.dtype.is_complex)
+    found = (
+        t for n in (*node.all_input_nodes, node) for t in value_tensors(n) if t.dtype.is_complex
+    )
     return all(
-        t.dtype in REAL
+        t.dtype in REAL_DTYPES
         and t.layout is torch.strided
         and not t.is_neg()
-        and t.device.type in DEVICES
+        and t.device.type in SUPPORTED_DEVICES
         for t in found
     )
 
 
-def name_of(node: Node) -> str:
+def operator_name(node: Node) -> str:
     """An operator's name without its overload."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
@@ -57,13 +59,13 @@ def name_of(node: Node) -> str:
     return "getitem" if target is operator.getitem else ""
 
 
-def real_of(node: Node) -> torch.dtype:
+def real_dtype_of(node: Node) -> torch.dtype:
     """The type of a complex node's parts."""
-    return REAL[tensors_of(node)[0].dtype]
+    return REAL_DTYPES[value_tensors(node)[0].dtype]
 
 
 @dataclass
-class Emitter(ABC):
+class PairBuilder(ABC):
     """Writes calls into a graph, each at the place and of the origin of one that is there."""
 
     graph: Graph
@@ -94,7 +96,9 @@ class Emitter(ABC):
         with self.mode, torch.no_grad():
             value = target(*given[0], **given[1])
         origin = {} if self.like is None else self.like.meta
-        node.meta = {k: v for k, v in origin.items() if k not in OF_ITS_OWN} | {"val": value}
+        node.meta = {k: v for k, v in origin.items() if k not in NODE_SPECIFIC_META} | {
+            "val": value
+        }
         return node
 
     def node(self, part: Part, value: Tensor | list[Tensor]) -> Node:
@@ -104,7 +108,7 @@ class Emitter(ABC):
             return part
         shape = list(value.shape)
         if not isinstance(part, Node):
-            dtype = REAL.get(value.dtype, value.dtype)
+            dtype = REAL_DTYPES.get(value.dtype, value.dtype)
             return self.call(aten.full.default, shape, part, dtype=dtype, device=value.device)
         if part.meta["val"].shape == value.shape:
             return part

@@ -13,11 +13,11 @@ from torch.fx import Node
 from torch.fx.node import Argument, Target
 
 from tofuse.capture.joint.complex.pair_builder import (
-    REAL,
-    Emitter,
+    REAL_DTYPES,
     Pair,
+    PairBuilder,
     Part,
-    name_of,
+    operator_name,
 )
 
 aten = torch.ops.aten
@@ -25,28 +25,28 @@ Rule = Callable[..., Pair]
 Reader = Callable[..., Part]
 
 
-def _add(e: Emitter, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
+def _add(e: PairBuilder, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
     x, y = e.pair(a), e.pair(b)
     y = y if alpha == 1 else _product(e, e.pair(alpha), y)
     return Pair(e.add(x.re, y.re), e.add(x.im, y.im))
 
 
-def _sub(e: Emitter, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
+def _sub(e: PairBuilder, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
     x, y = e.pair(a), e.pair(b)
     y = y if alpha == 1 else _product(e, e.pair(alpha), y)
     return Pair(e.sub(x.re, y.re), e.sub(x.im, y.im))
 
 
-def _product(e: Emitter, x: Pair, y: Pair) -> Pair:
+def _product(e: PairBuilder, x: Pair, y: Pair) -> Pair:
     re = e.sub(e.mul(x.re, y.re), e.mul(x.im, y.im))
     return Pair(re, e.add(e.mul(x.re, y.im), e.mul(x.im, y.re)))
 
 
-def _mul(e: Emitter, a: Argument, b: Argument) -> Pair:
+def _mul(e: PairBuilder, a: Argument, b: Argument) -> Pair:
     return _product(e, e.pair(a), e.pair(b))
 
 
-def _ratio(e: Emitter, x: Pair, y: Pair) -> Pair:
+def _ratio(e: PairBuilder, x: Pair, y: Pair) -> Pair:
     """Scaled by the divisor's greater part, which keeps squares from overflowing."""
     if y.im == 0.0:  # what is infinite, or zero and divides, leaves no number in either part
         re, im = e.div(x.re, y.re), e.div(x.im, y.re)
@@ -61,69 +61,71 @@ def _ratio(e: Emitter, x: Pair, y: Pair) -> Pair:
     return Pair(e.div(re, norm), e.div(e.sub(e.mul(b, c), e.mul(a, d)), norm))
 
 
-def _div(e: Emitter, a: Argument, b: Argument) -> Pair:
+def _div(e: PairBuilder, a: Argument, b: Argument) -> Pair:
     return _ratio(e, e.pair(a), e.pair(b))
 
 
-def _reciprocal(e: Emitter, a: Argument) -> Pair:
+def _reciprocal(e: PairBuilder, a: Argument) -> Pair:
     return _ratio(e, Pair(1.0, 0.0), e.pair(a))
 
 
-def _neg(e: Emitter, a: Argument) -> Pair:
+def _neg(e: PairBuilder, a: Argument) -> Pair:
     x = e.pair(a)
     return Pair(e.neg(x.re), e.neg(x.im))
 
 
-def _conj(e: Emitter, a: Argument) -> Pair:
+def _conj(e: PairBuilder, a: Argument) -> Pair:
     x = e.pair(a)
     return Pair(x.re, e.neg(x.im))
 
 
-def _exp(e: Emitter, a: Argument) -> Pair:
+def _exp(e: PairBuilder, a: Argument) -> Pair:
     x = e.pair(a)
     length, turn = e.call(aten.exp.default, x.re), e.tensor(x.im, x.re)
     cos, sin = e.call(aten.cos.default, turn), e.call(aten.sin.default, turn)
     return Pair(e.mul(length, cos), e.mul(length, sin))
 
 
-def _log(e: Emitter, a: Argument) -> Pair:
+def _log(e: PairBuilder, a: Argument) -> Pair:
     return Pair(e.call(aten.log.default, _abs(e, a)), _angle(e, a))
 
 
-def _polar(e: Emitter, length: Argument, turn: Argument) -> Pair:
+def _polar(e: PairBuilder, length: Argument, turn: Argument) -> Pair:
     cos, sin = e.call(aten.cos.default, turn), e.call(aten.sin.default, turn)
     a = e.pair(length).re
     return Pair(e.mul(a, cos), e.mul(a, sin))
 
 
-def _complex(e: Emitter, re: Argument, im: Argument) -> Pair:
+def _complex(e: PairBuilder, re: Argument, im: Argument) -> Pair:
     return Pair(e.pair(re).re, e.pair(im).re)
 
 
-def _view_as_complex(e: Emitter, both: Node) -> Pair:
+def _view_as_complex(e: PairBuilder, both: Node) -> Pair:
     last = both.meta["val"].dim() - 1
     first, second = (e.call(aten.select.int, both, last, k) for k in range(2))
     return Pair(first, second)
 
 
-def _to_copy(e: Emitter, a: Argument, **kwargs: Argument) -> Pair:
+def _to_copy(e: PairBuilder, a: Argument, **kwargs: Argument) -> Pair:
     made: list[Part] = []
     for part in e.pair(a):
         if isinstance(part, Node):
             kept = {k: v for k, v in kwargs.items() if k != "dtype"}
             wanted = kwargs.get("dtype")
-            dtype = REAL[wanted] if isinstance(wanted, torch.dtype) else part.meta["val"].dtype
+            dtype = (
+                REAL_DTYPES[wanted] if isinstance(wanted, torch.dtype) else part.meta["val"].dtype
+            )
             part = e.call(aten._to_copy.default, part, dtype=dtype, **kept)
         made.append(part)
     return Pair(*made)
 
 
-def _pad(e: Emitter, a: Argument, padding: Argument, value: Argument = 0) -> Pair:
+def _pad(e: PairBuilder, a: Argument, padding: Argument, value: Argument = 0) -> Pair:
     parts = zip(e.pair(a), e.pair(value), strict=True)
     return Pair(*[e.call(aten.constant_pad_nd.default, p, padding, v) for p, v in parts])
 
 
-def _where(e: Emitter, condition: Argument, a: Argument, b: Argument) -> Pair:
+def _where(e: PairBuilder, condition: Argument, a: Argument, b: Argument) -> Pair:
     made: list[Part] = []
     for x, y in zip(e.pair(a), e.pair(b), strict=True):
         if isinstance(x, Node) or isinstance(y, Node):
@@ -137,26 +139,26 @@ def _where(e: Emitter, condition: Argument, a: Argument, b: Argument) -> Pair:
 def _full(target: Target) -> Rule:
     """A creation with a number: of the number's parts."""
 
-    def rule(e: Emitter, *args: Argument, **kwargs: Argument) -> Pair:
+    def rule(e: PairBuilder, *args: Argument, **kwargs: Argument) -> Pair:
         number = complex(args[-1])  # type: ignore[arg-type]
         number_parts = number.real, number.imag
         dtype = kwargs.pop("dtype", None)
-        real = REAL[dtype] if isinstance(dtype, torch.dtype) else torch.float32
+        real = REAL_DTYPES[dtype] if isinstance(dtype, torch.dtype) else torch.float32
         parts = (e.call(target, *args[:-1], p, dtype=real, **kwargs) for p in number_parts)
         return Pair(*parts)
 
     return rule
 
 
-def _zeros(e: Emitter, size: Argument, **kwargs: Argument) -> Pair:
+def _zeros(e: PairBuilder, size: Argument, **kwargs: Argument) -> Pair:
     return _full(aten.full.default)(e, size, 0.0, **kwargs)
 
 
-def _ones(e: Emitter, size: Argument, **kwargs: Argument) -> Pair:
+def _ones(e: PairBuilder, size: Argument, **kwargs: Argument) -> Pair:
     return _full(aten.full.default)(e, size, 1.0, **kwargs)
 
 
-def _pow(e: Emitter, a: Argument, exponent: float) -> Pair:
+def _pow(e: PairBuilder, a: Argument, exponent: float) -> Pair:
     x = e.pair(a)
     found = x
     for _ in range(int(exponent) - 1):
@@ -164,17 +166,17 @@ def _pow(e: Emitter, a: Argument, exponent: float) -> Pair:
     return found
 
 
-def _abs(e: Emitter, a: Argument) -> Node:
+def _abs(e: PairBuilder, a: Argument) -> Node:
     x = e.pair(a)
     return e.call(aten.hypot.default, x.re, e.tensor(x.im, x.re))
 
 
-def _angle(e: Emitter, a: Argument) -> Node:
+def _angle(e: PairBuilder, a: Argument) -> Node:
     x = e.pair(a)
     return e.call(aten.atan2.default, e.tensor(x.im, x.re), x.re)
 
 
-def _view_as_real(e: Emitter, a: Node) -> Node:
+def _view_as_real(e: PairBuilder, a: Node) -> Node:
     value = a.meta["val"]
     return e.side_by_side(*[e.node(p, value) for p in e.pair(a)])
 
@@ -182,7 +184,7 @@ def _view_as_real(e: Emitter, a: Node) -> Node:
 def _alike(target: Target, join: Target) -> Reader:
     """Of both parts, joined."""
 
-    def reader(e: Emitter, a: Argument, b: Argument) -> Part:
+    def reader(e: PairBuilder, a: Argument, b: Argument) -> Part:
         found = []
         for x, y in zip(e.pair(a), e.pair(b), strict=True):
             first, second = (x, y) if isinstance(x, Node) else (y, x)
@@ -192,7 +194,7 @@ def _alike(target: Target, join: Target) -> Reader:
     return reader
 
 
-MADE: dict[str, Rule] = {
+PAIR_RULES: dict[str, Rule] = {
     "_conj": _conj,
     "_conj_physical": _conj,
     "_to_copy": _to_copy,
@@ -217,7 +219,7 @@ MADE: dict[str, Rule] = {
 }
 
 
-READ: dict[str, Reader] = {
+REAL_RULES: dict[str, Reader] = {
     "abs": _abs,
     "angle": _angle,
     "eq": _alike(aten.eq.Tensor, aten.bitwise_and.Tensor),
@@ -234,18 +236,18 @@ _LIKEWISE = (
     "slice_backward slice_scatter sum"
 )
 _CHEAP = "_conj _conj_physical _to_copy add clone div full mul neg ones sub zeros"
-VIEWED = frozenset(_VIEWED.split())
-LIKEWISE = frozenset(_LIKEWISE.split())
-CHEAP = frozenset(_CHEAP.split())  # what ATen runs as fast as memory is
-MIXED = frozenset(
+VIEW_OPS = frozenset(_VIEWED.split())
+PARTWISE_OPS = frozenset(_LIKEWISE.split())
+BANDWIDTH_BOUND_OPS = frozenset(_CHEAP.split())  # what ATen runs as fast as memory is
+PROMOTING_OPS = frozenset(
     ("cat", "copy", "select_scatter", "slice_scatter")
 )  # real operands become complex
 
 
 def has_rule(node: Node) -> bool:
     """Whether a call with a complex result is known."""
-    name = name_of(node)
+    name = operator_name(node)
     if name == "pow":
         exponent = node.args[1]
         return isinstance(exponent, (int, float)) and exponent in (1, 2, 3)
-    return name in MADE or name in LIKEWISE or name in VIEWED
+    return name in PAIR_RULES or name in PARTWISE_OPS or name in VIEW_OPS

@@ -1,1 +1,1 @@
-"""One rule for each ATen operator that becomes ops of the graph."""
+"""The lowering rules, one per ATen operator."""

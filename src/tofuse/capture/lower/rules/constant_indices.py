@@ -1,7 +1,7 @@
-"""Rules for indices that the program's inputs have no part in: neighbours that are repeated.
+"""Rules for constant indices that repeat each element: 0, 0, 1, 1, ...
 
-`interpolate(mode="nearest")` by whole factors reaches us as an index of computed places. Where
-these are 0, 0, 1, 1, ... it is a broadcast, and its gradient is a sum.
+`interpolate(mode="nearest")` by whole factors is captured as an index of computed positions. Such
+an index is a broadcast, and its gradient is a sum.
 """
 
 from __future__ import annotations
@@ -12,111 +12,116 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from tofuse.capture.lower.builder import Refused
-from tofuse.capture.lower.call import Call, Rule
-from tofuse.capture.lower.rules.view_ops import fixed, unsafe_index
+from tofuse.capture.lower.builder import Unsupported
+from tofuse.capture.lower.call import AtenCall, LoweringRule
+from tofuse.capture.lower.rules.view_ops import require_static, unsafe_index
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 
-MOST = 1 << 16  # elements of an index that is looked at
-STEPS = 32  # operators that compute it
-Known = Union[torch.Tensor, int, float, bool, None]  # noqa: UP007
+MAX_INDEX_ELEMENTS = 1 << 16
+MAX_INDEX_OPS = 32  # that are evaluated for an index
+ConstantValue = Union[torch.Tensor, int, float, bool, None]  # noqa: UP007
 
 
-def repeated(call: Call) -> Value:
-    """`x[:, :, i, j]` with i and j as above."""
+def repeating_index(call: AtenCall) -> Value:
+    """`x[:, :, i, j]` with such indices i and j."""
     try:
-        factors = _factors(call)
-    except Refused:
+        factors = _repeat_factors(call)
+    except Unsupported:
         return unsafe_index(call)
     x, build = call.tensor("self"), call.build
-    thin = build.reshape(x, _apart(x.shape, factors, ones=True))
-    wide = build.expand(thin, _apart(x.shape, factors, ones=False))
-    return build.copy(build.reshape(wide, call.out.shape))
+    unsqueezed = build.reshape(x, _split_repeated_dims(x.shape, factors, ones=True))
+    expanded = build.expand(unsqueezed, _split_repeated_dims(x.shape, factors, ones=False))
+    return build.copy(build.reshape(expanded, call.out.shape))
 
 
-def repeated_put(call: Call) -> Value:
-    """What is added to each element, from all the places that read it."""
+def repeating_index_put(call: AtenCall) -> Value:
+    """Add to each element the sum of the values at its repetitions."""
     if not call.arguments.get("accumulate"):
-        raise Refused("places that are written one over the other")
-    factors, build, out = _factors(call), call.build, call.out
-    shape = _apart(out.shape, factors, ones=False)
-    parts = build.reshape(call.tensor("values"), shape)
-    dims = tuple(k for k, kept in enumerate(_kept(out.shape, factors)) if not kept)
-    total = build.reduce("sum", parts, dims, out.dtype)
+        raise Unsupported("repeated indices without accumulation")
+    factors, build, out = _repeat_factors(call), call.build, call.out
+    shape = _split_repeated_dims(out.shape, factors, ones=False)
+    values = build.reshape(call.tensor("values"), shape)
+    dims = tuple(k for k, kept in enumerate(_kept_dims(out.shape, factors)) if not kept)
+    total = build.reduce("sum", values, dims, out.dtype)
     return build.emit("add", (call.tensor("self"), total), {})
 
 
-def _factors(call: Call) -> dict[int, int]:
-    """How often each element of a dimension is read, one after the other."""
-    picked, of = call.node.args[1], call.tensor("self").shape
-    if not isinstance(picked, (list, tuple)):
-        raise Refused("no list of indices")
-    places = [k for k, p in enumerate(picked) if p is not None]
-    if not places or places[-1] - places[0] != len(places) - 1:
-        raise Refused("indices that are not adjacent")
-    found: dict[int, int] = {}
-    for k in places:
-        node, extent = picked[k], fixed(of[k])
-        index = _constant(node, places[-1] - k) if isinstance(node, Node) else None
+def _repeat_factors(call: AtenCall) -> dict[int, int]:
+    """Return how often each indexed dimension repeats its elements."""
+    indices, shape = call.node.args[1], call.tensor("self").shape
+    if not isinstance(indices, (list, tuple)):
+        raise Unsupported("no list of indices")
+    dims = [k for k, i in enumerate(indices) if i is not None]
+    if not dims or dims[-1] - dims[0] != len(dims) - 1:
+        raise Unsupported("indices that are not adjacent")
+    factors: dict[int, int] = {}
+    for k in dims:
+        node, extent = indices[k], require_static(shape[k])
+        index = _constant_index(node, dims[-1] - k) if isinstance(node, Node) else None
         if not index or extent == 0:
-            raise Refused("places that inputs have a part in")
+            raise Unsupported("indices that depend on inputs")
         factor = max(1, len(index) // extent)
         if len(index) != factor * extent or index != [n // factor for n in range(len(index))]:
-            raise Refused("places that are not neighbours repeated")
-        found[k] = factor
-    return found
+            raise Unsupported("indices that do not repeat each element")
+        factors[k] = factor
+    return factors
 
 
-def _apart(shape: tuple[Dim, ...], factors: dict[int, int], ones: bool) -> tuple[Dim, ...]:
-    """The shape with a dimension behind each that is repeated: as often, or once."""
-    apart: list[Dim] = []
+def _split_repeated_dims(
+    shape: tuple[Dim, ...], factors: dict[int, int], ones: bool
+) -> tuple[Dim, ...]:
+    """Return the shape with each repeated dimension split into (extent, factor or 1)."""
+    split: list[Dim] = []
     for k, d in enumerate(shape):
-        apart.append(d)
+        split.append(d)
         if k in factors:
-            apart.append(1 if ones else factors[k])
-    return tuple(apart)
+            split.append(1 if ones else factors[k])
+    return tuple(split)
 
 
-def _kept(shape: tuple[Dim, ...], factors: dict[int, int]) -> list[bool]:
+def _kept_dims(shape: tuple[Dim, ...], factors: dict[int, int]) -> list[bool]:
+    """Return, for each dimension of the split shape, whether it is in the original shape."""
     kept: list[bool] = []
     for k in range(len(shape)):
         kept += [True, False] if k in factors else [True]
     return kept
 
 
-def _constant(node: Node, behind: int) -> list[int] | None:
-    """The numbers of a small tensor of integers that no input has a part in, if all of them lie
-    along the dimension with so many behind it."""
+def _constant_index(node: Node, trailing_dims: int) -> list[int] | None:
+    """Return the numbers of a small integer tensor that depends on no input; None for others.
+
+    All of them must be along the dimension that has `trailing_dims` dimensions after it.
+    """
     fake = node.meta.get("val")
     if not isinstance(fake, torch.Tensor) or fake.dtype is not torch.int64:
         return None
-    if not all(isinstance(d, int) for d in fake.shape) or fake.numel() > MOST:
+    if not all(isinstance(d, int) for d in fake.shape) or fake.numel() > MAX_INDEX_ELEMENTS:
         return None
-    if fake.dim() <= behind or fake.shape[-1 - behind] != fake.numel():
+    if fake.dim() <= trailing_dims or fake.shape[-1 - trailing_dims] != fake.numel():
         return None
-    known: dict[Node, Known] = {}
+    values: dict[Node, ConstantValue] = {}
     with unset_fake_temporarily(), torch.no_grad():
-        value = _evaluate(node, known)
+        value = _evaluate(node, values)
         return value.flatten().tolist() if isinstance(value, torch.Tensor) else None
 
 
-def _evaluate(node: Node, known: dict[Node, Known]) -> Known:
-    """What a node is; None where inputs, or random numbers, have a part in it."""
-    if node not in known:
-        known[node] = None
+def _evaluate(node: Node, values: dict[Node, ConstantValue]) -> ConstantValue:
+    """Return a node's value; None if it depends on inputs or random numbers."""
+    if node not in values:
+        values[node] = None
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
             return None
-        if torch.Tag.nondeterministic_seeded not in target.tags and len(known) < STEPS:
-            needed = {n: _evaluate(n, known) for n in node.all_input_nodes}
-            if all(v is not None for v in needed.values()):
-                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), needed.__getitem__)
-                known[node] = target(*args, **kwargs)
-    return known[node]
+        if torch.Tag.nondeterministic_seeded not in target.tags and len(values) < MAX_INDEX_OPS:
+            operands = {n: _evaluate(n, values) for n in node.all_input_nodes}
+            if all(v is not None for v in operands.values()):
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operands.__getitem__)
+                values[node] = target(*args, **kwargs)
+    return values[node]
 
 
-RESAMPLES: dict[str, Rule] = {
-    "aten._unsafe_index": repeated,
-    "aten._unsafe_index_put": repeated_put,
+CONSTANT_INDEX_RULES: dict[str, LoweringRule] = {
+    "aten._unsafe_index": repeating_index,
+    "aten._unsafe_index_put": repeating_index_put,
 }

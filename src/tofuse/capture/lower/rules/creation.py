@@ -1,82 +1,82 @@
-"""Rules for tensors made from nothing."""
+"""Rules for ATen ops that create a tensor without tensor operands."""
 
 from __future__ import annotations
 
-from tofuse.capture.lower.builder import Refused
-from tofuse.capture.lower.call import Call, Rule
+from tofuse.capture.lower.builder import Unsupported
+from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType
 
 
-def full(call: Call) -> Value:
+def full(call: AtenCall) -> Value:
     value = call.number("fill_value")
     return call.build.full(call.out.shape, Scalar(value), call.out.dtype)
 
 
-def fill(call: Call) -> Value:
+def fill(call: AtenCall) -> Value:
     return call.build.full(call.out.shape, Scalar(call.number("value")), call.out.dtype)
 
 
-def fill_tensor(call: Call) -> Value:
+def fill_tensor(call: AtenCall) -> Value:
     value = call.build.convert(call.tensor("value"), call.out.dtype)
     return call.build.expand(value, call.out.shape)
 
 
-def scalar(call: Call) -> Value:
+def scalar_tensor(call: AtenCall) -> Value:
     return call.build.full((), Scalar(call.number("s")), call.out.dtype)
 
 
-def constant(number: int) -> Rule:
-    """Zeros and ones; an empty tensor may hold anything, so it holds zeros."""
+def constant(number: int) -> LoweringRule:
+    """Return the rule of zeros or ones; an empty tensor is filled with zeros."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         return call.build.full(call.out.shape, Scalar(number), call.out.dtype)
 
     return rule
 
 
-def strided(call: Call) -> Value:
-    """Zeros too, where memory has no gaps: what we allocate has none."""
+def empty_strided(call: AtenCall) -> Value:
+    """Fill with zeros; strides must have no gaps, as in our allocations."""
     tensor = call.node.meta["val"]
     if not all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride())):
-        raise Refused("memory of a layout that is not fixed")
+        raise Unsupported("symbolic strides")
     pairs = sorted(p for p in zip(tensor.stride(), tensor.shape, strict=True) if p[1] != 1)
-    reach = 1
+    dense_stride = 1
     for stride, extent in pairs:
-        if stride != reach:
-            raise Refused("memory with gaps")
-        reach = stride * extent
+        if stride != dense_stride:
+            raise Unsupported("strides with gaps")
+        dense_stride = stride * extent
     return call.build.full(call.out.shape, Scalar(0), call.out.dtype)
 
 
-def arange(call: Call) -> Value:
-    """Whole numbers only: ATen computes others in double precision, step by step."""
+def arange(call: AtenCall) -> Value:
+    """Support integers only: ATen computes other ranges in double precision, step by step."""
     out = call.out
     start = call.number("start") if "start" in call.arguments else 0
     step = call.number("step") if "step" in call.arguments else 1
     whole = [int(v) for v in (start, step) if isinstance(v, (int, float)) and v == int(v)]
     if len(whole) != 2 or not (out.dtype.is_float or out.dtype.is_int):
-        raise Refused("a range of numbers that are not whole")
-    counted = DType.I64 if out.dtype.is_float else out.dtype
-    line = call.build.emit(
-        "iota", (), {"start": whole[0], "step": whole[1], "shape": out.shape, "dtype": counted}
+        raise Unsupported("a range with fractions")
+    dtype = DType.I64 if out.dtype.is_float else out.dtype
+    iota = call.build.emit(
+        "iota", (), {"start": whole[0], "step": whole[1], "shape": out.shape, "dtype": dtype}
     )
-    return call.build.convert(line, out.dtype)
+    return call.build.convert(iota, out.dtype)
 
 
-def uniform(call: Call) -> Value:
+def uniform(call: AtenCall) -> Value:
     stream, seed = call.integer("stream"), call.tensor("seed")
     attrs: dict[str, Attr] = {"stream": stream, "shape": call.out.shape, "dtype": DType.F32}
     return call.build.emit("uniform", (seed,), attrs)
 
 
-CREATION: dict[str, Rule] = {
+CREATION_RULES: dict[str, LoweringRule] = {
     "aten.full": full,
     "aten.full_like": full,
     "aten.new_full": full,
     "aten.fill.Scalar": fill,
     "aten.fill.Tensor": fill_tensor,
-    "aten.scalar_tensor": scalar,
+    "aten.scalar_tensor": scalar_tensor,
     "aten.zeros": constant(0),
     "aten.zeros_like": constant(0),
     "aten.zero": constant(0),
@@ -87,8 +87,8 @@ CREATION: dict[str, Rule] = {
     "aten.empty.memory_format": constant(0),
     "aten.empty_like": constant(0),
     "aten.new_empty": constant(0),
-    "aten.empty_strided": strided,
-    "aten.new_empty_strided": strided,
+    "aten.empty_strided": empty_strided,
+    "aten.new_empty_strided": empty_strided,
     "aten.arange": arange,
     "prims.iota": arange,
     "tofuse.uniform": uniform,

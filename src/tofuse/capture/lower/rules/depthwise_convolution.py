@@ -1,102 +1,107 @@
-"""Rules for depthwise convolutions: reads at offsets, each times a number of its channel."""
+"""Rules for depthwise convolutions: for each tap a slice times the channels' weights."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 
-from tofuse.capture.lower.builder import Builder
-from tofuse.capture.lower.call import Call, Rule
+from tofuse.capture.lower.builder import Builder, opmath_dtype
+from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.sliding_window import (
-    Gradient,
-    Place,
-    Windows,
-    pieces,
-    wide,
-    windows_between,
+    Tap,
+    WindowDimension,
+    WindowGradient,
+    tap_slices,
+    window_dimensions,
 )
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 
 
-def convolution(call: Call) -> Value:
-    """The sum over places of a window, in float32 for the halves, and the bias."""
-    out, build, dtype = call.out, call.build, wide(call.out.dtype)
+def convolution(call: AtenCall) -> Value:
+    """Sum the products over the taps, in float32 for half precision, and add the bias."""
+    out, build, dtype = call.out, call.build, opmath_dtype(call.out.dtype)
     x, weight = (build.convert(call.tensor(n), dtype) for n in ("input", "weight"))
     windows = _windows(call, x.shape, out.shape)
     total: Value | None = None
-    for place, piece in zip(_places(windows), pieces(build, x, windows, 0.0), strict=True):
-        product = build.emit("mul", (piece, _spread(build, weight, place, out.shape)), {})
+    for tap, tap_slice in zip(_taps(windows), tap_slices(build, x, windows, 0.0), strict=True):
+        tap_weight = _weight_of_tap(build, weight, tap, out.shape)
+        product = build.emit("mul", (tap_slice, tap_weight), {})
         total = product if total is None else build.emit("add", (total, product), {})
     assert total is not None
-    if call.given("bias"):
+    if call.has("bias"):
         bias = build.broadcast(build.convert(call.tensor("bias"), dtype), out.shape, (1,))
         total = build.emit("add", (total, bias), {})
     return build.convert(total, out.dtype)
 
 
-def convolution_gradient(call: Call) -> tuple[Value | None, ...]:
-    """That of the image, or that of the weight; the bias's is a sum of its own."""
-    ofimage, _, _ = call.node.meta["val"]
-    return (None, _of_weight(call), None) if ofimage is None else (_of_image(call), None, None)
+def convolution_gradient(call: AtenCall) -> tuple[Value | None, ...]:
+    """Return the gradient of the image or of the weight; the bias's is decomposed to a sum."""
+    image, _, _ = call.node.meta["val"]
+    if image is None:
+        return None, _weight_gradient(call), None
+    return _image_gradient(call), None, None
 
 
-def _of_image(call: Call) -> Value:
-    """To each element, from all windows that it is in, by what each multiplied it with."""
-    laid, build = call.node.meta["val"][0], call.build
-    out = call.type_of(laid)
-    dtype = wide(out.dtype)
+def _image_gradient(call: AtenCall) -> Value:
+    """Sum, for each element, the gradients of its windows times the weights of its taps."""
+    image, build = call.node.meta["val"][0], call.build
+    out = call.type_of(image)
+    dtype = opmath_dtype(out.dtype)
     grad, weight = (build.convert(call.tensor(n), dtype) for n in ("grad_output", "weight"))
     windows = _windows(call, out.shape, grad.shape)
-    gradient = Gradient(call, laid, windows, dtype)
-    given = gradient.padded(grad, 0.0)
+    gradient = WindowGradient(call, image, windows, dtype)
+    padded = gradient.pad_windows(grad, 0.0)
 
-    def say(residue: Place, place: Place, of: Callable[[Value], Value]) -> Value:
-        part = of(given)
-        return build.emit("mul", (part, _spread(build, weight, place, part.shape)), {})
+    def contribution(residue: Tap, tap: Tap, windows: Callable[[Value], Value]) -> Value:
+        tap_grad = windows(padded)
+        tap_weight = _weight_of_tap(build, weight, tap, tap_grad.shape)
+        return build.emit("mul", (tap_grad, tap_weight), {})
 
-    return build.convert(gradient.gather(say), out.dtype)
+    return build.convert(gradient.sum_over_windows(contribution), out.dtype)
 
 
-def _of_weight(call: Call) -> Value:
-    """For each place of a window, the sum over all windows of what it multiplied."""
+def _weight_gradient(call: AtenCall) -> Value:
+    """Sum, for each tap, the image elements at it times the gradients, over all windows."""
     build, out = call.build, call.type_of(call.node.meta["val"][1])
-    dtype = wide(out.dtype)
+    dtype = opmath_dtype(out.dtype)
     grad, x = (build.convert(call.tensor(n), dtype) for n in ("grad_output", "input"))
     windows = _windows(call, x.shape, grad.shape)
-    over = tuple(d for d in range(len(grad.shape)) if d != 1)
+    dims = tuple(d for d in range(len(grad.shape)) if d != 1)
     sums = []
-    for piece in pieces(build, x, windows, 0.0):
-        product = build.emit("mul", (grad, piece), {})
-        total = build.reduce("sum", product, over, dtype)
+    for tap_slice in tap_slices(build, x, windows, 0.0):
+        product = build.emit("mul", (grad, tap_slice), {})
+        total = build.reduce("sum", product, dims, dtype)
         sums.append(build.reshape(total, (*total.shape, 1)))
     return build.convert(build.reshape(build.cat(sums, 1), out.shape), out.dtype)
 
 
-def _windows(call: Call, image: tuple[Dim, ...], result: tuple[Dim, ...]) -> tuple[Windows, ...]:
+def _windows(
+    call: AtenCall, image: tuple[Dim, ...], result: tuple[Dim, ...]
+) -> tuple[WindowDimension, ...]:
     rank = len(image) - 2
 
-    def each(name: str) -> tuple[int, ...]:
-        given = call.integers(name)
-        return given if len(given) == rank else given * rank
+    def per_dim(name: str) -> tuple[int, ...]:
+        numbers = call.integers(name)
+        return numbers if len(numbers) == rank else numbers * rank
 
     sizes = tuple(n for n in call.tensor("weight").shape[2:] if isinstance(n, int))
-    form = sizes, each("stride"), each("dilation"), each("padding")
-    return windows_between(image[2:], result[2:], *form, cut=True)
+    options = sizes, per_dim("stride"), per_dim("dilation"), per_dim("padding")
+    return window_dimensions(image[2:], result[2:], *options, floor=True)
 
 
-def _places(windows: tuple[Windows, ...]) -> list[Place]:
+def _taps(windows: tuple[WindowDimension, ...]) -> list[Tap]:
     return list(itertools.product(*(range(w.size) for w in windows)))
 
 
-def _spread(build: Builder, weight: Value, place: Place, shape: tuple[Dim, ...]) -> Value:
-    """What each channel's elements at a place are multiplied with."""
-    for d, at in enumerate(place, 2):
-        weight = build.slice(weight, d, at, 1)
+def _weight_of_tap(build: Builder, weight: Value, tap: Tap, shape: tuple[Dim, ...]) -> Value:
+    """Broadcast each channel's weight at a tap to a shape."""
+    for d, k in enumerate(tap, 2):
+        weight = build.slice(weight, d, k, 1)
     return build.broadcast(build.reshape(weight, weight.shape[:1]), shape, (1,))
 
 
-DEPTHWISE: dict[str, Rule] = {
+DEPTHWISE_RULES: dict[str, LoweringRule] = {
     "aten.convolution.default": convolution,
     "aten.convolution_backward.default": convolution_gradient,
 }

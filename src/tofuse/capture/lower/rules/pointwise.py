@@ -1,4 +1,4 @@
-"""Rules for elementwise ATen ops; the table at the end names them all."""
+"""Rules for elementwise ATen ops."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from tofuse.capture.fx.dtypes import dtype_of
-from tofuse.capture.lower.builder import Builder, Refused
-from tofuse.capture.lower.call import Call, Made, Rule
+from tofuse.capture.fx.dtypes import from_torch_dtype
+from tofuse.capture.lower.builder import Builder, Unsupported, opmath_dtype
+from tofuse.capture.lower.call import AtenCall, LoweringRule, RuleResult
 from tofuse.capture.lower.rules.composed import (
-    COMPOSED,
-    product,
-    single,
-    truncated,
+    COMPOSED_RULES,
+    product_or_quotient,
+    truncating_division,
 )
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
-from tofuse.ops.powers import is_product, products_of
+from tofuse.ops.powers import is_repeated_product, repeated_squaring
 from tofuse.ops.reference import TO_TORCH
 
 
-def same(kind: str, *names: str) -> Rule:
-    """The IR op of this kind, computed in the result's dtype."""
+def direct(kind: str, *names: str) -> LoweringRule:
+    """Return the rule of an ATen op that is one IR op, computed in the result's dtype."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         out = call.out
         operands = [call.operand(n) for n in names]
         return call.build.elementwise(kind, *operands, shape=out.shape, dtype=out.dtype)
@@ -36,97 +35,102 @@ def same(kind: str, *names: str) -> Rule:
     return rule
 
 
-def no_bools(rule: Rule) -> Rule:
-    """Leave bools to ATen, where they have another meaning or are an error."""
+def except_bool(rule: LoweringRule) -> LoweringRule:
+    """Leave bools to PyTorch, where they have another meaning or are an error."""
 
-    def guarded(call: Call) -> Made:
+    def guarded(call: AtenCall) -> RuleResult:
         if call.out.dtype == DType.BOOL:
-            raise Refused("bools")
+            raise Unsupported("bools")
         return rule(call)
 
     return guarded
 
 
-def no_halves(rule: Rule) -> Rule:
-    """Leave to ATen what depends on the spacing of 16-bit floats, which we compute in float32."""
+def except_half_precision(rule: LoweringRule) -> LoweringRule:
+    """Leave half precision to PyTorch for ops that depend on the spacing of 16-bit floats.
 
-    def guarded(call: Call) -> Made:
-        if call.out.dtype.is_narrow:
-            raise Refused("halves")
+    Kernels compute them in float32.
+    """
+
+    def guarded(call: AtenCall) -> RuleResult:
+        if call.out.dtype.is_reduced_float:
+            raise Unsupported("half precision")
         return rule(call)
 
     return guarded
 
 
-def on_elements(rule: Rule) -> Rule:
-    """A number beside halves is a half itself, as in ATen's kernels of these ops for the CPU; in
-    others, such as products, it is not rounded."""
+def with_rounded_numbers(rule: LoweringRule) -> LoweringRule:
+    """Round Python numbers to the half precision of the tensors, as ATen's CPU kernels do.
 
-    def rounded(call: Call) -> Made:
+    ATen's kernels of other ops, such as products, do not round them.
+    """
+
+    def rounded(call: AtenCall) -> RuleResult:
         types = {(v.dtype, v.type.device) for v in call.arguments.values() if isinstance(v, Value)}
         (dtype, device), *more = types
-        if more or not dtype.is_narrow or device != "cpu":
+        if more or not dtype.is_reduced_float or device != "cpu":
             return rule(call)
-        found = dict(call.arguments)
+        arguments = dict(call.arguments)
         for name in ("self", "other", "exponent", "alpha"):
-            number = found.get(name)
+            number = arguments.get(name)
             if isinstance(number, float):
                 with unset_fake_temporarily():
-                    found[name] = torch.tensor(number, dtype=TO_TORCH[dtype]).item()
-        return rule(replace(call, arguments=found))
+                    arguments[name] = torch.tensor(number, dtype=TO_TORCH[dtype]).item()
+        return rule(replace(call, arguments=arguments))
 
     return rounded
 
 
-def rounding(kind: str) -> Rule:
-    """floor, ceil, trunc and round leave integers as they are."""
+def rounding(kind: str) -> LoweringRule:
+    """Return the rule of floor, ceil, trunc or round; integers are copied."""
 
-    def rule(call: Call) -> Made:
+    def rule(call: AtenCall) -> RuleResult:
         if call.out.dtype.is_float:
-            return same(kind, "self")(call)
+            return direct(kind, "self")(call)
         return call.build.copy(call.tensor("self"))
 
     return rule
 
 
-def on_bools(kind: str, bool_kind: str, *names: str) -> Rule:
-    """An op that on bools is a logical one."""
+def with_bool_variant(kind: str, bool_kind: str, *names: str) -> LoweringRule:
+    """Return the rule of an op with another IR op for bools."""
 
-    def rule(call: Call) -> Made:
-        return same(bool_kind if call.out.dtype == DType.BOOL else kind, *names)(call)
+    def rule(call: AtenCall) -> RuleResult:
+        return direct(bool_kind if call.out.dtype == DType.BOOL else kind, *names)(call)
 
     return rule
 
 
-def comparison(kind: str) -> Rule:
-    """Operands meet in their common dtype; order among bools is that of 0 and 1."""
+def comparison(kind: str) -> LoweringRule:
+    """Return the rule of a comparison in the operands' common dtype; bools order as 0 and 1."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         dtype = common_dtype(call, "self", "other")
         if dtype == DType.BOOL and kind not in ("eq", "ne"):
             dtype = DType.U8
         operands = [call.operand(n) for n in ("self", "other")]
-        if dtype.is_int and not all(_holds(dtype, x) for x in operands):
-            raise Refused("a constant that the dtype does not hold")
+        if dtype.is_int and not all(_is_representable(dtype, x) for x in operands):
+            raise Unsupported("a constant outside of the dtype's range")
         return call.build.elementwise(kind, *operands, shape=call.out.shape, dtype=dtype)
 
     return rule
 
 
-def logical(kind: str, *names: str) -> Rule:
-    """Operands count as true where they are not zero."""
+def logical(kind: str, *names: str) -> LoweringRule:
+    """Return the rule of a logical op; nonzero operands are true."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         operands = [call.operand(n) for n in names]
         return call.build.elementwise(kind, *operands, shape=call.out.shape, dtype=DType.BOOL)
 
     return rule
 
 
-def test(kind: str) -> Rule:
-    """isnan and isinf: no integer is either."""
+def float_test(kind: str) -> LoweringRule:
+    """Return the rule of isnan or isinf; false for integers."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         x = call.tensor("self")
         if not x.dtype.is_float:
             return call.build.full(x.shape, Scalar(False), DType.BOOL)
@@ -135,19 +139,19 @@ def test(kind: str) -> Rule:
     return rule
 
 
-def scaled_sum(kind: str) -> Rule:
-    """`self + alpha * other`, or minus."""
+def sum_with_alpha(kind: str) -> LoweringRule:
+    """Return the rule of `self + alpha * other`, or `-`."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         out, other, alpha = call.out, call.operand("other"), call.number("alpha")
         if isinstance(alpha, SymDim):
-            raise Refused("a multiple that is not fixed")
+            raise Unsupported("a symbolic alpha")
         if out.dtype == DType.BOOL and (kind, alpha) != ("add", 1):
-            raise Refused("bools")
+            raise Unsupported("bools")
         dtype = out.dtype
         if alpha != 1:
-            dtype = single(dtype)
-            other = _times(call, other, alpha, dtype)
+            dtype = opmath_dtype(dtype)
+            other = _scale(call, other, alpha, dtype)
         final = "logical_or" if dtype == DType.BOOL else kind
         operands = (call.operand("self"), other)
         total = call.build.elementwise(final, *operands, shape=out.shape, dtype=dtype)
@@ -156,57 +160,57 @@ def scaled_sum(kind: str) -> Rule:
     return rule
 
 
-def integral(rule: Rule) -> Rule:
-    """Division with rounding: of floats, or of integers by a constant that is not 0 or -1."""
+def safe_integer_division(rule: LoweringRule) -> LoweringRule:
+    """Restrict a rounding division to floats, and to integers by a constant except 0 and -1."""
 
-    def checked(call: Call) -> Made:
+    def checked(call: AtenCall) -> RuleResult:
         dtype = call.out.dtype
         if not dtype.is_float:
             divisor = call.integer("other")
-            if not dtype.is_int or divisor in (0, -1) or not _holds(dtype, Scalar(divisor)):
-                raise Refused("an integer division that may fail")
+            if (
+                not dtype.is_int
+                or divisor in (0, -1)
+                or not _is_representable(dtype, Scalar(divisor))
+            ):
+                raise Unsupported("an integer division that may fail")
         return rule(call)
 
     return checked
 
 
-def shift(kind: str) -> Rule:
-    """Of integers: past the width nothing is left but the sign."""
+def shift(kind: str) -> LoweringRule:
+    """Return the rule of an integer shift, by less than the width if the amount is constant."""
 
-    def rule(call: Call) -> Made:
+    def rule(call: AtenCall) -> RuleResult:
         amount = call.operand("other")
         width = call.out.dtype.itemsize * 8
         if not call.out.dtype.is_int:
-            raise Refused("a shift of floats")
-        known = amount.value if isinstance(amount, Scalar) else 0
-        if not isinstance(known, int) or not 0 <= known < width:
-            raise Refused("a shift beyond the width")
-        return same(kind, "self", "other")(call)
+            raise Unsupported("a shift of floats")
+        constant = amount.value if isinstance(amount, Scalar) else 0
+        if not isinstance(constant, int) or not 0 <= constant < width:
+            raise Unsupported("a shift beyond the width")
+        return direct(kind, "self", "other")(call)
 
     return rule
 
 
-def divide(call: Call) -> Made:
+def divide(call: AtenCall) -> RuleResult:
     mode = call.arguments.get("rounding_mode")
     if not isinstance(mode, (str, type(None))) or mode not in DIVISIONS:
-        raise Refused("an unknown rounding mode")
+        raise Unsupported("an unknown rounding mode")
     return DIVISIONS[mode](call)
 
 
-def multiply(call: Call) -> Made:
+def multiply(call: AtenCall) -> RuleResult:
     if call.out.dtype == DType.BOOL:
-        return same("logical_and", "self", "other")(call)
-    return product("mul")(call)
+        return direct("logical_and", "self", "other")(call)
+    return product_or_quotient("mul")(call)
 
 
-def power(call: Call) -> Made:
-    """Small constant exponents are products and roots, as in ATen; other powers need floats."""
-    base, exponent, out, build = (
-        call.operand("self"),
-        call.operand("exponent"),
-        call.out,
-        call.build,
-    )
+def power(call: AtenCall) -> RuleResult:
+    """Lower small constant exponents to products and roots, as ATen; other powers need floats."""
+    base, exponent = call.operand("self"), call.operand("exponent")
+    out, build = call.out, call.build
     if isinstance(base, Value) and isinstance(exponent, Scalar) and out.dtype != DType.BOOL:
         x = build.expand(build.convert(base, out.dtype), out.shape)
         e = exponent.value
@@ -216,82 +220,82 @@ def power(call: Call) -> Made:
             return build.copy(x)
         if out.dtype.is_float and e in ROOTS:
             return build.emit(ROOTS[e], (x,), {})
-        if isinstance(e, int | float) and is_product(e, out.dtype):
-            return _product(build, x, int(e))
+        if isinstance(e, int | float) and is_repeated_product(e, out.dtype):
+            return _integer_power(build, x, int(e))
     if not out.dtype.is_float:
-        raise Refused("a power of integers")
-    return same("pow", "self", "exponent")(call)
+        raise Unsupported("a power of integers")
+    return direct("pow", "self", "exponent")(call)
 
 
-def _product(build: Builder, x: Value, n: int) -> Value:
-    """x ** n; of halves only the products that eager makes one by one are rounded so."""
-    wide = DType.F32 if x.dtype.is_narrow and not 0 < n <= 3 else x.dtype
-    made = [build.convert(x, wide)]
-    for a, b in products_of(abs(n)):
-        made.append(build.emit("mul", (made[a], made[b]), {}))
-    whole = made[-1] if n > 0 else build.emit("reciprocal", (made[-1],), {})
-    return build.convert(whole, x.dtype)
+def _integer_power(build: Builder, x: Value, n: int) -> Value:
+    """Return x ** n by products; for half precision, eager rounds each only for n from 1 to 3."""
+    dtype = DType.F32 if x.dtype.is_reduced_float and not 0 < n <= 3 else x.dtype
+    powers = [build.convert(x, dtype)]
+    for a, b in repeated_squaring(abs(n)):
+        powers.append(build.emit("mul", (powers[a], powers[b]), {}))
+    result = powers[-1] if n > 0 else build.emit("reciprocal", (powers[-1],), {})
+    return build.convert(result, x.dtype)
 
 
-def clamp(call: Call) -> Value:
+def clamp(call: AtenCall) -> Value:
     out, build = call.out, call.build
     if out.dtype == DType.BOOL:
-        raise Refused("bools")
-    result = build.uniform(call.tensor("self"), out.shape, out.dtype)
+        raise Unsupported("bools")
+    result = build.convert_and_expand(call.tensor("self"), out.shape, out.dtype)
     for name, kind in (("min", "maximum"), ("max", "minimum")):
-        if call.given(name):
-            bound = build.uniform(call.operand(name), out.shape, out.dtype)
-            # of 0.0 and -0.0 ATen keeps the element against a number, the bound against a tensor
-            pair = (bound, result) if isinstance(bound, Scalar) else (result, bound)
-            result = build.emit(kind, pair, {})
+        if call.has(name):
+            bound = build.convert_and_expand(call.operand(name), out.shape, out.dtype)
+            # Of 0.0 and -0.0 ATen returns the element if the bound is a number, else the bound.
+            operands = (bound, result) if isinstance(bound, Scalar) else (result, bound)
+            result = build.emit(kind, operands, {})
     assert isinstance(result, Value)
     return result
 
 
-def relu(call: Call) -> Value:
-    """A negative zero stays one: of equals, maximum gives the second."""
+def relu(call: AtenCall) -> Value:
+    """Return max(0, x); -0.0 stays, because `maximum` returns the second of equal operands."""
     return call.build.emit("maximum", (_zero(call.out.dtype), call.tensor("self")), {})
 
 
-def where(call: Call) -> Value:
+def where(call: AtenCall) -> Value:
     test = call.tensor("condition")
     if test.dtype != DType.BOOL:
-        raise Refused("a condition that is not bool")
+        raise Unsupported("a condition that is not bool")
     return call.build.where(test, call.operand("self"), call.operand("other"), call.out)
 
 
-def convert(call: Call) -> Value:
-    """A copy in another dtype, or in the same one."""
+def to_dtype(call: AtenCall) -> Value:
+    """Copy to another dtype or to the same one."""
     x = call.tensor("self" if "self" in call.arguments else "a")
     if x.type.device != call.out.device or call.flag("pin_memory"):
-        raise Refused("a move to another device")
-    return (
-        call.build.convert(x, call.out.dtype) if x.dtype != call.out.dtype else call.build.copy(x)
-    )
+        raise Unsupported("a move to another device")
+    if x.dtype == call.out.dtype:
+        return call.build.copy(x)
+    return call.build.convert(x, call.out.dtype)
 
 
-def copy_into(call: Call) -> Value:
-    """`copy(self, src)`: src in the shape and dtype of self."""
+def copy_into(call: AtenCall) -> Value:
+    """Lower `copy(self, src)`: src in the shape and dtype of self."""
     source = call.tensor("src")
     if source.type.device != call.out.device:
-        raise Refused("a move to another device")
-    here = call.build.expand(call.build.convert(source, call.out.dtype), call.out.shape)
-    return call.build.copy(here) if here is source else here
+        raise Unsupported("a move to another device")
+    result = call.build.expand(call.build.convert(source, call.out.dtype), call.out.shape)
+    return call.build.copy(result) if result is source else result
 
 
-def common_dtype(call: Call, *names: str) -> DType:
-    """What torch promotes these arguments to."""
+def common_dtype(call: AtenCall, *names: str) -> DType:
+    """Return the dtype that torch promotes these arguments to."""
     schema = [a.name for a in call.node.target._schema.arguments]  # type: ignore[union-attr]
-    found = {**dict(zip(schema, call.node.args, strict=False)), **call.node.kwargs}
-    examples = [a.meta["val"] if isinstance(a, Node) else a for a in map(found.get, names)]
+    arguments = {**dict(zip(schema, call.node.args, strict=False)), **call.node.kwargs}
+    examples = [a.meta["val"] if isinstance(a, Node) else a for a in map(arguments.get, names)]
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
-    return dtype_of(elementwise_dtypes(*examples, type_promotion_kind=kind)[1])
+    return from_torch_dtype(elementwise_dtypes(*examples, type_promotion_kind=kind)[1])
 
 
-def _times(call: Call, x: Operand, factor: float, dtype: DType) -> Operand:
+def _scale(call: AtenCall, x: Operand, factor: float, dtype: DType) -> Operand:
     if isinstance(x, Scalar):
         if isinstance(x.value, SymDim):
-            raise Refused("a multiple of a size")
+            raise Unsupported("a multiple of a size")
         return Scalar(x.value * factor)
     return call.build.elementwise("mul", x, Scalar(factor), shape=x.shape, dtype=dtype)
 
@@ -300,8 +304,8 @@ def _zero(dtype: DType) -> Scalar:
     return Scalar(0.0 if dtype.is_float else 0)
 
 
-def _holds(dtype: DType, x: Operand) -> bool:
-    """Whether an integer dtype holds this operand; tensors it does."""
+def _is_representable(dtype: DType, x: Operand) -> bool:
+    """Whether an operand is a tensor, or a constant in the range of an integer dtype."""
     if isinstance(x, Value) or not isinstance(x.value, int):
         return isinstance(x, Value) or not isinstance(x.value, float)
     bits = dtype.itemsize * 8
@@ -309,69 +313,73 @@ def _holds(dtype: DType, x: Operand) -> bool:
     return low <= x.value < high
 
 
-DIVISIONS: dict[str | None, Rule] = {
-    None: product("div"),
-    "trunc": integral(truncated),
-    "floor": integral(product("floordiv")),
+DIVISIONS: dict[str | None, LoweringRule] = {
+    None: product_or_quotient("div"),
+    "trunc": safe_integer_division(truncating_division),
+    "floor": safe_integer_division(product_or_quotient("floordiv")),
 }
 
 ROOTS: dict[bool | int | float, str] = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
-MATH = (
+UNARY_FLOAT_OPS = (
     "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan "
     "sinh cosh tanh asinh acosh atanh erf erfc lgamma"
 )
 
-POINTWISE: dict[str, Rule] = {
-    **COMPOSED,
-    **{f"aten.{kind}": same(kind, "self") for kind in MATH.split()},
-    **{f"aten.{kind}": no_bools(same(kind, "self")) for kind in ("neg", "abs", "sign")},
+POINTWISE_RULES: dict[str, LoweringRule] = {
+    **COMPOSED_RULES,
+    **{f"aten.{kind}": direct(kind, "self") for kind in UNARY_FLOAT_OPS.split()},
+    **{f"aten.{kind}": except_bool(direct(kind, "self")) for kind in ("neg", "abs", "sign")},
     **{f"aten.{kind}": rounding(kind) for kind in ("floor", "ceil", "trunc")},
     "aten.round.default": rounding("round"),
     **{
-        f"aten.{kind}": on_elements(comparison(kind))
+        f"aten.{kind}": with_rounded_numbers(comparison(kind))
         for kind in ("eq", "ne", "lt", "le", "gt", "ge")
     },
-    **{f"aten.{kind}": test(kind) for kind in ("isnan", "isinf")},
+    **{f"aten.{kind}": float_test(kind) for kind in ("isnan", "isinf")},
     "aten.logical_not": logical("logical_not", "self"),
     **{
         f"aten.logical_{kind}": logical(f"logical_{kind}", "self", "other")
         for kind in ("and", "or", "xor")
     },
     **{
-        f"aten.bitwise_{kind}": on_bools(f"bitwise_{kind}", f"logical_{kind}", "self", "other")
+        f"aten.bitwise_{kind}": with_bool_variant(
+            f"bitwise_{kind}", f"logical_{kind}", "self", "other"
+        )
         for kind in ("and", "or", "xor")
     },
-    "aten.bitwise_not": on_bools("bitwise_not", "logical_not", "self"),
+    "aten.bitwise_not": with_bool_variant("bitwise_not", "logical_not", "self"),
     "aten.__lshift__": shift("shift_left"),
     "aten.__rshift__": shift("shift_right"),
     "aten.bitwise_left_shift": shift("shift_left"),
     "aten.bitwise_right_shift": shift("shift_right"),
-    "aten.add": on_elements(scaled_sum("add")),
-    "aten.sub": on_elements(scaled_sum("sub")),
+    "aten.add": with_rounded_numbers(sum_with_alpha("add")),
+    "aten.sub": with_rounded_numbers(sum_with_alpha("sub")),
     "aten.mul": multiply,
-    "aten.maximum": on_bools("maximum", "logical_or", "self", "other"),
-    "aten.minimum": on_bools("minimum", "logical_and", "self", "other"),
-    "aten.max.other": on_bools("maximum", "logical_or", "self", "other"),
-    "aten.min.other": on_bools("minimum", "logical_and", "self", "other"),
+    "aten.maximum": with_bool_variant("maximum", "logical_or", "self", "other"),
+    "aten.minimum": with_bool_variant("minimum", "logical_and", "self", "other"),
+    "aten.max.other": with_bool_variant("maximum", "logical_or", "self", "other"),
+    "aten.min.other": with_bool_variant("minimum", "logical_and", "self", "other"),
     "aten.div": divide,
     "aten.true_divide": divide,
     "aten.floor_divide": DIVISIONS["floor"],
-    "aten.remainder": on_elements(integral(same("remainder", "self", "other"))),
-    "aten.fmod": on_elements(integral(same("fmod", "self", "other"))),
-    "aten.pow": on_elements(power),
-    "aten.atan2": same("atan2", "self", "other"),
-    "aten.hypot": same("hypot", "self", "other"),
-    "aten.nextafter": no_halves(same("nextafter", "self", "other")),
-    "aten.copysign": same("copysign", "self", "other"),
+    "aten.remainder": with_rounded_numbers(
+        safe_integer_division(direct("remainder", "self", "other"))
+    ),
+    "aten.fmod": with_rounded_numbers(safe_integer_division(direct("fmod", "self", "other"))),
+    "aten.pow": with_rounded_numbers(power),
+    "aten.atan2": direct("atan2", "self", "other"),
+    "aten.hypot": direct("hypot", "self", "other"),
+    "aten.nextafter": except_half_precision(direct("nextafter", "self", "other")),
+    "aten.copysign": direct("copysign", "self", "other"),
     "aten.clamp": clamp,
     "aten.clamp_min": clamp,
     "aten.clamp_max": clamp,
-    "aten.relu": no_bools(relu),
+    "aten.relu": except_bool(relu),
     "aten.where.self": where,
-    "aten._to_copy": convert,
-    "aten.clone": convert,
-    "aten.lift_fresh_copy": convert,
+    "aten._to_copy": to_dtype,
+    "aten.clone": to_dtype,
+    "aten.lift_fresh_copy": to_dtype,
     "aten.copy": copy_into,
-    "prims.convert_element_type": convert,
+    "prims.convert_element_type": to_dtype,
 }

@@ -1,119 +1,120 @@
-"""Rules for reductions: halves accumulate in float32 and are rounded once, at the end."""
+"""Rules for reductions; half precision accumulates in float32 and is rounded once, at the end."""
 
 from __future__ import annotations
 
-from tofuse.capture.lower.builder import Builder, Refused
-from tofuse.capture.lower.call import Call, Rule
+from tofuse.capture.lower.builder import Builder, Unsupported, opmath_dtype
+from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType, TensorType
 
 
-def accumulate(kind: str) -> Rule:
-    """sum and prod, in the result's dtype; into bools, any and all."""
+def sum_or_prod(kind: str) -> LoweringRule:
+    """Return the rule of sum or prod in the result's dtype; for bool results, any or all."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         x, out = call.tensor("self"), call.out
-        found = {"sum": "any", "prod": "all"}[kind] if out.dtype == DType.BOOL else kind
-        total = call.build.reduce(found, x, _dims(call, x), _wide(out.dtype))
+        reduction = {"sum": "any", "prod": "all"}[kind] if out.dtype == DType.BOOL else kind
+        total = call.build.reduce(reduction, x, _dims(call, x), opmath_dtype(out.dtype))
         return _finish(call.build, x, total, out)
 
     return rule
 
 
-def extreme(kind: str) -> Rule:
-    """amax and amin; of bools, any and all."""
+def extremum(kind: str) -> LoweringRule:
+    """Return the rule of amax or amin; for bools, any or all."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         x = call.tensor("self")
-        return _finish(call.build, x, _extreme(call.build, kind, x, _dims(call, x)), call.out)
+        return _finish(call.build, x, _extremum(call.build, kind, x, _dims(call, x)), call.out)
 
     return rule
 
 
-def with_index(kind: str, index_kind: str) -> Rule:
-    """max.dim and min.dim: the extreme and where it is first."""
+def extremum_and_index(kind: str, index_kind: str) -> LoweringRule:
+    """Return the rule of max.dim or min.dim: the extremum and its first index."""
 
-    def rule(call: Call) -> tuple[Value, ...]:
+    def rule(call: AtenCall) -> tuple[Value, ...]:
         x = call.tensor("self")
         values, indices = (call.type_of(t) for t in call.node.meta["val"])
         dims = (call.dim("dim", len(x.shape)),) if x.shape else ()
-        found = _extreme(call.build, kind, x, dims)
-        place = _argument(call.build, index_kind, x, dims)
-        return _finish(call.build, x, found, values), _finish(call.build, x, place, indices)
+        value = _extremum(call.build, kind, x, dims)
+        index = _arg_extremum(call.build, index_kind, x, dims)
+        return _finish(call.build, x, value, values), _finish(call.build, x, index, indices)
 
     return rule
 
 
-def argument(kind: str) -> Rule:
-    def rule(call: Call) -> Value:
+def argmax_or_argmin(kind: str) -> LoweringRule:
+    def rule(call: AtenCall) -> Value:
         x = call.tensor("self")
-        place = _argument(call.build, kind, x, _dims(call, x))
-        return _finish(call.build, x, place, call.out)
+        index = _arg_extremum(call.build, kind, x, _dims(call, x))
+        return _finish(call.build, x, index, call.out)
 
     return rule
 
 
-def truth(kind: str) -> Rule:
-    """any and all; ATen gives uint8 for uint8."""
+def any_or_all(kind: str) -> LoweringRule:
+    """Return the rule of any or all; ATen returns uint8 for uint8."""
 
-    def rule(call: Call) -> Value:
+    def rule(call: AtenCall) -> Value:
         x = call.build.convert(call.tensor("self"), DType.BOOL)
-        found = call.build.reduce(kind, x, _dims(call, x), DType.BOOL)
-        return _finish(call.build, x, found, call.out)
+        result = call.build.reduce(kind, x, _dims(call, x), DType.BOOL)
+        return _finish(call.build, x, result, call.out)
 
     return rule
 
 
-def mean(call: Call) -> Value:
+def mean(call: AtenCall) -> Value:
     x, out = call.tensor("self"), call.out
     dims = _dims(call, x)
-    return _finish(call.build, x, _mean(call.build, x, dims, _wide(out.dtype)), out)
+    return _finish(call.build, x, _mean(call.build, x, dims, opmath_dtype(out.dtype)), out)
 
 
-def variance(call: Call) -> Value:
+def variance(call: AtenCall) -> Value:
     x = call.tensor("self")
     return _finish(call.build, x, _variance(call, x)[0], call.out)
 
 
-def deviation(call: Call) -> Value:
+def standard_deviation(call: AtenCall) -> Value:
     x = call.tensor("self")
     root = call.build.emit("sqrt", (_variance(call, x)[0],), {})
     return _finish(call.build, x, root, call.out)
 
 
-def variance_and_mean(call: Call) -> tuple[Value, ...]:
+def variance_and_mean(call: AtenCall) -> tuple[Value, ...]:
     x = call.tensor("self")
     types = [call.type_of(t) for t in call.node.meta["val"]]
     results = _variance(call, x)
     return tuple(_finish(call.build, x, r, t) for r, t in zip(results, types, strict=True))
 
 
-def deviation_and_mean(call: Call) -> tuple[Value, ...]:
+def standard_deviation_and_mean(call: AtenCall) -> tuple[Value, ...]:
     x = call.tensor("self")
-    first, second = (call.type_of(t) for t in call.node.meta["val"])
-    spread, centre = _variance(call, x)
-    root = call.build.emit("sqrt", (spread,), {})
-    return _finish(call.build, x, root, first), _finish(call.build, x, centre, second)
+    std_type, mean_type = (call.type_of(t) for t in call.node.meta["val"])
+    variance, mean = _variance(call, x)
+    root = call.build.emit("sqrt", (variance,), {})
+    return _finish(call.build, x, root, std_type), _finish(call.build, x, mean, mean_type)
 
 
-def _variance(call: Call, x: Value) -> tuple[Value, Value]:
-    """Two passes: the mean, then the mean square of what is left; both without the `dims`."""
+def _variance(call: AtenCall, x: Value) -> tuple[Value, Value]:
+    """Return variance and mean in two passes: the mean, then the squared differences from it."""
     build, dims = call.build, _dims(call, x)
     if not x.dtype.is_float:
-        raise Refused("a variance of integers")
-    wide = build.convert(x, _wide(x.dtype))
-    centre = _mean(build, wide, dims, wide.dtype)
+        raise Unsupported("a variance of integers")
+    wide = build.convert(x, opmath_dtype(x.dtype))
+    mean = _mean(build, wide, dims, wide.dtype)
     kept = tuple(k for k in range(len(x.shape)) if k not in dims)
-    spread = build.emit("sub", (wide, build.broadcast(centre, x.shape, kept)), {})
-    squares = build.reduce("sum", build.emit("mul", (spread, spread), {}), dims, wide.dtype)
-    freedom = _freedom(call, _count(x, dims))
-    return build.emit("div", (squares, freedom), {}), centre
+    difference = build.emit("sub", (wide, build.broadcast(mean, x.shape, kept)), {})
+    square = build.emit("mul", (difference, difference), {})
+    total = build.reduce("sum", square, dims, wide.dtype)
+    divisor = _degrees_of_freedom(call, _count(x, dims))
+    return build.emit("div", (total, divisor), {}), mean
 
 
-def _freedom(call: Call, count: Dim) -> Scalar:
-    """Count less correction, at least zero: a division by zero then gives nan or inf, as ATen."""
-    if call.given("correction"):
+def _degrees_of_freedom(call: AtenCall, count: Dim) -> Scalar:
+    """Return count - correction, at least zero: division by zero gives nan or inf, as in ATen."""
+    if call.has("correction"):
         correction = call.number("correction")
     elif "unbiased" in call.arguments:
         correction = int(call.flag("unbiased"))
@@ -123,7 +124,7 @@ def _freedom(call: Call, count: Dim) -> Scalar:
         return Scalar(float(max(0, count - correction)))
     if isinstance(correction, (bool, int)) and correction in (0, 1):
         return Scalar(count - int(correction))
-    raise Refused("a correction of a count that is not fixed")
+    raise Unsupported("a correction of a symbolic count")
 
 
 def _mean(build: Builder, x: Value, dims: tuple[int, ...], dtype: DType) -> Value:
@@ -133,17 +134,17 @@ def _mean(build: Builder, x: Value, dims: tuple[int, ...], dtype: DType) -> Valu
     return build.emit("div", (total, divisor), {})
 
 
-def _extreme(build: Builder, kind: str, x: Value, dims: tuple[int, ...]) -> Value:
+def _extremum(build: Builder, kind: str, x: Value, dims: tuple[int, ...]) -> Value:
     if any(x.shape[d] == 0 for d in dims):
-        raise Refused("the extreme of nothing")
+        raise Unsupported("the extremum of an empty dimension")
     if x.dtype == DType.BOOL:
         kind = {"amax": "any", "amin": "all"}[kind]
     return build.reduce(kind, x, dims, x.dtype)
 
 
-def _argument(build: Builder, kind: str, x: Value, dims: tuple[int, ...]) -> Value:
+def _arg_extremum(build: Builder, kind: str, x: Value, dims: tuple[int, ...]) -> Value:
     if any(x.shape[d] == 0 for d in dims):
-        raise Refused("the place of nothing")
+        raise Unsupported("the index of an extremum of an empty dimension")
     if not dims:
         return build.full(x.shape, Scalar(0), DType.I64)
     if x.dtype == DType.BOOL:
@@ -152,12 +153,12 @@ def _argument(build: Builder, kind: str, x: Value, dims: tuple[int, ...]) -> Val
 
 
 def _finish(build: Builder, x: Value, result: Value, out: TensorType) -> Value:
-    """Round to the result's dtype and put kept dimensions back."""
+    """Round to the result's dtype and restore kept dimensions."""
     final = build.reshape(build.convert(result, out.dtype), out.shape)
     return build.copy(final) if final is x else final
 
 
-def _dims(call: Call, x: Value) -> tuple[int, ...]:
+def _dims(call: AtenCall, x: Value) -> tuple[int, ...]:
     if not x.shape:
         return ()
     return call.dims("dim", len(x.shape))
@@ -167,26 +168,22 @@ def _count(x: Value, dims: tuple[int, ...]) -> Dim:
     return product(x.shape[d] for d in dims)
 
 
-def _wide(dtype: DType) -> DType:
-    return DType.F32 if dtype.is_narrow else dtype
-
-
-REDUCTIONS: dict[str, Rule] = {
-    "aten.sum": accumulate("sum"),
-    "aten.prod": accumulate("prod"),
-    "aten.amax": extreme("amax"),
-    "aten.amin": extreme("amin"),
-    "aten.max.default": extreme("amax"),
-    "aten.min.default": extreme("amin"),
-    "aten.max.dim": with_index("amax", "argmax"),
-    "aten.min.dim": with_index("amin", "argmin"),
-    "aten.argmax": argument("argmax"),
-    "aten.argmin": argument("argmin"),
-    "aten.any": truth("any"),
-    "aten.all": truth("all"),
+REDUCTION_RULES: dict[str, LoweringRule] = {
+    "aten.sum": sum_or_prod("sum"),
+    "aten.prod": sum_or_prod("prod"),
+    "aten.amax": extremum("amax"),
+    "aten.amin": extremum("amin"),
+    "aten.max.default": extremum("amax"),
+    "aten.min.default": extremum("amin"),
+    "aten.max.dim": extremum_and_index("amax", "argmax"),
+    "aten.min.dim": extremum_and_index("amin", "argmin"),
+    "aten.argmax": argmax_or_argmin("argmax"),
+    "aten.argmin": argmax_or_argmin("argmin"),
+    "aten.any": any_or_all("any"),
+    "aten.all": any_or_all("all"),
     "aten.mean": mean,
     "aten.var": variance,
-    "aten.std": deviation,
+    "aten.std": standard_deviation,
     "aten.var_mean": variance_and_mean,
-    "aten.std_mean": deviation_and_mean,
+    "aten.std_mean": standard_deviation_and_mean,
 }

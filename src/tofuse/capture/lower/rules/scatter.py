@@ -1,85 +1,89 @@
-"""Rules for ATen ops that write a part of a tensor: a slice, or what a mask picks."""
+"""Rules for ATen ops that write a part of a tensor: a slice or the elements of a mask."""
 
 from __future__ import annotations
 
-from tofuse.capture.fx.sizes import Sized
-from tofuse.capture.lower.builder import Refused
-from tofuse.capture.lower.call import Call, Rule
+from tofuse.capture.fx.sizes import IntLike
+from tofuse.capture.lower.builder import Unsupported
+from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.rules.view_ops import (
-    fixed,
-    known,
-    place,
-    position,
+    normalize_index,
+    normalize_start,
+    require_static,
+    torch_size,
 )
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
 
-def select_backward(call: Call) -> Value:
+def select_backward(call: AtenCall) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
     dim = call.dim("dim", len(sizes))
-    start = place(call.arguments["index"], known(call.node.args[3]), _extent(call, dim), sizes[dim])
+    start = normalize_start(
+        call.arguments["index"], torch_size(call.node.args[3]), _extent(call, dim), sizes[dim]
+    )
     one = call.build.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
-    return _place(call, one, dim, start, sizes[dim])
+    return _pad_to(call, one, dim, start, sizes[dim])
 
 
-def slice_backward(call: Call) -> Value:
+def slice_backward(call: AtenCall) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
     dim, step = call.dim("dim", len(sizes)), call.integer("step")
     extent = sizes[dim]
-    start = place(call.arguments["start"], known(call.node.args[3]), _extent(call, dim), extent)
+    start = normalize_start(
+        call.arguments["start"], torch_size(call.node.args[3]), _extent(call, dim), extent
+    )
     if isinstance(start, int) and isinstance(extent, int):
         start = min(start, extent)
     if step == 1 or grad.shape[dim] == 0:
-        placed = _place(call, grad, dim, start, extent)
-    else:  # no view: it may lie in any order
-        gaps = _place_with_gaps(call, grad, dim, fixed(start), step, fixed(extent))
-        return call.build.copy(gaps)
-    return call.build.copy(placed) if placed is grad else placed
+        padded = _pad_to(call, grad, dim, start, extent)
+    else:  # the copy may have any strides
+        first, width = require_static(start), require_static(extent)
+        return call.build.copy(_pad_to_strided(call, grad, dim, first, step, width))
+    return call.build.copy(padded) if padded is grad else padded
 
 
-def slice_scatter(call: Call) -> Value:
+def slice_scatter(call: AtenCall) -> Value:
     x = call.tensor("self")
     source = call.build.convert(call.tensor("src"), x.dtype)
     dim, step = call.dim("dim", len(x.shape)), call.integer("step")
-    extent = fixed(x.shape[dim])
-    start = call.integer("start") if call.given("start") else 0
-    start = min(max(0, position(start, extent) if start < 0 else start), extent)
+    extent = require_static(x.shape[dim])
+    start = call.integer("start") if call.has("start") else 0
+    start = min(max(0, normalize_index(start, extent) if start < 0 else start), extent)
     if extent == 0:
         return call.build.copy(x)
-    if step == 1 or fixed(source.shape[dim]) == 0:
-        joined = _write(call, x, source, dim, start)
+    if step == 1 or require_static(source.shape[dim]) == 0:
+        result = _overwrite_slice(call, x, source, dim, start)
     else:
-        return call.build.copy(_write_with_gaps(call, x, source, dim, start, step))
-    return call.build.copy(joined) if joined in (x, source) else joined
+        return call.build.copy(_overwrite_strided_slice(call, x, source, dim, start, step))
+    return call.build.copy(result) if result in (x, source) else result
 
 
-def masked_put(call: Call) -> Value:
-    """`x[mask] = y`, where y is one number or one row for every place."""
-    x, y, picked = call.tensor("self"), call.tensor("values"), call.arguments["indices"]
-    mask = picked[0] if isinstance(picked, (list, tuple)) and len(picked) == 1 else None
+def masked_index_put(call: AtenCall) -> Value:
+    """Lower `x[mask] = y`, where y is one number, or one row for all masked positions."""
+    x, y, indices = call.tensor("self"), call.tensor("values"), call.arguments["indices"]
+    mask = indices[0] if isinstance(indices, (list, tuple)) and len(indices) == 1 else None
     if not isinstance(mask, Value) or mask.dtype != DType.BOOL or y.dtype != x.dtype:
-        raise Refused("places that no mask gives")
-    width, rank = len(mask.shape), len(x.shape)
-    if y.shape not in ((), (1,)) and len(y.shape) > rank - width:
-        raise Refused("a value for each place")
+        raise Unsupported("an index that is no mask")
+    mask_rank, rank = len(mask.shape), len(x.shape)
+    if y.shape not in ((), (1,)) and len(y.shape) > rank - mask_rank:
+        raise Unsupported("a value for each masked position")
     new = call.build.expand(call.build.reshape(y, ()) if y.shape == (1,) else y, x.shape)
     if call.arguments.get("accumulate"):
         new = call.build.emit("add", (x, new), {})
-    wide = call.build.broadcast(mask, x.shape, tuple(range(width)))
-    return call.build.emit("where", (wide, new, x), {})
+    mask = call.build.broadcast(mask, x.shape, tuple(range(mask_rank)))
+    return call.build.emit("where", (mask, new, x), {})
 
 
-def _extent(call: Call, dim: int) -> Sized:
-    """Of `input_sizes`."""
+def _extent(call: AtenCall, dim: int) -> IntLike:
+    """Return an extent of `input_sizes`, as torch has it."""
     sizes = call.node.args[1]
     assert isinstance(sizes, (list, tuple))
-    return known(sizes[dim])
+    return torch_size(sizes[dim])
 
 
-def _place(call: Call, x: Value, dim: int, start: Dim, extent: Dim) -> Value:
-    """Zeros of this extent, with `x` at `start` of dimension `dim`."""
+def _pad_to(call: AtenCall, x: Value, dim: int, start: Dim, extent: Dim) -> Value:
+    """Pad `x` with zeros to an extent, with `x` at `start` of dimension `dim`."""
     after = extent + x.shape[dim] * -1 + start * -1
     rank = len(x.shape)
     low = tuple(start if k == dim else 0 for k in range(rank))
@@ -87,63 +91,68 @@ def _place(call: Call, x: Value, dim: int, start: Dim, extent: Dim) -> Value:
     return call.build.pad(x, low, high, Scalar(0.0 if x.dtype.is_float else 0))
 
 
-def _place_with_gaps(call: Call, x: Value, dim: int, start: int, step: int, extent: int) -> Value:
-    """Zeros of this extent, with the elements of `x` at every `step`-th place from `start` on.
+def _pad_to_strided(
+    call: AtenCall, x: Value, dim: int, start: int, step: int, extent: int
+) -> Value:
+    """Return zeros of an extent, with the elements of `x` at every `step`-th index from `start`.
 
-    Each element goes into a group of `step`; a last group that the extent cuts off goes alone.
+    Each element is padded to a group of `step`; a last group beyond the extent is padded less.
     """
-    build, count, phase = call.build, fixed(x.shape[dim]), start % step
+    build, count, phase = call.build, require_static(x.shape[dim]), start % step
     first = start - phase
     groups = count if first + count * step <= extent else count - 1
-    one = build.reshape(build.slice(x, dim, 0, groups), _split(x.shape, dim, groups, 1))
-    placed = build.reshape(
-        _place(call, one, dim + 1, phase, step), _joined(x.shape, dim, groups * step)
+    elements = build.reshape(build.slice(x, dim, 0, groups), _split_dim(x.shape, dim, groups, 1))
+    padded = build.reshape(
+        _pad_to(call, elements, dim + 1, phase, step), _merge_dim(x.shape, dim, groups * step)
     )
     if groups < count:
         rest = extent - first - groups * step
-        alone = _place(call, build.slice(x, dim, groups, 1), dim, phase, rest)
-        placed = build.cat([p for p in (placed, alone) if p.shape[dim] != 0], dim)
-    return _place(call, placed, dim, first, extent)
+        last = _pad_to(call, build.slice(x, dim, groups, 1), dim, phase, rest)
+        padded = build.cat([t for t in (padded, last) if t.shape[dim] != 0], dim)
+    return _pad_to(call, padded, dim, first, extent)
 
 
-def _write(call: Call, x: Value, source: Value, dim: int, start: int) -> Value:
-    """`x` with `source` at `start` of dimension `dim`."""
-    width, extent = fixed(source.shape[dim]), fixed(x.shape[dim])
-    parts = (
+def _overwrite_slice(call: AtenCall, x: Value, source: Value, dim: int, start: int) -> Value:
+    """Return `x` with `source` at `start` of dimension `dim`."""
+    width, extent = require_static(source.shape[dim]), require_static(x.shape[dim])
+    operands = (
         call.build.slice(x, dim, 0, start),
         source,
         call.build.slice(x, dim, start + width, extent - start - width),
     )
-    return call.build.cat([p for p in parts if p.shape[dim] != 0], dim)
+    return call.build.cat([t for t in operands if t.shape[dim] != 0], dim)
 
 
-def _write_with_gaps(call: Call, x: Value, source: Value, dim: int, start: int, step: int) -> Value:
-    """`x` with `source` at every `step`-th place from `start` on, group by group as above."""
-    build, count, phase = call.build, fixed(source.shape[dim]), start % step
-    first, extent = start - phase, fixed(x.shape[dim])
+def _overwrite_strided_slice(
+    call: AtenCall, x: Value, source: Value, dim: int, start: int, step: int
+) -> Value:
+    """Return `x` with `source` at every `step`-th index from `start`, in groups as above."""
+    build, count, phase = call.build, require_static(source.shape[dim]), start % step
+    first, extent = start - phase, require_static(x.shape[dim])
     groups = count if first + count * step <= extent else count - 1
     middle = build.slice(x, dim, first, groups * step)
-    old = build.reshape(middle, _split(x.shape, dim, groups, step))
-    one = build.reshape(build.slice(source, dim, 0, groups), _split(x.shape, dim, groups, 1))
-    new = build.reshape(_write(call, old, one, dim + 1, phase), middle.shape)
+    old = build.reshape(middle, _split_dim(x.shape, dim, groups, step))
+    elements = build.slice(source, dim, 0, groups)
+    elements = build.reshape(elements, _split_dim(x.shape, dim, groups, 1))
+    new = build.reshape(_overwrite_slice(call, old, elements, dim + 1, phase), middle.shape)
     rest = build.slice(x, dim, first + groups * step, extent - first - groups * step)
     if groups < count:
-        rest = _write(call, rest, build.slice(source, dim, groups, 1), dim, phase)
-    parts = (build.slice(x, dim, 0, first), new, rest)
-    return build.cat([p for p in parts if p.shape[dim] != 0], dim)
+        rest = _overwrite_slice(call, rest, build.slice(source, dim, groups, 1), dim, phase)
+    operands = (build.slice(x, dim, 0, first), new, rest)
+    return build.cat([t for t in operands if t.shape[dim] != 0], dim)
 
 
-def _split(shape: tuple[Dim, ...], dim: int, outer: int, inner: int) -> tuple[Dim, ...]:
+def _split_dim(shape: tuple[Dim, ...], dim: int, outer: int, inner: int) -> tuple[Dim, ...]:
     return (*shape[:dim], outer, inner, *shape[dim + 1 :])
 
 
-def _joined(shape: tuple[Dim, ...], dim: int, extent: int) -> tuple[Dim, ...]:
+def _merge_dim(shape: tuple[Dim, ...], dim: int, extent: int) -> tuple[Dim, ...]:
     return (*shape[:dim], extent, *shape[dim + 1 :])
 
 
-SCATTERS: dict[str, Rule] = {
+SCATTER_RULES: dict[str, LoweringRule] = {
     "aten.select_backward": select_backward,
     "aten.slice_backward": slice_backward,
     "aten.slice_scatter": slice_scatter,
-    "aten.index_put": masked_put,
+    "aten.index_put": masked_index_put,
 }

@@ -1,4 +1,4 @@
-"""Rules for ATen ops that only rearrange, join or pick elements."""
+"""Rules for ATen ops that rearrange, concatenate or gather elements."""
 
 from __future__ import annotations
 
@@ -6,96 +6,101 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-from tofuse.capture.fx.sizes import Sized
-from tofuse.capture.lower.builder import Refused
-from tofuse.capture.lower.call import Call, Rule, wrap
+from tofuse.capture.fx.sizes import IntLike
+from tofuse.capture.lower.builder import Unsupported
+from tofuse.capture.lower.call import AtenCall, LoweringRule, canonicalize_dim
 from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType
 
 
-def itself(call: Call) -> Value:
+def identity(call: AtenCall) -> Value:
     return call.tensor("self")
 
 
-def reshape(call: Call) -> Value:
-    """Any view of the same elements in row-major order; torch has checked its shape."""
+def reshape(call: AtenCall) -> Value:
+    """Lower any view of the elements in row-major order; torch has checked its shape."""
     return call.build.reshape(call.tensor("self"), call.out.shape)
 
 
-def expand(call: Call) -> Value:
+def expand(call: AtenCall) -> Value:
     return call.build.expand(call.tensor("self"), call.out.shape)
 
 
-def permute(call: Call) -> Value:
+def permute(call: AtenCall) -> Value:
     x = call.tensor("self")
-    return call.build.permute(x, tuple(wrap(d, len(x.shape)) for d in call.integers("dims")))
+    dims = tuple(canonicalize_dim(d, len(x.shape)) for d in call.integers("dims"))
+    return call.build.permute(x, dims)
 
 
-def transpose(call: Call) -> Value:
+def transpose(call: AtenCall) -> Value:
     x = call.tensor("self")
     rank = len(x.shape)
     if rank < 2:
         return x
-    a, b = (call.dim("dim0", rank), call.dim("dim1", rank)) if call.given("dim0") else (0, 1)
+    a, b = (call.dim("dim0", rank), call.dim("dim1", rank)) if call.has("dim0") else (0, 1)
     dims = list(range(rank))
     dims[a], dims[b] = b, a
     return call.build.permute(x, tuple(dims))
 
 
-def select(call: Call) -> Value:
+def select(call: AtenCall) -> Value:
     x = call.tensor("self")
     dim = call.dim("dim", len(x.shape))
-    start = _place(call, "index", dim, x.shape[dim])
+    start = _slice_start(call, "index", dim, x.shape[dim])
     return call.build.reshape(call.build.slice(x, dim, start, 1), call.out.shape)
 
 
-def slice_(call: Call) -> Value:
+def slice_(call: AtenCall) -> Value:
     x, out = call.tensor("self"), call.out.shape
     dim = call.dim("dim", len(x.shape))
-    start = _place(call, "start", dim, x.shape[dim]) if call.given("start") and out[dim] != 0 else 0
+    start = (
+        _slice_start(call, "start", dim, x.shape[dim]) if call.has("start") and out[dim] != 0 else 0
+    )
     return call.build.slice(x, dim, start, out[dim], call.integer("step"))
 
 
-def _place(call: Call, name: str, dim: int, extent: Dim) -> Dim:
-    """The argument behind the dimension, as a place there."""
-    source, given = call.node.args[0], call.node.args[2]
+def _slice_start(call: AtenCall, name: str, dim: int, extent: Dim) -> Dim:
+    """Return the argument after the dimension as an index from the front."""
+    source, start = call.node.args[0], call.node.args[2]
     assert isinstance(source, Node)
-    return place(call.arguments[name], known(given), source.meta["val"].shape[dim], extent)
+    return normalize_start(
+        call.arguments[name], torch_size(start), source.meta["val"].shape[dim], extent
+    )
 
 
-def place(at: object, given: Sized, end: Sized, extent: Dim) -> Dim:
-    """A place that may be counted from the end; `given` and `end` are it and the extent as torch
-    knows them.
+def normalize_start(start: object, torch_start: IntLike, torch_extent: IntLike, extent: Dim) -> Dim:
+    """Return a start index counted from the front; below zero it becomes zero.
 
-    Of symbols guards say that the place is inside; a number before the first is the first.
+    For symbolic sizes a guard must ensure that it is inside. `torch_start` and `torch_extent` are
+    torch's sizes of `start` and `extent`.
     """
-    if isinstance(at, int) and (at >= 0 or isinstance(extent, int)):
-        return at if at >= 0 else max(0, position(at, extent))
-    if not isinstance(at, (int, SymDim)):
-        raise Refused("a place that is no number")
-    counted = isinstance(at, int)
-    from_start = end + given if counted else given
-    if not (guard_or_false(from_start >= 0) and guard_or_false(from_start <= end)):
-        raise Refused("a place that is not fixed")
-    return extent + at if counted else at
+    if isinstance(start, int) and (start >= 0 or isinstance(extent, int)):
+        return start if start >= 0 else max(0, normalize_index(start, extent))
+    if not isinstance(start, (int, SymDim)):
+        raise Unsupported("an index that is no number")
+    from_end = isinstance(start, int)
+    from_front = torch_extent + torch_start if from_end else torch_start
+    if not (guard_or_false(from_front >= 0) and guard_or_false(from_front <= torch_extent)):
+        raise Unsupported("a symbolic index")
+    return extent + start if from_end else start
 
 
-def known(argument: object) -> Sized:
-    """A number of a call as torch knows it."""
+def torch_size(argument: object) -> IntLike:
+    """Return a number of a call as torch has it."""
     value = argument.meta["val"] if isinstance(argument, Node) else argument
     if not isinstance(value, (int, torch.SymInt)):
-        raise Refused("a place that is no number")
+        raise Unsupported("an index that is no number")
     return value
 
 
-def diagonal(call: Call) -> Value:
-    """Of rows that follow each other, every so many elements."""
+def diagonal(call: AtenCall) -> Value:
+    """Slice the flattened rows with a step of one row and one element."""
     x, rank, offset = call.tensor("self"), len(call.tensor("self").shape), call.integer("offset")
     first, second = call.dim("dim1", rank), call.dim("dim2", rank)
-    width, count = fixed(x.shape[second]), fixed(call.out.shape[-1])
+    width, count = require_static(x.shape[second]), require_static(call.out.shape[-1])
     if count == 0 or x.layout[first] != width * x.layout[second]:
-        raise Refused("a diagonal of rows that lie apart")
+        raise Unsupported("a diagonal of rows that are not adjacent")
     others = [d for d in range(rank) if d not in (first, second)]
     rows = call.build.permute(x, (*others, first, second))
     flat = call.build.reshape(rows, (*rows.shape[:-2], product(rows.shape[-2:])))
@@ -103,8 +108,8 @@ def diagonal(call: Call) -> Value:
     return call.build.slice(flat, rank - 2, start, count, width + 1)
 
 
-def split(call: Call) -> tuple[Value, ...]:
-    """`split`, `split_with_sizes`, `chunk`, `unbind`: consecutive pieces along one dimension."""
+def split(call: AtenCall) -> tuple[Value, ...]:
+    """Lower `split`, `split_with_sizes`, `chunk` and `unbind` to consecutive slices."""
     x, pieces = call.tensor("self"), list[Value]()
     start: Dim = 0
     dim = call.dim("dim", len(x.shape))
@@ -117,7 +122,7 @@ def split(call: Call) -> tuple[Value, ...]:
     return tuple(pieces)
 
 
-def flip(call: Call) -> Value:
+def flip(call: AtenCall) -> Value:
     x = call.tensor("self")
     for dim in call.dims("dims", len(x.shape)) if call.integers("dims") and x.shape else ():
         extent = x.shape[dim]
@@ -126,21 +131,21 @@ def flip(call: Call) -> Value:
     return call.build.copy(x) if x is call.tensor("self") else x
 
 
-def repeat(call: Call) -> Value:
-    """Each dimension (e) becomes (times, e), stretched and merged."""
+def repeat(call: AtenCall) -> Value:
+    """Reshape each dimension (e) to (1, e), expand it to (times, e) and merge it."""
     x, times = call.tensor("self"), call.sizes("repeats")
     extents = (1,) * (len(times) - len(x.shape)) + x.shape
     paired: list[Dim] = []
     for t, e in zip(times, extents, strict=True):
         paired += [t, e]
-    apart = tuple(1 if k % 2 == 0 else e for k, e in enumerate(paired))
-    wide = call.build.expand(call.build.reshape(x, apart), tuple(paired))
-    result = call.build.reshape(wide, call.out.shape)
+    unsqueezed = tuple(1 if k % 2 == 0 else e for k, e in enumerate(paired))
+    expanded = call.build.expand(call.build.reshape(x, unsqueezed), tuple(paired))
+    result = call.build.reshape(expanded, call.out.shape)
     return call.build.copy(result) if result is x else result
 
 
-def pad(call: Call) -> Value:
-    """Positive amounts pad, negative ones cut off."""
+def pad(call: AtenCall) -> Value:
+    """Pad by positive amounts, slice by negative ones."""
     x, amounts, rank = call.tensor("self"), call.integers("pad"), len(call.out.shape)
     low, high = [0] * rank, [0] * rank
     for k in range(len(amounts) // 2):
@@ -150,148 +155,151 @@ def pad(call: Call) -> Value:
         cut = max(0, -low[d])
         rest = y.shape[d] - cut - max(0, -high[d])
         y = call.build.slice(y, d, cut, rest)
-    fill = call.number("value") if call.given("value") else 0
+    fill = call.number("value") if call.has("value") else 0
     constant = Scalar(float(fill) if x.dtype.is_float else fill)  # type: ignore[arg-type]
     y = call.build.pad(y, _positive(low), _positive(high), constant)
     return call.build.copy(y) if y is x else y
 
 
-def cat(call: Call) -> Value:
-    """Parts meet in the result's dtype; legacy empty 1-d parts count for nothing."""
+def cat(call: AtenCall) -> Value:
+    """Concatenate in the result's dtype; ATen ignores empty 1-d operands."""
     out = call.out
-    parts = [t for t in call.tensors("tensors") if t.shape != (0,) or len(out.shape) == 1]
-    if not parts:
-        raise Refused("nothing to concatenate")
+    operands = [t for t in call.tensors("tensors") if t.shape != (0,) or len(out.shape) == 1]
+    if not operands:
+        raise Unsupported("a concat of empty tensors")
     dim = call.dim("dim", len(out.shape))
-    joined = call.build.cat([call.build.convert(p, out.dtype) for p in parts], dim)
-    return call.build.copy(joined) if joined is parts[0] else joined
+    result = call.build.cat([call.build.convert(x, out.dtype) for x in operands], dim)
+    return call.build.copy(result) if result is operands[0] else result
 
 
-def stack(call: Call) -> Value:
+def stack(call: AtenCall) -> Value:
     out = call.out
     dim = call.dim("dim", len(out.shape))
     shape = (*out.shape[:dim], 1, *out.shape[dim + 1 :])
-    parts = [
+    operands = [
         call.build.reshape(call.build.convert(t, out.dtype), shape) for t in call.tensors("tensors")
     ]
-    joined = call.build.cat(parts, dim)
-    return call.build.copy(joined) if len(parts) == 1 else joined
+    result = call.build.cat(operands, dim)
+    return call.build.copy(result) if len(operands) == 1 else result
 
 
-def embedding(call: Call) -> Value:
+def embedding(call: AtenCall) -> Value:
     index, shape = call.tensor("indices"), call.out.shape
     require_index(index)
     last = len(shape) - 1
-    wide = call.build.broadcast(index, shape, tuple(range(last)))
-    return _take(call, call.tensor("weight"), wide, (-1, last), wrapping=False)
+    rows = call.build.broadcast(index, shape, tuple(range(last)))
+    return _take(call, call.tensor("weight"), rows, (-1, last), wraps=False)
 
 
-def index_select(call: Call) -> Value:
+def index_select(call: AtenCall) -> Value:
     x, index = call.tensor("self"), call.tensor("index")
     require_index(index)
     if len(x.shape) == 0 or len(index.shape) != 1:
-        raise Refused("a 0-d selection")
+        raise Unsupported("a 0-d selection")
     dim = call.dim("dim", len(x.shape))
-    wide = call.build.broadcast(index, call.out.shape, (dim,))
+    index = call.build.broadcast(index, call.out.shape, (dim,))
     dims = tuple(-1 if k == dim else k for k in range(len(x.shape)))
-    return _take(call, x, wide, dims, wrapping=False)
+    return _take(call, x, index, dims, wraps=False)
 
 
-def index(call: Call) -> Value:
-    """`x[:, i]`, or `x[i, j]` of memory without gaps; a mask goes to ATen."""
-    x, picked = call.tensor("self"), call.arguments["indices"]
-    if not isinstance(picked, (list, tuple)):
-        raise Refused("no list of indices")
-    places = [k for k, p in enumerate(picked) if p is not None]
-    if len(places) != 1:
+def index(call: AtenCall) -> Value:
+    """Lower `x[:, i]`, or `x[i, j]` of adjacent dimensions; a mask is left to PyTorch."""
+    x, indices = call.tensor("self"), call.arguments["indices"]
+    if not isinstance(indices, (list, tuple)):
+        raise Unsupported("no list of indices")
+    indexed_dims = [k for k, i in enumerate(indices) if i is not None]
+    if len(indexed_dims) != 1:
         strides = x.layout
-        for k in places[:-1]:
+        for k in indexed_dims[:-1]:
             if strides[k] != strides[k + 1] * x.shape[k + 1]:
-                raise Refused("several indices into what lies apart")
-        return _merged_index(call, bounded=True)
-    dim, chosen = places[0], picked[places[0]]
-    if not isinstance(chosen, Value):
-        raise Refused("an index that is no tensor")
-    require_index(chosen)
-    width = len(chosen.shape)
-    wide = call.build.broadcast(chosen, call.out.shape, tuple(range(dim, dim + width)))
+                raise Unsupported("several indices into dimensions with gaps")
+        return _flattened_index(call, bounded=True)
+    dim, index = indexed_dims[0], indices[indexed_dims[0]]
+    if not isinstance(index, Value):
+        raise Unsupported("an index that is no tensor")
+    require_index(index)
+    index_rank = len(index.shape)
+    index = call.build.broadcast(index, call.out.shape, tuple(range(dim, dim + index_rank)))
     dims = (
         *range(dim),
         -1,
-        *(k - 1 + width for k in range(dim + 1, len(x.shape))),
+        *(k - 1 + index_rank for k in range(dim + 1, len(x.shape))),
     )
-    return _take(call, x, wide, dims, wrapping=True)
+    return _take(call, x, index, dims, wraps=True)
 
 
-def unsafe_index(call: Call) -> Value:
-    """`x[i, j]` without bounds."""
-    picked = call.arguments["indices"]
-    assert isinstance(picked, (list, tuple))
-    return index(call) if sum(p is not None for p in picked) == 1 else _merged_index(call)
+def unsafe_index(call: AtenCall) -> Value:
+    """Lower `x[i, j]` without bounds checks."""
+    indices = call.arguments["indices"]
+    assert isinstance(indices, (list, tuple))
+    return index(call) if sum(i is not None for i in indices) == 1 else _flattened_index(call)
 
 
-def _merged_index(call: Call, bounded: bool = False) -> Value:
-    """Adjacent indices become one into the flattened dimensions: past their end, where one of
-    them is out of bounds."""
-    x, picked, out = call.tensor("self"), call.arguments["indices"], call.out.shape
-    assert isinstance(picked, (list, tuple))
-    places = [k for k, p in enumerate(picked) if p is not None]
-    first, last = places[0], places[-1]
-    indices = [p for p in picked if isinstance(p, Value)]
+def _flattened_index(call: AtenCall, bounded: bool = False) -> Value:
+    """Combine adjacent indices to one index into the flattened dimensions.
+
+    If `bounded`, an index out of bounds becomes one past the end.
+    """
+    x, arguments, out = call.tensor("self"), call.arguments["indices"], call.out.shape
+    assert isinstance(arguments, (list, tuple))
+    indexed_dims = [k for k, i in enumerate(arguments) if i is not None]
+    first, last = indexed_dims[0], indexed_dims[-1]
+    indices = [i for i in arguments if isinstance(i, Value)]
     if len(indices) != last - first + 1:
-        raise Refused("indices that are not adjacent")
-    width = len(out) - (len(x.shape) - len(indices))
-    shape, build, flat = out[first : first + width], call.build, None
-    merged = product(x.shape[first : last + 1])
+        raise Unsupported("indices that are not adjacent")
+    index_rank = len(out) - (len(x.shape) - len(indices))
+    shape, build, flat = out[first : first + index_rank], call.build, None
+    flat_extent = product(x.shape[first : last + 1])
     for i, extent in zip(indices, x.shape[first:], strict=False):
         require_index(i)
-        wide = build.expand(build.convert(i, DType.I64), shape)
-        below = build.emit("lt", (wide, Scalar(0)), {})
-        shifted = build.emit("add", (wide, Scalar(extent)), {})
-        here = build.emit("where", (below, shifted, wide), {})
+        expanded = build.expand(build.convert(i, DType.I64), shape)
+        negative = build.emit("lt", (expanded, Scalar(0)), {})
+        shifted = build.emit("add", (expanded, Scalar(extent)), {})
+        wrapped = build.emit("where", (negative, shifted, expanded), {})
         if bounded:
-            low = build.emit("ge", (here, Scalar(0)), {})
-            high = build.emit("lt", (here, Scalar(extent)), {})
+            low = build.emit("ge", (wrapped, Scalar(0)), {})
+            high = build.emit("lt", (wrapped, Scalar(extent)), {})
             inside = build.emit("logical_and", (low, high), {})
-            here = build.emit("where", (inside, here, Scalar(merged)), {})
+            wrapped = build.emit("where", (inside, wrapped, Scalar(flat_extent)), {})
         if flat is not None:
-            here = build.emit("add", (build.emit("mul", (flat, Scalar(extent)), {}), here), {})
-        flat = here
+            scaled = build.emit("mul", (flat, Scalar(extent)), {})
+            wrapped = build.emit("add", (scaled, wrapped), {})
+        flat = wrapped
     assert flat is not None
-    rows = build.reshape(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
-    spread = build.broadcast(flat, out, tuple(range(first, first + width)))
-    after = range(first + width, len(out))
-    return _take(call, rows, spread, (*range(first), -1, *after), wrapping=False)
+    flat_x = build.reshape(x, (*x.shape[:first], flat_extent, *x.shape[last + 1 :]))
+    flat_index = build.broadcast(flat, out, tuple(range(first, first + index_rank)))
+    after = range(first + index_rank, len(out))
+    return _take(call, flat_x, flat_index, (*range(first), -1, *after), wraps=False)
 
 
-def gather(call: Call) -> Value:
+def gather(call: AtenCall) -> Value:
     x, index = call.tensor("self"), call.tensor("index")
     require_index(index)
     if len(x.shape) == 0 or len(index.shape) != len(x.shape):
-        raise Refused("a 0-d gather")
+        raise Unsupported("a 0-d gather")
     dim = call.dim("dim", len(x.shape))
     for d in range(len(x.shape)):
         if d != dim:
             x = call.build.slice(x, d, 0, index.shape[d])
     dims = tuple(-1 if k == dim else k for k in range(len(x.shape)))
-    return _take(call, x, index, dims, wrapping=False)
+    return _take(call, x, index, dims, wraps=False)
 
 
-def _take(call: Call, x: Value, index: Value, dims: tuple[int, ...], wrapping: bool) -> Value:
+def _take(call: AtenCall, x: Value, index: Value, dims: tuple[int, ...], wraps: bool) -> Value:
     if 0 in x.shape:
-        raise Refused("nothing to pick from")
-    return call.build.emit("take", (x, index), {"dims": dims, "wrap": wrapping})
+        raise Unsupported("a gather from an empty tensor")
+    return call.build.emit("take", (x, index), {"dims": dims, "wrap": wraps})
 
 
-def position(index: int, extent: Dim) -> int:
-    """Where an index is that may count from the end."""
-    return index if index >= 0 else index + fixed(extent)
+def normalize_index(index: int, extent: Dim) -> int:
+    """Return an index counted from the front."""
+    return index if index >= 0 else index + require_static(extent)
 
 
-def fixed(extent: Dim) -> int:
-    """An extent that is a number; others are refused."""
+def require_static(extent: Dim) -> int:
+    """Return a static extent; Unsupported for a symbolic one."""
     if not isinstance(extent, int):
-        raise Refused("a place that is not fixed")
+        raise Unsupported("a symbolic size")
     return extent
 
 
@@ -301,18 +309,18 @@ def _positive(amounts: list[int]) -> tuple[int, ...]:
 
 def require_index(index: Value) -> None:
     if index.dtype not in (DType.I64, DType.I32):
-        raise Refused("an index that is no integer tensor")
+        raise Unsupported("an index that is no int32 or int64 tensor")
 
 
 RESHAPES = "view _unsafe_view reshape unsqueeze squeeze _reshape_alias flatten unflatten view_as"
 
-VIEWS: dict[str, Rule] = {
+VIEW_RULES: dict[str, LoweringRule] = {
     **{f"aten.{name}": reshape for name in RESHAPES.split()},
-    "aten.alias": itself,
-    "aten.detach": itself,
-    "aten.lift": itself,
-    "aten.lift_fresh": itself,
-    "aten.contiguous": itself,
+    "aten.alias": identity,
+    "aten.detach": identity,
+    "aten.lift": identity,
+    "aten.lift_fresh": identity,
+    "aten.contiguous": identity,
     "aten.expand": expand,
     "aten.permute": permute,
     "aten.transpose": transpose,

@@ -1,0 +1,349 @@
+"""Emission state of one LLVM function: loop indices, values in registers, masks, memory access."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tofuse.backends.llvm.bf16_convert import bf16_bits
+from tofuse.backends.llvm.fp8_convert import narrow_fp8, widen_fp8
+from tofuse.backends.llvm.ir_text import (
+    MEMORY_TYPES,
+    REGISTER_TYPES,
+    FunctionBuilder,
+    literal,
+    vector_type,
+)
+from tofuse.backends.llvm.random import splat
+from tofuse.backends.llvm.unroll_rows import RowUnroll
+from tofuse.ir.dims import Dim, SymDim
+from tofuse.ir.graph import Scalar
+from tofuse.ir.interleave import Access
+from tofuse.ir.kernel import AffineExpr, Arg, Load, Stmt, Store
+from tofuse.ir.nest import Nest, Scratch
+from tofuse.ir.types import DType
+
+CACHE_LINE = 64  # bytes
+
+
+@dataclass(frozen=True)
+class EmittedValue:
+    """A kernel value as SSA operands: one scalar, or `unroll` vectors."""
+
+    operands: tuple[str, ...]
+    dtype: DType
+    lanes: int
+
+
+@dataclass(frozen=True)
+class TransposedTile:
+    """A tile of `width` by `width` points whose vectors run along the axis `columns`.
+
+    `accesses` are contiguous along the axis `rows`; each goes through an array on the stack.
+    `plain_loads` are contiguous along `columns`.
+    """
+
+    rows: str
+    columns: str
+    width: int
+    accesses: tuple[Load | Store, ...]
+    plain_loads: tuple[Load, ...]
+
+
+@dataclass(eq=False)
+class FunctionEmitter:
+    """Emits the body of one function: values, indices and memory accesses as operands of the IR.
+
+    `f` collects the text. `pointers` and `sizes` are operands by buffer and by size symbol.
+    `workspace` points to the first thread's workspace, `thread_workspace` to this thread's.
+    `combined_scratch` names the scratch arrays that are read after the threads' parts are combined.
+    `status` is the stack slot of the flag for an index out of range. `values`, `indices` and
+    `tile_starts` are what the enclosing loops define. `vector_axis` is the axis that the current
+    loop runs in vectors. `masks` has one mask per vector in the tail of that loop, else it is None.
+    """
+
+    f: FunctionBuilder
+    nest: Nest
+    pointers: dict[str, str]
+    sizes: dict[str, str]
+    thread_workspace: str
+    workspace: str
+    status: str
+    combined_scratch: frozenset[str] = frozenset()
+    nontemporal_buffers: frozenset[str] = frozenset()
+    values: dict[str, EmittedValue] = field(default_factory=dict)
+    indices: dict[str, str] = field(default_factory=dict)
+    tile_starts: dict[str, str] = field(default_factory=dict)
+    vector_axis: str | None = None
+    masks: tuple[str, ...] | None = None
+    splats: dict[str, str] = field(default_factory=dict)
+    known_guards: dict[str, bool] = field(default_factory=dict)  # True: all lanes pass; False: none
+    transposed_tile: TransposedTile | None = None  # set inside a full tile
+    aligned_stores: tuple[Store, ...] = ()  # at vector boundaries, after peeling
+    row_unroll: RowUnroll | None = None  # of the loop around the vector loop
+    tile_arrays: dict[Stmt, str] = field(default_factory=dict)  # stack arrays of the tile
+    interleave_groups: Mapping[Access, tuple[Access, ...]] = field(default_factory=dict)
+
+    @property
+    def lanes(self) -> int:
+        return self.nest.schedule.vector if self.vector_axis is not None else 1
+
+    @property
+    def unroll(self) -> int:
+        return self.nest.schedule.unroll if self.vector_axis is not None else 1
+
+    # -- indices ---------------------------------------------------------------------------------
+
+    def size(self, dim: Dim) -> str:
+        """Return a size as an i64 operand."""
+        if isinstance(dim, int):
+            return str(dim)
+        total = ""
+        for monomial, c in dim.terms:
+            term = str(c)
+            for s in monomial:
+                term = self.f.let(f"mul i64 {term}, {self.sizes[s]}")
+            total = self.f.let(f"add i64 {total}, {term}") if total else term
+        return total
+
+    def affine(self, index: AffineExpr, tiled: tuple[str, ...] = ()) -> str:
+        """Return an affine index at the first lane as an i64 operand.
+
+        Axes in `tiled` count from the start of their tile.
+        """
+        total = self.size(index.const)
+        for axis, c in index.terms:
+            at = self.indices[axis]
+            if axis in tiled:
+                at = self.f.let(f"sub i64 {at}, {self.tile_starts[axis]}")
+            if c != 1:
+                at = self.f.let(f"mul i64 {at}, {self.size(c)}")
+            total = at if total == "0" else self.f.let(f"add i64 {total}, {at}")
+        return total
+
+    # -- values ----------------------------------------------------------------------------------
+
+    def operands(self, arg: Arg, dtype: DType) -> tuple[str, ...]:
+        """Return an argument as `unroll` operands of `lanes` lanes."""
+        lanes, unroll = self.lanes, self.unroll
+        if isinstance(arg, Scalar):
+            if isinstance(arg.value, SymDim):
+                return (self._splat(self._size_value(arg.value, dtype), dtype),) * unroll
+            return (literal(arg.value, dtype, lanes),) * unroll
+        value = self.values[arg]
+        if value.lanes == lanes and len(value.operands) == unroll:
+            return value.operands
+        return (self._splat(value.operands[0], value.dtype),) * unroll
+
+    def _splat(self, scalar: str, dtype: DType) -> str:
+        if self.lanes == 1:
+            return scalar
+        if scalar not in self.splats:
+            self.splats[scalar] = splat(self.f, scalar, REGISTER_TYPES[dtype], self.lanes)
+        return self.splats[scalar]
+
+    def _size_value(self, dim: Dim, dtype: DType) -> str:
+        size = self.size(dim)
+        if dtype.is_float:
+            return self.f.let(f"sitofp i64 {size} to {REGISTER_TYPES[dtype]}")
+        if REGISTER_TYPES[dtype] == "i64":
+            return size
+        return self.f.let(f"trunc i64 {size} to {REGISTER_TYPES[dtype]}")
+
+    def define(self, name: str, operands: list[str], dtype: DType) -> None:
+        self.values[name] = EmittedValue(tuple(operands), dtype, self.lanes)
+
+    def lane_indices(self, index: AffineExpr, u: int) -> str:
+        """Return an affine index in every lane of vector `u`, as i64 lanes."""
+        start = self.affine(index)
+        if self.vector_axis is None:
+            return start
+        step = index.coefficient(self.vector_axis)
+        lanes = self.lanes
+        ty = vector_type("i64", lanes)
+        first = splat(self.f, start, "i64", lanes)
+        ramp = ", ".join(f"i64 {k + u * lanes}" for k in range(lanes))
+        ramp = f"<{ramp}>" if lanes > 1 else str(u)
+        if step != 1:
+            ramp = self.f.let(f"mul {ty} {ramp}, {splat(self.f, self.size(step), 'i64', lanes)}")
+        return self.f.let(f"add {ty} {first}, {ramp}")
+
+    def mask(self, u: int, guard: str | None = None) -> str | None:
+        """Return the mask of active lanes of vector `u` that pass the guard; None for all lanes."""
+        mask = None if self.masks is None else self.masks[u]
+        if guard is None or self.known_guards.get(guard):
+            return mask
+        passed = self.operands(guard, DType.BOOL)[u]
+        if mask is None:
+            return passed
+        return self.f.let(f"and {vector_type('i1', self.lanes)} {mask}, {passed}")
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def element_pointer(self, pointer: str, dtype: DType, at: str) -> str:
+        return self.f.let(f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, i64 {at}")
+
+    def load(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
+        """Read `lanes` contiguous elements into a register."""
+        return self.to_register_type(self.load_raw(pointer, dtype, lanes, mask), dtype, lanes)
+
+    def load_raw(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
+        """Read `lanes` contiguous elements without a conversion."""
+        ty = vector_type(MEMORY_TYPES[dtype], lanes)
+        if mask is None:
+            return self.f.let(f"load {ty}, ptr {pointer}, align {_alignment(dtype)}")
+        if lanes == 1:
+            wide, bit = f"<1 x {MEMORY_TYPES[dtype]}>", self.f.let(f"bitcast i1 {mask} to <1 x i1>")
+            one = self._masked_load(pointer, dtype, wide, "<1 x i1>", bit, 1)
+            return self.f.let(f"extractelement {wide} {one}, i64 0")
+        return self._masked_load(pointer, dtype, ty, vector_type("i1", lanes), mask, lanes)
+
+    def _masked_load(
+        self, pointer: str, dtype: DType, ty: str, mask_ty: str, mask: str, lanes: int
+    ) -> str:
+        symbol = f"@llvm.masked.load.v{lanes}{_short(dtype)}.p0"
+        self.f.declarations[symbol] = f"declare {ty} {symbol}(ptr, {mask_ty}, {ty})"
+        pointer = f"ptr align {_alignment(dtype)} {pointer}"
+        return self.f.let(f"call {ty} {symbol}({pointer}, {mask_ty} {mask}, {ty} zeroinitializer)")
+
+    def gather(self, pointer: str, dtype: DType, at: str, lanes: int, mask: str | None) -> str:
+        """Read one element per lane, at the i64 indices `at`."""
+        ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
+        mask = mask or literal(True, DType.BOOL, lanes)
+        pointers = self.f.let(
+            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {vector_type('i64', lanes)} {at}"
+        )
+        symbol = f"@llvm.masked.gather.v{lanes}{_short(dtype)}.v{lanes}p0"
+        ptr_ty = vector_type("ptr", lanes)
+        self.f.declarations[symbol] = f"declare {ty} {symbol}({ptr_ty}, {mask_ty}, {ty})"
+        raw = self.f.let(
+            f"call {ty} {symbol}({ptr_ty} align {_alignment(dtype)} {pointers}, "
+            f"{mask_ty} {mask}, {ty} zeroinitializer)"
+        )
+        return self.to_register_type(raw, dtype, lanes)
+
+    def store_nontemporal(self, pointer: str, dtype: DType, value: str, lanes: int) -> None:
+        """Write `lanes` elements past the caches; the pointer is aligned to the whole vector."""
+        self.store_raw_nontemporal(pointer, dtype, self.to_memory_type(value, dtype, lanes), lanes)
+
+    def store_raw_nontemporal(self, pointer: str, dtype: DType, raw: str, lanes: int) -> None:
+        """Write `lanes` elements past the caches without a conversion."""
+        ty, align = vector_type(MEMORY_TYPES[dtype], lanes), lanes * dtype.itemsize
+        self.f.put(f"store {ty} {raw}, ptr {pointer}, align {align}, !nontemporal !0")
+
+    def store(self, pointer: str, dtype: DType, value: str, lanes: int, mask: str | None) -> None:
+        """Write `lanes` contiguous elements."""
+        self.store_raw(pointer, dtype, self.to_memory_type(value, dtype, lanes), lanes, mask)
+
+    def store_raw(self, pointer: str, dtype: DType, raw: str, lanes: int, mask: str | None) -> None:
+        """Write `lanes` contiguous elements without a conversion."""
+        ty, align = vector_type(MEMORY_TYPES[dtype], lanes), _alignment(dtype)
+        if mask is None or lanes == 1:
+            self.f.put(f"store {ty} {raw}, ptr {pointer}, align {align}")
+            return
+        symbol, mask_ty = f"@llvm.masked.store.v{lanes}{_short(dtype)}.p0", vector_type("i1", lanes)
+        self.f.declarations[symbol] = f"declare void {symbol}({ty}, ptr, {mask_ty})"
+        self.f.put(f"call void {symbol}({ty} {raw}, ptr align {align} {pointer}, {mask_ty} {mask})")
+
+    def scatter(
+        self, pointer: str, dtype: DType, at: str, value: str, lanes: int, mask: str | None
+    ) -> None:
+        """Write one element per lane, at the i64 indices `at`."""
+        ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
+        mask, ptr_ty = mask or literal(True, DType.BOOL, lanes), vector_type("ptr", lanes)
+        raw = self.to_memory_type(value, dtype, lanes)
+        pointers = self.f.let(
+            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {vector_type('i64', lanes)} {at}"
+        )
+        symbol = f"@llvm.masked.scatter.v{lanes}{_short(dtype)}.v{lanes}p0"
+        self.f.declarations[symbol] = f"declare void {symbol}({ty}, {ptr_ty}, {mask_ty})"
+        self.f.put(
+            f"call void {symbol}({ty} {raw}, {ptr_ty} align {_alignment(dtype)} {pointers}, "
+            f"{mask_ty} {mask})"
+        )
+
+    def to_register_type(self, raw: str, dtype: DType, lanes: int) -> str:
+        """Convert from the type in memory to the type in a register."""
+        ty = vector_type(MEMORY_TYPES[dtype], lanes)
+        if dtype is DType.BOOL:
+            return self.f.let(f"icmp ne {ty} {raw}, {literal(0, DType.U8, lanes)}")
+        if dtype is DType.F16:
+            return self.f.let(f"fpext {ty} {raw} to {vector_type('float', lanes)}")
+        if dtype is DType.BF16:
+            int_ty = vector_type("i32", lanes)
+            wide = self.f.let(f"zext {ty} {raw} to {int_ty}")
+            moved = self.f.let(f"shl {int_ty} {wide}, {literal(16, DType.I32, lanes)}")
+            return self.f.let(f"bitcast {int_ty} {moved} to {vector_type('float', lanes)}")
+        return widen_fp8(self.f, raw, dtype, lanes) if dtype.is_fp8 else raw
+
+    def to_memory_type(self, value: str, dtype: DType, lanes: int) -> str:
+        """Convert from the type in a register to the type in memory."""
+        ty = vector_type(MEMORY_TYPES[dtype], lanes)
+        if dtype is DType.BOOL:
+            return self.f.let(f"zext {vector_type('i1', lanes)} {value} to {ty}")
+        if dtype is DType.F16:
+            return self.f.let(f"fptrunc {vector_type('float', lanes)} {value} to {ty}")
+        if dtype is DType.BF16:
+            int_ty = vector_type("i32", lanes)
+            bits = bf16_bits(self.f, value, lanes)
+            upper = self.f.let(f"lshr {int_ty} {bits}, {literal(16, DType.I32, lanes)}")
+            return self.f.let(f"trunc {int_ty} {upper} to {ty}")
+        return narrow_fp8(self.f, value, dtype, lanes) if dtype.is_fp8 else value
+
+    def scratch_pointer(self, scratch: Scratch) -> str:
+        """Return the start of a scratch array, in this thread's workspace or the combined one."""
+        workspace = (
+            self.workspace if scratch.name in self.combined_scratch else self.thread_workspace
+        )
+        return self.f.let(f"getelementptr i8, ptr {workspace}, i64 {self.size(scratch.offset)}")
+
+    def scratch_element_pointer(self, scratch: Scratch, u: int) -> str:
+        """Return the address of vector `u` in a scratch array at the current indices."""
+        at = self.affine(scratch.index, scratch.tiled)
+        if u:
+            at = self.f.let(f"add i64 {at}, {u * self.lanes}")
+        return self.element_pointer(self.scratch_pointer(scratch), scratch.dtype, at)
+
+
+def prefetch(emitter: FunctionEmitter, buffer: str, dtype: DType, at: str, elements: int) -> None:
+    """Prefetch contiguous elements, which may lie past the buffer's end."""
+    for k in range(0, elements, CACHE_LINE // dtype.itemsize):
+        more = emitter.f.let(f"add i64 {at}, {k}") if k else at
+        slot = emitter.element_pointer(emitter.pointers[buffer], dtype, more)
+        read, near, data = ("i32", "0"), ("i32", "2"), ("i32", "1")
+        emitter.f.call("@llvm.prefetch.p0", "void", ("ptr", slot), read, near, data)
+
+
+def tail_masks(emitter: FunctionEmitter, left: str, known: int | None) -> tuple[str, ...]:
+    """Return one mask per vector for the `left` elements of the tail; `known` is `left` if static.
+
+    LLVM 22 turns a masked store of truncated lanes into a store of the whole wide element if it can
+    prove that only the first lane is active. `hide_value` keeps it from knowing the count.
+    """
+    f, schedule = emitter.f, emitter.nest.schedule
+    lanes, masks = schedule.vector, []
+    ty, zeros = vector_type("i32", lanes), f"<{lanes} x i32> zeroinitializer"
+    few = f.let(f"trunc i64 {left} to i32")
+    for u in range(schedule.unroll):
+        several = known is not None and known - u * lanes != 1
+        count = few if several else f.hide_value("i32", few)
+        ramp = ", ".join(f"i32 {u * lanes + k}" for k in range(lanes))
+        one = f.let(f"insertelement {ty} poison, i32 {count}, i64 0")
+        limit = f.let(f"shufflevector {ty} {one}, {ty} poison, {zeros}")
+        masks.append(f.let(f"icmp slt {ty} <{ramp}>, {limit}"))
+    return tuple(masks)
+
+
+def register_dtype(dtype: DType) -> DType:
+    """Return the dtype in a register of a value that has this dtype in memory."""
+    return DType.F32 if dtype.is_reduced_float else dtype
+
+
+def _alignment(dtype: DType) -> int:
+    return dtype.itemsize
+
+
+def _short(dtype: DType) -> str:
+    return {"float": "f32", "double": "f64", "half": "f16"}.get(
+        MEMORY_TYPES[dtype], MEMORY_TYPES[dtype]
+    )

@@ -1,0 +1,320 @@
+"""LLVM IR of the loops of a phase and the statements in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from typing_extensions import assert_never
+
+from tofuse.backends.llvm.active_reductions import ActiveReductions
+from tofuse.backends.llvm.function_emitter import FunctionEmitter, tail_masks
+from tofuse.backends.llvm.index_set_split import MAX_STATEMENTS, in_segment, split_index_set
+from tofuse.backends.llvm.peel import peel_count, stores_to_align
+from tofuse.backends.llvm.register_transpose import (
+    find_transposed_tile,
+    is_full_tile,
+    transpose_tile,
+)
+from tofuse.backends.llvm.scratch_accumulators import combine_rows, update_array
+from tofuse.backends.llvm.spills import reload, spill
+from tofuse.backends.llvm.statements import (
+    emit_compute,
+    emit_gather,
+    emit_in_range,
+    emit_iota,
+    emit_load,
+    emit_prefetch,
+    emit_store,
+)
+from tofuse.backends.llvm.uniform import emit_uniform
+from tofuse.backends.llvm.unroll_rows import RowUnroll, choose_row_unroll
+from tofuse.ir.dims import Dim, known_multiple
+from tofuse.ir.interleave import interleave_groups
+from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Reduce, Store, Uniform
+from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
+from tofuse.ir.schedule import Loop
+from tofuse.ir.staged_sum import FIRST_STAGE_TERMS
+
+
+class LoopEmitter:
+    """Emits loops through a function emitter and tracks the reductions in progress."""
+
+    def __init__(self, nest: Nest) -> None:
+        self.nest = nest
+        self.buffer_dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
+        self.reductions = ActiveReductions(nest)
+
+    def trip_count(self, emitter: FunctionEmitter, loop: Loop) -> str:
+        """Return the number of iterations of a loop."""
+        extent = self.nest.kernel.extent(loop.axis)
+        if not loop.strip:
+            return emitter.size(extent)
+        if isinstance(extent, int):
+            return str(-(-extent // loop.strip))
+        more = emitter.f.let(f"add i64 {emitter.size(extent)}, {loop.strip - 1}")
+        return emitter.f.let(f"sdiv i64 {more}, {loop.strip}")
+
+    def set_loop_index(self, emitter: FunctionEmitter, loop: Loop, at: str) -> None:
+        """Set the index of a loop, or the start of the tile if it steps over tiles."""
+        if loop.strip:
+            emitter.tile_starts[loop.axis] = emitter.f.let(f"mul i64 {at}, {loop.strip}")
+            emitter.indices[loop.axis] = emitter.tile_starts[loop.axis]
+        else:
+            emitter.indices[loop.axis] = at
+
+    # -- loops -----------------------------------------------------------------------------------
+
+    def emit_nodes(self, emitter: FunctionEmitter, nodes: Sequence[Node]) -> None:
+        """Emit nodes in order."""
+        for node in nodes:
+            match node:
+                case StmtNode():
+                    self._emit_statement(emitter, node)
+                case Reload():
+                    reload(emitter, node)
+                case For():
+                    self._emit_loop(emitter, node)
+                case _:
+                    assert_never(node)
+
+    def emit_split_nodes(
+        self, emitter: FunctionEmitter, nodes: Sequence[Node], loops: Sequence[Loop]
+    ) -> None:
+        """Emit the body of `loops`; if the index of one decides guards, emit it per segment."""
+        f, outer_guards = emitter.f, emitter.known_guards
+        for axis in (lp.axis for lp in loops if not lp.strip and emitter.transposed_tile is None):
+            extent, at = self.nest.kernel.extent(axis), emitter.indices[axis]
+            if not isinstance(extent, int):
+                continue
+            segments = split_index_set(nodes, axis, extent, 1, outer_guards)
+            if 1 < len(segments) <= MAX_STATEMENTS // len(self.nest.kernel.body):
+                for s in segments:
+                    with self.scope(emitter), f.if_then(in_segment(f, at, s.start, s.end)):
+                        emitter.known_guards = outer_guards | s.guards
+                        self.emit_nodes(emitter, nodes)
+                emitter.known_guards = outer_guards
+                return
+        self.emit_nodes(emitter, nodes)
+
+    def _emit_loop(self, emitter: FunctionEmitter, node: For) -> None:
+        """Emit a loop; if it runs over a tile with transposed accesses, test for a full tile."""
+        f, tile = emitter.f, None
+        if not emitter.transposed_tile:
+            tile = find_transposed_tile(self.nest, node, self.buffer_dtypes)
+        if tile is None or node.reductions:
+            self._emit_plain_loop(emitter, node)
+            return
+        is_full = is_full_tile(emitter, tile)
+        transpose = transpose_tile(emitter, tile, self.buffer_dtypes)
+        with self.scope(emitter), f.if_then(is_full), transpose:
+            self._emit_plain_loop(emitter, node)
+        if is_full != "true":
+            with self.scope(emitter), f.if_then(f.let(f"xor i1 {is_full}, true")):
+                self._emit_plain_loop(emitter, node)
+
+    def _emit_plain_loop(self, emitter: FunctionEmitter, node: For) -> None:
+        """Emit a loop, and the reductions that begin and end with it."""
+        f, reductions = emitter.f, self.reductions
+        begun = [(a, reductions.begin(emitter, a)) for a in node.reductions]
+        loop, loops = node.loop, self.nest.schedule.loops
+        extent: Dim = self.nest.kernel.extent(loop.axis)
+        lo, hi = "0", emitter.size(extent)
+        if not loop.strip and loop.axis in emitter.tile_starts:
+            lo = emitter.tile_starts[loop.axis]
+            strip = next(lp.strip for lp in loops if lp.axis == loop.axis and lp.strip)
+            end = f.let(f"add i64 {lo}, {strip}")
+            divides = isinstance(extent, int) and extent % strip == 0
+            is_full = emitter.transposed_tile is not None or divides
+            if not is_full:
+                less = f.let(f"icmp slt i64 {end}, {hi}")
+                end = f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
+            hi, extent = end, strip if is_full else 0
+        innermost = loop is loops[-1]
+        if loop.strip:
+            trips = self.trip_count(emitter, loop)
+            with self.scope(emitter), f.loop("0", trips, "1") as at:
+                self.set_loop_index(emitter, loop, at)
+                self.emit_nodes(emitter, node.body)
+                reductions.staged_sums.fold_due_stages(emitter, [loop], node.body)
+        elif innermost and self.nest.schedule.vector > 1:
+            self._vector_loop(emitter, node, lo, hi, extent if extent != 0 else None)
+        else:
+            self._scalar_loop(emitter, node, lo, hi)
+        for a, acc in begun:
+            reductions.finish(emitter, a, acc)
+
+    def _scalar_loop(self, emitter: FunctionEmitter, node: For, lo: str, hi: str) -> None:
+        """Emit a loop that does not run in vectors, several rows per iteration if that pays."""
+        f, loop = emitter.f, node.loop
+        rows = (
+            choose_row_unroll(self.nest, node)
+            if lo == "0" and emitter.transposed_tile is None
+            else None
+        )
+        if rows is not None:
+            left = f.let(f"srem i64 {hi}, {rows.count}")
+            end = f.let(f"sub i64 {hi}, {left}")
+            with self.scope(emitter), f.loop(lo, end, str(rows.count)) as at:
+                emitter.indices[loop.axis], emitter.row_unroll = at, rows
+                self.emit_nodes(emitter, node.body)
+                emitter.indices[loop.axis] = f.let(f"add i64 {at}, {rows.count - 1}")
+                self.reductions.staged_sums.fold_due_stages(emitter, [loop], node.body, rows.count)
+            emitter.row_unroll, lo = None, end
+            if known_multiple(self.nest.kernel.extent(loop.axis), rows.count):
+                return
+        with self.scope(emitter), f.loop(lo, hi, "1") as at:
+            emitter.indices[loop.axis] = at
+            self.emit_split_nodes(emitter, node.body, [loop])
+            if rows is None:
+                self.reductions.staged_sums.fold_due_stages(emitter, [loop], node.body)
+
+    def _unrolled_rows(self, emitter: FunctionEmitter, node: For, rows: RowUnroll) -> None:
+        """Emit one vector of several rows and add the sum of the rows to the accumulators."""
+        first = emitter.indices[rows.axis]
+        stmts = [n.stmt for n in node.body if isinstance(n, StmtNode)]
+        sums = [s for s in stmts if isinstance(s, Reduce)]
+        terms: dict[Reduce, list[tuple[str, ...]]] = {r: [] for r in sums}
+        for k in range(rows.count):
+            with self.scope(emitter):
+                emitter.indices[rows.axis] = emitter.f.let(f"add i64 {first}, {k}")
+                self.emit_nodes(emitter, [n for n in node.body if not _is_reduce(n)])
+                for r in sums:
+                    terms[r].append(emitter.operands(r.arg, r.dtype))
+        for r in sums:
+            accumulator = self.reductions.in_scratch[r.name]
+            update_array(emitter, accumulator, combine_rows(emitter, r, terms[r]))
+
+    def _vector_loop(
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, extent: Dim | None
+    ) -> None:
+        """Emit a vector loop, in segments in which guards are known."""
+        outer = self.reductions.begin_inner(emitter, node)
+        stmts, axis = [n.stmt for n in node.body if isinstance(n, StmtNode)], node.loop.axis
+        if not emitter.transposed_tile:
+            emitter.interleave_groups = interleave_groups(stmts, axis)
+        if isinstance(extent, int) and lo == "0" and extent:
+            step = self.nest.schedule.vector * self.nest.schedule.unroll
+            outer_guards = emitter.known_guards
+            for s in split_index_set(node.body, axis, extent, step, outer_guards):
+                emitter.known_guards = outer_guards | s.guards
+                self._vector_groups(emitter, node, str(s.start), str(s.end), s.end - s.start)
+            emitter.known_guards = outer_guards
+        else:
+            self._vector_groups(emitter, node, lo, hi, extent)
+        emitter.interleave_groups = {}
+        self.reductions.end_inner(emitter, outer)
+
+    def _vector_groups(
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, extent: Dim | None
+    ) -> None:
+        """Emit whole groups of vectors, then one masked group for the tail.
+
+        `extent` is the number of iterations if it is static; code that cannot run is left out.
+        """
+        f, schedule = emitter.f, self.nest.schedule
+        step = schedule.vector * schedule.unroll
+        stores = stores_to_align(emitter, node, extent)
+        if stores:
+            lo, extent = self._peel(emitter, node, stores[0], lo, hi), None
+        emitter.aligned_stores = stores
+        known = extent if isinstance(extent, int) else None
+        whole_end = hi
+        if known is None or known % step:
+            span = f.let(f"sub i64 {hi}, {lo}")
+            left = f.let(f"srem i64 {span}, {step}")
+            whole_end = f.let(f"sub i64 {hi}, {left}")
+        if known is None or known >= step:
+            blocks = self._sum_blocks(emitter, node, lo, whole_end)
+            with blocks as (start, end), self.scope(emitter), f.loop(start, end, str(step)) as at:
+                self._vector_body(emitter, node, at)
+        if known is None or known % step:
+            rest = f.let(f"icmp slt i64 {whole_end}, {hi}")
+            with self.scope(emitter), f.if_then(rest):
+                left = f.let(f"sub i64 {hi}, {whole_end}")
+                emitter.masks = tail_masks(emitter, left, None if known is None else known % step)
+                self._vector_body(emitter, node, whole_end)
+
+        emitter.aligned_stores = ()
+
+    def _peel(self, emitter: FunctionEmitter, node: For, store: Store, lo: str, hi: str) -> str:
+        """Emit one masked group up to the first aligned vector of a store; return its index."""
+        f = emitter.f
+        with self.scope(emitter):
+            emitter.indices[node.loop.axis] = lo
+            before = peel_count(emitter, store, f.let(f"sub i64 {hi}, {lo}"))
+            with f.if_then(f.let(f"icmp ne i64 {before}, 0")):
+                emitter.masks = tail_masks(emitter, before, None)
+                self._vector_body(emitter, node, lo)
+        return f.let(f"add i64 {lo}, {before}")
+
+    @contextmanager
+    def _sum_blocks(
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the bounds of each block of the loop if a sum has stages, else of the loop."""
+        sums = [s.stmt for s in node.body if isinstance(s, StmtNode) and isinstance(s.stmt, Reduce)]
+        in_registers, f, schedule = self.reductions.in_registers, emitter.f, self.nest.schedule
+        accumulators = [in_registers[r.name] for r in sums if r.name in in_registers]
+        accumulators = [acc for acc in accumulators if acc.stages]
+        if not accumulators:
+            yield lo, hi
+            return
+        size = FIRST_STAGE_TERMS * schedule.vector * schedule.unroll
+        with f.loop(lo, hi, str(size)) as start:
+            end = f.let(f"add i64 {start}, {size}")
+            less = f.let(f"icmp slt i64 {end}, {hi}")
+            yield start, f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
+            self.reductions.staged_sums.fold_after_block(emitter, accumulators, start, size)
+
+    def _vector_body(self, emitter: FunctionEmitter, node: For, at: str) -> None:
+        """Emit the body of a vector loop at one index."""
+        emitter.vector_axis, emitter.indices[node.loop.axis] = node.loop.axis, at
+        emit_prefetch(emitter, node.prefetch, self.buffer_dtypes, self.nest.schedule)
+        if emitter.row_unroll is not None:
+            self._unrolled_rows(emitter, node, emitter.row_unroll)
+        else:
+            self.emit_nodes(emitter, node.body)
+        emitter.vector_axis, emitter.masks = None, None
+
+    @contextmanager
+    def scope(self, emitter: FunctionEmitter) -> Iterator[None]:
+        """Restore values and loop indices after the body, where they are undefined."""
+        values, indices = dict(emitter.values), dict(emitter.indices)
+        tile_starts, splats = dict(emitter.tile_starts), dict(emitter.splats)
+        yield
+        emitter.values, emitter.indices = values, indices
+        emitter.tile_starts, emitter.splats = tile_starts, splats
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def _emit_statement(self, emitter: FunctionEmitter, node: StmtNode) -> None:
+        """Emit one statement, and spill its value if a later loop reloads it."""
+        s = node.stmt
+        match s:
+            case Load():
+                emit_load(emitter, s, self.buffer_dtypes[s.buffer])
+            case Gather():
+                emit_gather(emitter, s, self.buffer_dtypes[s.buffer])
+            case Compute():
+                emit_compute(emitter, s)
+            case Iota():
+                emit_iota(emitter, s)
+            case InRange():
+                emit_in_range(emitter, s)
+            case Uniform():
+                emit_uniform(emitter, s)
+            case Reduce():
+                self.reductions.update(emitter, s)
+                return
+            case Store():
+                emit_store(emitter, s, self.buffer_dtypes[s.buffer])
+                return
+            case _:
+                assert_never(s)
+        if s.name in self.nest.spills:
+            spill(emitter, s.name)
+
+
+def _is_reduce(node: Node) -> bool:
+    return isinstance(node, StmtNode) and isinstance(node.stmt, Reduce)

@@ -1,0 +1,74 @@
+"""The runtime of a program without a backward: a call of its inference graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch.autograd.graph import increment_version
+
+from tofuse.capture.aot.boxed import BoxedFunction, Results
+
+
+@dataclass(frozen=True)
+class InferenceRuntime:
+    """How a program without a backward runs.
+
+    `argument_views`: for each result, whether it is a view of an argument. `disables_grad`: an
+    argument requires grad, so PyTorch's operators would record a backward. `mutated`: positions of
+    arguments whose writes count for autograd.
+    """
+
+    argument_views: tuple[bool, ...]
+    disables_grad: bool
+    mutated: tuple[int, ...]
+
+    def make_program(
+        self, forward: BoxedFunction, backward: object = None, eager: object = None
+    ) -> Callable[..., Results]:
+        """Return the program, which returns its results in a list."""
+
+        def plain(*tensors: torch.Tensor) -> Results:
+            return forward([*tensors])
+
+        def without_grad(*tensors: torch.Tensor) -> Results:
+            with torch.no_grad():
+                return forward([*tensors])
+
+        def with_views(*tensors: torch.Tensor) -> Results:
+            with torch.no_grad():
+                results = forward([*tensors])
+                # a plan returns the argument itself for a view of all of it
+                pairs = zip(results, self.argument_views, strict=False)
+                return [t.detach() if is_view else t for t, is_view in pairs]
+
+        def with_writes(*tensors: torch.Tensor) -> Results:
+            with torch.no_grad():
+                increment_version([tensors[k] for k in self.mutated])
+                return forward([*tensors])
+
+        if self.mutated:
+            return with_writes
+        if any(self.argument_views):
+            return with_views
+        return without_grad if self.disables_grad else plain
+
+
+def inference_runtime(
+    meta: ViewAndMutationMeta, arguments: Sequence[object]
+) -> InferenceRuntime | None:
+    """Return the runtime of an inference graph, or None if it needs AOTAutograd's wrappers.
+
+    It needs them if the graph does not do all writes itself, or if a result requires grad: then
+    results are views of arguments.
+    """
+    if meta.mutated_inp_runtime_indices or any(i.mutates_metadata for i in meta.input_info):
+        return None
+    if any(o.requires_grad for o in meta.output_info):
+        return None
+    requires_grad = any(isinstance(t, torch.Tensor) and t.requires_grad for t in arguments)
+    of_argument = (o.output_type is OutputType.alias_of_input for o in meta.output_info)
+    mutated = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
+    return InferenceRuntime(tuple(of_argument), requires_grad, mutated)

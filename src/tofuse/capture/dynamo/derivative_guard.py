@@ -1,0 +1,36 @@
+"""A guard that runs calls in eager where kernels lack the derivatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch._C import _are_functorch_transforms_active as transforms_active
+from torch.autograd import forward_ad
+from torch.fx import GraphModule
+
+from tofuse.torch_internals.torch_types import CompiledFunction
+
+
+@dataclass
+class DoubleBackwardState:
+    """Whether gradients of a program were differentiated, which eager computes."""
+
+    requested: bool = False
+
+
+def add_derivative_guard(
+    gm: GraphModule, compiled: CompiledFunction, double_backward: DoubleBackwardState
+) -> CompiledFunction:
+    """Return `compiled`, guarded: eager runs calls whose derivatives need the eager program.
+
+    These are calls under forward-mode AD, which kernels don't implement; under functorch
+    transforms, which must see PyTorch's operators; and all calls after a double backward, because a
+    training loop repeats it in each step.
+    """
+
+    def run(*args: object) -> object:
+        if forward_ad._current_level >= 0 or double_backward.requested or transforms_active():
+            return gm.forward(*args)
+        return compiled(*args)
+
+    return run

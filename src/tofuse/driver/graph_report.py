@@ -1,0 +1,86 @@
+"""The report of one compiled graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tofuse.analysis.alias import is_view
+from tofuse.driver.link import LinkedProgram
+from tofuse.ir.graph import Graph
+from tofuse.ir.graph.print import show_graph
+from tofuse.ir.region import Partition, Region, is_eliminated_concat
+from tofuse.plan.launch_groups import describe_groups, launch_count
+from tofuse.report.model import (
+    GraphReport,
+    KernelReport,
+    LibraryCall,
+    RegionReport,
+    TimeSpan,
+    bytes_before,
+    region_bytes,
+)
+
+
+def graph_report(
+    phase: str, graph: Graph, part: Partition, made: LinkedProgram, stages: Sequence[TimeSpan]
+) -> GraphReport:
+    views = frozenset(op for op in graph.ops if is_view(op))
+    ours = {b.region for b in made.built}
+    assigned = made.assigned
+    regions = [
+        RegionReport(
+            r.name,
+            phase,
+            tuple(op.kind if op.kind != "opaque" else str(op.attr("target")) for op in r.ops),
+            tuple(dict.fromkeys(op.loc for op in r.ops if op.loc is not None)),
+            region_bytes(r, part.storage),
+            r.name if r in ours else None,
+            tuple(v.name for op in r.ops for v in op.results),
+            assigned[r].us,
+            executor=assigned[r].name,
+            why=assigned[r].why,
+        )
+        for r in part.regions
+    ]
+    calls = [
+        LibraryCall(_target(r), phase, _call_reason(r), r.ops[0].loc)
+        for r in part.regions
+        if r not in ours
+        and not _target(r).startswith("tofuse.")
+        and not is_eliminated_concat(r.ops[-1])
+    ]
+    kernels = [
+        KernelReport(b.region.name, phase, b.source, f"{b.nest.kernel!r}\n{b.nest!r}")
+        for b in made.built
+    ]
+    return GraphReport(
+        phase,
+        tuple(regions),
+        tuple(kernels),
+        tuple(calls),
+        part.verdicts,
+        bytes_before(graph, views),
+        sum(r.nbytes for r in regions),
+        (stages[-1].end - stages[0].begin) / 1e6,
+        show_graph(part.graph),
+        repr(made.plan),
+        tuple(made.notes),
+        launches_before=sum(op.call_count for op in graph.ops if op not in views),
+        launches=launch_count(made.plan),
+        shared_launches=describe_groups(made.plan),
+        stages=tuple(stages),
+        fusions=part.fusions,
+    )
+
+
+def _call_reason(region: Region) -> str:
+    """Why a region is a call, and what else the library does in it."""
+    if not region.library:
+        return "no kernel"
+    done = [f" with its epilogue: {v}" for name, v in region.ops[0].attrs if name == "epilogue"]
+    return "".join(["library call", *done])
+
+
+def _target(region: Region) -> str:
+    """The operator of a library call; the name of a region that PyTorch runs op by op."""
+    return str(region.ops[0].attr("target")) if region.library else region.name

@@ -1,0 +1,388 @@
+"""The table of elementwise ops: for each its type promotion and its emission as graph ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tofuse.capture.lower.builder import Builder, Unsupported, typed_scalar
+from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.lowering import Item, Lowering, Node, OperandLike, show_shape
+from tofuse.frontends.scalar_folding import fold_scalars
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Operand, Scalar, Value
+from tofuse.ir.types import DType
+from tofuse.ops.powers import is_repeated_product, repeated_squaring
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """Appends ops of one shape whose operands have one dtype."""
+
+    builder: Builder
+    shape: tuple[Dim, ...]
+    dtype: DType
+
+    def __call__(self, kind: str, *operands: Operand) -> Value:
+        if not any(isinstance(x, Value) for x in operands):
+            first = operands[0]
+            assert isinstance(first, Scalar)
+            operands = (self.full(first), *operands[1:])
+        return self.builder.emit(kind, operands, {})
+
+    def full(self, x: Scalar) -> Value:
+        return self.builder.full(self.shape, x, self.dtype)
+
+    def value(self, x: Operand) -> Value:
+        return x if isinstance(x, Value) else self.full(x)
+
+    def number(self, x: float) -> Scalar:
+        return typed_scalar(x, self.dtype)
+
+    def where(self, test: Value, yes: Operand, no: Operand) -> Value:
+        constant = isinstance(yes, Scalar) and isinstance(no, Scalar)
+        attrs = {"dtype": self.dtype} if constant else {}
+        return self.builder.emit("where", (test, yes, no), dict(attrs))
+
+    def bool(self, x: Operand) -> Operand:
+        if isinstance(x, Value):
+            return self.builder.convert(x, DType.BOOL)
+        return Scalar(bool(x.value)) if isinstance(x.value, (bool, int, float)) else x
+
+
+Emit = Callable[..., Value]
+
+
+@dataclass(frozen=True)
+class ElementwiseOp:
+    """An elementwise op; `categories` lists the types that it accepts."""
+
+    emit: Emit
+    pytorch_op: str  # for types that the IR lacks; "" if there is none
+    to_float: bool = False
+    to_bool: bool = False
+    categories: str = "bif"  # of the operands: bool, integer, float, complex
+    pytorch_args: str = ""  # text of further arguments of `pytorch_op`
+
+
+def emit_elementwise(low: Lowering, name: str, op: ElementwiseOp, *arguments: OperandLike) -> Item:
+    """Append an elementwise op on tensors and numbers, broadcast to one shape."""
+    items = [low.operand(x) for x in arguments]
+    dtype = low.promoted_type(items, to_float=op.to_float)
+    known = dtype.ir is not DType.OTHER
+    if "bifc"[dtype.category] not in op.categories or not (known or op.pytorch_op):
+        raise low.error(f"it does not take {dtype.value} operands")
+    result_type = DataType.Bool if op.to_bool else dtype
+    if (folded := fold_scalars(low, name, items, result_type)) is not None:
+        return folded
+    shape = broadcast_shape(low, items)
+    scalars = all(not isinstance(x, Node) or x.scalar for x in items)
+    return low.make_node(
+        _emit(low, op, items, shape, dtype, result_type), result_type, scalar=scalars
+    )
+
+
+def broadcast_shape(low: Lowering, items: Sequence[Item]) -> tuple[Dim, ...]:
+    """Return the shape that operands broadcast to: sizes must be 1 or equal."""
+    tensors = [x for x in items if isinstance(x, Node) and x.rank]
+    if not tensors:
+        return ()
+    rank = tensors[0].rank
+    for x in tensors[1:]:
+        if x.rank != rank:
+            ranks = " and ".join(str(t.rank) for t in tensors)
+            raise low.error(
+                f"its operands have ranks {ranks}; give them one rank with "
+                "broadcast or broadcast_in_dim"
+            )
+    for d in range(rank):
+        wide = [x for x in tensors if x.shape[d] != 1]
+        for x in wide[1:]:
+            if x.shape[d] != 1 and wide[0].shape[d] != 1:
+                shapes = " and ".join(show_shape(t.shape) for t in tensors)
+                low.require_equal(wide[0].shape[d], x.shape[d], f"shapes {shapes} at dimension {d}")
+    return tuple(next((x.shape[d] for x in tensors if x.shape[d] != 1), 1) for d in range(rank))
+
+
+def broadcast_to(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
+    """Broadcast a tensor to a shape that `broadcast_shape` returned."""
+    if x.shape and x.shape != shape:
+        resolved = tuple(a if a == 1 else b for a, b in zip(x.shape, shape, strict=True))
+        x = low.checked_reshape(x, resolved, dtype)
+    return low.builder.expand(x, shape)
+
+
+def _emit(
+    low: Lowering,
+    op: ElementwiseOp,
+    items: Sequence[Item],
+    shape: tuple[Dim, ...],
+    dtype: DataType,
+    result_type: DataType,
+) -> Value:
+    op_count, value_count = len(low.builder.ops), low.builder.value_count
+    if dtype.ir is not DType.OTHER:
+        prepared = [typed_operand(low, x, shape, dtype) for x in items]
+        try:
+            made = op.emit(Emitter(low.builder, shape, dtype.ir), *prepared)
+            return low.builder.copy(made) if made in prepared else made
+        except Unsupported as e:
+            if not op.pytorch_op:
+                raise low.error(str(e)) from None
+            del low.builder.ops[op_count:]
+            low.builder.value_count = value_count
+    values = tuple(broadcast_unless_0d(low, low.value_of(x, dtype), shape, dtype) for x in items)
+    operands = tuple(dict.fromkeys(values))
+    text = ", ".join([f"${operands.index(v)}" for v in values])
+    return low.emit_opaque(op.pytorch_op, text + op.pytorch_args, operands, shape, result_type)
+
+
+def broadcast_unless_0d(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
+    """Broadcast a tensor, except a 0-d one, which PyTorch broadcasts itself."""
+    return broadcast_to(low, x, shape, dtype) if x.shape else x
+
+
+def typed_operand(low: Lowering, x: Item, shape: tuple[Dim, ...], dtype: DataType) -> Operand:
+    """Convert an item to a tensor of this type and shape, or to a constant of this type."""
+    if isinstance(x, Node):
+        return broadcast_to(low, low.convert(x.value, x.dtype, dtype), shape, dtype)
+    assert not isinstance(x.value, complex)
+    return typed_scalar(x.value, dtype.ir)
+
+
+# -- emitters -------------------------------------------------------------------------------------
+
+
+def same_kind(kind: str) -> Emit:
+    return lambda e, *xs: e(kind, *xs)
+
+
+def on_bools(kind: str, bool_kind: str) -> Emit:
+    """Emit a logical op for bools."""
+    return lambda e, *xs: e(bool_kind if e.dtype is DType.BOOL else kind, *xs)
+
+
+def floats_only(kind: str) -> Emit:
+    """Emit a rounding op, which leaves integers unchanged."""
+    return lambda e, x: e(kind, x) if e.dtype.is_float else e.value(x)
+
+
+def comparison(kind: str) -> Emit:
+    def emit(e: Emitter, a: Operand, b: Operand) -> Value:
+        if e.dtype is DType.BOOL and kind not in ("eq", "ne"):
+            order = Emitter(e.builder, e.shape, DType.U8)
+            a, b = (e.builder.convert_and_expand(x, e.shape, DType.U8) for x in (a, b))
+            return order(kind, a, b)
+        return e(kind, a, b)
+
+    return emit
+
+
+def logical(kind: str) -> Emit:
+    def emit(e: Emitter, *xs: Operand) -> Value:
+        return Emitter(e.builder, e.shape, DType.BOOL)(kind, *map(e.bool, xs))
+
+    return emit
+
+
+def division(kind: str, float_kind: str) -> Emit:
+    """Emit a division; integers only by a constant other than 0 and -1, else PyTorch divides."""
+
+    def emit(e: Emitter, a: Operand, b: Operand) -> Value:
+        if e.dtype.is_float:
+            return e(float_kind, a, b)
+        if not isinstance(b, Scalar) or not isinstance(b.value, int) or b.value in (0, -1, False):
+            raise Unsupported("an integer division that may fail")
+        return e(kind, a, b)
+
+    return emit
+
+
+def shift(kind: str) -> Emit:
+    def emit(e: Emitter, a: Operand, b: Operand) -> Value:
+        if not isinstance(b, Scalar) or not isinstance(b.value, int):
+            raise Unsupported("a shift by a tensor")
+        if not 0 <= b.value < 8 * e.dtype.itemsize:
+            raise Unsupported("a shift beyond the width")
+        return e(kind, a, b)
+
+    return emit
+
+
+def power(e: Emitter, a: Operand, b: Operand) -> Value:
+    """Emit a power; small constant exponents become products and roots, as in ATen."""
+    exponent = b.value if isinstance(b, Scalar) else None
+    if exponent == 1:
+        return e.value(a)
+    if isinstance(exponent, int | float) and is_repeated_product(exponent, e.dtype):
+        made: list[Operand] = [a]
+        for x, y in repeated_squaring(int(abs(exponent))):
+            made.append(e("mul", made[x], made[y]))
+        return e.value(made[-1]) if exponent > 0 else e("reciprocal", made[-1])
+    if not e.dtype.is_float:
+        raise Unsupported("a power of integers")
+    if isinstance(exponent, float) and exponent in ROOTS:
+        return e(ROOTS[exponent], a)
+    return e("pow", a, b)
+
+
+def float_test(kind: str) -> Emit:
+    """Emit isnan or isinf, which are False for integers."""
+
+    def emit(e: Emitter, x: Operand) -> Value:
+        if e.dtype.is_float:
+            return e(kind, x)
+        return e.builder.full(e.shape, Scalar(False), DType.BOOL)
+
+    return emit
+
+
+def is_infinity(sign: float) -> Emit:
+    def emit(e: Emitter, x: Operand) -> Value:
+        if e.dtype.is_float:
+            return e("eq", x, Scalar(sign * math.inf))
+        return e.builder.full(e.shape, Scalar(False), DType.BOOL)
+
+    return emit
+
+
+def is_finite(e: Emitter, x: Operand) -> Value:
+    if e.dtype.is_float:
+        return e("lt", e("abs", x), Scalar(math.inf))
+    return e.builder.full(e.shape, Scalar(True), DType.BOOL)
+
+
+def signbit(e: Emitter, x: Operand) -> Value:
+    if e.dtype.is_float:
+        return e("lt", e("copysign", Scalar(1.0), e.value(x)), Scalar(0.0))
+    if e.dtype is DType.BOOL:
+        return e.builder.full(e.shape, Scalar(False), DType.BOOL)
+    return e("lt", x, Scalar(0))
+
+
+def pytorch_only(*_: Emitter | Operand) -> Value:
+    """Leave the op to PyTorch."""
+    raise Unsupported("an operator that only PyTorch has")
+
+
+def lerp(e: Emitter, start: Operand, end: Operand, weight: Operand) -> Value:
+    """Interpolate from the nearer end, as ATen does, so that a weight of 1 gives `end` exactly."""
+    length = e("sub", end, start)
+    near = e("add", start, e("mul", weight, length))
+    far = e("sub", end, e("mul", length, e("sub", e.number(1), e.value(weight))))
+    return e.where(e("lt", e("abs", weight), e.number(0.5)), near, far)
+
+
+def addcmul(e: Emitter, a: Operand, b: Operand, c: Operand, value: Operand) -> Value:
+    return e("add", a, e("mul", e("mul", value, b), c))
+
+
+def threshold(e: Emitter, x: Operand, bound: Operand, value: Operand) -> Value:
+    return e.where(e("le", x, bound), value, x)
+
+
+def scaled_second(kind: str) -> Emit:
+    return lambda e, a, b, alpha: e(kind, a, e("mul", b, alpha))
+
+
+MATH = (
+    "acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 erf erfc log log10 log1p log2 "
+    "reciprocal rsqrt sigmoid sin sinh sqrt tan tanh"
+)
+
+ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+
+UNARY: dict[str, ElementwiseOp] = {
+    **{
+        k: ElementwiseOp(same_kind(k), f"aten.{k}.default", True, categories="bifc")
+        for k in MATH.split()
+    },
+    **{k: ElementwiseOp(floats_only(k), "") for k in ("ceil", "floor", "round", "trunc")},
+    "abs": ElementwiseOp(lambda e, x: e.value(x) if e.dtype is DType.BOOL else e("abs", x), ""),
+    "neg": ElementwiseOp(same_kind("neg"), "aten.neg.default", categories="ifc"),
+    "sign": ElementwiseOp(lambda e, x: e.value(x) if e.dtype is DType.BOOL else e("sign", x), ""),
+    "frac": ElementwiseOp(lambda e, x: e("sub", x, e("trunc", x)), "", to_float=True),
+    "relu": ElementwiseOp(lambda e, x: e("maximum", x, e.number(0)), "", categories="if"),
+    "silu": ElementwiseOp(
+        lambda e, x: e("mul", x, e("sigmoid", x)), "aten.silu.default", True, categories="bifc"
+    ),
+    "erfinv": ElementwiseOp(pytorch_only, "aten.erfinv.default", to_float=True),
+    "lgamma": ElementwiseOp(same_kind("lgamma"), "aten.lgamma.default", to_float=True),
+    "logical_not": ElementwiseOp(
+        logical("logical_not"), "aten.logical_not.default", to_bool=True, categories="bifc"
+    ),
+    "bitwise_not": ElementwiseOp(on_bools("bitwise_not", "logical_not"), "", categories="bi"),
+    "signbit": ElementwiseOp(signbit, "", to_bool=True),
+    "isfinite": ElementwiseOp(is_finite, "aten.isfinite.default", to_bool=True, categories="bifc"),
+    "isinf": ElementwiseOp(
+        float_test("isinf"), "aten.isinf.default", to_bool=True, categories="bifc"
+    ),
+    "isnan": ElementwiseOp(
+        float_test("isnan"), "aten.isnan.default", to_bool=True, categories="bifc"
+    ),
+    "isneginf": ElementwiseOp(is_infinity(-1.0), "", to_bool=True),
+    "isposinf": ElementwiseOp(is_infinity(1.0), "", to_bool=True),
+    "isreal": ElementwiseOp(
+        lambda e, x: e.builder.full(e.shape, Scalar(True), DType.BOOL),
+        "aten.isreal.default",
+        to_bool=True,
+        categories="bifc",
+    ),
+}
+
+COMPARE = {
+    k: ElementwiseOp(comparison(k), f"aten.{k}.Tensor", to_bool=True)
+    for k in ["lt", "le", "gt", "ge"]
+}
+
+BINARY: dict[str, ElementwiseOp] = {
+    "add": ElementwiseOp(on_bools("add", "logical_or"), "aten.add.Tensor", categories="bifc"),
+    "sub": ElementwiseOp(same_kind("sub"), "aten.sub.Tensor", categories="ifc"),
+    "mul": ElementwiseOp(on_bools("mul", "logical_and"), "aten.mul.Tensor", categories="bifc"),
+    "div": ElementwiseOp(
+        division("truncdiv", "div"),
+        "aten.div.Tensor_mode",
+        categories="if",
+        pytorch_args=", rounding_mode='trunc'",
+    ),
+    "truediv": ElementwiseOp(same_kind("div"), "aten.div.Tensor", True, categories="bifc"),
+    "fmod": ElementwiseOp(division("fmod", "fmod"), "aten.fmod.Tensor", categories="if"),
+    "mod": ElementwiseOp(division("fmod", "fmod"), "aten.fmod.Tensor", categories="if"),
+    "remainder": ElementwiseOp(
+        division("remainder", "remainder"), "aten.remainder.Tensor", categories="if"
+    ),
+    "pow": ElementwiseOp(power, "aten.pow.Tensor_Tensor", categories="bifc"),
+    "atan2": ElementwiseOp(same_kind("atan2"), "", to_float=True),
+    "nextafter": ElementwiseOp(pytorch_only, "aten.nextafter.default", categories="f"),
+    "gcd": ElementwiseOp(pytorch_only, "aten.gcd.default", categories="i"),
+    "maximum": ElementwiseOp(on_bools("maximum", "logical_or"), ""),
+    "minimum": ElementwiseOp(on_bools("minimum", "logical_and"), ""),
+    "eq": ElementwiseOp(comparison("eq"), "aten.eq.Tensor", to_bool=True, categories="bifc"),
+    "ne": ElementwiseOp(comparison("ne"), "aten.ne.Tensor", to_bool=True, categories="bifc"),
+    **COMPARE,
+    "logical_and": ElementwiseOp(
+        logical("logical_and"), "aten.logical_and.default", to_bool=True, categories="bifc"
+    ),
+    "logical_or": ElementwiseOp(
+        logical("logical_or"), "aten.logical_or.default", to_bool=True, categories="bifc"
+    ),
+    **{
+        f"bitwise_{k}": ElementwiseOp(on_bools(f"bitwise_{k}", f"logical_{k}"), "", categories="bi")
+        for k in ("and", "or", "xor")
+    },
+    "bitwise_left_shift": ElementwiseOp(
+        shift("shift_left"), "aten.bitwise_left_shift.Tensor", categories="i"
+    ),
+    "bitwise_right_shift": ElementwiseOp(
+        shift("shift_right"), "aten.bitwise_right_shift.Tensor", categories="i"
+    ),
+}
+
+COMPOUND: dict[str, ElementwiseOp] = {
+    "lerp": ElementwiseOp(lerp, "", to_float=True),
+    "addcmul": ElementwiseOp(addcmul, "", categories="if"),
+    "threshold": ElementwiseOp(threshold, ""),
+    "add_alpha": ElementwiseOp(scaled_second("add"), "", categories="if"),
+    "sub_alpha": ElementwiseOp(scaled_second("sub"), "", categories="if"),
+}

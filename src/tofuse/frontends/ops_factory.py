@@ -1,0 +1,253 @@
+"""Factory ops: ranges, constants, random numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from tofuse.frontends.datatypes import DataType, datatype
+from tofuse.frontends.elementwise_table import BINARY, UNARY, emit_elementwise
+from tofuse.frontends.lowering import (
+    Item,
+    Lowered,
+    Lowering,
+    Node,
+    Number,
+    OperandLike,
+    RngState,
+    Rule,
+)
+from tofuse.ir.dims import Dim, SymDim
+from tofuse.ir.graph import Attr, Scalar, Value
+from tofuse.ir.types import DType, TensorType
+
+Shape = Lowered | Sequence[OperandLike]
+
+
+def iota(
+    low: Lowering,
+    length: OperandLike,
+    start: OperandLike | None = None,
+    step: OperandLike | None = None,
+    dtype: DataType | torch.dtype = DataType.Int,
+) -> Node:
+    """Return start, start + step, ... with `length` elements."""
+    target, count = datatype(dtype), low.dim(length, "length")
+    first, increment = (
+        low.operand(0 if start is None else start),
+        low.operand(1 if step is None else step),
+    )
+    if isinstance(count, int) and count < 0:
+        raise low.error(f"length is {count}, but must not be negative")
+    if target.is_complex or target is DataType.Bool:
+        raise low.error(f"it cannot make {target.value} elements")
+    if isinstance(increment, Number) and increment.value == 0:
+        raise low.error("step must not be 0")
+    integral = [
+        x.value for x in (first, increment) if isinstance(x, Number) and _is_integral(x.value)
+    ]
+    if len(integral) == 2 and target.is_int and target.ir is not DType.OTHER:
+        begin, jump = (x if isinstance(x, SymDim) else int(_as_float(x)) for x in integral)
+        return low.make_node(_iota(low, count, begin, jump, target.ir), target)
+    steps = low.make_node(_iota(low, count, 0, 1, DType.I64), DataType.Int)
+    wide = low.make_node(low.convert(steps.value, DataType.Int, target), target)
+    result = emit_elementwise(low, "mul", BINARY["mul"], wide, increment)
+    result = emit_elementwise(low, "add", BINARY["add"], result, first)
+    assert isinstance(result, Node)
+    return low.make_node(low.convert(result.value, result.dtype, target), target)
+
+
+def _iota(low: Lowering, count: Dim, start: Dim, step: Dim, dtype: DType) -> Value:
+    attrs: dict[str, Attr] = {"start": start, "step": step, "shape": (count,), "dtype": dtype}
+    return low.builder.emit("iota", (), attrs)
+
+
+def _is_integral(value: bool | int | float | complex | SymDim) -> bool:
+    if isinstance(value, SymDim):
+        return True
+    return not isinstance(value, complex) and float(value) == int(value)
+
+
+def _as_float(value: bool | int | float | complex | SymDim) -> float:
+    assert isinstance(value, (int, float))
+    return value
+
+
+def full(
+    low: Lowering,
+    shape: Shape,
+    fill_value: OperandLike,
+    dtype: DataType | torch.dtype = DataType.Null,
+) -> Node:
+    value, extents = low.operand(fill_value), low.dims(shape)
+    target = datatype(dtype)
+    target = value.dtype if target is DataType.Null else target
+    if isinstance(value, Node) and value.rank:
+        raise low.error(f"fill_value must be a scalar, not a tensor of rank {value.rank}")
+    if any(isinstance(e, int) and e < 0 for e in extents):
+        raise low.error("the shape has a negative size")
+    if isinstance(value, Number) and target.ir is not DType.OTHER:
+        if isinstance(value.value, complex):
+            raise low.error(f"a complex fill_value cannot be converted to {target.value}")
+        fill = value.value
+        if not isinstance(fill, SymDim):
+            fill = torch.tensor(fill).to(target.torch).item()
+        assert not isinstance(fill, complex)
+        return low.make_node(low.builder.full(extents, Scalar(fill), target.ir), target)
+    filled = low.builder.broadcast(low.value_of(value, target), extents, ())
+    return low.make_node(filled, target)
+
+
+def uniform(
+    low: Lowering,
+    minval: OperandLike,
+    maxval: OperandLike,
+    shape: Shape,
+    *,
+    rng_seed: OperandLike | None = None,
+    rng_offset: OperandLike | None = None,
+    dtype: DataType | torch.dtype = DataType.Float,
+) -> Node:
+    """Return uniform numbers in [minval, maxval); with seed and offset, the same in every run."""
+    seed = _rng_state(low, rng_seed, rng_offset)
+    unit = _standard_uniform(low, seed, low.dims(shape), _float_type(low, datatype(dtype)))
+    length = emit_elementwise(low, "sub", BINARY["sub"], maxval, minval)
+    return _scale_and_shift(low, unit, length, minval, datatype(dtype))
+
+
+def normal(
+    low: Lowering,
+    mean: OperandLike,
+    std: OperandLike,
+    shape: Shape,
+    *,
+    rng_seed: OperandLike | None = None,
+    rng_offset: OperandLike | None = None,
+    dtype: DataType | torch.dtype = DataType.Float,
+) -> Node:
+    """Return normal numbers; with seed and offset, the same in every run."""
+    seed = _rng_state(low, rng_seed, rng_offset)
+    standard = _standard_normal(low, seed, low.dims(shape), _float_type(low, datatype(dtype)))
+    return _scale_and_shift(low, standard, std, mean, datatype(dtype))
+
+
+def rand_like(
+    low: Lowering,
+    arg: OperandLike,
+    *,
+    rng_seed: OperandLike | None = None,
+    rng_offset: OperandLike | None = None,
+) -> Node:
+    x = low.tensor(arg)
+    dtype = _float_type(low, x.dtype)
+    unit = _standard_uniform(low, _rng_state(low, rng_seed, rng_offset), x.shape, dtype)
+    return low.make_node(low.convert(unit.value, dtype, x.dtype), x.dtype)
+
+
+def randn_like(
+    low: Lowering,
+    arg: OperandLike,
+    *,
+    rng_seed: OperandLike | None = None,
+    rng_offset: OperandLike | None = None,
+) -> Node:
+    x = low.tensor(arg)
+    dtype = _float_type(low, x.dtype)
+    standard = _standard_normal(low, _rng_state(low, rng_seed, rng_offset), x.shape, dtype)
+    return low.make_node(low.convert(standard.value, dtype, x.dtype), x.dtype)
+
+
+def _float_type(low: Lowering, dtype: DataType) -> DataType:
+    """Return the type that random numbers are computed in."""
+    if not dtype.is_float:
+        raise low.error(f"it cannot make random numbers of type {dtype.value}")
+    return dtype if dtype is DataType.Double else DataType.Float
+
+
+def _scale_and_shift(
+    low: Lowering, x: Node, factor: OperandLike, shift: OperandLike, dtype: DataType
+) -> Node:
+    result: Item = emit_elementwise(low, "mul", BINARY["mul"], x, factor)
+    result = emit_elementwise(low, "add", BINARY["add"], result, shift)
+    assert isinstance(result, Node)
+    return low.make_node(low.convert(result.value, result.dtype, dtype), dtype)
+
+
+def _standard_normal(low: Lowering, rng: RngState, shape: tuple[Dim, ...], dtype: DataType) -> Node:
+    """Return standard normal numbers (Box and Muller, 1958).
+
+    One minus a uniform number is in (0, 1], so its logarithm is finite.
+    """
+    rest = emit_elementwise(
+        low, "sub", BINARY["sub"], 1.0, _standard_uniform(low, rng, shape, dtype)
+    )
+    energy = emit_elementwise(
+        low, "mul", BINARY["mul"], emit_elementwise(low, "log", UNARY["log"], rest), -2.0
+    )
+    radius = emit_elementwise(low, "sqrt", UNARY["sqrt"], energy)
+    angle = emit_elementwise(
+        low, "mul", BINARY["mul"], _standard_uniform(low, rng, shape, dtype), 2.0 * math.pi
+    )
+    result = emit_elementwise(
+        low, "mul", BINARY["mul"], radius, emit_elementwise(low, "cos", UNARY["cos"], angle)
+    )
+    assert isinstance(result, Node)
+    return result
+
+
+def _standard_uniform(
+    low: Lowering, rng: RngState, shape: tuple[Dim, ...], dtype: DataType
+) -> Node:
+    """Return uniform numbers in [0, 1) with 24 random bits, 48 for Double."""
+    high = _draw_stream(low, rng, shape)
+    if dtype is not DataType.Double:
+        return low.make_node(high, DataType.Float)
+    build, fine = low.builder, _draw_stream(low, rng, shape)
+    wide = [build.convert(v, DType.F64) for v in (high, fine)]
+    scaled = build.emit("mul", (wide[1], Scalar(2.0**-24)), {})
+    return low.make_node(build.emit("add", (wide[0], scaled), {}), DataType.Double)
+
+
+def _draw_stream(low: Lowering, rng: RngState, shape: tuple[Dim, ...]) -> Value:
+    attrs: dict[str, Attr] = {"stream": rng.streams, "shape": shape, "dtype": DType.F32}
+    rng.streams += 1
+    return low.builder.emit("uniform", (rng.seed.value,), attrs)
+
+
+def _rng_state(low: Lowering, seed: OperandLike | None, offset: OperandLike | None) -> RngState:
+    """Return the seed words: the arguments, or two words from torch's generator in each run."""
+    if (seed is None) != (offset is None):
+        raise low.error("rng_seed and rng_offset must be given together")
+    if seed is None or offset is None:
+        if low.default_rng is None:
+            drawn = low.emit_opaque("tofuse.seed.default", "", (), (2,), DataType.Int, effect=True)
+            low.default_rng = RngState(low.make_node(drawn, DataType.Int))
+        return low.default_rng
+    given = [low.operand(x) for x in (seed, offset)]
+    fixed = [x.value for x in given if isinstance(x, Number) and isinstance(x.value, int)]
+    if len(fixed) == 2:
+        value = Value(TensorType((2,), DType.I64), f"seed{len(low.constants)}")
+        words = low.make_node(value, DataType.Int)
+        low.constants.append((words, torch.tensor([_as_signed(w) for w in fixed])))
+        return RngState(words)
+    parts = tuple(low.builder.reshape(low.value_of(x, DataType.Int), ()) for x in given)
+    stacked = low.emit_opaque("aten.stack.default", "[$0, $1]", parts, (2,), DataType.Int)
+    return RngState(low.make_node(stacked, DataType.Int))
+
+
+def _as_signed(word: int) -> int:
+    """Reinterpret 64 bits as a signed integer."""
+    word &= 2**64 - 1
+    return word - 2**64 if word >= 2**63 else word
+
+
+FACTORY: dict[str, Rule] = {
+    "iota": iota,
+    "full": full,
+    "uniform": uniform,
+    "normal": normal,
+    "rand_like": rand_like,
+    "randn_like": randn_like,
+}

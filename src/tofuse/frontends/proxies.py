@@ -1,0 +1,135 @@
+"""Proxies for the tensors, scalars and vectors of a definition, which its user operates on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, Union
+
+from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.lowering import Lowered, Node, Number
+from tofuse.frontends.statements import Ref
+
+Operand = Union["Proxy", bool, int, float, complex]
+
+
+class ProxyOwner(Protocol):
+    """The definition that proxies belong to."""
+
+    def record(self, name: str, *args: object, **kwargs: object) -> Tensor: ...
+
+    def lowered_value(self, ref: Ref) -> Lowered: ...
+
+
+class Proxy:
+    """A proxy for one value of the definition `fd`."""
+
+    def __init__(self, fd: ProxyOwner, ref: Ref) -> None:
+        self.fd, self.ref = fd, ref
+
+    @property
+    def index(self) -> int:
+        return self.ref.index
+
+    def _op(self, name: str, *args: object) -> Tensor:
+        return self.fd.record(name, *args)
+
+    def __repr__(self) -> str:
+        return repr(self.ref)
+
+
+def _binary(name: str) -> Callable[[Proxy, Operand], Tensor]:
+    return lambda self, other: self._op(name, self, other)
+
+
+def _reflected(name: str) -> Callable[[Proxy, Operand], Tensor]:
+    return lambda self, other: self._op(name, other, self)
+
+
+class ArithmeticProxy(Proxy):
+    """A proxy with Python operators, which append ops; `==` compares elementwise."""
+
+    __hash__ = Proxy.__hash__
+    __add__, __radd__ = _binary("add"), _reflected("add")
+    __sub__, __rsub__ = _binary("sub"), _reflected("sub")
+    __mul__, __rmul__ = _binary("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _binary("div"), _reflected("div")
+    __mod__, __rmod__ = _binary("mod"), _reflected("mod")
+    __pow__, __rpow__ = _binary("pow"), _reflected("pow")
+    __and__, __rand__ = _binary("bitwise_and"), _reflected("bitwise_and")
+    __or__, __ror__ = _binary("bitwise_or"), _reflected("bitwise_or")
+    __xor__, __rxor__ = _binary("bitwise_xor"), _reflected("bitwise_xor")
+    __lshift__, __rlshift__ = _binary("bitwise_left_shift"), _reflected("bitwise_left_shift")
+    __rshift__, __rrshift__ = _binary("bitwise_right_shift"), _reflected("bitwise_right_shift")
+    __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
+    __eq__ = _binary("eq")  # type: ignore[assignment]  # elementwise, as in nvFuser
+    __ne__ = _binary("ne")  # type: ignore[assignment]
+
+    def __neg__(self) -> Tensor:
+        return self._op("neg", self)
+
+    def __abs__(self) -> Tensor:
+        return self._op("abs", self)
+
+    def __invert__(self) -> Tensor:
+        return self._op("bitwise_not", self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self!r} has no truth value before the fusion runs")
+
+    @property
+    def dtype(self) -> DataType:
+        """The element type."""
+        item = self.fd.lowered_value(self.ref)
+        assert isinstance(item, (Node, Number))
+        return item.dtype
+
+
+class Tensor(ArithmeticProxy):
+    """A tensor of the definition."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        item = self.fd.lowered_value(self.ref)
+        assert isinstance(item, Node)
+        return item.rank
+
+    def size(self, dim: int) -> Tensor:
+        """Return the size of one dimension as a Scalar."""
+        return self._op("size", self, dim)
+
+    def shape(self) -> Tensor:
+        """Return all sizes as a Vector."""
+        return self._op("shape", self)
+
+    def __getitem__(self, index: Operand) -> Tensor:
+        return self._op("select", self, index, 0)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise TypeError(f"{self!r} is a tensor of the definition and cannot be iterated over")
+
+
+class Scalar(ArithmeticProxy):
+    """A number of the definition."""
+
+
+class Vector(Proxy):
+    """A list of integers of the definition."""
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        item = self.fd.lowered_value(self.ref)
+        assert isinstance(item, tuple)
+        return len(item)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Tensor:
+        if not -self.size <= index < self.size:
+            raise IndexError(f"index {index} is out of range for a vector of {self.size} entries")
+        return self._op("at", self, index)
+
+
+PROXIES: dict[str, type[Proxy]] = {"T": Tensor, "S": Scalar, "V": Vector}

@@ -1,0 +1,254 @@
+"""Record a definition's inputs, ops and outputs, and check each as the user writes it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+
+import torch
+
+from tofuse.errors import DefinitionError
+from tofuse.frontends.caller_location import user_line
+from tofuse.frontends.datatypes import DataType, datatype, number_type
+from tofuse.frontends.define_tensor import (
+    Contiguity,
+    as_strides,
+    strided_input,
+    tensor_input,
+)
+from tofuse.frontends.lowering import Lowered, Lowering, Node, located
+from tofuse.frontends.proxies import PROXIES, Proxy, Scalar, Tensor, Vector
+from tofuse.frontends.statements import (
+    RULES,
+    SYNONYMS,
+    AddOutput,
+    Argument,
+    DefineScalar,
+    DefineVector,
+    Environment,
+    OpCall,
+    Ref,
+    Statement,
+    lower_statement,
+    parameters,
+)
+from tofuse.ir.graph import Loc
+
+
+class Ops:
+    """`fd.ops`: one method per op, which appends the op and returns its results."""
+
+    def __init__(self, fd: Recorder) -> None:
+        self._fd = fd
+
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        if name not in RULES:
+            near = difflib.get_close_matches(name, RULES, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise AttributeError(f"there is no op {name!r}{hint}")
+
+        def op(*args: object, **kwargs: object) -> Tensor:
+            return self._fd.record(name, *args, **kwargs)
+
+        op.__name__ = name
+        op.__doc__ = RULES[name].__doc__
+        return op
+
+    def __dir__(self) -> list[str]:
+        return sorted(RULES)
+
+
+class Recorder:
+    """The statements so far, each lowered at once so that errors appear at the user's line."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ops = Ops(self)
+        self.statements: list[Statement] = []
+        self.is_open, self.is_closed = False, False
+        self._low, self._env = Lowering(), Environment()
+
+    # -- inputs and outputs ----------------------------------------------------------------------
+
+    def define_tensor(
+        self,
+        shape: Sequence[int] | int | None = None,
+        contiguity: Contiguity = False,
+        dtype: DataType | torch.dtype = DataType.Float,
+        is_cpu: bool = False,
+        stride_order: Sequence[int] = (),
+        *,
+        sizes: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+        static_sizes: bool = False,
+        symbolic_sizes: Sequence[int] | None = None,
+        contiguous: Contiguity | None = None,
+    ) -> Tensor:
+        """Define an input tensor by shape and contiguity, or by sizes and strides.
+
+        In a shape, -1 is a symbolic size and 1 a broadcast dimension. A dimension is contiguous if
+        it follows the next faster one without a gap. In `stride_order`, a larger number is slower.
+        """
+        loc, result = self._line("define_tensor"), self._ref("T")
+        extents = symbolic_sizes if shape is None else shape
+        flags = contiguity if contiguous is None else contiguous
+        if isinstance(extents, (list, tuple)) and (by_position := as_strides(flags)) is not None:
+            sizes, strides = extents, by_position
+        try:
+            if sizes is not None and strides is not None:
+                statement = strided_input(result, loc, sizes, strides, dtype, static_sizes, is_cpu)
+            elif extents is not None:
+                statement = tensor_input(result, loc, extents, flags, dtype, is_cpu, stride_order)
+            else:
+                raise DefinitionError("give a shape, or sizes and strides")
+        except DefinitionError as e:
+            raise DefinitionError(located("define_tensor", loc, str(e))) from None
+        return self._append(statement, (result,))[0]  # type: ignore[return-value]  # a T
+
+    def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
+        """Define an input with the rank, layout and dtype of this tensor."""
+        scalar_on_cpu = tensor.dim() == 0 and tensor.device.type == "cpu"
+        return self.define_tensor(
+            sizes=tuple(tensor.shape),
+            strides=tuple(tensor.stride()),
+            dtype=datatype(tensor.dtype),
+            static_sizes=static_sizes,
+            is_cpu=scalar_on_cpu,
+        )
+
+    def define_scalar(
+        self,
+        value: bool | int | float | complex | DataType | None = None,
+        dtype: DataType | torch.dtype | None = None,
+    ) -> Scalar:
+        """Define a constant if a value is given, else a scalar input."""
+        loc, result = self._line("define_scalar"), self._ref("S")
+        if isinstance(value, DataType):
+            value, dtype = None, value
+        if dtype is None:
+            dtype = DataType.Double if value is None else number_type(value)
+        statement = DefineScalar(result, value, datatype(dtype), loc)
+        return self._append(statement, (result,))[0]  # type: ignore[return-value]  # an S
+
+    define_constant = define_scalar
+
+    def define_vector(
+        self, values: int | Sequence[Scalar | int], dtype: DataType = DataType.Int
+    ) -> Vector:
+        """Define a vector of these entries, or an input of that many integers."""
+        loc, result = self._line("define_vector"), self._ref("V")
+        entries = (
+            None
+            if isinstance(values, int)
+            else tuple(self._argument(v, loc, "define_vector") for v in values)
+        )
+        size = values if isinstance(values, int) else len(values)
+        statement = DefineVector(result, entries, size, loc)
+        return self._append(statement, (result,))[0]  # type: ignore[return-value]  # a V
+
+    def add_output(
+        self,
+        output: Proxy,
+        alias_input: Proxy | None = None,
+        stride_order: Sequence[int] = (),
+    ) -> None:
+        """Add an output. With `alias_input`, it is written into that input and not returned."""
+        loc = self._line("add_output")
+        refs = [
+            self._argument(h, loc, "add_output") for h in (output, alias_input) if h is not None
+        ]
+        if not all(isinstance(r, Ref) for r in refs):
+            message = f"{output!r} is not defined by this FusionDefinition"
+            raise DefinitionError(located("add_output", loc, message))
+        alias = refs[1] if len(refs) > 1 else None
+        statement = AddOutput(refs[0], alias, tuple(stride_order), loc)  # type: ignore[arg-type]
+        self._append(statement, ())
+
+    def permute(self, arg: Proxy, dims: Sequence[int] | None = None) -> Tensor:
+        """Append `fd.ops.permute` (nvFuser's interface of 2022)."""
+        return self.record("permute", arg, dims)
+
+    # -- ops -------------------------------------------------------------------------------------
+
+    def record(self, name: str, *args: object, **kwargs: object) -> Tensor:
+        """Append an op; return a Tensor, Scalar or Vector, or a tuple if it has several results.
+
+        Raises DefinitionError, with the op and the user's line, if the arguments are wrong.
+        """
+        loc = self._line(name)
+        signature = parameters(name)
+        for keyword in list(kwargs):
+            if keyword not in signature.parameters:
+                synonym = next(
+                    (s for s in SYNONYMS.get(keyword, ()) if s in signature.parameters), None
+                )
+                if synonym is not None and synonym not in kwargs:
+                    kwargs[synonym] = kwargs.pop(keyword)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as e:
+            message = f"{e}; its signature is {name}{signature}"
+            raise DefinitionError(located(name, loc, message)) from None
+        arguments = tuple((k, self._argument(v, loc, name)) for k, v in bound.arguments.items())
+        call = OpCall(name, arguments, (), loc)
+        op_count = len(self._low.builder.ops)
+        try:
+            lowered = lower_statement(self._low, call, self._env)
+        except (DefinitionError, NotImplementedError):
+            del self._low.builder.ops[op_count:]
+            raise
+        except (TypeError, ValueError, AssertionError, AttributeError, KeyError) as e:
+            raise DefinitionError(located(name, loc, f"wrong arguments: {e}")) from e
+        first = len(self._env)
+        refs = tuple(Ref(first + k, _kind(item)) for k, item in enumerate(lowered))
+        self._env |= {ref.index: item for ref, item in zip(refs, lowered, strict=True)}
+        self.statements.append(OpCall(name, arguments, refs, loc))
+        proxies = tuple(PROXIES[ref.kind](self, ref) for ref in refs)
+        return proxies[0] if len(proxies) == 1 else proxies  # type: ignore[return-value]  # see above
+
+    def lowered_value(self, ref: Ref) -> Lowered:
+        """Return the lowered value of a reference."""
+        return self._env[ref.index]
+
+    # -- helpers ---------------------------------------------------------------------------------
+
+    def _line(self, op: str) -> Loc | None:
+        """Return the user's line; DefinitionError outside the `with` block."""
+        loc = user_line()
+        if not self.is_open:
+            message = "use it inside `with FusionDefinition() as fd:`"
+            raise DefinitionError(located(op, loc, message))
+        return loc
+
+    def _ref(self, kind: str) -> Ref:
+        return Ref(len(self._env), kind)
+
+    def _append(self, statement: Statement, results: tuple[Ref, ...]) -> list[Proxy]:
+        lower_statement(self._low, statement, self._env)
+        self.statements.append(statement)
+        return [PROXIES[ref.kind](self, ref) for ref in results]
+
+    def _argument(self, value: object, loc: Loc | None, op: str) -> Argument:
+        """Convert an argument for a statement: proxies become references."""
+        if isinstance(value, Proxy):
+            if value.fd is not self:
+                message = f"{value!r} belongs to another FusionDefinition"
+                raise DefinitionError(located(op, loc, message))
+            return value.ref
+        if isinstance(value, (list, tuple)):
+            return tuple(self._argument(v, loc, op) for v in value)
+        if value is None or isinstance(
+            value, (bool, int, float, complex, str, DataType, torch.dtype)
+        ):
+            return value
+        message = (
+            f"an argument is a {type(value).__name__}; arguments must be tensors and scalars of "
+            "the definition, or constants"
+        )
+        raise DefinitionError(located(op, loc, message))
+
+
+def _kind(item: Lowered) -> str:
+    if isinstance(item, tuple):
+        return "V"
+    return "T" if isinstance(item, Node) and not item.scalar else "S"

@@ -1,0 +1,92 @@
+"""Constant folding of ops on constants and sizes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+
+from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.lowering import Item, Lowering, Number
+from tofuse.ir.dims import Dim, SymDim, exact_div, show_dim
+
+
+def fold_scalars(low: Lowering, name: str, items: Sequence[Item], dtype: DataType) -> Number | None:
+    """Fold an op whose operands are all constants or sizes; None if it cannot be folded."""
+    numbers = [x.value for x in items if isinstance(x, Number)]
+    if len(numbers) != len(items) or name not in FOLDS:
+        return None
+    resolved = [low.resolve_dim(x) if isinstance(x, SymDim) else x for x in numbers]
+    if any(isinstance(x, SymDim) for x in resolved):
+        dims = [int(x) if isinstance(x, bool) else x for x in resolved]
+        sizes = [d for d in dims if isinstance(d, (int, SymDim))]
+        folded = _fold_sizes(low, name, sizes) if len(sizes) == len(dims) else None
+        return None if folded is None else low.make_number(folded, DataType.Int)
+    constants = [x for x in resolved if not isinstance(x, SymDim)]
+    try:
+        return low.make_number(FOLDS[name](*constants), dtype)
+    except ZeroDivisionError:
+        raise low.error("division by zero") from None
+    except TypeError:
+        return None
+
+
+def _fold_sizes(low: Lowering, name: str, dims: Sequence[Dim]) -> Dim | None:
+    if name in EXACT:
+        return EXACT[name](*dims)
+    if name == "div" and (quotient := exact_div(*dims)) is not None:
+        return quotient
+    if name in DERIVED:
+        a, b = (f"({show_dim(d)})" for d in dims)
+        return low.derived_size(DERIVED[name].replace("$a", a).replace("$b", b))
+    return None
+
+
+def _divide(a: float, b: float) -> int | float:
+    """Divide; integer division truncates, as in C."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return a / b
+
+
+def _modulo(a: float, b: float) -> int | float:
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b * int(_divide(a, b))
+    return math.fmod(a, b)
+
+
+EXACT: dict[str, Callable[..., Dim]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "neg": lambda a: -a,
+}
+
+DERIVED = {
+    "div": "($a // $b if ($a < 0) == ($b < 0) else -(-$a // $b))",
+    "mod": "($a % $b if ($a < 0) == ($b < 0) or $a % $b == 0 else $a % $b - $b)",
+    "minimum": "min($a, $b)",
+    "maximum": "max($a, $b)",
+}
+
+FOLDS: dict[str, Callable[..., bool | int | float | complex]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "abs": abs,
+    "div": _divide,
+    "truediv": operator.truediv,
+    "mod": _modulo,
+    "minimum": min,
+    "maximum": max,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "logical_and": lambda a, b: bool(a) and bool(b),
+    "logical_or": lambda a, b: bool(a) or bool(b),
+    "logical_not": operator.not_,
+}

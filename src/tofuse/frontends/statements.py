@@ -1,0 +1,240 @@
+"""The statements of a definition, and the lowering of each."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Union
+
+import torch
+
+from tofuse.errors import DefinitionError
+from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.lowering import Item, Lowered, Lowering, Node, Number, Rule
+from tofuse.frontends.ops_factory import FACTORY
+from tofuse.frontends.ops_index import INDEX
+from tofuse.frontends.ops_matmul import MATMUL
+from tofuse.frontends.ops_norm import NORM, write_input
+from tofuse.frontends.ops_pointwise import POINTWISE
+from tofuse.frontends.ops_reduce import REDUCE
+from tofuse.frontends.ops_shape import SHAPE, with_stride_order
+from tofuse.ir.graph import Loc, Value
+from tofuse.ir.types import TensorType
+
+Constant = Union[bool, int, float, complex]  # noqa: UP007  (evaluated at run time)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A reference to a tensor, scalar or vector by number; `kind` is T, S or V."""
+
+    index: int
+    kind: str
+
+    def __repr__(self) -> str:
+        return f"{self.kind}{self.index}"
+
+
+Argument = Union[  # noqa: UP007
+    Ref, Constant, str, None, DataType, torch.dtype, Sequence["Argument"]
+]
+
+
+@dataclass(frozen=True)
+class DefineTensor:
+    """A tensor input; in `shape`, -1 is a symbolic size and 1 a broadcast dimension."""
+
+    result: Ref
+    shape: tuple[int, ...]
+    contiguity: tuple[bool | None, ...]
+    dtype: DataType
+    is_cpu: bool
+    stride_order: tuple[int, ...]
+    loc: Loc | None
+
+
+@dataclass(frozen=True)
+class DefineScalar:
+    """A constant, or an input if `value` is None."""
+
+    result: Ref
+    value: Constant | None
+    dtype: DataType
+    loc: Loc | None
+
+
+@dataclass(frozen=True)
+class DefineVector:
+    """A vector of `entries`, or an input of `size` integers if `entries` is None."""
+
+    result: Ref
+    entries: tuple[Argument, ...] | None
+    size: int
+    loc: Loc | None
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """A call of one of `fd.ops`; its arguments have names, in the order of the rule."""
+
+    name: str
+    arguments: tuple[tuple[str, Argument], ...]
+    results: tuple[Ref, ...]
+    loc: Loc | None
+
+
+@dataclass(frozen=True)
+class AddOutput:
+    """An output; with `alias`, it is written into that input and not returned."""
+
+    source: Ref
+    alias: Ref | None
+    stride_order: tuple[int, ...]
+    loc: Loc | None
+
+
+Statement = Union[DefineTensor, DefineScalar, DefineVector, OpCall, AddOutput]  # noqa: UP007
+Environment = dict[int, Lowered]
+
+RULES: Mapping[str, Rule] = {**POINTWISE, **REDUCE, **SHAPE, **INDEX, **FACTORY, **MATMUL, **NORM}
+
+# other names of a parameter, from older releases of nvFuser and from torch
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "axes": ("dims",),
+    "axis": ("dim", "dims"),
+    "dim": ("dims",),
+    "dims": ("dim",),
+    "keep_dim": ("keepdim",),
+    "output_shape": ("shape",),
+    "size": ("shape",),
+    "input": ("arg", "arg1"),
+    "arg": ("fill_value", "arg1"),
+    "arg1": ("arg",),
+    "unbiased": ("correction",),
+}
+
+
+@lru_cache(maxsize=256)
+def parameters(name: str) -> inspect.Signature:
+    """Return the parameters of an op, without its Lowering."""
+    signature = inspect.signature(RULES[name])
+    return signature.replace(parameters=list(signature.parameters.values())[1:])
+
+
+def lower_statement(low: Lowering, statement: Statement, env: Environment) -> tuple[Lowered, ...]:
+    """Lower a statement; return its results and bind them in `env`."""
+    match statement:
+        case DefineTensor():
+            low.begin_op("define_tensor", statement.loc)
+            return _bind_results(env, (statement.result,), [_tensor(low, statement)])
+        case DefineScalar():
+            low.begin_op("define_scalar", statement.loc)
+            return _bind_results(env, (statement.result,), [_scalar(low, statement)])
+        case DefineVector():
+            low.begin_op("define_vector", statement.loc)
+            return _bind_results(env, (statement.result,), [_vector(low, statement, env)])
+        case OpCall():
+            low.begin_op(statement.name, statement.loc)
+            return _bind_results(env, statement.results, _lower_call(low, statement, env))
+        case AddOutput():
+            low.begin_op("add_output", statement.loc)
+            _output(low, statement, env)
+            return ()
+
+
+def _lower_call(low: Lowering, statement: OpCall, env: Environment) -> list[Lowered]:
+    """Lower a call of an op; return its results."""
+    arguments = {name: _resolve_argument(a, env) for name, a in statement.arguments}
+    try:
+        lowered = RULES[statement.name](low, **arguments)
+    except DefinitionError as e:
+        if str(e).startswith(f"{statement.name}:"):
+            raise
+        raise low.error(str(e)) from None
+    return list(lowered) if isinstance(lowered, list) else [lowered]
+
+
+def _resolve_argument(argument: Argument, env: Environment) -> object:
+    """Replace references in an argument by their lowered values."""
+    if isinstance(argument, Ref):
+        return env[argument.index]
+    if isinstance(argument, (list, tuple)):
+        return tuple(_resolve_argument(a, env) for a in argument)
+    return argument
+
+
+def _bind_results(
+    env: Environment, results: Sequence[Ref], lowered: Sequence[Lowered]
+) -> tuple[Lowered, ...]:
+    for ref, item in zip(results, lowered, strict=False):
+        env[ref.index] = item
+    return tuple(lowered)
+
+
+def _tensor(low: Lowering, s: DefineTensor) -> Node:
+    k = len(low.arguments)
+    shape = tuple(
+        low.symbol(f"i{k}d{d}", ("size", k, d)) if e == -1 else e for d, e in enumerate(s.shape)
+    )
+    layout = low.stride_patterns[k] if k < len(low.stride_patterns) else None
+    strides = None
+    if layout is not None:
+        strides = layout.strides(shape, lambda d: low.symbol(f"i{k}s{d}", ("stride", k, d)))
+    device = "cpu" if s.is_cpu else low.device
+    value = Value(TensorType(shape, s.dtype.ir, device), repr(s.result), strides)
+    node = low.make_node(value, s.dtype)
+    low.arguments.append(node)
+    return node
+
+
+def _scalar(low: Lowering, s: DefineScalar) -> Item:
+    if s.value is not None:
+        return low.make_number(s.value, s.dtype)
+    k = len(low.arguments)
+    if s.dtype.is_int:
+        item: Item = low.make_number(low.symbol(f"i{k}n", ("argument", k, 0)), s.dtype)
+    else:
+        value = Value(TensorType((), s.dtype.ir), repr(s.result))  # in CPU memory
+        item = low.make_node(value, s.dtype, scalar=True)
+    low.arguments.append(item)
+    return item
+
+
+def _vector(low: Lowering, s: DefineVector, env: Environment) -> tuple[Item, ...]:
+    if s.entries is None:
+        lowered: list[Item] = []
+        for _ in range(s.size):
+            k = len(low.arguments)
+            lowered.append(low.make_number(low.symbol(f"i{k}n", ("argument", k, 0)), DataType.Int))
+            low.arguments.append(lowered[-1])
+        return tuple(lowered)
+    found = []
+    for entry in s.entries:
+        item = env[entry.index] if isinstance(entry, Ref) else entry
+        if not isinstance(item, (Node, Number, bool, int, float, complex)):
+            raise low.error(f"an entry must be a scalar or a number, not {item!r}")
+        found.append(low.operand(item))
+    return tuple(found)
+
+
+def _output(low: Lowering, s: AddOutput, env: Environment) -> None:
+    item = env[s.source.index]
+    if isinstance(item, tuple):
+        if s.alias is not None:
+            raise low.error("a vector cannot be written into an input")
+        low.outputs.append((item, None))
+        return
+    if s.stride_order and isinstance(item, Node):
+        item = with_stride_order(low, item, s.stride_order)
+    if s.alias is None:
+        low.outputs.append((item, None))
+        return
+    target = env[s.alias.index]
+    positions = [k for k, a in enumerate(low.arguments) if a is target]
+    if not positions or not isinstance(target, Node) or target.scalar:
+        raise low.error(f"{s.alias} is not a tensor input and cannot be written")
+    if not isinstance(item, Node):
+        raise low.error(f"{s.source} is a scalar and cannot be written into the tensor {s.alias}")
+    write_input(low, item, target)

@@ -1,0 +1,211 @@
+"""Grow groups of ops: merge producers with consumers while the kernel is legal and pays off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from tofuse.fusion.concat.concat_cost import is_concat_or_pad
+from tofuse.fusion.concat.eliminate_concats import library_call_rule
+from tofuse.fusion.partition.elementwise_fusion import ElementwiseIndex
+from tofuse.fusion.partition.graph_index import GraphIndex
+from tofuse.fusion.partition.groups import Group, Groups
+from tofuse.fusion.partition.merge_legality import MergeLegality
+from tofuse.fusion.partition.profitability import (
+    MIN_GAIN,
+    loop_structure_changes,
+    merge_too_costly,
+    vectorizes_poorly,
+)
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
+from tofuse.ir.dims import size_hint
+from tofuse.ir.fusion_hints import fusion_requested
+from tofuse.ir.graph import Op
+
+NO_FUEL = "no fuel left"
+
+
+def grow(index: GraphIndex, legality: MergeLegality, evaluator: RegionEvaluator) -> Growth:
+    """Return groups grown optimistically if every kernel is accepted, otherwise step by step."""
+    growth = Growth(index, legality, evaluator)
+    if not growth.grow_optimistically():
+        growth.grow_checked()
+        if growth.trust_poorly_vectorized():
+            growth.grow_checked()
+    return growth
+
+
+class Check(Enum):
+    """What is checked of a merge before it is made."""
+
+    LEGALITY = auto()
+    KERNEL = auto()  # and the merged kernel, unless it is trusted or extends a kernel by an op
+    EVERY_KERNEL = auto()  # the same without the exception for extending ops
+
+
+@dataclass(eq=False)
+class Growth:
+    """Groups as they grow, the merges made, and the reasons for the merges not made."""
+
+    index: GraphIndex
+    legality: MergeLegality
+    evaluator: RegionEvaluator
+    check: Check = Check.LEGALITY
+    groups: Groups = field(init=False)
+    elementwise: ElementwiseIndex = field(init=False)
+    merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order; an op of each group
+    rejections: dict[tuple[Op, Op], str] = field(default_factory=dict)
+    trusted: dict[Op, int] = field(default_factory=dict)  # ops with one number may be one kernel
+    poorly_vectorized: list[tuple[list[Op], float]] = field(default_factory=list)  # ops, us
+    cost_sensitive: set[Group] = field(default_factory=set)  # every later merge is evaluated
+    unevaluated: list[Op] = field(default_factory=list)  # ops that extended a kernel
+
+    def grow_optimistically(self) -> bool:
+        """Make all legal merges, then evaluate each resulting kernel once.
+
+        Return whether all kernels are accepted. The ops of an accepted kernel are trusted to fit
+        together when the others are grown step by step.
+        """
+        self.check = Check.LEGALITY
+        self._grow()
+        self.check = Check.KERNEL
+        kernels = [g for g in self.groups.topological_order() if not g.library]
+        accepted = [g for g in kernels if len(g.ops) == 1 or self._is_accepted(g)]
+        self.trusted = {op: k for k, g in enumerate(accepted) for op in g.ops}
+        return len(accepted) == len(kernels)
+
+    def grow_checked(self) -> None:
+        """Grow again, with a check of each merge.
+
+        Kernels that ops extended without an evaluation are evaluated at the end; if one of them
+        is rejected, grow again and evaluate every merge.
+        """
+        self._grow()
+        group_of = self.groups.group_of
+        extended = dict.fromkeys(group_of[op] for op in self.unevaluated)
+        if any(self.evaluator.evaluate(g.ops).rejection is not None for g in extended):
+            self.check = Check.EVERY_KERNEL
+            self._grow()
+
+    def trust_poorly_vectorized(self) -> bool:
+        """Trust poorly vectorized kernels whose separate parts are not predicted to be faster.
+
+        Return whether there are any.
+        """
+        trusted_before = len(self.trusted)
+        for k, (ops, us) in enumerate(self.poorly_vectorized):
+            parts = dict.fromkeys(self.groups.group_of[op] for op in ops)
+            costs = [self.evaluator.evaluate(g.ops).cost for g in parts]
+            separate_us = sum(math.inf if c is None else c.us for c in costs)
+            if len(costs) > 1 and separate_us >= MIN_GAIN * us:
+                self.trusted |= dict.fromkeys(ops, -1 - k)
+        return len(self.trusted) > trusted_before
+
+    def try_merge(self, producer: Op, consumer: Op) -> None:
+        """Merge the groups of two ops, or note why not."""
+        a, b = self.groups.group_of[producer], self.groups.group_of[consumer]
+        rejection = None if a is b else self._rejection(producer, consumer)
+        if rejection is not None:
+            self.rejections[producer, consumer] = rejection
+            return
+        if self.check is not Check.LEGALITY:
+            self.elementwise.record_merge(producer, consumer)
+        if a is not b:
+            self.groups.merge(a, b)
+            self.merges.append((producer, consumer))
+
+    def undo_merges(self, fuel: int) -> None:
+        """Undo all merges but the first `fuel` ones."""
+        if fuel >= len(self.merges):
+            return
+        merged_group_of, self.merges = self.groups.group_of, self.merges[:fuel]
+        self.groups = Groups(self.index.order)
+        for op in self.index.graph.ops:
+            if not self.index.is_view[op]:
+                self.groups.add(op, self.index.predecessors[op])
+        group_of = self.groups.group_of
+        for producer, consumer in self.merges:
+            self.groups.merge(group_of[producer], group_of[consumer])
+        for producer, consumer in self.index.edges():
+            if merged_group_of[producer] is merged_group_of[consumer]:
+                self.rejections[producer, consumer] = NO_FUEL
+
+    def _grow(self) -> None:
+        self.groups = Groups(self.index.order)
+        self.elementwise = ElementwiseIndex(self.index)
+        self.rejections, self.merges = {}, []
+        self.cost_sensitive, self.unevaluated = set(), []
+        for op in self.index.graph.ops:
+            if not self.index.is_view[op]:
+                self._place(op)
+        for op in filter(is_concat_or_pad, self.index.graph.ops):
+            self._retry_concat(op)
+
+    def _place(self, op: Op) -> None:
+        """Merge an op into the groups of its producers, those that save the most first."""
+        producers = self.index.predecessors[op]
+        self.groups.add(op, producers)
+        if op.kind == "opaque":
+            rule = library_call_rule(op)
+            self.rejections.update({(p, op): rule for p in producers})
+            return
+        gains = {p: (fusion_requested(p, op), size_hint(p.result.type.nbytes)) for p in producers}
+        for p in sorted(producers, key=gains.__getitem__, reverse=True):
+            self.try_merge(p, op)
+
+    def _retry_concat(self, concat: Op) -> None:
+        """Merge a concat with its readers if they are one kernel by now.
+
+        The concat then needs no memory. It needed memory when its first reader alone was placed.
+        """
+        readers = self.index.readers[concat.result]
+        if len(readers) > 1 and len({self.groups.group_of[u] for u in readers}) == 1:
+            self.try_merge(concat, readers[0])
+
+    def _is_accepted(self, group: Group) -> bool:
+        if group.elementwise and self.elementwise.is_trivial_kernel(set(group.ops)):
+            return True
+        rejection, cost = self.evaluator.evaluate(group.ops)
+        if vectorizes_poorly(cost):
+            self.poorly_vectorized.append((group.ops, cost.us))
+            return False
+        return rejection is None
+
+    def _rejection(self, producer: Op, consumer: Op) -> str | None:
+        """Return why the groups of two ops are not merged; None if they are."""
+        rejection = self.legality.rejection(self.groups, producer, consumer)
+        if rejection is not None or self.check is Check.LEGALITY:
+            return rejection
+        a, b = self.groups.group_of[producer], self.groups.group_of[consumer]
+        shared = {producer.result, *producer.inputs} & set(consumer.inputs)
+        both_elementwise = bool(shared) and a.elementwise and b.elementwise
+        if both_elementwise and self.elementwise.is_trivial_kernel({*a.ops, *b.ops}):
+            return None
+        kernels = {self.trusted.get(op) for op in (*a.ops, *b.ops)}
+        if len(kernels) == 1 and None not in kernels:
+            return None
+        if self._extends_kernel(consumer, a, b):
+            self.unevaluated.append(consumer)
+            return None
+        rejection, together = self.evaluator.evaluate(self.groups.merged_ops(a, b))
+        if not vectorizes_poorly(together) or fusion_requested(producer, consumer):
+            return rejection
+        siblings = not shared.intersection(producer.results)
+        if not siblings and not loop_structure_changes(a.ops, b.ops):
+            return rejection
+        self.cost_sensitive |= {a, b}
+        cost_a, cost_b = (self.evaluator.evaluate(g.ops).cost for g in (a, b))
+        return merge_too_costly(together, (cost_a, cost_b))
+
+    def _extends_kernel(self, consumer: Op, a: Group, b: Group) -> bool:
+        """Whether group `b` is one op that adds no loops to kernel `a`: no evaluation is needed."""
+        if self.check is Check.EVERY_KERNEL or a in self.cost_sensitive or b.ops != [consumer]:
+            return False
+        computing_ops, group_of = self.index.computing_ops, self.groups.group_of
+        read = [v for v in consumer.inputs if v in computing_ops]
+        read_from_a = [v for v in read if group_of[computing_ops[v]] is a]
+        first_reads = [v for v in read_from_a if self.elementwise.slice_reader(v) is None]
+        if any(loop_structure_changes((computing_ops[v],), (consumer,)) for v in first_reads):
+            return False
+        return self.elementwise.extends_kernel(consumer, read_from_a, a.ops)

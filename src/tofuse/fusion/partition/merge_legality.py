@@ -1,0 +1,97 @@
+"""Whether two groups may become one kernel, by rules that need no lowered kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tofuse.fusion.concat.concat_cost import concat_too_costly
+from tofuse.fusion.partition.graph_index import GraphIndex
+from tofuse.fusion.partition.groups import Group, Groups
+from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.window_reads import WindowReads
+from tofuse.ir.dims import Dim
+from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
+from tofuse.ir.graph import Op, device_of
+
+MAX_OPS = 512  # of one kernel; each cut keeps the values that cross it in memory at once
+MAX_READER_SHAPES = 8  # a value broadcast to more shapes is computed once, by its own kernel
+
+
+class SplitConstraints:
+    """Splits of result names into parts: no kernel may compute results of two parts of a split."""
+
+    def __init__(self, splits: Iterable[Iterable[frozenset[str]]] = ()) -> None:
+        self.parts = [
+            {name: k for k, part in enumerate(split) for name in part} for split in splits
+        ]
+
+    def forbid(self, a: Group, b: Group) -> bool:
+        """Whether a split keeps two groups separate."""
+        if not self.parts:
+            return False
+        names = [v.name for g in (a, b) for op in g.ops for v in op.results]
+        return any(len({part[n] for n in names if n in part}) > 1 for part in self.parts)
+
+
+@dataclass(eq=False)
+class MergeLegality:
+    """The rules for merges of groups of one graph."""
+
+    index: GraphIndex
+    splits: SplitConstraints
+    oracles: CostOracles
+    window_reads: WindowReads = field(init=False)
+    too_many_shapes: dict[Op, bool] = field(default_factory=dict)  # memo, by producer
+
+    def __post_init__(self) -> None:
+        self.window_reads = WindowReads(self.index)
+
+    def rejection(self, groups: Groups, producer: Op, consumer: Op) -> str | None:
+        """Return why the groups of two ops may not become one; None if they may."""
+        a, b = groups.group_of[producer], groups.group_of[consumer]
+        if a.library and b.elementwise:
+            return f"library call: its epilogue ({consumer.kind}) is in the next kernel"
+        if a.library or b.library:
+            return "library call"
+        if self.splits.forbid(a, b):
+            return "one kernel would hold more memory than eager"
+        if fusion_forbidden(producer, consumer):
+            return "kept separate by no_fuse"
+        if not fusion_requested(producer, consumer):
+            reason = self._cost_rejection(a, b, producer, consumer)
+            if reason is not None:
+                return reason
+        if self._has_too_many_reader_shapes(producer):
+            return f"broadcast to more than {MAX_READER_SHAPES} different shapes: computed once"
+        # groups of several ops have passed the device rules before
+        if device_of((producer,)) != device_of((consumer,)):
+            return "on different devices"
+        if not self.oracles.supports(device_of((producer,))):
+            return "no kernels are generated for this device"
+        if not groups.can_merge(a, b):
+            return "a value in between is computed elsewhere"
+        return None
+
+    def _cost_rejection(self, a: Group, b: Group, producer: Op, consumer: Op) -> str | None:
+        """Return why one kernel would repeat work or be too large; a fusion hint overrides it."""
+        if a.concats or b.concats:
+            concats, inside = a.concats + b.concats, {*a.ops, *b.ops}
+            reason = concat_too_costly(concats, inside, self.index.predecessors)
+            if reason is not None:
+                return reason
+        if len(a.ops) + len(b.ops) > MAX_OPS:
+            return f"a kernel holds at most {MAX_OPS} ops"
+        return self.window_reads.rejection(producer, consumer, a.ops)
+
+    def _has_too_many_reader_shapes(self, producer: Op) -> bool:
+        """Whether a result's readers have so many loop shapes that no kernel can hold them all."""
+        if producer not in self.too_many_shapes:
+            shapes: set[tuple[Dim, ...]] = set()
+            for u in self.index.readers[producer.result] if producer.results else ():
+                shapes.update(r.shape for r in u.results)
+                if len(shapes) > MAX_READER_SHAPES + 1:
+                    break
+            count = len(shapes - {producer.result.shape})
+            self.too_many_shapes[producer] = count > MAX_READER_SHAPES
+        return self.too_many_shapes[producer]

@@ -1,0 +1,65 @@
+"""Verdicts on the edges of a partitioned graph: fused or not, by which rule, and what it saves."""
+
+from __future__ import annotations
+
+from tofuse.cost.machine import Machine, machine_on
+from tofuse.cost.traffic import traffic_us
+from tofuse.fusion.partition.grow import NO_FUEL, Growth
+from tofuse.ir.dims import size_hint
+from tofuse.ir.fusion_hints import fusion_requested
+from tofuse.ir.graph import Op
+from tofuse.ir.region import Verdict
+from tofuse.ops.table import Pattern, opdef
+
+FUSED_RULES = {
+    Pattern.ELEMENTWISE: "elementwise over common axes",
+    Pattern.REDUCE: "reduction over the producer's axes",
+    Pattern.GATHER: "index computed in the same kernel",
+    Pattern.CONCAT: "operands of a cat or pad read in place",
+}
+SAME_LOOPS = "same loops"  # the rule of other ops
+
+
+def edge_verdicts(growth: Growth, machine: Machine) -> dict[tuple[Op, Op], Verdict]:
+    """Return a verdict for every edge of the graph."""
+    return {edge: _edge_verdict(growth, machine, *edge) for edge in growth.index.edges()}
+
+
+def sibling_verdict(a: Op, b: Op) -> Verdict:
+    """Return the verdict on two ops fused because they read the same tensor."""
+    return Verdict(a.result.name, b.result.name, True, "both read the same tensor", loc=b.loc)
+
+
+def rejected_hints(growth: Growth, verdicts: dict[tuple[Op, Op], Verdict]) -> tuple[Verdict, ...]:
+    """Return the verdicts on edges that the user asks to fuse but that are not fused.
+
+    Edges left unfused for lack of fuel are not among them: the user set the limit.
+    """
+    return tuple(
+        verdict
+        for edge, verdict in verdicts.items()
+        if fusion_requested(*edge) and not verdict.fused and growth.rejections.get(edge) != NO_FUEL
+    )
+
+
+def _edge_verdict(growth: Growth, machine: Machine, producer: Op, consumer: Op) -> Verdict:
+    index, group_of = growth.index, growth.groups.group_of
+    consumer_name = consumer.results[0].name if consumer.results else consumer.kind
+    names = producer.results[0].name, consumer_name
+    requested = fusion_requested(producer, consumer)
+    group, result = group_of[producer], producer.result
+    if group is not group_of[consumer]:
+        rule = growth.rejections.get((producer, consumer), "each was fused with other ops first")
+        rule += ", although fuse() requests it" if requested else ""
+        return Verdict(*names, False, rule, loc=consumer.loc)
+    readers = index.readers[result]
+    inside = [u for u in readers if group_of[u] is group]
+    is_stored = result in index.returned or len(inside) < len(readers)
+    # each reader saves a load, and the first one saves the store too
+    accesses = 2 if consumer is inside[0] and not is_stored else 1
+    nbytes = size_hint(result.type.nbytes) * accesses
+    rule = FUSED_RULES.get(opdef(consumer.kind).pattern, SAME_LOOPS)
+    rule += ", as requested by fuse()" if requested else ""
+    device = machine_on(result.type.device, machine)
+    saved_us = traffic_us(device, nbytes) + device.launch_us
+    return Verdict(*names, True, rule, nbytes, 1, 0.0, saved_us, consumer.loc)

@@ -1,0 +1,67 @@
+"""Values read in overlapping windows: one kernel would compute their elements several times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tofuse.fusion.concat.concat_cost import MEMORY_ROUND_TRIP, is_concat_or_pad
+from tofuse.fusion.partition.graph_index import GraphIndex
+from tofuse.ir.dims import size_hint
+from tofuse.ir.graph import Op, Value
+from tofuse.ops.table import Pattern, opdef
+
+MIN_OVERLAP = 1.5  # reads of an element by different windows
+
+
+@dataclass(eq=False)
+class WindowReads:
+    """How often the windows that read a value cover each of its elements."""
+
+    index: GraphIndex
+    overlaps: dict[Value, float] = field(default_factory=dict)  # memo
+
+    def rejection(self, producer: Op, consumer: Op, ops: Sequence[Op]) -> str | None:
+        """Return why the kernel of `ops` stores a value before its windows are read.
+
+        In one kernel, each window computes its elements again. None if that is cheap.
+        """
+        overlap = self._overlap(producer.result) if producer.results else 1.0
+        if is_concat_or_pad(consumer) and len(consumer.inputs) == 1:
+            overlap *= self._overlap(consumer.result)
+        if overlap < MIN_OVERLAP:
+            return None
+        inside = set(ops)
+        budget, seen, work = MEMORY_ROUND_TRIP / (overlap - 1), {producer}, [producer]
+        while work and budget >= 0:
+            op = work.pop()
+            budget -= opdef(op.kind).cost
+            new = [p for p in self.index.predecessors[op] if p in inside and p not in seen]
+            new = [p for p in new if opdef(p.kind).pattern in (Pattern.ELEMENTWISE, Pattern.CONCAT)]
+            seen.update(new)
+            work += new
+        if budget >= 0:
+            return None
+        return f"read in overlapping windows: each element would be computed {overlap:.0f} times"
+
+    def _overlap(self, value: Value) -> float:
+        """Return the elements of all distinct windows over those of the value; 1 for one window."""
+        if value not in self.overlaps:
+            index = self.index
+            windows: dict[tuple[object, ...], int] = {}  # elements by offset and strides
+            work = [value]
+            while work:
+                v = work.pop()
+                users = index.users.get(v, ())
+                work += [op.result for op in users if index.is_view[op]]
+                memref = index.storage.get(v)
+                if memref is not None and not all(index.is_view[op] for op in users):
+                    extents = zip(v.shape, memref.strides, strict=True)
+                    elements = math.prod(size_hint(n) for n, stride in extents if stride != 0)
+                    windows[memref.offset, memref.strides] = elements
+            offsets = {offset for offset, _ in windows}
+            whole = max(1, size_hint(value.type.numel))
+            overlap = sum(windows.values()) / whole if len(offsets) > 1 else 1.0
+            self.overlaps[value] = overlap
+        return self.overlaps[value]

@@ -1,0 +1,157 @@
+"""Liveness of values across the regions of a partition, and the peak memory of an order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tofuse.analysis.alias import is_view, memrefs_of
+from tofuse.ir.dims import size_hint
+from tofuse.ir.graph import Graph, Value
+from tofuse.ir.region import Partition, Region, is_aten_view
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most bytes of results held at once, returned ones included.
+
+    `region` runs at the peak; `last_reads` are the values that no later region reads. `early`
+    lists the regions before it whose results are unread at the peak, with the bytes saved there
+    if they ran later: their results less the inputs that would have to be kept for them.
+    """
+
+    nbytes: int
+    region: Region | None
+    last_reads: frozenset[Value]
+    early: tuple[tuple[Region, int], ...]
+
+
+def find_peak(part: Partition, releasable_inputs: frozenset[str] = frozenset()) -> Peak:
+    """Return the peak of a partition.
+
+    `releasable_inputs` names inputs that only these regions hold: the last reader frees them.
+    """
+    liveness = RegionLiveness(part, releasable_inputs)
+    most, region = liveness.peak(part.regions)
+    if region is None:
+        return Peak(most, None, frozenset(), ())
+    return Peak(most, region, liveness.last_reads(region), liveness.early_regions(region))
+
+
+def peak_bytes(part: Partition, releasable_inputs: frozenset[str] = frozenset()) -> int:
+    """Return the most bytes of results held at once; see `find_peak`."""
+    return RegionLiveness(part, releasable_inputs).peak(part.regions)[0]
+
+
+def unfused_peak(graph: Graph, releasable_inputs: frozenset[str] = frozenset()) -> int:
+    """Return the peak of running each op by itself, views being free; see `find_peak`."""
+    ops = [op for op in graph.ops if not is_view(op)]
+    regions = tuple(Region("", (op,), op.results) for op in ops)
+    return peak_bytes(Partition(graph, regions, memrefs_of(graph), ()), releasable_inputs)
+
+
+@dataclass(eq=False)
+class RegionLiveness:
+    """Which region reads and writes which tensor, through views.
+
+    Only tensors made by the regions count, and the releasable inputs.
+    """
+
+    part: Partition
+    releasable_inputs: frozenset[str]
+    reads: dict[Region, tuple[Value, ...]] = field(default_factory=dict)
+    writes: dict[Region, tuple[Value, ...]] = field(default_factory=dict)
+    readers: dict[Value, list[Region]] = field(default_factory=dict)
+    predecessors: dict[Region, set[Region]] = field(default_factory=dict)
+    returned: set[Value] = field(default_factory=set)  # held until the end
+    inputs_held: list[Value] = field(default_factory=list)  # releasable ones that a region reads
+    owners: dict[Value, Value] = field(default_factory=dict)  # by value in another's memory
+
+    def __post_init__(self) -> None:
+        graph = self.part.graph
+        releasable = {v for v in graph.inputs if v.name in self.releasable_inputs}
+        all_inputs = set(graph.inputs)
+        callers_inputs = all_inputs - releasable
+        self.owners = {v: memref.root for v, memref in self.part.concat_slices.items()}
+        for op in filter(is_aten_view, graph.ops):
+            (self.owners[op.result],) = self._owners((self._root(op.inputs[0]),))
+        producers: dict[Value, Region] = {}
+        since_effect: list[Region] = []  # the last region with an effect, and those after it
+        for r in self.part.regions:
+            roots = tuple(dict.fromkeys(self._root(v) for v in r.inputs))
+            self.predecessors[r] = {producers[v] for v in roots if v in producers}
+            read = self._owners(v for v in roots if v in producers or v in releasable)
+            self.reads[r] = tuple(v for v in read if v not in callers_inputs)
+            written = self._owners(r.outputs)
+            self.writes[r] = tuple(v for v in written if v not in all_inputs)
+            for v in self.reads[r]:
+                self.readers.setdefault(v, []).append(r)
+            producers |= dict.fromkeys(r.outputs, r)
+            if has_effect(r):
+                self.predecessors[r] |= set(since_effect)
+                since_effect = [r]
+            else:
+                self.predecessors[r] |= {p for p in since_effect[:1] if has_effect(p)}
+                since_effect.append(r)
+        outputs = [v for v in graph.outputs if v is not None]
+        self.returned = set(self._owners(self._root(v) for v in outputs))
+        self.inputs_held = [v for v in releasable if v in self.readers]
+
+    def peak(self, order: Sequence[Region]) -> tuple[int, Region | None]:
+        """Return the most bytes held while a region runs, and that region."""
+        pending_reads = {v: len(rs) for v, rs in self.readers.items()}
+        held = most = sum(map(nbytes, self.inputs_held))
+        peak_region = None
+        allocated: set[Value] = set()
+        for r in order:
+            held += sum(nbytes(v) for v in self.writes[r] if v not in allocated)
+            allocated.update(self.writes[r])
+            if held > most:
+                most, peak_region = held, r
+            for v in self.reads[r]:
+                pending_reads[v] -= 1
+            held -= sum(nbytes(v) for v in self._dead_after(r, pending_reads))
+        return most, peak_region
+
+    def last_reads(self, region: Region) -> frozenset[Value]:
+        """Return the values that a region reads last; see `Peak`."""
+        later = set(self.part.regions[self.part.regions.index(region) + 1 :])
+        read = [v for v in self.reads[region] if v not in self.returned]
+        return frozenset(v for v in read if later.isdisjoint(self.readers[v]))
+
+    def early_regions(self, region: Region) -> tuple[tuple[Region, int], ...]:
+        """Return the regions before one whose results it need not hold yet; see `Peak`."""
+        number = {r: k for k, r in enumerate(self.part.regions)}
+        now = number[region]
+        first = {v: min(number[r] for r in rs) for v, rs in self.readers.items()}
+        last = {v: max(number[r] for r in rs) for v, rs in self.readers.items()}
+        owners = set(self.owners.values())
+        found = []
+        for r in self.part.regions[:now]:
+            unread = [v for v in self.writes[r] if first.get(v, now + 1) > now]
+            unread = [v for v in unread if v not in owners]
+            unread = [v for v in unread if v in self.returned or v in first]
+            freed = [v for v in self.reads[r] if last[v] < now and v not in self.returned]
+            saved = sum(map(nbytes, unread)) - sum(map(nbytes, freed))
+            if saved > 0:
+                found.append((r, saved))
+        return tuple(sorted(found, key=lambda each: -each[1]))
+
+    def _root(self, v: Value) -> Value:
+        memref = self.part.storage.get(v)
+        return v if memref is None else memref.root
+
+    def _owners(self, roots: Iterable[Value]) -> tuple[Value, ...]:
+        return tuple(dict.fromkeys(self.owners.get(v, v) for v in roots))
+
+    def _dead_after(self, r: Region, pending_reads: Mapping[Value, int]) -> list[Value]:
+        values = (*self.reads[r], *self.writes[r])
+        return [v for v in values if not pending_reads.get(v, 0) and v not in self.returned]
+
+
+def has_effect(r: Region) -> bool:
+    return any(("effect", True) in op.attrs for op in r.ops)
+
+
+def nbytes(v: Value) -> int:
+    return size_hint(v.type.nbytes)

@@ -1,0 +1,279 @@
+"""Partition -> the steps of a call: allocations, launches, library calls, views and copies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.ir.dims import Dim, contiguous_strides, product, show_dim, size_hint
+from tofuse.ir.graph import Op, Value
+from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Step, View
+from tofuse.ir.region import MemRef, Partition, Region, is_eliminated_concat
+from tofuse.ir.types import DType
+from tofuse.plan.donation import root_of
+from tofuse.plan.kernel_binding import KernelBinding
+from tofuse.plan.library_results import EXCLUSIVE_RESULTS, OutVariant
+from tofuse.plan.signature import CallSignature
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """A plan without releases, whose results share no memory except by views and donation.
+
+    `exclusive` has the layouts of library calls' results that alias nothing.
+    """
+
+    plan: Plan
+    exclusive: tuple[Allocate, ...]
+
+
+def build_steps(
+    partition: Partition,
+    signature: CallSignature,
+    bindings: Mapping[Region, KernelBinding],
+    donations: Mapping[Value, Value],
+    executor_targets: Mapping[Region, str],
+    out_variant: Callable[[str], OutVariant | None],
+) -> DraftPlan:
+    """Return the plan of a partition, one step after the other; see `build_plan`."""
+    builder = _StepBuilder(partition, signature, bindings, donations, executor_targets, out_variant)
+    return builder.run()
+
+
+def inline_reversed_views(region: Region, partition: Partition) -> Region:
+    """Return a region with the same results whose inputs all are tensors torch can represent.
+
+    Torch has no negative strides, so the ops that make such views become part of the region.
+    """
+    work = [v for v in region.inputs if _has_negative_stride(partition.storage.get(v))]
+    if not work:
+        return region
+    producers = {r: op for op in partition.graph.ops for r in op.results}
+    wanted = {r for op in region.ops for r in op.results}
+    while work:
+        op = producers[work.pop()]
+        wanted.update(op.results)
+        work += [v for v in op.inputs if _has_negative_stride(partition.storage.get(v))]
+    ops = tuple(op for op in partition.graph.ops if not wanted.isdisjoint(op.results))
+    return replace(region, ops=ops)
+
+
+def _has_negative_stride(memref: MemRef | None) -> bool:
+    return memref is not None and any(size_hint(s) < 0 for s in memref.strides)
+
+
+@dataclass(eq=False)
+class _StepBuilder:
+    partition: Partition
+    signature: CallSignature
+    bindings: Mapping[Region, KernelBinding]
+    donations: Mapping[Value, Value]
+    executor_targets: Mapping[Region, str]
+    out_variant: Callable[[str], OutVariant | None]
+    steps: list[Step] = field(default_factory=list)
+    views: dict[Value, str] = field(default_factory=dict)  # names of views made so far
+    exclusive: list[Allocate] = field(default_factory=list)
+    allocated_concats: set[Value] = field(default_factory=set)
+    operands_to_copy: dict[Value, None] = field(default_factory=dict)  # of concats: by PyTorch
+
+    def run(self) -> DraftPlan:
+        for k, region in enumerate(self.partition.regions):
+            if is_eliminated_concat(region.ops[-1]):
+                self._finish_concat(region.ops[-1])
+            elif region in self.bindings:
+                self._launch(region, self.bindings[region])
+            elif region.library:
+                op = region.ops[0]
+                target = self.executor_targets.get(region, str(op.attr("target")))
+                self._library_call(op, target)
+            else:
+                self._fallback(region, k)
+        self._copy_mutations()
+        signature = self.signature
+        results = tuple(self._result(k, r) for k, r in enumerate(signature.results))
+        parameters = tuple(self._parameter(k, a) for k, a in enumerate(signature.arguments))
+        symbols = tuple((s, self._size_source(*where)) for s, where in signature.symbols.items())
+        name = self.partition.graph.name
+        plan = Plan(name, parameters, symbols, tuple(self.steps), results)
+        return DraftPlan(plan, tuple(self.exclusive))
+
+    # -- arguments and results -------------------------------------------------------------------
+
+    def _parameter(self, k: int, argument: Value | Dim | None) -> Parameter:
+        if isinstance(argument, Value):
+            written = any(argument is target for target, _ in self.signature.mutations)
+            return Parameter(variable(argument), argument.layout, written)
+        return Parameter(self._scalar_name(k), None)
+
+    def _scalar_name(self, k: int) -> str:
+        """Return a name for an argument that is not a tensor; no size symbol has that name."""
+        name = f"n{k}"
+        while name in self.signature.symbols:
+            name += "_"
+        return name
+
+    def _size_source(self, kind: str, k: int, dim: int) -> str:
+        """Return the Python text that computes a size symbol from the parameters."""
+        if kind.startswith("expr:"):
+            return kind[len("expr:") :]
+        argument = self.signature.arguments[k]
+        name = variable(argument) if isinstance(argument, Value) else self._scalar_name(k)
+        sources = {
+            "argument": name,
+            "size": f"{name}.size({dim})",
+            "stride": f"{name}.stride({dim})",
+        }
+        return sources[kind]
+
+    def _result(self, k: int, result: Value | Dim | None) -> str:
+        if isinstance(result, Value):
+            tensor = self._tensor(result)
+            if k not in self.signature.duplicates:
+                return tensor
+            strides = self.partition.storage[result].strides
+            self.steps.append(View(f"{tensor}_duplicate{k}", tensor, result.shape, strides, 0))
+            return f"{tensor}_duplicate{k}"
+        return "None" if result is None else show_dim(result)
+
+    def _copy_mutations(self) -> None:
+        """Copy new values into the arguments, except those computed there."""
+        mutations, donations = self.signature.mutations, self.donations
+        copied = [(t, v) for t, v in mutations if v is not t and v not in donations]
+        copied += [(t, v) for t, v in mutations if donations.get(v, t) is not t]
+        mutated = {target for target, _ in mutations}
+        copies: list[Step] = []
+        for target, new in copied:
+            source = self._tensor(new)
+            if root_of(self.partition, new) in mutated:  # an earlier copy may overwrite it
+                saved = f"t_old{len(copies)}_{variable(target)}"
+                self.steps.append(Call("aten.clone.default", source, (saved,), (), (None,)))
+                source = saved
+            args = f"{variable(target)}, {source}"
+            copies.append(Call("aten.copy_.default", args, (), (), ()))
+        self.steps += copies
+
+    # -- memory ----------------------------------------------------------------------------------
+
+    def _concat_slice(self, v: Value) -> MemRef | None:
+        """Return the slice of a concat that a value is written into; None if there is none."""
+        return None if v in self.operands_to_copy else self.partition.concat_slices.get(v)
+
+    def _launch_operand(self, v: Value) -> str:
+        """Return the start of a value's memory, as a launch names it: `t_x` or `t_cat+64`."""
+        memref = self._concat_slice(v)
+        if memref is None:
+            return variable(self.donations.get(v, v))
+        nbytes = product((memref.offset, v.dtype.itemsize))
+        return f"{variable(memref.root)}+{nbytes}" if isinstance(nbytes, int) else self._tensor(v)
+
+    def _tensor(self, v: Value) -> str:
+        """Return the name of a value's tensor; add a view step if the value shares memory."""
+        memref = self.partition.storage[v]
+        if memref.root is v and self._concat_slice(v) is None:
+            return self._launch_operand(v)
+        if v not in self.views:
+            name = self.views[v] = variable(v)
+            outer = self._concat_slice(memref.root) or MemRef(memref.root, 0, memref.strides)
+            source, offset = self._launch_operand(outer.root), outer.offset + memref.offset
+            self.steps.append(View(name, source, v.shape, memref.strides, offset))
+        return self.views[v]
+
+    def _allocate(self, v: Value) -> None:
+        self.steps.append(self._allocation(v))
+
+    def _allocation(self, v: Value) -> Allocate:
+        strides = self.partition.storage[v].strides
+        return Allocate(variable(v), v.shape, strides, v.dtype, v.type.device)
+
+    def _allocate_concat(self, concat: Value) -> None:
+        """Allocate a concat before the first operand is written into it."""
+        if concat not in self.allocated_concats:
+            self._allocate(concat)
+            self.allocated_concats.add(concat)
+
+    # -- regions ---------------------------------------------------------------------------------
+
+    def _launch(self, region: Region, binding: KernelBinding) -> None:
+        for v in region.outputs:
+            memref = self._concat_slice(v)
+            if memref is not None:
+                self._allocate_concat(memref.root)
+            elif v not in self.donations:
+                self._allocate(v)
+        names = tuple(self._launch_operand(v) for v in binding.arguments)
+        sizes = tuple(map(show_dim, binding.sizes))
+        self.steps.append(Launch(binding.kernel, region.name, names, sizes))
+
+    def _finish_concat(self, op: Op) -> None:
+        """Copy the operands that PyTorch computed into the concat; kernels wrote the others."""
+        (concat,) = op.results
+        self._allocate_concat(concat)
+        for v in (
+            v for v in self.operands_to_copy if self.partition.concat_slices[v].root is concat
+        ):
+            memref = self.partition.concat_slices[v]
+            name = f"{variable(v)}_slice"
+            self.steps.append(View(name, variable(concat), v.shape, memref.strides, memref.offset))
+            self.steps.append(Call("aten.copy_.default", f"{name}, {variable(v)}", (), (), ()))
+
+    def _library_call(self, op: Op, target: str) -> None:
+        tensors = [self._tensor(v) for v in op.inputs]
+        args = re.sub(r"\$(\d+)", lambda m: tensors[int(m[1])], str(op.attr("args")))
+        picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
+        names = tuple(variable(r) for r in op.results)
+        variant = self._usable_out_variant(op, picks)
+        if variant is not None and all(
+            size_hint(r.type.nbytes) >= SMALLEST_POOLED for r in op.results
+        ):
+            for r in op.results:
+                self._allocate(r)
+            outs = zip(variant.names, names, strict=True)
+            args = ", ".join([*([args] if args else []), *(f"{k}={n}" for k, n in outs)])
+            self.steps.append(Call(variant.target, args, (), (), ()))
+            return
+        # an operator with an out variant never returns an operand's memory
+        if variant is not None or target in EXCLUSIVE_RESULTS:
+            self.exclusive += map(self._allocation, op.results)
+        sparse = ("strided", False) in op.attrs
+        strides = tuple(None if sparse else r.layout for r in op.results)
+        self.steps.append(Call(target, args, names, picks, strides))
+
+    def _usable_out_variant(self, op: Op, picks: Sequence[int]) -> OutVariant | None:
+        """Return the out variant of a library call if it writes dense results where we say."""
+        if ("strided", False) in op.attrs or not all(map(_is_dense_on_cpu, op.results)):
+            return None
+        # some operators give the result, even in `out=`, the memory format of an image operand
+        if any(len(v.shape) > 3 and not _is_contiguous(v) for v in op.inputs):
+            return None
+        variant = self.out_variant(str(op.attr("target")))
+        if variant is None or tuple(picks or (0,)) != tuple(range(len(variant.names))):
+            return None
+        return variant
+
+    def _fallback(self, region: Region, number: int) -> None:
+        """Call a region that has no kernel: PyTorch runs it op by op."""
+        region = inline_reversed_views(region, self.partition)
+        operands = dict.fromkeys(v for v in region.outputs if v in self.partition.concat_slices)
+        self.operands_to_copy |= operands
+        tensors = ", ".join(self._tensor(v) for v in region.inputs)
+        names = tuple(variable(v) for v in region.outputs)
+        strides = tuple(self.partition.storage[v].strides for v in region.outputs)
+        picks = tuple(range(len(names)))
+        symbols = "".join(f", {s}={s}" for s in self.signature.symbols)
+        call = Call(f"region{number}", f"[{tensors}]{symbols}", names, picks, strides)
+        self.steps.append(call)
+
+
+def _is_dense_on_cpu(v: Value) -> bool:
+    return v.type.device == "cpu" and v.dtype is not DType.OTHER and _is_contiguous(v)
+
+
+def _is_contiguous(v: Value) -> bool:
+    return v.layout == contiguous_strides(v.shape)
+
+
+def variable(v: Value) -> str:
+    """Return a Python name for a value."""
+    return "t_" + re.sub(r"\W", "_", v.name)

@@ -1,0 +1,28 @@
+"""The flat arguments and results of a compiled program's calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Value
+
+
+@dataclass(frozen=True)
+class CallSignature:
+    """Arguments and results: tensors, sizes or None; and the source of each size symbol.
+
+    `symbols` maps a name to (kind, argument, dimension); the kind is "argument", "size", "stride"
+    or "expr:" with a Python expression. `mutations` are pairs of an argument and its value when the
+    program ends. `duplicates` are positions of results that repeat an earlier result's value, and
+    need a tensor object of their own. `saved` names the arguments that the forward saved for this
+    backward: nothing else need hold them.
+    """
+
+    arguments: tuple[Value | Dim | None, ...]
+    results: tuple[Value | Dim | None, ...]
+    symbols: Mapping[str, tuple[str, int, int]]
+    mutations: tuple[tuple[Value, Value], ...] = ()
+    duplicates: tuple[int, ...] = ()
+    saved: frozenset[str] = frozenset()

@@ -1,0 +1,240 @@
+"""Kernel -> Tiling: group the axes of a kernel and choose the tiles of a GPU program instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tofuse.ir.dims import product, size_hint, static_or
+from tofuse.ir.kernel import (
+    AffineExpr,
+    Compute,
+    Gather,
+    Kernel,
+    Load,
+    Reduce,
+    Store,
+    iteration_axes,
+)
+from tofuse.ir.tile import GpuTarget, Tile, Tiling
+from tofuse.schedule.schedule_legality import Unschedulable
+
+POINTWISE_BLOCK = 1024  # elements without reductions: 8 a thread, two 16-byte accesses of floats
+TRANSPOSE_TILE = 64  # side of a tile that is read along one axis and written along the other
+MAX_ROW_TILE = 2048  # elements of a tile of several rows that are reduced
+MAX_REGISTER_TILE = 16384  # elements of a row in registers; see docs/measurements.md
+MAX_REGISTER_ROW = 32768  # the same for 4-byte elements; shorter types reload from the L2 cache
+MAX_COLUMNS = 64  # contiguous columns that a program instance reduces
+MIN_COLUMNS = 8  # 32 bytes of floats, the unit of a memory access
+LOOP_BLOCK = 8192  # elements of a block in a loop over a row
+LOOP_BLOCK_BESIDE_WHOLE = 1024  # the same if whole rows are in registers meanwhile
+DYNAMIC_SIZE_GUESS = 4096  # stands for a dynamic size
+SPLITS_PER_SM = 2  # program instances per multiprocessor that share a reduction
+SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers; see docs/measurements.md
+MIN_SPLIT_ELEMENTS = 1 << 16  # of a program instance, below which its reduction is not split
+
+
+def choose_tiling(kernel: Kernel, target: GpuTarget) -> Tiling:
+    """Return tiles for all axes; raise Unschedulable if no program instance can hold them."""
+    groups = _axis_groups(kernel)
+    reduced = [g for g in groups if g.reduced]
+    if not reduced:
+        return _pointwise_tiling(kernel, groups)
+    looped, resident = _choose_loop_group(kernel, reduced)
+    free = [g for g in groups if not g.reduced]
+    return _reduction_tiling(kernel, target, free, looped, resident)
+
+
+@dataclass(frozen=True)
+class _AxisGroup:
+    """Axes that the same reductions run over, outermost first.
+
+    `extent` is their product, or a guess if it is not `static`.
+    """
+
+    axes: tuple[str, ...]
+    extent: int
+    static: bool
+    reduced: bool
+    contiguous: bool
+
+
+def _axis_groups(kernel: Kernel) -> list[_AxisGroup]:
+    """Return the groups by decreasing stride, the contiguous one last."""
+    reductions = [s for s in kernel.body if isinstance(s, Reduce)]
+    order, vector, transposed = _axis_order(kernel)
+    members: dict[tuple[bool, ...], list[str]] = {}
+    for axis in order:
+        key = tuple(axis in r.over for r in reductions)
+        if not reductions and transposed is not None:
+            key = (axis == vector, axis == transposed)
+        members.setdefault(key, []).append(axis)
+    groups = []
+    for key, axes in members.items():
+        for p in (r.position for r in reductions if r.position is not None):
+            if all(p.coefficient(a) != 0 for a in axes):
+                axes = sorted(axes, key=lambda a, p=p: -size_hint(p.coefficient(a)))  # type: ignore[misc]
+        extent = product(kernel.extent(a) for a in axes)
+        size, static = static_or(extent, DYNAMIC_SIZE_GUESS), isinstance(extent, int)
+        reduced = bool(reductions) and any(key)
+        groups.append(_AxisGroup(tuple(axes), size, static, reduced, vector in axes))
+    return sorted(groups, key=lambda g: (g.contiguous, transposed in g.axes))
+
+
+def _axis_order(kernel: Kernel) -> tuple[list[str], str | None, str | None]:
+    """Return the axes by stride, the contiguous axis, and an axis contiguous in other buffers."""
+    _, stmt_axes = iteration_axes(kernel)
+    weights: list[tuple[AffineExpr, int]] = []
+    for s in kernel.body:
+        if isinstance(s, (Load, Store, Gather)):
+            points = product(kernel.extent(a) for a in stmt_axes[s])
+            elements = static_or(points, DYNAMIC_SIZE_GUESS)
+            weights.append((s.index, elements * (1 + isinstance(s, Store))))
+
+    def stride(axis: str) -> float:
+        steps = [(abs(size_hint(i.coefficient(axis))), w) for i, w in weights]
+        return sum(s * w for s, w in steps if s) / max(1, sum(w for s, w in steps if s))
+
+    def score(axis: str) -> float:
+        total = 0.0
+        for index, weight in weights:
+            step = index.coefficient(axis)
+            total += weight if step == 1 else -weight if step != 0 else 0
+        return total / (max((w for _, w in weights), default=1) or 1)
+
+    order = sorted((a.name for a in kernel.axes), key=lambda a: (-stride(a), a))
+    if not order:
+        return [], None, None
+    vector = max(order, key=lambda a: (score(a), min(64, static_or(kernel.extent(a), 64)), a))
+    order = [a for a in order if a != vector] + [vector]
+    for index, _ in weights:
+        if index.coefficient(vector) in (0, 1):
+            continue
+        for axis in index.axes:
+            sides = [static_or(kernel.extent(a), DYNAMIC_SIZE_GUESS) for a in (axis, vector)]
+            if axis != vector and index.coefficient(axis) == 1 and min(sides) >= 16:
+                return order, vector, axis
+    return order, vector, None
+
+
+def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
+    if len(groups) <= 1:
+        size = min(POINTWISE_BLOCK, _next_power_of_2(groups[0].extent) if groups else 1)
+        tiles = tuple(Tile(g.axes, size, "grid") for g in groups)
+        return Tiling(tiles, max(1, min(4, size // 128)))
+    sides = [min(TRANSPOSE_TILE, _next_power_of_2(g.extent)) for g in groups[-2:]]
+    blocks = [1] * (len(groups) - 2) + sides
+    tiles = tuple(Tile(g.axes, block, "grid") for g, block in zip(groups, blocks, strict=True))
+    return Tiling(tiles, _num_warps(_max_elements(kernel, tiles)))
+
+
+def _choose_loop_group(
+    kernel: Kernel, reduced: list[_AxisGroup]
+) -> tuple[_AxisGroup, list[_AxisGroup]]:
+    """Return the reduced group to loop over, and the groups that are held whole in registers."""
+    if len(reduced) == 1:
+        return reduced[0], []
+    *others, last = reduced
+    if any(not g.static for g in (*others[1:], last)) and others[0].static:
+        others[0], last = last, others[0]
+    looped = max(others, key=lambda g: g.extent)
+    resident = [g for g in reduced if g is not looped]
+    tiles = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
+    if not all(g.static for g in resident):
+        raise Unschedulable("reductions over several axes of dynamic size")
+    if _max_elements(kernel, tiles) > MAX_REGISTER_TILE:
+        raise Unschedulable(
+            f"reductions over different axes, whose more than {MAX_REGISTER_TILE} elements "
+            "do not fit in registers"
+        )
+    return looped, resident
+
+
+def _reduction_tiling(
+    kernel: Kernel,
+    target: GpuTarget,
+    free: list[_AxisGroup],
+    looped: _AxisGroup,
+    resident: list[_AxisGroup],
+) -> Tiling:
+    whole = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
+    whole_elements = _max_elements(kernel, whole)
+    length = _next_power_of_2(looped.extent)
+    columns = rows = 1
+    if not resident and not looped.contiguous:
+        contiguous = max((g.extent for g in free if g.contiguous), default=1)
+        others = product(g.extent for g in free if not g.contiguous)
+        columns = _column_block(contiguous, size_hint(others), target)
+    if not resident and columns == 1 and looped.static:
+        most = _next_power_of_2(max((g.extent for g in free), default=1))
+        rows = max(1, min(MAX_ROW_TILE // length, most))
+    width = max(columns, rows)
+    tiles, programs = [], 1
+    for k, g in enumerate(free):
+        last = k == len(free) - 1
+        block = width if (g.contiguous if columns > 1 else last) else 1
+        tiles.append(Tile(g.axes, block, "grid"))
+        programs *= -(-g.extent // block)
+    few = 2 * programs <= target.multiprocessors
+    most = LOOP_BLOCK_BESIDE_WHOLE // whole_elements if resident else LOOP_BLOCK // width
+    block = max(1, min(length, most))
+    blocks = -(-looped.extent // block)
+    role, splits = "loop", 1
+    if few and looped.extent * whole_elements * width >= MIN_SPLIT_ELEMENTS and blocks > 1:
+        per_sm = SPLITS_PER_SM_BESIDE_WHOLE if resident else SPLITS_PER_SM
+        role, splits = "split", max(1, min(per_sm * target.multiprocessors // programs, blocks))
+    elif not resident and looped.static and length * width <= _max_register_row(kernel, looped):
+        role, block = "whole", length
+    looped_tile = Tile(looped.axes, block, role)
+    all_tiles = _contiguous_last(kernel, (*tiles, looped_tile, *whole))
+    if sum(t.block > 1 for t in all_tiles) > 4:
+        raise Unschedulable("more than four groups of axes")
+    return Tiling(all_tiles, _num_warps(_max_elements(kernel, all_tiles)), splits)
+
+
+def _max_register_row(kernel: Kernel, row: _AxisGroup) -> int:
+    """Return the length of the longest row to hold in registers."""
+    _, stmt_axes = iteration_axes(kernel)
+    along_row = [s for s in kernel.body if not stmt_axes[s].isdisjoint(row.axes)]
+    itemsizes = {b.name: b.dtype.itemsize for b in kernel.buffers}
+    loaded = {itemsizes[s.buffer] for s in along_row if isinstance(s, Load)}
+    computed = {s.dtype.itemsize for s in along_row if isinstance(s, Compute)}
+    if min(loaded, default=0) >= 4 and max(computed, default=4) <= 4:
+        return max(MAX_REGISTER_TILE, MAX_REGISTER_ROW)
+    return MAX_REGISTER_TILE
+
+
+def _column_block(extent: int, others: int, target: GpuTarget) -> int:
+    """Return the columns a program instance reduces: fewer if that gives enough instances."""
+    width = min(MAX_COLUMNS, _next_power_of_2(extent))
+    while width > MIN_COLUMNS and others * -(-extent // width) < target.multiprocessors:
+        width //= 2
+    return width
+
+
+def _contiguous_last(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+    """Return the tiles with the contiguous one last."""
+    _, vector, _ = _axis_order(kernel)
+    return tuple(sorted(tiles, key=lambda t: vector in t.axes))
+
+
+def _max_elements(kernel: Kernel, tiles: tuple[Tile, ...]) -> int:
+    """Return the most elements that any value has in a program instance."""
+    _, stmt_axes = iteration_axes(kernel)
+    most = 1
+    for axes in stmt_axes.values():
+        size = 1
+        for t in tiles:
+            if any(a in axes for a in t.axes):
+                size *= t.block
+        most = max(most, size)
+    return most
+
+
+def _num_warps(elements: int) -> int:
+    """Return the warps: 8 elements a thread in up to 4 warps, then up to 32 in up to 16 warps."""
+    return max(1, min(4, elements // 256), min(16, elements // 1024))
+
+
+def _next_power_of_2(n: int) -> int:
+    """Return the least power of two that is at least `n`."""
+    return 1 << max(0, n - 1).bit_length()

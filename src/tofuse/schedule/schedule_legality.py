@@ -1,0 +1,31 @@
+"""Check that a schedule is legal for a kernel."""
+
+from __future__ import annotations
+
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.schedule import Schedule
+
+
+class Unschedulable(Exception):
+    """A kernel has no such loops or launches; the message is a verdict's reason."""
+
+
+def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
+    """Raise Unschedulable unless every axis has one loop, maybe with a tile loop outside of it.
+
+    An axis and its tiles must not both be parallel, nor may the vector loop be parallel.
+    """
+    loops, parallel = schedule.loops, schedule.parallel
+    strips: dict[str, list[int]] = {a.name: [] for a in kernel.axes}
+    for lp in loops:
+        if lp.axis not in strips:
+            raise Unschedulable(f"there is no axis {lp.axis}")
+        strips[lp.axis].append(lp.strip)
+    for axis, found in strips.items():
+        if not found or found[-1] != 0 or 0 in found[:-1] or len(found) > 2:
+            raise Unschedulable(f"{axis} needs one loop, and at most one tile loop outside of it")
+    shared = [lp.axis for lp in loops[:parallel]]
+    if len(set(shared)) != len(shared):
+        raise Unschedulable("an axis and its tiles are both parallel")
+    if schedule.vector > 1 and parallel == len(loops) and loops:
+        raise Unschedulable("the vector loop is parallel")

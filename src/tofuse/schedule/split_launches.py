@@ -1,0 +1,207 @@
+"""Split a kernel into launches where several program instances share a reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tofuse.ir.dims import Dim, product
+from tofuse.ir.kernel import (
+    AffineExpr,
+    Axis,
+    Buffer,
+    Gather,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Uniform,
+    index_axes,
+    iteration_axes,
+    make_affine,
+)
+from tofuse.ir.tile import Partial, Tile, Workspace
+from tofuse.ir.types import DType
+
+
+@dataclass(frozen=True)
+class SplitKernel:
+    """A launch that stores partial reductions, and the kernels that combine and use them."""
+
+    first: Kernel
+    partials: dict[str, Partial]
+    rest: list[Kernel]
+    workspaces: list[Workspace]
+
+
+def split_launches(kernel: Kernel, tile: Tile, splits: int, workspace_count: int) -> SplitKernel:
+    """Split a kernel at the reductions over a tile that `splits` program instances share.
+
+    New workspaces are numbered from `workspace_count`.
+    """
+    axes = frozenset(tile.axes)
+    value_axes, stmt_axes = iteration_axes(kernel)
+    waits: dict[str, bool] = {}  # whether a value depends on a reduction over the tile
+    for s in kernel.body:
+        if not isinstance(s, Store):
+            waits[s.name] = reduces_over(s, axes) or any(waits[u] for u in s.uses)
+    roots = [
+        s
+        for s in kernel.body
+        if runs_once(s, axes) and stmt_axes[s] & axes and not any(waits[u] for u in s.uses)
+    ]
+    reductions = [s for s in roots if isinstance(s, Reduce)]
+    builder = _WorkspaceBuilder(kernel, value_axes, splits, workspace_count)
+    partials = {r.name: builder.partial(r) for r in reductions}
+    first = _extract_kernel(kernel, roots, kernel.body, f"{kernel.name}_part")
+    first = replace(first, buffers=(*first.buffers, *_buffers("out", builder.partial_spaces)))
+    late_stores = [s for s in kernel.body if isinstance(s, Store) and s not in roots]
+    combine_stores = [s for s in late_stores if not stmt_axes[s] & axes]
+    after_stores = [s for s in late_stores if stmt_axes[s] & axes]
+    combined = builder.combine(reductions, partials)
+    names = {r.name for r in reductions}
+    others = [s for s in kernel.body if isinstance(s, Store) or s.name not in names]
+    used = _used_reductions(after_stores, kernel, names)
+    result_stores, result_loads = builder.results([r for r in reductions if r.name in used])
+    partial_buffers = _buffers("in", builder.partial_spaces)
+    result_buffers = _buffers("out", builder.result_spaces)
+    combine = replace(
+        kernel,
+        axes=(*kernel.axes, Axis(builder.split_axis, splits)),
+        buffers=(*kernel.buffers, *partial_buffers, *result_buffers),
+    )
+    rest: list[Kernel] = []
+    if combine_stores or result_stores:
+        ends, body = [*combine_stores, *result_stores], (*combined, *others, *result_stores)
+        rest.append(_extract_kernel(combine, ends, body, f"{kernel.name}_combine"))
+    if after_stores:
+        buffers = (*kernel.buffers, *_buffers("in", builder.result_spaces))
+        after, body = replace(kernel, buffers=buffers), (*result_loads, *others)
+        rest.append(_extract_kernel(after, after_stores, body, f"{kernel.name}_after"))
+    return SplitKernel(first, partials, rest, builder.workspaces)
+
+
+def reduces_over(stmt: Stmt, axes: frozenset[str]) -> bool:
+    """Whether a statement is a reduction over any of the axes."""
+    return isinstance(stmt, Reduce) and not axes.isdisjoint(stmt.over)
+
+
+def runs_once(stmt: Stmt, axes: frozenset[str]) -> bool:
+    """Whether a statement must run exactly once for each point."""
+    return isinstance(stmt, Store) or reduces_over(stmt, axes)
+
+
+def _used_reductions(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set[str]:
+    """Return which of the named reductions the stores depend on."""
+    by_name = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    used: set[str] = set()
+    work: list[Stmt] = list(stores)
+    seen: set[Stmt] = set(stores)
+    while work:
+        for u in work.pop().uses:
+            if u in names:
+                used.add(u)
+            elif by_name[u] not in seen:
+                seen.add(by_name[u])
+                work.append(by_name[u])
+    return used
+
+
+def _extract_kernel(
+    kernel: Kernel, ends: Iterable[Stmt], body: Sequence[Stmt], name: str
+) -> Kernel:
+    """Return the kernel of the statements that `ends` need, with their axes and buffers."""
+    by_name = {s.name: s for s in body if not isinstance(s, Store)}
+    needed = set(ends)
+    work = list(needed)
+    while work:
+        for u in work.pop().uses:
+            if by_name[u] not in needed:
+                needed.add(by_name[u])
+                work.append(by_name[u])
+    live = tuple(s for s in body if s in needed)
+    axes = {a for s in live for a in index_axes(s)}
+    axes |= {a for s in live if isinstance(s, Reduce) for a in s.over}
+    buffers = {s.buffer for s in live if isinstance(s, (Load, Gather, Store))}
+    buffers |= {s.seed for s in live if isinstance(s, Uniform)}
+    return Kernel(
+        name,
+        tuple(a for a in kernel.axes if a.name in axes),
+        tuple(b for b in kernel.buffers if b.name in buffers),
+        kernel.symbols,
+        live,
+    )
+
+
+def _buffers(role: str, workspaces: list[Workspace]) -> list[Buffer]:
+    return [Buffer(w.name, w.dtype, role) for w in workspaces]
+
+
+class _WorkspaceBuilder:
+    """Allocate workspaces for partial and combined reductions, and build their statements."""
+
+    def __init__(
+        self, kernel: Kernel, value_axes: Mapping[str, frozenset[str]], splits: int, count: int
+    ) -> None:
+        self.kernel, self.value_axes, self.splits, self.count = kernel, value_axes, splits, count
+        self.split_axis = f"p{count}"
+        self.dtypes = {s.name: s.dtype for s in kernel.body if not isinstance(s, Store)}
+        self.workspaces: list[Workspace] = []
+        self.partial_spaces: list[Workspace] = []
+        self.result_spaces: list[Workspace] = []
+
+    def partial(self, r: Reduce) -> Partial:
+        """Allocate the workspace of the partial results of a reduction."""
+        index, size = self._index(r)
+        total = product((size, self.splits))
+        buffer = self._allocate(r.dtype, total, self.partial_spaces)
+        best = None
+        if r.position is not None:
+            best = self._allocate(self.dtypes[r.arg], total, self.partial_spaces)
+        return Partial(buffer, index, size, best)
+
+    def combine(self, reductions: list[Reduce], partials: dict[str, Partial]) -> list[Stmt]:
+        """Return the same reductions over the partial results."""
+        body: list[Stmt] = []
+        for r in reductions:
+            p = partials[r.name]
+            index = p.index + make_affine([(self.split_axis, p.step)])
+            over, part = (self.split_axis,), f"{r.name}_{p.buffer}"
+            if p.best is None:
+                body.append(Load(part, p.buffer, index, r.dtype))
+                body.append(replace(r, arg=part, over=over))
+                continue
+            body.append(Load(part, p.best, index, self.dtypes[r.arg]))
+            split = make_affine([(self.split_axis, 1)])
+            best_split = f"{part}_at"
+            body.append(replace(r, name=best_split, arg=part, over=over, position=split))
+            body.append(
+                Gather(r.name, p.buffer, p.index, best_split, p.step, self.splits, False, r.dtype)
+            )
+        return body
+
+    def results(self, reductions: list[Reduce]) -> tuple[list[Stmt], list[Stmt]]:
+        """Return stores of combined reductions to workspaces, and the loads of a later launch."""
+        stores: list[Stmt] = []
+        loads: list[Stmt] = []
+        for r in reductions:
+            index, size = self._index(r)
+            name = self._allocate(r.dtype, size, self.result_spaces)
+            stores.append(Store(name, index, r.name, r.dtype))
+            loads.append(Load(r.name, name, index, r.dtype))
+        return stores, loads
+
+    def _index(self, r: Reduce) -> tuple[AffineExpr, Dim]:
+        """Return the row-major index of a reduction's results, and their number."""
+        axes = [a for a in self.kernel.axes if a.name in self.value_axes[r.name]]
+        axes.sort(key=lambda a: a.name)
+        extents = [a.extent for a in axes]
+        terms = [(a.name, product(extents[k + 1 :])) for k, a in enumerate(axes)]
+        return make_affine(terms), product(extents)
+
+    def _allocate(self, dtype: DType, elements: Dim, spaces: list[Workspace]) -> str:
+        workspace = Workspace(f"w{self.count + len(self.workspaces)}", dtype, elements)
+        self.workspaces.append(workspace)
+        spaces.append(workspace)
+        return workspace.name

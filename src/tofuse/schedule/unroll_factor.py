@@ -1,0 +1,39 @@
+"""Choose the unroll factor of the vector loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store
+from tofuse.ops.table import OPS, opdef
+
+FULL_ILP_CHAINS = 8.0  # chains that saturate a core: two instructions a cycle, latency of four
+WINDOW = 200.0  # additions in the out-of-order window: iterations of shorter bodies overlap anyway
+MAX_STATEMENTS = 1536  # of the unrolled body
+
+
+def unroll_factor(
+    kernel: Kernel, stmt_axes: Mapping[Stmt, frozenset[str]], vector_axis: str
+) -> int:
+    """Return 1, 2 or 4: more for a short body, and for one with a long dependence chain."""
+    body = [s for s in kernel.body if vector_axis in stmt_axes[s]]
+    by_length = 4 if len(body) <= 16 else 2 if len(body) <= 48 else 1
+    work, critical_path = _work_and_critical_path(body)
+    if not work:
+        return by_length
+    useful = FULL_ILP_CHAINS * critical_path / work / max(1.0, WINDOW / work)
+    allowed = [n for n in (2, 4) if n < 2 * useful and n * len(body) <= MAX_STATEMENTS]
+    return max([by_length, *allowed])
+
+
+def _work_and_critical_path(body: list[Stmt]) -> tuple[float, float]:
+    """Return the additions of a body and of its critical path, which excludes reductions."""
+    work = critical_path = 0.0
+    depth: dict[str, float] = {}
+    for s in body:
+        cost = opdef(s.op).cost if isinstance(s, Compute) and s.op in OPS else 1.0
+        work += cost
+        if not isinstance(s, Store | Reduce):
+            depth[s.name] = cost + max((depth.get(u, 0.0) for u in s.uses), default=0.0)
+            critical_path = max(critical_path, depth[s.name])
+    return work, critical_path

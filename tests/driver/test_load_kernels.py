@@ -1,0 +1,75 @@
+"""Programs for a GPU up to the point where one is needed: who runs what, and what is said of it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tofuse.config import Config, make_config
+from tofuse.driver import load_kernels
+from tofuse.driver.pipeline import compile_text
+from tofuse.report.model import GraphReport
+
+MIXED = """graph(x: f32[4096,4096]@cuda:0, s: f32[3000]) {
+  v0 = exp(x) : f32[4096,4096]@cuda:0
+  v1 = sum(v0, dims=(1), keepdim=false, dtype=f32) : f32[4096]@cuda:0
+  v2 = exp(s) : f32[3000]
+  v3 = neg(v2) : f32[3000]
+  return v1, v3
+}"""
+
+
+class Driverless:
+    """Stands where a launcher of machine code would."""
+
+    symbols: Sequence[str] = ()
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    make = load_kernels._launcher
+
+    def launcher(b: load_kernels.GeneratedKernel, text: str, config: Config):
+        return make(b, text, config) if isinstance(b.nest, load_kernels.Nest) else Driverless()
+
+    monkeypatch.setattr(load_kernels, "_launcher", launcher)
+
+    def compile_mixed(**options) -> GraphReport:
+        found: list[GraphReport] = []
+        config = make_config({"strict": True, "cache_dir": tmp_path, **options})
+        compile_text(MIXED, config, found.append)
+        (report,) = found
+        return report
+
+    return compile_mixed
+
+
+def whose(report: GraphReport) -> Mapping[tuple[str, ...], str]:
+    return {r.ops: r.executor for r in report.regions}
+
+
+def test_our_kernels_are_those_for_the_device(compiled):
+    report = compiled()
+    assert whose(report) == {("exp", "sum"): "triton", ("exp", "neg"): "llvm"}
+    gpu = next(r for r in report.regions if r.executor == "triton")
+    launch, rate = 4.0, 4300.0
+    assert gpu.predicted_us == pytest.approx(launch + 4 * (4096 * 4096 + 4096) / rate / 1e3)
+    assert gpu.by == "triton" and "tl.store" in "".join(k.source for k in report.kernels)
+    assert not report.notes
+    assert set(whose(compiled(executors=("aten",))).values()) == {"aten"}
+
+
+def test_what_only_the_cpus_kernels_have_is_said(compiled):
+    report = compiled(verify=True, tune="measure")
+    assert whose(report)["exp", "sum"] == "triton"
+    assert any("verify=True does not check" in n for n in report.notes)
+    assert any("tune='measure' has no candidates" in n for n in report.notes)
+    lines = report.plan.splitlines()
+    assert [x.split()[2].split("(")[0] for x in lines if x.strip().startswith("launch")] == [
+        next(r.name for r in report.regions if r.executor == "triton")
+    ]
+    assert sum("call region" in x for x in lines) == 1  # the CPU's, checked
+
+
+def test_fuel_counts_merges_on_a_gpu(compiled):
+    assert ("exp", "sum") not in whose(compiled(fuel=0))

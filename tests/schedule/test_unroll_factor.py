@@ -1,0 +1,50 @@
+"""How many vectors a loop works on: as many as the wait of one for another needs."""
+
+from tests.support.kernels import TARGET, kernel
+from tofuse.ir.kernel import iteration_axes
+from tofuse.schedule.choose_schedule import choose_schedule
+from tofuse.schedule.unroll_factor import unroll_factor
+
+
+def text(lines: list[str], stored: str) -> str:
+    body = ["v0 = load x0[i0] : f32", *lines, f"store y1[i0] {stored} : f32"]
+    return "kernel k(x0: in f32, y1: out f32) over i0:10000 {\n  " + "\n  ".join(body) + "\n}"
+
+
+def chain(n: int) -> str:
+    return text([f"v{k + 1} = mul v{k} 1.5 of f32 : f32" for k in range(n)], f"v{n}")
+
+
+def side_by_side(n: int) -> str:
+    """As many products of one value, and their sum as a tree."""
+    lines = [f"v{k + 1} = mul v0 {k}.5 of f32 : f32" for k in range(n)]
+    level, made = list(range(1, n + 1)), n
+    while len(level) > 1:
+        pairs = list(zip(level[::2], level[1::2], strict=False))
+        lines += [f"v{made + k} = add v{a} v{b} of f32 : f32" for k, (a, b) in enumerate(pairs, 1)]
+        rest = level[2 * len(pairs) :]
+        level = [*range(made + 1, made + 1 + len(pairs)), *rest]
+        made += len(pairs)
+    return text(lines, f"v{level[0]}")
+
+
+def at_once(written: str) -> int:
+    parsed = kernel(written)
+    assert choose_schedule(parsed, TARGET).unroll == unroll_factor(
+        parsed, iteration_axes(parsed)[1], "i0"
+    )
+    return unroll_factor(parsed, iteration_axes(parsed)[1], "i0")
+
+
+def test_short_bodies_take_many():
+    assert at_once(chain(10)) == at_once(side_by_side(6)) == 4
+
+
+def test_long_chains_take_many_and_broad_bodies_one():
+    assert at_once(chain(200)) == 4
+    assert at_once(side_by_side(100)) == 1
+
+
+def test_the_text_is_bounded():
+    assert at_once(chain(500)) == 2
+    assert at_once(chain(1000)) == 1

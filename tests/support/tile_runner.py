@@ -1,0 +1,87 @@
+"""Run kernels on flat CPU buffers through Triton's interpreter: TRITON_INTERPRET=1 must be set."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from triton.runtime import interpreter
+
+from tests.support.kernels import GUARD, PATTERN, Buffers, fresh_outputs
+from tests.support.numbers import TORCH_DTYPES
+from tofuse.backends.triton.emit import emit, parameters
+from tofuse.backends.triton.load import functions
+from tofuse.ir.dims import evaluate
+from tofuse.ir.tile import TileProgram
+
+
+def run_tiles(
+    program: TileProgram, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]
+) -> Buffers:
+    """Run the launches and return their outputs; raise IndexError if a kernel reports one."""
+    kernel = program.kernel
+    fresh = fresh_outputs(kernel, buffers)
+    memory = dict(fresh)
+    for w in program.workspaces:
+        raw = torch.full(
+            (evaluate(w.elements, sizes) * w.dtype.itemsize,), PATTERN, dtype=torch.uint8
+        )
+        memory[w.name] = raw.view(torch.int8 if w.dtype.value == "b1" else TORCH_DTYPES[w.dtype])
+    kernels = functions(emit(program, exact=True))
+    kernels["libdevice"] = _Libdevice()  # type: ignore[assignment]
+    flag = torch.zeros(1, dtype=torch.int32)
+    for k, nest in enumerate(program.nests):
+        words: list[torch.Tensor | int | float] = []
+        for name, kind in parameters(nest):
+            if name == "flag":
+                words.append(flag)
+            elif name == "number":
+                words.append(k + 1)
+            elif kind[0] == "*":
+                t = memory[name]
+                words.append(t.view(_BYTES.get(t.dtype, t.dtype)))
+            elif name in sizes:
+                words.append(sizes[name])
+            else:
+                buffer, _, word = name.rpartition("_")
+                words.append(memory[buffer][int(word)].item())
+        count = nest.instance_count(sizes)
+        if count:
+            kernels[f"k{k}"][(count,)](*words)  # type: ignore[index]  # Triton's way to launch
+    if int(flag):
+        raise IndexError("index out of range")
+    outputs = {b.name: fresh[b.name] for b in kernel.buffers if b.role not in ("in", "host")}
+    for name, t in outputs.items():
+        raw = torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage())
+        guards = torch.cat([raw[:GUARD], raw[-GUARD:]])
+        assert bool((guards == PATTERN).all()), f"{name} is written outside its elements"
+    return outputs
+
+
+_BYTES = {
+    torch.bool: torch.int8,
+    torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e5m2: torch.uint8,
+}
+
+
+class _Libdevice:
+    """Libdevice's functions, which Triton's interpreter lacks, implemented with torch."""
+
+    def __getattr__(self, name: str):
+        def call(*args):
+            core, handle = interpreter.tl.core, interpreter.TensorHandle
+            arrays = [torch.from_numpy(np.array(a.handle.data)) for a in args]
+            result = getattr(torch, {"rint": "round", "pow": "pow"}.get(name, name))(*arrays)
+            return core.tensor(handle(result.numpy(), args[0].dtype), args[0].type)
+
+        return call
+
+
+def _patch_lang_tensor(tensor, scope) -> None:
+    """Let one-element arrays be loop bounds: numpy 2.4 no longer converts them implicitly."""
+    _original_patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
+
+
+_original_patch = interpreter._patch_lang_tensor
+interpreter._patch_lang_tensor = _patch_lang_tensor
