@@ -1,1 +1,1 @@
-"""The seed programs: what they compute, whether it is right, what it costs."""
+"""Benchmarks: seed programs and workloads, their correctness, and their cost."""

@@ -1,4 +1,4 @@
-"""Bytes that PyTorch's allocator hands out while something runs: at most, and at the end."""
+"""Memory that PyTorch's allocator hands out while a function runs: the peak, and what remains."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,22 +8,22 @@ from torch.profiler import ProfilerActivity, profile
 
 @dataclass(frozen=True)
 class Allocations:
-    """Beyond what was held before: at most, and still held when the results were there."""
+    """Bytes above those held before: at the peak, and while the results are still alive."""
 
     peak: int
-    left: int
+    remaining: int
 
 
 def allocations(run: Callable[[], object]) -> Allocations:
-    """Of one run, whose results live until it is measured."""
-    # without acc_events the first profile of a process warns
+    """Measure one run; its results live until the measurement ends."""
+    # without acc_events the first profile of a process emits a warning
     cpu = [ProfilerActivity.CPU]
     with profile(activities=cpu, profile_memory=True, acc_events=True) as measured:
         results = run()
     events = [e for e in measured.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = most = 0
+    held = peak = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
         held += event.nbytes()
-        most = max(most, held)
+        peak = max(peak, held)
     del results
-    return Allocations(most, held)
+    return Allocations(peak, held)

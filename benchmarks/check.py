@@ -1,4 +1,4 @@
-"""Hold a compiled seed against its float64 reference, output and gradients."""
+"""Compare a compiled seed program with its float64 reference: outputs and gradients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,33 +10,35 @@ from torch import Tensor
 from benchmarks.seeds import RNG_SEED, Dropout, Inputs, Output, Program, Seed
 
 EPSILON = torch.finfo(torch.float32).eps
-FLOOR = 32 * EPSILON  # an error this small is right, however exact eager happens to be
-SLACK = 8.0  # beyond the floor, a compiled program may err this many times as much as eager
-SIGMAS = 6.0  # how far the share of dropped elements may stray; chance fails one run in 5e8
+MIN_LIMIT = 32 * EPSILON  # errors up to this are accepted, however exact eager is
+EAGER_ERROR_FACTOR = 8.0  # above that, the error may be this many times eager's
+MAX_SIGMAS = 6.0  # of the drop rate; a correct program fails one run in 5e8
 
 Compile = Callable[[Program], Program]
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One tensor that the compiled program gave, and how far it is off.
+class Comparison:
+    """The error of one tensor of the compiled program, and its limit.
 
-    Errors are relative to the magnitude of each element plus the root mean square of the whole.
+    Errors are relative to the magnitude of each element plus the root mean square of the tensor.
     """
 
-    what: str
+    tensor: str
     error: float
     limit: float
 
     @property
-    def right(self) -> bool:
+    def is_within_limit(self) -> bool:
         return self.error <= self.limit
 
 
-def check(seed: Seed, inputs: Inputs, compiled: Program, compile_: Compile) -> tuple[Finding, ...]:
-    """Every output and gradient of `compiled`, held against the reference.
+def check(
+    seed: Seed, inputs: Inputs, compiled: Program, compile_: Compile
+) -> tuple[Comparison, ...]:
+    """Compare every output and gradient of `compiled` with the reference.
 
-    `compile_` is needed for programs with dropout, of which it compiles a second form.
+    `compile_` compiles a variant of programs with dropout.
     """
     if seed.dropout is not None:
         return check_dropout(seed.dropout, seed, inputs, compiled, compile_)
@@ -47,46 +49,46 @@ def check(seed: Seed, inputs: Inputs, compiled: Program, compile_: Compile) -> t
 
 def check_dropout(
     dropout: Dropout, seed: Seed, inputs: Inputs, compiled: Program, compile_: Compile
-) -> tuple[Finding, ...]:
-    """Recover the mask the compiled program drew, and judge all else given that mask.
+) -> tuple[Comparison, ...]:
+    """Recover the mask that the compiled program drew, and compare the rest given that mask.
 
-    A compiled twin with one more output, the dropped tensor itself, shows its mask directly. The
-    program itself shows its mask in the gradient of x, which is zero where x was dropped; only
-    where the residual's gradient vanishes too is the twin asked, which draws the same mask.
+    A compiled variant returns the dropped tensor as one more output, which shows its mask. The mask
+    of the program itself is where the gradient of x is nonzero. Where the residual's gradient
+    vanishes too, the variant's mask is used: both draw the same random numbers.
     """
     p, tail = dropout.p, dropout.tail
 
-    def twin(x: Tensor, bias: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+    def variant(x: Tensor, bias: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
         dropped = F.dropout(x + bias, p, training=True)
         return tail(dropped, *rest), dropped
 
     def masked(mask: Tensor) -> Program:
-        def given(x: Tensor, bias: Tensor, *rest: Tensor) -> Tensor:
+        def masked_program(x: Tensor, bias: Tensor, *rest: Tensor) -> Tensor:
             return tail((x + bias) * mask.to(x.dtype) / (1.0 - p), *rest)
 
-        return given
+        return masked_program
 
-    got_twin = run(compile_(twin), inputs, outputs=1)
-    shown = got_twin.pop("output 1") != 0
+    variant_results = run(compile_(variant), inputs, outputs=1)
+    variant_mask = variant_results.pop("output 1") != 0
     got = run(compiled, inputs)
-    kept = torch.where(got["gradient 2"] != 0, got["gradient 0"] != 0, shown)
-    findings = [share_dropped(kept, p)]
-    for prefix, mask, result in (("", kept, got), ("twin's ", shown, got_twin)):
-        reference = masked(mask)
+    mask = torch.where(got["gradient 2"] != 0, got["gradient 0"] != 0, variant_mask)
+    comparisons = [compare_drop_rate(mask, p)]
+    for prefix, drawn, results in (("", mask, got), ("variant's ", variant_mask, variant_results)):
+        reference = masked(drawn)
         eager, exact = run(reference, inputs), run(reference, widen(inputs))
-        findings += compare(result, eager, exact, prefix)
-    return tuple(findings)
+        comparisons += compare(results, eager, exact, prefix)
+    return tuple(comparisons)
 
 
-def share_dropped(kept: Tensor, p: float) -> Finding:
-    """Whether the share of dropped elements is what chance allows."""
-    share = 1.0 - kept.double().mean().item()
-    sigma = (p * (1.0 - p) / kept.numel()) ** 0.5
-    return Finding("share dropped", abs(share - p), SIGMAS * sigma)
+def compare_drop_rate(mask: Tensor, p: float) -> Comparison:
+    """Compare the rate of dropped elements with the probability."""
+    rate = 1.0 - mask.double().mean().item()
+    sigma = (p * (1.0 - p) / mask.numel()) ** 0.5
+    return Comparison("drop rate", abs(rate - p), MAX_SIGMAS * sigma)
 
 
 def run(program: Program, inputs: Inputs, outputs: int | None = None) -> dict[str, Tensor]:
-    """Outputs by name, and gradients if inputs require any, from the same random state each time.
+    """Return outputs by name, and gradients if inputs require any, for a fixed random seed.
 
     Only the first `outputs` outputs are differentiated, by default all.
     """
@@ -99,37 +101,37 @@ def run(program: Program, inputs: Inputs, outputs: int | None = None) -> dict[st
 
 
 def gradients(results: Sequence[Tensor], inputs: Inputs) -> list[tuple[int, Tensor]]:
-    """The gradient of each input that requires one, for a fixed gradient of each result."""
-    wanted = [(i, x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]
-    if not wanted:
+    """Return the gradient of each input that requires one, for fixed gradients of the results."""
+    leaves = [(i, x) for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]
+    if not leaves:
         return []
-    found = torch.autograd.grad(results, [x for _, x in wanted], output_gradients(results))
-    return [(i, gradient) for (i, _), gradient in zip(wanted, found, strict=True)]
+    found = torch.autograd.grad(results, [x for _, x in leaves], output_gradients(results))
+    return [(i, gradient) for (i, _), gradient in zip(leaves, found, strict=True)]
 
 
 def output_gradients(results: Sequence[Tensor]) -> list[Tensor]:
-    """Uniform numbers, the same in every precision."""
+    """Return uniform gradients for the results, the same in every precision."""
     generator = torch.Generator().manual_seed(RNG_SEED)
-    drawn = [torch.rand(result.shape, generator=generator) for result in results]
-    return [d.to(result.device, result.dtype) for d, result in zip(drawn, results, strict=True)]
+    gradients = [torch.rand(result.shape, generator=generator) for result in results]
+    return [d.to(result.device, result.dtype) for d, result in zip(gradients, results, strict=True)]
 
 
 def compare(
     got: dict[str, Tensor], eager: dict[str, Tensor], exact: dict[str, Tensor], prefix: str = ""
-) -> list[Finding]:
-    """One finding for each tensor; a missing one, or one of another shape, is off by infinity."""
-    findings = []
-    for what, reference in exact.items():
-        limit = max(FLOOR, SLACK * error(eager[what], reference))
-        off = error(got[what], reference) if what in got else float("inf")
-        if what in got and got[what].dtype != eager[what].dtype:
-            off = float("inf")
-        findings.append(Finding(prefix + what, off, limit))
-    return findings
+) -> list[Comparison]:
+    """Compare each tensor; one that is missing or has another shape or dtype fails."""
+    comparisons = []
+    for tensor, reference in exact.items():
+        limit = max(MIN_LIMIT, EAGER_ERROR_FACTOR * error(eager[tensor], reference))
+        distance = error(got[tensor], reference) if tensor in got else float("inf")
+        if tensor in got and got[tensor].dtype != eager[tensor].dtype:
+            distance = float("inf")
+        comparisons.append(Comparison(prefix + tensor, distance, limit))
+    return comparisons
 
 
 def error(got: Tensor, reference: Tensor) -> float:
-    """The largest error of an element, relative to it plus the root mean square of all."""
+    """Return the largest error of an element, relative to it plus the root mean square of all."""
     finite = reference.isfinite()
     if got.shape != reference.shape or not torch.equal(got.isfinite(), finite):
         return float("inf")
@@ -145,7 +147,7 @@ def error(got: Tensor, reference: Tensor) -> float:
 
 
 def widen(inputs: Inputs) -> Inputs:
-    """The inputs in float64, as leaves of their own."""
+    """Return the inputs in float64, as new leaves."""
     return tuple(
         x.detach().double().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
         for x in inputs

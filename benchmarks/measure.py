@@ -1,4 +1,4 @@
-"""Run one seed: is it right, and what does it cost before and after fusion."""
+"""Measure one seed program: its correctness, and its cost before and after fusion."""
 
 import statistics
 import time
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 import tofuse
-from benchmarks.check import Finding, as_tuple, check, output_gradients
+from benchmarks.check import Comparison, as_tuple, check, output_gradients
 from benchmarks.launches import count_launches
 from benchmarks.seeds import Inputs, Program, Seed, Size
 
-BUDGET_S = 2.0  # time to spend on the timing of one seed
-REPETITIONS = range(5, 101)  # at least and at most so many samples of each side
-SAMPLE_S = 1e-3  # a shorter run is repeated until a sample takes this long
+TIMING_BUDGET_S = 2.0  # for the timing of one seed
+REPETITIONS = range(5, 101)  # minimum and maximum number of samples of each step
+SAMPLE_S = 1e-3  # a shorter step is repeated until a sample takes this long
 
-Step = Callable[[], object]
+StepFunction = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Counts for one call, forward and backward together; times are medians in milliseconds."""
+    """The cost of one call, forward and backward together; times are medians in milliseconds."""
 
     kernels_before: int
     kernels_after: int
@@ -40,43 +40,44 @@ class Cost:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a seed: a cost, unless it failed with an error."""
+    """The result of a seed: its comparisons and cost, or the error that it raised."""
 
     name: str
-    findings: tuple[Finding, ...]
+    comparisons: tuple[Comparison, ...]
     cost: Cost | None
     failure: str | None = None
 
     @property
-    def right(self) -> bool:
-        return self.failure is None and all(finding.right for finding in self.findings)
+    def is_correct(self) -> bool:
+        return self.failure is None and all(c.is_within_limit for c in self.comparisons)
 
     @property
-    def worst(self) -> Finding | None:
-        """The finding nearest to its limit or furthest beyond."""
-        return max(self.findings, key=lambda finding: finding.error / finding.limit, default=None)
+    def worst(self) -> Comparison | None:
+        """Return the comparison nearest to its limit or furthest above it."""
+        return max(self.comparisons, key=lambda c: c.error / c.limit, default=None)
 
 
 def measure(seed: Seed, size: Size, device: str) -> Result:
-    """Everything there is to say of `seed`; an error in it becomes a result that is not right."""
-    torch.compiler.reset()  # one function may serve several seeds, and recompilations are limited
+    """Measure a seed; an exception becomes a result that is not correct."""
+    torch.compiler.reset()  # seeds share functions, and Dynamo limits recompilations
     try:
-        return examine(seed, size, device)
+        return measure_or_raise(seed, size, device)
     except Exception as error:
         return Result(seed.name, (), None, f"{type(error).__name__}: {error}")
 
 
-def examine(seed: Seed, size: Size, device: str) -> Result:
-    """`measure` without the safety net."""
+def measure_or_raise(seed: Seed, size: Size, device: str) -> Result:
+    """Measure a seed; exceptions propagate."""
     inputs = seed.make_inputs(size, device)
-    report = tofuse.explain(seed.program)(*inputs)  # first: a process compiles a kernel only once
+    # explain first, because a process compiles a kernel only once
+    report = tofuse.explain(seed.program)(*inputs)
     compiled: Program = tofuse.compile(seed.program)
-    findings = check(seed, inputs, compiled, tofuse.compile)
-    eager_ms, tofuse_ms = alternate(
-        [stepper(seed.program, inputs), stepper(compiled, inputs)], inputs_device(inputs)
+    comparisons = check(seed, inputs, compiled, tofuse.compile)
+    eager_ms, tofuse_ms = time_alternately(
+        [make_step(seed.program, inputs), make_step(compiled, inputs)], inputs_device(inputs)
     )
     cost = Cost(
-        kernels_before=count_launches(stepper(seed.program, inputs)),
+        kernels_before=count_launches(make_step(seed.program, inputs)),
         kernels_after=len(report.kernels) + len(report.library_calls),
         bytes_before=report.bytes_before,
         bytes_after=report.bytes_after,
@@ -84,52 +85,52 @@ def examine(seed: Seed, size: Size, device: str) -> Result:
         eager_ms=eager_ms,
         tofuse_ms=tofuse_ms,
     )
-    return Result(seed.name, findings, cost)
+    return Result(seed.name, comparisons, cost)
 
 
-def stepper(program: Program, inputs: Inputs) -> Step:
-    """One call of `program`, with its gradients if the inputs require any."""
+def make_step(program: Program, inputs: Inputs) -> StepFunction:
+    """Return a call of `program`, with its gradients if the inputs require any."""
     if not any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
         return lambda: program(*inputs)
-    wanted = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
-    given = output_gradients(as_tuple(program(*inputs)))
-    return lambda: torch.autograd.grad(as_tuple(program(*inputs)), wanted, given)
+    leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+    gradients = output_gradients(as_tuple(program(*inputs)))
+    return lambda: torch.autograd.grad(as_tuple(program(*inputs)), leaves, gradients)
 
 
-def alternate(steps: Sequence[Step], device: torch.device) -> list[float]:
-    """The median time of each step in milliseconds, taken in turns so that all see one machine."""
-    repeats = [calibrate(step, device) for step in steps]
+def time_alternately(steps: Sequence[StepFunction], device: torch.device) -> list[float]:
+    """Return the median time of each step in milliseconds; the steps alternate."""
+    repeats = [choose_repeats(step, device) for step in steps]
     samples: list[list[float]] = [[] for _ in steps]
-    end = time.perf_counter() + BUDGET_S
-    for turn in cycle(range(len(steps))):
-        taken = len(samples[-1])
-        if turn == 0 and taken >= REPETITIONS.start and time.perf_counter() > end:
+    end = time.perf_counter() + TIMING_BUDGET_S
+    for k in cycle(range(len(steps))):
+        sample_count = len(samples[-1])
+        if k == 0 and sample_count >= REPETITIONS.start and time.perf_counter() > end:
             break
-        if turn == 0 and taken >= REPETITIONS.stop - 1:
+        if k == 0 and sample_count >= REPETITIONS.stop - 1:
             break
-        seconds = sample(steps[turn], repeats[turn], device)
-        samples[turn].append(seconds / repeats[turn] * 1e3)
+        seconds = time_runs(steps[k], repeats[k], device)
+        samples[k].append(seconds / repeats[k] * 1e3)
     return [statistics.median(times) for times in samples]
 
 
-def calibrate(step: Step, device: torch.device) -> int:
-    """Warm up, then say how many runs of `step` make a sample long enough to time."""
-    sample(step, 2, device)
-    return max(1, int(SAMPLE_S / max(sample(step, 1, device), 1e-7)))
+def choose_repeats(step: StepFunction, device: torch.device) -> int:
+    """Warm up, then return how many runs of `step` make a sample long enough to time."""
+    time_runs(step, 2, device)
+    return max(1, int(SAMPLE_S / max(time_runs(step, 1, device), 1e-7)))
 
 
-def sample(step: Step, repeats: int, device: torch.device) -> float:
-    """Seconds for `repeats` runs of `step`."""
-    wait(device)
+def time_runs(step: StepFunction, repeats: int, device: torch.device) -> float:
+    """Return the seconds that `repeats` runs of `step` take."""
+    synchronize(device)
     start = time.perf_counter()
     for _ in range(repeats):
         step()
-    wait(device)
+    synchronize(device)
     return time.perf_counter() - start
 
 
-def wait(device: torch.device) -> None:
-    """Until the device has done all it was given."""
+def synchronize(device: torch.device) -> None:
+    """Wait for the device to finish."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

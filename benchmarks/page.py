@@ -1,4 +1,4 @@
-"""Results as one self-contained HTML page."""
+"""Results of seed programs as one self-contained HTML page."""
 
 import base64
 import io
@@ -11,15 +11,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from benchmarks.measure import Result
-from benchmarks.table import complaint, megabytes, milliseconds
+from benchmarks.table import failure_message, megabytes, milliseconds
 
 
 def write_page(results: Sequence[Result], title: str, path: Path) -> None:
-    """Write the page for `results` to `path`, folders included."""
+    """Write the page for `results` to `path` and create its folders."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
     )
-    environment.filters.update(megabytes=megabytes, milliseconds=milliseconds, complaint=complaint)
+    environment.filters.update(
+        megabytes=megabytes, milliseconds=milliseconds, failure_message=failure_message
+    )
     page = environment.get_template("page.html.j2").render(
         title=title, results=results, plot=plot(results), machine=machine()
     )
@@ -28,7 +30,7 @@ def write_page(results: Sequence[Result], title: str, path: Path) -> None:
 
 
 def machine() -> str:
-    """What the numbers depend on beside the program."""
+    """Describe the machine and the software that the measurements depend on."""
     threads = torch.get_num_threads()
     plural = "" if threads == 1 else "s"
     return (
@@ -38,7 +40,7 @@ def machine() -> str:
 
 
 def plot(results: Sequence[Result]) -> str:
-    """Bars of speed-up, one for each seed that ran, as a PNG in base64."""
+    """Return a bar chart of the speed-up of each seed that ran, as a PNG in base64."""
     ran = [(result.name, result.cost.speedup) for result in results if result.cost is not None]
     names, speedups = [name for name, _ in ran], [speedup for _, speedup in ran]
     figure = Figure(figsize=(9, 1.2 + 0.28 * len(ran)), layout="constrained")

@@ -1,4 +1,4 @@
-"""Predicted beside measured: every region of the workloads, compiled and run by itself."""
+"""Predicted and measured times of every region of the workloads, each run by itself."""
 
 import argparse
 import statistics
@@ -28,13 +28,13 @@ from tofuse.report.repro import region_graph
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import fastest_us
 
-WIDTH = 120  # of the table where there is no terminal to ask
-GOAL = 0.25  # median error of a prediction, in proportion to what is measured
+WIDTH_WITHOUT_TERMINAL = 120  # columns of the table
+MAX_MEDIAN_ERROR = 0.25  # relative to the measured time
 
 
 @dataclass(frozen=True)
 class Row:
-    """One region: microseconds by the model, and of the fastest of many calls."""
+    """The predicted and the measured microseconds of one region; measured is the fastest call."""
 
     workload: str
     phase: str
@@ -45,22 +45,28 @@ class Row:
 
     @property
     def error(self) -> float:
-        """How far the prediction is off, in proportion to the measured time."""
+        """The error of the prediction relative to the measured time."""
         return abs(self.predicted_us - self.measured_us) / self.measured_us
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 1 if the median error of our kernels is beyond the goal."""
+    """Return 1 if the median error of our kernels is above the limit."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.predict", description=__doc__)
-    parser.add_argument("--only", metavar="NAME,...", default="", help="these; * and ? match")
-    parser.add_argument("--groups", metavar="GROUP,...", default="table")
+    parser.add_argument(
+        "--only", metavar="NAME,...", default="", help="workloads to measure; * and ? are wildcards"
+    )
+    parser.add_argument(
+        "--groups", metavar="GROUP,...", default="table", help="groups of workloads"
+    )
     parser.add_argument("--size", choices=("small", "full"), default="full")
-    parser.add_argument("--seconds", type=float, default=0.1, help="for each region")
-    parser.add_argument("--calibrate", action="store_true", help="measure the machine first")
+    parser.add_argument("--seconds", type=float, default=0.1, help="time to spend on each region")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="calibrate the machine model first"
+    )
     options = parser.parse_args(argv)
     if options.calibrate:
         tofuse.calibrate()
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH_WITHOUT_TERMINAL)
     rows: list[Row] = []
     chosen = choose(_names(options.only), _names(options.groups))
     for workload in track(chosen, "measuring", console=console, transient=True):
@@ -71,63 +77,63 @@ def main(argv: Sequence[str] | None = None) -> int:
     for what, errors in (("kernels", ours), ("calls", [r.error for r in rows if r.library])):
         if errors:
             console.print(f"{what}: {_median(errors)}")
-    return 1 if ours and statistics.median(ours) > GOAL else 0
+    return 1 if ours and statistics.median(ours) > MAX_MEDIAN_ERROR else 0
 
 
 def _median(errors: Sequence[float]) -> str:
     if not errors:
         return "nothing measured"
-    within = sum(e < GOAL for e in errors)
+    accurate = sum(e < MAX_MEDIAN_ERROR for e in errors)
     median = statistics.median(errors)
-    return f"median error {median:.0%} of {len(errors)}, {within} within {GOAL:.0%}"
+    return f"median error {median:.0%} of {len(errors)}, {accurate} within {MAX_MEDIAN_ERROR:.0%}"
 
 
 def predict(workload: Workload, size: Size, seconds: float) -> list[Row]:
-    """Every region of a workload; of those that differ in sizes alone the largest."""
+    """Measure every region of a workload; of regions that differ only in sizes, the largest."""
     with tempfile.TemporaryDirectory() as folder:
         case = workload.build(size)
         case.drive(tofuse.compile(case.target, dump=folder)).run()
         texts = {p: p.read_text() for p in sorted(Path(folder).glob("*_regions.txt"))}
-    found: dict[tuple[object, ...], tuple[str, Graph, bool]] = {}
+    largest: dict[tuple[object, ...], tuple[str, Graph, bool]] = {}
     for path, text in texts.items():
         for graph, library in regions(text):
             key = tuple((op.kind, len(op.result.shape), op.result.dtype) for op in graph.ops)
-            if key not in found or _nbytes(found[key][1]) < _nbytes(graph):
-                found[key] = (path.stem.split("_")[1], graph, library)
-    return [_row(workload.name, *place, seconds) for place in found.values()]
+            if key not in largest or _total_bytes(largest[key][1]) < _total_bytes(graph):
+                largest[key] = (path.stem.split("_")[1], graph, library)
+    return [_measure_region(workload.name, *region, seconds) for region in largest.values()]
 
 
-def _nbytes(graph: Graph) -> int:
+def _total_bytes(graph: Graph) -> int:
     return sum(size_hint(v.type.nbytes) for v in (*graph.inputs, *(op.result for op in graph.ops)))
 
 
 def regions(text: str) -> Iterator[tuple[Graph, bool]]:
-    """The regions of a partition's text as graphs of their own, but for those without results."""
+    """Yield the regions of a partition's text that have results, as graphs."""
     part = parse_partition(text)
     for region in part.regions:
         if region.outputs and not any("tofuse." in str(op.attrs) for op in region.ops):
             yield region_graph(region, part.storage), region.library
 
 
-def _row(workload: str, phase: str, graph: Graph, library: bool, seconds: float) -> Row:
-    kept: list[GraphReport] = []
-    run = compile_text(show_graph(graph), make_config({}), kept.append)
+def _measure_region(workload: str, phase: str, graph: Graph, library: bool, seconds: float) -> Row:
+    reports: list[GraphReport] = []
+    run = compile_text(show_graph(graph), make_config({}), reports.append)
     inputs = sample_tensors(graph.inputs, {})
     measured = fastest_us(lambda: run([*inputs]), seconds)
-    predicted = sum(r.predicted_us for r in kept[0].regions)
+    predicted = sum(r.predicted_us for r in reports[0].regions)
     return Row(workload, phase, graph.name, library, predicted, measured)
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """One line a region."""
-    drawn = Table(title="predicted and measured, microseconds")
+    """Return a table with one row per region."""
+    rich_table = Table(title="predicted and measured, microseconds")
     for heading in ("workload", "phase", "region"):
-        drawn.add_column(heading, no_wrap=True)
+        rich_table.add_column(heading, no_wrap=True)
     for heading in ("predicted", "measured", "error"):
-        drawn.add_column(heading, justify="right")
+        rich_table.add_column(heading, justify="right")
     for row in rows:
-        style = "dim" if row.library else "green" if row.error < GOAL else "yellow"
-        drawn.add_row(
+        style = "dim" if row.library else "green" if row.error < MAX_MEDIAN_ERROR else "yellow"
+        rich_table.add_row(
             row.workload,
             row.phase,
             row.region,
@@ -136,7 +142,7 @@ def table(rows: Sequence[Row]) -> Table:
             f"{row.error:.0%}",
             style=style,
         )
-    return drawn
+    return rich_table
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ EPSILON = 1e-12
 
 
 def complex_activation(x: Tensor, y: Tensor) -> Tensor:
-    """Six elementwise kernels in eager; x and y both stay needed to the end."""
+    """Six elementwise kernels in eager; x and y are both used by the last ones."""
     wave = torch.sin(x)
     carrier = torch.cos(y)
     modulated = wave * carrier
@@ -19,14 +19,14 @@ def complex_activation(x: Tensor, y: Tensor) -> Tensor:
 
 
 def mlp_unused_product(x: Tensor, gate: Tensor, spare: Tensor, down: Tensor) -> Tensor:
-    """Three matrix products, of which nobody reads one."""
+    """Three matrix products, one of which is not used."""
     hidden = x @ gate
-    _unread = x @ spare
+    _unused = x @ spare
     return F.relu(hidden) @ down
 
 
 def split_stack(x: Tensor, rows: int, width: int) -> Tensor:
-    """Norm and tanh piece by piece, stack, then project each row to one number."""
+    """Norm and tanh of each slice, stack, then project each row to one number."""
     norm = nn.LayerNorm(width, eps=0.0, elementwise_affine=False, device=x.device)
     pieces = []
     for piece in torch.split(x, rows * width):
@@ -37,7 +37,7 @@ def split_stack(x: Tensor, rows: int, width: int) -> Tensor:
 
 
 def combined(x: Tensor, rows: int, width: int) -> Tensor:
-    """The same numbers as `split_stack`, from one three-dimensional view."""
+    """Compute the same as `split_stack` on one three-dimensional view."""
     norm = nn.LayerNorm(width, eps=0.0, elementwise_affine=False, device=x.device)
     bounded = torch.tanh(norm(x.view(-1, rows, width)))
     project = nn.Linear(width, 1, device=x.device)
@@ -45,7 +45,7 @@ def combined(x: Tensor, rows: int, width: int) -> Tensor:
 
 
 def split_stack_weights(x: Tensor, weight: Tensor, bias: Tensor, rows: int) -> Tensor:
-    """`split_stack` with the projection's weights as arguments: one graph, no module inside."""
+    """`split_stack` with the projection's weights as arguments, as one graph without a module."""
     width = weight.shape[1]
     pieces = [piece.view(rows, width) for piece in torch.split(x, rows * width)]
     bounded = [torch.tanh(F.layer_norm(piece, (width,), eps=0.0)) for piece in pieces]
@@ -60,12 +60,12 @@ def combined_weights(x: Tensor, weight: Tensor, bias: Tensor, rows: int) -> Tens
 
 
 def composite_tail(dropped: Tensor, residual: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
-    """Add and normalise with the operator PyTorch has for it."""
+    """Add and normalize with PyTorch's layer norm."""
     return F.layer_norm(dropped + residual, (residual.size(-1),), weight, shift)
 
 
 def primitive_tail(dropped: Tensor, residual: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
-    """Add and normalise in plain arithmetic."""
+    """Add and normalize in primitive arithmetic."""
     summed = dropped + residual
     mean = summed.mean(-1, keepdim=True)
     spread = summed - mean
@@ -74,7 +74,7 @@ def primitive_tail(dropped: Tensor, residual: Tensor, weight: Tensor, shift: Ten
 
 
 def rms_tail(dropped: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
-    """Add and divide by the root mean square, which PyTorch's layer norm cannot express."""
+    """Add and divide by the root mean square."""
     summed = dropped + residual
     power = summed.mul(summed).mean(-1, keepdim=True)
     return weight * (summed / torch.sqrt(power + EPSILON))
@@ -87,7 +87,7 @@ def composite(x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, shift: 
 
 
 def primitive(x: Tensor, bias: Tensor, residual: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
-    """Bias, dropout, add, layer norm in plain arithmetic."""
+    """Bias, dropout, add, layer norm in primitive arithmetic."""
     dropped = F.dropout(x + bias, DROP, training=True)
     return primitive_tail(dropped, residual, weight, shift)
 
@@ -107,28 +107,28 @@ def composite_keep_all(
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The exact gelu from its parts: half x times one plus erf of x over root two."""
+    """Exact gelu in primitive arithmetic: x / 2 * (1 + erf(x / sqrt(2)))."""
     half = x * 0.5
     bell = torch.erf(x * 0.707107) + 1.0
     return half * bell
 
 
 def gelu_bookends(x: Tensor, batch: int) -> Tensor:
-    """The same gelu between a view and the view that undoes it."""
+    """The same gelu between a view and its inverse."""
     rows, width = x.shape
     grouped = x.view(batch, rows // batch, width)
     return gelu(grouped).view(rows, width)
 
 
 def gelu_bookends_kept(x: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-    """The same again; the first view is an output too, and aliases the input."""
+    """The same; the first view is also an output, and aliases the input."""
     rows, width = x.shape
     grouped = x.view(batch, rows // batch, width)
     return grouped, gelu(grouped).view(rows, width)
 
 
 def heads_to_rows(x: Tensor, heads: int) -> Tensor:
-    """Bring the heads of attention next to one another: views around one transpose."""
+    """Concatenate the heads of attention: views around one transpose."""
     merged, length, width = x.shape
     batch = merged // heads
     split = x.view(batch, heads, length, width)
@@ -143,17 +143,17 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def lone_view(x: Tensor, batch: int) -> Tensor:
-    """Nothing but a view: a change of label, no work."""
+    """A single view, which needs no work."""
     return x.view(batch, x.shape[0] // batch, x.shape[1])
 
 
 def lone_reshape(x: Tensor) -> Tensor:
-    """Nothing but a reshape that needs no copy."""
+    """A single reshape that needs no copy."""
     return x.reshape(-1)
 
 
 def view_chain(x: Tensor, batch: int, first: bool, middle: bool, last: bool) -> Tensor:
-    """Double, then square, with a view before, between or after, each of which may be left out."""
+    """Double, then square, with optional views before, between and after."""
     if first:
         x = swap_view(x, batch)
     x = x + x

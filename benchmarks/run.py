@@ -1,4 +1,4 @@
-"""Run the seed programs and show what fusing did for each."""
+"""Run the seed programs and show what fusion does for each."""
 
 import argparse
 import sys
@@ -13,34 +13,34 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.measure import Result, measure
 from benchmarks.page import write_page
 from benchmarks.seeds import SEEDS, Seed, Size
-from benchmarks.table import complaint, table
+from benchmarks.table import failure_message, table
 
-PLAIN_WIDTH = 110  # columns of the table where there is no terminal to ask
+WIDTH_WITHOUT_TERMINAL = 110  # columns of the table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0 if every seed is right, 1 if one is not, 2 for wrong arguments."""
+    """Return 0 if every seed is correct, 1 if one is not, 2 for wrong arguments."""
     options = parse(argv)
     seeds = [seed for seed in SEEDS if not options.only or options.only in seed.name]
     if not seeds:
-        print(f"no seed has {options.only!r} in its name; there are:", file=sys.stderr)
+        print(f"no seed has {options.only!r} in its name; the seeds are:", file=sys.stderr)
         print("  " + "\n  ".join(seed.name for seed in SEEDS), file=sys.stderr)
         return 2
-    console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH_WITHOUT_TERMINAL)
     title = f"tofuse seeds, {options.size} size, {options.device}"
-    results = work(seeds, options.size, options.device, title, console)
+    results = measure_seeds(seeds, options.size, options.device, title, console)
     if not console.is_terminal:
-        console.print()  # a live display ends without a line break there
-    wrong = [result for result in results if not result.right]
-    for result in wrong:
-        console.print(complaint(result), style="red", markup=False, highlight=False)
+        console.print()  # a live display does not end with a line break
+    failed = [result for result in results if not result.is_correct]
+    for result in failed:
+        console.print(failure_message(result), style="red", markup=False, highlight=False)
     write_page(results, title, options.html)
     console.print(f"report: {options.html}", markup=False, highlight=False, soft_wrap=True)
-    return 1 if wrong else 0
+    return 1 if failed else 0
 
 
 class Options(argparse.Namespace):
-    """The command line, typed."""
+    """The typed command line."""
 
     size: Size
     only: str
@@ -51,25 +51,27 @@ class Options(argparse.Namespace):
 def parse(argv: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--size", choices=("small", "full"), default="full")
-    parser.add_argument("--only", metavar="NAME", default="", help="seeds with NAME in their name")
+    parser.add_argument(
+        "--only", metavar="NAME", default="", help="run the seeds with NAME in their name"
+    )
     parser.add_argument("--html", metavar="PATH", type=Path, default=Path("build/seeds.html"))
     parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda (default: cpu)")
     return parser.parse_args(argv, namespace=Options())
 
 
 def device(name: str) -> str:
-    """`name`, if there is such a device here."""
+    """Return `name` if such a device exists."""
     if name not in ("cpu", "cuda"):
         raise argparse.ArgumentTypeError(f"{name!r} is neither cpu nor cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise argparse.ArgumentTypeError("PyTorch finds no CUDA device here")
+        raise argparse.ArgumentTypeError("PyTorch finds no CUDA device")
     return name
 
 
-def work(
+def measure_seeds(
     seeds: Sequence[Seed], size: Size, device: str, title: str, console: Console
 ) -> list[Result]:
-    """Measure the seeds one by one, showing the table as it grows."""
+    """Measure the seeds one by one and show the table as it grows."""
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )

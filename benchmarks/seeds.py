@@ -1,4 +1,4 @@
-"""The corpus: every seed program with its inputs and how its result is judged."""
+"""The seed programs with their inputs and their references."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Size = Literal["small", "full"]
 Inputs = tuple[Tensor | int | bool, ...]
 Output = Tensor | tuple[Tensor, ...]
 Program = Callable[..., Output]
-Maker = Callable[[Size, torch.device], Inputs]
+SeedInputMaker = Callable[[Size, torch.device], Inputs]
 
-RNG_SEED = 2024  # set before every run of a program, so that the modules it builds agree
+RNG_SEED = 2024  # set before every run of a program, so that it initializes its modules equally
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """What `tail(dropout(x + bias, p), *rest)` is made of, for inputs `x, bias, *rest`."""
+    """The parts of a program `tail(dropout(x + bias, p), *rest)` with inputs `x, bias, *rest`."""
 
     p: float
     tail: Callable[..., Tensor]
@@ -32,22 +32,22 @@ class Dropout:
 class Seed:
     """A program to fuse.
 
-    `kernels` is what eager launches for the small inputs, forward and backward together.
-    `reference` takes the same inputs in any precision and gives the same numbers; it is the program
-    itself unless that fixes a precision of its own. A program with `dropout` has no reference: the
-    check hands its parts the mask which the compiled program drew.
+    `kernels` is the number of kernels that eager launches for the small inputs, forward and
+    backward together. `reference` takes the same inputs in any precision and computes the same; by
+    default it is the program itself. A program with `dropout` has no reference: the check passes
+    the mask that the compiled program drew to `tail`.
     """
 
     name: str
     program: Program
-    make: Maker
+    make: SeedInputMaker
     kernels: int
     backward: bool = False
     reference: Program | None = None
     dropout: Dropout | None = None
 
     def make_inputs(self, size: Size, device: str = "cpu") -> Inputs:
-        """The inputs, the same numbers on every call; those to differentiate require grad."""
+        """Return the inputs, the same numbers on every call; those with gradients require grad."""
         torch.manual_seed(RNG_SEED)
         inputs = self.make(size, torch.device(device))
         if not self.backward:
@@ -56,12 +56,12 @@ class Seed:
 
 
 def pick(name: str) -> Seed:
-    """The seed of that name; KeyError if there is none."""
+    """Return the seed of that name; raise KeyError if there is none."""
     return {seed.name: seed for seed in SEEDS}[name]
 
 
-def normal(full: tuple[int, ...], small: tuple[int, ...], count: int = 1) -> Maker:
-    """Make `count` normal tensors of one shape."""
+def normal(full: tuple[int, ...], small: tuple[int, ...], count: int = 1) -> SeedInputMaker:
+    """Return a function that makes `count` normal tensors of one shape."""
 
     def make(size: Size, device: torch.device) -> Inputs:
         shape = full if size == "full" else small
@@ -70,8 +70,8 @@ def normal(full: tuple[int, ...], small: tuple[int, ...], count: int = 1) -> Mak
     return make
 
 
-def rows(full: tuple[int, int, int], small: tuple[int, int, int], *flags: bool) -> Maker:
-    """Make one normal matrix [batch * length, width], followed by the batch and the flags."""
+def rows(full: tuple[int, int, int], small: tuple[int, int, int], *flags: bool) -> SeedInputMaker:
+    """Return a function that makes a normal matrix [batch * length, width], batch and flags."""
 
     def make(size: Size, device: torch.device) -> Inputs:
         batch, length, width = full if size == "full" else small
@@ -85,13 +85,13 @@ def mlp_inputs(size: Size, device: torch.device) -> Inputs:
     return tuple(torch.randn(shape, device=device) for shape in ((b, d), (d, f), (d, f), (f, d)))
 
 
-def puzzle_inputs(size: Size, device: torch.device) -> Inputs:
-    pieces, length, width = (16, 1024, 256) if size == "full" else (4, 8, 32)
-    return torch.rand(pieces * length * width, device=device), length, width
+def stacked_inputs(size: Size, device: torch.device) -> Inputs:
+    slices, length, width = (16, 1024, 256) if size == "full" else (4, 8, 32)
+    return torch.rand(slices * length * width, device=device), length, width
 
 
-def puzzle_inputs_with_weights(size: Size, device: torch.device) -> Inputs:
-    x, length, width = puzzle_inputs(size, device)
+def stacked_inputs_with_weights(size: Size, device: torch.device) -> Inputs:
+    x, length, width = stacked_inputs(size, device)
     assert isinstance(width, int)
     project = nn.Linear(width, 1, device=device)
     return x, project.weight.detach(), project.bias.detach(), length
@@ -100,7 +100,7 @@ def puzzle_inputs_with_weights(size: Size, device: torch.device) -> Inputs:
 def norm_inputs(size: Size, device: torch.device) -> Inputs:
     shape = (64, 128, 1024) if size == "full" else (4, 16, 72)
     x, bias = torch.randn(shape, device=device), torch.randn(shape[-1], device=device)
-    x[x + bias == 0.0] = 1.0  # so that a zero after dropout is always a dropped element
+    x[x + bias == 0.0] = 1.0  # so that zeros after dropout are dropped elements
     weight, shift = torch.randn(2, shape[-1], device=device).unbind()
     return x, bias, torch.rand(shape, device=device), weight.clone(), shift.clone()
 
@@ -114,22 +114,22 @@ def heads_inputs(size: Size, device: torch.device) -> Inputs:
     return torch.randn(batch * heads, length, width, device=device), heads
 
 
-def puzzle_reference(x: Tensor, length: int, width: int) -> Tensor:
-    """The puzzle with the projection drawn in float32 as the program draws it, then widened."""
+def stacked_reference(x: Tensor, length: int, width: int) -> Tensor:
+    """`combined` with the projection drawn in float32, as the program draws it, then widened."""
     project = nn.Linear(width, 1, device=x.device).to(x.dtype)
-    pieces = F.layer_norm(x.view(-1, length, width), (width,), eps=0.0)
-    return F.relu(project(torch.tanh(pieces)))
+    slices = F.layer_norm(x.view(-1, length, width), (width,), eps=0.0)
+    return F.relu(project(torch.tanh(slices)))
 
 
 def view_chains() -> tuple[Seed, ...]:
-    """The chain view, add, view, mul, view with each choice of its three views."""
+    """Return the seeds of `view_chain` with each combination of its three views."""
     seeds = []
     for first, middle, last in product((True, False), repeat=3):
-        kept = "".join(
+        included = "".join(
             letter for letter, on in zip("abc", (first, middle, last), strict=True) if on
         )
         make = rows((64, 128, 3072), (4, 8, 33), first, middle, last)
-        seeds.append(Seed(f"view_chain_{kept or 'none'}", programs.view_chain, make, kernels=2))
+        seeds.append(Seed(f"view_chain_{included or 'none'}", programs.view_chain, make, kernels=2))
     return tuple(seeds)
 
 
@@ -139,10 +139,10 @@ NARROW = (4, 8, 33)
 SEEDS: tuple[Seed, ...] = (
     Seed("complex_activation", programs.complex_activation, normal((4096, 4096), (33, 65), 2), 6),
     Seed("mlp_unused_product", programs.mlp_unused_product, mlp_inputs, 4),
-    Seed("split_stack", programs.split_stack, puzzle_inputs, 13, reference=puzzle_reference),
-    Seed("combined", programs.combined, puzzle_inputs, 6, reference=puzzle_reference),
-    Seed("split_stack_weights", programs.split_stack_weights, puzzle_inputs_with_weights, 11),
-    Seed("combined_weights", programs.combined_weights, puzzle_inputs_with_weights, 4),
+    Seed("split_stack", programs.split_stack, stacked_inputs, 13, reference=stacked_reference),
+    Seed("combined", programs.combined, stacked_inputs, 6, reference=stacked_reference),
+    Seed("split_stack_weights", programs.split_stack_weights, stacked_inputs_with_weights, 11),
+    Seed("combined_weights", programs.combined_weights, stacked_inputs_with_weights, 4),
     Seed(
         "norm_composite",
         programs.composite,

@@ -1,4 +1,4 @@
-"""Results as a terminal table."""
+"""Results of seed programs as a terminal table."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,18 @@ from benchmarks.measure import Result
 
 
 def table(results: Sequence[Result], title: str) -> Table:
-    """One row for each result."""
-    drawn = Table(title=title, title_justify="left")
+    """Return a table with one row per result."""
+    rich_table = Table(title=title, title_justify="left")
     for heading in COLUMNS:
-        drawn.add_column(heading, justify="left" if heading in LEFT else "right", no_wrap=True)
+        rich_table.add_column(heading, justify="left" if heading in LEFT else "right", no_wrap=True)
     for result in results:
-        drawn.add_row(*row(result))
-    return drawn
+        rich_table.add_row(*row(result))
+    return rich_table
 
 
 def row(result: Result) -> list[Text]:
-    """The cells of one result; those that are unknown stay empty."""
-    cells = [Text(result.name), verdict(result)]
+    """Return the cells of one result; unknown cells are omitted."""
+    cells = [Text(result.name), correctness_cell(result)]
     if result.cost is None:
         return cells
     cost = result.cost
@@ -36,17 +36,19 @@ def row(result: Result) -> list[Text]:
     ]
 
 
-def verdict(result: Result) -> Text:
-    return Text("yes", style="green") if result.right else Text("NO", style="bold red")
+def correctness_cell(result: Result) -> Text:
+    return Text("yes", style="green") if result.is_correct else Text("NO", style="bold red")
 
 
-def complaint(result: Result) -> str:
-    """Why `result` is not right, in one line."""
+def failure_message(result: Result) -> str:
+    """Return in one line why a result is not correct."""
     if result.failure is not None:
         return f"{result.name}: {result.failure}"
     worst = result.worst
     assert worst is not None
-    return f"{result.name}: {worst.what} is off by {worst.error:.2e}, allowed {worst.limit:.2e}"
+    return (
+        f"{result.name}: {worst.tensor} has an error of {worst.error:.2e}, limit {worst.limit:.2e}"
+    )
 
 
 def megabytes(count: int) -> str:
@@ -59,7 +61,7 @@ def milliseconds(time: float) -> str:
 
 COLUMNS = (
     "seed",
-    "right",
+    "correct",
     "kernels",
     "MB moved",
     "compile ms",
@@ -67,4 +69,4 @@ COLUMNS = (
     "tofuse ms",
     "speed-up",
 )
-LEFT = frozenset({"seed", "right"})
+LEFT = frozenset({"seed", "correct"})

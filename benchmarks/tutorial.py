@@ -1,5 +1,7 @@
-"""The bias-dropout-add-norm of a transformer block: three norms, three ways to run each, and sizes
-that change from step to step."""
+"""The bias-dropout-add-norm of a transformer block: three norms in three variants each.
+
+A fourth measurement changes the sizes from step to step.
+"""
 
 import argparse
 import random
@@ -18,17 +20,17 @@ from torch import Tensor
 import tofuse
 from benchmarks import programs
 
-Program = Callable[..., Tensor]
-SHAPES = 20  # of the run with random sizes
-SPREAD = 2  # how far its first two extents are from the fixed ones
-TURNS = 4  # in which one size and many are measured
-WARM_UP = 3  # steps before the clock starts
-WAYS: dict[str, Callable[[Program], Program]] = {
+TensorProgram = Callable[..., Tensor]
+SHAPES = 20  # in the measurement with random sizes
+MAX_SHIFT = 2  # between its first two extents and the fixed ones
+ROUNDS = 4  # of the measurements of one size and of random sizes, which alternate
+WARM_UP_STEPS = 3  # before the measurement
+VARIANTS: dict[str, Callable[[TensorProgram], TensorProgram]] = {
     "eager": lambda program: program,
     "compiled": tofuse.compile,
     "memory-efficient": tofuse.memory_efficient_fusion,
 }
-NORMS: dict[str, tuple[Program, int]] = {
+NORMS: dict[str, tuple[TensorProgram, int]] = {
     "composite": (programs.composite, 3),
     "primitive": (programs.primitive, 3),
     "RMS": (programs.rms, 2),
@@ -37,79 +39,82 @@ NORMS: dict[str, tuple[Program, int]] = {
 
 @dataclass(frozen=True)
 class Block:
-    """Arguments for one size: two activations and the parameters, which all require grad."""
+    """Arguments of one size: two activations and the parameters, which all require grad."""
 
     arguments: tuple[Tensor, ...]
     gradient: Tensor
 
-    def step(self, program: Program) -> None:
-        """Forward and backward, without accumulating gradients."""
+    def step(self, program: TensorProgram) -> None:
+        """Run forward and backward, without accumulating gradients."""
         program(*self.arguments).backward(self.gradient)
         for t in self.arguments:
             t.grad = None
 
 
 @dataclass(frozen=True)
-class Run:
-    """Iterations per second of one norm run one way."""
+class Measurement:
+    """Iterations per second of one norm in one variant."""
 
     norm: str
-    way: str
+    variant: str
     rate: float
 
 
 def block(shape: Sequence[int], vectors: int, device: str) -> Block:
-    """x, bias, residual, then the norm's own parameters: `vectors` of the last extent in all."""
+    """Make x, bias, residual and the norm's parameters; `vectors` counts bias and parameters."""
     x, residual, gradient = (torch.randn(tuple(shape), device=device) for _ in range(3))
     bias, *rest = (torch.randn(shape[-1], device=device) for _ in range(vectors))
     arguments = (x, bias, residual, *rest)
     return Block(tuple(t.requires_grad_() for t in arguments), gradient)
 
 
-def rate(program: Program, blocks: Sequence[Block], warm: Sequence[Block], seconds: float) -> float:
-    """Iterations per second over the blocks in turn, after warming up on others."""
-    for k in range(WARM_UP):
-        warm[k % len(warm)].step(program)
-    wait(blocks[0])
+def rate(
+    program: TensorProgram, blocks: Sequence[Block], warm_up_blocks: Sequence[Block], seconds: float
+) -> float:
+    """Return iterations per second over the blocks in turn, after warming up."""
+    for k in range(WARM_UP_STEPS):
+        warm_up_blocks[k % len(warm_up_blocks)].step(program)
+    synchronize(blocks[0])
     steps = 0
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
         for b in blocks:
             b.step(program)
         steps += len(blocks)
-        wait(blocks[0])
+        synchronize(blocks[0])
     return steps / (time.perf_counter() - start)
 
 
-def wait(b: Block) -> None:
-    """Until the device has done all it was given."""
+def synchronize(b: Block) -> None:
+    """Wait for the device to finish."""
     if b.gradient.is_cuda:
         torch.cuda.synchronize()
 
 
-def nine(shape: Sequence[int], device: str, seconds: float) -> list[Run]:
-    """Every norm in every way, on one size."""
+def measure_norms(shape: Sequence[int], device: str, seconds: float) -> list[Measurement]:
+    """Measure every norm in every variant at one size."""
     runs = []
     for norm, (program, vectors) in NORMS.items():
         fixed = [block(shape, vectors, device)]
-        for way, compile_ in WAYS.items():
+        for variant, compile_ in VARIANTS.items():
             torch.compiler.reset()
-            runs.append(Run(norm, way, rate(compile_(program), fixed, fixed, seconds)))
+            runs.append(Measurement(norm, variant, rate(compile_(program), fixed, fixed, seconds)))
     return runs
 
 
-def random_sizes(shape: Sequence[int], device: str, seconds: float) -> tuple[float, float]:
-    """Rates of the composite norm on one size and on twenty, of which the first alone was shown.
+def measure_random_sizes(shape: Sequence[int], device: str, seconds: float) -> tuple[float, float]:
+    """Return the rates of the composite norm at one size and at twenty random sizes.
 
-    Taken in turns, so that both see one machine; the second as if its mean size were the first's.
-    The extents that will change are marked, as torch.compile's users do; were the last one a
-    symbol too (dynamic=True), rows of unknown length would cost an eighth.
+    The measurements alternate, so that both see the same machine. The second rate is scaled as if
+    its mean size were the first's. It is compiled with one size, in which the extents that change
+    are marked dynamic, as users of torch.compile do; with dynamic=True the row length would be
+    symbolic too and cost an eighth.
     """
     program, vectors = NORMS["composite"]
     random.seed(42)
-    moves = range(-SPREAD, SPREAD + 1)
+    shifts = range(-MAX_SHIFT, MAX_SHIFT + 1)
     shapes = [
-        (shape[0] + random.choice(moves), shape[1] + random.choice(moves), shape[2])
+        (shape[0] + random.choice(shifts), shape[1] + random.choice(shifts), shape[2])
         for _ in range(SHAPES)
     ]
     torch.compiler.reset()
@@ -117,34 +122,34 @@ def random_sizes(shape: Sequence[int], device: str, seconds: float) -> tuple[flo
     fixed = [block(shape, vectors, device)] * SHAPES
     for t in changing[0].arguments[::2][:2]:  # x and residual
         torch._dynamo.maybe_mark_dynamic(t, (0, 1))
-    of_any_size = tofuse.compile(lambda *tensors: program(*tensors))
-    of_one_size = tofuse.compile(lambda *tensors: program(*tensors), dynamic=False)
-    sides = ((of_one_size, fixed), (of_any_size, changing))
+    dynamic = tofuse.compile(lambda *tensors: program(*tensors))
+    static = tofuse.compile(lambda *tensors: program(*tensors), dynamic=False)
+    sides = ((static, fixed), (dynamic, changing))
     rates: list[list[float]] = [[], []]
-    for _ in range(TURNS):
-        for found, (compiled, blocks) in zip(rates, sides, strict=True):
-            found.append(rate(compiled, blocks, blocks[:1], seconds / TURNS))
+    for _ in range(ROUNDS):
+        for side_rates, (compiled, blocks) in zip(rates, sides, strict=True):
+            side_rates.append(rate(compiled, blocks, blocks[:1], seconds / ROUNDS))
     elements = sum(b.gradient.numel() for b in changing) / SHAPES / fixed[0].gradient.numel()
-    static, varied = (TURNS / sum(1 / r for r in found) for found in rates)
-    return static, varied * elements
+    static_rate, random_rate = (ROUNDS / sum(1 / r for r in side_rates) for side_rates in rates)
+    return static_rate, random_rate * elements
 
 
-def table(runs: Sequence[Run]) -> Table:
-    """A row a norm, a column a way."""
-    made = Table("norm", *WAYS, title="iterations per second, forward and backward")
+def table(runs: Sequence[Measurement]) -> Table:
+    """Return a table with one row per norm and one column per variant."""
+    rich_table = Table("norm", *VARIANTS, title="iterations per second, forward and backward")
     for norm in NORMS:
-        made.add_row(norm, *(f"{r.rate:.1f}" for r in runs if r.norm == norm))
-    return made
+        rich_table.add_row(norm, *(f"{r.rate:.1f}" for r in runs if r.norm == norm))
+    return rich_table
 
 
-def plot(runs: Sequence[Run], path: Path) -> None:
-    """Bars in groups of one norm."""
+def plot(runs: Sequence[Measurement], path: Path) -> None:
+    """Plot grouped bars, one group per norm."""
     figure = Figure(figsize=(8, 4.5), layout="tight")
     axes = figure.subplots()
-    for k, way in enumerate(WAYS):
-        rates = [r.rate for r in runs if r.way == way]
-        places = [n + (k - 1) * 0.27 for n in range(len(rates))]
-        axes.bar_label(axes.bar(places, rates, 0.25, label=way), fmt="%.0f", fontsize=8)
+    for k, variant in enumerate(VARIANTS):
+        rates = [r.rate for r in runs if r.variant == variant]
+        positions = [n + (k - 1) * 0.27 for n in range(len(rates))]
+        axes.bar_label(axes.bar(positions, rates, 0.25, label=variant), fmt="%.0f", fontsize=8)
     axes.set_xticks(range(len(NORMS)), list(NORMS))
     axes.set_ylabel("iterations per second")
     axes.set_title("Bias, dropout, add, norm: forward and backward")
@@ -157,14 +162,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tutorial", description=__doc__)
     parser.add_argument("--shape", type=int, nargs=3, default=(64, 128, 1024))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each measurement")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="time to spend on each measurement"
+    )
     parser.add_argument("--plot", type=Path, default=Path("build/tutorial.png"))
     options = parser.parse_args(argv)
     torch.manual_seed(0)
-    runs = nine(options.shape, options.device, options.seconds)
+    runs = measure_norms(options.shape, options.device, options.seconds)
     Console().print(table(runs))
-    static, varied = random_sizes(options.shape, options.device, options.seconds)
-    print(f"one size {static:.1f}, random sizes {varied:.1f} iterations per second of that size")
+    static_rate, random_rate = measure_random_sizes(options.shape, options.device, options.seconds)
+    rates = f"one size {static_rate:.1f}, random sizes {random_rate:.1f}"
+    print(f"iterations per second, scaled to the same size: {rates}")
     plot(runs, options.plot)
     print(f"plot: {options.plot}")
     return 0

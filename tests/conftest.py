@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.bounds import every_access_checked
-from tests.support.broad import drawn, part_of
+from tests.support.bounds import check_all_accesses
+from tests.support.broad import sample_cases, select_tests
 from tests.support.compiler import Compiler
 from tofuse.driver import compile as driver_compile
 from tofuse.driver import pipeline
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only `--full` runs."""
     if not config.getoption("--full"):
-        items[:], left = part_of(items)
+        items[:], left = select_tests(items)
         config.hook.pytest_deselected(items=left)
 
 
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def some(request):
     """Of many cases that one test goes through: an n-th, always the same; all with `--full`."""
     full = request.config.getoption("--full")
-    return lambda cases, n: list(cases) if full else drawn(cases, request.node.name, n)
+    return lambda cases, n: list(cases) if full else sample_cases(cases, request.node.name, n)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def fresh_dynamo():
 def counted(monkeypatch, tmp_path):
     """Compiles as a new process would, and counts what is compiled."""
     compiler = Compiler(tmp_path, driver_compile.compile_graph)
-    monkeypatch.setattr(driver_compile, "compile_graph", compiler.counting)
+    monkeypatch.setattr(driver_compile, "compile_graph", compiler.compile_and_record)
     return compiler
 
 
@@ -77,6 +77,6 @@ def sixteen_lanes(monkeypatch):
 @pytest.fixture(autouse=True)
 def nothing_is_read_outside_of_operands(monkeypatch):
     """Of all kernels that a test makes: a value that is thrown away may still be no memory."""
-    with every_access_checked(monkeypatch) as found:
+    with check_all_accesses(monkeypatch) as found:
         yield
     assert not found, found[:5]

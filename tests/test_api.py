@@ -1,4 +1,4 @@
-"""The public functions: what may be compiled, what is refused, what is said about it."""
+"""The public functions: targets and options of compile, errors, reports."""
 
 import functools
 import subprocess
@@ -18,20 +18,20 @@ from tofuse.errors import OptionError, UnsupportedError
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def same(compiled, function, *args):
+def assert_same(compiled, function, *args):
     torch.testing.assert_close(compiled(*args), function(*args))
 
 
 # -- functions -----------------------------------------------------------------------------------
 
 
-def test_a_decorator_with_options():
+def test_decorator_with_options():
     @tofuse.compile(dynamic=True)
     def wave(x):
         return x.sin() + 1
 
     assert wave.__name__ == "wave"
-    same(wave, lambda x: x.sin() + 1, torch.randn(5))
+    assert_same(wave, lambda x: x.sin() + 1, torch.randn(5))
     with pytest.raises(OptionError, match="colour"):
         tofuse.compile(colour=1)
 
@@ -72,7 +72,7 @@ def test_methods_partials_callables_and_builtins():
     torch.testing.assert_close(tofuse.compile(F.gelu)(x), F.gelu(x))
 
 
-def test_globals_and_closures_are_seen_when_they_change():
+def test_changed_globals_and_closures():
     weight, state = torch.ones(3), {"factor": 2.0}
     compiled = tofuse.compile(lambda x: x * weight * state["factor"])
     assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 2.0))
@@ -86,11 +86,11 @@ def test_modules_built_inside_functions():
         torch.manual_seed(0)
         return nn.Linear(4, 3)(x).relu()
 
-    same(tofuse.compile(f), f, torch.randn(2, 4))
+    assert_same(tofuse.compile(f), f, torch.randn(2, 4))
 
 
 @pytest.mark.filterwarnings("ignore:Graph break")
-def test_shapes_that_depend_on_data():
+def test_data_dependent_shapes():
     programs = (
         lambda x: x[x > 0] * 2,
         lambda x: x.nonzero() + 1,
@@ -105,7 +105,7 @@ def test_shapes_that_depend_on_data():
         torch._dynamo.reset()
         compiled = tofuse.compile(fn)
         for given in (x, -x, x * 3):
-            same(compiled, fn, given)
+            assert_same(compiled, fn, given)
 
 
 def test_grad_modes():
@@ -158,7 +158,7 @@ def test_checkpointing():
 # -- errors --------------------------------------------------------------------------------------
 
 
-def test_an_unknown_option_is_named_with_the_nearest_one():
+def test_wrong_options_raise():
     with pytest.raises(OptionError, match="no option 'dynamc'; did you mean 'dynamic'"):
         tofuse.compile(torch.sin, dynamc=True)
     with pytest.raises(OptionError, match="precision must be 'fast' or 'eager', not 'slow'"):
@@ -180,7 +180,7 @@ def test_an_unknown_option_is_named_with_the_nearest_one():
         tofuse.memory_efficient_fusion(torch.sin, capture="dynamo")
 
 
-def test_a_bad_value_in_the_environment_is_said_to_be_there(monkeypatch):
+def test_wrong_value_in_the_environment(monkeypatch):
     monkeypatch.setenv("TOFUSE_TUNE", "fast")
     with pytest.raises(OptionError, match="not 'fast'; the environment sets TOFUSE_TUNE"):
         tofuse.compile(torch.sin)
@@ -189,7 +189,7 @@ def test_a_bad_value_in_the_environment_is_said_to_be_there(monkeypatch):
     tofuse.compile(torch.sin, tune="off")
 
 
-def test_options_of_the_backend(capsys):
+def test_backend_options(capsys):
     f, x = lambda x: x.sin() * 2, torch.ones(3)
     compiled = torch.compile(f, backend="tofuse", options={"show": "plan"})
     assert torch.allclose(compiled(x), f(x)) and "launch" in capsys.readouterr().out
@@ -203,34 +203,34 @@ def test_options_of_the_backend(capsys):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_torchscript_stays_what_it_is():
+def test_torchscript_is_not_compiled():
     linear, x = nn.Linear(4, 3), torch.ones(2, 4)
     scripted = torch.jit.trace(linear, x)
     assert torch.equal(tofuse.compile(scripted)(x), linear(x))
     assert "TorchScript" in str(tofuse.explain(scripted)(x))
 
 
-def test_stages_may_be_named_in_a_tuple(capsys):
+def test_show_accepts_a_tuple(capsys):
     tofuse.compile(lambda x: x.sin() + 1, show=("graph", "plan"))(torch.randn(3))
     text = capsys.readouterr().out
     assert "inference: graph" in text and "inference: plan" in text
 
 
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+def test_unwritable_dump_folder_raises(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OptionError, match="is no folder to write to"):
         tofuse.compile(torch.sin, dump=tmp_path / "file" / "folder")
 
 
-def test_what_is_not_callable_is_refused():
+def test_non_callable_raises():
     with pytest.raises(TypeError, match="functions and modules, not int"):
-        tofuse.compile(3)  # type: ignore[call-overload]  # which is what mypy says, too
+        tofuse.compile(3)  # type: ignore[call-overload]  # wrong on purpose
     with pytest.raises(TypeError, match="functions and modules, not int"):
         tofuse.explain(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("version", ["2.10.1", "2.14.0+cpu", "1.13"])
-def test_an_unsupported_torch_is_refused(monkeypatch, version):
+def test_unsupported_torch_raises(monkeypatch, version):
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(UnsupportedError, match=r"supports torch 2\.11 to 2\.13"):
         tofuse.compile(torch.sin)
@@ -246,20 +246,20 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_users_mistake_is_a_users_error(name):
+def test_user_errors_raise_as_in_eager(name):
     fn, args = MISTAKES[name]
     with pytest.raises((RuntimeError, IndexError)):
         fn(*args)
     with pytest.raises((RuntimeError, IndexError)) as caught:
         tofuse.compile(fn)(*args)
-    if name in ("sizes", "product", "dimension"):  # those known before anything runs
+    if name in ("sizes", "product", "dimension"):  # found at compile time
         assert "test_api.py" in str(caught.value), "the user's line is named"
 
 
-# -- what is said --------------------------------------------------------------------------------
+# -- reports, stages, memory ---------------------------------------------------------------------
 
 
-def test_explain_tells_forward_from_backward_and_both_from_library_calls():
+def test_report_of_forward_and_backward():
     net, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)), torch.randn(4, 8)
     report = tofuse.explain(net)(x)
     assert {g.phase for g in report.graphs} == {"forward", "backward"}
@@ -277,7 +277,7 @@ def test_explain_tells_forward_from_backward_and_both_from_library_calls():
     assert all(p.grad is None for p in net.parameters())
 
 
-def test_verdicts_name_the_rule_the_bytes_and_the_line():
+def test_verdicts_have_rule_bytes_and_line():
     def f(x, w):
         y = (x * 2).relu()
         return (y @ w).sigmoid()
@@ -293,8 +293,8 @@ def test_verdicts_name_the_rule_the_bytes_and_the_line():
     assert str(fused[0].rule) in str(report)
 
 
-def test_the_bytes_that_verdicts_save_add_up():
-    """A value that two fused ops read is neither written nor read twice; a result is written."""
+def test_bytes_saved_by_verdicts_add_up():
+    """Fusion saves the write of a value with two readers and both reads; outputs are written."""
 
     def f(x):
         y = x.sin()
@@ -309,7 +309,7 @@ def test_the_bytes_that_verdicts_save_add_up():
     assert saved == report.bytes_before - report.bytes_after
 
 
-def test_the_copy_of_a_view_is_at_the_views_line():
+def test_copy_of_a_view_has_the_line_of_the_view():
     def f(x):
         y = x.sin().flip(0)
         return y.cumsum(0)
@@ -320,11 +320,11 @@ def test_the_copy_of_a_view_is_at_the_views_line():
     assert all(v.loc is not None for v in report.verdicts)
 
 
-def test_explaining_twice_and_for_inference():
+def test_explain_twelve_times():
     def f(x):
         return x.sin() + 1
 
-    for _ in range(12):  # more often than Dynamo recompiles one function
+    for _ in range(12):  # more than Dynamo's limit of recompilations of one function
         report = tofuse.explain(f)(torch.randn(3))
         assert [g.phase for g in report.graphs] == ["inference"]
         assert len(report.kernels) == 1
@@ -333,7 +333,7 @@ def test_explaining_twice_and_for_inference():
 SCRIPT = "import torch, tofuse; tofuse.compile(lambda x: x.sin() + 1)(torch.randn(3))"
 
 
-def test_stages_are_shown_and_dumped(tmp_path):
+def test_stages_are_printed_and_dumped(tmp_path):
     environment = {"TOFUSE_SHOW": "graph,regions,loops,source,plan", "TOFUSE_DUMP": str(tmp_path)}
     command = ["env", *(f"{k}={v}" for k, v in environment.items()), sys.executable, "-c", SCRIPT]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -344,13 +344,13 @@ def test_stages_are_shown_and_dumped(tmp_path):
     assert "sin" in shown and "define" in shown
 
 
-def test_a_stage_is_shown_by_option(capsys):
+def test_show_option_prints_a_stage(capsys):
     tofuse.compile(lambda x: x.sin() + 1, show="graph")(torch.randn(3))
     shown = capsys.readouterr().out
     assert "--- tofuse inference: graph ---" in shown and "source" not in shown
 
 
-def test_the_profiler_shows_kernels_by_name():
+def test_profiler_shows_kernel_names():
     compiled, x = tofuse.compile(lambda x: x.sin() + 1), torch.randn(100)
     compiled(x)
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
@@ -358,7 +358,7 @@ def test_the_profiler_shows_kernels_by_name():
     assert any(e.key.startswith("tofuse::sin") for e in profiled.key_averages())
 
 
-def test_memory_statistics_and_emptying():
+def test_memory_stats_and_empty_cache():
     compiled = tofuse.compile(lambda x: x.sin() + 1)
     tofuse.empty_cache()
     before = tofuse.memory_stats()

@@ -139,7 +139,7 @@ def test_the_first_executor_wins_unless_it_is_expensive(registered):
 def test_a_result_of_the_wrong_type_is_an_error(registered):
     registered("short", ops=["aten.mm"], run=lambda a, b: torch.ones(1))
     with pytest.raises(
-        TofuseError, match=r"executor 'short' gave torch.float32 \(1,\) for aten.mm"
+        TofuseError, match=r"executor 'short' returned torch.float32 \(1,\) for aten.mm"
     ):
         tofuse.compile(project, executors=("short", "llvm"))(torch.ones(2, 2), torch.ones(2, 2))
 
@@ -147,8 +147,8 @@ def test_a_result_of_the_wrong_type_is_an_error(registered):
 @pytest.mark.parametrize(
     ("run", "message"),
     [
-        (lambda a: a, "'rude' gave an argument's memory"),
-        (lambda a: a.view_as(a), "'rude' gave an argument's memory"),
+        (lambda a: a, "'rude' returned an argument's memory"),
+        (lambda a: a.view_as(a), "'rude' returned an argument's memory"),
         (lambda a: a.relu_(), "'rude' writes into an argument"),
     ],
 )
@@ -191,7 +191,9 @@ def test_one_executor_runs_several_calls_of_one_operator(registered):
 def test_results_of_symbolic_size_are_checked_at_run_time(registered):
     registered("short", ops=["aten.mm"], run=lambda a, b: torch.mm(a, b)[:1])
     compiled = tofuse.compile(project, executors=("short", "llvm"), dynamic=True)
-    with pytest.raises(TofuseError, match=r"gave torch.float32 \(1, 7\) for .* gives f32\[6,7\]"):
+    with pytest.raises(
+        TofuseError, match=r"returned torch.float32 \(1, 7\) for .* returns f32\[6,7\]"
+    ):
         compiled(torch.randn(6, 5), torch.randn(5, 7))
 
 

@@ -1,4 +1,4 @@
-"""The whole compiler in a few seconds: programs of every family, forward and backward."""
+"""A quick test of the whole compiler: programs of every kind, forward and backward."""
 
 import pytest
 import torch
@@ -22,8 +22,8 @@ def attention(q, k, v):
 
 def rotary(x, c, s):
     half = x.shape[-1] // 2
-    turned = torch.cat([-x[..., half:], x[..., :half]], -1)
-    return x * c + turned * s
+    rotated = torch.cat([-x[..., half:], x[..., :half]], -1)
+    return x * c + rotated * s
 
 
 def losses(x, y):
@@ -62,7 +62,7 @@ def test_program(name, grad):
     assert_as_eager(fn, *args, rtol=tolerance, atol=tolerance)
 
 
-def test_a_network_learns():
+def test_network_trains():
     net = nn.Sequential(nn.Linear(4, 32), nn.GELU(), nn.LayerNorm(32), nn.Dropout(0.1))
     net.append(nn.Linear(32, 1))
     compiled, x = tofuse.compile(net), torch.randn(64, 4)
@@ -80,14 +80,14 @@ def test_a_network_learns():
         torch.testing.assert_close(compiled(x), net(x))
 
 
-def test_sizes_may_be_symbolic():
+def test_symbolic_sizes():
     compiled = tofuse.compile(lambda x: (x * 2).softmax(-1), dynamic=True)
     for n in (3, 17, 64):
         x = torch.randn(n, n + 1)
         torch.testing.assert_close(compiled(x), (x * 2).softmax(-1))
 
 
-def test_the_report_says_what_was_fused():
+def test_report():
     report = tofuse.explain(lambda x: (x.sin() + 1).sum(-1))(torch.randn(8, 32))
     assert len(report.kernels) == 1 and all(v.fused for v in report.verdicts)
     assert report.bytes_after < report.bytes_before

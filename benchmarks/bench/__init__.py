@@ -1,1 +1,1 @@
-"""How it is measured: peers in processes of their own, taking turns."""
+"""The measurement of workloads: each peer runs in a separate process, in alternating rounds."""

@@ -1,4 +1,4 @@
-"""How much memory this process holds, and how much it has held at most."""
+"""Memory of this process: its current size and its peak."""
 
 import ctypes
 import ctypes.util
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import tofuse
 
-STATUS = Path("/proc/self/status")
-CLEAR = Path("/proc/self/clear_refs")
-RESET_PEAK = "5"  # proc(5): sets the peak back to what is held now
+STATUS_FILE = Path("/proc/self/status")
+CLEAR_REFS_FILE = Path("/proc/self/clear_refs")
+RESET_PEAK = "5"  # proc(5): sets the peak to the current size
 
 
-def start_peak() -> int:
-    """Give back what is free, start a new peak, and return the bytes held now.
+def reset_peak() -> int:
+    """Free unused memory, reset the peak, and return the bytes held now.
 
-    Where the system cannot start a new peak (any but Linux), the old one is returned: growth is
-    then what later steps need beyond the first.
+    A system that cannot reset the peak (any but Linux) returns the old peak; growth is then what
+    later steps need beyond the first.
     """
     gc.collect()
     tofuse.empty_cache()
-    if not CLEAR.exists():
+    if not CLEAR_REFS_FILE.exists():
         return peak()
     name = ctypes.util.find_library("c")
     if name is not None:
@@ -29,21 +29,22 @@ def start_peak() -> int:
         if trim is not None:
             trim(0)
     try:
-        CLEAR.write_text(RESET_PEAK)
+        CLEAR_REFS_FILE.write_text(RESET_PEAK)
     except OSError:
         return peak()
-    return status("VmRSS")
+    return status_bytes("VmRSS")
 
 
 def peak() -> int:
-    """The most bytes held since the peak was started."""
-    if STATUS.exists():
-        return status("VmHWM")
+    """Return the peak bytes since the last reset."""
+    if STATUS_FILE.exists():
+        return status_bytes("VmHWM")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def status(key: str) -> int:
-    for line in STATUS.read_text().splitlines():
+def status_bytes(key: str) -> int:
+    """Return a size from the status file."""
+    for line in STATUS_FILE.read_text().splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
     return 0

@@ -1,57 +1,57 @@
-"""What the bench and its workers say to each other."""
+"""The messages between the benchmark and its workers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class First:
-    """Ask for the first step, which compiles."""
+class FirstStep:
+    """Request the first step, which compiles."""
 
 
 @dataclass(frozen=True)
-class Settle:
-    """Ask for a few steps that show how long a step takes and how much memory it needs."""
+class WarmUp:
+    """Request a few steps that show the time of a step and the memory that it needs."""
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Ask for so many timed steps, after an untimed one if `warm`."""
+class TimedSteps:
+    """Request that many timed steps, after an untimed one if `warm_up_step`."""
 
     steps: int
-    warm: bool = True
+    warm_up_step: bool = True
 
 
-Request = First | Settle | Turn
+Request = FirstStep | WarmUp | TimedSteps
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The inputs are made; the worker waits."""
+    """The worker has made its inputs."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The first step took so long; the mean magnitude of each result tells peers that differ.
+    """The time of the first step, and the mean magnitude of each result to find wrong results.
 
-    `predicted_s` is what the cost model says of a step's regions, where the peer has one.
+    `predicted_s` is the cost model's prediction for the regions of a step, if the peer has one.
     """
 
     seconds: float
-    least_bytes: int | None
+    min_bytes: int | None
     magnitudes: tuple[float, ...]
     predicted_s: float | None = None
 
 
 @dataclass(frozen=True)
-class Settled:
-    """A step takes so long, and the process grew by so many bytes to run some."""
+class WarmedUp:
+    """The time of a step, and the growth of the process's memory during some steps."""
 
     seconds: float
     memory_bytes: int
 
 
 @dataclass(frozen=True)
-class Took:
+class StepTime:
     """The median of the timed steps."""
 
     seconds: float
@@ -59,9 +59,9 @@ class Took:
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker gave up, and why."""
+    """The worker failed."""
 
     reason: str
 
 
-Reply = Ready | Compiled | Settled | Took | Failed
+Reply = Ready | Compiled | WarmedUp | StepTime | Failed

@@ -1,4 +1,4 @@
-"""Who is measured: what each peer makes of a program, and the environment its process runs in."""
+"""The peers: how each compiles a program, and the environment of its process."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from tofuse.config import make_config
 from tofuse.driver.compile import compile_reporting
 from tofuse.report.model import Report
 
-US = "tofuse"
-KEPT = "TOFUSE_CACHE_DIR"  # our folder of machine code and measured machines
-CALIBRATED = "TOFUSE_BENCH_CALIBRATED"  # the folder of measured machines, for our workers
-Reporting = Callable[[Program], tuple[Program, Report]]
+OURS = "tofuse"
+CACHE_DIR_VARIABLE = "TOFUSE_CACHE_DIR"  # our folder of machine code and calibrations
+CALIBRATION_VARIABLE = "TOFUSE_BENCH_CALIBRATED"  # the folder of calibrations, for our workers
+CompileWithReport = Callable[[Program], tuple[Program, Report]]
 
-# glibc then keeps every block it is given back, instead of mapping fresh pages on each call.
-KEEP_WARM = {
+# With these, glibc keeps freed blocks instead of mapping new pages on each call.
+KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "8000000000",
     "MALLOC_TOP_PAD_": "2000000000",
@@ -29,64 +29,73 @@ KEEP_WARM = {
 
 @dataclass(frozen=True)
 class Peer:
-    """A way to run a program, in a process with its own allocator settings.
+    """A way to compile a program, in a process with specific allocator settings.
 
-    Caches start empty for each workload. A peer with `caches_of` compiles after that other peer and
-    finds what it cached: its code is the same, so that only the other's compile time is cold.
-    `modules` are imported before the first call is timed: importing is not compiling.
+    Caches are empty at the start of each workload. A peer with `uses_caches_of` compiles after that
+    peer and finds what it cached: the code is the same, so only the other peer's compile time is
+    cold. `modules` are imported before the first call, so that compile time excludes imports.
     """
 
     name: str
     title: str
     compile: Callable[[Program], Program]
     modules: tuple[str, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
-    caches_of: str | None = None
-    reporting: Reporting | None = None  # compiles, and says what it predicts
+    allocator_settings: Mapping[str, str] = field(default_factory=dict)
+    uses_caches_of: str | None = None
+    compile_with_report: CompileWithReport | None = None  # also returns the predictions
 
     def environment(self, caches: Path) -> dict[str, str]:
-        """The caller's environment with this peer's allocator, and with caches in that folder."""
-        stock = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
+        """Return the environment of the peer's process: allocator settings and cache folders."""
+        inherited = {
+            key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")
+        }
         return {
-            **stock,
-            **self.settings,
+            **inherited,
+            **self.allocator_settings,
             "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
             "XDG_CACHE_HOME": str(caches),
-            KEPT: str(caches / "tofuse"),
-            CALIBRATED: os.environ.get(KEPT) or user_cache_dir("tofuse"),
+            CACHE_DIR_VARIABLE: str(caches / "tofuse"),
+            CALIBRATION_VARIABLE: os.environ.get(CACHE_DIR_VARIABLE) or user_cache_dir("tofuse"),
             "HF_HUB_OFFLINE": "1",
         }
 
 
-def as_it_is(program: Program) -> Program:
+def run_eager(program: Program) -> Program:
     return program
 
 
-def inductor(program: Program) -> Program:
+def compile_inductor(program: Program) -> Program:
     return torch.compile(program)
 
 
-def ours(program: Program) -> Program:
+def compile_tofuse(program: Program) -> Program:
     return tofuse.compile(program)
 
 
-def reporting(program: Program) -> tuple[Program, Report]:
-    """Compiled with the machine that was measured before, if one was; its caches are ours."""
-    folder = os.environ.get(CALIBRATED)
+def compile_with_report(program: Program) -> tuple[Program, Report]:
+    """Compile with the calibration of this machine, if there is one."""
+    folder = os.environ.get(CALIBRATION_VARIABLE)
     return compile_reporting(program, make_config({"cache_dir": folder}))
 
 
-CAPTURE = ("torch._dynamo", "torch._functorch.aot_autograd")
-INDUCTOR = (*CAPTURE, "torch._inductor.compile_fx")
+CAPTURE_MODULES = ("torch._dynamo", "torch._functorch.aot_autograd")
+INDUCTOR_MODULES = (*CAPTURE_MODULES, "torch._inductor.compile_fx")
 
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer(US, "tofuse", ours, CAPTURE, reporting=reporting),
-        Peer("eager", "eager", as_it_is),
-        Peer("inductor", "Inductor as installed", inductor, INDUCTOR),
         Peer(
-            "inductor-warm", "Inductor, allocator warm", inductor, INDUCTOR, KEEP_WARM, "inductor"
+            OURS, "tofuse", compile_tofuse, CAPTURE_MODULES, compile_with_report=compile_with_report
+        ),
+        Peer("eager", "eager", run_eager),
+        Peer("inductor", "Inductor as installed", compile_inductor, INDUCTOR_MODULES),
+        Peer(
+            "inductor-warm",
+            "Inductor, allocator warm",
+            compile_inductor,
+            INDUCTOR_MODULES,
+            KEEP_FREED_MEMORY,
+            "inductor",
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""Measure a workload: all peers compile one after the other, then take turns in rounds."""
+"""Measure a workload: all peers compile one after another, then alternate in rounds."""
 
 import math
 import statistics
@@ -7,10 +7,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from benchmarks.bench.messages import Compiled, First, Ready, Settle, Settled, Took, Turn
-from benchmarks.bench.outcome import Figures, Outcome
+from benchmarks.bench.messages import (
+    Compiled,
+    FirstStep,
+    Ready,
+    StepTime,
+    TimedSteps,
+    WarmedUp,
+    WarmUp,
+)
 from benchmarks.bench.peers import PEERS, Peer
-from benchmarks.bench.process import Worker, WorkerFailed, scratch, started
+from benchmarks.bench.process import Worker, WorkerFailed, start_worker, temporary_folder
+from benchmarks.bench.result import PeerResult, WorkloadResult
 from benchmarks.seeds import Size
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import COPY
@@ -19,69 +27,74 @@ START_LIMIT_S = 120.0
 COMPILE_LIMIT_S = 900.0
 STEP_LIMIT_S = 300.0
 
-TURN_S = 0.15  # timed steps of a turn take about so long together
-TURN_STEPS = 300  # and are at most so many
-LONG_S = 0.3  # a step this long needs no untimed one before it
-BUDGET_S = 30.0  # no new round after this, once there have been the fewest
-FEWEST_ROUNDS = 5
+ROUND_S = 0.15  # of timed steps per peer and round, approximately
+MAX_ROUND_STEPS = 300  # per peer and round
+LONG_STEP_S = 0.3  # a step this long needs no untimed step before it
+BUDGET_S = 30.0  # no round starts after this, except the first MIN_ROUNDS
+MIN_ROUNDS = 5
 COPY_STEPS = 5
 
-Say = Callable[[str], None]
+ShowProgress = Callable[[str], None]
 
 
 @dataclass
-class Entrant:
-    """A peer in the race, and what it has shown so far."""
+class RunningPeer:
+    """A peer with its worker process and its measurements so far."""
 
     peer: Peer
     worker: Worker
     compiled: Compiled | None = None
-    settled: Settled | None = None
+    warmed_up: WarmedUp | None = None
     rounds_s: list[float] = field(default_factory=list)
 
+    def wait_until_ready(self) -> None:
+        self.worker.receive(Ready, START_LIMIT_S)
+
     def compile(self) -> None:
-        self.compiled = self.worker.ask(First(), Compiled, COMPILE_LIMIT_S)
+        self.compiled = self.worker.ask(FirstStep(), Compiled, COMPILE_LIMIT_S)
 
-    def settle(self) -> None:
-        self.settled = self.worker.ask(Settle(), Settled, STEP_LIMIT_S)
+    def warm_up(self) -> None:
+        self.warmed_up = self.worker.ask(WarmUp(), WarmedUp, STEP_LIMIT_S)
 
-    def take_turn(self) -> None:
-        assert self.settled is not None
-        seconds = max(self.settled.seconds, 1e-7)
-        steps = min(math.ceil(TURN_S / seconds), TURN_STEPS)
-        request = Turn(steps, warm=seconds < LONG_S)
-        self.rounds_s.append(self.worker.ask(request, Took, STEP_LIMIT_S).seconds)
+    def run_round(self) -> None:
+        assert self.warmed_up is not None
+        seconds = max(self.warmed_up.seconds, 1e-7)
+        steps = min(math.ceil(ROUND_S / seconds), MAX_ROUND_STEPS)
+        request = TimedSteps(steps, warm_up_step=seconds < LONG_STEP_S)
+        self.rounds_s.append(self.worker.ask(request, StepTime, STEP_LIMIT_S).seconds)
 
-    def figures(self) -> Figures:
+    def result(self) -> PeerResult:
         assert self.compiled is not None
-        assert self.settled is not None
-        return Figures(
+        assert self.warmed_up is not None
+        return PeerResult(
             tuple(self.rounds_s),
             self.compiled.seconds,
-            self.settled.memory_bytes,
+            self.warmed_up.memory_bytes,
             self.compiled.magnitudes,
             self.compiled.predicted_s,
         )
 
 
-class Race:
-    """Entrants, less those that failed."""
+class RunningPeers:
+    """The peers of a workload that have not failed, and the reasons of failure of the others."""
 
-    def __init__(self, say: Say) -> None:
-        self.say = say
-        self.entrants: list[Entrant] = []
+    def __init__(self, show_progress: ShowProgress) -> None:
+        self.show_progress = show_progress
+        self.peers: list[RunningPeer] = []
         self.failures: dict[str, str] = {}
 
-    def each(self, what: str, act: Callable[[Entrant], None], first: int = 0) -> None:
-        """Let every entrant act in turn, from the `first` on; one that fails is out."""
-        order = self.entrants[first:] + self.entrants[:first]
-        for entrant in order:
-            self.say(f"{entrant.peer.name}: {what}")
+    def for_each(
+        self, activity: str, action: Callable[[RunningPeer], None], first: int = 0
+    ) -> None:
+        """Run an action on every peer, starting with the `first`; failed peers are removed."""
+        order = self.peers[first:] + self.peers[:first]
+        for running in order:
+            self.show_progress(f"{running.peer.name}: {activity}")
             try:
-                act(entrant)
+                action(running)
             except WorkerFailed as failure:
-                self.failures[entrant.peer.name] = str(failure)
-                self.entrants.remove(entrant)
+                self.failures[running.peer.name] = str(failure)
+                self.peers.remove(running)
 
 
 def measure(
@@ -89,76 +102,76 @@ def measure(
     size: Size,
     peers: Sequence[str],
     repeat: int,
-    copier: "Copier",
-    say: Say,
-) -> Outcome:
-    """At most `repeat` rounds; the copy is timed in each. Who fails is out, the others go on."""
-    race = Race(say)
+    copy_bandwidth: "CopyBandwidth",
+    show_progress: ShowProgress,
+) -> WorkloadResult:
+    """Measure at most `repeat` rounds, each with a copy; peers that fail are left out."""
+    running_peers = RunningPeers(show_progress)
     with ExitStack() as stack:
-        folder = stack.enter_context(scratch())
+        folder = stack.enter_context(temporary_folder())
         for name in peers:
-            caches = folder / (PEERS[name].caches_of or name)
-            worker = stack.enter_context(started(PEERS[name], workload.name, size, caches))
-            race.entrants.append(Entrant(PEERS[name], worker))
-        race.each("starting", lambda e: void(e.worker.hear(Ready, START_LIMIT_S)))
-        race.each("compiling", Entrant.compile)
-        race.each("settling", Entrant.settle)
-        copies = run_rounds(race, repeat, copier)
-        figures = {entrant.peer.name: entrant.figures() for entrant in race.entrants}
-    known = [e.compiled.least_bytes for e in race.entrants if e.compiled is not None]
-    least = next((b for b in known if b is not None), None)
-    return Outcome(
+            caches = folder / (PEERS[name].uses_caches_of or name)
+            worker = stack.enter_context(start_worker(PEERS[name], workload.name, size, caches))
+            running_peers.peers.append(RunningPeer(PEERS[name], worker))
+        running_peers.for_each("starting", RunningPeer.wait_until_ready)
+        running_peers.for_each("compiling", RunningPeer.compile)
+        running_peers.for_each("warming up", RunningPeer.warm_up)
+        copies = run_rounds(running_peers, repeat, copy_bandwidth)
+        peer_results = {running.peer.name: running.result() for running in running_peers.peers}
+    byte_counts = [e.compiled.min_bytes for e in running_peers.peers if e.compiled is not None]
+    min_bytes = next((b for b in byte_counts if b is not None), None)
+    return WorkloadResult(
         workload=workload.name,
         group=workload.group,
-        judged=size == "full",
-        figures={name: figures[name] for name in peers if name in figures},
-        failures=race.failures,
-        least_bytes=least,
+        has_targets=size == "full",
+        peers={name: peer_results[name] for name in peers if name in peer_results},
+        failures=running_peers.failures,
+        min_bytes=min_bytes,
         copy_rate=statistics.median(copies) if copies else None,
     )
 
 
-def run_rounds(race: Race, repeat: int, copier: "Copier") -> list[float]:
-    """Rounds, each begun by another entrant; returns the copy's bytes a second in each."""
+def run_rounds(
+    running_peers: RunningPeers, repeat: int, copy_bandwidth: "CopyBandwidth"
+) -> list[float]:
+    """Run the rounds, each starting with another peer; return the copy's bandwidth in each."""
     copies: list[float] = []
     end = time.perf_counter() + BUDGET_S
-    for turn in range(repeat):
-        if not race.entrants or (turn >= FEWEST_ROUNDS and time.perf_counter() > end):
+    for k in range(repeat):
+        if not running_peers.peers or (k >= MIN_ROUNDS and time.perf_counter() > end):
             break
-        race.each(f"round {turn + 1} of {repeat}", Entrant.take_turn, turn % len(race.entrants))
-        race.say(f"copy: round {turn + 1} of {repeat}")
-        copies += copier.rate()
+        running_peers.for_each(
+            f"round {k + 1} of {repeat}", RunningPeer.run_round, k % len(running_peers.peers)
+        )
+        running_peers.show_progress(f"copy: round {k + 1} of {repeat}")
+        copies += copy_bandwidth.rate()
     return copies
 
 
-class Copier:
-    """A worker that copies memory; one that failed says nothing more."""
+class CopyBandwidth:
+    """Measures the bandwidth of a copy in a worker; returns nothing after a failure."""
 
     def __init__(self, worker: Worker | None) -> None:
         self.worker = worker
-        self.least_bytes = 0
+        self.min_bytes = 0
 
     def rate(self) -> list[float]:
-        """Bytes a second that a copy reads and writes now, or nothing."""
+        """Return the current bytes per second of a copy, in a list that is empty on failure."""
         if self.worker is None:
             return []
         try:
-            if not self.least_bytes:
-                self.worker.hear(Ready, START_LIMIT_S)
-                reply = self.worker.ask(First(), Compiled, COMPILE_LIMIT_S)
-                self.least_bytes = reply.least_bytes or 0
-            took = self.worker.ask(Turn(COPY_STEPS), Took, STEP_LIMIT_S)
+            if not self.min_bytes:
+                self.worker.receive(Ready, START_LIMIT_S)
+                reply = self.worker.ask(FirstStep(), Compiled, COMPILE_LIMIT_S)
+                self.min_bytes = reply.min_bytes or 0
+            timed = self.worker.ask(TimedSteps(COPY_STEPS), StepTime, STEP_LIMIT_S)
         except WorkerFailed:
             self.worker = None
             return []
-        return [self.least_bytes / took.seconds]
+        return [self.min_bytes / timed.seconds]
 
 
-def start_copier(stack: ExitStack, size: Size) -> Copier:
-    """A copier that lasts as long as the stack."""
-    caches = stack.enter_context(scratch())
-    return Copier(stack.enter_context(started(PEERS["eager"], COPY.name, size, caches)))
-
-
-def void(_: object) -> None:
-    """Drop a result."""
+def start_copy_worker(stack: ExitStack, size: Size) -> CopyBandwidth:
+    """Start a copy worker that runs as long as the stack."""
+    caches = stack.enter_context(temporary_folder())
+    return CopyBandwidth(stack.enter_context(start_worker(PEERS["eager"], COPY.name, size, caches)))

@@ -1,4 +1,4 @@
-"""A process that runs one workload for one peer, in turns as the bench asks for them."""
+"""A worker process: runs one workload for one peer and answers the benchmark's requests."""
 
 import importlib
 import os
@@ -14,104 +14,109 @@ from benchmarks.bench import memory
 from benchmarks.bench.messages import (
     Compiled,
     Failed,
-    First,
+    FirstStep,
     Ready,
     Reply,
     Request,
-    Settle,
-    Settled,
-    Took,
-    Turn,
+    StepTime,
+    TimedSteps,
+    WarmedUp,
+    WarmUp,
 )
-from benchmarks.bench.peers import PEERS, Peer, Reporting
+from benchmarks.bench.peers import PEERS, CompileWithReport, Peer
 from benchmarks.seeds import RNG_SEED, Size
 from benchmarks.workloads.base import Case, Step
 from benchmarks.workloads.catalogue import pick
 
-SETTLE_STEPS = 3  # at most
-SETTLE_S = 1.0  # and no new one after this
-REASON_CHARACTERS = 500
+MAX_WARM_UP_STEPS = 3
+WARM_UP_S = 1.0  # no warm-up step starts after this
+MAX_REASON_CHARACTERS = 500
 
 
 def main(argv: Sequence[str]) -> None:
     """Arguments: the connection's file descriptor, peer, workload, size."""
     descriptor, peer, workload, size = argv
-    os.dup2(2, 1)  # compilers print
-    with Connection(int(descriptor)) as bench:
+    os.dup2(2, 1)  # compilers print to stdout
+    with Connection(int(descriptor)) as connection:
         try:
-            serve(bench, PEERS[peer], workload, "full" if size == "full" else "small")
+            serve(connection, PEERS[peer], workload, "full" if size == "full" else "small")
         except (EOFError, BrokenPipeError):
-            return  # the bench has what it wants
+            return  # the benchmark has finished
         except Exception as error:
-            bench.send(Failed(reason(error)))
+            connection.send(Failed(describe_error(error)))
 
 
-def serve(bench: Connection, peer: Peer, workload: str, size: Size) -> None:
-    """Answer requests until the bench hangs up."""
+def serve(connection: Connection, peer: Peer, workload: str, size: Size) -> None:
+    """Answer requests until the connection is closed."""
     for module in peer.modules:
         importlib.import_module(module)
     case = pick(workload).build(size)
-    bench.send(Ready())
+    connection.send(Ready())
     step: Step | None = None
     while True:
-        request: Request = bench.recv()
+        request: Request = connection.recv()
         if step is None:
-            assert isinstance(request, First)
-            step, reply = first(peer, case)
+            assert isinstance(request, FirstStep)
+            step, reply = first_step(peer, case)
         else:
-            reply = answer(request, step)
-        bench.send(reply)
+            reply = handle(request, step)
+        connection.send(reply)
 
 
-def first(peer: Peer, case: Case) -> tuple[Step, Reply]:
-    """Compile, and take the first step."""
+def first_step(peer: Peer, case: Case) -> tuple[Step, Reply]:
+    """Compile, and run the first step."""
     torch.manual_seed(RNG_SEED)
     start = time.perf_counter()
     step = case.drive(peer.compile(case.target))
     results = step.run()
     seconds = time.perf_counter() - start
     magnitudes = tuple(x.detach().double().abs().mean().item() for x in results)
-    predicted = None if peer.reporting is None else predict(peer.reporting, case)
-    return step, Compiled(seconds, step.least_bytes(), magnitudes, predicted)
+    predicted = (
+        None if peer.compile_with_report is None else predict(peer.compile_with_report, case)
+    )
+    return step, Compiled(seconds, step.min_bytes(), magnitudes, predicted)
 
 
-def predict(reporting: Reporting, case: Case) -> float:
-    """Seconds that the cost model says of a step's regions; compiles once more, for the report."""
-    compiled, report = reporting(case.target)
+def predict(compile_with_report: CompileWithReport, case: Case) -> float:
+    """Return the predicted seconds of a step's regions; this compiles again, for the report."""
+    compiled, report = compile_with_report(case.target)
     case.drive(compiled).run()
     return sum(r.predicted_us for r in report.regions) / 1e6
 
 
-def answer(request: Request, step: Step) -> Reply:
+def handle(request: Request, step: Step) -> Reply:
+    """Answer a request after the first."""
     match request:
-        case Settle():
-            before = memory.start_peak()
-            seconds = [timed(step)]
-            while len(seconds) < SETTLE_STEPS and sum(seconds) < SETTLE_S:
-                seconds.append(timed(step))
-            return Settled(min(seconds), max(0, memory.peak() - before))
-        case Turn(steps, warm):
-            if warm:
-                step.run()  # wakes the threads, and fills the cache that another peer has used
-            return Took(statistics.median(timed(step) for _ in range(steps)))
-        case First():
+        case WarmUp():
+            before = memory.reset_peak()
+            seconds = [time_step(step)]
+            while len(seconds) < MAX_WARM_UP_STEPS and sum(seconds) < WARM_UP_S:
+                seconds.append(time_step(step))
+            return WarmedUp(min(seconds), max(0, memory.peak() - before))
+        case TimedSteps(steps, warm_up_step):
+            if warm_up_step:
+                step.run()  # wakes the threads and refills the caches after another peer's round
+            return StepTime(statistics.median(time_step(step) for _ in range(steps)))
+        case FirstStep():
             raise AssertionError("there is one first step")
 
 
-def timed(step: Step) -> float:
-    """Seconds of a step, of giving its results back too: unmapping memory is part of the price."""
+def time_step(step: Step) -> float:
+    """Return the seconds of a step, including freeing its results."""
     start = time.perf_counter()
     step.run()
     return time.perf_counter() - start
 
 
-def reason(error: Exception) -> str:
-    """The error in one line, cut; of an error that a compiler wrapped, the inner one."""
-    inner = getattr(error, "inner_exception", None)  # what Dynamo and Inductor call it
+def describe_error(error: Exception) -> str:
+    """Return an error in one line, truncated; of an error that a compiler wraps, the inner one."""
+    inner = getattr(
+        error, "inner_exception", None
+    )  # the attribute of Dynamo's and Inductor's errors
     if isinstance(inner, Exception):
-        return reason(inner)
+        return describe_error(inner)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines)}"[:REASON_CHARACTERS]
+    return f"{type(error).__name__}: {' '.join(lines)}"[:MAX_REASON_CHARACTERS]
 
 
 if __name__ == "__main__":

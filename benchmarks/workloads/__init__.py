@@ -1,1 +1,1 @@
-"""What is measured: programs, their inputs, and the bars they are held against."""
+"""Workloads: programs with their inputs, and the speed that they must reach."""

@@ -1,4 +1,4 @@
-"""Every workload by name, and the choice among them."""
+"""The catalogue: every workload by name."""
 
 import difflib
 from collections.abc import Sequence
@@ -8,29 +8,29 @@ import torch
 from torch import Tensor
 
 from benchmarks.seeds import Inputs, Size
-from benchmarks.workloads.base import Case, Group, Make, Workload, calls
+from benchmarks.workloads.base import Case, CaseMaker, Workload, WorkloadGroup, calls
 from benchmarks.workloads.extra import BF16, EXTRA, SIZES
 from benchmarks.workloads.table import TABLE
 
-COPY_BYTES = 256_000_000  # of each of two tensors: eight times the largest cache here
+COPY_BYTES = 256_000_000  # of each of two tensors: eight times the largest cache
 
 
 def pick(name: str) -> Workload:
-    """The workload of that name, the copy included; KeyError if there is none."""
+    """Return the workload of that name, including the copy; raise KeyError if there is none."""
     return {workload.name: workload for workload in (COPY, *WORKLOADS)}[name]
 
 
 def choose(only: Sequence[str], groups: Sequence[str]) -> tuple[Workload, ...]:
-    """Those of `groups` whose name is or matches one of `only`; empty sequences choose all.
+    """Return the workloads in `groups` whose names match one of `only`; empty sequences match all.
 
-    ValueError if a name matches nothing.
+    Raises ValueError if a name matches nothing.
     """
     names = [workload.name for workload in WORKLOADS]
     for name in only:
         if not any(fnmatchcase(known, name) for known in names):
-            near = difflib.get_close_matches(name, names, 3, cutoff=0.4)
-            hint = f"; near it are {', '.join(near)}" if near else ""
-            raise ValueError(f"no workload is called {name!r}{hint}")
+            similar = difflib.get_close_matches(name, names, 3, cutoff=0.4)
+            hint = f"; similar names: {', '.join(similar)}" if similar else ""
+            raise ValueError(f"there is no workload {name!r}{hint}")
     return tuple(
         workload
         for workload in WORKLOADS
@@ -48,9 +48,9 @@ def copy_inputs(size: Size, dtype: torch.dtype) -> Inputs:
     return torch.ones(elements, dtype=dtype), torch.ones(elements, dtype=dtype)
 
 
-def model(family: str, training: bool) -> Make:
+def model(family: str, training: bool) -> CaseMaker:
     def make(size: Size, dtype: torch.dtype) -> Case:
-        # transformers takes four seconds to import, which the other workloads need not wait for.
+        # importing transformers takes four seconds, which other workloads do not need
         from benchmarks.workloads.models import case
 
         return case(family, size, training)
@@ -69,4 +69,4 @@ MODELS: tuple[Workload, ...] = tuple(
 
 COPY = Workload("copy", "machine", calls(copy, copy_inputs))
 WORKLOADS: tuple[Workload, ...] = (*TABLE, *EXTRA, *BF16, *SIZES, *MODELS)
-GROUPS: tuple[Group, ...] = ("table", "extra", "bf16", "sizes", "models")
+GROUPS: tuple[WorkloadGroup, ...] = ("table", "extra", "bf16", "sizes", "models")

@@ -1,4 +1,4 @@
-"""The workloads that need only be as fast as everyone, also in bf16 and at awkward sizes."""
+"""The workloads that must be as fast as every peer, also in bf16 and at sizes like 1023."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,20 +10,20 @@ from benchmarks.workloads import layers
 from benchmarks.workloads.base import (
     Call,
     Case,
+    CaseMaker,
     InputMaker,
-    Make,
     Workload,
     calls,
     leaf,
     nbytes,
 )
-from benchmarks.workloads.optimiser import clip_grad_norm
+from benchmarks.workloads.optimizer import clip_grad_norm
 
 
 def tensors(
     full: Sequence[int], small: Sequence[int], vectors: int = 0, axis: int = -1
 ) -> InputMaker:
-    """A normal tensor, and so many vectors as long as one axis of it."""
+    """Return a function that makes a normal tensor, and vectors as long as one of its axes."""
 
     def make(size: Size, dtype: torch.dtype) -> Inputs:
         shape = full if size == "full" else small
@@ -33,7 +33,7 @@ def tensors(
 
 
 def with_target(full: Sequence[int], small: Sequence[int], log_softmax: bool) -> InputMaker:
-    """A normal tensor and a constant like it, in logarithms of probabilities if so asked."""
+    """Return a function that makes a normal tensor and a target, optionally its log_softmax."""
 
     def make(size: Size, dtype: torch.dtype) -> Inputs:
         shape = full if size == "full" else small
@@ -44,7 +44,7 @@ def with_target(full: Sequence[int], small: Sequence[int], log_softmax: bool) ->
 
 
 def images(memory_format: torch.memory_format) -> InputMaker:
-    """Images, weight and shift of each channel, running mean and variance."""
+    """Return a function that makes the inputs of batch norm: images and per-channel vectors."""
 
     def make(size: Size, dtype: torch.dtype) -> Inputs:
         shape = (32, 64, 56, 56) if size == "full" else (2, 4, 5, 6)
@@ -59,8 +59,8 @@ def images(memory_format: torch.memory_format) -> InputMaker:
 def attention_scores(size: Size, dtype: torch.dtype) -> Inputs:
     batch, heads, length = (8, 12, 256) if size == "full" else (2, 3, 17)
     ends = torch.randint(length // 2, length, (batch,))
-    hidden = torch.arange(length) >= ends[:, None]
-    return leaf((batch, heads, length, length), dtype), hidden[:, None, None, :]
+    masked = torch.arange(length) >= ends[:, None]
+    return leaf((batch, heads, length, length), dtype), masked[:, None, None, :]
 
 
 def queries_and_keys(size: Size, dtype: torch.dtype) -> Inputs:
@@ -79,24 +79,33 @@ def labels_some_ignored(size: Size, dtype: torch.dtype) -> Inputs:
 
 
 def embedding(size: Size, dtype: torch.dtype) -> Case:
-    """Least bytes: of the table only the rows that are looked up, and all of its gradient."""
+    """Return a case whose minimum bytes count the table rows looked up and the table's gradient."""
     full = size == "full"
     batch, length, words, width = (64, 128, 16384, 768) if full else (2, 5, 50, 24)
-    table, places = leaf((words, width), dtype), leaf((length, width), dtype)
+    table, positions = leaf((words, width), dtype), leaf((length, width), dtype)
     ids = torch.randint(words, (batch, length))
-    inputs = (table, places, leaf((width,), dtype), leaf((width,), dtype), ids)
+    inputs = (table, positions, leaf((width,), dtype), leaf((width,), dtype), ids)
     row = width * table.element_size()
     looked_up, result = ids.unique().numel() * row, ids.numel() * row
-    forward = looked_up + nbytes((places, ids)) + result
-    backward = forward + nbytes((table, places))
-    least = forward + backward
+    forward = looked_up + nbytes((positions, ids)) + result
+    backward = forward + nbytes((table, positions))
+    min_bytes = forward + backward
 
-    return Case(layers.embed, lambda compiled: Call(compiled, inputs, rereads=True).step(least))
+    return Case(
+        layers.embed,
+        lambda compiled: Call(compiled, inputs, rereads_inputs=True).step(min_bytes),
+    )
 
 
-def trained(name: str, program: Program, inputs: InputMaker, rereads: bool = True) -> Workload:
-    """Forward and backward."""
-    return Workload(name, "extra", calls(program, inputs, backward=True, rereads=rereads))
+def trained(
+    name: str, program: Program, inputs: InputMaker, rereads_inputs: bool = True
+) -> Workload:
+    """Return a workload of forward and backward."""
+    return Workload(
+        name,
+        "extra",
+        calls(program, inputs, backward=True, rereads_inputs=rereads_inputs),
+    )
 
 
 def forward(name: str, program: Program, inputs: InputMaker) -> Workload:
@@ -108,10 +117,10 @@ def in_bf16(workload: Workload) -> Workload:
 
 
 def at_size(shape: tuple[int, ...], small: tuple[int, ...]) -> tuple[Workload, ...]:
-    """Elementwise, norm, softmax and both kinds of sum at one shape."""
+    """Return workloads of one shape: elementwise, norm, softmax, and sums over rows and columns."""
     name = "x".join(map(str, shape)) if len(shape) > 2 else str(shape[-1])
     one = tensors(shape, small)
-    makes: dict[str, Make] = {
+    makes: dict[str, CaseMaker] = {
         "gelu": calls(layers.gelu, one),
         "layer_norm": calls(layers.layer_norm, tensors(shape, small, vectors=2), backward=True),
         "softmax": calls(layers.softmax, one, backward=True),
@@ -142,9 +151,9 @@ EXTRA: tuple[Workload, ...] = (
     forward("sum_middle", layers.sum_middle, PLANES),
     replace(
         trained("masked_softmax_dropout", layers.masked_softmax_dropout, attention_scores),
-        drawn=True,
+        is_random=True,
     ),
-    trained("rope", layers.rope, queries_and_keys, rereads=False),
+    trained("rope", layers.rope, queries_and_keys, rereads_inputs=False),
     trained("swiglu", layers.swiglu, PAIRS),
     trained("geglu", layers.geglu, PAIRS),
     Workload("embedding_norm", "extra", embedding),

@@ -1,4 +1,4 @@
-"""The programs that need only be as fast as everyone: layers, reductions and losses."""
+"""Layers, reductions and losses for the workloads of extra.py."""
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +18,12 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def group_norm_silu(x: Tensor, weight: Tensor, shift: Tensor) -> Tensor:
-    """The block that precedes each convolution of a diffusion model."""
+    """The block before each convolution of a diffusion model."""
     return F.silu(F.group_norm(x, min(GROUPS, x.shape[1]), weight, shift))
 
 
 def batch_norm(x: Tensor, weight: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Batch norm in training; moves the running mean and variance."""
+    """Batch norm in training; updates the running mean and variance."""
     return F.batch_norm(x, mean, variance, weight, shift, training=True)
 
 
@@ -44,7 +44,7 @@ def sum_middle(x: Tensor) -> Tensor:
 
 
 def masked_softmax_dropout(scores: Tensor, hidden: Tensor) -> Tensor:
-    """Attention weights: hide, normalise, drop."""
+    """Attention weights: mask, softmax, dropout."""
     weights = torch.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
     return F.dropout(weights, DROP, training=True)
 
@@ -55,7 +55,7 @@ def rope(query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tens
 
 
 def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate each pair of an element of the first half and one of the second."""
+    """Rotate each pair of elements of the two halves."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
@@ -71,13 +71,13 @@ def geglu(x: Tensor) -> Tensor:
 
 
 def embed(words: Tensor, places: Tensor, weight: Tensor, shift: Tensor, ids: Tensor) -> Tensor:
-    """Word plus position, normalised: the first layer of BERT."""
+    """Word plus position embedding, normalized: the first layer of BERT."""
     summed = F.embedding(ids, words) + places
     return F.layer_norm(summed, weight.shape, weight, shift)
 
 
 def cross_entropy_smooth(logits: Tensor, labels: Tensor) -> Tensor:
-    """With label smoothing, and rows labelled -100 left out."""
+    """Cross entropy with label smoothing; rows labelled -100 are ignored."""
     return F.cross_entropy(logits, labels, ignore_index=-100, label_smoothing=SMOOTHING)
 
 
@@ -86,7 +86,7 @@ def huber(x: Tensor, target: Tensor) -> Tensor:
 
 
 def kl(x: Tensor, target: Tensor) -> Tensor:
-    """Divergence of the softmax of x from target, both in logarithms."""
+    """KL divergence of the softmax of x from target, both in logarithms."""
     return F.kl_div(torch.log_softmax(x, -1), target, reduction="batchmean", log_target=True)
 
 

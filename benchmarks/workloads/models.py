@@ -29,7 +29,7 @@ LAYERS = 2
 
 @dataclass(frozen=True)
 class Text:
-    """Sizes of a model of text and of its batch."""
+    """Sizes of a text model and of its batch."""
 
     width: int
     heads: int
@@ -44,7 +44,7 @@ SMALL = Text(width=32, heads=2, inner=48, words=64, batch=2, length=8)
 
 
 class Loss(nn.Module):
-    """A model that answers with its loss alone."""
+    """A model that returns only its loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Loss(nn.Module):
 
 
 class Logits(nn.Module):
-    """A model that answers with its logits alone."""
+    """A model that returns only its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -68,13 +68,13 @@ class Logits(nn.Module):
 
 
 def case(family: str, size: Size, training: bool) -> Case:
-    """A training step or an inference of the family's model."""
+    """Return a training step or an inference of the family's model."""
     model, batch = FAMILIES[family](size)
     return train(model, batch) if training else infer(model, batch)
 
 
 def train(model: nn.Module, batch: Batch) -> Case:
-    """Loss and the gradients of all parameters, in training mode."""
+    """Compute the loss and the gradients of all parameters, in training mode."""
     target = Loss(model).train()
     parameters = list(model.parameters())
 
@@ -93,7 +93,7 @@ def train(model: nn.Module, batch: Batch) -> Case:
 
 
 def infer(model: nn.Module, batch: Batch) -> Case:
-    """Logits in evaluation mode without gradients."""
+    """Compute the logits in evaluation mode without gradients."""
     target = Logits(model).eval()
     batch = {key: value for key, value in batch.items() if key != "labels"}
     if isinstance(model, T5ForConditionalGeneration):
@@ -183,7 +183,7 @@ def vit(size: Size) -> tuple[nn.Module, Batch]:
 
 
 def resnet(size: Size) -> tuple[nn.Module, Batch]:
-    """Two stages of two bottlenecks."""
+    """Return a model of two stages of two bottlenecks."""
     full = size == "full"
     config = ResNetConfig(
         embedding_size=64 if full else 8,
@@ -198,7 +198,7 @@ def text(size: Size) -> Text:
 
 
 def words(s: Text) -> Batch:
-    """Random words, labelled with themselves."""
+    """Return random words, labelled with themselves."""
     ids = torch.randint(1, s.words, (s.batch, s.length))
     return {"input_ids": ids, "labels": ids.clone()}
 

@@ -1,4 +1,4 @@
-"""The workloads with a bar of their own: the seed programs, two losses, an optimiser."""
+"""The workloads with individual targets: the seed programs, two losses, an optimizer."""
 
 import torch
 import torch.nn.functional as F
@@ -7,26 +7,28 @@ from torch import Tensor
 from benchmarks.programs import softmax
 from benchmarks.seeds import Inputs, Program, Size, pick
 from benchmarks.workloads.base import Call, Case, Workload, calls, leaf
-from benchmarks.workloads.optimiser import adamw
+from benchmarks.workloads.optimizer import adamw
 
 
 def from_seed(name: str) -> Workload:
-    """A seed program as it stands in the corpus."""
+    """Return a seed program as a workload."""
     seed = pick(name)
 
     def make(size: Size, dtype: torch.dtype) -> Case:
         inputs = seed.make_inputs(size)
-        return Case(seed.program, lambda compiled: Call(compiled, inputs, rereads=True).step())
+        return Case(
+            seed.program, lambda compiled: Call(compiled, inputs, rereads_inputs=True).step()
+        )
 
-    return Workload(name, "table", make, drawn=seed.dropout is not None)
+    return Workload(name, "table", make, is_random=seed.dropout is not None)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean loss of one label a row."""
+    """Return the mean loss for one label per row."""
     return F.cross_entropy(logits, labels)
 
 
-def scores(size: Size, dtype: torch.dtype) -> Inputs:
+def softmax_inputs(size: Size, dtype: torch.dtype) -> Inputs:
     return (leaf((8192, 3072) if size == "full" else (32, 97), dtype),)
 
 
@@ -55,7 +57,7 @@ SEED_NAMES = (
 
 TABLE: tuple[Workload, ...] = (
     *(from_seed(name) for name in SEED_NAMES),
-    Workload("softmax_backward", "table", calls(softmax, scores, backward=True)),
+    Workload("softmax_backward", "table", calls(softmax, softmax_inputs, backward=True)),
     loss("cross_entropy", cross_entropy, backward=False),
     loss("cross_entropy_backward", cross_entropy, backward=True),
     Workload("adamw", "table", adamw),

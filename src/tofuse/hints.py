@@ -1,4 +1,4 @@
-"""Annotations of calls: the `fuse` and `no_fuse` hints, and the number of calls that one replaces."""
+"""Annotations of calls: `fuse` and `no_fuse` hints, and how many calls one call replaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel that does not compile: a warning, PyTorch's result, and a file that shows it again."""
+"""A kernel that does not compile: a warning, PyTorch's result, and a repro file."""
 
 import re
 import runpy
@@ -20,7 +20,7 @@ def fn(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def without_sign(monkeypatch: pytest.MonkeyPatch):
-    """The backend has no rule for one op."""
+    """Remove the backend's rule for one op."""
     torch._dynamo.reset()
     monkeypatch.delitem(elementwise._RULES, "sign")
     yield
@@ -28,13 +28,13 @@ def without_sign(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_pytorch_runs_the_region_after_a_warning(tmp_path: Path, dynamic: bool):
+def test_region_falls_back_to_pytorch_with_a_warning(tmp_path: Path, dynamic: bool):
     x = torch.randn(6, 8)
     compiled = tofuse.compile(fn, dump=str(tmp_path), dynamic=dynamic)
     with pytest.warns(UserWarning, match=r"through PyTorch: no LLVM rule for sign") as caught:
         got = compiled(x)
     torch.testing.assert_close(got, fn(x))
-    torch.testing.assert_close(compiled(x + 1), fn(x + 1))  # and says it only once
+    torch.testing.assert_close(compiled(x + 1), fn(x + 1))  # without a second warning
     message = str(caught[0].message)
     assert "test_fallback.py:" in message, "the warning names the user's line"
     path = re.search(r"; (\S+\.py) shows it again", message)
@@ -43,28 +43,26 @@ def test_pytorch_runs_the_region_after_a_warning(tmp_path: Path, dynamic: bool):
         runpy.run_path(path[1])
 
 
-def test_the_repro_runs_once_the_backend_can(
+def test_repro_runs_with_a_fixed_backend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     with pytest.warns(UserWarning, match="no LLVM rule for sign"):
         tofuse.compile(fn, dump=str(tmp_path), dynamic=True)(torch.randn(6, 8))
     (path,) = tmp_path.glob("*.py")
     text = path.read_text()
-    assert "as_strided((64, 64), (1, 64))" in text, "it reads the transpose of what was given"
+    assert "as_strided((64, 64), (1, 64))" in text, "the input is transposed"
     monkeypatch.setitem(elementwise._RULES, "sign", elementwise._RULES["neg"])
     runpy.run_path(str(path))
     assert "tensor(" in capsys.readouterr().out
 
 
-def test_strict_is_an_error(tmp_path: Path):
+def test_strict_raises(tmp_path: Path):
     with pytest.raises(BackendCompilerFailed, match=r"fallback.py:\d+.*no LLVM rule for sign"):
         tofuse.compile(fn, strict=True, dump=str(tmp_path))(torch.randn(6, 8))
     assert len(list(tmp_path.glob("*.py"))) == 1
 
 
-def test_a_folder_that_cannot_be_written_costs_only_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_fallback_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setattr("tofuse.report.repro.user_cache_dir", lambda name: str(blocked))
@@ -75,12 +73,12 @@ def test_a_folder_that_cannot_be_written_costs_only_the_file(
     assert "shows it again" not in str(caught[0].message)
 
 
-def test_what_lies_backwards_comes_as_what_it_is_made_of():
-    """Torch has no negative strides: the region that PyTorch runs turns its tensor itself."""
+def test_fallback_region_with_a_flipped_input():
+    """Torch has no negative strides: the region that PyTorch runs flips its input itself."""
 
-    def turned(x):
+    def flipped(x):
         return torch.sign(x.flip(0)[1:]) * x.cumsum(1)[1:]
 
     x = torch.randn(6, 8)
     with pytest.warns(UserWarning, match="no LLVM rule for sign"):
-        torch.testing.assert_close(tofuse.compile(turned)(x), turned(x))
+        torch.testing.assert_close(tofuse.compile(flipped)(x), flipped(x))

@@ -1,4 +1,4 @@
-"""Compiled modules: they stay modules, and share all they have with the original."""
+"""Compiled modules are modules that share their state with the original."""
 
 import copy
 import pickle
@@ -29,48 +29,48 @@ class Net(nn.Module):
         return F.dropout(y, self.p, self.training)
 
 
-def same(compiled, model, *args, **kwargs):
+def assert_same(compiled, model, *args, **kwargs):
     torch.testing.assert_close(compiled(*args, **kwargs), model(*args, **kwargs))
 
 
-def test_a_module_stays_a_module_and_shares_everything():
+def test_compiled_module_shares_state_with_the_original():
     net, x = Net(), torch.randn(3, 4)
     compiled = tofuse.compile(net)
     assert isinstance(compiled, Net) and type(compiled).__name__ == "Net"
     assert repr(compiled) == repr(net)
     net.eval()
     assert not compiled.training
-    same(compiled, net, x, factor=2)
+    assert_same(compiled, net, x, factor=2)
     compiled.train()
     assert net.training and net.linear.training
     assert [id(p) for p in compiled.parameters()] == [id(p) for p in net.parameters()]
     compiled.eval().to(torch.float64)
     assert net.linear.weight.dtype == torch.float64
-    same(compiled, net, x.double())
+    assert_same(compiled, net, x.double())
     compiled.load_state_dict({k: 2 * v for k, v in net.state_dict().items()})
-    same(compiled, net, x.double())
+    assert_same(compiled, net, x.double())
     net.bias.add_(1)
-    same(compiled, net, x.double())
+    assert_same(compiled, net, x.double())
 
 
-def test_a_mode_change_of_the_original_is_seen():
+def test_mode_change_of_the_original():
     net, x = Net(), torch.ones(50, 4)
     net.p = 0.9
     compiled = tofuse.compile(net)
     assert (compiled(x) == 0).any()
     net.eval()
-    same(compiled, net, x)
+    assert_same(compiled, net, x)
 
 
-def test_a_copy_of_a_compiled_module_is_a_module_of_its_own():
+def test_deepcopy_of_a_compiled_module():
     net, x = Net().eval(), torch.randn(3, 4)
     other = copy.deepcopy(tofuse.compile(net))
     assert type(other) is Net and other.linear.weight is not net.linear.weight
     other.linear.weight.data.zero_()
-    same(tofuse.compile(net), net, x)
+    assert_same(tofuse.compile(net), net, x)
 
 
-def test_a_pickled_compiled_module_is_the_original():
+def test_pickled_compiled_module_is_the_original():
     net, x = nn.Linear(4, 2), torch.randn(3, 4)
     for capture in ("dynamo", "trace"):
         compiled = tofuse.compile(net, capture=capture)
@@ -79,7 +79,7 @@ def test_a_pickled_compiled_module_is_the_original():
         torch.testing.assert_close(other(x), compiled(x))
 
 
-def test_modules_of_torch_itself_are_compiled():
+def test_torch_modules_are_compiled():
     net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2), nn.Softmax(-1)).eval()
     report = tofuse.explain(net)(torch.randn(3, 4))
     assert len(report.forward.kernels) == 2
@@ -88,7 +88,7 @@ def test_modules_of_torch_itself_are_compiled():
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-def test_hooks_come_and_go():
+def test_hooks_added_and_removed():
     net, x = Net().eval(), torch.randn(3, 4)
     compiled = tofuse.compile(net)
     compiled(x)
@@ -97,22 +97,22 @@ def test_hooks_come_and_go():
         net.linear.register_forward_hook(lambda module, args, output: output + 1),
         net.register_forward_pre_hook(lambda module, args: (args[0] * 3,)),
     ]
-    same(compiled, net, x)
+    assert_same(compiled, net, x)
     for handle in handles:
         handle.remove()
-    same(compiled, net, x)
-    seen: list[torch.Tensor] = []
+    assert_same(compiled, net, x)
+    gradients: list[torch.Tensor] = []
 
-    def note(module, inner, outer):
-        seen.append(outer[0].clone())
+    def record(module, inner, outer):
+        gradients.append(outer[0].clone())
 
-    net.linear.register_full_backward_hook(note)
+    net.linear.register_full_backward_hook(record)
     compiled(x).sum().backward()
     net(x).sum().backward()
-    torch.testing.assert_close(*seen)
+    torch.testing.assert_close(*gradients)
 
 
-def test_hooks_come_where_the_graph_is_broken():
+def test_hooks_with_a_graph_break():
     class Broken(Net):
         def forward(self, x, *, factor=1.0):
             torch._dynamo.graph_break()
@@ -120,16 +120,16 @@ def test_hooks_come_where_the_graph_is_broken():
 
     net, x = Broken().eval(), torch.randn(3, 4)
     compiled = tofuse.compile(net)
-    same(compiled, net, x)
-    nn.Linear(2, 2).register_forward_hook(lambda module, args, output: output)  # another's
-    same(compiled, net, x)
+    assert_same(compiled, net, x)
+    nn.Linear(2, 2).register_forward_hook(lambda module, args, output: output)  # of another module
+    assert_same(compiled, net, x)
     net.linear.register_forward_hook(lambda module, args, output: output + 1)
-    same(compiled, net, x)
+    assert_same(compiled, net, x)
     net.linear._forward_hooks.clear()
-    same(compiled, net, x)
+    assert_same(compiled, net, x)
 
 
-def test_no_guard_is_kept_for_hooks_that_are_not_there():
+def test_no_guards_on_empty_hooks():
     found: list[str] = []
     net = Net().eval()
 
@@ -144,7 +144,7 @@ def test_no_guard_is_kept_for_hooks_that_are_not_there():
     assert found and NO_HOOKS_GUARD not in found
 
 
-def test_buffers_that_the_forward_changes():
+def test_mutated_buffers():
     class Counter(nn.Module):
         count: torch.Tensor
 
@@ -165,25 +165,25 @@ def test_buffers_that_the_forward_changes():
     torch.testing.assert_close(net.state_dict(), other.state_dict())
 
 
-def test_compiled_modules_inside_compiled_functions():
+def test_compiled_module_inside_a_compiled_function():
     inner, x = tofuse.compile(Net().eval()), torch.randn(2, 4)
 
     def outer(x):
         return inner(x) * 2
 
-    same(tofuse.compile(outer), outer, x)
+    assert_same(tofuse.compile(outer), outer, x)
 
 
-def test_torch_compile_finds_the_backend_by_name():
+def test_backend_by_name():
     f = torch.compile(lambda x: x.sin() + 1, backend="tofuse")
-    same(f, lambda x: x.sin() + 1, torch.randn(4))
+    assert_same(f, lambda x: x.sin() + 1, torch.randn(4))
     net = Net().eval()
-    same(torch.compile(net, backend="tofuse"), net, torch.ones(2, 4))
+    assert_same(torch.compile(net, backend="tofuse"), net, torch.ones(2, 4))
 
 
 @pytest.fixture
-def alone():
-    """A group of one process."""
+def single_process_group():
+    """Initialize a process group of one process."""
     dist.init_process_group(
         "gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1
     )
@@ -194,14 +194,14 @@ def alone():
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize("make", [Net, lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU())])
 @pytest.mark.filterwarnings("ignore::UserWarning:torch")
-def test_a_model_that_is_distributed(alone, make, capture):
-    """The model inside is compiled; what shares its gradients runs at each call."""
+def test_distributed_data_parallel(single_process_group, make, capture):
+    """The wrapped model is compiled; the gradient reduction runs at each call."""
     model, x = make().eval(), torch.randn(3, 4)
     around = nn.parallel.DistributedDataParallel(model)
     assert tofuse.explain(around, capture=capture)(x).kernels
     compiled, calls = tofuse.compile(around, capture=capture), list[int]()
     assert isinstance(compiled, nn.parallel.DistributedDataParallel)
-    around.register_comm_hook(calls, share)
+    around.register_comm_hook(calls, record_and_return)
     for _ in range(2):
         model.zero_grad()
         compiled(x).sum().backward()
@@ -212,7 +212,7 @@ def test_a_model_that_is_distributed(alone, make, capture):
     assert len(calls) >= 2
 
 
-def share(calls, bucket):
+def record_and_return(calls, bucket):
     calls.append(bucket.index())
     done = torch.futures.Future[torch.Tensor]()
     done.set_result(bucket.buffer())

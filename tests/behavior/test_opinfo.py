@@ -1,6 +1,6 @@
-"""torch's own catalogue of operators, compiled: values, gradients and strides are eager's.
+"""The operators of torch's OpInfo database, compiled: eager's values, gradients and strides.
 
-A fixed part of it, every seventh operator in turn of dtype; all of it with `pytest --full`.
+Every seventh operator, each in another dtype; all of them with `pytest --full`.
 """
 
 import itertools
@@ -22,8 +22,8 @@ RANDOM = (
     "multinomial normal pca_lowrank rand rrelu scaled_dot_product svd_lowrank uniform"
 )
 
-# Differences that are not ours, each with its reason.
-KNOWN = {
+# Differences that have a cause in torch, each with its reason.
+KNOWN_DIFFERENCES = {
     ("native_dropout_backward", "int64"): "eager promotes to float, its own meta kernel does not",
     ("native_dropout_backward", "bool"): "eager promotes to float, its own meta kernel does not",
     ("ormqr", "float32"): "strides of LAPACK's result differ from those torch's meta kernel gives",
@@ -38,43 +38,43 @@ def eligible(op, dtype):
     return "dropout" not in op.variant_test_name
 
 
-def cases(full):
-    """(operator, dtype), each operator in one dtype or in all."""
-    found = []
+def choose_cases(full):
+    """Return (operator, dtype) pairs: each operator in one dtype, or in all."""
+    chosen = []
     for k, op in enumerate(op_db):
         dtypes = [d for d in DTYPES if eligible(op, d)]
         if full:
-            found += [(op, d) for d in dtypes]
+            chosen += [(op, d) for d in dtypes]
         elif k % EVERY == 0 and dtypes:
-            found.append((op, dtypes[(k // EVERY) % len(dtypes)]))
-    return found
+            chosen.append((op, dtypes[(k // EVERY) % len(dtypes)]))
+    return chosen
 
 
 def outcome(fn, sample):
-    """The tensors it returns, and the gradients of its tensors."""
+    """Return the tensor results of a call, and the gradients of its tensor arguments."""
 
     def copy(x):
         if not isinstance(x, torch.Tensor):
             return x
         return x.detach().clone().requires_grad_(x.requires_grad)
 
-    given, args, kwargs = tree_map(copy, (sample.input, sample.args, sample.kwargs))
+    input_, args, kwargs = tree_map(copy, (sample.input, sample.args, sample.kwargs))
     torch.manual_seed(0)
-    outputs = [t for t in tree_leaves(fn(given, *args, **kwargs)) if isinstance(t, torch.Tensor)]
-    wanted = [t for t in tree_leaves((given, args, kwargs)) if isinstance(t, torch.Tensor)]
-    wanted = [t for t in wanted if t.requires_grad]
+    outputs = [t for t in tree_leaves(fn(input_, *args, **kwargs)) if isinstance(t, torch.Tensor)]
+    leaves = [t for t in tree_leaves((input_, args, kwargs)) if isinstance(t, torch.Tensor)]
+    leaves = [t for t in leaves if t.requires_grad]
     sources = [t for t in outputs if t.requires_grad and t.is_floating_point()]
-    if not wanted or not sources:
+    if not leaves or not sources:
         return outputs, ()
     ones = [torch.ones_like(t) for t in sources]
-    return outputs, torch.autograd.grad(sources, wanted, ones, allow_unused=True)
+    return outputs, torch.autograd.grad(sources, leaves, ones, allow_unused=True)
 
 
-def difference(got, expected, dtype):
-    """What differs, as text; None where nothing does."""
+def describe_difference(got, expected, dtype):
+    """Return a description of the first difference; None if there is none."""
     tolerance = 2e-2 if dtype.itemsize == 2 else 1e-4
     if len(got[0]) != len(expected[0]):
-        return "another number of results"
+        return "the number of results differs"
     for k, (a, b) in enumerate(zip((*got[0], *got[1]), (*expected[0], *expected[1]), strict=True)):
         if a is None or b is None:
             if a is not b:
@@ -95,15 +95,17 @@ def strides(t):
     return [s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1]
 
 
-def check(op, dtype):
-    """The first samples of one operator, compiled and in eager."""
+def compare_samples(op, dtype):
+    """Compare the first samples of one operator in eager and compiled; return the failures."""
     grad = op.supports_autograd and dtype.is_floating_point
     try:
-        found = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), SAMPLES))
+        samples = list(
+            itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=grad), SAMPLES)
+        )
     except RuntimeError:
         return []
-    faults = []
-    for sample in found:
+    failures = []
+    for sample in samples:
 
         def fn(x, *args, **kwargs):
             return op.op(x, *args, **kwargs)
@@ -112,27 +114,29 @@ def check(op, dtype):
         try:
             expected = outcome(fn, sample)
         except (RuntimeError, NotImplementedError, TypeError):
-            continue  # eager refuses it
+            continue  # an error in eager, too
         try:
-            fault = difference(outcome(tofuse.compile(fn, strict=True), sample), expected, dtype)
+            failure = describe_difference(
+                outcome(tofuse.compile(fn, strict=True), sample), expected, dtype
+            )
         except Exception as error:
-            fault = f"{type(error).__name__}: {error}"
-        if fault is not None:
-            faults.append(fault)
-    return faults
+            failure = f"{type(error).__name__}: {error}"
+        if failure is not None:
+            failures.append(failure)
+    return failures
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_operators(request):
-    chosen = cases(request.config.getoption("--full"))
+def test_operators_are_as_eager(request):
+    chosen = choose_cases(request.config.getoption("--full"))
     assert len(chosen) > 80
-    faults = {}
+    failures = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for op, dtype in chosen:
             name = f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
             key = name, str(dtype).removeprefix("torch.")
-            found = check(op, dtype)
-            if found and key not in KNOWN:
-                faults[key] = found
-    assert not faults
+            op_failures = compare_samples(op, dtype)
+            if op_failures and key not in KNOWN_DIFFERENCES:
+                failures[key] = op_failures
+    assert not failures

@@ -1,4 +1,4 @@
-"""torch's own catalogue of operators: the first sample of each, captured and evaluated."""
+"""The operators of torch's OpInfo database: the first sample of each, captured and evaluated."""
 
 import warnings
 
@@ -21,11 +21,11 @@ from tofuse.ops.check_graph import check_graph
 
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 NOT_TRACED = (DataDependentOutputException, DynamicOutputShapeException)
-UNDEFINED = ("rand", "empty", "normal", "jiterator")  # random, or not set
+UNDEFINED = ("rand", "empty", "normal", "jiterator")  # random or uninitialized results
 
 
 def outcome(op, table):
-    """ "agree", "differ: ..." or why the program could not be compared."""
+    """Return "agree", "differ: ..." or why the program could not be compared."""
     dtype = next((d for d in DTYPES if d in op.supported_dtypes("cpu")), None)
     if dtype is None or any(word in op.name for word in ("jiterator",)):
         return "no sample"
@@ -36,9 +36,9 @@ def outcome(op, table):
     tensors = [x for x in flat if isinstance(x, torch.Tensor)]
     graphs = []
 
-    def program(*given):
-        fresh = iter(given)
-        leaves = [next(fresh) if isinstance(x, torch.Tensor) else x for x in flat]
+    def program(*program_tensors):
+        remaining = iter(program_tensors)
+        leaves = [next(remaining) if isinstance(x, torch.Tensor) else x for x in flat]
         args, kwargs = tree_unflatten(leaves, spec)
         return tuple(tree_leaves(op.op(*args, **kwargs)))
 
@@ -74,8 +74,8 @@ def compare(name, graphs, got, expected):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_first_sample_of_every_operator(monkeypatch):
-    for module in (common_utils, core):  # it walks pytest's whole stack, twice a sample
+def test_every_operator_is_captured(monkeypatch):
+    for module in (common_utils, core):  # slow: it walks pytest's stack twice per sample
         monkeypatch.setattr(module, "extract_test_fn", lambda: None)
     table, outcomes = decompositions(), {}
     for op in op_db:

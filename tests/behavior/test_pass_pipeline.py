@@ -1,10 +1,10 @@
-"""All passes together: what they must reach, how fast, and that they always say the same."""
+"""All graph passes together: required results, compile time, determinism."""
 
 from collections import Counter
 
 import pytest
 
-from tests.support.processor_speed import loops_taken
+from tests.support.processor_speed import relative_time
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import rename, show_graph
@@ -12,12 +12,12 @@ from tofuse.ops.check_graph import check_graph
 from tofuse.passes import run_passes
 
 ROWS, WIDTH, LENGTH = 8, 32, 2000
-LOOPS = 8  # times a plain loop of Python: 0.01 to 0.06 s on a quiet core, 0.5 to 3 times
+MAX_LOOPS = 8  # times a plain Python loop of 0.01 to 0.06 s; on an idle core 0.5 to 3 times
 
 
 def norm(lines: list[str], n: str, shape: tuple[int, ...]) -> str:
-    """Lines that normalise the last dimension of `n`, and tanh; the name of the result."""
-    last, wide, thin = len(shape) - 1, typed(shape), typed(shape[:-1])
+    """Append lines for a layer norm of the last dimension of `n` and a tanh; return the result."""
+    last, wide, thin = len(shape) - 1, type_text(shape), type_text(shape[:-1])
     over = f"dims=({last},), dtype=f32"
     spread = f"shape={shape}, dims={tuple(range(last))}"
     lines += [
@@ -36,13 +36,13 @@ def norm(lines: list[str], n: str, shape: tuple[int, ...]) -> str:
     return f"z_{n}"
 
 
-def typed(shape: tuple[int, ...]) -> str:
+def type_text(shape: tuple[int, ...]) -> str:
     return f"f32[{','.join(map(str, shape))}]"
 
 
 def project(lines: list[str], name: str, count: int) -> Graph:
     rows = count * ROWS
-    flat, out = typed((rows, WIDTH)), typed((count, ROWS, 1))
+    flat, out = type_text((rows, WIDTH)), type_text((count, ROWS, 1))
     lines += [
         f"  f = reshape({name}, shape=({rows}, {WIDTH})) : {flat}",
         f"  w = permute(weight, dims=(1, 0)) : f32[{WIDTH},1]",
@@ -55,7 +55,7 @@ def project(lines: list[str], name: str, count: int) -> Graph:
 
 
 def split_stack(count: int) -> Graph:
-    """Seed 0: split a vector, normalise the pieces one by one, stack them, project."""
+    """Seed 0: split a vector, normalize each slice, stack them, project."""
     lines: list[str] = []
     size = ROWS * WIDTH
     for k in range(count):
@@ -63,25 +63,27 @@ def split_stack(count: int) -> Graph:
             f"  s{k} = slice(x, start=({k * size},), step=(1,), shape=({size},), dtype=f32)"
             f" : f32[{size}]"
         )
-        lines.append(f"  p{k} = reshape(s{k}, shape=({ROWS}, {WIDTH})) : {typed((ROWS, WIDTH))}")
+        lines.append(
+            f"  p{k} = reshape(s{k}, shape=({ROWS}, {WIDTH})) : {type_text((ROWS, WIDTH))}"
+        )
         done = norm(lines, f"p{k}", (ROWS, WIDTH))
-        stacked = typed((1, ROWS, WIDTH))
+        stacked = type_text((1, ROWS, WIDTH))
         lines.append(f"  e{k} = reshape({done}, shape=(1, {ROWS}, {WIDTH})) : {stacked}")
-    pieces = ", ".join(f"e{k}" for k in range(count))
-    lines.append(f"  all = cat({pieces}, dim=0) : {typed((count, ROWS, WIDTH))}")
+    slices = ", ".join(f"e{k}" for k in range(count))
+    lines.append(f"  all = cat({slices}, dim=0) : {type_text((count, ROWS, WIDTH))}")
     return project(lines, "all", count)
 
 
-def combined(count: int) -> Graph:
-    """The same from one three-dimensional view."""
+def batched(count: int) -> Graph:
+    """The same computation on one three-dimensional view."""
     shape = (count, ROWS, WIDTH)
-    lines = [f"  pieces = reshape(x, shape={shape}) : {typed(shape)}"]
-    return project(lines, norm(lines, "pieces", shape), count)
+    lines = [f"  slices = reshape(x, shape={shape}) : {type_text(shape)}"]
+    return project(lines, norm(lines, "slices", shape), count)
 
 
 @pytest.mark.parametrize("count", [2, 16])
-def test_split_stack_becomes_combined(count: int):
-    split, whole = run_passes(split_stack(count)), run_passes(combined(count))
+def test_split_stack_becomes_batched(count: int):
+    split, whole = run_passes(split_stack(count)), run_passes(batched(count))
     check_graph(split)
     assert Counter(op.kind for op in split.ops) == Counter(op.kind for op in whole.ops)
     assert show_graph(rename(split)) == show_graph(rename(whole))
@@ -122,17 +124,17 @@ def branches() -> Graph:
 
 
 @pytest.mark.parametrize("make", [chain, ladder, reshapes, branches])
-def test_long_programs_take_little_time(make):
+def test_long_graphs_compile_fast(make):
     graph = make()
-    assert loops_taken(lambda: run_passes(graph), LOOPS) <= LOOPS
+    assert relative_time(lambda: run_passes(graph), MAX_LOOPS) <= MAX_LOOPS
 
 
 @pytest.mark.parametrize("make", [chain, ladder, branches])
-def test_two_runs_say_the_same(make):
+def test_passes_are_deterministic(make):
     assert show_graph(run_passes(make())) == show_graph(run_passes(make()))
 
 
-def test_a_copy_that_has_come_to_lie_as_what_it_copies_is_left_out():
+def test_layout_copy_is_removed_after_restriding():
     graph = parse_graph(
         """graph(x: b1[1,1,2], y: b1[1,1,2]) {
   v0 = cat(x, y, dim=1) : b1[1,2,2]{1,1,2}

@@ -1,4 +1,4 @@
-"""Whatever the graph: passes give sound graphs, end, and keep every bit."""
+"""Passes on random graphs: valid and idempotent results with the same bits."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,13 +28,20 @@ from tofuse.passes.fold_constants import fold_constants
 from tofuse.passes.simplify import simplify
 
 Pass = Callable[[Graph], Graph]
-EXACT: tuple[Pass, ...] = (dead_code, fold_constants, simplify, canonicalize_views, cse, run_passes)
+EXACT_PASSES: tuple[Pass, ...] = (
+    dead_code,
+    fold_constants,
+    simplify,
+    canonicalize_views,
+    cse,
+    run_passes,
+)
 
 
-@pytest.mark.parametrize("pass_", EXACT, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("pass_", EXACT_PASSES, ids=lambda p: p.__name__)
 @given(graph=graphs())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_bit_is_kept(pass_: Pass, graph: Graph):
+def test_results_have_same_bits(pass_: Pass, graph: Graph):
     after = pass_(graph)
     check_graph(after)
     assert pass_(after) is after
@@ -50,8 +57,8 @@ def test_every_bit_is_kept(pass_: Pass, graph: Graph):
 
 @given(graphs(strides=False), st.integers(2, 3), st.data())
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_random_branches(graph: Graph, n: int, data: st.DataObject):
-    branched = branch(graph, n, data)
+def test_batching_of_random_branches(graph: Graph, n: int, data: st.DataObject):
+    branched = make_branches(graph, n, data)
     check_graph(branched)
     for pass_ in (batch_branches, run_passes):
         after = pass_(branched)
@@ -65,13 +72,13 @@ def test_random_branches(graph: Graph, n: int, data: st.DataObject):
                 torch.testing.assert_close(new[b], old[a], equal_nan=True)
 
 
-def branch(graph: Graph, n: int, data: st.DataObject) -> Graph:
-    """n copies of a graph, each on its piece of larger inputs, and their last results joined.
+def make_branches(graph: Graph, n: int, data: st.DataObject) -> Graph:
+    """Return n copies of a graph on slices of larger inputs, with their last results concatenated.
 
-    Inputs that cannot be cut are shared, and so is what no input that is cut goes into.
+    Inputs that cannot be sliced are shared, as are the ops that depend on no sliced input.
     """
     inputs: list[Value] = []
-    cuts: dict[Value, tuple[Value, int, int]] = {}
+    sliced: dict[Value, tuple[Value, int, int]] = {}
     for v in graph.inputs:
         dims = [d for d, extent in enumerate(v.shape) if isinstance(extent, int)]
         if not dims or data.draw(st.booleans()):
@@ -80,14 +87,14 @@ def branch(graph: Graph, n: int, data: st.DataObject) -> Graph:
         dim, extra = data.draw(st.sampled_from(dims)), data.draw(st.integers(0, 1))
         extent = v.shape[dim]
         assert isinstance(extent, int)
-        wide = (*v.shape[:dim], n * extent + 2 * extra, *v.shape[dim + 1 :])
-        inputs.append(Value(TensorType(wide, v.dtype), v.name))
-        cuts[v] = (inputs[-1], dim, extra)
+        sliced_shape = (*v.shape[:dim], n * extent + 2 * extra, *v.shape[dim + 1 :])
+        inputs.append(Value(TensorType(sliced_shape, v.dtype), v.name))
+        sliced[v] = (inputs[-1], dim, extra)
     ops: list[Op] = []
     new = [dict[Value, Value]() for _ in range(n)]
-    for v, cut in cuts.items():
+    for v, slice_ in sliced.items():
         for k in range(n):
-            ops.append(piece(v, k, *cut))
+            ops.append(make_slice(v, k, *slice_))
             new[k][v] = ops[-1].result
     for op in graph.ops:
         if not any(v in new[0] for v in op.inputs):
@@ -100,17 +107,17 @@ def branch(graph: Graph, n: int, data: st.DataObject) -> Graph:
             )
             new[k].update(zip(op.results, results, strict=True))
     last = graph.ops[-1].result if graph.ops else graph.inputs[0]
-    outputs = [new[0].get(v, v) for v in graph.outputs[:1] if v is not None and v not in cuts]
+    outputs = [new[0].get(v, v) for v in graph.outputs[:1] if v is not None and v not in sliced]
     if last in new[0] and last.shape:
         dim = data.draw(st.integers(0, len(last.shape) - 1))
         shape = (*last.shape[:dim], n * last.shape[dim], *last.shape[dim + 1 :])
-        joined = Value(TensorType(shape, last.dtype), "joined")
-        ops.append(Op("cat", tuple(m[last] for m in new), (joined,), (("dim", dim),)))
-        outputs.append(joined)
+        concat = Value(TensorType(shape, last.dtype), "concat")
+        ops.append(Op("cat", tuple(m[last] for m in new), (concat,), (("dim", dim),)))
+        outputs.append(concat)
     return Graph(tuple(inputs), tuple(ops), tuple(outputs))
 
 
-def piece(v: Value, k: int, source: Value, dim: int, extra: int) -> Op:
+def make_slice(v: Value, k: int, source: Value, dim: int, extra: int) -> Op:
     extent = v.shape[dim]
     assert isinstance(extent, int)
     start = tuple(extra + k * extent if d == dim else 0 for d in range(len(v.shape)))

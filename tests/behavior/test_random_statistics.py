@@ -1,4 +1,4 @@
-"""Random numbers of compiled programs are as random as their definition promises."""
+"""Statistical tests of the random numbers of compiled programs."""
 
 import math
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import tofuse
 
 N = 1 << 20
-SIGMAS = 5  # of a fixed seed: a right generator passes for all but one seed in a million
+SIGMAS = 5  # a correct generator fails for one seed in a million; the seeds are fixed
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def assert_normal(value, mean, deviation):
 
 
 def assert_chi_square(counts, expected):
-    """Pearson's statistic lies near its degrees of freedom, neither too high nor too low."""
+    """Assert that Pearson's statistic is near its degrees of freedom, not too high or too low."""
     freedom = counts.numel() - 1
     statistic = ((counts - expected) ** 2 / expected).sum()
     assert_normal(statistic, freedom, math.sqrt(2 * freedom))
@@ -41,13 +41,13 @@ def test_moments(numbers):
 
 @pytest.mark.parametrize("lag", [1, 2, 4, 15, 16, 17, 32, 48, 64, 1024, 4096])
 def test_serial_correlation(numbers, lag):
-    """Lags of words, counters, groups of 64 and rows."""
+    """Test lags of words, counters, groups of 64 and rows."""
     flat = numbers.flatten() - 0.5
     product = (flat[lag:] * flat[:-lag]).mean() * 12
     assert_normal(product, 0, 1 / math.sqrt(N - lag))
 
 
-def test_every_bit_is_a_coin(numbers):
+def test_bits_are_unbiased(numbers):
     whole = (numbers.flatten() * 2**24).long()
     for bit in range(24):
         assert_normal((whole >> bit & 1).double().mean(), 0.5, 0.5 / math.sqrt(N))
@@ -60,24 +60,24 @@ def test_chi_square_over_bytes(numbers, shift):
 
 
 def test_chi_square_over_pairs(numbers):
-    """Neighbours together, by four bits of each: no lattice."""
+    """Test pairs of neighbours, four bits of each, for a lattice."""
     pairs = (numbers.view(-1, 2) * 16).long()
     counts = torch.bincount(pairs[:, 0] * 16 + pairs[:, 1], minlength=256).double()
     assert_chi_square(counts, N / 2 / 256)
 
 
 def test_runs_up_and_down(numbers):
-    """The number of monotone runs (Knuth, volume 2, section 3.3.2)."""
+    """Test the number of monotone runs (Knuth, volume 2, section 3.3.2)."""
     rises = numbers.flatten().diff() > 0
     runs = 1 + (rises[1:] != rises[:-1]).sum()
     assert_normal(runs, (2 * N - 1) / 3, math.sqrt((16 * N - 29) / 90))
 
 
 def test_draws_and_seeds_are_independent():
-    def two():
+    def draw_two():
         return torch.rand(N // 4) - 0.5, torch.rand(N // 4) - 0.5
 
-    compiled, drawn = tofuse.compile(two), []
+    compiled, drawn = tofuse.compile(draw_two), []
     for seed in (0, 1):
         torch.manual_seed(seed)
         drawn += [*compiled(), *compiled()]
@@ -87,17 +87,17 @@ def test_draws_and_seeds_are_independent():
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_dropout_drops_its_share(p):
+def test_dropout_rate(p):
     torch.manual_seed(3)
     y = tofuse.compile(lambda x: F.dropout(x, p))(torch.ones(512, 1024))
-    gone = (y == 0).double()
-    assert_normal(gone.mean(), p, math.sqrt(p * (1 - p) / gone.numel()))
-    rows, columns = gone.mean(1), gone.mean(0)
+    dropped = (y == 0).double()
+    assert_normal(dropped.mean(), p, math.sqrt(p * (1 - p) / dropped.numel()))
+    rows, columns = dropped.mean(1), dropped.mean(0)
     assert_normal(rows.var() / (p * (1 - p) / 1024), 1, math.sqrt(2 / 511))
     assert_normal(columns.var() / (p * (1 - p) / 512), 1, math.sqrt(2 / 1023))
 
 
-def test_normal_numbers_have_the_moments_of_normal_numbers():
+def test_moments_of_normal_numbers():
     torch.manual_seed(4)
     x = tofuse.compile(lambda: torch.randn(N // 2))().double()
     count = N // 2

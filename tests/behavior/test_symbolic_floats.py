@@ -1,4 +1,4 @@
-"""Numbers of the user's that vary from call to call, in places where they stay numbers."""
+"""Python floats that vary from call to call, as arguments that must stay floats."""
 
 from collections.abc import Callable
 
@@ -34,46 +34,48 @@ FUNCTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
 @pytest.mark.broad(4)
 @pytest.mark.parametrize("options", [{}, {"dynamic": True}], ids=str)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_number_counts(name: str, options: dict[str, bool]):
+def test_every_float_is_used(name: str, options: dict[str, bool]):
     f = FUNCTIONS[name]
     compiled = tofuse.compile(f, strict=True, **options)
     for d in (0.9, 0.99, 0.7, 0.5, 0.3, 0.5):
         x = torch.randn(3, 4, requires_grad=True)
-        made, expected = compiled(x, d), f(x, d)
-        torch.testing.assert_close(made, expected)
-        (found,), (want,) = (torch.autograd.grad(t.sum(), x) for t in (made, expected))
-        torch.testing.assert_close(found, want)
+        actual, expected = compiled(x, d), f(x, d)
+        torch.testing.assert_close(actual, expected)
+        (actual_grad,), (expected_grad,) = (
+            torch.autograd.grad(t.sum(), x) for t in (actual, expected)
+        )
+        torch.testing.assert_close(actual_grad, expected_grad)
 
 
 @pytest.mark.parametrize("name", ["alpha", "less", "products", "quotients"])
-def test_factors_that_vary_are_in_kernels(name: str):
+def test_symbolic_factors_are_in_kernels(name: str):
     compiled, report = compile_reporting(FUNCTIONS[name], make_config({}))
-    for d in (0.9, 0.99, 0.7):  # a number until it varies
+    for d in (0.9, 0.99, 0.7):  # static in the first call
         compiled(torch.randn(3, 4), d)
     graph = report.graphs[-1]
     assert (len(report.graphs), len(graph.kernels), len(graph.library_calls)) == (2, 1, 0)
 
 
-def test_a_number_that_is_returned():
+def test_a_returned_symbolic_float():
     def f(x: Tensor, d: float) -> tuple[Tensor, float]:
         return x * d, 1 - d
 
     compiled = tofuse.compile(f, strict=True)
     for d in (0.9, 0.99, 0.999, 0.5):
-        made, left = compiled(torch.ones(2), d)
+        actual, left = compiled(torch.ones(2), d)
         assert left == 1 - d
-        torch.testing.assert_close(made, torch.full((2,), d))
+        torch.testing.assert_close(actual, torch.full((2,), d))
 
 
-def test_a_size_that_is_returned_and_trained_with():
+def test_a_returned_symbolic_size_with_gradients():
     def f(x: Tensor) -> tuple[Tensor, int]:
         return torch.tanh(x).sum(), x.shape[0] * 2
 
     compiled = tofuse.compile(f, strict=True)
     for rows in (16, 9, 11, 9):
         x = torch.randn(rows, 4, requires_grad=True)
-        (made, size), (expected, _) = compiled(x), f(x)
+        (actual, size), (expected, _) = compiled(x), f(x)
         assert size == 2 * rows
-        torch.testing.assert_close(made, expected)
-        (found,), (want,) = (torch.autograd.grad(t, x) for t in (made, expected))
-        torch.testing.assert_close(found, want)
+        torch.testing.assert_close(actual, expected)
+        (actual_grad,), (expected_grad,) = (torch.autograd.grad(t, x) for t in (actual, expected))
+        torch.testing.assert_close(actual_grad, expected_grad)

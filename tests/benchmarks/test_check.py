@@ -1,4 +1,4 @@
-"""The check passes eager itself, and catches programs that are wrong in one thing."""
+"""The check accepts eager, and detects programs with a single error."""
 
 import pytest
 import torch
@@ -9,42 +9,42 @@ from benchmarks.check import check, error
 from benchmarks.seeds import SEEDS, Program, Seed, pick
 
 
-def unchanged(program: Program) -> Program:
+def no_compile(program: Program) -> Program:
     return program
 
 
-def faults(seed: Seed, compiled: Program, compile_=unchanged) -> set[str]:
-    findings = check(seed, seed.make_inputs("small"), compiled, compile_)
-    return {finding.what for finding in findings if not finding.right}
+def failing_tensors(seed: Seed, compiled: Program, compile_=no_compile) -> set[str]:
+    comparisons = check(seed, seed.make_inputs("small"), compiled, compile_)
+    return {comparison.tensor for comparison in comparisons if not comparison.is_within_limit}
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
-def test_eager_passes(seed: Seed):
-    assert faults(seed, seed.program) == set()
+def test_eager_is_within_limits(seed: Seed):
+    assert failing_tensors(seed, seed.program) == set()
 
 
-def test_a_small_error_in_one_element():
-    def off(x, y):
+def test_error_in_one_element():
+    def with_error(x, y):
         result = programs.complex_activation(x, y)
         result[3, 4] += 1e-3
         return result
 
-    assert faults(pick("complex_activation"), off) == {"output 0"}
+    assert failing_tensors(pick("complex_activation"), with_error) == {"output 0"}
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "modify",
     [lambda r: r.double(), lambda r: r[None], lambda r: r.bfloat16().float(), lambda r: r / 0.0],
     ids=["dtype", "shape", "precision", "infinity"],
 )
-def test_another_type_shape_or_precision(spoil):
-    wrong = lambda x: spoil(programs.softmax(x))  # noqa: E731
-    assert faults(pick("softmax"), wrong) == {"output 0"}
+def test_wrong_dtype_shape_or_precision(modify):
+    wrong = lambda x: modify(programs.softmax(x))  # noqa: E731
+    assert failing_tensors(pick("softmax"), wrong) == {"output 0"}
 
 
-def test_a_missing_output():
+def test_missing_output():
     wrong = lambda x, batch: programs.gelu_bookends_kept(x, batch)[:1]  # noqa: E731
-    assert faults(pick("gelu_bookends_kept"), wrong) == {"output 1"}
+    assert failing_tensors(pick("gelu_bookends_kept"), wrong) == {"output 1"}
 
 
 def wrong_dropout(forward_mask, backward_mask, scale=1 / 0.9):
@@ -65,42 +65,42 @@ def masks(p: float = 0.1):
     return [(torch.rand(4, 16, 72, generator=generator) >= p).float() for _ in range(2)]
 
 
-def test_a_dropout_of_ones_own_is_right():
+def test_custom_dropout_with_consistent_mask():
     first, _ = masks()
-    assert faults(pick("norm_composite"), wrong_dropout(first, first)) == set()
+    assert failing_tensors(pick("norm_composite"), wrong_dropout(first, first)) == set()
 
 
-def test_backward_with_another_mask():
+def test_backward_with_different_mask():
     first, second = masks()
-    assert "output 0" in faults(pick("norm_composite"), wrong_dropout(first, second))
+    assert "output 0" in failing_tensors(pick("norm_composite"), wrong_dropout(first, second))
 
 
-def test_dropout_without_the_scale():
+def test_dropout_without_scaling():
     first, _ = masks()
-    found = faults(pick("norm_composite"), wrong_dropout(first, first, scale=1.0))
+    found = failing_tensors(pick("norm_composite"), wrong_dropout(first, first, scale=1.0))
     assert {"output 0", "gradient 0"} <= found
 
 
-def test_dropout_with_another_probability():
+def test_dropout_with_wrong_probability():
     first, _ = masks(p=0.2)
-    assert "share dropped" in faults(pick("norm_composite"), wrong_dropout(first, first))
+    assert "drop rate" in failing_tensors(pick("norm_composite"), wrong_dropout(first, first))
 
 
-def test_the_twin_is_judged_too():
-    def spoil(program: Program) -> Program:
+def test_dropout_variant_is_compared():
+    def modify(program: Program) -> Program:
         return lambda *inputs: tuple(output * 1.01 for output in program(*inputs))
 
-    assert "twin's output 0" in faults(pick("norm_rms"), programs.rms, spoil)
+    assert "variant's output 0" in failing_tensors(pick("norm_rms"), programs.rms, modify)
 
 
-def test_special_values():
+def test_error_with_special_values():
     special = torch.tensor([1.0, float("inf"), float("nan")])
     assert error(special, special.double()) == 0.0
     assert error(-special, special.double()) == float("inf")
     assert error(torch.zeros(3), special.double()) == float("inf")
 
 
-def test_a_gradient_that_is_wrong():
+def test_wrong_gradient():
     class Halved(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -113,4 +113,4 @@ def test_a_gradient_that_is_wrong():
     def wrong(x, bias, residual, weight, shift):
         return F.layer_norm(x + bias + residual, (72,), Halved.apply(weight), shift)
 
-    assert faults(pick("norm_composite_keep_all"), wrong) == {"gradient 3"}
+    assert failing_tensors(pick("norm_composite_keep_all"), wrong) == {"gradient 3"}

@@ -1,4 +1,4 @@
-"""The command shows each seed, writes the page, and exits by whether all is right."""
+"""The command shows each seed, writes the page, and returns whether all seeds are correct."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from benchmarks import run
 from benchmarks.launches import count_launches
 
 
-def test_one_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_single_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     page = tmp_path / "deep" / "seeds.html"
     assert run.main(["--size", "small", "--only", "softmax", "--html", str(page)]) == 0
     assert "softmax" in capsys.readouterr().out
@@ -19,7 +19,7 @@ def test_one_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "http" not in text
 
 
-def test_a_wrong_seed_fails_the_command(
+def test_failing_seed_fails_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     def broken(program, **options):
@@ -32,17 +32,17 @@ def test_a_wrong_seed_fails_the_command(
     assert "no luck &lt;today&gt;" in page.read_text(encoding="utf-8")
 
 
-def test_an_unknown_seed(capsys: pytest.CaptureFixture[str]):
+def test_unknown_seed(capsys: pytest.CaptureFixture[str]):
     assert run.main(["--only", "nothing of this name"]) == 2
     assert "complex_activation" in capsys.readouterr().err
 
 
-def test_an_unknown_device():
+def test_unknown_device():
     with pytest.raises(SystemExit):
-        run.main(["--device", "abacus"])
+        run.main(["--device", "unknown"])
 
 
-def test_views_and_allocations_are_no_launches():
+def test_views_and_allocations_are_not_launches():
     x = torch.randn(4, 6)
     assert count_launches(lambda: x.view(6, 4).t().unsqueeze(0).expand(3, 4, 6)) == 0
     assert count_launches(lambda: torch.empty_like(x)) == 0

@@ -1,4 +1,4 @@
-"""The seed programs compute what they say, and compiled they still do."""
+"""The seed programs compute their definitions, in eager and compiled."""
 
 import math
 
@@ -10,7 +10,7 @@ import tofuse
 from benchmarks import programs
 from benchmarks.check import check
 from benchmarks.launches import count_launches
-from benchmarks.measure import stepper
+from benchmarks.measure import make_step
 from benchmarks.seeds import RNG_SEED, SEEDS, Seed, pick
 
 every_seed = pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.name)
@@ -32,20 +32,20 @@ def eager(name: str):
 
 
 @every_seed
-def test_compiled_agrees_with_float64(seed: Seed):
+def test_compiled_matches_float64(seed: Seed):
     inputs = seed.make_inputs("small")
     compiled = tofuse.compile(seed.program)
-    findings = check(seed, inputs, compiled, tofuse.compile)
-    assert [finding for finding in findings if not finding.right] == []
+    comparisons = check(seed, inputs, compiled, tofuse.compile)
+    assert [comparison for comparison in comparisons if not comparison.is_within_limit] == []
 
 
 @every_seed
-def test_eager_launches_as_many_kernels_as_noted(seed: Seed):
-    assert count_launches(stepper(seed.program, seed.make_inputs("small"))) == seed.kernels
+def test_eager_kernel_count(seed: Seed):
+    assert count_launches(make_step(seed.program, seed.make_inputs("small"))) == seed.kernels
 
 
 @every_seed
-def test_inputs_are_the_same_every_time(seed: Seed):
+def test_inputs_are_deterministic(seed: Seed):
     for a, b in zip(seed.make_inputs("small"), seed.make_inputs("small"), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
@@ -59,20 +59,20 @@ def test_complex_activation():
     torch.testing.assert_close(got, ((x.sin() * y.cos() + x) * y).clamp_min(0))
 
 
-def test_the_spare_product_is_not_needed():
+def test_unused_product_has_no_effect():
     got, (x, gate, spare, down) = eager("mlp_unused_product")
     assert torch.equal(got, programs.mlp_unused_product(x, gate, torch.zeros_like(spare), down))
 
 
 @pytest.mark.parametrize("name", ["split_stack", "split_stack_weights"])
-def test_split_stack_is_combined(name: str):
+def test_split_stack_equals_combined(name: str):
     split, _ = eager(name)
     whole, _ = eager(name.replace("split_stack", "combined"))
     assert split.shape == (4, 8, 1)
     torch.testing.assert_close(split, whole)
 
 
-def test_the_norms_agree_where_nothing_is_dropped():
+def test_norms_agree_without_dropout():
     x, bias, residual, weight, shift = inputs_of("norm_composite")
     composite = programs.composite_keep_all(x, bias, residual, weight, shift)
     primitive = programs.primitive_tail(x + bias, residual, weight, shift)
@@ -96,7 +96,7 @@ def test_heads_to_rows():
     assert torch.equal(got, rows)
 
 
-def test_view_chains_differ_in_shape_only():
+def test_view_chains_differ_only_in_shape():
     chains = [seed for seed in SEEDS if seed.program is programs.view_chain]
     assert len(chains) == 8
     for seed in chains:
@@ -106,6 +106,6 @@ def test_view_chains_differ_in_shape_only():
 
 
 @pytest.mark.parametrize("name", ["lone_view", "lone_reshape"])
-def test_a_lone_view_aliases_its_input(name: str):
+def test_lone_view_aliases_its_input(name: str):
     got, (x, *_) = eager(name)
     assert got.data_ptr() == x.data_ptr()

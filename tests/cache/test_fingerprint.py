@@ -1,4 +1,4 @@
-"""Programs kept on disk: none is taken for another."""
+"""Different programs have different fingerprints."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def scaled(by):
     return lambda x: x.sin() * by
 
 
-ALIKE = [
+SIMILAR = [
     (scaled(2), scaled(3)),
     (scaled(2), scaled(2.0)),
     (scaled(0.0), scaled(-0.0)),
@@ -32,8 +32,8 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize("pair", ALIKE)
-def test_programs_that_are_nearly_alike_are_not_taken_for_each_other(counted, pair):
+@pytest.mark.parametrize("pair", SIMILAR)
+def test_similar_programs_are_distinguished(counted, pair):
     x = torch.randn(4, 4)
     for program in pair:
         found, expected = counted(program)(x), program(x)
@@ -57,14 +57,14 @@ def test_programs_that_are_nearly_alike_are_not_taken_for_each_other(counted, pa
         torch.randn(17)[1:].view(4, 4),
     ],
 )
-def test_other_arguments_are_another_program(counted, other):
+def test_argument_types_are_part_of_the_fingerprint(counted, other):
     run = scaled(2)
     counted(run)(torch.randn(4, 4))
     torch.testing.assert_close(counted(run)(other), run(other))
     assert counted.compiled
 
 
-def test_state_of_pytorch_is_part_of_a_program(counted):
+def test_global_state_of_pytorch_is_part_of_the_fingerprint(counted):
     x = torch.randn(4, 4)
 
     def run(x):
@@ -79,7 +79,7 @@ def test_state_of_pytorch_is_part_of_a_program(counted):
         torch.set_default_dtype(torch.float32)
 
 
-def test_the_type_of_autocast_is_part_of_a_program(counted):
+def test_autocast_dtype_is_part_of_the_fingerprint(counted):
     def run(x):
         with torch.autocast("cpu"):
             return x @ x
@@ -99,7 +99,7 @@ def ten_times(x):
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_function_in_the_place_of_pytorch_s(counted, monkeypatch, allowed):
+def test_a_replaced_pytorch_function_is_noticed(counted, monkeypatch, allowed):
     def run(x):
         return torch.relu(x) + 1
 
@@ -113,7 +113,7 @@ def test_a_function_in_the_place_of_pytorch_s(counted, monkeypatch, allowed):
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators")
-def test_an_operator_in_the_place_of_pytorch_s(counted):
+def test_a_replaced_aten_operator_is_noticed(counted):
     def run(x):
         return torch.kron(x, x) + 1
 
@@ -130,7 +130,7 @@ def test_an_operator_in_the_place_of_pytorch_s(counted):
     assert counted.compiled == []
 
 
-def test_options_are_part_of_a_program(counted):
+def test_options_are_part_of_the_key(counted):
     x = torch.randn(64, 64, dtype=torch.bfloat16)
     counted(scaled(2))(x)
     counted(scaled(2), precision="eager")(x)
@@ -153,7 +153,7 @@ def hinted(x):
 
 
 @pytest.mark.parametrize("program", [lambda x: double(x) + 1, hinted])
-def test_what_cannot_be_told_by_name_is_compiled_each_time(counted, program):
+def test_programs_without_a_fingerprint_are_not_cached(counted, program):
     x = torch.randn(4, 4)
     for _ in range(2):
         torch.testing.assert_close(counted(program)(x), program(x))
@@ -161,7 +161,7 @@ def test_what_cannot_be_told_by_name_is_compiled_each_time(counted, program):
     assert counted.files() == []
 
 
-def test_arguments_that_share_memory_are_another_program(counted):
+def test_aliasing_arguments_are_part_of_the_fingerprint(counted):
     def run(x, y):
         y.mul_(2)
         return x + y

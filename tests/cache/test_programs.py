@@ -1,4 +1,4 @@
-"""Programs kept on disk: the same results without compiling."""
+"""Cached programs give the same results without compilation."""
 
 import copy
 import json
@@ -32,21 +32,23 @@ def convolutions() -> torch.nn.Module:
 
 
 def results(function: Callable, *args: torch.Tensor) -> list[torch.Tensor]:
-    """What it gives for seed 0, and the gradients of all arguments that want one."""
+    """Return the results for seed 0, and the gradients of all arguments that require one."""
     torch.manual_seed(0)
-    found = function(*args)
-    found = found if isinstance(found, tuple) else (found,)
-    wanted = [a for a in args if a.requires_grad]
+    outputs = function(*args)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    inputs = [a for a in args if a.requires_grad]
     torch.manual_seed(1)
-    used = [f for f in found if f.requires_grad]
-    tangents = [torch.randn_like(f) for f in used]
-    grads = torch.autograd.grad(used, wanted, tangents) if wanted and used else ()
-    return [*found, *grads]
+    differentiable = [f for f in outputs if f.requires_grad]
+    tangents = [torch.randn_like(f) for f in differentiable]
+    grads = (
+        torch.autograd.grad(differentiable, inputs, tangents) if inputs and differentiable else ()
+    )
+    return [*outputs, *grads]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(5, 7, 3), (1, 1, 1), (0, 4, 4), (13, 64, 64)])
-def test_a_kept_program_gives_the_same_bits(counted, shape, dtype):
+def test_a_cached_program_is_bitwise_equal(counted, shape, dtype):
     rows, inner, columns = shape
     args = [torch.randn(s, dtype=dtype) for s in [(rows, inner), (inner, columns), (columns,)]]
     args = [a.requires_grad_() for a in args]
@@ -59,7 +61,7 @@ def test_a_kept_program_gives_the_same_bits(counted, shape, dtype):
         assert (a.stride(), a.requires_grad) == (b.stride(), b.requires_grad)
 
 
-def test_a_network_trains_on_with_its_running_means(counted):
+def test_a_cached_network_trains_with_running_statistics(counted):
     eager = convolutions()
     first, again = copy.deepcopy(eager), copy.deepcopy(eager)
     x = torch.randn(4, 3, 8, 8)
@@ -78,7 +80,7 @@ def test_a_network_trains_on_with_its_running_means(counted):
         torch.testing.assert_close(a.grad, c.grad, rtol=1e-3, atol=1e-5)
 
 
-def test_arguments_that_are_written_and_share_memory(counted):
+def test_mutated_arguments_that_alias(counted):
     def run(x, mean, most):
         mean.mul_(0.9).add_(x.detach().mean(0))
         most.copy_(torch.maximum(most, x.detach().amax(0)))
@@ -95,7 +97,7 @@ def test_arguments_that_are_written_and_share_memory(counted):
     assert counted.compiled == []
 
 
-def test_inference_is_kept_apart_from_training(counted):
+def test_inference_and_training_are_separate_entries(counted):
     x = torch.randn(8, 8, requires_grad=True)
     counted(torch.sin)(x).sum().backward()
     with torch.no_grad():
@@ -106,7 +108,7 @@ def test_inference_is_kept_apart_from_training(counted):
     assert counted(torch.sin)(x).requires_grad and counted.compiled == []
 
 
-def test_gradients_in_another_layout_are_compiled_for_once_more(counted):
+def test_tangents_of_other_strides_are_recompiled(counted):
     x = torch.randn(8, 16, requires_grad=True)
     for _ in range(2):
         compiled = counted(lambda x: torch.sin(x) * 2)
@@ -118,7 +120,7 @@ def test_gradients_in_another_layout_are_compiled_for_once_more(counted):
     assert counted.compiled == []
 
 
-def test_a_report_is_of_what_is_compiled_now(counted, tmp_path):
+def test_explain_compiles_in_spite_of_the_cache(counted, tmp_path):
     x = torch.randn(64, 64)
     counted(torch.sin)(x)
     report = tofuse.explain(lambda x: torch.sin(x) + 1, cache_dir=tmp_path)(x)
@@ -126,24 +128,24 @@ def test_a_report_is_of_what_is_compiled_now(counted, tmp_path):
     assert len(report.kernels) == len(again.kernels) == 1
 
 
-def cut(path):
+def truncate(path):
     path.write_text(path.read_text()[:-40])
 
 
-def changed(path):
-    """With a text that is whole, and no program."""
-    found = json.loads(path.read_text())
-    key, text = found["key"], "bm90IGEgcHJvZ3JhbQ=="
+def replace_content(path):
+    """Write a valid entry whose text is not a program."""
+    entry = json.loads(path.read_text())
+    key, text = entry["key"], "bm90IGEgcHJvZ3JhbQ=="
     store_of(make_config({"cache_dir": path.parent.parent})).put("program", key, text)
 
 
-def without_machine_code(path):
+def delete_machine_code(path):
     for file in (path.parent.parent / "code-1").glob("*.json"):
         file.unlink()
 
 
-@pytest.mark.parametrize("damage", [cut, changed, without_machine_code])
-def test_what_is_damaged_is_compiled_anew(counted, damage, monkeypatch):
+@pytest.mark.parametrize("damage", [truncate, replace_content, delete_machine_code])
+def test_damaged_entries_are_recompiled(counted, damage, monkeypatch):
     run, x = torch.sin, torch.randn(4, 4)
     counted(run)(x)
     (path,) = counted.files()
@@ -157,7 +159,7 @@ def test_what_is_damaged_is_compiled_anew(counted, damage, monkeypatch):
     assert counted.compiled == []
 
 
-def test_another_release_of_tofuse_keeps_its_own(counted, monkeypatch):
+def test_the_source_digest_is_part_of_the_key(counted, monkeypatch):
     run, x = torch.sin, torch.randn(4, 4)
     counted(run)(x)
     monkeypatch.setattr(programs, "source_digest", lambda: "another")
@@ -182,19 +184,19 @@ print(compiled, out.sum().item().hex(), x.grad.sum().item().hex())
 """
 
 
-def test_another_process_finds_what_one_compiled(tmp_path):
+def test_programs_are_shared_between_processes(tmp_path):
     environment = {**os.environ, "TOFUSE_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT]
-    said = [
+    printed = [
         subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
         for _ in range(2)
     ]
-    assert said[0].startswith("['forward', 'backward']") and said[1].startswith("[]")
-    assert said[0].split("]")[1] == said[1].split("]")[1]
+    assert printed[0].startswith("['forward', 'backward']") and printed[1].startswith("[]")
+    assert printed[0].split("]")[1] == printed[1].split("]")[1]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_a_step_of_an_optimiser_is_kept_with_the_tensors_it_holds(counted):
+def test_an_optimizer_step_with_captured_tensors_is_cached(counted):
     sizes = [(7, 5), (5,), (1,), (3, 2, 4)]
     torch.manual_seed(0)
     start = [torch.randn(s) for s in sizes]
@@ -220,7 +222,7 @@ def test_a_step_of_an_optimiser_is_kept_with_the_tensors_it_holds(counted):
 
 
 class Speech(torch.nn.Module):
-    """Frames through a gated convolution, a recurrence and pooled attention, to a few classes."""
+    """A classifier of a gated convolution, a GRU and attention pooling."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +244,7 @@ class Speech(torch.nn.Module):
 @pytest.mark.broad(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [1, 5])
-def test_a_network_of_another_kind(counted, dtype, rows):
+def test_a_recurrent_network_is_cached(counted, dtype, rows):
     torch.manual_seed(3)
     module = Speech().to(dtype)
     x = torch.randn(rows, 11, 7, dtype=dtype).transpose(1, 2).requires_grad_()

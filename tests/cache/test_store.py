@@ -1,4 +1,4 @@
-"""What is kept on disk: read back whole or not at all, by its own user, within bounds."""
+"""The store returns complete entries of the same user only, and limits its size."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tofuse.cache.store import Store
 KEY = ("how", "what")
 
 
-def test_texts_are_kept_by_kind_and_key(tmp_path):
+def test_entries_are_stored_by_kind_and_key(tmp_path):
     kept = Store(tmp_path)
     kept.put("code", KEY, "one")
     kept.put("choice", KEY, "two")
@@ -23,7 +23,7 @@ def test_texts_are_kept_by_kind_and_key(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "null", "another key", "another text"])
-def test_what_is_damaged_is_not_there(tmp_path, damage):
+def test_damaged_entries_are_missing(tmp_path, damage):
     kept = Store(tmp_path)
     kept.put("code", KEY, "one")
     path = kept.path("code", KEY)
@@ -36,8 +36,8 @@ def test_what_is_damaged_is_not_there(tmp_path, damage):
     assert kept.get("code", KEY) == "three"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="files have no owners here")
-def test_what_others_can_write_is_not_trusted(tmp_path, monkeypatch):
+@pytest.mark.skipif(os.name != "posix", reason="needs file owners")
+def test_files_that_others_can_write_are_ignored(tmp_path, monkeypatch):
     kept = Store(tmp_path)
     kept.put("code", KEY, "one")
     path = kept.path("code", KEY)
@@ -52,22 +52,22 @@ def test_what_others_can_write_is_not_trusted(tmp_path, monkeypatch):
     assert kept.get("code", KEY) is None
 
 
-def test_the_oldest_are_forgotten_where_there_is_too_much(tmp_path, monkeypatch):
+def test_the_least_recently_read_entries_are_evicted(tmp_path, monkeypatch):
     kept = Store(tmp_path)
     for k in range(10):
         kept.put("code", (str(k),), "x" * 1000)
         os.utime(kept.path("code", (str(k),)), (k, k))
     size = kept.path("code", ("0",)).stat().st_size
     assert kept.get("code", ("3",)) is not None  # read now, so not the oldest
-    monkeypatch.setattr(store, "MOST_BYTES", 8 * size)
-    store._trim.cache_clear()  # as in a process that starts
+    monkeypatch.setattr(store, "MAX_BYTES", 8 * size)
+    store._trim.cache_clear()  # as in a new process
     kept.put("code", ("new",), "y")
     left = [k for k in map(str, range(10)) if kept.get("code", (k,)) is not None]
     assert left == ["3", "7", "8", "9"]
     assert kept.get("code", ("new",)) == "y"
 
 
-def test_a_folder_that_cannot_be_is_no_error(tmp_path):
+def test_a_folder_that_cannot_be_created_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     kept = Store(tmp_path / "file")
     kept.put("code", KEY, "one")

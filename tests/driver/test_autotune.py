@@ -111,7 +111,7 @@ def test_tuned_programs_are_right_and_say_what_was_measured(tmp_path):
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     assert all("measured: " in r.why for r in report.regions)
     assert all(ATEN in r.why for r in report.regions), "PyTorch's time is always told"
-    options = {"autotune": "measure", "cache_dir": tmp_path}
+    options = {"tune": "measure", "cache_dir": tmp_path}
     assert_as_eager(f, X, W, options=options)
     leaf = X.clone().requires_grad_()
     assert_as_eager(f, leaf, W, options=options)

@@ -77,7 +77,7 @@ def test_what_is_no_machine_is_refused_with_the_reason(change, why):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3"])
 def test_other_text_is_refused(text):
-    with pytest.raises(ParseError, match="a machine's JSON"):
+    with pytest.raises(ParseError, match="the JSON text of a machine"):
         parse_machine(text)
 
 

@@ -1,4 +1,4 @@
-"""Random graphs, cut into regions: machine code, interpreter and reference agree."""
+"""Machine code, interpreter and reference agree on random graphs cut into regions."""
 
 from collections.abc import Mapping
 
@@ -6,9 +6,9 @@ import torch
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
+from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
-from tests.support.kernels import judge, run_nest
-from tests.support.more_steps import MORE_STEPS
+from tests.support.kernels import run_interpreter, run_nest
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import RunKernel, run_partition
 from tofuse.cost.nest import Machine
@@ -34,28 +34,39 @@ from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.unroll_axes import unroll_axes
 
 EXAMPLES = 120
-ROUNDS = {"sum", "pow"}  # two ways to compute these differ in the last bit, or in a zero's sign
-JUMPS = {"lt", "eq", "ne", "floor", "copysign", "div", "isnan", "sqrt", "logical_not", "amax"}
+INEXACT = {"sum", "pow"}  # two ways to compute these differ in the last bit, or in a zero's sign
+DISCONTINUOUS = {
+    "lt",
+    "eq",
+    "ne",
+    "floor",
+    "copysign",
+    "div",
+    "isnan",
+    "sqrt",
+    "logical_not",
+    "amax",
+}
 
 
-def fragile(graph: Graph) -> bool:
-    """Whether a rounding error may grow without bound: a jump after a sum."""
-    rough: set[Value] = set()
+def is_unstable(graph: Graph) -> bool:
+    """Whether a rounding error may grow without bound: a discontinuous op after a sum."""
+    inexact: set[Value] = set()
     for op in graph.ops:
-        if any(v in rough for v in op.inputs):
-            narrow = op.kind == "convert" and not op.result.dtype.is_float
-            if op.kind in JUMPS or narrow or op.result.dtype.is_reduced_float:
+        if any(v in inexact for v in op.inputs):
+            truncates = op.kind == "convert" and not op.result.dtype.is_float
+            if op.kind in DISCONTINUOUS or truncates or op.result.dtype.is_reduced_float:
                 return True
-            rough.add(op.result)
+            inexact.add(op.result)
         roots = [x.value for x in op.operands if isinstance(x, Scalar) and x.value in (0.5, -0.5)]
-        if op.kind == "pow" and roots:  # a root's own op has other signs at zero
+        if op.kind == "pow" and roots:  # sqrt and rsqrt have other signs at zero
             return True
-        if op.kind in ("amax", "amin") or (op.kind in ROUNDS and op.result.dtype.is_float):
-            rough.add(op.result)
+        if op.kind in ("amax", "amin") or (op.kind in INEXACT and op.result.dtype.is_float):
+            inexact.add(op.result)
     return False
 
 
-def cut(graph: Graph) -> Partition:
+def partition_on_cpu(graph: Graph) -> Partition:
     target = Target(16, 2)
 
     def reject(kernel: Kernel) -> str | None:
@@ -69,8 +80,8 @@ def cut(graph: Graph) -> Partition:
     return partition(graph, reject, Machine(), exact=True)
 
 
-def numbers(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, torch.Tensor]:
-    """Small halves and integers, so that most arithmetic is exact."""
+def random_inputs(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, torch.Tensor]:
+    """Small integers, and multiples of 0.5, so that most arithmetic is exact."""
     generator = torch.Generator().manual_seed(seed)
     found = {}
     for v in graph.inputs:
@@ -83,7 +94,7 @@ def numbers(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, to
 
 @st.composite
 def schedules(draw, kernel: Kernel) -> Schedule:
-    """Any order, tiles, band, width and unroll; many do not nest."""
+    """Any loop order, tiles, parallel loops, lanes and unroll factor; many are unschedulable."""
     order = list(draw(st.permutations([a.name for a in kernel.axes])))
     loops = [Loop(a) for a in order]
     lanes = draw(st.sampled_from((1, 4, 8, 16)))
@@ -104,59 +115,59 @@ def outputs(graph: Graph, inputs: Mapping[Value, torch.Tensor], sizes) -> list[t
 
 @given(st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_graphs(data: st.DataObject):
-    graph = data.draw(graphs(more=MORE_STEPS))
+def test_random_graphs(data: st.DataObject):
+    graph = data.draw(graphs(extra_steps=EXTRA_STEPS))
     if data.draw(st.booleans()):
         graph = run_passes(graph)
-    assume(not fragile(graph))
+    assume(not is_unstable(graph))
     note(show_graph(graph))
     sizes = sizes_of(graph) | (
         {"s0": data.draw(st.sampled_from((3, 19, 70)))} if sizes_of(graph) else {}
     )
-    inputs = numbers(graph, sizes, data.draw(st.integers(0, 3)))
-    part = cut(graph)
+    inputs = random_inputs(graph, sizes, data.draw(st.integers(0, 3)))
+    part = partition_on_cpu(graph)
     text = show_partition(part)
     assert show_partition(parse_partition(text)) == text
 
-    def by_judge(kernel, buffers, sizes):
+    def run_interpreted(kernel, buffers, sizes):
         check_kernel(kernel)
         assert show_kernel(parse_kernel(show_kernel(kernel))) == show_kernel(kernel)
-        return judge(kernel, buffers, sizes)
+        return run_interpreter(kernel, buffers, sizes)
 
-    def by_chosen(kernel, buffers, sizes):
-        written = unroll_axes(kernel, Target(4, 2))
-        check_kernel(written)
-        nest = build_nest(written, choose_schedule(written, Target(4, 2)), repeat_reductions=True)
+    def run_chosen_schedule(kernel, buffers, sizes):
+        unrolled = unroll_axes(kernel, Target(4, 2))
+        check_kernel(unrolled)
+        nest = build_nest(unrolled, choose_schedule(unrolled, Target(4, 2)), repeat_reductions=True)
         return run_nest(nest, buffers, sizes, 2, contract=False)
 
-    def by_drawn(kernel, buffers, sizes):
-        want = judge(kernel, buffers, sizes)
+    def run_random_schedule(kernel, buffers, sizes):
+        want = run_interpreter(kernel, buffers, sizes)
         schedule = data.draw(schedules(kernel))
         try:
             nest = build_nest(kernel, schedule, repeat_reductions=data.draw(st.booleans()))
         except Unschedulable:
             return want
         threads = data.draw(st.sampled_from((1, 3)))
-        for shared in (None, *mergeable(nest, buffers)):
+        for shared in (None, *aliasable_buffers(nest, buffers)):
             got = run_nest(nest, buffers, sizes, threads, contract=False, shared=shared)
             for name, t in want.items():
-                close(got[name], t, f"{name} of {nest!r}\n{kernel!r}, {shared} in one memory")
+                assert_close(got[name], t, f"{name} of {nest!r}\n{kernel!r}, {shared} share memory")
         return want
 
     want = outputs(graph, inputs, sizes)
-    runs: list[RunKernel] = [by_judge, by_chosen, by_drawn]
+    runs: list[RunKernel] = [run_interpreted, run_chosen_schedule, run_random_schedule]
     for run in runs:
         got = run_partition(part, inputs, sizes, run)
         for a, b in zip(got, want, strict=True):
-            close(a, b, f"{run.__name__}\n{text}")
+            assert_close(a, b, f"{run.__name__}\n{text}")
 
 
-def mergeable(nest: Nest, buffers: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
-    """Buffers read and written that may be one memory, and are of one size."""
+def aliasable_buffers(nest: Nest, buffers: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
+    """Pairs of an input and an output buffer of one shape that may share memory."""
     names = [b.name for b in nest.kernel.buffers]
     pairs = [(names[i], names[j]) for i, j in legal_aliases(nest)]
     return [(a, b) for a, b in pairs if buffers[a].shape == buffers[b].shape]
 
 
-def close(got: torch.Tensor, want: torch.Tensor, where: str) -> None:
+def assert_close(got: torch.Tensor, want: torch.Tensor, where: str) -> None:
     torch.testing.assert_close(got, want, equal_nan=True, msg=lambda m: f"{where}\n{m}")

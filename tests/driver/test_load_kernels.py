@@ -27,12 +27,12 @@ class Driverless:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    make = load_kernels._launcher
+    make = load_kernels._load_kernel
 
     def launcher(b: load_kernels.GeneratedKernel, text: str, config: Config):
         return make(b, text, config) if isinstance(b.nest, load_kernels.Nest) else Driverless()
 
-    monkeypatch.setattr(load_kernels, "_launcher", launcher)
+    monkeypatch.setattr(load_kernels, "_load_kernel", launcher)
 
     def compile_mixed(**options) -> GraphReport:
         found: list[GraphReport] = []
@@ -54,7 +54,9 @@ def test_our_kernels_are_those_for_the_device(compiled):
     gpu = next(r for r in report.regions if r.executor == "triton")
     launch, rate = 4.0, 4300.0
     assert gpu.predicted_us == pytest.approx(launch + 4 * (4096 * 4096 + 4096) / rate / 1e3)
-    assert gpu.by == "triton" and "tl.store" in "".join(k.source for k in report.kernels)
+    assert gpu.executor_label == "triton" and "tl.store" in "".join(
+        k.source for k in report.kernels
+    )
     assert not report.notes
     assert set(whose(compiled(executors=("aten",))).values()) == {"aten"}
 

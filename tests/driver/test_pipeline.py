@@ -4,9 +4,9 @@ import torch
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
-from tests.driver.test_codegen import close, fragile, numbers, outputs
+from tests.driver.test_codegen import assert_close, is_unstable, outputs, random_inputs
+from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
-from tests.support.more_steps import MORE_STEPS
 from tests.support.numbers import sizes_of
 from tofuse.config import Config
 from tofuse.driver.pipeline import compile_text
@@ -21,12 +21,12 @@ EXAMPLES = 60
 @given(st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_compiled(data: st.DataObject):
-    graph = data.draw(graphs(more=MORE_STEPS))
-    assume(not fragile(graph))
+    graph = data.draw(graphs(extra_steps=EXTRA_STEPS))
+    assume(not is_unstable(graph))
     text = show_graph(graph)
     note(text)
     sizes = dict(sorted(sizes_of(graph).items()))
-    inputs = numbers(graph, sizes, data.draw(st.integers(0, 3)))
+    inputs = random_inputs(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
     plans: list[str] = []
     run = compile_text(text, Config(strict=True, precision="eager"), lambda r: plans.append(r.plan))
@@ -35,7 +35,7 @@ def test_compiled(data: st.DataObject):
         assert len(got) == len(graph.outputs)
         tensors = [t for t in got if isinstance(t, torch.Tensor)]
         for a, b in zip(tensors, want, strict=True):
-            close(a, b, text)
+            assert_close(a, b, text)
     (plan,) = plans
     assert show_plan(parse_plan(plan)) == plan
     verify_plan(parse_plan(plan))

@@ -1,17 +1,17 @@
-"""Definitions as their users write them: spellings, sizes, layouts, aliases, errors, text."""
+"""FusionDefinition: interface forms, sizes, layouts, aliases, errors, text."""
 
 import pytest
 import torch
 
 import tofuse
 import tofuse.nvfuser as nvfuser
-from tests.frontends.support import again, define
+from tests.frontends.support import build_definition, definition_from_text
 from tofuse.errors import DefinitionError, VerifyError
 from tofuse.nvfuser import DataType, Fusion, FusionDefinition
 
 
 def gelu(fd, x):
-    """Half x times one plus erf of x over root two."""
+    """Return x * 0.5 * (1 + erf(x / sqrt(2)))."""
     half = fd.ops.mul(x, fd.define_constant(0.5))
     scaled = fd.ops.mul(x, fd.define_constant(0.707107))
     return fd.ops.mul(half, fd.ops.add(fd.ops.erf(scaled), fd.define_constant(1.0)))
@@ -21,17 +21,17 @@ def eager_gelu(x):
     return x * 0.5 * (torch.erf(x * 0.707107) + 1.0)
 
 
-def old_input(fd, rank):
+def input_of_2022(fd, rank):
     return fd.define_tensor(
         symbolic_sizes=[-1] * rank, contiguous=[True] * rank, dtype=DataType.Float
     )
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_gelu_between_bookends_is_one_kernel(keep):
+def test_gelu_between_views_is_one_kernel(keep):
     fs = Fusion()
     with FusionDefinition(fs) as fd:
-        flat = old_input(fd, 2)
+        flat = input_of_2022(fd, 2)
         grouped = fd.ops.view(flat, original_shape=[32, 24], new_shape=[4, 8, 24])
         result = fd.ops.view(gelu(fd, grouped), original_shape=[4, 8, 24], new_shape=[32, 24])
         if keep:
@@ -47,15 +47,15 @@ def test_gelu_between_bookends_is_one_kernel(keep):
 
 def test_gelu_without_views_is_one_kernel():
     with FusionDefinition() as fd:
-        fd.add_output(gelu(fd, old_input(fd, 3)))
+        fd.add_output(gelu(fd, input_of_2022(fd, 3)))
     x = torch.randn(4, 8, 24)
     torch.testing.assert_close(fd.execute([x]), [eager_gelu(x)])
     assert len(fd.kernels()) == 1
 
 
-def test_transpose_between_bookends_is_one_kernel():
+def test_transpose_between_views_is_one_kernel():
     with FusionDefinition() as fd:
-        heads = old_input(fd, 3)
+        heads = input_of_2022(fd, 3)
         split = fd.ops.view(heads, original_shape=[24, 8, 6], new_shape=[2, 12, 8, 6])
         swapped = fd.ops.set(fd.ops.permute(split, dims=[0, 2, 1, 3]))
         joined = fd.ops.view(swapped, original_shape=[2, 8, 12, 6], new_shape=[2, 8, 72])
@@ -70,7 +70,7 @@ def test_transpose_between_bookends_is_one_kernel():
 def test_view_chain_is_one_kernel(views):
     with FusionDefinition() as fd:
         shapes = [[32, 24], [4, 8, 24]]
-        x = old_input(fd, 2)
+        x = input_of_2022(fd, 2)
         for step in (1, 2, 4):
             if views & step:
                 x = fd.ops.view(x, original_shape=shapes[0], new_shape=shapes[1])
@@ -100,7 +100,7 @@ def test_symbolic_sizes_compile_once():
         torch.testing.assert_close(fd.execute([a, b]), [(a - a.mean(1, keepdim=True)) * b])
 
 
-def test_sizes_that_an_op_ties_are_checked():
+def test_sizes_required_equal_are_checked():
     with FusionDefinition() as fd:
         x, y = (fd.define_tensor([-1, -1], [True, True]) for _ in range(2))
         fd.add_output(fd.ops.add(x, y))
@@ -112,7 +112,7 @@ def test_sizes_that_an_op_ties_are_checked():
         fd.execute([torch.ones(3, 4), torch.ones(1, 4)])
 
 
-def test_a_reshape_of_symbols_follows_the_sizes():
+def test_reshape_of_symbolic_sizes():
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], [True, True])
         fd.add_output(fd.ops.mul(fd.ops.reshape(fd.ops.add(x, 1.0), [-1, 6]), 2.0))
@@ -125,7 +125,7 @@ def test_a_reshape_of_symbols_follows_the_sizes():
 
 
 @pytest.mark.parametrize("contiguity", [False, [False, False, False]])
-def test_any_layout(contiguity):
+def test_any_input_layout(contiguity):
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1, -1], contiguity)
         fd.add_output(fd.ops.add(x, 1.0))
@@ -164,7 +164,7 @@ def test_sizes_and_strides():
         fd.add_output(fd.ops.relu(t))
     torch.testing.assert_close(fd.execute([x]), [x.relu()])
     assert "stride_order=[0, 1]" in repr(fd)
-    by_position = define(lambda fd: fd.ops.relu(fd.define_tensor([5, 4], [1, 5])), [])
+    by_position = build_definition(lambda fd: fd.ops.relu(fd.define_tensor([5, 4], [1, 5])), [])
     torch.testing.assert_close(by_position.execute([x]), [x.relu()])
 
 
@@ -200,7 +200,7 @@ def test_scalar_inputs():
     assert fd.compilations == 1
 
 
-def test_an_aliased_output_is_written_and_not_returned():
+def test_aliased_output_is_written_into_its_input():
     with FusionDefinition() as fd:
         x, y = (fd.define_tensor([-1], [True]) for _ in range(2))
         total = fd.ops.add(x, y)
@@ -213,7 +213,7 @@ def test_an_aliased_output_is_written_and_not_returned():
     torch.testing.assert_close((a, double), (wanted, wanted * 2))
 
 
-def test_outputs_may_be_inputs_and_repeat():
+def test_outputs_may_be_inputs_or_repeated():
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1], [True])
         y = fd.ops.exp(x)
@@ -225,9 +225,9 @@ def test_outputs_may_be_inputs_and_repeat():
     torch.testing.assert_close(outputs, [given.exp(), given, given.exp()])
 
 
-def test_inputs_that_require_grad_are_read_only_as_numbers():
+def test_outputs_do_not_require_grad():
     x = torch.randn(4, 4, requires_grad=True)
-    fd = define(lambda fd, t: [fd.ops.exp(t), fd.ops.matmul(t, t)], [x])
+    fd = build_definition(lambda fd, t: [fd.ops.exp(t), fd.ops.matmul(t, t)], [x])
     assert not any(t.requires_grad for t in fd.execute([x]))
 
 
@@ -244,14 +244,14 @@ def test_inputs_that_require_grad_are_read_only_as_numbers():
         ([3.0], "is float, not a tensor"),
     ],
 )
-def test_wrong_inputs(given, message):
+def test_wrong_inputs_raise(given, message):
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.exp(fd.define_tensor([-1, -1], [True, True])))
     with pytest.raises(DefinitionError, match=message):
         fd.execute(given)
 
 
-def test_errors_name_the_op_and_the_line():
+def test_errors_name_the_op_and_the_user_line():
     with FusionDefinition() as fd:
         x, y = fd.define_tensor([-1, -1]), fd.define_tensor([-1])
         with pytest.raises(DefinitionError, match="add: its operands have ranks 2 and 1") as error:
@@ -305,7 +305,7 @@ def test_unfinished_and_empty_definitions():
 
 def test_validate():
     x = torch.randn(5, 6)
-    fd = define(lambda fd, t: fd.ops.sum(fd.ops.exp(t), [1]), [x])
+    fd = build_definition(lambda fd, t: fd.ops.sum(fd.ops.exp(t), [1]), [x])
     fd.validate([x])
     fd.validate([x], [x.exp().sum(1)])
     with pytest.raises(VerifyError, match="output 0 differs"):
@@ -316,7 +316,7 @@ def test_validate():
 
 def test_repro_script_runs():
     x, n = torch.randn(5, 6).t(), 3
-    fd = define(lambda fd, t, k: fd.ops.mul(fd.ops.exp(t), k), [x, n])
+    fd = build_definition(lambda fd, t, k: fd.ops.mul(fd.ops.exp(t), k), [x, n])
     with pytest.raises(DefinitionError, match="save_repro_inputs"):
         fd.last_repro_script()
     fd.execute([x, n], save_repro_inputs=True)
@@ -337,12 +337,16 @@ def test_repr_of_every_kind_of_argument():
         fd.add_output(fd.ops.full([2, 2], float("nan"), DataType.Double))
     given = torch.randn(3, 1).bfloat16()
     torch.testing.assert_close(
-        again(fd).execute([given]), fd.execute([given]), rtol=0, atol=0, equal_nan=True
+        definition_from_text(fd).execute([given]),
+        fd.execute([given]),
+        rtol=0,
+        atol=0,
+        equal_nan=True,
     )
-    assert repr(again(fd)) == repr(fd)
+    assert repr(definition_from_text(fd)) == repr(fd)
 
 
-def test_segments_say_why():
+def test_segments_report_rules():
     with FusionDefinition() as fd:
         x = fd.define_tensor([-1, -1], [True, True])
         border = fd.ops.segment_set(fd.ops.exp(x))
@@ -355,22 +359,22 @@ def test_segments_say_why():
     assert len(fd.kernels()) == 2
 
 
-def test_kernels_before_any_run():
+def test_kernels_before_the_first_run():
     with FusionDefinition() as fd:
         fd.add_output(fd.ops.exp(fd.define_tensor([-1, -1], [True, True])))
     assert len(fd.kernels()) == 1 and "exp" in fd.fusion_ir()
 
 
-def test_dumps(monkeypatch, capsys):
+def test_stages_are_printed(monkeypatch, capsys):
     monkeypatch.setenv("TOFUSE_SHOW", "definition,graph,regions,source")
     x = torch.randn(5)
-    define(lambda fd, t: fd.ops.exp(t), [x]).execute([x])
+    build_definition(lambda fd, t: fd.ops.exp(t), [x]).execute([x])
     text = capsys.readouterr().out
     for part in ("def nvfuser_fusion(fd", "exp(", "define "):
         assert part in text
 
 
-def test_a_definition_as_a_class():
+def test_definition_by_subclass():
     class Doubled(FusionDefinition):
         def definition(self):
             self.add_output(self.ops.add(x := self.define_tensor([-1], [True]), x))
@@ -378,7 +382,7 @@ def test_a_definition_as_a_class():
     assert torch.equal(Doubled().execute([torch.ones(3)])[0], torch.full((3,), 2.0))
 
 
-def test_names_are_public():
+def test_public_names():
     assert tofuse.FusionDefinition is nvfuser.FusionDefinition
     assert tofuse.DataType is nvfuser.DataType and tofuse.Fusion is nvfuser.Fusion
     assert nvfuser.torch_dtype_to_nvfuser_dtype(torch.bfloat16) is DataType.BFloat16

@@ -1,10 +1,10 @@
-"""Indexing, making and multiplying tensors against torch."""
+"""Index, factory, matrix and normalization ops against torch."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.frontends.support import check, define, run
+from tests.frontends.support import build_definition, check, run
 from tofuse.errors import DefinitionError
 from tofuse.nvfuser import DataType
 
@@ -16,7 +16,7 @@ def tensor(*shape, seed=0):
 
 @pytest.mark.parametrize("symbolic", [True, False])
 @pytest.mark.parametrize("kind", [torch.int64, torch.int32])
-def test_picking(symbolic, kind):
+def test_select_and_gather(symbolic, kind):
     x, rows = tensor(5, 4), torch.tensor([3, 0, 3], dtype=kind)
     places = torch.randint(0, 5, (3, 4), dtype=kind)
     one = torch.randint(0, 5, (1, 4), dtype=kind)
@@ -62,7 +62,7 @@ def test_scatter():
     )
 
 
-def test_sorting():
+def test_topk_and_argsort():
     x = tensor(4, 9)
     check(
         lambda fd, x: [
@@ -81,9 +81,9 @@ def test_sorting():
     )
 
 
-def test_an_index_out_of_range_is_an_error():
+def test_index_out_of_range_raises():
     x, i = tensor(5, 4), torch.tensor([7])
-    fd = define(lambda fd, x, i: fd.ops.index_select(x, i, 0), [x, i])
+    fd = build_definition(lambda fd, x, i: fd.ops.index_select(x, i, 0), [x, i])
     with pytest.raises(IndexError):
         fd.execute([x, i])
 
@@ -114,7 +114,7 @@ def test_ranges_and_constants():
     )
 
 
-def test_random_numbers_of_a_seed():
+def test_random_numbers_with_a_seed():
     def body(fd, x):
         shape = [x.size(0), 100]
         return [
@@ -127,12 +127,12 @@ def test_random_numbers_of_a_seed():
         ]
 
     x = tensor(300, 1)
-    fd = define(body, [x])
+    fd = build_definition(body, [x])
     flat, wide, other, bell, narrow, free = fd.execute([x])
-    again = define(body, [x]).execute([x])
-    assert all(torch.equal(a, b) for a, b in zip(again[:5], fd.execute([x])[:5], strict=True))
-    assert torch.equal(again[0], flat) and not torch.equal(flat, other)
-    assert not torch.equal(again[5], free)
+    repeated = build_definition(body, [x]).execute([x])
+    assert all(torch.equal(a, b) for a, b in zip(repeated[:5], fd.execute([x])[:5], strict=True))
+    assert torch.equal(repeated[0], flat) and not torch.equal(flat, other)
+    assert not torch.equal(repeated[5], free)
     assert wide.dtype == torch.float64 and narrow.dtype == torch.bfloat16
     for sample in (flat, wide, other, free):
         assert sample.min() >= -1 and sample.max() < 3 and abs(float(sample.mean()) - 1) < 0.05
@@ -140,12 +140,14 @@ def test_random_numbers_of_a_seed():
     torch.testing.assert_close(narrow, bell.bfloat16())
 
 
-def test_seeds_as_inputs():
+def test_seed_as_input():
     def body(fd, seed, offset):
         return fd.ops.uniform(0.0, 1.0, [64], rng_seed=seed, rng_offset=offset)
 
-    fd = define(body, [7, 1])
-    fixed = define(lambda fd: fd.ops.uniform(0.0, 1.0, [64], rng_seed=7, rng_offset=1), [])
+    fd = build_definition(body, [7, 1])
+    fixed = build_definition(
+        lambda fd: fd.ops.uniform(0.0, 1.0, [64], rng_seed=7, rng_offset=1), []
+    )
     assert torch.equal(fd.execute([7, 1])[0], fixed.execute([])[0])
     assert not torch.equal(fd.execute([7, 1])[0], fd.execute([8, 1])[0])
 
@@ -165,7 +167,7 @@ def test_matmul(a, b):
     )
 
 
-def test_matmul_keeps_halves():
+def test_matmul_keeps_half_precision():
     x, y = tensor(3, 4).bfloat16(), tensor(4, 5, seed=1).bfloat16()
     check(lambda fd, x, y: fd.ops.matmul(x, y), torch.matmul, [x, y])
 
@@ -216,7 +218,7 @@ def test_batch_norm():
     mean, variance = torch.zeros(3), torch.ones(3)
     for training in (True, False):
         ours, theirs = ([mean.clone(), variance.clone()] for _ in range(2))
-        fd = define(
+        fd = build_definition(
             lambda fd, x, w, b, m, v, t=training: fd.ops.batch_norm(x, w, b, m, v, 0.1, 1e-5, t),
             [x, weight, bias, *ours],
         )
@@ -245,11 +247,11 @@ def test_batch_norm():
         (lambda fd, x, i: fd.ops.sdpfa_fwd(x, x, x), "sdpfa_fwd: query, key and value"),
     ],
 )
-def test_wrong_arguments(body, message):
+def test_wrong_arguments_raise(body, message):
     with pytest.raises(DefinitionError, match=message):
-        define(body, [tensor(5, 4), torch.tensor([1])], static_sizes=True)
+        build_definition(body, [tensor(5, 4), torch.tensor([1])], static_sizes=True)
 
 
-def test_a_definition_without_inputs():
+def test_definition_without_inputs():
     outputs = run(lambda fd: fd.ops.add(fd.ops.iota(4, dtype=DataType.Float), 1.0), [])
     torch.testing.assert_close(outputs, [torch.arange(4.0) + 1])

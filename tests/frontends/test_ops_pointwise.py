@@ -1,11 +1,11 @@
-"""Every elementwise op against torch, over element types and edge sizes."""
+"""Pointwise ops against torch, over element types and edge sizes."""
 
 import math
 
 import pytest
 import torch
 
-from tests.frontends.support import check, define, widened
+from tests.frontends.support import build_definition, check, promote_half
 from tofuse.errors import DefinitionError
 from tofuse.nvfuser import DataType
 
@@ -17,7 +17,7 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-3, 30.0, math.inf, -math.inf, mat
 
 
 def samples(shape, dtype, low=-3.0, high=3.0, seed=0):
-    """Random elements; where there is room, special ones too."""
+    """Return random elements, with special values if there is room."""
     torch.manual_seed(seed)
     if dtype == torch.bool:
         return torch.rand(shape) < 0.5
@@ -33,49 +33,52 @@ def to_float(x):
     return x if x.dtype.is_floating_point else x.float()
 
 
-def same(x):
+def identity(x):
     return x
 
 
-def named(names):
-    """The torch functions of these names."""
+def torch_functions(names):
+    """Return the torch functions of these names."""
     return {name: getattr(torch, name) for name in names.split()}
 
 
-def of_floats(function):
+def on_float(function):
     return lambda x: function(to_float(x))
 
 
-def of_whole(function):
-    """Rounding leaves integers alone."""
+def unless_integer(function):
+    """Return a function that leaves integers unchanged."""
     return lambda x: function(x) if x.dtype.is_floating_point else x
 
 
-MATH = named(
+MATH = torch_functions(
     "acos acosh asin asinh atan atanh cos cosh exp exp2 expm1 erf erfc erfinv frac lgamma log "
     "log10 log1p log2 reciprocal rsqrt sigmoid sin sinh sqrt tan tanh"
 )
 UNARY = {
-    **{name: of_floats(function) for name, function in MATH.items()},
-    "silu": of_floats(torch.nn.functional.silu),
+    **{name: on_float(function) for name, function in MATH.items()},
+    "silu": on_float(torch.nn.functional.silu),
     "erfcinv": lambda x: torch.erfinv(1 - to_float(x).double()).to(to_float(x).dtype),
     "abs": lambda x: x if x.dtype == torch.bool else x.abs(),
     "sign": torch.sign,
-    **{name: of_whole(function) for name, function in named("ceil floor round trunc").items()},
-    "set": same,
-    "segment_set": same,
-    **named("logical_not isfinite isinf isnan isneginf isposinf isreal signbit real"),
+    **{
+        name: unless_integer(function)
+        for name, function in torch_functions("ceil floor round trunc").items()
+    },
+    "set": identity,
+    "segment_set": identity,
+    **torch_functions("logical_not isfinite isinf isnan isneginf isposinf isreal signbit real"),
 }
-KEEPING = ("set", "segment_set", "real")  # these move data, so that halves stay halves
+DTYPE_PRESERVING = ("set", "segment_set", "real")
 
 
 def on_each(name):
-    """The op on each input by itself."""
+    """Apply the op to each input."""
     return lambda fd, *tensors: [getattr(fd.ops, name)(t) for t in tensors]
 
 
 def on_pairs(name):
-    """The op on the first and second input, on the third and fourth, and so on."""
+    """Apply the op to the first and second input, the third and fourth, and so on."""
     return lambda fd, *tensors: [
         getattr(fd.ops, name)(a, b) for a, b in zip(tensors[::2], tensors[1::2], strict=True)
     ]
@@ -83,13 +86,14 @@ def on_pairs(name):
 
 def pairwise(function):
     return lambda *tensors: [
-        function(widened(a), widened(b)) for a, b in zip(tensors[::2], tensors[1::2], strict=True)
+        function(promote_half(a), promote_half(b))
+        for a, b in zip(tensors[::2], tensors[1::2], strict=True)
     ]
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name):
-    keep = same if name in KEEPING else widened
+    keep = identity if name in DTYPE_PRESERVING else promote_half
     low, high = (0.0, 2.0) if name == "erfcinv" else (-3.0, 3.0)
     check(
         on_each(name),
@@ -103,9 +107,9 @@ def test_unary(name):
 @pytest.mark.parametrize("name", ["neg", "relu"])
 def test_unary_without_bools(name):
     inputs = [samples((3, 17), dtype) for dtype in (*FLOATS, *INTS)]
-    check(on_each(name), lambda *ts: [getattr(torch, name)(widened(t)) for t in ts], inputs)
+    check(on_each(name), lambda *ts: [getattr(torch, name)(promote_half(t)) for t in ts], inputs)
     with pytest.raises(DefinitionError, match=f"{name}: it does not take Bool"):
-        define(on_each(name), [samples((3,), torch.bool)])
+        build_definition(on_each(name), [samples((3,), torch.bool)])
 
 
 def test_bitwise_not():
@@ -116,7 +120,7 @@ def test_bitwise_not():
 BINARY = {
     "atan2": lambda a, b: torch.atan2(to_float(a), to_float(b)),
     "truediv": torch.true_divide,
-    **named("add mul maximum minimum eq ge gt le lt ne logical_and logical_or"),
+    **torch_functions("add mul maximum minimum eq ge gt le lt ne logical_and logical_or"),
 }
 PAIRS = [(d, d) for d in ALL] + [
     (torch.float32, torch.int64),
@@ -134,7 +138,7 @@ def test_binary(name):
 
 
 @pytest.mark.parametrize("name", ["sub", "fmod", "remainder", "pow"])
-def test_arithmetic_of_numbers(name):
+def test_arithmetic_without_bools(name):
     inputs = []
     for dtype in (*FLOATS, *INTS):
         divisor = samples((3, 17), dtype, 1.0, 4.0, seed=1)
@@ -166,7 +170,7 @@ def test_integer_division_truncates():
 
 
 @pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor", "gcd"])
-def test_bits(name):
+def test_bitwise_and_gcd(name):
     dtypes = INTS if name == "gcd" else (*INTS, torch.bool)
     inputs = [samples((3, 17), d, seed=k) for d in dtypes for k in range(2)]
     check(on_pairs(name), pairwise(getattr(torch, name)), inputs)
@@ -180,8 +184,8 @@ def test_shifts(name):
     check(lambda fd, x: getattr(fd.ops, name)(x, 3), lambda x: function(x, 3), [inputs[0]])
 
 
-def shifted(x, amount):
-    """A shift of the bits as they are, without copies of the sign."""
+def logical_shift(x, amount):
+    """Shift right and fill with zeros."""
     width = 8 * x.dtype.itemsize
     found = [(int(v) % 2**width) >> int(k) for v, k in zip(x, amount, strict=True)]
     return torch.tensor([f - 2**width if f >= 2 ** (width - 1) else f for f in found]).to(x.dtype)
@@ -194,7 +198,9 @@ def test_logical_right_shift(dtype):
     amounts = torch.tensor([0, 1, 2, last, 4], dtype=dtype)
     check(
         lambda fd, t, k: [fd.ops.logical_right_shift(t, n) for n in (k, 0, 1, last)],
-        lambda t, k: [shifted(t, n) for n in (k, *(torch.full((5,), c) for c in (0, 1, last)))],
+        lambda t, k: [
+            logical_shift(t, n) for n in (k, *(torch.full((5,), c) for c in (0, 1, last)))
+        ],
         [x, amounts],
     )
 
@@ -207,7 +213,7 @@ def test_nextafter():
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_ternary(dtype):
     inputs = [samples((3, 17), dtype, -1.0, 1.0, seed=k) for k in range(3)]
-    a, b, w = map(widened, inputs)
+    a, b, w = map(promote_half, inputs)
     mask = samples((3, 17), torch.bool)
     check(
         lambda fd, x, y, z, m: [
@@ -240,7 +246,7 @@ def test_ternary(dtype):
     )
 
 
-def test_shapes_of_one_and_none():
+def test_edge_shapes():
     for shape in SHAPES:
         x, y = samples(shape, torch.float32), samples(shape, torch.float32, seed=1)
         check(
@@ -250,7 +256,7 @@ def test_shapes_of_one_and_none():
         )
 
 
-def test_extents_of_one_stretch():
+def test_sizes_of_one_broadcast():
     a, b = samples((4, 1, 5), torch.float32), samples((1, 3, 5), torch.float32, seed=1)
     point = torch.tensor(2.0)
     check(
@@ -269,7 +275,7 @@ def test_promotion_with_scalars():
     )
 
 
-def test_halves_stay_float_until_cast():
+def test_half_precision_is_promoted_to_float():
     x = torch.randn(5).bfloat16()
     check(
         lambda fd, t: (fd.ops.exp(t), fd.ops.cast(fd.ops.exp(t), DataType.BFloat16)),
@@ -345,7 +351,9 @@ UNSIGNED = (DataType.UInt64, DataType.Float8_e8m0fnu)
 def test_random_like():
     x = torch.zeros(64, 257)
     torch.manual_seed(3)
-    fd = define(lambda fd, t: (fd.ops.rand_like(t), fd.ops.randn_like(t), fd.ops.rand_like(t)), [x])
+    fd = build_definition(
+        lambda fd, t: (fd.ops.rand_like(t), fd.ops.randn_like(t), fd.ops.rand_like(t)), [x]
+    )
     first, bell, second = fd.execute([x])
     assert first.min() >= 0 and first.max() < 1 and abs(float(first.mean()) - 0.5) < 0.01
     assert abs(float(bell.mean())) < 0.03 and abs(float(bell.std()) - 1) < 0.03
@@ -353,5 +361,5 @@ def test_random_like():
     torch.manual_seed(3)
     assert torch.equal(fd.execute([x])[0], first)
     assert not torch.equal(fd.execute([x])[0], first)
-    fixed = define(lambda fd, t: fd.ops.rand_like(t, rng_seed=1, rng_offset=2), [x])
+    fixed = build_definition(lambda fd, t: fd.ops.rand_like(t, rng_seed=1, rng_offset=2), [x])
     assert torch.equal(fixed.execute([x])[0], fixed.execute([x])[0])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.frontends.support import check, define, widened
+from tests.frontends.support import build_definition, check, promote_half
 from tofuse.errors import DefinitionError
 from tofuse.nvfuser import DataType
 
@@ -23,14 +23,14 @@ def tensors(shape=(3, 4, 17)):
 def test_reductions(name, function, dims):
     check(
         lambda fd, *ts: [getattr(fd.ops, name)(t, dims, keepdim=k) for t in ts for k in (0, 1)],
-        lambda *ts: [function(widened(t), dims, keepdim=k) for t in ts for k in (False, True)],
+        lambda *ts: [function(promote_half(t), dims, keepdim=k) for t in ts for k in (False, True)],
         tensors(),
         rtol=1e-5,
         atol=1e-5,
     )
 
 
-def test_over_everything():
+def test_reductions_over_all_dimensions():
     check(
         lambda fd, x: [fd.ops.sum(x), fd.ops.max(x), fd.ops.min(x), fd.ops.prod(x), fd.ops.var(x)],
         lambda x: [x.sum(), x.max(), x.min(), x.prod(), x.var()],
@@ -42,12 +42,12 @@ def test_prod():
     inputs = [t.clamp(-1.5, 1.5) for t in tensors((3, 9))]
     check(
         lambda fd, *ts: [fd.ops.prod(t, 1) for t in ts],
-        lambda *ts: [widened(t).prod(1) for t in ts],
+        lambda *ts: [promote_half(t).prod(1) for t in ts],
         inputs,
     )
 
 
-def test_bools_are_counted():
+def test_reductions_of_bools():
     x = torch.tensor([[True, False, True], [False, False, False]])
     check(
         lambda fd, t: [fd.ops.sum(t, [1]), fd.ops.max(t, [1]), fd.ops.min(t, [0])],
@@ -56,7 +56,7 @@ def test_bools_are_counted():
     )
 
 
-def test_dtype_is_that_of_the_computation():
+def test_dtype_argument():
     check(
         lambda fd, t: [
             fd.ops.sum(t, [0], dtype=DataType.Double),
@@ -67,25 +67,25 @@ def test_dtype_is_that_of_the_computation():
     )
 
 
-def test_sums_of_nothing():
+def test_reductions_of_no_elements():
     x = torch.zeros(3, 0)
     check(
         lambda fd, t: [fd.ops.sum(t, [1]), fd.ops.prod(t, [1])],
         lambda t: [t.sum(1), t.prod(1)],
         [x],
     )
-    with pytest.raises(DefinitionError, match="max: there is no largest"):
-        define(lambda fd, t: fd.ops.max(t, [1]), [x]).execute([x])
+    with pytest.raises(DefinitionError, match="max: the reduced dimensions have no elements"):
+        build_definition(lambda fd, t: fd.ops.max(t, [1]), [x]).execute([x])
 
 
 @pytest.mark.parametrize("correction", [0, 1, 2])
-def test_moments(correction):
+def test_variance_and_mean(correction):
     inputs = tensors()[:4]
     check(
         lambda fd, *ts: [r for t in ts for r in fd.ops.var_mean(t, [2], correction, True)],
         lambda *ts: [
             r
-            for t in map(widened, ts)
+            for t in map(promote_half, ts)
             for r in torch.var_mean(t, 2, correction=correction, keepdim=True)
         ],
         inputs,
@@ -94,7 +94,7 @@ def test_moments(correction):
     )
     check(
         lambda fd, *ts: [fd.ops.var(t, [0, 1], correction) for t in ts],
-        lambda *ts: [widened(t).var((0, 1), correction=correction) for t in ts],
+        lambda *ts: [promote_half(t).var((0, 1), correction=correction) for t in ts],
         inputs,
         rtol=1e-5,
         atol=1e-5,
@@ -112,7 +112,7 @@ def test_welford():
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummin", "cummax"])
 def test_scans(name):
     def expected(*ts):
-        made = [getattr(torch, name)(widened(t), 1) for t in ts]
+        made = [getattr(torch, name)(promote_half(t), 1) for t in ts]
         return [m if isinstance(m, torch.Tensor) else m.values for m in made]
 
     check(lambda fd, *ts: [getattr(fd.ops, name)(t, 1) for t in ts], expected, tensors((3, 9)))

@@ -1,13 +1,13 @@
-"""Views, slices, pads and joins against torch."""
+"""Shape ops against torch."""
 
 import pytest
 import torch
 
-from tests.frontends.support import check, define, run
+from tests.frontends.support import build_definition, check, run
 from tofuse.errors import DefinitionError
 from tofuse.nvfuser import DataType
 
-MOVED = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 
 
 def tensor(*shape, dtype=torch.float32):
@@ -16,8 +16,8 @@ def tensor(*shape, dtype=torch.float32):
     return x > 0 if dtype == torch.bool else (x * 4).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", MOVED)
-def test_views_keep_the_type(dtype):
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_views(dtype):
     check(
         lambda fd, x: [
             fd.ops.reshape(x, [6, 4]),
@@ -87,7 +87,7 @@ def test_cat_of_symbolic_sizes():
     )
 
 
-def test_sizes_as_scalars():
+def test_sizes_as_scalar_outputs():
     def body(fd, x):
         n = fd.ops.size(x, 0)
         twice = fd.ops.mul(n, 2)
@@ -114,16 +114,16 @@ def test_vectors_and_scalars_as_shapes():
         shape = fd.define_vector(2)
         return fd.ops.reshape(t, shape), fd.ops.at(shape, 1), shape[0]
 
-    fd = define(body, [x])
+    fd = build_definition(body, [x])
     for shape in ([6, 2], [2, 6]):
         assert fd.execute([x, shape])[0].shape == tuple(shape)
         outputs = fd.execute([x, *shape])
         assert outputs[1:] == [shape[1], shape[0]]
 
 
-def test_output_in_another_order():
+def test_output_stride_order():
     x = tensor(3, 4, 5)
-    with_order = define(lambda fd, t: fd.ops.stride_order(fd.ops.exp(t), [0, 2, 1]), [x])
+    with_order = build_definition(lambda fd, t: fd.ops.stride_order(fd.ops.exp(t), [0, 2, 1]), [x])
     (y,) = with_order.execute([x])
     assert y.stride() == (1, 15, 3)
     torch.testing.assert_close(y, x.exp())
@@ -154,18 +154,18 @@ def test_output_in_another_order():
         (lambda fd, x: fd.ops.cast(x, "float"), "cast: "),
     ],
 )
-def test_wrong_shapes(body, message):
+def test_wrong_shapes_raise(body, message):
     with pytest.raises(DefinitionError, match=message) as error:
-        define(body, [tensor(3, 4)], static_sizes=True)
+        build_definition(body, [tensor(3, 4)], static_sizes=True)
     assert "test_ops_shape.py" in str(error.value)
 
 
-def test_dtype_null_is_no_cast():
+def test_cast_to_null_raises():
     with pytest.raises(DefinitionError, match="cast"):
-        define(lambda fd, x: fd.ops.cast(x, DataType.Null), [tensor(3)])
+        build_definition(lambda fd, x: fd.ops.cast(x, DataType.Null), [tensor(3)])
 
 
-def test_older_spellings():
+def test_older_parameter_names():
     x = tensor(3, 4)
     check(
         lambda fd, t: [

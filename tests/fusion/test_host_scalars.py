@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tofuse.backends.triton.emit import emit, parameters
+from tofuse.backends.triton.emit import emit, launch_parameters
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import reject_on_gpu
 from tofuse.frontends.execute_definition import captured_graph
@@ -58,7 +58,13 @@ def test_cpu_scalar_is_passed_to_a_gpu_kernel_by_value():
     assert roles(first) == ["in", "out"] and roles(second) == ["in", "host", "out"]
     assert [v.rule for v in part.verdicts] == ["on different devices"]
     (nest,) = build_tiles(second, GpuTarget()).nests
-    assert [kind for _, kind in parameters(nest)] == ["*fp32", "fp64", "*fp32", "*i32", "i64"]
+    assert [kind for _, kind in launch_parameters(nest)] == [
+        "*fp32",
+        "fp64",
+        "*fp32",
+        "*i32",
+        "i64",
+    ]
 
 
 def test_ops_are_not_fused_on_a_device_without_kernels():

@@ -1,4 +1,4 @@
-"""Short rows of neighbours are begun and ended by ops of their own, and what comes out is right."""
+"""Reductions and broadcasts of short rows are split in two steps, with eager's results."""
 
 import pytest
 import torch
@@ -14,11 +14,11 @@ from tofuse.ir.graph.verify import verify_graph
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def before(
-    groups: int, each: int, places: int, strides: tuple[int, ...], dtype: str = "f32"
+def group_graph(
+    groups: int, channels: int, positions: int, strides: tuple[int, ...], dtype: str = "f32"
 ) -> str:
-    """A sum over each group of an image, and two numbers of each group for all of it."""
-    shape = f"4, {groups}, {each}, {places}"
+    """A sum over each group of an image, and two numbers per group broadcast to the image."""
+    shape = f"4, {groups}, {channels}, {positions}"
     image = f"{dtype}[{shape}]{{{','.join(map(str, strides))}}}".replace(", ", ",")
     plain = f"{dtype}[{shape}]".replace(", ", ",")
     return f"""forward(x: {image}, m: {dtype}[4,{groups}]) {{
@@ -32,8 +32,8 @@ def before(
 }}"""
 
 
-LAST = (1350, 5, 1, 15)  # three groups of five channels that lie last, 90 places
-AFTER = """
+CHANNELS_LAST = (1350, 5, 1, 15)  # three groups of five channels, 90 positions
+SPLIT_GRAPH = """
   a = abs(x) : f32[4,3,5,90]
   s_each = sum(a, dims=(3,), dtype=f32) : f32[4,3,5]
   s = sum(s_each, dims=(2,), dtype=f32) : f32[4,3]
@@ -45,37 +45,37 @@ AFTER = """
 """
 
 
-def test_sums_and_numbers_of_groups():
-    after = split_reductions(parse_graph(before(3, 5, 90, LAST)))
+def test_sums_and_broadcasts_of_groups_are_split():
+    after = split_reductions(parse_graph(group_graph(3, 5, 90, CHANNELS_LAST)))
     verify_graph(after)
-    assert AFTER in show_graph(after)
+    assert SPLIT_GRAPH in show_graph(after)
 
 
-def test_sums_of_halves_are_rounded_once():
-    after = show_graph(split_reductions(parse_graph(before(3, 5, 90, LAST, "bf16"))))
+def test_half_precision_sums_are_rounded_once():
+    after = show_graph(split_reductions(parse_graph(group_graph(3, 5, 90, CHANNELS_LAST, "bf16"))))
     assert "s_each = sum(a, dims=(3,), dtype=f32) : f32[4,3,5]" in after
     assert "s = sum(s_each, dims=(2,), dtype=bf16) : bf16[4,3]" in after
 
 
 @pytest.mark.parametrize(
-    "groups, each, places, strides",
+    "groups, channels, positions, strides",
     [
-        (3, 5, 90, (1350, 450, 90, 1)),  # row by row
+        (3, 5, 90, (1350, 450, 90, 1)),  # row-major
         (3, 5, 90, (2700, 10, 2, 30)),  # gaps between channels
         (3, 5, 90, (2700, 8, 1, 24)),  # gaps between groups
         (3, 64, 90, (17280, 64, 1, 192)),  # long enough for vectors
-        (3, 5, 7, (105, 5, 1, 15)),  # hardly less on the way
-        (3, 1, 90, (270, 1, 1, 3)),  # a channel each
-        (1, 5, 90, (450, 5, 1, 5)),  # one group: nothing follows a row but its next place
+        (3, 5, 7, (105, 5, 1, 15)),  # intermediate sums are hardly fewer
+        (3, 1, 90, (270, 1, 1, 3)),  # one channel each
+        (1, 5, 90, (450, 5, 1, 5)),  # one group: no dimension continues a row
     ],
 )
-def test_others_stay_as_they_are(groups, each, places, strides):
-    graph = parse_graph(before(groups, each, places, strides))
+def test_other_layouts_are_unchanged(groups, channels, positions, strides):
+    graph = parse_graph(group_graph(groups, channels, positions, strides))
     assert split_reductions(graph) is graph
 
 
 def grouped(x, groups):
-    """Places times channels, which lie last, as groups: N, places, groups, channels of each."""
+    """A channels-last image as N, positions, groups, channels of a group."""
     return x.flatten(2).transpose(1, 2).unflatten(2, (groups, -1))
 
 
@@ -96,7 +96,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int32]
 
 
 def has_answer(name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
-    """Whether eager has one to compare with: it rounds each factor of a product of halves."""
+    """Whether eager has a comparable result: it rounds each factor of a half-precision product."""
     if dtype is torch.int32 and name in ("mean", "norm", "product"):
         return False
     if dtype is torch.bfloat16 and name == "product":
@@ -116,9 +116,11 @@ def test_as_eager(name, dtype, shape):
     assert_as_eager(PROGRAMS[name], x, rtol=loose, atol=loose * 10)
 
 
-def test_nothing_of_it_is_left_in_one_kernel():
-    """Small images are one kernel, in which the steps cost nothing."""
+def test_splitting_adds_no_stores_in_one_kernel():
+    """A small image is one kernel, in which the steps cost nothing."""
     x = torch.randn(1, 8, 4, 4).contiguous(memory_format=torch.channels_last)
     report = tofuse.explain(lambda x: F.group_norm(x, 2))(x)
     (kernel,) = report.kernels
-    assert kernel.loops.count("store") == 2 * 8  # in the kernel and in its nest: a channel each
+    assert (
+        kernel.loops.count("store") == 2 * 8
+    )  # one for each channel, in the kernel and in its nest

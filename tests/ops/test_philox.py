@@ -1,4 +1,4 @@
-"""Philox against the known answers of Random123, and the place of each number."""
+"""Philox gives the known answers of Random123, and each element its number."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_known_answers(counter, key, expected):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (64,), (65,), (3, 70), (2, 3, 129), (0, 4)])
-def test_each_number_has_its_place(shape):
+def test_counter_of_each_element(shape):
     seed, stream = (0x0123456789ABCDEF, 0x1122334455667788), 3
     got = uniform(seed, shape, stream)
     assert got.shape == shape

@@ -1,4 +1,4 @@
-"""Every case of every pass: text, verifier, a second run, and the numbers."""
+"""Check the text, verifier, idempotence and numerical results of every case of every pass."""
 
 import sys
 from collections.abc import Callable
@@ -27,8 +27,8 @@ FILES = sorted(Path(__file__).parent.glob("*.txt"))
 CASES = [case for file in FILES for case in read_cases(file)]
 PASSES = {p.__name__: p for p in (*GRAPH_PASSES, run_passes)}
 
-# These add in another order than PyTorch's own operators, or than the ops do before.
-ROUNDING = (
+# These change the order of additions.
+INEXACT_PASSES = (
     "matvec",
     "batch_branches",
     "closed_form_reductions",
@@ -36,7 +36,7 @@ ROUNDING = (
     "run_passes",
 )
 
-DRAWS = 24
+INPUT_DRAWS = 24
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -54,18 +54,18 @@ def test_case(case: Case, request: pytest.FixtureRequest):
     else:
         assert text == case.after
     assert show_graph(parse_graph(text)) == text
-    assert pass_(result) is result, "a second run changes the graph again"
+    assert pass_(result) is result, "a second run changes the graph"
     if case.before == case.after:
-        assert result is graph, "nothing changed, but it is another object"
-    same_numbers(case, graph, result)
+        assert result is graph, "an unchanged graph must be the same object"
+    assert_same_results(case, graph, result)
 
 
-def same_numbers(case: Case, graph: Graph, result: Graph) -> None:
+def assert_same_results(case: Case, graph: Graph, result: Graph) -> None:
     generator = torch.Generator().manual_seed(7)
-    exact = case.file.stem not in ROUNDING
+    exact = case.file.stem not in INEXACT_PASSES
     draw: Callable[[Graph, torch.Generator], dict[Value, torch.Tensor]]
     draw = special_inputs if exact else plain_inputs
-    for _ in range(DRAWS if exact else 2):
+    for _ in range(INPUT_DRAWS if exact else 2):
         inputs = draw(graph, generator)
         expected = outputs(graph, inputs)
         for want, got in zip(expected, outputs(result, inputs), strict=True):
@@ -90,13 +90,13 @@ def test_every_pass_has_cases_and_refusals(name: str):
 @pytest.mark.parametrize("name", [p.__name__ for p in GRAPH_PASSES])
 def test_every_rule_fires(name: str, monkeypatch: pytest.MonkeyPatch):
     module = sys.modules[PASSES[name].__module__]
-    table = rules_of(module)
+    table = rules_table(module)
     fired: set[tuple[str, str]] = set()
-    counted = {
-        kind: tuple(counting(rule, (kind, rule.__name__), fired) for rule in rules)
+    recorded_rules = {
+        kind: tuple(recording(rule, (kind, rule.__name__), fired) for rule in rules)
         for kind, rules in table.items()
     }
-    monkeypatch.setattr(module, "RULES", counted, raising=False)
+    monkeypatch.setattr(module, "RULES", recorded_rules, raising=False)
     for case in CASES:
         if case.file.stem == name:
             PASSES[name](parse_graph(case.before))
@@ -104,17 +104,17 @@ def test_every_rule_fires(name: str, monkeypatch: pytest.MonkeyPatch):
     assert rules - {rule for _, rule in fired} == set()
 
 
-def rules_of(module: ModuleType) -> dict[str, tuple[RewriteRule, ...]]:
+def rules_table(module: ModuleType) -> dict[str, tuple[RewriteRule, ...]]:
     table = vars(module).get("RULES", {})
     assert isinstance(table, dict)
     return table
 
 
-def counting(rule: RewriteRule, key: tuple[str, str], fired: set[tuple[str, str]]) -> RewriteRule:
-    def counted(op, rewriter: Rewriter) -> Replacement | None:
+def recording(rule: RewriteRule, key: tuple[str, str], fired: set[tuple[str, str]]) -> RewriteRule:
+    def recorded(op, rewriter: Rewriter) -> Replacement | None:
         found = rule(op, rewriter)
         if found is not None:
             fired.add(key)
         return found
 
-    return counted
+    return recorded

@@ -1,4 +1,4 @@
-"""Where values that nobody outside sees lie, and what is read once for a whole piece of a cat."""
+"""Strides of intermediate values, and loads hoisted out of the loops over concat operands."""
 
 import pytest
 import torch
@@ -12,15 +12,15 @@ from tofuse.passes.propagate_strides import propagate_strides
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def larger(x, size):
-    """Tokens as an image, channels last, that is resized."""
+def upsample(x, size):
+    """Resize tokens as a channels-last image."""
     side = int(x.shape[1] ** 0.5)
     image = x.transpose(1, 2).reshape(x.shape[0], -1, side, side)
     return F.interpolate(image, size=(size, size), mode="bilinear", align_corners=False)
 
 
-def joined(*maps):
-    return torch.cat([larger(x, 8) for x in maps], 1)
+def upsample_and_concat(*maps):
+    return torch.cat([upsample(x, 8) for x in maps], 1)
 
 
 def tokens(*sides, channels=24):
@@ -28,17 +28,17 @@ def tokens(*sides, channels=24):
 
 
 @pytest.mark.parametrize("sides", [(8, 4), (2, 4, 8), (3, 5, 2, 8)])
-def test_pieces_of_a_cat_are_written_as_they_are_read(sides):
+def test_concat_operands_are_written_in_reading_order(sides):
     maps = tokens(*sides)
-    assert joined(*maps).stride()[1] == 1
-    assert_as_eager(joined, *maps, rtol=1e-5, atol=1e-5)
-    for kernel in tofuse.explain(joined)(*maps).kernels:
-        assert "/16" not in kernel.loops.partition("nest")[2]  # no tiles that turn
+    assert upsample_and_concat(*maps).stride()[1] == 1
+    assert_as_eager(upsample_and_concat, *maps, rtol=1e-5, atol=1e-5)
+    for kernel in tofuse.explain(upsample_and_concat)(*maps).kernels:
+        assert "/16" not in kernel.loops.partition("nest")[2]  # no transpose tiles
 
 
-def test_indices_are_read_outside_of_the_loop_over_channels():
+def test_indices_are_loaded_outside_the_channel_loop():
     maps = tokens(8, 4, channels=64)
-    (kernel,) = [k for k in tofuse.explain(joined)(*maps).kernels if "take" in k.name]
+    (kernel,) = [k for k in tofuse.explain(upsample_and_concat)(*maps).kernels if "take" in k.name]
     body = kernel.loops.partition("nest")[2].splitlines()
     loads = [line for line in body if " load " in line and ": i64" in line]
     depth = max(len(line) - len(line.lstrip()) for line in body)
@@ -47,17 +47,17 @@ def test_indices_are_read_outside_of_the_loop_over_channels():
 
 def test_gradients():
     maps = [x.requires_grad_() for x in tokens(4, 2)]
-    assert_as_eager(lambda *m: joined(*m).square(), *maps, rtol=1e-4, atol=1e-4)
+    assert_as_eager(lambda *m: upsample_and_concat(*m).square(), *maps, rtol=1e-4, atol=1e-4)
 
 
-def test_pieces_of_one_and_of_no_elements():
+def test_concat_operands_of_one_and_zero_elements():
     a, scale = torch.randn(3, 5), torch.rand(3, 1)
     parts = [torch.randn(3, n) for n in (1, 0, 20)]
     assert_as_eager(lambda *p: torch.cat([x * scale for x in (a, *p)], 1), *parts)
     assert_as_eager(lambda x: F.pad(x * scale, (0, 2, 1, 0)) + 1, a)
 
 
-def test_readers_that_differ_change_nothing():
+def test_users_with_different_orders_change_nothing():
     def f(x):
         y = x.sin()
         return (y + x.contiguous()).sum(1), y.cos().contiguous()
@@ -65,16 +65,16 @@ def test_readers_that_differ_change_nothing():
     assert_as_eager(f, torch.randn(4, 6, 5).transpose(1, 2))
 
 
-def test_what_the_caller_sees_stays(monkeypatch):
-    seen: list[tuple[Value | None, Value | None]] = []
+def test_output_strides_are_preserved(monkeypatch):
+    outputs: list[tuple[Value | None, Value | None]] = []
 
-    def watched(graph):
+    def recorded(graph):
         after = propagate_strides(graph)
-        seen.extend(zip(graph.outputs, after.outputs, strict=True))
+        outputs.extend(zip(graph.outputs, after.outputs, strict=True))
         return after
 
-    monkeypatch.setattr("tofuse.passes.propagate_strides", watched)
-    tofuse.explain(joined)(*tokens(4, 8))
-    assert seen
-    for before, after in seen:
+    monkeypatch.setattr("tofuse.passes.propagate_strides", recorded)
+    tofuse.explain(upsample_and_concat)(*tokens(4, 8))
+    assert outputs
+    for before, after in outputs:
         assert before is not None and after is not None and before.layout == after.layout

@@ -1,4 +1,4 @@
-"""Two results of a program are two tensors, whatever became one on the way."""
+"""Outputs that are separate tensors in eager stay separate."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 PROGRAMS: dict[str, Any] = {
     "stacked": lambda x: (a := x.flip(0), b := x.flip(0), torch.stack([a, b, -x], 1)),
     "rolled": lambda x: (a := x.roll(1, 0), b := x.roll(1, 0), torch.cat([a, b], 0)),
-    "softmaxes": lambda x: (a := x.softmax(0), b := x.softmax(0), torch.stack([a, b]).tanh()),
+    "softmax": lambda x: (a := x.softmax(0), b := x.softmax(0), torch.stack([a, b]).tanh()),
     "branches": lambda x: (
         pieces := [(p * 2).softmax(-1) for p in x.chunk(2)],
         torch.stack(pieces).exp(),
@@ -22,7 +22,7 @@ PROGRAMS: dict[str, Any] = {
 }
 
 
-def storages(tree):
+def storage_ids(tree):
     leaves = [t for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
     mine = [t.untyped_storage()._cdata for t in leaves]
     return [mine.index(s) for s in mine]
@@ -30,15 +30,15 @@ def storages(tree):
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_results_have_memory_of_their_own(program, grad):
+def test_outputs_share_storage_as_in_eager(program, grad):
     f = PROGRAMS[program]
     x = torch.randn(4, 8, requires_grad=grad)
-    assert storages(tofuse.compile(f)(x)) == storages(f(x))
+    assert storage_ids(tofuse.compile(f)(x)) == storage_ids(f(x))
     assert_as_eager(f, x)
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_one_may_be_written_while_another_is_saved(grad):
+def test_writing_one_output_keeps_saved_tensors_valid(grad):
     w = torch.randn(4, 8, requires_grad=True)
     a, b, _ = tofuse.compile(PROGRAMS["stacked"])(torch.randn(4, 8, requires_grad=grad))
     loss = (a * w).sum()
@@ -48,11 +48,11 @@ def test_one_may_be_written_while_another_is_saved(grad):
     torch.testing.assert_close(w.grad, a.detach())
 
 
-def test_views_of_one_result_stay_views():
+def test_views_of_one_output_stay_views():
     def f(x):
         y = x.exp()
         return y, y.T, y[1:]
 
     x = torch.randn(4, 8)
-    assert storages(tofuse.compile(f)(x)) == storages(f(x)) == [0, 0, 0]
+    assert storage_ids(tofuse.compile(f)(x)) == storage_ids(f(x)) == [0, 0, 0]
     assert len(tofuse.explain(f)(x).kernels) == 1

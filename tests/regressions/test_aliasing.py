@@ -1,4 +1,4 @@
-"""Writes, views and strides: what eager shares is shared, and what it copies is copied."""
+"""Mutation, views and strides: results share memory exactly where they do in eager."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 X = torch.arange(48.0).reshape(6, 8) / 7 - 3
 
 
-def test_a_write_into_an_expanded_view_is_refused_as_by_eager():
+def test_write_into_expanded_view_raises_as_in_eager():
     """pytorch 152425"""
 
     def write(x):
@@ -22,7 +22,7 @@ def test_a_write_into_an_expanded_view_is_refused_as_by_eager():
             fn(torch.randn(3))
 
 
-def test_a_write_into_an_input_that_overlaps_itself_is_as_eager():
+def test_write_into_self_overlapping_input():
     """pytorch 152425"""
 
     def write(x):
@@ -40,8 +40,8 @@ def test_a_write_into_an_input_that_overlaps_itself_is_as_eager():
 
 
 @pytest.mark.parametrize("fn", [lambda m: ~m, lambda m: m & m.all(0), lambda m: m | m.any(0)])
-def test_operators_on_masks_are_no_writes(fn):
-    """Their names, `invert`, `and_` and `or_`, look like those of writes."""
+def test_mask_operators_are_not_mutations(fn):
+    """Their names, `invert`, `and_` and `or_`, look like names of in-place operators."""
     mask = torch.tensor([True, False, True]).expand(4, 3)
     assert_as_eager(fn, mask)
     report = tofuse.explain(fn)(mask)
@@ -49,30 +49,30 @@ def test_operators_on_masks_are_no_writes(fn):
 
 
 @pytest.mark.parametrize("strides", [(2, 1), (0, 1), (1, 1)])
-def test_reading_an_input_that_overlaps_itself(strides):
+def test_read_of_self_overlapping_input(strides):
     """pytorch 152425"""
     x = torch.randn(20).as_strided((4, 3), strides)
     assert_as_eager(lambda x: x * 2 + x.sum(0), x)
 
 
-def test_arguments_that_alias_after_arguments_that_did_not():
+def test_aliased_arguments_after_separate_ones():
     """pytorch 139789"""
 
     def f(a, b):
         a.add_(1)
         return a * b
 
-    apart, same = (X.clone(), X.clone()), (X, X.view(6, 8))
-    crossed, disjoint = (X[:3], X[2:5]), (X[:3], X[3:])
-    for first in (apart, same, crossed, disjoint):
+    separate, same = (X.clone(), X.clone()), (X, X.view(6, 8))
+    overlapping_slices, disjoint = (X[:3], X[2:5]), (X[:3], X[3:])
+    for first in (separate, same, overlapping_slices, disjoint):
         torch._dynamo.reset()
         compiled = tofuse.compile(f)
-        for pair in (first, apart, same, crossed, disjoint, apart, same):
+        for pair in (first, separate, same, overlapping_slices, disjoint, separate, same):
             assert_same(outcome(compiled, copies(pair), {}), outcome(f, copies(pair), {}))
 
 
 @pytest.mark.parametrize("step", [2, 3])
-def test_what_lies_between_windows_is_kept_where_these_are_written(step):
+def test_write_into_windows_keeps_gaps(step):
     def f(x):
         windows = x.unfold(0, 2, step)
         windows[1:].transpose(0, 1).mul_(3)
@@ -88,7 +88,7 @@ def shift(x: torch.Tensor, by: torch.Tensor) -> None:
         x[k] += by[k]
 
 
-def test_an_operator_that_writes_into_overlapping_arguments():
+def test_custom_operator_mutates_overlapping_arguments():
     def f(x, y):
         shift(x, y)
         return y * 2
@@ -108,10 +108,10 @@ def chain(x):
 
 
 def view_of_input(x):
-    part = x[1:3]
-    part.add_(1)
-    part[:, 2].mul_(3)
-    return x * 2, part
+    view = x[1:3]
+    view.add_(1)
+    view[:, 2].mul_(3)
+    return x * 2, view
 
 
 def transposed(x):
@@ -120,14 +120,14 @@ def transposed(x):
     return view.sum(0)
 
 
-def set_items(x):
+def item_assignment(x):
     x[0] = 5.0
     x[:, 1] = x[:, 2] * 2
     x[x > 3] = 0
     return x + 1
 
 
-def twice(x):
+def two_views(x):
     y = x.view(-1)
     y[3:9] += 10
     z = x.view(2, 24)
@@ -142,25 +142,33 @@ def intermediate(x):
     return y, y[2]
 
 
-def augmented(x):
+def augmented_assignment(x):
     x += 1
     x *= x
     x -= x.sum()
     return x
 
 
-WRITES = (chain, view_of_input, transposed, set_items, twice, intermediate, augmented)
+WRITES = (
+    chain,
+    view_of_input,
+    transposed,
+    item_assignment,
+    two_views,
+    intermediate,
+    augmented_assignment,
+)
 
 
 @pytest.mark.parametrize("fn", WRITES, ids=lambda f: f.__name__)
-def test_in_place_ops_on_inputs_on_views_and_in_chains(fn):
+def test_in_place_ops_on_inputs_views_and_chains(fn):
     """thunder 1109, 801, 1893"""
     assert_as_eager(fn, X.clone())
-    if fn is not twice:  # which views its argument as row-major
+    if fn is not two_views:  # it needs a contiguous argument
         assert_as_eager(fn, X.clone().t().contiguous().t())
 
 
-def test_an_argument_of_one_row_turned_and_written():
+def test_transposed_argument_of_one_row_is_written():
     assert_as_eager(lambda x: x.transpose_(0, 1).mul_(2), torch.arange(6.0).view(1, 6))
 
 
@@ -173,8 +181,8 @@ def test_in_place_ops_with_gradients(fn):
 def test_writes_into_aliasing_arguments():
     """thunder 1893: an argument and a view of it."""
 
-    def f(x, part):
-        part.mul_(2)
+    def f(x, view):
+        view.mul_(2)
         return x + 1
 
     assert_as_eager(f, X, X[1:3])
@@ -191,23 +199,23 @@ def resize_input(x):
     return x + 1
 
 
-def strided(x):
+def as_strided_input(x):
     return x.as_strided((3, 3), (2, 1), 1) + 1
 
 
-def strided_result(x):
+def as_strided_intermediate(x):
     return (x * 2).as_strided((3, 3), (2, 1), 1) + 1
 
 
-def strided_write(x):
+def as_strided_write(x):
     x.as_strided((3,), (1,)).add_(1)
     return x * 2
 
 
-RESHAPED = (resize, resize_input, strided, strided_result, strided_write)
+RESIZED = (resize, resize_input, as_strided_input, as_strided_intermediate, as_strided_write)
 
 
-@pytest.mark.parametrize("fn", RESHAPED, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("fn", RESIZED, ids=lambda f: f.__name__)
 def test_resize_and_as_strided(fn):
     """pytorch 191449, 197431"""
     assert_as_eager(fn, X.clone())
@@ -223,7 +231,7 @@ def test_set():
     assert_as_eager(f, X.clone(), torch.randn(3))
 
 
-def test_assigning_data():
+def test_data_assignment():
     """pytorch 185888: AOTAutograd cannot trace it, eager runs it."""
 
     def f(x, y):
@@ -235,12 +243,12 @@ def test_assigning_data():
     assert torch.equal(result, y * 2) and x.data_ptr() == y.data_ptr()
 
 
-LAST = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+CHANNELS_LAST = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
 LAYOUTS = {
-    "pointwise": (lambda x: (x * 2).relu(), LAST),
-    "two layouts": (lambda x: x + x.contiguous(), LAST),
-    "sum": (lambda x: x.sum(1, keepdim=True) + x, LAST),
-    "permuted": (lambda x: x.permute(3, 0, 1, 2) + 1, LAST),
+    "pointwise": (lambda x: (x * 2).relu(), CHANNELS_LAST),
+    "two layouts": (lambda x: x + x.contiguous(), CHANNELS_LAST),
+    "sum": (lambda x: x.sum(1, keepdim=True) + x, CHANNELS_LAST),
+    "permuted": (lambda x: x.permute(3, 0, 1, 2) + 1, CHANNELS_LAST),
     "transposed": (lambda x: x.t() * 2, X),
     "sliced": (lambda x: x[:, ::2] + 1, X),
     "broadcast": (lambda x: x[0].expand(6, 8) + 1, X),
@@ -249,17 +257,17 @@ LAYOUTS = {
     "copy": (lambda x: x.clone().copy_(x[0]), X),
     "flip": (lambda x: x.flip(0)[2:].t(), X),
     "pad": (lambda x: F.pad(x, (-1, -2)), X),
-    "cat": (lambda x: torch.cat([x, x], 1), LAST),
+    "cat": (lambda x: torch.cat([x, x], 1), CHANNELS_LAST),
     "stack": (lambda x: torch.stack([x.t(), x.t()], -1), X),
     "batch norm": (lambda x: F.batch_norm(x, None, None, training=True), X.t()),
-    "batch norm, last": (lambda x: F.batch_norm(x, None, None, training=True) * 2, LAST),
+    "batch norm, last": (lambda x: F.batch_norm(x, None, None, training=True) * 2, CHANNELS_LAST),
     "product": (lambda x: torch.cartesian_prod(x[0], x[:, 0]), X),
 }
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("grad", [False, True])
-def test_strides_of_results_are_those_of_eager(name, grad):
+def test_result_strides_match_eager(name, grad):
     """pytorch 133512"""
     fn, x = LAYOUTS[name]
     assert_as_eager(fn, copies(x).requires_grad_(grad), rtol=1e-6)
@@ -268,10 +276,10 @@ def test_strides_of_results_are_those_of_eager(name, grad):
 def test_channels_last_through_a_convolution():
     """pytorch 133512"""
     weight = torch.randn(4, 3, 3, 3)
-    assert_as_eager(lambda x, w: F.conv2d(x, w, padding=1).relu() + 1, LAST, weight)
+    assert_as_eager(lambda x, w: F.conv2d(x, w, padding=1).relu() + 1, CHANNELS_LAST, weight)
 
 
-# Every one of these is a copy in eager although it changes nothing.
+# Eager returns a copy for each of these, although the values do not change.
 COPIES = {
     "clone": torch.clone,
     "add": lambda x: x + 0,
@@ -284,19 +292,19 @@ COPIES = {
     "cat": lambda x: torch.cat([x]),
     "stack": lambda x: torch.stack([x])[0],
     "pad": lambda x: F.pad(x, (0, 0, 0, 0)),
-    "cut": lambda x: F.pad(x, (-1, 0)),
+    "negative pad": lambda x: F.pad(x, (-1, 0)),
     "floor": lambda x: x.floor(),
     "sum of one": lambda x: x.unsqueeze(0).sum(0),
     "mean of one": lambda x: x.unsqueeze(0).mean(0),
     "max of one": lambda x: x.unsqueeze(0).amax(0),
-    "there and back": lambda x: x.double().float(),
+    "converted twice": lambda x: x.double().float(),
     "select": lambda x: x.index_select(0, torch.arange(6)),
     "pieces": lambda x: torch.cat(x.chunk(2)),
     "tril": lambda x: x.tril(100),
     "to": lambda x: x.to(x.dtype, copy=True),
 }
 
-# And every one of these is the argument's memory.
+# Eager returns the memory of the argument for each of these.
 VIEWS = {
     "itself": lambda x: x,
     "contiguous": lambda x: x.contiguous(),
@@ -315,13 +323,13 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("fn", [*COPIES.values(), *VIEWS.values()], ids=[*COPIES, *VIEWS])
-def test_results_alias_what_they_alias_in_eager(fn):
-    """pytorch 133512: neither fewer copies than eager nor more."""
+def test_results_alias_as_in_eager(fn):
+    """pytorch 133512: neither fewer nor more copies than eager."""
     assert_as_eager(fn, X, rtol=0, atol=0)
     assert_as_eager(fn, X.clone().requires_grad_(), rtol=0, atol=0)
 
 
-def test_one_result_returned_several_times():
+def test_result_returned_several_times():
     """One tensor stays one tensor."""
 
     def f(x):
@@ -334,21 +342,21 @@ def test_one_result_returned_several_times():
         assert_as_eager(f, x)
 
 
-def test_a_piece_beside_the_whole_that_it_is_a_piece_of():
+def test_slice_returned_beside_its_base():
     def f(x):
         y = x * 2
         z = torch.cat([y, x + 1])
         return z, z[:6]
 
     for x in (X, X.clone().requires_grad_()):
-        whole, piece = tofuse.compile(f)(x)
-        assert whole.data_ptr() == piece.data_ptr()
+        base, part = tofuse.compile(f)(x)
+        assert base.data_ptr() == part.data_ptr()
         assert_as_eager(f, x)
 
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
-def test_a_result_beside_its_detached_self(capture):
-    """Autograd gives nothing for the one, and something for the other and its views."""
+def test_result_returned_beside_its_detached_view(capture):
+    """The detached view gets no gradient, the result and its other views do."""
 
     def f(x):
         y = x * 2
@@ -360,34 +368,34 @@ def test_a_result_beside_its_detached_self(capture):
     assert_as_eager(lambda x: f(x)[::2], x, options={"capture": capture})
 
 
-def test_gradients_of_results_whose_elements_lie_on_one_another():
-    """Each window has gradients of its own, though the windows of the result overlap."""
+def test_gradients_of_self_overlapping_results():
+    """Each window has its own gradient, although the windows of the result overlap."""
     x = X.clone().requires_grad_()
     assert_as_eager(lambda x: (x * 2).unfold(1, 3, 1), x)
     assert_as_eager(lambda x: (x * 2).unfold(0, 3, 1)[1:], x)
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["no_grad", "grad"])
-def test_a_result_that_is_no_view_in_eager_may_be_written(grad):
-    """A copy that a reshape makes, and that stands in a tensor of another shape here."""
+def test_write_into_result_that_eager_copies(grad):
+    """Eager copies in the reshape; here the result is a view of a tensor of another shape."""
 
     def merge(x):
         return x.transpose(0, 1).reshape(8, 6)
 
     x = torch.randn(2, 8, 3, requires_grad=True)
-    made = []
+    results = []
     for fn in (merge, tofuse.compile(merge)):
         with torch.set_grad_enabled(grad):
             y = fn(x)
         assert not y._is_view()
         y[torch.tensor([1, 2])] = x.detach()[0, 0].repeat(2) * 2
         y.mul_(x.sum())
-        made += [y, *torch.autograd.grad(y.square().sum(), x)]
-    torch.testing.assert_close(made[2:], made[:2])
+        results += [y, *torch.autograd.grad(y.square().sum(), x)]
+    torch.testing.assert_close(results[2:], results[:2])
 
 
-def test_a_saved_index_whose_elements_lie_on_one_another():
-    """Its rows are one row here and apart in eager, each of them expanded, with gaps between."""
+def test_self_overlapping_saved_index():
+    """The rows of the index share memory here; in eager they are separate rows with gaps."""
 
     def f(x, y):
         rows = (x + 1)[None].expand(2, 8).clone()[:, 1:5]

@@ -1,4 +1,4 @@
-"""Compiling: in time linear in the program, the same each time, each kernel once."""
+"""Compilation takes linear time, is deterministic, and builds each kernel once."""
 
 import time
 
@@ -31,7 +31,7 @@ def compile_ms(fn, *args):
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_a_ladder_of_depth_60_compiles_in_linear_time(grad):
+def test_ladder_compiles_in_linear_time(grad):
     """pytorch 148073: every value is used twice, so its expression tree has 2^60 leaves."""
     a, b = (
         (torch.rand(100) * 0.1).requires_grad_(grad),
@@ -43,22 +43,22 @@ def test_a_ladder_of_depth_60_compiles_in_linear_time(grad):
     assert whole < 5 * half + 100
 
 
-def test_a_chain_of_2000_pointwise_ops_compiles():
-    """pytorch 148073: no recursion error, and not for minutes."""
+def test_long_pointwise_chain_compiles():
+    """pytorch 148073: no recursion error, and within 30 seconds."""
     start = time.process_time()
     compiled = assert_as_eager(lambda x: chain(x, 2000), torch.randn(1000), calls=1)
     assert time.process_time() - start < 30
     assert compiled is not None
 
 
-def test_the_backward_of_a_long_chain_compiles():
+def test_backward_of_long_chain_compiles():
     """pytorch 148073"""
     x = torch.randn(100, requires_grad=True)
     assert_as_eager(lambda x: chain(x, 400), x, calls=1)
 
 
 def scan(a, b):
-    """`b[t] += a[t] * b[t - 1]` for all rows at once, in steps that double."""
+    """Return the scan b[t] += a[t] * b[t - 1] of all rows, by recursive doubling."""
     step = 1
     while step < b.shape[1]:
         b = torch.cat([b[:, :step], b[:, step:] + a[:, step:] * b[:, :-step]], 1)
@@ -67,8 +67,8 @@ def scan(a, b):
     return b
 
 
-def test_a_scan_in_doubling_steps_compiles():
-    """Each step reads the one before at two places, so its expression tree has 2^4 leaves."""
+def test_recursive_doubling_scan_compiles():
+    """Each step reads the previous one twice, so the expression tree has 2^4 leaves."""
     a, b = (torch.rand(2, 12, 8, requires_grad=True) for _ in range(2))
     start = time.process_time()
     assert_as_eager(scan, a, b, calls=1)
@@ -80,7 +80,7 @@ def layers(count):
     return nn.Sequential(*(m for _ in range(count) for m in (nn.Linear(32, 32), nn.ReLU())))
 
 
-def test_30_layers_compile_in_linear_time_and_each_kernel_once(monkeypatch):
+def test_layers_compile_in_linear_time_and_kernels_once(monkeypatch):
     """thunder 1490, 2700"""
     loaded, load_text = [], load_kernels.load_text
 
@@ -114,13 +114,13 @@ def reordered(x, y):
     return a, b, torch.cat([a, y]).mean(1)
 
 
-def facts(report):
-    """What does not depend on names and lines."""
+def decisions(report):
+    """Return the parts of a report that do not depend on names and lines."""
     verdicts = [(v.fused, v.rule, v.bytes_saved) for v in report.verdicts]
     return verdicts, [sorted(r.ops) for r in report.regions]
 
 
-def test_the_same_program_gives_the_same_kernels_results_and_verdicts():
+def test_compilation_is_deterministic():
     """pytorch 142316"""
     args = torch.randn(32, 64, requires_grad=True), torch.randn(32, 64, requires_grad=True)
     reports, results = [], []
@@ -134,9 +134,9 @@ def test_the_same_program_gives_the_same_kernels_results_and_verdicts():
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_reordering_independent_statements_changes_no_fusion():
+def test_order_of_independent_statements_does_not_change_fusion():
     """csarofeen 1859"""
     args = torch.randn(32, 64), torch.randn(32, 64)
-    one, other = (facts(tofuse.explain(f)(*copies(args))) for f in (program, reordered))
+    one, other = (decisions(tofuse.explain(f)(*copies(args))) for f in (program, reordered))
     assert sorted(one[0]) == sorted(other[0])
     assert sorted(one[1]) == sorted(other[1])

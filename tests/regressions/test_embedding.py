@@ -1,4 +1,4 @@
-"""Gradients of embeddings: words met twice, padding, halves, no words at all."""
+"""Gradients of embeddings: repeated indices, padding, half precision, no indices."""
 
 import pytest
 import torch
@@ -20,45 +20,45 @@ IDS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("options", [{}, {"padding_idx": 3}, {"scale_grad_by_freq": True}], ids=str)
 @pytest.mark.parametrize("ids", IDS)
-def test_gradients_are_eagers(ids, options, dtype):
+def test_gradients_match_eager(ids, options, dtype):
     def f(weight, ids):
         return F.embedding(ids, weight, **options) * 2
 
     weight = torch.randn(10, 7, dtype=dtype, requires_grad=True)
     out, want = tofuse.compile(f)(weight, IDS[ids]), f(weight, IDS[ids])
-    given = torch.randn_like(want)
-    (got,) = torch.autograd.grad(out, weight, given)
-    (theirs,) = torch.autograd.grad(want, weight, given)
+    grad_output = torch.randn_like(want)
+    (got,) = torch.autograd.grad(out, weight, grad_output)
+    (theirs,) = torch.autograd.grad(want, weight, grad_output)
     assert got.stride() == theirs.stride()
     wide = weight.detach().double().requires_grad_()
-    (exact,) = torch.autograd.grad(f(wide, IDS[ids]), wide, given.double())
+    (exact,) = torch.autograd.grad(f(wide, IDS[ids]), wide, grad_output.double())
     limit = (theirs - exact).abs().max() + 1e-6  # bf16 sums of 70 rows are eager's worst
     assert (got - exact).abs().max() <= limit
 
 
 @pytest.mark.parametrize("expanded", [False, True])
-def test_rows_with_gaps_are_copied_before_they_are_added(expanded):
-    def f(x, places, rows):
+def test_strided_rows_are_copied_before_scatter(expanded):
+    def f(x, indices, rows):
         if expanded:
-            return x.scatter_add(0, places[:, None].expand_as(rows), rows)
-        return x.index_add(0, places, rows)
+            return x.scatter_add(0, indices[:, None].expand_as(rows), rows)
+        return x.index_add(0, indices, rows)
 
-    x, places = torch.randn(9, 7), torch.randint(0, 9, (40,))
+    x, indices = torch.randn(9, 7), torch.randint(0, 9, (40,))
     for rows in (torch.randn(40, 21)[:, 7:14], torch.randn(7, 40).T, torch.randn(40, 7)):
-        torch.testing.assert_close(tofuse.compile(f)(x, places, rows), f(x, places, rows))
-        report = tofuse.explain(f)(x, places, rows)
+        torch.testing.assert_close(tofuse.compile(f)(x, indices, rows), f(x, indices, rows))
+        report = tofuse.explain(f)(x, indices, rows)
         assert len(report.kernels) == (0 if rows.is_contiguous() else 1)
 
 
-def test_padding_takes_no_gradient_that_is_no_number():
+def test_padding_row_gets_no_nan_gradient():
     weight, ids = torch.randn(10, 7, requires_grad=True), torch.tensor([3, 1])
-    given = torch.full((2, 7), float("nan"))
+    grad_output = torch.full((2, 7), float("nan"))
     f = tofuse.compile(lambda w, i: F.embedding(i, w, padding_idx=3))
-    (got,) = torch.autograd.grad(f(weight, ids), weight, given)
+    (got,) = torch.autograd.grad(f(weight, ids), weight, grad_output)
     assert not got[3].any() and got[1].isnan().all()
 
 
-def test_the_gradient_lies_in_warm_memory():
+def test_gradient_is_accumulated_into_planned_buffer():
     weight, ids = torch.randn(5000, 64, requires_grad=True), torch.randint(0, 5000, (64,))
     f = tofuse.compile(lambda w, i: F.embedding(i, w).sin())
     plan = tofuse.explain(lambda w, i: F.embedding(i, w).sin())(weight, ids).graphs[-1].plan

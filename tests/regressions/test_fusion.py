@@ -1,4 +1,4 @@
-"""What has to be one kernel, and what none."""
+"""Programs that must become one kernel, and programs that must become none."""
 
 import itertools
 import time
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import tofuse
-from tests.support.eager import assert_as_eager, kernels
+from tests.support.eager import assert_as_eager, kernel_names
 from tests.support.peak import peak_bytes
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 def test_softmax_over_the_outer_axis_is_one_kernel():
     """pytorch 93718"""
     x = torch.randn(64, 300)
-    assert len(kernels(lambda x: x.softmax(0), x)) == 1
+    assert len(kernel_names(lambda x: x.softmax(0), x)) == 1
     assert_as_eager(lambda x: x.softmax(0), x)
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_a_group_norm_is_one_kernel_that_reads_its_input_once(grad):
-    """Its statistics see the image as groups, what follows as channels: one memory."""
+def test_group_norm_is_one_kernel_that_reads_input_once(grad):
+    """Statistics view the image as groups, later ops as channels."""
 
     def f(x, w, b):
         return F.silu(F.group_norm(x, 4, w, b))
@@ -37,7 +37,7 @@ def test_a_group_norm_is_one_kernel_that_reads_its_input_once(grad):
     assert_as_eager(f, *args, rtol=1e-4, atol=1e-4)
 
 
-def test_a_sum_and_a_cosine_read_their_input_once():
+def test_sum_and_cosine_read_input_once():
     """pytorch test_perf, "would be nice" """
 
     def f(x):
@@ -70,55 +70,55 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.parametrize("grad", [False, True])
-def test_programs_of_metadata_alone_have_no_kernel(name, grad):
+def test_programs_of_views_have_no_kernel(name, grad):
     """thunder 1251"""
     report = tofuse.explain(OUTPUTS[name])(torch.randn(8, 8, requires_grad=grad))
     assert not report.forward.kernels and not report.forward.library_calls
 
 
-@pytest.mark.parametrize("kept", list(itertools.product((False, True), repeat=3)))
-def test_views_between_pointwise_ops_are_one_kernel(kept):
-    """csarofeen, bookend views: all eight ways of leaving views out"""
+@pytest.mark.parametrize("present", list(itertools.product((False, True), repeat=3)))
+def test_views_between_pointwise_ops_are_one_kernel(present):
+    """csarofeen, bookend views: all eight combinations of views"""
 
     def f(x):
-        x = x.view(32, 64) if kept[0] else x
+        x = x.view(32, 64) if present[0] else x
         x = x.sin()
-        x = x.view(8, 256) if kept[1] else x
+        x = x.view(8, 256) if present[1] else x
         x = x.cos()
-        return x.view(2, 16, 64) if kept[2] else x
+        return x.view(2, 16, 64) if present[2] else x
 
     x = torch.randn(4, 512)
-    assert len(kernels(f, x)) == 1
+    assert len(kernel_names(f, x)) == 1
     assert_as_eager(f, x)
 
 
-REGROUPED = {
-    "there": lambda x: (x.sin().reshape(6, 6) * 2).cos(),
-    "and back": lambda x: (x.sin().reshape(6, 6) * 2).cos().view(4, 9) + x,
+RESHAPED = {
+    "reshape": lambda x: (x.sin().reshape(6, 6) * 2).cos(),
+    "reshape and back": lambda x: (x.sin().reshape(6, 6) * 2).cos().view(4, 9) + x,
     "two outputs": lambda x: (lambda y: (y.reshape(6, 6).exp(), y.sin()))(x * 2),
     "with a number": lambda x: (x.exp().view(2, 18) + 1).reshape(6, 6) * x[0, 0],
-    "bits": lambda x: (x > 0).reshape(6, 6).logical_not(),
+    "mask": lambda x: (x > 0).reshape(6, 6).logical_not(),
 }
 
 
-@pytest.mark.parametrize("name", REGROUPED)
-def test_a_reshape_without_common_axes_is_one_flat_loop(name):
+@pytest.mark.parametrize("name", RESHAPED)
+def test_reshape_without_common_axes_is_one_flat_loop(name):
     x = torch.randn(4, 9, requires_grad=True)
-    assert_as_eager(REGROUPED[name], x)
-    assert_as_eager(REGROUPED[name], torch.randn(8, 9)[::2])
-    assert len(kernels(REGROUPED[name], x.detach())) == 1
+    assert_as_eager(RESHAPED[name], x)
+    assert_as_eager(RESHAPED[name], torch.randn(8, 9)[::2])
+    assert len(kernel_names(RESHAPED[name], x.detach())) == 1
 
 
 MERGED_AND_SLICED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "read": lambda x: x.transpose(1, 2).reshape(2, 15)[:, 2:] + 1,
+    "slice": lambda x: x.transpose(1, 2).reshape(2, 15)[:, 2:] + 1,
     "merged again": lambda x: x.transpose(1, 2).reshape(2, 15)[:, :13].reshape(26) * 2,
     "rolled": lambda x: x.transpose(1, 2).reshape(2, 15).roll(4, 1).exp(),
 }
 
 
 @pytest.mark.parametrize("name", MERGED_AND_SLICED)
-def test_a_part_of_merged_dimensions_is_read_from_a_copy(name):
-    """No loop runs over a part of two dimensions that lie apart: they are laid out first."""
+def test_slice_of_merged_dimensions_reads_a_copy(name):
+    """No loop runs over a part of two merged strided dimensions, so they are copied first."""
     f, x = MERGED_AND_SLICED[name], torch.randn(2, 3, 5, requires_grad=True)
     report = tofuse.explain(f)(x)
     assert not report.notes and not report.library_calls
@@ -128,14 +128,14 @@ def test_a_part_of_merged_dimensions_is_read_from_a_copy(name):
 
 READ_ALONG_TWO: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "differences": lambda y: y[:, None] - y[:, :, None],
-    "read on": lambda y: (y[:, None] - y[:, :, None]).exp() * y[:, :, None],
-    "of three": lambda y: torch.where(y[:, None] > 0, y[:, :, None], y.roll(1, 1)[:, None]),
+    "with another use": lambda y: (y[:, None] - y[:, :, None]).exp() * y[:, :, None],
+    "three uses": lambda y: torch.where(y[:, None] > 0, y[:, :, None], y.roll(1, 1)[:, None]),
 }
 
 
 @pytest.mark.parametrize("name", READ_ALONG_TWO)
-def test_merged_dimensions_read_along_two_are_read_twice(name):
-    """No strides express them: both reads had the axes of one view, which is a diagonal."""
+def test_merged_dimensions_broadcast_two_ways(name):
+    """Both reads used the axes of one view, which read a diagonal."""
     f, x = READ_ALONG_TWO[name], torch.randn(2, 3, 5, requires_grad=True)
     merged = lambda x: f(x.transpose(1, 2).reshape(2, 15))  # noqa: E731
     report = tofuse.explain(merged)(x)
@@ -143,7 +143,7 @@ def test_merged_dimensions_read_along_two_are_read_twice(name):
     assert_as_eager(merged, x)
 
 
-def test_a_reshape_of_rows_that_matter_is_a_boundary_and_says_so():
+def test_reshape_between_softmaxes_is_a_boundary_with_verdict():
     def f(x):
         y = x.softmax(1)
         return y.reshape(6, 6).softmax(1)
@@ -164,18 +164,18 @@ def median_ms(fn, *args, repeats=15):
 
 
 @pytest.mark.parametrize("count", [2, 6, 16])
-def test_a_cat_into_a_norm_is_not_slower_than_eager(count):
+def test_concat_into_layer_norm_is_not_slower_than_eager(count):
     """pytorch PR 180930"""
-    pieces = [torch.randn(512, 1024 // count) for _ in range(count)]
+    operands = [torch.randn(512, 1024 // count) for _ in range(count)]
     width = count * (1024 // count)
 
-    def f(*pieces):
-        return F.layer_norm(torch.cat(pieces, -1), (width,))
+    def f(*operands):
+        return F.layer_norm(torch.cat(operands, -1), (width,))
 
-    compiled = assert_as_eager(f, *pieces, rtol=1e-4, atol=1e-4)
+    compiled = assert_as_eager(f, *operands, rtol=1e-4, atol=1e-4)
     ratios = []
-    for _ in range(5):  # the machine is shared: the best of several medians counts
-        ratios.append(median_ms(compiled, *pieces) / median_ms(f, *pieces))
+    for _ in range(5):  # the machine is shared, so take the best of several medians
+        ratios.append(median_ms(compiled, *operands) / median_ms(f, *operands))
     assert min(ratios) < 1.1
 
 
@@ -201,32 +201,32 @@ def loss(x):
     return F.cross_entropy(x, torch.zeros(x.shape[0], dtype=torch.long))
 
 
-def mixed(x):
+def scan(x):
     y = x.relu()
     z = y.cumsum(-1)
     return (z * y + x).sum(-1)
 
 
-BIG = (256, 512)
+LARGE = (256, 512)
 PEAKS: dict[str, tuple[Callable[..., object], list[tuple[int, ...]]]] = {
     "attention": (attention, [(4, 128, 64)] * 3),
     "feed forward": (feed_forward, [(256, 128), (128, 512), (512, 128)]),
-    "norms": (norms, [BIG]),
-    "branches": (branches, [BIG]),
-    "loss": (loss, [BIG]),
-    "scan": (mixed, [BIG]),
-    "views": (lambda x: (x.t() * 2 + 1).reshape(-1).sin(), [BIG]),
-    "cat": (lambda x, y: torch.cat([x, y.relu()], -1).softmax(-1), [BIG, BIG]),
-    "many": (lambda x: sum((x * k).exp() for k in range(12)), [BIG]),
+    "norms": (norms, [LARGE]),
+    "branches": (branches, [LARGE]),
+    "loss": (loss, [LARGE]),
+    "scan": (scan, [LARGE]),
+    "views": (lambda x: (x.t() * 2 + 1).reshape(-1).sin(), [LARGE]),
+    "cat": (lambda x, y: torch.cat([x, y.relu()], -1).softmax(-1), [LARGE, LARGE]),
+    "many": (lambda x: sum((x * k).exp() for k in range(12)), [LARGE]),
 }
 
 
 @pytest.mark.parametrize("name", PEAKS)
 @pytest.mark.parametrize("grad", [False, True])
-def test_peak_memory_is_not_above_eagers(name, grad):
+def test_peak_memory_is_at_most_eager(name, grad):
     """pytorch 135305, 122512, 120381"""
     fn, shapes = PEAKS[name]
     args = [torch.randn(s, requires_grad=grad) for s in shapes]
     compiled = tofuse.compile(fn, pool_bytes=0)
-    slack = 32 * 1024  # seeds, partial sums, what Python's own calls allocate
+    slack = 32 * 1024  # seeds, partial sums, allocations of Python calls
     assert peak_bytes(compiled, *args) <= peak_bytes(fn, *args) + slack

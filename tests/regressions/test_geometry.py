@@ -1,4 +1,4 @@
-"""Rotations, cross products and other algebra of tiny matrices: kernels, right and few."""
+"""Rotations, cross products and other algebra of 3 x 3 matrices run in few kernels."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def determinant(a):
     return a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
 
 
-def turned(r, p):
+def rotated(r, p):
     return torch.einsum("bij,bj->bi", r, p) + torch.eye(3)[0]
 
 
@@ -45,7 +45,7 @@ PROGRAMS = {
     covariances: ((4,), (3,)),
     frames: ((6,),),
     determinant: ((3, 3),),
-    turned: ((3, 3), (3,)),
+    rotated: ((3, 3), (3,)),
 }
 
 
@@ -53,28 +53,28 @@ PROGRAMS = {
 @pytest.mark.parametrize("count", [1, 37, 1000])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_results_and_gradients_are_those_of_doubles(program, count, dtype):
-    given = [torch.randn(count, *shape).to(dtype).requires_grad_() for shape in PROGRAMS[program]]
-    exact = [t.detach().double().requires_grad_() for t in given]
-    got, expected = tofuse.compile(program, capture="trace")(*given), program(*exact)
-    near = 1e-2 if dtype is torch.float32 else 1e-7
-    torch.testing.assert_close(got.double(), expected, rtol=near, atol=near)
-    assert got.stride() == program(*given).stride()
+def test_results_and_gradients_match_float64(program, count, dtype):
+    args = [torch.randn(count, *shape).to(dtype).requires_grad_() for shape in PROGRAMS[program]]
+    exact = [t.detach().double().requires_grad_() for t in args]
+    got, expected = tofuse.compile(program, capture="trace")(*args), program(*exact)
+    tolerance = 1e-2 if dtype is torch.float32 else 1e-7
+    torch.testing.assert_close(got.double(), expected, rtol=tolerance, atol=tolerance)
+    assert got.stride() == program(*args).stride()
     weight = torch.rand(got.shape, dtype=torch.float64)
-    grads = torch.autograd.grad((got * weight).sum(), given)
+    grads = torch.autograd.grad((got * weight).sum(), args)
     for a, b in zip(grads, torch.autograd.grad((expected * weight).sum(), exact), strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=near, atol=near)
+        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
-def test_no_call_of_a_library_is_left(program):
+def test_no_library_calls_remain(program):
     report = tofuse.explain(program)(*(torch.randn(5000, *s) for s in PROGRAMS[program]))
     assert not report.library_calls
     assert len(report.kernels) <= 3
 
 
 @pytest.mark.parametrize("size", [3, 255, 256, 300, 70000])
-def test_an_identity_of_any_size(size):
+def test_identity_of_any_size(size):
     for dtype in (torch.bool, torch.float32, torch.int64):
 
         def identity(dtype=dtype):
@@ -83,14 +83,14 @@ def test_an_identity_of_any_size(size):
         assert torch.equal(tofuse.compile(identity, capture="trace")(), identity())
 
 
-def test_pairs_are_contrasted():
-    """The loss of SimCLR, which masks its own pairs by an identity."""
+def test_contrastive_loss():
+    """The loss of SimCLR masks the diagonal by an identity matrix."""
 
     def contrast(a, b):
         z = F.normalize(torch.cat([a, b]), dim=1)
-        own = torch.eye(600, dtype=torch.bool)
-        places = torch.cat([torch.arange(300, 600), torch.arange(300)])
-        return F.cross_entropy((z @ z.t() / 0.5).masked_fill(own, -1e9), places)
+        diagonal = torch.eye(600, dtype=torch.bool)
+        targets = torch.cat([torch.arange(300, 600), torch.arange(300)])
+        return F.cross_entropy((z @ z.t() / 0.5).masked_fill(diagonal, -1e9), targets)
 
     a, b = (torch.randn(300, 32, requires_grad=True) for _ in range(2))
     expected = torch.autograd.grad(contrast(a, b), (a, b))

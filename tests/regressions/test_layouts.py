@@ -1,4 +1,4 @@
-"""Sizes, types and orders of axes that take other loops than the usual ones."""
+"""Shapes, types and strides that need special loops."""
 
 import pytest
 import torch
@@ -9,91 +9,95 @@ import tofuse
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def agree(f, *args, tolerance=1e-4):
+def assert_matches_eager(f, *args, tolerance=1e-4):
     got = tofuse.compile(f, capture="trace")(*args)
     torch.testing.assert_close(got, f(*args), rtol=tolerance, atol=tolerance)
 
 
-def normed(x):
+def batch_norm(x):
     return (x - x.mean(0)) * torch.rsqrt(x.float().var(0, unbiased=False) + 1e-3).to(x.dtype)
 
 
 @pytest.mark.broad(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(9973, 257), (20011, 33), (3001, 2047), (5000, 1), (1, 300)])
-def test_columns_that_are_walked_again(shape, dtype):
+def test_rescanned_columns(shape, dtype):
     rows, columns = shape
     tolerance = 5e-2 if dtype is torch.bfloat16 else 1e-4
-    wide, turned = torch.randn(rows, 2 * columns), torch.randn(columns, rows)
-    for x in (torch.randn(shape), turned.t(), wide[:, ::2]):
-        agree(normed, x.to(dtype), tolerance=tolerance)
-        agree(lambda x: x.softmax(0), x.to(dtype), tolerance=tolerance)
+    wide, transposed = torch.randn(rows, 2 * columns), torch.randn(columns, rows)
+    for x in (torch.randn(shape), transposed.t(), wide[:, ::2]):
+        assert_matches_eager(batch_norm, x.to(dtype), tolerance=tolerance)
+        assert_matches_eager(lambda x: x.softmax(0), x.to(dtype), tolerance=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 @pytest.mark.parametrize("shape", [(2, 13, 17), (3, 31, 1), (4, 1, 64), (8, 7, 9), (3, 0, 5)])
-def test_colours_first_and_last(shape, dtype):
-    colours, height, width = shape
+def test_channels_first_and_last(shape, dtype):
+    channels, height, width = shape
     x = (torch.rand(2, *shape) * 200).to(dtype)
-    agree(lambda x: x.permute(0, 2, 3, 1).contiguous(), x)
-    y = (torch.rand(2, height, width, colours) * 200).to(dtype)
-    agree(lambda x, y: y.permute(0, 3, 1, 2).contiguous() + x * 2, x, y)
+    assert_matches_eager(lambda x: x.permute(0, 2, 3, 1).contiguous(), x)
+    y = (torch.rand(2, height, width, channels) * 200).to(dtype)
+    assert_matches_eager(lambda x, y: y.permute(0, 3, 1, 2).contiguous() + x * 2, x, y)
 
 
 @pytest.mark.parametrize("shape", [(3, 37, 101), (16, 1, 9), (1, 50, 64), (9, 40, 0)])
-def test_dear_values_that_rows_share(shape):
+def test_expensive_values_shared_by_rows(shape):
     f = torch.randn(shape[1:])
-    agree(lambda q, f: q * torch.cos(f) + q.flip(-1) * torch.sin(f).erf(), torch.randn(shape), f)
-    agree(lambda q, f: (q * f.cos()).softmax(-1) * f.exp().sum(-1, True), torch.randn(shape), f)
+    assert_matches_eager(
+        lambda q, f: q * torch.cos(f) + q.flip(-1) * torch.sin(f).erf(), torch.randn(shape), f
+    )
+    assert_matches_eager(
+        lambda q, f: (q * f.cos()).softmax(-1) * f.exp().sum(-1, True), torch.randn(shape), f
+    )
 
 
 @pytest.mark.parametrize("shape", [(3001, 1001), (1501, 2999)])
-def test_large_results_in_rows_of_odd_length(shape):
-    agree(lambda x: torch.cat([x.tanh(), x[:, :13].exp()], 1), torch.randn(shape))
+def test_large_results_with_odd_row_length(shape):
+    assert_matches_eager(lambda x: torch.cat([x.tanh(), x[:, :13].exp()], 1), torch.randn(shape))
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_operators_that_lay_a_given_result_as_their_operands_lie(dynamic):
+def test_operator_with_output_in_operand_layout(dynamic):
     def f(x, w):
         return F.pad(x * w[:, None, None], (1, 1, 1, 1), mode="reflect") * 3
 
     x = torch.randn(3, 4, 12, 12).to(memory_format=torch.channels_last)
-    w, given = torch.rand(4, requires_grad=True), torch.randn(3, 4, 14, 14)
-    ours = torch.autograd.grad(tofuse.compile(f, dynamic=dynamic)(x, w), w, given)
-    torch.testing.assert_close(ours, torch.autograd.grad(f(x, w), w, given))
+    w, grad_output = torch.rand(4, requires_grad=True), torch.randn(3, 4, 14, 14)
+    ours = torch.autograd.grad(tofuse.compile(f, dynamic=dynamic)(x, w), w, grad_output)
+    torch.testing.assert_close(ours, torch.autograd.grad(f(x, w), w, grad_output))
 
 
 def written_columns(x):
-    made = x.clone()
-    made.t()[::2] = x.t()[::2] * 3
-    return made.t()
+    copy = x.clone()
+    copy.t()[::2] = x.t()[::2] * 3
+    return copy.t()
 
 
 IMAGES = torch.randn(2, 8, 4, 6)
-SHUFFLED = {
+REORDERED = {
     "roll": lambda x: (x * 2).roll(1, 2),
     "rolls": lambda x: x.roll((1, -9), (2, 1)),
     "roll of all": lambda x: x.roll(5),
-    "roll by nothing": lambda x: x.roll(4, 2),
+    "roll by zero": lambda x: x.roll(4, 2),
     "channel_shuffle": lambda x: F.channel_shuffle(x * 2, 2),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
     "pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2) + 1,
-    "a view of what is written": lambda x: written_columns(x[0, 0]),
+    "view of a written tensor": lambda x: written_columns(x[0, 0]),
 }
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("name", SHUFFLED)
-def test_results_lie_as_eagers(name, layout):
+@pytest.mark.parametrize("name", REORDERED)
+def test_result_strides_match_eager(name, layout):
     x = IMAGES.contiguous(memory_format=layout).requires_grad_()
-    ours, eager = tofuse.compile(SHUFFLED[name])(x), SHUFFLED[name](x)
+    ours, eager = tofuse.compile(REORDERED[name])(x), REORDERED[name](x)
     torch.testing.assert_close(ours, eager, check_stride=True)
-    given = torch.randn_like(eager)
-    (got,), (expected,) = (torch.autograd.grad(y, x, given) for y in (ours, eager))
+    grad_output = torch.randn_like(eager)
+    (got,), (expected,) = (torch.autograd.grad(y, x, grad_output) for y in (ours, eager))
     torch.testing.assert_close(got, expected)
 
 
-def test_a_column_of_a_stack_has_gaps():
+def test_column_of_stack_keeps_strides():
     def last(a, b):
         return torch.stack([a * 2, a + b, b.exp()], 1)[:, -1]
 
@@ -105,17 +109,17 @@ COPIED = {
     "repeat": lambda x: (x + 1).repeat(2, 1),
     "expand": lambda x: (x + 1).expand(2, 6, 8).reshape(12, 8),
     "flip": lambda x: (x * 2).flip(0),
-    "cut": lambda x: F.pad(-x, (-1, -1)),
+    "negative pad": lambda x: F.pad(-x, (-1, -1)),
     "transpose": lambda x: (x * 2).t().reshape(8, 6),
 }
 
 
 @pytest.mark.parametrize("fn", COPIED.values(), ids=COPIED)
 @pytest.mark.parametrize("grad", [False, True])
-def test_parts_of_a_copy_lie_in_it(fn, grad):
-    """A copy of elements in another order, or of some, is one tensor to the caller."""
+def test_views_of_a_copy_share_its_storage(fn, grad):
+    """A copy of some elements, or in another order, is one tensor to the caller."""
     x = torch.randn(6, 8, requires_grad=grad)
-    for parts in (lambda y: (y, y[1:3]), lambda y: (y[::2],), lambda y: (y[1:], y.t())):
-        found = tofuse.compile(lambda x, parts=parts: parts(fn(x)))(x)
-        torch.testing.assert_close(found, parts(fn(x)), check_stride=True)
+    for views in (lambda y: (y, y[1:3]), lambda y: (y[::2],), lambda y: (y[1:], y.t())):
+        found = tofuse.compile(lambda x, views=views: views(fn(x)))(x)
+        torch.testing.assert_close(found, views(fn(x)), check_stride=True)
         assert len({t.untyped_storage().data_ptr() for t in found}) == 1

@@ -1,4 +1,4 @@
-"""Loops of Python become long straight programs: few kernels, forward and backward, and right."""
+"""Unrolled Python loops compile to few kernels, forward and backward."""
 
 import pytest
 import torch
@@ -31,14 +31,14 @@ def advantages(x):
 
 
 @pytest.mark.parametrize("program", [running_mean, gated, advantages])
-def test_steps_written_out(program):
+def test_unrolled_recurrences(program):
     x = torch.randn(6, 24, 19, requires_grad=True)
     assert_as_eager(program, x, rtol=1e-4, atol=1e-5)
     report = tofuse.explain(program)(x)
     assert len(report.kernels) <= 4 and len(report.library_calls) <= 3
 
 
-def test_an_iteration_is_one_kernel_each_way():
+def test_fixed_point_iteration_is_one_kernel_per_phase():
     def mandelbrot(x, y):
         a, b = x, y
         for _ in range(10):
@@ -52,13 +52,13 @@ def test_an_iteration_is_one_kernel_each_way():
 
 
 @pytest.mark.parametrize("live", [3, 16])
-def test_more_operations_than_a_kernel_holds(live):
-    def program(*given):
-        values = list(given)
+def test_more_ops_than_one_kernel_may_have(live):
+    def program(*inputs):
+        values = list(inputs)
         for k in range(1100):
             x, y = values[-1 - k % live], values[-1 - (3 * k + 1) % live]
-            made = x + y if k % 3 == 0 else x * 0.5 - y if k % 3 == 1 else (x * y).sigmoid()
-            values = [*values, made][-live:]
+            new = x + y if k % 3 == 0 else x * 0.5 - y if k % 3 == 1 else (x * y).sigmoid()
+            values = [*values, new][-live:]
         return sum(values[1:], values[0])
 
     values = [torch.randn(7, 30) for _ in range(live)]

@@ -1,4 +1,4 @@
-"""Losses that PyTorch's decompositions have wrong."""
+"""Losses with incorrect decompositions in PyTorch."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ TARGETS = [
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_targets_behind_the_first_that_is_none_do_not_count(reduction, grad, capture):
+def test_targets_after_first_negative_one_are_ignored(reduction, grad, capture):
     def loss(x, target):
         return F.multilabel_margin_loss(x, target, reduction=reduction)
 

@@ -1,4 +1,4 @@
-"""Reflections and edges around a tensor are pieces of a join, which fuses; ATen has the rest."""
+"""Reflection and replication padding become fused concats; ATen runs the other modes."""
 
 import pytest
 import torch
@@ -21,13 +21,15 @@ CASES = [
 @pytest.mark.broad(5)
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 @pytest.mark.parametrize("shape, amounts", CASES)
-def test_as_eager(shape, amounts, mode):
+def test_matches_eager(shape, amounts, mode):
     for dtype in (torch.float32, torch.float64, torch.complex64):
         x = torch.randn(shape, dtype=dtype, requires_grad=True)
-        images = x.detach().contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
-        for given in (x, images):
+        channels_last = (
+            x.detach().contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+        )
+        for inputs in (x, channels_last):
             assert_as_eager(
-                lambda x: F.pad(x + x, amounts, mode=mode) * 3, given, options={"capture": "trace"}
+                lambda x: F.pad(x + x, amounts, mode=mode) * 3, inputs, options={"capture": "trace"}
             )
 
 
@@ -37,19 +39,19 @@ def test_other_types(dtype):
     assert_as_eager(lambda x: F.pad(x * 2, (2, 1, 1, 3), mode="reflect"), x, rtol=0, atol=0)
 
 
-def test_edges_wider_than_the_tensor():
+def test_padding_wider_than_the_tensor():
     x = torch.randn(1, 2, 3, requires_grad=True)
     assert_as_eager(lambda x: F.pad(x * 2, (7, 5), mode="replicate"), x)
 
 
-def test_what_does_not_fit_is_an_error_as_in_eager():
+def test_too_much_reflection_raises_as_in_eager():
     with pytest.raises(RuntimeError, match=r"[Pp]adding size should be less"):
         tofuse.compile(lambda x: F.pad(x, (3, 0), mode="reflect"), capture="trace")(
             torch.randn(1, 2, 3)
         )
 
 
-def test_lengths_that_vary():
+def test_dynamic_lengths():
     compiled = tofuse.compile(lambda x: F.pad(x.relu(), (2, 3), mode="reflect"), dynamic=True)
     for n in (5, 9, 16):
         x = torch.randn(2, 3, n, requires_grad=True)
@@ -60,14 +62,14 @@ def test_lengths_that_vary():
         torch.testing.assert_close(mine, theirs)
 
 
-def test_one_kernel_with_what_is_around_it():
+def test_padding_is_fused_with_its_neighbors():
     report = tofuse.explain(lambda x: F.pad(x.relu(), (3, 3), mode="reflect").sin())(
         torch.randn(4, 8, 100)
     )
     assert len(report.kernels) == 1 and not report.library_calls
 
 
-def test_what_does_not_lie_row_by_row():
+def test_transposed_inputs():
     x = torch.randn(2, 7, 13, 5).transpose(1, 3).requires_grad_()
     assert_as_eager(lambda x: F.pad(x * 2, (2, 1, 0, 3), mode="replicate"), x)
     y = torch.randn(3, 2, 17, 13, requires_grad=True)

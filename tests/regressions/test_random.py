@@ -1,4 +1,4 @@
-"""Dropout and seeds, as users expect them."""
+"""Dropout and random seeds."""
 
 import pytest
 import torch
@@ -11,31 +11,31 @@ from tests.support.eager import assert_as_eager, assert_same_tensor
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def dropped(y):
-    """Which elements of dropout over ones are gone; the others were scaled."""
+def dropped_mask(y):
+    """Return which elements of a dropout over ones are 0; the others must be scaled."""
     assert set(y.unique().tolist()) <= {0.0, torch.tensor(1 / 0.7).item()}
     return y == 0
 
 
-def test_dropout_of_a_broadcast_value_drops_elements_of_the_broadcast_tensor():
+def test_dropout_after_broadcast_drops_single_elements():
     """pytorch 82784"""
 
-    def early(x):
+    def before_broadcast(x):
         return F.dropout(x, 0.3).expand(64, 100) * 1.0
 
-    def late(x):
+    def after_broadcast(x):
         return F.dropout(x.expand(64, 100), 0.3) * 1.0
 
     x = torch.ones(100)
-    rows = dropped(tofuse.compile(early)(x))
+    rows = dropped_mask(tofuse.compile(before_broadcast)(x))
     assert (rows == rows[0]).all()
-    grid = dropped(tofuse.compile(late)(x))
+    grid = dropped_mask(tofuse.compile(after_broadcast)(x))
     assert not (grid == grid[0]).all()
     assert 0.25 < grid.float().mean() < 0.35
 
 
-def test_the_mask_is_keyed_by_logical_index_whatever_it_is_fused_into():
-    """pytorch 82784: the loop around the dropout must not matter."""
+def test_mask_does_not_depend_on_fusion():
+    """pytorch 82784: the mask is keyed by logical index, not by the loops around the dropout."""
 
     def alone(x):
         return F.dropout(x, 0.3)
@@ -52,7 +52,7 @@ def test_the_mask_is_keyed_by_logical_index_whatever_it_is_fused_into():
         torch.manual_seed(5)
         result = tofuse.compile(fn)(x)
         result = result[0] if isinstance(result, tuple) else result
-        masks.append(dropped(result.t() if fn is transposed else result))
+        masks.append(dropped_mask(result.t() if fn is transposed else result))
     assert torch.equal(masks[0], masks[1]) and torch.equal(masks[0], masks[2])
 
 
@@ -64,7 +64,7 @@ CHANNELS = (
 
 
 @pytest.mark.parametrize(("module", "shape"), CHANNELS)
-def test_dropout_of_channels_drops_whole_channels(module, shape):
+def test_channel_dropout_drops_whole_channels(module, shape):
     """pytorch 142853"""
     x = torch.ones(shape, requires_grad=True)
     y = tofuse.compile(module(0.5))(x)
@@ -75,8 +75,8 @@ def test_dropout_of_channels_drops_whole_channels(module, shape):
     assert torch.equal(gradient, y.detach())
 
 
-def test_a_seed_reproduces_dropout_across_threads_and_calls_differ():
-    """The field's common complaint."""
+def test_seed_reproduces_dropout_across_thread_counts():
+    """The field's common complaint. Consecutive calls must differ."""
     x = torch.ones(64, 1000)
     f = tofuse.compile(lambda x: F.dropout(x + 1, 0.3))
     before, runs = torch.get_num_threads(), []
@@ -93,14 +93,14 @@ def test_a_seed_reproduces_dropout_across_threads_and_calls_differ():
 
 @pytest.mark.parametrize(("p", "train"), [(0.0, True), (1.0, True), (0.3, False)])
 @pytest.mark.parametrize("grad", [False, True])
-def test_certain_dropout_is_exact(p, train, grad):
+def test_deterministic_dropout_is_exact(p, train, grad):
     """p = 0, p = 1, and eval mode."""
     x = torch.tensor([1.0, -2.0, float("inf"), float("nan"), -0.0], requires_grad=grad)
     assert_as_eager(lambda x: F.dropout(x * 1.5, p, train), x, rtol=0, atol=0)
 
 
-def test_dropout_that_drops_nothing_gives_its_input_itself():
-    """As eager: a write into the result is a write into the argument."""
+def test_inactive_dropout_returns_its_input():
+    """As in eager, a write into the result is a write into the argument."""
 
     def write(x):
         y = F.dropout(x, 0.5, False)
@@ -113,7 +113,7 @@ def test_dropout_that_drops_nothing_gives_its_input_itself():
 
 
 def test_backward_regenerates_the_mask():
-    """Nothing but a seed is kept, and both directions agree."""
+    """Only a seed is saved, and the masks of forward and backward agree."""
     x = torch.ones(50, 70, requires_grad=True)
     y = tofuse.compile(lambda x: F.dropout(x, 0.25).sin())(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)

@@ -1,4 +1,4 @@
-"""The trace holds to the trace event format, and says what ran."""
+"""The trace is in the trace event format and describes each region."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ def trace_of(report, tmp_path):
     return json.loads(path.read_text())
 
 
-def test_every_event_is_well_formed(tmp_path):
+def test_events_are_well_formed(tmp_path):
     report = measured_block()
     trace = trace_of(report, tmp_path)
     assert set(trace) == {"traceEvents", "displayTimeUnit"} and trace["displayTimeUnit"] == "ns"
@@ -33,13 +33,13 @@ def test_every_event_is_well_formed(tmp_path):
             assert e["dur"] >= 0 and isinstance(e["args"], dict) and e["cat"]
     complete = [e for e in trace["traceEvents"] if e["ph"] == "X"]
     assert {e["tid"] for e in complete} == threads == {1, 2}
-    for tid in threads:  # of one thread, none begins before the one before has ended
-        mine = sorted((e for e in complete if e["tid"] == tid), key=lambda e: e["ts"])
-        for a, b in itertools.pairwise(mine):
+    for tid in threads:  # events of one thread do not overlap
+        events = sorted((e for e in complete if e["tid"] == tid), key=lambda e: e["ts"])
+        for a, b in itertools.pairwise(events):
             assert a["ts"] + a["dur"] <= b["ts"] + 1e-3
 
 
-def test_regions_say_what_they_are(tmp_path):
+def test_run_events_describe_their_regions(tmp_path):
     report = measured_block()
     run = {e["name"]: e["args"] for e in trace_of(report, tmp_path)["traceEvents"] if e["tid"] == 2}
     for r in report.regions:
@@ -48,7 +48,7 @@ def test_regions_say_what_they_are(tmp_path):
     assert products and any("library call" in a.get("not fused with", "") for a in products)
 
 
-def test_without_measuring_there_is_the_compilation(tmp_path):
+def test_unmeasured_trace_has_compilation_stages_only(tmp_path):
     report = tofuse.explain(lambda x: x.sin())(torch.randn(3))
     events = trace_of(report, tmp_path)["traceEvents"]
     assert [e["name"] for e in events if e["ph"] == "X"] == [

@@ -1,4 +1,4 @@
-"""Layered drawings: boxes keep apart, edges run down."""
+"""Layered layout of diagrams."""
 
 import random
 import time
@@ -10,8 +10,8 @@ from tofuse.report.diagram_layout import MAX_ROUTED_ROWS, Gaps, layered_layout
 GAPS = Gaps(10, 20, 500)
 
 
-def dag(count: int, seed: int):
-    """Boxes of random sizes, and edges to a few near ones and now and then a far one."""
+def random_dag(count: int, seed: int):
+    """Return boxes of random sizes, with edges to nearby boxes and a few to distant ones."""
     rng = random.Random(seed)
     sizes = {k: (rng.uniform(20, 120), rng.choice((20.0, 20.0, 90.0))) for k in range(count)}
     edges = []
@@ -23,8 +23,8 @@ def dag(count: int, seed: int):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 150])
 @pytest.mark.parametrize("seed", range(3))
-def test_boxes_keep_apart_and_edges_run_down(count: int, seed: int):
-    sizes, edges = dag(count, seed)
+def test_boxes_do_not_overlap_and_edges_run_down(count: int, seed: int):
+    sizes, edges = random_dag(count, seed)
     layout = layered_layout(sizes, edges, GAPS)
     boxes = [(*layout.positions[k], *sizes[k]) for k in sizes]
     for i, (x, y, w, h) in enumerate(boxes):
@@ -37,32 +37,32 @@ def test_boxes_keep_apart_and_edges_run_down(count: int, seed: int):
         if points is not None:
             assert list(points) == sorted(points, key=lambda p: p[1])
             assert len(points) <= 2 * MAX_ROUTED_ROWS
-            for x, y in points[::2]:  # where the edge enters a row it stands between the boxes
-                inside = [k for k in sizes if _holds((*layout.positions[k], *sizes[k]), x, y)]
+            for x, y in points[::2]:  # an edge enters each row between its boxes
+                inside = [k for k in sizes if _contains((*layout.positions[k], *sizes[k]), x, y)]
                 assert not inside
 
 
-def _holds(box: tuple[float, ...], x: float, y: float) -> bool:
+def _contains(box: tuple[float, ...], x: float, y: float) -> bool:
     left, top, width, height = box
     return left < x < left + width and top <= y < top + height
 
 
-def test_a_chain_is_straight():
+def test_chain_is_straight():
     sizes = {k: (40.0 + 10 * k, 20.0) for k in range(5)}
     layout = layered_layout(sizes, [(k, k + 1) for k in range(4)], GAPS)
     centres = [layout.positions[k][0] + sizes[k][0] / 2 for k in sizes]
     assert max(centres) - min(centres) < 1e-6
 
 
-def test_a_wide_layer_takes_several_rows():
+def test_wide_layer_is_split_into_rows():
     sizes = {k: (100.0, 20.0) for k in range(40)}
     layout = layered_layout(sizes, [(k, 39) for k in range(39)], GAPS)
     rows = {y for _, y in layout.positions.values()}
-    assert len(rows) > 8 and layout.width < 39 * 110 / 3  # in one row it would be three times that
+    assert len(rows) > 8 and layout.width < 39 * 110 / 3  # a third of the width of one row
 
 
-def test_two_thousand_boxes_take_no_time():
-    sizes, edges = dag(2000, 1)
+def test_layout_of_two_thousand_boxes_is_fast():
+    sizes, edges = random_dag(2000, 1)
     begin = time.process_time()
     layered_layout(sizes, edges, GAPS)
     assert time.process_time() - begin < 5

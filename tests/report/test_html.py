@@ -1,4 +1,4 @@
-"""The page: it needs nothing beside itself, and does in a browser what it says."""
+"""The HTML page of a report: its data, and its behaviour in a browser."""
 
 import json
 import re
@@ -13,24 +13,24 @@ from tofuse.report.html import page_text
 from tofuse.report.model import Report
 
 CHROMIUM = find_chromium()
-in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine's PATH")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine's PATH")
 
 
-def data_of(text: str):
+def page_data(text: str):
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
     assert found
     return json.loads(found[1])
 
 
-def test_the_page_needs_nothing_beside_itself():
+def test_page_is_self_contained():
     text = page_text(measured_block())
     assert not re.search(r"""(src|href)\s*=\s*["'](?!#|data:)""", text)
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\s*\(", text)
 
 
-def test_the_data_is_whole_and_refers_to_itself_rightly():
+def test_page_data_is_complete_and_consistent():
     report = measured_block()
-    data = data_of(page_text(report))
+    data = page_data(page_text(report))
     assert data["name"] == "block" and len(data["graphs"]) == len(report.graphs)
     for g, graph in zip(data["graphs"], report.graphs, strict=True):
         assert [r["name"] for r in g["regions"]] == [r.name for r in graph.regions]
@@ -47,36 +47,36 @@ def test_the_data_is_whole_and_refers_to_itself_rightly():
         ]
 
 
-def test_what_keeps_branches_apart_is_told_though_it_is_no_edge():
+def test_verdicts_without_an_edge_are_shown():
     def f(x):
         a, b, c = x.split([8, 8, 8], 1)
         return torch.cat([a.sin() * 2, b.sin() * 2, c.cos() * 2], 1).amax(1)
 
-    (graph,) = data_of(page_text(tofuse.explain(f)(torch.randn(4, 24))))["graphs"]
+    (graph,) = page_data(page_text(tofuse.explain(f)(torch.randn(4, 24))))["graphs"]
     (rule,) = (r for r in graph["rules"] if r["title"] == "Branches that nearly match")
     (other,) = rule["other_verdicts"]
     assert other["rule"].startswith("branch[2]: not batched: op cos")
     assert "torch.cat" in graph["lines"][other["line"]]["code"]
 
 
-def test_no_launch_is_above_the_machines_limit():
-    data = data_of(page_text(measured_block()))
+def test_no_launch_exceeds_the_arithmetic_limit():
+    data = page_data(page_text(measured_block()))
     regions = [r for g in data["graphs"] for r in g["regions"] if r["measured_us"]]
     best = max(1e6 * r["work"] / r["measured_us"] for r in regions)
     assert data["limits"]["arithmetic"] >= best
 
 
-def test_a_users_line_cannot_end_the_data():
+def test_script_end_tags_in_user_code_are_escaped():
     def f(x):
         return x.sin() + len("</script><script>alert(1)</script>")
 
     text = page_text(tofuse.explain(f)(torch.randn(3)))
     assert "</script><script>alert" not in text
-    assert any("</script>" in x["code"] for x in data_of(text)["graphs"][0]["lines"])
+    assert any("</script>" in x["code"] for x in page_data(text)["graphs"][0]["lines"])
 
 
-def test_reports_without_a_program_have_a_page_too():
-    assert data_of(page_text(Report()))["graphs"] == []
+def test_reports_without_a_program_have_a_page():
+    assert page_data(page_text(Report()))["graphs"] == []
     view = tofuse.explain(lambda x: x.view(-1))(torch.randn(2, 2))
     assert "No kernel was generated" in page_text(view)
 
@@ -98,7 +98,7 @@ def page(tmp_path_factory) -> str:
 
 
 @pytest.fixture
-def opened(browser, page):
+def tab(browser, page):
     browser.errors.clear()
     browser.open(page, 1280, 900)
     yield browser
@@ -116,48 +116,48 @@ def edge_number(browser, fused: bool):
     )
 
 
-@in_a_browser
-def test_clicks_show_details(opened):
-    assert "How to read it" in panel(opened)
-    opened.click(".op")
-    assert "Operation" in panel(opened) and "Runs in" in panel(opened)
-    assert "h = F.gelu(x @ w + b)" in panel(opened)
-    assert "Its launch, measured" in panel(opened)
-    opened.click(".port")
-    assert "Input" in panel(opened) and "Read by" in panel(opened)
-    opened.click(".edge.cut circle")
-    text = panel(opened)
+@needs_browser
+def test_clicking_an_item_shows_its_details(tab):
+    assert "How to read it" in panel(tab)
+    tab.click(".op")
+    assert "Operation" in panel(tab) and "Runs in" in panel(tab)
+    assert "h = F.gelu(x @ w + b)" in panel(tab)
+    assert "Its launch, measured" in panel(tab)
+    tab.click(".port")
+    assert "Input" in panel(tab) and "Read by" in panel(tab)
+    tab.click(".edge.cut circle")
+    text = panel(tab)
     assert "Not fused" in text and "One side is a library call" in text
-    assert "What you can do" in text and "reported.py" in text
-    opened.click(".region.kernel > rect")
-    opened.run("document.querySelectorAll('#table button')[1].click()")
-    text = panel(opened)
+    assert "What you can do" in text and "sample_reports.py" in text
+    tab.click(".region.kernel > rect")
+    tab.run("document.querySelectorAll('#table button')[1].click()")
+    text = panel(tab)
     assert "Kernel" in text and "Measured" in text and "Loops" in text
-    opened.click("#panel details summary")
-    assert "nest kernel" in opened.run("document.querySelector('#panel details pre').innerText")
+    tab.click("#panel details summary")
+    assert "nest kernel" in tab.run("document.querySelector('#panel details pre').innerText")
 
 
-@in_a_browser
-def test_links_lead_from_reasons_to_the_graph(opened):
-    opened.click("#rules .links button")
-    assert "Not fused" in panel(opened)
-    assert opened.run("document.querySelectorAll('.edge.on').length") >= 1
-    assert re.search(r"#0\.edge\.\d+$", opened.run("location.href"))
+@needs_browser
+def test_rule_links_select_the_edge(tab):
+    tab.click("#rules .links button")
+    assert "Not fused" in panel(tab)
+    assert tab.run("document.querySelectorAll('.edge.on').length") >= 1
+    assert re.search(r"#0\.edge\.\d+$", tab.run("location.href"))
 
 
-@in_a_browser
-def test_an_address_opens_what_it_names(opened, page):
-    number = edge_number(opened, fused=True)
-    opened.open(f"{page}#0.edge.{number}", 1280, 900)
-    assert "Fused" in panel(opened) and "Memory traffic saved" in panel(opened)
-    opened.open(f"{page}#7.edge.99999", 1280, 900)
-    assert "How to read it" in panel(opened)
+@needs_browser
+def test_address_fragment_selects_an_item(tab, page):
+    number = edge_number(tab, fused=True)
+    tab.open(f"{page}#0.edge.{number}", 1280, 900)
+    assert "Fused" in panel(tab) and "Memory traffic saved" in panel(tab)
+    tab.open(f"{page}#7.edge.99999", 1280, 900)
+    assert "How to read it" in panel(tab)
 
 
-@in_a_browser
-def test_search_finds_ops_lines_boxes_and_reasons(opened):
-    opened.press("/")
-    assert opened.run("document.activeElement.id") == "query"
+@needs_browser
+def test_search_finds_ops_lines_regions_edges_and_inputs(tab):
+    tab.press("/")
+    assert tab.run("document.activeElement.id") == "query"
     for words, kind, shown in (
         ("erf", "op", "Operation"),
         ("layer_norm", "line", "Line of your code"),
@@ -165,45 +165,45 @@ def test_search_finds_ops_lines_boxes_and_reasons(opened):
         ("library call mm", "not fused", "Not fused"),
         ("primals_2", "input", "Input"),
     ):
-        opened.run("document.getElementById('query').value = ''")
-        opened.run("document.getElementById('query').focus()")
-        opened.type(words)
-        kinds = opened.run("[...document.querySelectorAll('#hits .what')].map((n) => n.innerText)")
+        tab.run("document.getElementById('query').value = ''")
+        tab.run("document.getElementById('query').focus()")
+        tab.type(words)
+        kinds = tab.run("[...document.querySelectorAll('#hits .what')].map((n) => n.innerText)")
         assert kind in kinds, (words, kinds)
         for _ in range(kinds.index(kind)):
-            opened.press("ArrowDown")
-        opened.press("Enter")
-        assert shown in panel(opened)
-        assert opened.run("document.getElementById('hits').hidden")
-    opened.type("no such thing")
-    assert "Nothing here" in opened.run("document.getElementById('hits').innerText")
+            tab.press("ArrowDown")
+        tab.press("Enter")
+        assert shown in panel(tab)
+        assert tab.run("document.getElementById('hits').hidden")
+    tab.type("no such thing")
+    assert "No matches" in tab.run("document.getElementById('hits').innerText")
 
 
-@in_a_browser
-def test_the_keyboard_walks_along_values(opened):
-    opened.run("document.getElementById('graph').focus()")
-    opened.press("ArrowDown")
-    first = panel(opened)
-    opened.press("ArrowDown")
-    second = panel(opened)
-    opened.press("ArrowUp")
-    assert first != second and panel(opened) == first
-    opened.press("Escape")
-    assert "How to read it" in panel(opened)
+@needs_browser
+def test_arrow_keys_follow_values(tab):
+    tab.run("document.getElementById('graph').focus()")
+    tab.press("ArrowDown")
+    first = panel(tab)
+    tab.press("ArrowDown")
+    second = panel(tab)
+    tab.press("ArrowUp")
+    assert first != second and panel(tab) == first
+    tab.press("Escape")
+    assert "How to read it" in panel(tab)
 
 
-@in_a_browser
-def test_tabs_change_the_graph(opened):
-    opened.click("#tab-1")
-    assert opened.run("document.getElementById('tab-1').getAttribute('aria-selected')") == "true"
-    names = opened.run("[...document.querySelectorAll('#table td button')].map((n) => n.innerText)")
+@needs_browser
+def test_tabs_switch_graphs(tab):
+    tab.click("#tab-1")
+    assert tab.run("document.getElementById('tab-1').getAttribute('aria-selected')") == "true"
+    names = tab.run("[...document.querySelectorAll('#table td button')].map((n) => n.innerText)")
     assert names == [r.name for r in measured_block().backward.regions]
 
 
-@in_a_browser
+@needs_browser
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True])
-def test_nothing_runs_over_the_edge(browser, page, width: int, dark: bool):
+def test_page_fits_the_window(browser, page, width: int, dark: bool):
     browser.errors.clear()
     browser.open(page, width, 844, dark)
     assert browser.run("document.documentElement.scrollWidth") <= width
@@ -225,15 +225,15 @@ def test_nothing_runs_over_the_edge(browser, page, width: int, dark: bool):
     assert smallest >= 12
     browser.click("#rules .links button")
     assert browser.run("document.documentElement.scrollWidth") <= width
-    if width == 390:  # the details lie over the foot of the page, and go away again
+    if width == 390:  # on a phone, the panel covers the foot of the page and can be closed
         assert browser.run("getComputedStyle(document.getElementById('panel')).position") == "fixed"
         browser.click("#panel .close")
         assert not browser.run("document.getElementById('panel').classList.contains('open')")
     assert browser.errors == []
 
 
-@in_a_browser
-def test_a_large_program_draws(browser, tmp_path):
+@needs_browser
+def test_large_program_is_drawn(browser, tmp_path):
     def f(x):
         for _ in range(400):
             x = (x @ x).sin().exp()

@@ -1,4 +1,4 @@
-"""`explain(fn, measure=True)`: times of calls and regions, and nothing else changed."""
+"""`explain(fn, measure=True)`: the times of calls and regions."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from tofuse.report.measured_times import step_regions
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def test_every_region_has_its_time():
+def test_every_region_has_a_time():
     arguments = block_arguments()
     report = tofuse.explain(block, measure=True)(*arguments)
     assert report.name == "block" and report.backward.regions
@@ -23,14 +23,14 @@ def test_every_region_has_its_time():
     assert calls is not None and calls.rounds == 7
     assert min(calls.eager_forward, calls.eager_backward, calls.forward, calls.backward) > 0
     inside = sum(r.measured_us or 0.0 for r in report.forward.regions)
-    assert inside < 2 * calls.forward  # medians of parts: near the whole, and never far above it
+    assert inside < 2 * calls.forward  # the sum of medians may exceed the median of the whole
     assert report.limits is not None
     for g in report.graphs:
         assert [s.name for s in g.last_run] == [r.name for r in g.regions]
         assert all(a.end <= b.begin for a, b in itertools.pairwise(g.last_run))
 
 
-def test_without_it_nothing_is_measured_and_the_function_runs_once():
+def test_nothing_is_measured_by_default():
     runs = 0
 
     def f(x):
@@ -45,8 +45,8 @@ def test_without_it_nothing_is_measured_and_the_function_runs_once():
     assert all(not g.last_run for g in report.graphs)
 
 
-def test_a_measured_function_gives_the_same_random_numbers_per_call():
-    """The timed plan is the plan: dropout's masks come from the same seeds."""
+def test_measuring_does_not_change_random_numbers():
+    """Dropout draws its masks from the same seeds with and without measuring."""
     x = torch.ones(64, 64)
     results = []
     for measure in (False, True):
@@ -63,15 +63,15 @@ def test_a_measured_function_gives_the_same_random_numbers_per_call():
     assert torch.equal(*results)
 
 
-def test_steps_belong_to_regions():
+def test_plan_steps_map_to_regions():
     report = tofuse.explain(lambda x: (x.sin() @ x.cos()).exp().sort())(torch.randn(8, 8))
     (graph,) = report.graphs
     names = step_regions(parse_plan(graph.plan), graph)
     assert list(names.values()) == [r.name for r in graph.regions]
 
 
-def test_a_call_that_writes_where_it_is_told_has_its_time():
-    """Large results of a library call lie in memory of ours: the call returns nothing."""
+def test_library_call_with_out_argument_has_a_time():
+    """A library call writes a large result into a buffer of the plan and returns nothing."""
     report = tofuse.explain(lambda x: x.sin().flip(0).cumsum(0) + 1, measure=True)(
         torch.randn(300, 300)
     )
@@ -81,12 +81,12 @@ def test_a_call_that_writes_where_it_is_told_has_its_time():
     assert all(r.measured_us for r in graph.regions)
 
 
-def test_a_traced_function_is_measured_too():
+def test_traced_function_is_measured():
     report = tofuse.explain(block, measure=True, capture="trace")(*block_arguments())
     assert report.backward.regions
     assert all(r.measured_us is not None and r.measured_us > 0 for r in report.regions)
 
 
-def test_what_pytorch_runs_whole_is_measured_as_a_call_only():
+def test_program_without_regions_has_call_times():
     report = tofuse.explain(lambda x: x.view(-1), measure=True)(torch.randn(4, 4))
     assert report.calls is not None and not report.regions

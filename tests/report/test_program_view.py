@@ -1,4 +1,4 @@
-"""What the report knows of each op, edge and moment of memory."""
+"""The program of a report: ops, edges, memory samples and advice."""
 
 import pytest
 import torch
@@ -14,14 +14,14 @@ from tofuse.report.program_view import op_bytes, op_work, parse_program
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def program_of(f, *args):
+def explain_program(f, *args):
     (graph,) = tofuse.explain(f)(*args).graphs
     program = parse_program(graph)
     assert program is not None
     return program
 
 
-def test_every_op_has_a_region_and_every_verdict_an_edge():
+def test_ops_have_regions_and_verdicts_have_edges():
     for graph in tofuse.explain(block)(*block_arguments()).graphs:
         program = parse_program(graph)
         assert program is not None
@@ -32,7 +32,7 @@ def test_every_op_has_a_region_and_every_verdict_an_edge():
             assert same == e.verdict.fused
 
 
-def test_ops_stand_inside_their_regions():
+def test_op_boxes_lie_inside_region_boxes():
     for graph in tofuse.explain(block)(*block_arguments()).graphs:
         program = parse_program(graph)
         assert program is not None
@@ -44,45 +44,47 @@ def test_ops_stand_inside_their_regions():
             assert around.y < box.y and box.y + box.height < around.y + around.height
 
 
-def test_edges_look_through_views():
-    program = program_of(lambda x: (x.sin().t().unsqueeze(0) @ x.cos()).exp(), torch.randn(5, 5))
+def test_edges_skip_views():
+    program = explain_program(
+        lambda x: (x.sin().t().unsqueeze(0) @ x.cos()).exp(), torch.randn(5, 5)
+    )
     through = {e.views for e in program.edges if e.views}
     assert any("permute" in views for views in through)
     assert all(op.kind not in ("permute", "reshape") for op in program.ops)
 
 
-def test_bytes_and_arithmetic_of_an_op_alone():
-    program = program_of(lambda x: (x + x) @ x, torch.randn(6, 6))
+def test_op_bytes_and_work():
+    program = explain_program(lambda x: (x + x) @ x, torch.randn(6, 6))
     add, mm = program.ops
     assert op_bytes(add) == 2 * 6 * 6 * 4 and op_work(add) == 36
     assert op_bytes(mm) == 3 * 6 * 6 * 4 and op_work(mm) == 2 * 6**3
 
 
-def test_lines_have_their_text():
-    program = program_of(lambda x: x.sin() + 1, torch.randn(3))
+def test_source_lines_have_text():
+    program = explain_program(lambda x: x.sin() + 1, torch.randn(3))
     loc = program.ops[0].loc
     assert loc is not None and "x.sin() + 1" in program.line(loc)
 
 
-def test_no_line_of_ours_stands_for_a_users():
+def test_locations_exclude_library_code():
     net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     report = tofuse.explain(net)(torch.randn(2, 4))
     assert report.regions and not any(r.locs for r in report.regions)
 
 
-def test_memory_of_a_chain():
-    """Three ops by themselves have two results alive at a time; as one kernel, the last one."""
+def test_memory_of_an_elementwise_chain():
+    """Op by op, two results are live at a time; in one kernel, only the last result."""
     x = torch.randn(100)
-    program = program_of(lambda x: x.sin().exp().cos(), x)
+    program = explain_program(lambda x: x.sin().exp().cos(), x)
     assert [m.nbytes for m in op_memory(program)] == [400, 800, 800]
     assert [m.nbytes for m in plan_memory(program)] == [400]
 
 
-def test_memory_around_library_calls_and_views():
+def test_memory_with_library_calls_and_views():
     def f(x):
         return (x.sin().t() @ x).sum()
 
-    program = program_of(f, torch.randn(10, 10))
+    program = explain_program(f, torch.randn(10, 10))
     assert [m.nbytes for m in plan_memory(program)] == [400, 800, 404]
     assert [m.name for m in plan_memory(program)] == [r.name for r in program.report.regions]
     assert [m.nbytes for m in op_memory(program)] == [400, 800, 404]
@@ -114,21 +116,21 @@ def test_memory_around_library_calls_and_views():
         "no fuel left",
     ],
 )
-def test_every_rule_is_explained(rule: str):
-    found = advice_for(against(rule))
+def test_rules_have_advice(rule: str):
+    found = advice_for(verdict_against(rule))
     assert found.title != rule and found in [a for _, a in NOT_FUSED]
 
 
-def test_a_rule_that_is_not_known_explains_itself():
-    assert advice_for(against("the moon is full")).title == "the moon is full"
+def test_unknown_rule_is_its_own_title():
+    assert advice_for(verdict_against("the moon is full")).title == "the moon is full"
 
 
-def test_groups_are_of_verdicts_against_only():
+def test_advice_groups_exclude_fused_verdicts():
     graph = tofuse.explain(block)(*block_arguments()).backward.graphs[0]
     groups = group_by_advice(graph.verdicts)
     assert sum(len(g.verdicts) for g in groups) == sum(not v.fused for v in graph.verdicts) > 1
     assert [len(g.verdicts) for g in groups] == sorted(len(g.verdicts) for g in groups)[::-1]
 
 
-def against(rule: str):
+def verdict_against(rule: str):
     return Verdict("a", "b", False, rule)

@@ -12,14 +12,14 @@ from tests.support.sample_reports import measured_block
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def test_it_says_what_was_fused_what_not_and_what_to_do():
+def test_text_lists_fused_pairs_rules_and_advice():
     report = measured_block()
     text = str(report)
     first = text.splitlines()[0]
     assert first == (f"block: {report.launches_before} operations as 2 kernels and 3 library calls")
     for r in report.regions:
-        alike = [o.name for o in report.regions if (o.ops, o.phase) == (r.ops, r.phase)]
-        assert any(name in text for name in alike)
+        equal = [o.name for o in report.regions if (o.ops, o.phase) == (r.ops, r.phase)]
+        assert any(name in text for name in equal)
     for words in (
         "launches",
         "memory traffic",
@@ -27,7 +27,7 @@ def test_it_says_what_was_fused_what_not_and_what_to_do():
         "One side is a library call (3): library call",
         "to do: ",
         "h = F.gelu(x @ w + b)",
-        "reported.py:",
+        "sample_reports.py:",
         "measured",
     ):
         assert words in text, words
@@ -35,7 +35,7 @@ def test_it_says_what_was_fused_what_not_and_what_to_do():
     assert not any(line != line.rstrip() for line in text.splitlines())
 
 
-def test_launches_that_are_alike_share_a_row():
+def test_equal_launches_share_a_row():
     def f(x):
         for _ in range(5):
             x = (x @ x).relu()
@@ -45,16 +45,16 @@ def test_launches_that_are_alike_share_a_row():
     assert "mm_0 x5" in text and "mm_2" not in text.partition("fused:")[0]
 
 
-def test_a_long_line_leaves_room_for_the_bytes():
+def test_long_source_lines_are_truncated_after_the_bytes():
     def f(x):
-        return (x.sin() @ x).relu() + 1  # a line of the user's that is much longer than what fits
+        return (x.sin() @ x).relu() + 1  # this comment makes the line longer than the table
 
     for line in str(tofuse.explain(f)(torch.randn(512, 512))).splitlines():
         if "->" in line and "return (x.sin()" in line:
             assert "1.05 MB" in line, line
 
 
-def test_it_has_colour_in_a_terminal_and_none_in_a_string():
+def test_colour_in_terminals_only():
     report = tofuse.explain(lambda x: x.sin() + 1)(torch.randn(4))
     out = io.StringIO()
     Console(file=out, force_terminal=True, color_system="standard", width=90).print(report)
@@ -62,6 +62,6 @@ def test_it_has_colour_in_a_terminal_and_none_in_a_string():
     assert "fused: 1 pair" in str(report)
 
 
-def test_a_program_without_kernels_says_so():
+def test_program_without_kernels():
     text = str(tofuse.explain(lambda x: x.view(-1))(torch.randn(2, 2)))
     assert "0 kernels" in text or text == "nothing was compiled"

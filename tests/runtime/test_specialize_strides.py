@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import tofuse.driver.pipeline
 from tests.support.peak import peak_bytes
-from tofuse.backends.aten.run_ops import graph_runner
+from tofuse.backends.aten.run_ops import eager_graph_callable
 from tofuse.runtime.execute import restride
 
 
@@ -115,7 +115,7 @@ def test_graph_runner_restrides_gradients():
     tangent = graph.placeholder("tangents_1")
     tangent.meta["val"] = torch.empty(4, 3)
     graph.output([graph.call_function(torch.ops.aten.view.default, (tangent, [12]))])
-    run = graph_runner(torch.fx.GraphModule({}, graph))
+    run = eager_graph_callable(torch.fx.GraphModule({}, graph))
     grad_output = torch.rand(3, 4).t()
     (flat,) = run([grad_output])
     torch.testing.assert_close(flat, grad_output.reshape(12), rtol=0, atol=0)

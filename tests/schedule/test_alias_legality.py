@@ -1,4 +1,4 @@
-"""What a kernel may overwrite: results are the same with both in one piece of memory."""
+"""Which outputs of a kernel may share memory with an input."""
 
 import pytest
 
@@ -8,9 +8,9 @@ from tofuse.schedule.alias_legality import legal_aliases_by_name
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
 
-HEAD = "kernel k(x0: in f32, x1: in f32, y2: out f32) over"
-FLAT = (
-    HEAD
+SIGNATURE = "kernel k(x0: in f32, x1: in f32, y2: out f32) over"
+ELEMENTWISE = (
+    SIGNATURE
     + """ i0:5000 {
   v0 = load x0[i0] : f32
   v1 = load x1[INDEX] : f32
@@ -19,7 +19,7 @@ FLAT = (
 }"""
 )
 ROWS = (
-    HEAD
+    SIGNATURE
     + """ i0:30 i1:40 {
   v0 = load x0[(40)*i0 + i1] : f32
   v1 = load x1[INDEX] : f32
@@ -29,7 +29,7 @@ ROWS = (
   store y2[(40)*i0 + i1] v4 : f32
 }"""
 )
-COUNT = """kernel k(x0: in f32, x1: in f32, y2: out f32, y3: out f32) over i0:50000 {
+SCALAR_UPDATE = """kernel k(x0: in f32, x1: in f32, y2: out f32, y3: out f32) over i0:50000 {
   v0 = load x0[0] : f32
   v1 = add v0 1.0 of f32 : f32
   v2 = load x1[i0] : f32
@@ -39,7 +39,7 @@ COUNT = """kernel k(x0: in f32, x1: in f32, y2: out f32, y3: out f32) over i0:50
 }"""
 
 
-def pairs(text, schedule=None):
+def aliases(text, schedule=None):
     kernel = parsed(text)
     chosen = parse_schedule(schedule) if schedule else choose_schedule(kernel, Target(16, 2))
     return legal_aliases_by_name(build_nest(kernel, chosen))
@@ -48,20 +48,20 @@ def pairs(text, schedule=None):
 @pytest.mark.parametrize(
     ("text", "index", "legal"),
     [
-        (FLAT, "i0", {"x0", "x1"}),
-        (FLAT, "(-1)*i0 + 4999", {"x0"}),  # reversed
-        (FLAT, "0", {"x0"}),  # read by every iteration
-        (FLAT, "(2)*i0", {"x0"}),
+        (ELEMENTWISE, "i0", {"x0", "x1"}),
+        (ELEMENTWISE, "(-1)*i0 + 4999", {"x0"}),  # reversed
+        (ELEMENTWISE, "0", {"x0"}),  # every iteration reads it
+        (ELEMENTWISE, "(2)*i0", {"x0"}),
         (ROWS, "(40)*i0 + i1", {"x0", "x1"}),
         (ROWS, "i1", {"x0"}),
         (ROWS, "i0", {"x0"}),
     ],
 )
-def test_reads_before_the_write(text, index, legal):
-    assert pairs(text.replace("INDEX", index)) == {("y2", x) for x in legal}
+def test_input_read_before_write_may_alias(text, index, legal):
+    assert aliases(text.replace("INDEX", index)) == {("y2", x) for x in legal}
 
 
-def test_a_row_read_again_after_it_was_written():
+def test_row_reread_after_write_may_not_alias():
     text = """kernel k(x0: in f32, y1: out f32, y2: out f32) over i0:30 i1:40 {
   v0 = load x0[(40)*i0 + i1] : f32
   v1 = exp v0 of f32 : f32
@@ -70,10 +70,10 @@ def test_a_row_read_again_after_it_was_written():
   v3 = add v0 v2 of f32 : f32
   store y2[(40)*i0 + i1] v3 : f32
 }"""
-    assert pairs(text) == {("y2", "x0")}
+    assert aliases(text) == {("y2", "x0")}
 
 
-def test_a_number_all_threads_read_is_overwritten_when_they_are_done():
-    assert pairs(COUNT) == {("y2", "x1"), ("y3", "x0"), ("y3", "x1")}
-    nest = build_nest(parsed(COUNT), choose_schedule(parsed(COUNT), Target(16, 2)))
+def test_scalar_read_by_all_threads_is_written_in_serial_phase():
+    assert aliases(SCALAR_UPDATE) == {("y2", "x1"), ("y3", "x0"), ("y3", "x1")}
+    nest = build_nest(parsed(SCALAR_UPDATE), choose_schedule(parsed(SCALAR_UPDATE), Target(16, 2)))
     assert [bool(p.band) for p in nest.phases] == [True, False]

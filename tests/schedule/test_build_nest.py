@@ -1,4 +1,4 @@
-"""Every scheduling case: the schedule a target gets and its loops, or why there are none."""
+"""Check the schedule and loops of every case, or why there are none, and their results."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support.cases import Case, accept, read_cases
-from tests.support.kernels import filled, judge, kernel, run_nest
+from tests.support.kernels import kernel, random_buffers, run_interpreter, run_nest
 from tofuse.ir.dims import evaluate
 from tofuse.ir.kernel import AffineExpr, Gather, InRange, Kernel, Load, Store, Uniform, show_kernel
 from tofuse.ir.nest import Nest
@@ -19,7 +19,7 @@ CASES = read_cases(Path(__file__).parent / "build_nest.txt")
 SIZES = {"s0": 5, "s1": 37}
 
 
-def scheduled(case: Case) -> Nest:
+def build_case_nest(case: Case) -> Nest:
     head, _, text = case.before.partition("\n")
     k = kernel(text)
     assert show_kernel(k) == text
@@ -33,7 +33,7 @@ def scheduled(case: Case) -> Nest:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_text(case: Case, request: pytest.FixtureRequest):
     try:
-        nest = scheduled(case)
+        nest = build_case_nest(case)
         text = repr(nest)
         assert parse_schedule(repr(nest.schedule)) == nest.schedule
     except Unschedulable as e:
@@ -47,35 +47,35 @@ def test_text(case: Case, request: pytest.FixtureRequest):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_numbers(case: Case):
     try:
-        nest = scheduled(case)
+        nest = build_case_nest(case)
     except Unschedulable:
         return
     k = nest.kernel
     sizes = {s: SIZES[s] for s in k.symbols}
-    buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
+    buffers = random_buffers(k, buffer_lengths(k, sizes), torch.Generator().manual_seed(5))
     buffers |= {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}  # indices
-    want = judge(k, buffers, sizes, precise=True)
+    want = run_interpreter(k, buffers, sizes, precise=True)
     for threads in (1, 3):
         for name, t in run_nest(nest, buffers, sizes, threads).items():
             torch.testing.assert_close(t, want[name], rtol=2e-4, atol=2e-3)
 
 
-def lengths(k: Kernel, sizes: dict[str, int]) -> dict[str, int]:
-    """How many elements of each buffer the kernel reaches."""
+def buffer_lengths(k: Kernel, sizes: dict[str, int]) -> dict[str, int]:
+    """Return how many elements of each buffer the kernel accesses."""
     extents = {a.name: evaluate(a.extent, sizes) for a in k.axes}
     found = {b.name: 2 for b in k.buffers}
 
-    def reach(buffer: str, index: AffineExpr, more: int = 0) -> None:
+    def record_access(buffer: str, index: AffineExpr, extra: int = 0) -> None:
         steps = [(evaluate(c, sizes), extents[a] - 1) for a, c in index.terms]
         last = evaluate(index.const, sizes) + sum(c * n for c, n in steps if c > 0)
-        found[buffer] = max(found[buffer], last + 1 + more)
+        found[buffer] = max(found[buffer], last + 1 + extra)
 
     for s in k.body:
         match s:
             case Load() | Store():
-                reach(s.buffer, s.index)
+                record_access(s.buffer, s.index)
             case Gather():
-                reach(
+                record_access(
                     s.buffer, s.index, evaluate(s.stride, sizes) * (evaluate(s.extent, sizes) - 1)
                 )
             case InRange() | Uniform():
@@ -83,8 +83,8 @@ def lengths(k: Kernel, sizes: dict[str, int]) -> dict[str, int]:
     return found
 
 
-def test_a_lone_reduction_of_something_broadcast_is_done_again():
-    """Fusion refuses that, and where there is no other kernel it is right all the same."""
+def test_reduction_of_broadcast_value_is_repeated():
+    """Fusion rejects such a kernel, but without another kernel it must be correct."""
     k = kernel(
         """kernel k(x: in f32, y: out i64, z: out f32) over i0:9 i1:40 {
           v0 = load x[i1] : f32
@@ -94,8 +94,8 @@ def test_a_lone_reduction_of_something_broadcast_is_done_again():
           store z[i0] v2 : f32
         }"""
     )
-    buffers = filled(k, {"x": 40, "y": 9, "z": 9}, torch.Generator().manual_seed(5))
-    want = judge(k, buffers, {})
+    buffers = random_buffers(k, {"x": 40, "y": 9, "z": 9}, torch.Generator().manual_seed(5))
+    want = run_interpreter(k, buffers, {})
     for order in ("i0 i1", "i0/8 i0 i1", "i0 i1/8 i1"):
         schedule = parse_schedule(f"order {order}; parallel 1; vector 4; unroll 2")
         with pytest.raises(Unschedulable):
@@ -103,7 +103,7 @@ def test_a_lone_reduction_of_something_broadcast_is_done_again():
         nest = build_nest(k, schedule, repeat_reductions=True)
         for name, t in run_nest(nest, buffers, {}, 3).items():
             torch.testing.assert_close(t, want[name])
-    for order in ("i1/8 i0 i1", "i1/8 i1 i0"):  # parts of a sum would be counted more than once
+    for order in ("i1/8 i0 i1", "i1/8 i1 i0"):  # would add partial sums more than once
         schedule = parse_schedule(f"order {order}; parallel 1; vector 4; unroll 2")
         try:
             nest = build_nest(k, schedule, repeat_reductions=True)
@@ -113,6 +113,6 @@ def test_a_lone_reduction_of_something_broadcast_is_done_again():
             torch.testing.assert_close(t, want[name])
 
 
-def test_a_schedule_reads_back():
+def test_schedule_text_round_trips():
     schedule = Schedule((), 0, 1, 1)
     assert parse_schedule(repr(schedule)) == schedule

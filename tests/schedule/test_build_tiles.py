@@ -1,4 +1,4 @@
-"""Every case of GPU scheduling: the launches of a kernel, or why there are none."""
+"""Check the GPU launches of every case, or why there are none."""
 
 from pathlib import Path
 

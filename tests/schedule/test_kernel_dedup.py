@@ -1,9 +1,9 @@
-"""Kernels alike but for their sizes share one text, and mean what they meant."""
+"""Kernels that differ in sizes only share code, and compute the same as before."""
 
 import pytest
 import torch
 
-from tests.support.kernels import judge, run_nest
+from tests.support.kernels import run_interpreter, run_nest
 from tofuse.ir.dims import evaluate, symbol
 from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.schedule import Target
@@ -11,12 +11,12 @@ from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.kernel_dedup import kernel_dedup
 
-FLAT = """kernel {name}(x0: in f32, y1: out f32) over i0:{n} {{
+ELEMENTWISE = """kernel {name}(x0: in f32, y1: out f32) over i0:{n} {{
   v0 = load x0[i0] : f32
   v1 = mul v0 {factor} of f32 : f32
   store y1[i0] v1 : f32
 }}"""
-PAIRS = """kernel pairs(x0: in f32, x1: in f32, y2: out f32) over i0:{n} {{
+STRIDED = """kernel pairs(x0: in f32, x1: in f32, y2: out f32) over i0:{n} {{
   v0 = load x0[({step})*i0] : f32
   v1 = load x1[(3)*i0 + {n}] : f32
   v2 = add v0 v1 of f32 : f32
@@ -29,14 +29,14 @@ SUM = """kernel sums(x0: in f32, y1: out f32) over i0:{n} i1:{m} {{
 }}"""
 
 
-def shared(*texts):
+def deduped(*texts):
     kernels = [parse_kernel(t) for t in texts]
     return kernels, kernel_dedup([(k, choose_schedule(k, Target(16, 2))) for k in kernels])
 
 
 def test_sizes_become_arguments():
-    texts = [FLAT.format(name=f"k{n}", n=n, factor=2.0) for n in (5000, 70001, 9999)]
-    kernels, found = shared(*texts)
+    texts = [ELEMENTWISE.format(name=f"k{n}", n=n, factor=2.0) for n in (5000, 70001, 9999)]
+    kernels, found = deduped(*texts)
     assert len({f.kernel for f in found}) == 1
     assert [f.sizes for f in found] == [(5000,), (70001,), (9999,)]
     for kernel, f in zip(kernels, found, strict=True):
@@ -44,18 +44,20 @@ def test_sizes_become_arguments():
         buffers = {"x0": torch.randn(n), "y1": torch.empty(n)}
         sizes = dict(zip(f.kernel.symbols, (evaluate(s, {}) for s in f.sizes), strict=True))
         ours = run_nest(build_nest(f.kernel, f.schedule), buffers, sizes, threads=2)
-        torch.testing.assert_close(ours["y1"], judge(kernel, buffers, {})["y1"], rtol=0, atol=0)
+        torch.testing.assert_close(
+            ours["y1"], run_interpreter(kernel, buffers, {})["y1"], rtol=0, atol=0
+        )
 
 
-def test_sizes_that_vary_together_are_one_argument_and_equal_ones_stay():
-    texts = [PAIRS.format(n=n, step=step) for n, step in ((4000, 4), (5000, 5))]
-    _, found = shared(*texts)
+def test_sizes_that_vary_together_share_an_argument():
+    texts = [STRIDED.format(n=n, step=step) for n, step in ((4000, 4), (5000, 5))]
+    _, found = deduped(*texts)
     assert found[0].kernel is found[1].kernel
     assert [f.sizes for f in found] == [(4000, 4), (5000, 5)]
     assert "(3)*i0" in repr(found[0].kernel)
 
 
-DROPPED = """kernel k(x0: in i64, y1: out f32) over i0:{n} i1:100 {{
+RANDOM = """kernel k(x0: in i64, y1: out f32) over i0:{n} i1:100 {{
   v0 = uniform x0[i0][i1] of 100 stream {stream} : f32
   store y1[(100)*i0 + i1] v0 : f32
 }}"""
@@ -63,44 +65,44 @@ DROPPED = """kernel k(x0: in i64, y1: out f32) over i0:{n} i1:100 {{
 
 def test_streams_become_arguments():
     streams = (0, 1, 7)
-    kernels, found = shared(*[DROPPED.format(n=5, stream=k) for k in streams])
+    kernels, found = deduped(*[RANDOM.format(n=5, stream=k) for k in streams])
     assert len({f.kernel for f in found}) == 1
     assert [f.sizes for f in found] == [(0,), (1,), (7,)]
-    made = []
+    results = []
     for kernel, f, stream in zip(kernels, found, streams, strict=True):
         buffers = {"x0": torch.tensor([3, 4]), "y1": torch.empty(5, 100)}
         ours = run_nest(build_nest(f.kernel, f.schedule), buffers, {"n0": stream}, threads=2)["y1"]
-        assert torch.equal(ours, judge(kernel, buffers, {})["y1"])
-        made.append(ours.clone())
-    assert not torch.equal(made[0], made[1]) and not torch.equal(made[1], made[2])
+        assert torch.equal(ours, run_interpreter(kernel, buffers, {})["y1"])
+        results.append(ours.clone())
+    assert not torch.equal(results[0], results[1]) and not torch.equal(results[1], results[2])
 
 
-def test_streams_stand_behind_the_sizes_that_a_kernel_has():
-    texts = [DROPPED.format(n="s0", stream=k) for k in (2, 3)]
-    _, found = shared(*[t.replace("i1:100", "i1:100 sizes s0") for t in texts])
+def test_stream_arguments_follow_symbolic_sizes():
+    texts = [RANDOM.format(n="s0", stream=k) for k in (2, 3)]
+    _, found = deduped(*[t.replace("i1:100", "i1:100 sizes s0") for t in texts])
     assert found[0].kernel is found[1].kernel and found[0].kernel.symbols == ("s0", "n0")
     assert [f.sizes for f in found] == [(symbol("s0"), 2), (symbol("s0"), 3)]
 
 
-def test_other_sizes_are_other_kernels_where_random_numbers_are_drawn():
-    _, found = shared(*[DROPPED.format(n=n, stream=2) for n in (5, 6)])
+def test_random_kernels_of_different_sizes_are_not_merged():
+    _, found = deduped(*[RANDOM.format(n=n, stream=2) for n in (5, 6)])
     assert found[0].kernel is not found[1].kernel
 
 
-def test_the_same_kernel_twice_takes_no_sizes():
-    _, found = shared(*[FLAT.format(name=f"k{k}", n=5000, factor=2.0) for k in range(2)])
+def test_equal_kernels_need_no_size_arguments():
+    _, found = deduped(*[ELEMENTWISE.format(name=f"k{k}", n=5000, factor=2.0) for k in range(2)])
     assert found[0].kernel is found[1].kernel and found[0].sizes == ()
 
 
 @pytest.mark.parametrize(
     "texts",
     [
-        [FLAT.format(name="k", n=5000, factor=f) for f in ("2.0", "3.0")],
-        [FLAT.format(name="k", n=n, factor="2.0") for n in (5000, 1)],
-        [FLAT.format(name="k", n=n, factor="2.0") for n in (5000, 0)],
+        [ELEMENTWISE.format(name="k", n=5000, factor=f) for f in ("2.0", "3.0")],
+        [ELEMENTWISE.format(name="k", n=n, factor="2.0") for n in (5000, 1)],
+        [ELEMENTWISE.format(name="k", n=n, factor="2.0") for n in (5000, 0)],
         [SUM.format(n=n, m=512) for n in (100, 5000)],  # sums of two loops
     ],
 )
-def test_what_is_computed_tells_kernels_apart(texts):
-    _, found = shared(*texts)
+def test_different_computations_are_not_merged(texts):
+    _, found = deduped(*texts)
     assert found[0].kernel is not found[1].kernel

@@ -1,4 +1,4 @@
-"""Rows fetched ahead: where, where not, and that nothing changes but time."""
+"""Prefetched rows: when they are prefetched, and that results do not change."""
 
 import pytest
 import torch
@@ -12,12 +12,12 @@ from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.prefetch import prefetch
 
 
-def softmax(rows: int, width: int, late: str = "exp v2 of f32 : f32") -> Nest:
+def softmax(rows: int, width: int, late_op: str = "exp v2 of f32 : f32") -> Nest:
     kernel = parse_kernel(f"""kernel k(x0: in f32, y1: out f32) over i0:{rows} i1:{width} {{
   v0 = load x0[({width})*i0 + i1] : f32
   v1 = reduce amax<i1> v0 : f32
   v2 = sub v0 v1 of f32 : f32
-  v3 = {late}
+  v3 = {late_op}
   v4 = reduce sum<i1> v3 : f32
   v5 = div v3 v4 of f32 : f32
   store y1[({width})*i0 + i1] v5 : f32
@@ -26,30 +26,30 @@ def softmax(rows: int, width: int, late: str = "exp v2 of f32 : f32") -> Nest:
 
 
 @pytest.mark.parametrize(
-    "rows, width, late, fetched",
+    "rows, width, late_op, prefetched",
     [
         (1024, 1000, "exp v2 of f32 : f32", True),
         (64, 1000, "exp v2 of f32 : f32", False),  # in the cache anyway
-        (64, 100_000, "exp v2 of f32 : f32", False),  # two rows are too much for it
-        (1024, 1000, "mul v2 v2 of f32 : f32", False),  # memory is never idle
+        (64, 100_000, "exp v2 of f32 : f32", False),  # two rows do not fit in it
+        (1024, 1000, "mul v2 v2 of f32 : f32", False),  # no expensive pass: memory is never idle
     ],
 )
-def test_rows_are_fetched_where_a_later_pass_computes(rows, width, late, fetched):
-    text = repr(softmax(rows, width, late))
-    assert text.count("prefetch x0") == fetched
+def test_rows_are_prefetched_in_expensive_later_pass(rows, width, late_op, prefetched):
+    text = repr(softmax(rows, width, late_op))
+    assert text.count("prefetch x0") == prefetched
     passes = [line.strip() for line in text.splitlines() if line.strip().startswith("for i1")]
-    assert (passes[1] == "for i1 prefetch x0:") == fetched
+    assert (passes[1] == "for i1 prefetch x0:") == prefetched
 
 
-def test_what_lies_behind_the_last_row_is_not_read():
+def test_nothing_is_read_after_the_last_row():
     x = torch.randn(1024, 1000)
     results = run_nest(softmax(1024, 1000), {"x0": x, "y1": torch.empty(1024, 1000)}, {}, threads=2)
     torch.testing.assert_close(results["y1"].view(1024, 1000), torch.softmax(x, -1))
 
 
-def columns(channels: int, places: int) -> Nest:
-    """Sums over places of ten channels of many: rows of 40 bytes."""
-    axes = f"i0:{channels} i1:{places} i2:10"
+def channel_sums(channels: int, positions: int) -> Nest:
+    """Return sums over positions of ten of many channels: rows of 40 bytes."""
+    axes = f"i0:{channels} i1:{positions} i2:10"
     kernel = parse_kernel(f"""kernel k(x0: in f32, y1: out f32) over {axes} {{
   v0 = load x0[(10)*i0 + ({10 * channels})*i1 + i2] : f32
   v1 = exp v0 of f32 : f32
@@ -61,19 +61,19 @@ def columns(channels: int, places: int) -> Nest:
 
 
 @pytest.mark.parametrize(
-    "channels, places, fetched",
+    "channels, positions, prefetched",
     [
         (32, 1024, True),
         (32, 64, False),  # in the cache anyway
         (1, 65536, False),  # one row follows the other
     ],
 )
-def test_short_rows_that_lie_apart_are_fetched_some_rows_ahead(channels, places, fetched):
-    assert repr(columns(channels, places)).count("prefetch x0") == fetched
+def test_short_rows_with_gaps_are_prefetched(channels, positions, prefetched):
+    assert repr(channel_sums(channels, positions)).count("prefetch x0") == prefetched
 
 
-def test_what_lies_behind_the_last_short_row_is_not_read():
+def test_nothing_is_read_after_the_last_short_row():
     x = torch.randn(1024, 320)
-    results = run_nest(columns(32, 1024), {"x0": x, "y1": torch.empty(320)}, {}, threads=2)
+    results = run_nest(channel_sums(32, 1024), {"x0": x, "y1": torch.empty(320)}, {}, threads=2)
     exact = x.double().exp().sum(0).float()
     torch.testing.assert_close(results["y1"].view(320), exact, rtol=2e-6, atol=0)

@@ -1,13 +1,13 @@
-"""Every case of writing out: the kernel after it, which computes what the one before it does."""
+"""Check the unrolled kernel of every case, and that its results are the same."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.schedule.test_build_nest import lengths
+from tests.schedule.test_build_nest import buffer_lengths
 from tests.support.cases import Case, accept, read_cases
-from tests.support.kernels import filled, judge, kernel, run_nest
+from tests.support.kernels import kernel, random_buffers, run_interpreter, run_nest
 from tofuse.ir.schedule import Target
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.schedule.build_nest import build_nest
@@ -16,9 +16,9 @@ from tofuse.schedule.unroll_axes import unroll_axes
 
 CASES = read_cases(Path(__file__).parent / "unroll_axes.txt")
 SIZES = {"s0": 37}
-LONG_ROWS = {  # written out by vectors of so many lanes
-    "rows of twelve that are reduced twice": 8,
-    "rows of eighteen that are reduced twice": 16,
+MIN_LANES = {  # unrolled only for vectors of at least this many lanes
+    "rows of twelve with two reductions": 8,
+    "rows of eighteen with two reductions": 16,
 }
 
 
@@ -38,11 +38,11 @@ def test_text(case: Case, request: pytest.FixtureRequest):
 def test_machine_code(case: Case, lanes: int):
     k, target = kernel(case.before), Target(lanes, 2)
     sizes = {s: SIZES[s] for s in k.symbols}
-    buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
-    want = judge(k, buffers, sizes, precise=True)
-    written = unroll_axes(k, target)
-    stays = lanes == 1 or case.after == repr(k) or lanes < LONG_ROWS.get(case.name, 0)
-    assert (written is k) == stays
-    nest = build_nest(written, choose_schedule(written, target))
+    buffers = random_buffers(k, buffer_lengths(k, sizes), torch.Generator().manual_seed(5))
+    want = run_interpreter(k, buffers, sizes, precise=True)
+    unrolled = unroll_axes(k, target)
+    unchanged = lanes == 1 or case.after == repr(k) or lanes < MIN_LANES.get(case.name, 0)
+    assert (unrolled is k) == unchanged
+    nest = build_nest(unrolled, choose_schedule(unrolled, target))
     for name, t in run_nest(nest, buffers, sizes, 2).items():
         torch.testing.assert_close(t, want[name], rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""How many vectors a loop works on: as many as the wait of one for another needs."""
+"""The unroll factor: large enough to hide the latency of dependence chains."""
 
 from tests.support.kernels import TARGET, kernel
 from tofuse.ir.kernel import iteration_axes
@@ -6,17 +6,17 @@ from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.unroll_factor import unroll_factor
 
 
-def text(lines: list[str], stored: str) -> str:
+def kernel_text(lines: list[str], stored: str) -> str:
     body = ["v0 = load x0[i0] : f32", *lines, f"store y1[i0] {stored} : f32"]
     return "kernel k(x0: in f32, y1: out f32) over i0:10000 {\n  " + "\n  ".join(body) + "\n}"
 
 
 def chain(n: int) -> str:
-    return text([f"v{k + 1} = mul v{k} 1.5 of f32 : f32" for k in range(n)], f"v{n}")
+    return kernel_text([f"v{k + 1} = mul v{k} 1.5 of f32 : f32" for k in range(n)], f"v{n}")
 
 
-def side_by_side(n: int) -> str:
-    """As many products of one value, and their sum as a tree."""
+def independent(n: int) -> str:
+    """Return n products of one value, summed in a tree."""
     lines = [f"v{k + 1} = mul v0 {k}.5 of f32 : f32" for k in range(n)]
     level, made = list(range(1, n + 1)), n
     while len(level) > 1:
@@ -25,10 +25,10 @@ def side_by_side(n: int) -> str:
         rest = level[2 * len(pairs) :]
         level = [*range(made + 1, made + 1 + len(pairs)), *rest]
         made += len(pairs)
-    return text(lines, f"v{level[0]}")
+    return kernel_text(lines, f"v{level[0]}")
 
 
-def at_once(written: str) -> int:
+def chosen_factor(written: str) -> int:
     parsed = kernel(written)
     assert choose_schedule(parsed, TARGET).unroll == unroll_factor(
         parsed, iteration_axes(parsed)[1], "i0"
@@ -36,15 +36,15 @@ def at_once(written: str) -> int:
     return unroll_factor(parsed, iteration_axes(parsed)[1], "i0")
 
 
-def test_short_bodies_take_many():
-    assert at_once(chain(10)) == at_once(side_by_side(6)) == 4
+def test_short_bodies_are_unrolled():
+    assert chosen_factor(chain(10)) == chosen_factor(independent(6)) == 4
 
 
-def test_long_chains_take_many_and_broad_bodies_one():
-    assert at_once(chain(200)) == 4
-    assert at_once(side_by_side(100)) == 1
+def test_long_chains_are_unrolled_but_parallel_bodies_are_not():
+    assert chosen_factor(chain(200)) == 4
+    assert chosen_factor(independent(100)) == 1
 
 
-def test_the_text_is_bounded():
-    assert at_once(chain(500)) == 2
-    assert at_once(chain(1000)) == 1
+def test_code_size_is_bounded():
+    assert chosen_factor(chain(500)) == 2
+    assert chosen_factor(chain(1000)) == 1

@@ -1,4 +1,4 @@
-"""Hold every access of a kernel against the memory it is to, at each point of its loops."""
+"""Check every access of a kernel against the size of its buffer, at each iteration point."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,19 +15,20 @@ from tofuse.ir.graph import Value
 from tofuse.ir.kernel import AffineExpr, InRange, Kernel, Load, Store
 from tofuse.ir.region import MemRef, Region
 
-MOST_POINTS = 1 << 20  # of one statement; larger kernels are not looked at
+MAX_POINTS = 1 << 20  # of one statement; larger kernels are not checked
 
 
-def outside(kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
-    """The loads and stores that reach beyond a buffer of that many elements, where not guarded."""
-    places = {a.name: k for k, a in enumerate(kernel.axes)}
+def out_of_bounds_accesses(kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
+    """Return the unguarded loads and stores outside buffers of `sizes` elements."""
+    axis_numbers = {a.name: k for k, a in enumerate(kernel.axes)}
     rank = len(kernel.axes)
 
     def position(index: AffineExpr) -> np.ndarray:
         total = np.full((1,) * rank, size_hint(index.const))
         for name, factor in index.terms:
-            extent = size_hint(kernel.axes[places[name]].extent)
-            shape = [extent if k == places[name] else 1 for k in range(rank)]
+            number = axis_numbers[name]
+            extent = size_hint(kernel.axes[number].extent)
+            shape = [extent if k == number else 1 for k in range(rank)]
             total = total + np.arange(extent).reshape(shape) * size_hint(factor)
         return total
 
@@ -36,8 +37,8 @@ def outside(kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
     for stmt in kernel.body:
         if isinstance(stmt, InRange):
             at = position(stmt.index)
-            held = (at >= size_hint(stmt.lo)) & (at < size_hint(stmt.hi))
-            masks[stmt.name] = held & masks[stmt.guard]
+            in_range = (at >= size_hint(stmt.lo)) & (at < size_hint(stmt.hi))
+            masks[stmt.name] = in_range & masks[stmt.guard]
         elif isinstance(stmt, Load | Store) and stmt.buffer in sizes:
             guard = masks[stmt.guard] if isinstance(stmt, Load) else masks[None]
             at, guard = np.broadcast_arrays(position(stmt.index), guard)
@@ -47,8 +48,8 @@ def outside(kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
     return found
 
 
-def extent_of(shape: Sequence[Dim], strides: Sequence[Dim]) -> int:
-    """Elements from the first to behind the last of a tensor."""
+def element_span(shape: Sequence[Dim], strides: Sequence[Dim]) -> int:
+    """Return the number of elements from the first to the last of a tensor."""
     pairs = [(size_hint(n), size_hint(s)) for n, s in zip(shape, strides, strict=True)]
     if any(n == 0 for n, _ in pairs):
         return 0
@@ -60,21 +61,22 @@ def points(kernel: Kernel) -> int:
 
 
 @contextmanager
-def every_access_checked(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """While it lasts, kernels of fixed sizes that reach outside of their operands are named."""
+def check_all_accesses(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Collect the out-of-bounds accesses of all kernels of static sizes that are lowered."""
     found: list[str] = []
-    plain = lowering.lower_region
+    original = lowering.lower_region
 
     def checked(region: Region, storage: dict[Value, MemRef], **options: object) -> LoweredRegion:
-        lowered = plain(region, storage, **options)  # type: ignore[arg-type]
+        lowered = original(region, storage, **options)  # type: ignore[arg-type]
         kernel = lowered.kernel
-        if not kernel.symbols and points(kernel) <= MOST_POINTS:
+        if not kernel.symbols and points(kernel) <= MAX_POINTS:
             sizes = {}
             for buffer, v in zip(kernel.buffers, lowered.arguments, strict=True):
-                place = storage.get(v)
-                if place is not None and place.root is v:
-                    sizes[buffer.name] = extent_of(v.shape, place.strides)
-            found.extend(f"{region.name}: {fault}" for fault in outside(kernel, sizes))
+                memref = storage.get(v)
+                if memref is not None and memref.root is v:
+                    sizes[buffer.name] = element_span(v.shape, memref.strides)
+            accesses = out_of_bounds_accesses(kernel, sizes)
+            found.extend(f"{region.name}: {access}" for access in accesses)
         return lowered
 
     patch.setattr(codegen, "lower_region", checked)

@@ -1,4 +1,4 @@
-"""Of tests that are made of many combinations, the part that is run when not all are asked for."""
+"""Select a sample of the cases of tests with many parameter combinations."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -13,18 +13,19 @@ MARK = "broad"
 T = TypeVar("T")
 
 
-def drawn(cases: Iterable[T], name: str, share: int) -> list[T]:
-    """An n-th of the cases, in their order; another name draws others."""
-    known = list(cases)
-    places = random.Random(name).sample(range(len(known)), -(-len(known) // share))
-    return [known[k] for k in sorted(places)]
+def sample_cases(cases: Iterable[T], name: str, divisor: int) -> list[T]:
+    """Return one in `divisor` cases, in order. `name` seeds the choice."""
+    candidates = list(cases)
+    count = -(-len(candidates) // divisor)
+    numbers = random.Random(name).sample(range(len(candidates)), count)
+    return [candidates[k] for k in sorted(numbers)]
 
 
-def part_of(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The tests to run and those to leave out, each in the order given.
+def select_tests(items: Sequence[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return the tests to run and those to skip, each in the given order.
 
-    Of a test marked `broad(n)` an n-th of its cases runs: drawn by chance, always the same ones,
-    and at least so many that every value of every parameter but `seed` has its turn.
+    A test marked `broad(n)` runs one in n of its cases. The choice is random but deterministic,
+    and includes every value of every parameter except `seed`.
     """
     chosen: set[pytest.Item] = set()
     for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
@@ -36,19 +37,19 @@ def _choose(cases: Sequence[pytest.Item]) -> set[pytest.Item]:
     mark = cases[0].get_closest_marker(MARK)
     if mark is None:
         return set(cases)
-    (share,) = mark.args
-    drawn = random.Random(cases[0].nodeid.partition("[")[0]).sample(cases, len(cases))
-    seen: set[tuple[str, int]] = set()
-    new: list[pytest.Item] = []
-    known: list[pytest.Item] = []
-    for case in drawn:
+    (divisor,) = mark.args
+    shuffled = random.Random(cases[0].nodeid.partition("[")[0]).sample(cases, len(cases))
+    covered: set[tuple[str, int]] = set()
+    covering: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for case in shuffled:
         values = _values(case)
-        (known if values <= seen else new).append(case)
-        seen |= values
-    return {*new, *known[: max(0, -(-len(cases) // share) - len(new))]}
+        (others if values <= covered else covering).append(case)
+        covered |= values
+    return {*covering, *others[: max(0, -(-len(cases) // divisor) - len(covering))]}
 
 
 def _values(case: pytest.Item) -> set[tuple[str, int]]:
-    """Each parameter with the identity of its value, for not all have another name."""
+    """Return each parameter with the identity of its value; the values' ids may not be unique."""
     assert isinstance(case, pytest.Function)
     return {(name, id(value)) for name, value in case.callspec.params.items() if name != "seed"}

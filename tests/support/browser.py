@@ -1,4 +1,4 @@
-"""Headless Chromium, driven over a pipe with its DevTools protocol; nothing beside the browser."""
+"""Drive headless Chromium over a pipe with the DevTools protocol, without other tools."""
 
 import base64
 import fcntl
@@ -11,24 +11,24 @@ import time
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-PATIENCE = 30  # seconds for any one answer
+TIMEOUT_S = 30  # for any one answer
 
 
 def find_chromium() -> str | None:
-    """The browser on this machine's PATH; None where there is none."""
+    """Return the browser on this machine's PATH, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Browser:
-    """One browser with one page. `errors` collects what the page's console calls an error."""
+    """One browser with one page; `errors` collects the errors on the page's console."""
 
     def __init__(self, chromium: str, profile: Path) -> None:
-        theirs_in, self.out = os.pipe()
-        self.inp, theirs_out = os.pipe()
-        # the protocol wants descriptors 3 and 4; from above them, dup2 overwrites neither
-        ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (theirs_in, theirs_out)]
+        child_in, self.write_end = os.pipe()
+        self.read_end, child_out = os.pipe()
+        # the protocol uses descriptors 3 and 4; higher numbers cannot collide with them in dup2
+        ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (child_in, child_out)]
 
-        def place_ends() -> None:
+        def move_ends() -> None:
             os.dup2(ends[0], 3)
             os.dup2(ends[1], 4)
 
@@ -37,10 +37,10 @@ class Browser:
             [chromium, *options.split(), "--remote-debugging-pipe", f"--user-data-dir={profile}"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=place_ends,
+            preexec_fn=move_ends,
             close_fds=False,
         )
-        for fd in (theirs_in, theirs_out, *ends):
+        for fd in (child_in, child_out, *ends):
             os.close(fd)
         self.number, self.buffer, self.session = 0, b"", ""
         self.events: list[str] = []
@@ -53,20 +53,20 @@ class Browser:
             self.send(f"{domain}.enable")
 
     def close(self) -> None:
-        os.close(self.out)
-        os.close(self.inp)
+        os.close(self.write_end)
+        os.close(self.read_end)
         self.process.terminate()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT_S)
 
     # -- the protocol ----------------------------------------------------------------------------
 
     def send(self, method: str, **params):
-        """Call a method; gives its result."""
+        """Call a method; return its result."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": params}
         if self.session:
             message["sessionId"] = self.session
-        os.write(self.out, json.dumps(message).encode() + b"\0")
+        os.write(self.write_end, json.dumps(message).encode() + b"\0")
         while True:
             answer = self.receive()
             if answer.get("id") == self.number:
@@ -74,21 +74,23 @@ class Browser:
                 return answer["result"]
 
     def receive(self):
-        """The next message; events are noted."""
-        until = time.monotonic() + PATIENCE
+        """Return the next message, after recording it if it is an event."""
+        deadline = time.monotonic() + TIMEOUT_S
         while b"\0" not in self.buffer:
-            ready, _, _ = select.select([self.inp], [], [], max(0, until - time.monotonic()))
+            ready, _, _ = select.select(
+                [self.read_end], [], [], max(0, deadline - time.monotonic())
+            )
             assert ready, "Chromium does not answer"
-            piece = os.read(self.inp, 1 << 16)
-            assert piece, "Chromium has gone"
-            self.buffer += piece
+            received = os.read(self.read_end, 1 << 16)
+            assert received, "Chromium has exited"
+            self.buffer += received
         text, _, self.buffer = self.buffer.partition(b"\0")
         message = json.loads(text)
         if "method" in message:
-            self.note(message["method"], message["params"])
+            self.record_event(message["method"], message["params"])
         return message
 
-    def note(self, method: str, params) -> None:
+    def record_event(self, method: str, params) -> None:
         self.events.append(method)
         if method == "Runtime.exceptionThrown":
             self.errors.append(str(params["exceptionDetails"]))
@@ -97,10 +99,10 @@ class Browser:
         if method == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.errors.append(params["entry"]["text"])
 
-    # -- what a person does ----------------------------------------------------------------------
+    # -- user actions ----------------------------------------------------------------------------
 
     def open(self, url: str, width: int, height: int, dark: bool = False) -> None:
-        """Load a page in a window of a size; a narrow one is a phone's."""
+        """Load a page in a window of this size; a narrow window emulates a phone."""
         phone = width < 600
         scale = 2 if phone else 1
         self.send(
@@ -109,20 +111,20 @@ class Browser:
         )  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
-        for place in ("about:blank", url):  # by way of nothing: only a hash may have changed
+        for place in ("about:blank", url):  # a change of the hash alone would not load the page
             self.events.clear()
             self.send("Page.navigate", url=place)
             while "Page.loadEventFired" not in self.events:
                 self.receive()
 
     def run(self, script: str):
-        """The value of a JavaScript expression."""
+        """Return the value of a JavaScript expression."""
         answer = self.send("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def click(self, selector: str) -> None:
-        """Click the middle of the first element that the selector finds."""
+        """Click the centre of the first element that matches the selector."""
         quoted = json.dumps(selector)
         where = "{block: 'center', behavior: 'instant'}"
         self.run(f"document.querySelector({quoted}).scrollIntoView({where})")
@@ -137,15 +139,15 @@ class Browser:
         self.send("Input.insertText", text=text)
 
     def press(self, key: str) -> None:
-        """A key by its name, such as Enter or ArrowDown, or a character."""
+        """Press a key, given by its name, such as Enter or ArrowDown, or as a character."""
         code = {"Enter": 13, "Escape": 27, "ArrowUp": 38, "ArrowDown": 40}.get(key, 0)
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
         event = {"key": key, "windowsVirtualKeyCode": code}
         self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
         self.send("Input.dispatchKeyEvent", type="keyUp", **event)
 
-    def picture(self, path: Path, selector: str = "html") -> None:
-        """A screenshot of an element, whether it is in the window or not."""
+    def screenshot(self, path: Path, selector: str = "html") -> None:
+        """Write a screenshot of an element, even one outside the window."""
         clip = self.run(
             f"(() => {{ const b = document.querySelector({json.dumps(selector)})"
             ".getBoundingClientRect(); return {x: b.x + scrollX, y: b.y + scrollY,"

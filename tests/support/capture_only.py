@@ -1,4 +1,4 @@
-"""Runs programs through capture and the reference evaluator, in place of a compiler."""
+"""Capture of programs, run by the reference evaluator instead of kernels."""
 
 import torch
 
@@ -11,7 +11,7 @@ from tofuse.ops.reference import bind_symbols, run_graph
 
 
 class Recorder:
-    """A `torch.compile` backend that evaluates captured graphs and keeps them."""
+    """A `torch.compile` backend that records captured graphs and evaluates them."""
 
     def __init__(self, **options):
         self.captured = []
@@ -26,7 +26,7 @@ class Recorder:
         return lambda args: evaluate(captured, args)
 
     def ops(self, phase):
-        """The op kinds of all graphs of one phase; an opaque op goes by its target."""
+        """Return the op kinds of all graphs of one phase; for an opaque op, its target."""
         return [
             str(op.attr("target")) if op.kind == "opaque" else op.kind
             for captured, p in zip(self.captured, self.phases, strict=True)
@@ -36,41 +36,41 @@ class Recorder:
 
 
 def evaluate(captured, args):
-    """The flat outputs of a captured graph for flat arguments."""
+    """Return the flat outputs of a captured graph for flat arguments."""
     sizes = bind_symbols(captured.symbols, args)
-    paired = zip(captured.arguments, args, strict=True)
-    inputs = {v: t for v, t in paired if isinstance(v, Value)}
+    pairs = zip(captured.arguments, args, strict=True)
+    inputs = {v: t for v, t in pairs if isinstance(v, Value)}
     inputs |= dict(captured.constants)
-    env = run_graph(captured.graph, inputs, sizes)
-    new = [env[v].clone() for _, v in captured.writes]
+    values = run_graph(captured.graph, inputs, sizes)
+    new = [values[v].clone() for _, v in captured.writes]
     for (argument, _), value in zip(captured.writes, new, strict=True):
         inputs[argument].copy_(value)
-    return [result_of(r, env, sizes) for r in captured.results]
+    return [result_of(r, values, sizes) for r in captured.results]
 
 
-def result_of(result, env, sizes):
+def result_of(result, values, sizes):
     if isinstance(result, Value):
-        return env[result]
+        return values[result]
     return None if result is None else size_of(result, sizes)
 
 
 def compiled(f, *, dynamic=False, **options):
-    """`f` through capture, and the recorder that saw its graphs."""
+    """Return `f` compiled with capture only, and the recorder of its graphs."""
     torch._dynamo.reset()
     recorder = Recorder(**options)
     return torch.compile(f, backend=recorder.backend, dynamic=dynamic, fullgraph=True), recorder
 
 
 def gradients(f, args):
-    """Results and gradients of every float argument, for fresh copies of the arguments."""
-    fresh = [fresh_copy(a) for a in args]
-    results = f(*fresh)
+    """Return the results, and the gradients of copies of the arguments that require grad."""
+    copies = [fresh_copy(a) for a in args]
+    results = f(*copies)
     flat = [results] if isinstance(results, torch.Tensor) else list(results)
     torch.manual_seed(1)
-    wanted = [r for r in flat if r.requires_grad]
-    if wanted:
-        torch.autograd.backward(wanted, [torch.randn_like(r) for r in wanted])
-    grads = [a.grad for a in fresh if isinstance(a, torch.Tensor) and a.requires_grad]
+    differentiable = [r for r in flat if r.requires_grad]
+    if differentiable:
+        torch.autograd.backward(differentiable, [torch.randn_like(r) for r in differentiable])
+    grads = [a.grad for a in copies if isinstance(a, torch.Tensor) and a.requires_grad]
     return [r.detach() for r in flat], grads
 
 
@@ -81,15 +81,15 @@ def fresh_copy(x):
 
 
 def check(f, *args, dynamic=False, rtol=None, atol=None):
-    """Captured and evaluated, `f` and its gradients agree with eager."""
+    """Assert that `f`, captured and evaluated, and its gradients agree with eager."""
     run, recorder = compiled(f, dynamic=dynamic)
     got, expected = gradients(run, args), gradients(f, args)
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
-    for result, wanted in zip(got[0], expected[0], strict=True):
-        assert strides(result) == strides(wanted)
+    for result, eager in zip(got[0], expected[0], strict=True):
+        assert strides(result) == strides(eager)
     return recorder
 
 
 def strides(tensor):
-    """Strides that matter: those of dimensions longer than 1."""
+    """Return the strides of dimensions longer than 1; others have no effect."""
     return [s for s, extent in zip(tensor.stride(), tensor.shape, strict=True) if extent > 1]

@@ -1,4 +1,4 @@
-"""Text fixtures of before/after pairs, a name over each."""
+"""Read and rewrite text fixtures of named before/after pairs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +8,7 @@ ARROW = "-->"
 
 @dataclass(frozen=True)
 class Case:
-    """One pair of a file; `after` is what the code is expected to make of `before`."""
+    """One pair of a file; `after` is the expected result for `before`."""
 
     file: Path
     name: str
@@ -20,7 +20,7 @@ class Case:
 
 
 def read_cases(file: Path) -> list[Case]:
-    """The cases of a file: `== name`, the text before, a line `-->`, the text after."""
+    """Return the cases of a file: `== name`, the text before, a line `-->`, the text after."""
     cases: list[Case] = []
     for block in f"\n{file.read_text(encoding='utf-8')}".split("\n== ")[1:]:
         name, _, body = block.partition("\n")
@@ -31,7 +31,7 @@ def read_cases(file: Path) -> list[Case]:
 
 
 def accept(case: Case, after: str) -> None:
-    """Write the second half of a case anew into its file."""
+    """Replace the text after `-->` of a case in its file."""
     cases = [replace(c, after=after) if c.name == case.name else c for c in read_cases(case.file)]
     blocks = [f"== {c.name}\n{c.before}\n{ARROW}\n{c.after}\n" for c in cases]
     case.file.write_text("\n".join(blocks), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Compile as a new process would, in a folder of one's own."""
+"""Compilation as in a new process, with its own cache folder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +10,18 @@ from tofuse.config import Option
 
 
 class Compiler:
-    """Compiles with a folder of its own, and notes the phases of the graphs that it compiles."""
+    """Compiles with its own cache folder and records the phases of the graphs it compiles."""
 
     def __init__(self, folder: Path, compile_graph: Callable[..., Callable]) -> None:
         self.folder, self.compile_graph = folder, compile_graph
         self.compiled: list[str] = []
 
-    def counting(self, gm: torch.fx.GraphModule, phase: str, *rest: object) -> Callable:
+    def compile_and_record(self, gm: torch.fx.GraphModule, phase: str, *rest: object) -> Callable:
         self.compiled.append(phase)
         return self.compile_graph(gm, phase, *rest)
 
     def __call__(self, target: Callable, **options: Option) -> Callable:
-        """As a new process would compile it."""
+        """Return `target` compiled as in a new process."""
         torch._dynamo.reset()
         self.compiled.clear()
         return tofuse.compile(target, cache_dir=self.folder, **options)

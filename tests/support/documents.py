@@ -1,7 +1,6 @@
-"""The cases of docs/why-not-fused.md: their code, run, and their pictures, taken anew.
+"""Run the cases of docs/why-not-fused.md and take their pictures.
 
-`python -m tests.support.documents` writes the pictures; the text of the page is checked by
-tests/test_docs.py.
+`python -m tests.support.documents` writes the pictures; tests/test_docs.py checks the text.
 """
 
 import re
@@ -17,28 +16,28 @@ from tofuse.report.report_text import ReportText
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "why-not-fused.md"
 _CASE = re.compile(
-    r"```python\n(?P<code>import.*?)```\s+```text\n(?P<shown>.*?)```\s+!\[[^\]]*\]\((?P<picture>[^)]*)\)",
+    r"```python\n(?P<code>import.*?)```\s+```text\n(?P<output>.*?)```\s+!\[[^\]]*\]\((?P<picture>[^)]*)\)",
     re.S,
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program of the page, what the page says it prints, and the picture under it."""
+    """A program of the page, the output shown below it, and its picture."""
 
     code: str
-    shown: str
+    output: str
     picture: Path
 
 
 def cases() -> Iterator[Case]:
-    """In the order of the page."""
+    """Yield the cases in the order of the page."""
     for m in _CASE.finditer(PAGE.read_text(encoding="utf-8")):
-        yield Case(m["code"], m["shown"], DOCS / m["picture"])
+        yield Case(m["code"], m["output"], DOCS / m["picture"])
 
 
 def run(case: Case, folder: Path) -> ReportText:
-    """The report that the case's code makes; the code lies in a file, so that lines have text."""
+    """Run the case and return its report; the code is in a file so that its lines have text."""
     path = folder / f"{case.picture.stem.removeprefix('why-')}.py"
     path.write_text(case.code, encoding="utf-8")
     names: dict[str, ReportText] = {}
@@ -49,20 +48,20 @@ def run(case: Case, folder: Path) -> ReportText:
 def main() -> None:
     chromium = find_chromium()
     if chromium is None:
-        sys.exit("there is no Chromium on this machine's PATH to take pictures with")
+        sys.exit("Chromium is needed to take pictures, but is not on the PATH")
     with tempfile.TemporaryDirectory() as folder:
         browser = Browser(chromium, Path(folder) / "profile")
         try:
             for case in cases():
                 report = run(case, Path(folder))
                 page = report.save_html(Path(folder) / "page.html")
-                apart = "edges.findLastIndex((e) => !e.fused)"
+                last_unfused = "edges.findLastIndex((e) => !e.fused)"
                 browser.open(page.as_uri(), 1280, 900)
                 data = "JSON.parse(document.getElementById('data').textContent)"
-                edge = browser.run(f"{data}.graphs[0].{apart}")
+                edge = browser.run(f"{data}.graphs[0].{last_unfused}")
                 browser.open(f"{page.as_uri()}#0.edge.{edge}", 1280, 900)
                 case.picture.parent.mkdir(exist_ok=True)
-                browser.picture(case.picture, ".workbench")
+                browser.screenshot(case.picture, ".workbench")
                 print(case.picture, case.picture.stat().st_size)
         finally:
             browser.close()

@@ -1,8 +1,8 @@
-"""The golden table: for each program of the corpus its kernels, library calls and bytes.
+"""The golden table: kernels, library calls and bytes of each program of the corpus.
 
-`pytest --accept` rewrites the lines of the tests that run. The table was made for vectors of 16
-floats (the fixture `sixteen_lanes`), under one release of PyTorch: others take some operators apart
-in other ways, and transformers asks for the release.
+`pytest --accept` rewrites the lines of the tests that run. The table is for vectors of 16 floats
+(the fixture `sixteen_lanes`) and one release of PyTorch, because decompositions differ between
+releases.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ MADE_UNDER = "2.13."
 
 
 def assert_golden(name: str, report: Report, accept: bool) -> None:
-    """The table has just these lines about a program."""
+    """Assert that the table has exactly the lines of a program's report."""
     if not torch.__version__.startswith(MADE_UNDER):
         return
     phases = sorted({g.phase for g in report.graphs})

@@ -1,4 +1,4 @@
-"""Run kernels on flat buffers: through the LLVM backend, with any schedule and thread count."""
+"""Run kernels on flat buffers, with the LLVM backend or the interpreter."""
 
 import ctypes
 import functools
@@ -26,13 +26,13 @@ from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
 
 Buffers = dict[str, torch.Tensor]
-GUARD = 64  # bytes of a pattern around every output, which nothing may write to
+GUARD = 64  # bytes around every output that must not be written
 PATTERN = 0xA5
 TARGET = Target(16, 2)
 
 
-def whole(graph: Graph) -> LoweredRegion:
-    """All ops of a graph as one kernel, axes merged."""
+def lower_graph(graph: Graph) -> LoweredRegion:
+    """Lower all ops of a graph to one kernel, with collapsed axes."""
     outputs = tuple(dict.fromkeys(v for v in graph.outputs if v is not None))
     region = Region("k", graph.ops, outputs)
     lowered = lower_region(region, memrefs_of(graph))
@@ -40,28 +40,28 @@ def whole(graph: Graph) -> LoweredRegion:
 
 
 def kernel(text: str) -> Kernel:
-    """A kernel from its text, verified."""
+    """Parse and verify a kernel."""
     parsed = parse_kernel(text)
     check_kernel(parsed)
     return parsed
 
 
 def schedules(kernel: Kernel, *texts: str, lanes: Sequence[int] = (1, 4, 16)) -> list[Schedule]:
-    """What the heuristics choose for several machines, and schedules given as text."""
+    """Return the schedules that are chosen for several targets, and schedules given as text."""
     chosen = [choose_schedule(kernel, Target(n, t)) for n in lanes for t in (1, 3)]
     return list(dict.fromkeys([*chosen, *map(parse_schedule, texts)]))
 
 
 def fresh_outputs(kernel: Kernel, like: Mapping[str, torch.Tensor]) -> Buffers:
-    """The buffers, outputs filled with a pattern anew."""
+    """Return the buffers with new outputs, which are filled with a pattern."""
     roles = {b.name: b.role for b in kernel.buffers}
     return {n: _padded(t) if roles[n] != "in" else t for n, t in like.items()}
 
 
-def judge(
+def run_interpreter(
     kernel: Kernel, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int], *, precise=False
 ) -> Buffers:
-    """The outputs the interpreter gives."""
+    """Return the outputs of the interpreter."""
     own = fresh_outputs(kernel, buffers)
     run_kernel(kernel, own, sizes, precise=precise)
     return {b.name: own[b.name] for b in kernel.buffers if b.role != "in"}
@@ -75,7 +75,7 @@ def run_llvm(
     threads: int = 1,
     contract: bool = True,
 ) -> Buffers:
-    """The outputs that machine code gives; IndexError where it reports one."""
+    """Return the outputs of the machine code. Raises IndexError if it reports one."""
     return run_nest(build_nest(kernel, schedule), buffers, sizes, threads, contract)
 
 
@@ -87,7 +87,7 @@ def run_nest(
     contract: bool = True,
     shared: tuple[str, str] | None = None,
 ) -> Buffers:
-    """The same for a nest; `shared` names a buffer read and one written that are one memory."""
+    """Return the outputs of a nest. `shared` names an input and an output in the same memory."""
     kernel = nest.kernel
     own = fresh_outputs(kernel, buffers)
     if shared is not None:
@@ -104,7 +104,7 @@ def run_nest(
     assert bool((space[base - space.data_ptr() + block * threads :] == PATTERN).all()), "workspace"
     outputs = {b.name: own[b.name] for b in kernel.buffers if b.role != "in"}
     for name, t in outputs.items():
-        assert _untouched(t), f"{name} is written beside its elements"
+        assert _guards_intact(t), f"{name} is written out of bounds"
     return outputs
 
 
@@ -116,15 +116,18 @@ def compiled(text: str, name: str) -> Entry:
     return entry
 
 
-def filled(kernel: Kernel, lengths: Mapping[str, int], generator: torch.Generator) -> Buffers:
-    """Buffers of so many elements: inputs of ordinary numbers, outputs not yet written."""
+def random_buffers(
+    kernel: Kernel, lengths: Mapping[str, int], generator: torch.Generator
+) -> Buffers:
+    """Return buffers of the given lengths with ordinary numbers."""
     return {
-        b.name: plain(lengths[b.name], TORCH_DTYPES[b.dtype], generator) for b in kernel.buffers
+        b.name: random_tensor(lengths[b.name], TORCH_DTYPES[b.dtype], generator)
+        for b in kernel.buffers
     }
 
 
-def plain(length: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Ordinary numbers: normal floats, small integers, coin flips."""
+def random_tensor(length: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Return normally distributed floats, small integers, or random booleans."""
     if dtype.is_floating_point:
         return torch.randn(length, generator=generator, dtype=torch.float64).to(dtype)
     if dtype is torch.bool:
@@ -141,14 +144,14 @@ def numel(shape: Sequence[Dim], sizes: Mapping[str, int]) -> int:
 
 
 def _padded(t: torch.Tensor) -> torch.Tensor:
-    """Memory of the same size with a pattern in it and around it."""
+    """Return a tensor of the same size, with a pattern in it and in the guards around it."""
     nbytes = t.numel() * t.itemsize
-    room = torch.full((nbytes + 2 * GUARD,), PATTERN, dtype=torch.uint8)
+    block = torch.full((nbytes + 2 * GUARD,), PATTERN, dtype=torch.uint8)
     if t.dtype is torch.bool:
-        room[GUARD : GUARD + nbytes] = 0
-    return room[GUARD : GUARD + nbytes].view(t.dtype)
+        block[GUARD : GUARD + nbytes] = 0
+    return block[GUARD : GUARD + nbytes].view(t.dtype)
 
 
-def _untouched(t: torch.Tensor) -> bool:
-    room = torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage())
-    return bool((room[:GUARD] == PATTERN).all()) and bool((room[-GUARD:] == PATTERN).all())
+def _guards_intact(t: torch.Tensor) -> bool:
+    block = torch.empty(0, dtype=torch.uint8).set_(t.untyped_storage())
+    return bool((block[:GUARD] == PATTERN).all()) and bool((block[-GUARD:] == PATTERN).all())

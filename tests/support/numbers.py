@@ -1,4 +1,4 @@
-"""Inputs that catch wrong algebra, and comparison to the bit."""
+"""Special values as inputs of graphs, and bitwise comparison."""
 
 import torch
 
@@ -25,19 +25,18 @@ SIZES = (3, 2, 5, 4)
 
 
 def sizes_of(graph: Graph) -> dict[str, int]:
-    """A size for every symbol of a graph, different ones first."""
-    values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
-    names = sorted({s for v in values for d in v.shape for s in symbols_of(d)})
+    """Return a size for every symbol of a graph, different ones first."""
+    names = sorted({s for v in graph.values() for d in v.shape for s in symbols_of(d)})
     return {name: SIZES[k % len(SIZES)] for k, name in enumerate(names)}
 
 
 def special_inputs(graph: Graph, generator: torch.Generator) -> dict[Value, torch.Tensor]:
-    """Zeros of both signs, infinities, nan, subnormals, extremes, and ordinary numbers."""
+    """Return inputs with both zeros, infinities, nan, subnormals, extremes and ordinary numbers."""
     return {v: _special(v, sizes_of(graph), _index_limit(graph), generator) for v in graph.inputs}
 
 
 def plain_inputs(graph: Graph, generator: torch.Generator) -> dict[Value, torch.Tensor]:
-    """Ordinary numbers only."""
+    """Return inputs of ordinary numbers."""
     sizes, limit = sizes_of(graph), _index_limit(graph)
     inputs: dict[Value, torch.Tensor] = {}
     for v in graph.inputs:
@@ -51,7 +50,7 @@ def plain_inputs(graph: Graph, generator: torch.Generator) -> dict[Value, torch.
 
 
 def assert_same_bits(a: torch.Tensor, b: torch.Tensor) -> None:
-    """Equal to the bit, but for nan, which is nan whatever its payload."""
+    """Assert bitwise equality, except for the payload of nan."""
     assert (a.shape, a.dtype) == (b.shape, b.dtype)
     if a.is_floating_point():
         assert torch.equal(a.isnan(), b.isnan()), f"nan differs:\n{a}\n{b}"
@@ -61,7 +60,7 @@ def assert_same_bits(a: torch.Tensor, b: torch.Tensor) -> None:
 
 
 def _index_limit(graph: Graph) -> int | None:
-    """What integer inputs must stay below because they index something."""
+    """Return the bound of integer inputs, which may be indices; None if no op gathers."""
     extents = [
         op.inputs[0].shape[op.ints("dims").index(-1)] for op in graph.ops if op.kind == "take"
     ]

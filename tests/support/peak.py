@@ -1,4 +1,4 @@
-"""The most bytes that a call and its backward hold at once, as PyTorch's allocator counts them."""
+"""The peak memory of a call and its backward, as PyTorch's allocator counts it."""
 
 import torch
 
@@ -7,7 +7,7 @@ from tests.support.eager import tensors
 
 
 def peak_bytes(fn, *args):
-    """Above what was held before; the third call is measured, when all is compiled and warm."""
+    """Return the peak bytes above those held before the call, measured on the third call."""
     for _ in range(2):
         _step(fn, args)
     return allocations(lambda: _step(fn, args)).peak
@@ -15,6 +15,6 @@ def peak_bytes(fn, *args):
 
 def _step(fn, args):
     outputs = [t for t in tensors(fn(*args)) if t.requires_grad]
-    wanted = [t for t in args if t.requires_grad]
+    inputs = [t for t in args if t.requires_grad]
     if outputs:
-        torch.autograd.grad(outputs, wanted, [torch.ones_like(t) for t in outputs])
+        torch.autograd.grad(outputs, inputs, [torch.ones_like(t) for t in outputs])

@@ -1,4 +1,4 @@
-"""How fast this processor runs Python, to hold times against."""
+"""The speed of this processor, as a unit for timed tests."""
 
 import gc
 import time
@@ -7,30 +7,30 @@ from collections.abc import Callable
 STEPS = 300_000
 
 
-def plain_loop() -> float:
-    """Processor seconds of a loop of 300,000 steps of plain Python: 0.017 to 0.07."""
-    seen: dict[int, int] = {}
+def loop_seconds() -> float:
+    """Return the processor seconds of a Python loop of 300,000 steps, typically 0.017 to 0.07."""
+    table: dict[int, int] = {}
     start = time.process_time()
     for k in range(STEPS):
-        seen[k & 1023] = seen.get(k & 511, 0) + k
+        table[k & 1023] = table.get(k & 511, 0) + k
     return time.process_time() - start
 
 
-def loops_taken(run: Callable[[], object], enough: float, tries: int = 8) -> float:
-    """Processor time of `run`, in plain loops just before and after it: the least of `tries`.
+def relative_time(run: Callable[[], object], enough: float, tries: int = 8) -> float:
+    """Return the processor time of `run` relative to `loop_seconds`: the minimum of `tries`.
 
-    A processor that others use is at times half as fast, from one second to the next. No more is
-    tried once it has taken `enough` or less.
+    The loop is timed immediately before and after, because a shared processor's speed changes by
+    the second. It stops early at a time of `enough` or less.
     """
     best = float("inf")
     gc.collect()
-    gc.disable()  # of what other tests left
+    gc.disable()  # garbage of other tests
     try:
-        before = plain_loop()
+        before = loop_seconds()
         for _ in range(tries):
             start = time.process_time()
             run()
-            taken, after = time.process_time() - start, plain_loop()
+            taken, after = time.process_time() - start, loop_seconds()
             best, before = min(best, 2 * taken / (before + after)), after
             if best <= enough:
                 break

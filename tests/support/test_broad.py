@@ -1,4 +1,4 @@
-"""Of a broad test a part runs, in which every value has its turn; with `--full` all of it does."""
+"""A `broad` test runs a sample with every parameter value; `--full` runs all cases."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def split(case: str) -> tuple[str, str, str]:
     return case.partition("[")
 
 
-def test_every_value_has_its_turn():
-    whole, part = collected("--full"), collected()
-    assert len(part) < len(whole) and set(part) < set(whole)
-    assert values(part) == values(whole)
+def test_a_sample_covers_every_parameter_value():
+    full, sample = collected("--full"), collected()
+    assert len(sample) < len(full) and set(sample) < set(full)
+    assert values(sample) == values(full)

@@ -8,8 +8,8 @@ from triton.runtime import interpreter
 
 from tests.support.kernels import GUARD, PATTERN, Buffers, fresh_outputs
 from tests.support.numbers import TORCH_DTYPES
-from tofuse.backends.triton.emit import emit, parameters
-from tofuse.backends.triton.load import functions
+from tofuse.backends.triton.emit import emit, launch_parameters
+from tofuse.backends.triton.load import jit_functions
 from tofuse.ir.dims import evaluate
 from tofuse.ir.tile import TileProgram
 
@@ -26,12 +26,12 @@ def run_tiles(
             (evaluate(w.elements, sizes) * w.dtype.itemsize,), PATTERN, dtype=torch.uint8
         )
         memory[w.name] = raw.view(torch.int8 if w.dtype.value == "b1" else TORCH_DTYPES[w.dtype])
-    kernels = functions(emit(program, exact=True))
+    kernels = jit_functions(emit(program, exact=True))
     kernels["libdevice"] = _Libdevice()  # type: ignore[assignment]
     flag = torch.zeros(1, dtype=torch.int32)
     for k, nest in enumerate(program.nests):
         words: list[torch.Tensor | int | float] = []
-        for name, kind in parameters(nest):
+        for name, kind in launch_parameters(nest):
             if name == "flag":
                 words.append(flag)
             elif name == "number":

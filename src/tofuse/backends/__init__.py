@@ -1,1 +1,1 @@
-"""From loops to machine code, and PyTorch's own operators."""
+"""Backends: LLVM, Triton, PyTorch's own operators, and the reference interpreter."""

@@ -1,1 +1,1 @@
-"""What is kept on disk between processes: programs, machine code, measured choices."""
+"""The cache on disk: programs, machine code, machine costs, tuning choices."""

@@ -1,4 +1,4 @@
-"""A compiled program as data: its plan and its kernels' machine code by name, to load it again."""
+"""Artifact: a compiled program as data, a plan and the digests of its kernels' machine code."""
 
 from __future__ import annotations
 
@@ -31,51 +31,51 @@ from tofuse.runtime.pool import POOL
 
 @dataclass(frozen=True)
 class Artifact:
-    """What a program for the CPU is made of, where no Python of this process is part of it.
+    """A compiled CPU program that contains no Python objects of this process.
 
-    Of a backward, `others` is how it is compiled for gradients that do not lie as `expected`, by
-    their positions among the arguments: pickled, for it is rarely wanted.
+    For a backward, `tangent_strides` are the assumed strides of its tangents, by argument
+    position. For other strides it is recompiled from the pickled `tangent_layouts`.
     """
 
     plan: Plan
     codes: tuple[KernelCode | GemmCode, ...]
     constants: tuple[Tensor, ...]
-    expected: Mapping[int, tuple[int, ...]] | None = None
-    others: bytes = b""
+    tangent_strides: Mapping[int, tuple[int, ...]] | None = None
+    tangent_layouts: bytes = b""
 
     def load(self, config: Config) -> CompiledPlan:
-        """The program; raises CompileError where the code of a kernel was not kept."""
+        """Return the program. Raises CompileError if the machine code of a kernel is missing."""
         bind_runtime(config)
-        kept = store_of(config)
+        store = store_of(config)
         kernels = [
-            load_kernel(c, kept) if isinstance(c, KernelCode) else load_product(c, kept)
+            load_kernel(c, store) if isinstance(c, KernelCode) else load_gemm(c, store)
             for c in self.codes
         ]
-        (driver,) = load(PARALLEL_DRIVER, ["kernel"], kept)
+        (driver,) = load(PARALLEL_DRIVER, ["kernel"], store)
         return load_plan(self.plan, kernels, driver, self.constants, {})
 
 
-def load_kernel(code: KernelCode, kept: CodeStore) -> Launcher:
-    """A kernel ready to be called; raises CompileError where its code was not kept."""
+def load_kernel(code: KernelCode, store: CodeStore) -> Launcher:
+    """Return the launcher of a kernel. Raises CompileError if its machine code is missing."""
     names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
-    entry, *functions = load_by_digest(code.text_digest, names, kept)
+    entry, *functions = load_by_digest(code.text_digest, names, store)
     shared = [shared for _, shared in code.parts]
     parts = [KernelPart(function_address(f), s) for f, s in zip(functions, shared, strict=True)]
     return Launcher(code, entry, parts)
 
 
-def load_product(code: GemmCode, kept: CodeStore) -> GemmLauncher:
-    """A product ready to be called; raises CompileError where its code was not kept."""
+def load_gemm(code: GemmCode, store: CodeStore) -> GemmLauncher:
+    """Return the launcher of a matrix product. Raises CompileError if machine code is missing."""
     functions = {
-        word: function_address(load_by_digest(key, [name], kept)[0])
+        word: function_address(load_by_digest(key, [name], store)[0])
         for word, (key, name) in code.functions.items()
     }
-    (entry,) = load_by_digest(code.driver, ["kernel"], kept)
+    (entry,) = load_by_digest(code.driver, ["kernel"], store)
     return GemmLauncher(code, entry, functions)
 
 
 def bind_runtime(config: Config) -> None:
-    """What machine code needs of this process, and the most that the pool of memory holds."""
+    """Bind the libraries that machine code calls, and set the limit of the memory pool."""
     bind_openmp(find_openmp())
     bind_vector_library(find_vector_library())
     POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit

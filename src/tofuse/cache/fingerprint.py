@@ -1,4 +1,4 @@
-"""A text that is the same for two programs of Dynamo's only where they are the same program."""
+"""Fingerprint of a Dynamo program: two programs with the same fingerprint are equal."""
 
 from __future__ import annotations
 
@@ -32,67 +32,67 @@ from tofuse.hints import HINT_KEY
 
 
 class _NotIdentifiable(Exception):
-    """Something that has no text, or whose text may stand for something else."""
+    """Raised for a part of a program that its text does not identify."""
 
 
 def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None:
-    """What a program computes and for which arguments, with all of PyTorch's state that matters.
+    """Return the text of a program, its argument types and the relevant state of PyTorch.
 
-    None where a part of it cannot be told by name: the user's functions, programs inside it,
-    sizes that are symbols, hints, modes that see operators.
+    None if a part is not identified by its text: user functions, nested programs, symbolic sizes,
+    fusion hints, dispatch modes.
     """
     held = module_tensors(gm)
     try:
-        given = [*held.values(), *inputs]
-        known = (_tensor_text(t) for t in held.values())
-        return (_torch_state(), *_argument_aliases(given), *known, *_node_lines(gm, list(held)))
+        tensors = [*held.values(), *inputs]
+        held_texts = (_tensor_text(t) for t in held.values())
+        lines = _node_lines(gm, list(held))
+        return (_torch_state(), *_argument_aliases(tensors), *held_texts, *lines)
     except _NotIdentifiable:
         return None
 
 
 def _node_lines(gm: GraphModule, held: Sequence[str]) -> list[str]:
-    """A line for each node: places stand for names, which are as they happen to be."""
-    places: dict[Node, str] = {}
+    """Return a line for each node. Nodes are numbered, because their names are arbitrary."""
+    labels: dict[Node, str] = {}
     lines: list[str] = []
     for k, node in enumerate(gm.graph.nodes):
         custom = node.meta.get("custom")
         if isinstance(custom, dict) and HINT_KEY in custom:
             raise _NotIdentifiable
         if node.op == "placeholder":
-            places[node] = f"%{k}"
+            labels[node] = f"%{k}"
             value = node.meta.get("example_value")
             if type(value) not in (FakeTensor, torch.nn.Parameter):
                 raise _NotIdentifiable
             lines.append(_tensor_text(value))
             continue
         if node.op == "get_attr" and node.target in held:
-            places[node] = f"held {held.index(str(node.target))}"
+            labels[node] = f"held {held.index(str(node.target))}"
             continue
         if node.op not in ("call_function", "call_method", "output"):
             raise _NotIdentifiable
         name = _function_name(node.target) if node.op == "call_function" else str(node.target)
         if node.op == "call_method" and not _is_method(node.target, node.args[0]):
             raise _NotIdentifiable
-        lines.append(
-            f"{node.op} {name} {_argument_text(node.args, places)} {_argument_text(node.kwargs, places)}"
-        )
-        places[node] = f"%{k}"
+        args, kwargs = _argument_text(node.args, labels), _argument_text(node.kwargs, labels)
+        lines.append(f"{node.op} {name} {args} {kwargs}")
+        labels[node] = f"%{k}"
     return lines
 
 
 def _is_method(name: object, x: object) -> bool:
-    """Whether it is PyTorch's own method of a tensor."""
+    """Whether `name` is PyTorch's method of the tensor `x`."""
     if not isinstance(x, Node) or not isinstance(name, str):
         return False
-    found = getattr(torch.Tensor, name, None)
-    own = found is not None and _is_trusted(found) and found.__name__ == name
-    return own and type(x.meta.get("example_value")) in (FakeTensor, torch.nn.Parameter)
+    method = getattr(torch.Tensor, name, None)
+    trusted = method is not None and _is_trusted(method) and method.__name__ == name
+    return trusted and type(x.meta.get("example_value")) in (FakeTensor, torch.nn.Parameter)
 
 
 def _is_trusted(function: object) -> bool:
-    """Whether its code is Python's, PyTorch's or ours, whatever name was given to it.
+    """Whether a function's code belongs to Python, PyTorch or tofuse, whatever its name.
 
-    Neither a user's function around one of theirs is, nor theirs around a user's.
+    False for a user's wrapper of such a function, and for a wrapper of a user's function.
     """
     if not isinstance(function, FunctionType):
         return isinstance(function, (BuiltinFunctionType, *DESCRIPTOR_TYPES))
@@ -108,16 +108,16 @@ TRUSTED_FOLDERS = tuple(
 DESCRIPTOR_TYPES = (MethodDescriptorType, WrapperDescriptorType, MethodWrapperType)
 
 
-def _argument_text(x: object, places: dict[Node, str]) -> str:
-    """An argument of a call."""
+def _argument_text(x: object, labels: dict[Node, str]) -> str:
+    """Return the text of an argument of a call."""
     if isinstance(x, Node):
-        return places[x]
+        return labels[x]
     if isinstance(x, dict):
-        return "{" + ", ".join(f"{k!r}: {_argument_text(v, places)}" for k, v in x.items()) + "}"
+        return "{" + ", ".join(f"{k!r}: {_argument_text(v, labels)}" for k, v in x.items()) + "}"
     if isinstance(x, slice):
-        return f"slice({', '.join(_argument_text(v, places) for v in (x.start, x.stop, x.step))})"
+        return f"slice({', '.join(_argument_text(v, labels) for v in (x.start, x.stop, x.step))})"
     if isinstance(x, (list, tuple)) and type(x) in SEQUENCE_TYPES:
-        return f"{type(x).__name__}({', '.join(_argument_text(v, places) for v in x)})"
+        return f"{type(x).__name__}({', '.join(_argument_text(v, labels) for v in x)})"
     if isinstance(x, float):
         return x.hex()
     if x is None or x is ... or type(x) in LITERAL_TYPES:
@@ -139,7 +139,7 @@ LITERAL_TYPES = (
 
 
 def _function_name(target: object) -> str:
-    """The name of a function of PyTorch's, of Python's or of ours, under which it is found."""
+    """Return the qualified name under which a function of Python, PyTorch or tofuse is found."""
     if isinstance(target, torch._ops.OpOverload):
         if target.namespace in ("aten", "prims", "tofuse"):
             return str(target)
@@ -147,9 +147,10 @@ def _function_name(target: object) -> str:
     name = getattr(target, "__name__", None)
     if not isinstance(name, str) or not _is_trusted(target):
         raise _NotIdentifiable
-    own = getattr(target, "__module__", None)
-    known = sys.modules.get(own) if isinstance(own, str) and own.startswith("tofuse.") else None
-    for module in (*MODULES, *([known] if known is not None else [])):
+    module_name = getattr(target, "__module__", None)
+    ours = isinstance(module_name, str) and module_name.startswith("tofuse.")
+    our_module = sys.modules.get(str(module_name)) if ours else None
+    for module in (*MODULES, *([our_module] if our_module is not None else [])):
         if getattr(module, name, None) is target:
             return f"{module.__name__}.{name}"
     raise _NotIdentifiable
@@ -165,48 +166,51 @@ MODULES: tuple[ModuleType, ...] = (
     torch.special,
     torch.linalg,
     torch.fft,
-    torch._C,  # which switches gradients
+    torch._C,  # _set_grad_enabled
     torch.amp.autocast_mode,
     predispatch,  # vmap
     *(importlib.import_module(f"torch._C._{n}") for n in ("nn", "linalg", "special", "fft")),
 )
 
 
-def _argument_aliases(given: Sequence[object]) -> list[str]:
-    """How tensors lie, and which share memory; Dynamo's guards tell that later calls are alike."""
-    places: dict[int, int] = {}
+def _argument_aliases(tensors: Sequence[object]) -> list[str]:
+    """Return a line per tensor: the first tensor with the same storage, its offset, is_leaf.
+
+    Dynamo's guards ensure the same for later calls.
+    """
+    first_by_storage: dict[int, int] = {}
     lines: list[str] = []
-    for k, value in enumerate(given):
+    for k, value in enumerate(tensors):
         if type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
             raise _NotIdentifiable
         assert isinstance(value, torch.Tensor)
-        owner = places.setdefault(value.untyped_storage()._cdata, k)
-        lines.append(f"{owner} {value.storage_offset()} {value.is_leaf}")
+        first = first_by_storage.setdefault(value.untyped_storage()._cdata, k)
+        lines.append(f"{first} {value.storage_offset()} {value.is_leaf}")
     return lines
 
 
 def _tensor_text(value: torch.Tensor) -> str:
-    """What Dynamo knows of a tensor: a plain one of known sizes."""
-    strange = value.is_conj() or value.is_neg() or value.is_inference()
-    if value.layout is not torch.strided or value.device.type != "cpu" or strange:
+    """Return the dtype, sizes, strides and requires_grad of a plain tensor of static sizes."""
+    special = value.is_conj() or value.is_neg() or value.is_inference()
+    if value.layout is not torch.strided or value.device.type != "cpu" or special:
         raise _NotIdentifiable
-    numbers = (*value.shape, *value.stride())
-    if not all(type(n) is int for n in numbers):
+    sizes = (*value.shape, *value.stride())
+    if not all(type(n) is int for n in sizes):
         raise _NotIdentifiable
     return f"{value.dtype} {tuple(value.shape)} {value.stride()} {value.requires_grad}"
 
 
 def _torch_state() -> str:
-    """All that PyTorch's tracing depends on beside the program."""
+    """Return the global state that tracing in PyTorch depends on."""
     if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
         raise _NotIdentifiable
     replaced = (name.rpartition("/")[2] for name in torch.library._impls if name[:5] == "aten/")
     if any(key in CPU_DISPATCH_KEYS or key.startswith("Composite") for key in replaced):
-        raise _NotIdentifiable  # somebody has put an operator of PyTorch's in the place of another
-    return repr([question() for question in STATE_QUERIES])
+        raise _NotIdentifiable  # an implementation of an ATen operator has been replaced
+    return repr([query() for query in STATE_QUERIES])
 
 
-CPU_DISPATCH_KEYS = (  # of kernels that tracing and running plain tensors on the CPU may come to
+CPU_DISPATCH_KEYS = (  # of kernels that tracing or running plain tensors on the CPU may call
     "",
     "CPU",
     "Autograd",

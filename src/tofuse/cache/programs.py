@@ -1,4 +1,4 @@
-"""Compiled programs kept on disk: what was compiled once starts as fast as it is captured."""
+"""The cache of compiled programs on disk, which skips compilation in later processes."""
 
 from __future__ import annotations
 
@@ -26,98 +26,102 @@ from tofuse.runtime.launch import thread_count
 from tofuse.runtime.specialize_strides import StrideSpecializer
 
 KIND = "program"
-Layouts = Mapping[int, tuple[int, ...]]
+TangentStrides = Mapping[int, tuple[int, ...]]  # by argument position
+CompileForStrides = Callable[[Config, TangentLayouts, CompiledPlan, TangentStrides], CompiledPlan]
 ArtifactTable = WeakKeyDictionary[CompiledPlan, tuple[Artifact, TangentLayouts | None]]
 
 
 @dataclass(frozen=True)
 class ProgramCache:
-    """Programs by what identifies them, from process to process.
+    """Compiled programs by fingerprint.
 
-    `compile` compiles a backward for gradients that lie otherwise. Only what is wholly data is
-    kept: kernels and PyTorch's operators, on the CPU.
+    Only programs that consist of data are stored: CPU kernels and calls of PyTorch's operators.
+    `compile_for_strides` recompiles a loaded backward for tangents with other strides.
     """
 
     config: Config
-    compile: Callable[[Config, TangentLayouts, CompiledPlan, Layouts], CompiledPlan]
-    recorded: ArtifactTable = field(default_factory=WeakKeyDictionary)
+    compile_for_strides: CompileForStrides
+    artifacts: ArtifactTable = field(default_factory=WeakKeyDictionary)
 
     def fingerprint(self, gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | None:
-        """The name of a program; None where a part of it has none."""
+        """Return the fingerprint of a program; None if it has none."""
         return fingerprint(gm, inputs)
 
     def record(
-        self, run: CompiledPlan, recorded: Artifact | None, given: TangentLayouts | None
+        self, run: CompiledPlan, artifact: Artifact | None, tangents: TangentLayouts | None
     ) -> None:
-        """Note what a run is made of; `given` are the gradients of a backward."""
-        if recorded is not None:
-            self.recorded[run] = recorded, given if given is not None and given.expected else None
+        """Remember the artifact of a compiled graph; `tangents` belong to a backward."""
+        if artifact is not None:
+            specializable = tangents is not None and bool(tangents.expected)
+            self.artifacts[run] = artifact, tangents if specializable else None
 
     def store(
         self, identity: Sequence[str], form: RuntimeKind, runs: Sequence[BoxedFunction]
     ) -> None:
-        """Keep a program: its forward, and its backward if it has one."""
-        found = [self.recorded.get(run) for run in runs]  # type: ignore[arg-type]  # as they were made
-        if any(part is None for part in found):
+        """Store a program: its forward, and its backward if it has one."""
+        found = [self.artifacts.get(run) for run in runs]  # type: ignore[arg-type]  # recorded runs
+        if any(artifact is None for artifact in found):
             return
         try:
-            parts = [_whole(*part) for part in found if part is not None]
-            content = pickle.dumps((form, parts))
+            artifacts = [_with_tangents(*artifact) for artifact in found if artifact is not None]
+            content = pickle.dumps((form, artifacts))
         except Exception:
-            return  # it holds what only this process has
+            return  # it holds objects that cannot be pickled
         text = base64.b64encode(content).decode("ascii")
         store_of(self.config).put(KIND, self._key(identity), text)
 
     def load(self, identity: Sequence[str]) -> tuple[RuntimeKind, list[BoxedFunction]] | None:
-        """A program that was kept."""
+        """Return a stored program; None if there is none, or if it cannot be loaded."""
         store, key = store_of(self.config), self._key(identity)
         text = store.get(KIND, key)
         if text is None:
             return None
         try:
-            form, parts = pickle.loads(base64.b64decode(text))
-            assert isinstance(form, RuntimeKind) and all(
-                isinstance(part, Artifact) for part in parts
-            )
-            runs = [self._load(part) for part in parts]
-            return form, runs  # type: ignore[return-value]  # tensors, no sizes
-        except Exception:  # whatever it is, it is no program
+            form, artifacts = pickle.loads(base64.b64decode(text))
+            assert isinstance(form, RuntimeKind)
+            assert all(isinstance(artifact, Artifact) for artifact in artifacts)
+            runs = [self._load(artifact) for artifact in artifacts]
+            return form, runs  # type: ignore[return-value]  # results are tensors, not sizes
+        except Exception:  # a damaged or incompatible entry
             store.drop(KIND, key)
             return None
 
-    def _load(self, part: Artifact) -> CompiledPlan:
-        run = part.load(self.config)
-        if part.expected is None:
+    def _load(self, artifact: Artifact) -> CompiledPlan:
+        run = artifact.load(self.config)
+        if artifact.tangent_strides is None:
             return run
 
-        def compile_laid(layouts: Layouts) -> CompiledPlan:
-            return self.compile(self.config, pickle.loads(part.others), run, layouts)
+        def recompile(strides: TangentStrides) -> CompiledPlan:
+            tangents = pickle.loads(artifact.tangent_layouts)
+            return self.compile_for_strides(self.config, tangents, run, strides)
 
-        return StrideSpecializer(run, part.expected, compile_laid)
+        return StrideSpecializer(run, artifact.tangent_strides, recompile)
 
     def _key(self, identity: Sequence[str]) -> tuple[str, ...]:
-        """With all that our own decisions depend on; the program itself by its digest."""
+        """Return the store's key: everything that compilation depends on, and the fingerprint."""
         target = host_target(thread_count())
-        ours = (repr(self.config), repr(target), host_features())
+        environment = (repr(self.config), repr(target), host_features())
         costs = repr(assumed_machine(target, self.config))
-        return (source_digest(), *ours, costs, hashlib.sha256(repr(identity).encode()).hexdigest())
+        digest = hashlib.sha256(repr(identity).encode()).hexdigest()
+        return (source_digest(), *environment, costs, digest)
 
 
-def _whole(recorded: Artifact, given: TangentLayouts | None) -> Artifact:
-    """With how it is compiled for gradients that lie otherwise."""
-    if given is None:
-        return recorded
-    return replace(recorded, expected=dict(given.expected), others=pickle.dumps(given))
+def _with_tangents(artifact: Artifact, tangents: TangentLayouts | None) -> Artifact:
+    """Add the data to recompile a backward for other tangent strides."""
+    if tangents is None:
+        return artifact
+    strides = dict(tangents.expected)
+    return replace(artifact, tangent_strides=strides, tangent_layouts=pickle.dumps(tangents))
 
 
-def program_cache(
-    config: Config,
-    compile_laid: Callable[[Config, TangentLayouts, CompiledPlan, Layouts], CompiledPlan],
-) -> ProgramCache | None:
-    """None where what is compiled is looked at, checked or measured, or runs elsewhere."""
-    usual = Config()
-    same = replace(
-        usual,
+def program_cache(config: Config, compile_for_strides: CompileForStrides) -> ProgramCache | None:
+    """Return the cache for a configuration; None if an option needs every program to be compiled.
+
+    Such options show, verify or measure programs, or choose executors.
+    """
+    default = Config()
+    cacheable = replace(
+        default,
         dynamic=config.dynamic,
         fullgraph=config.fullgraph,
         precision=config.precision,
@@ -126,13 +130,13 @@ def program_cache(
         memory_budget=config.memory_budget,
         cache_dir=config.cache_dir,
     )
-    return ProgramCache(config, compile_laid) if config == same else None
+    return ProgramCache(config, compile_for_strides) if config == cacheable else None
 
 
 @functools.cache
 def source_digest() -> str:
-    """What stands for this release of tofuse, changed by hand or not."""
-    found = hashlib.sha256()
+    """Return a digest of tofuse's source code."""
+    digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,19 +1,16 @@
-"""Region -> loop nest, or launches on a GPU, and their text."""
+"""Generate kernels: lower each region, run the kernel passes, schedule, emit text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.triton.emit import emit as emit_triton
 from tofuse.config import Config
 from tofuse.errors import CompileError
-from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.axes import LoweringError
-from tofuse.fusion.lower.coalesce import coalesce
-from tofuse.fusion.lower.lower_region import lower_region
-from tofuse.fusion.nontemporal import mark_nontemporal
+from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel
@@ -27,16 +24,33 @@ from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.kernel_dedup import kernel_dedup
-from tofuse.schedule.prefetch import prefetch
 from tofuse.schedule.schedule_legality import Unschedulable
-from tofuse.schedule.unroll_axes import unroll_axes
+
+KernelPass = Callable[[Kernel], Kernel]
+NestPass = Callable[[Nest], Nest]
+
+
+@dataclass(frozen=True, eq=False)
+class CodegenContext:
+    """What all regions of a partition share: the machine, the options and the passes.
+
+    `nontemporal` are the results whose stores bypass the caches. `kernel_passes` returns the
+    passes for one lowered region on a device.
+    """
+
+    partition: Partition
+    nontemporal: frozenset[Value]
+    target: Target
+    config: Config
+    kernel_passes: Callable[[LoweredRegion, str, CodegenContext], Sequence[KernelPass]]
+    nest_passes: Sequence[NestPass]
 
 
 @dataclass(frozen=True, eq=False)
 class GeneratedKernel:
-    """A region on its way to machine code; `broken` says why there will be none.
+    """A region with its nest and text; `error` says why there is no text.
 
-    Regions alike but for their sizes have one nest; `sizes` are this one's.
+    Regions that differ only in sizes share one nest; `sizes` are those of this region.
     """
 
     region: Region
@@ -44,12 +58,12 @@ class GeneratedKernel:
     arguments: tuple[Value, ...]
     sizes: tuple[Dim, ...]
     source: str
-    broken: str | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class RejectedRegion:
-    """A region that has no loop nest, such as a lone reduction of a broadcast tensor."""
+    """A region without a loop nest, such as a lone reduction of a broadcast tensor."""
 
     region: Region
     reason: str
@@ -57,116 +71,105 @@ class RejectedRegion:
 
 @dataclass(frozen=True, eq=False)
 class _ScheduledRegion:
-    """A region's kernel, and the order of its loops."""
-
     region: Region
     kernel: Kernel
     schedule: Schedule
     arguments: tuple[Value, ...]
 
 
-def generate_kernel(
-    region: Region,
-    part: Partition,
-    streams: frozenset[Value],
-    target: Target,
-    config: Config,
-) -> GeneratedKernel | RejectedRegion:
-    """The nest and the text of one region."""
-    (made,) = generate_kernels({region: None}, part, streams, target, config)
-    return made
+def generate_kernel(region: Region, context: CodegenContext) -> GeneratedKernel | RejectedRegion:
+    """Return the nest and the text of one region."""
+    (generated,) = generate_kernels({region: None}, context)
+    return generated
 
 
 def generate_kernels(
-    wanted: Mapping[Region, Schedule | None],
-    part: Partition,
-    streams: frozenset[Value],
-    target: Target,
-    config: Config,
+    schedules: Mapping[Region, Schedule | None], context: CodegenContext
 ) -> list[GeneratedKernel | RejectedRegion]:
-    """Nests and texts, written once for regions that are alike; None: the usual schedule.
+    """Return nests and texts, emitted once for regions that differ only in numbers.
 
-    For a GPU each region's text is its own, and there are no other schedules.
+    A region whose schedule is None gets the chosen one. On a GPU each region has a text of its own
+    and no other schedule.
     """
-    there = [r for r in wanted if device_of(r.ops) != "cpu"]
-    tiled = [_generate_gpu_kernel(r, part, streams, config) for r in there]
-    here = {r: s for r, s in wanted.items() if r not in there}
-    made = [_schedule_region(r, part, streams, target, s) for r, s in here.items()]
-    unfit = [m for m in made if isinstance(m, RejectedRegion)]
-    scheduled = [m for m in made if isinstance(m, _ScheduledRegion)]
-    written: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
-    built: list[GeneratedKernel] = []
-    pairs = [(m.kernel, m.schedule) for m in scheduled]
-    alike = [kernel_dedup([p])[0] for p in pairs] if config.verify else kernel_dedup(pairs)
-    for m, shared in zip(scheduled, alike, strict=True):
-        if shared.kernel not in written:
-            written[shared.kernel] = _emit_kernel(shared.kernel, m.schedule, target, config)
-        found = written[shared.kernel]
-        if isinstance(found, str):
-            unfit.append(RejectedRegion(m.region, found))
+    on_gpu = [r for r in schedules if device_of(r.ops) != "cpu"]
+    gpu_kernels = [_generate_gpu_kernel(r, context) for r in on_gpu]
+    on_cpu = {r: s for r, s in schedules.items() if r not in on_gpu}
+    results = [_schedule_region(r, s, context) for r, s in on_cpu.items()]
+    rejected = [r for r in results if isinstance(r, RejectedRegion)]
+    scheduled = [r for r in results if isinstance(r, _ScheduledRegion)]
+    emitted: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
+    generated: list[GeneratedKernel] = []
+    pairs = [(s.kernel, s.schedule) for s in scheduled]
+    verify = context.config.verify  # compiles each region's kernel by itself
+    deduplicated = [kernel_dedup([p])[0] for p in pairs] if verify else kernel_dedup(pairs)
+    for s, shared in zip(scheduled, deduplicated, strict=True):
+        if shared.kernel not in emitted:
+            emitted[shared.kernel] = _emit_kernel(shared.kernel, s.schedule, context)
+        result = emitted[shared.kernel]
+        if isinstance(result, str):
+            rejected.append(RejectedRegion(s.region, result))
         else:
-            nest, source, broken = found
-            built.append(GeneratedKernel(m.region, nest, m.arguments, shared.sizes, source, broken))
-    return [*built, *unfit, *tiled]
+            nest, source, error = result
+            generated.append(
+                GeneratedKernel(s.region, nest, s.arguments, shared.sizes, source, error)
+            )
+    return [*generated, *rejected, *gpu_kernels]
+
+
+def _lower(region: Region, context: CodegenContext) -> tuple[Kernel, tuple[Value, ...]]:
+    """Return the kernel after all kernel passes, and its arguments; raises LoweringError."""
+    part = context.partition
+    lowered = lower_region(region, part.storage, rounded=part.rounded)
+    kernel = lowered.kernel
+    for kernel_pass in context.kernel_passes(lowered, device_of(region.ops), context):
+        kernel = kernel_pass(kernel)
+    return kernel, lowered.arguments
 
 
 def _generate_gpu_kernel(
-    region: Region,
-    part: Partition,
-    streams: frozenset[Value],
-    config: Config,
+    region: Region, context: CodegenContext
 ) -> GeneratedKernel | RejectedRegion:
-    """The launches and the text of a region on a GPU."""
-    exact, device = config.precision == "eager", device_of(region.ops)
     try:
-        lowered = lower_region(region, part.storage, rounded=part.rounded)
-        kernel = mark_nontemporal(coalesce(lowered.kernel), lowered.arguments, streams)
-        kernel = mark_host_scalars(kernel, lowered.arguments, device)
+        kernel, arguments = _lower(region, context)
         check_kernel(kernel)
-        version, multiprocessors = capability(device)
+        version, multiprocessors = capability(device_of(region.ops))
         tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
     except (LoweringError, Unschedulable) as e:
         return RejectedRegion(region, str(e))
     sizes = tuple(symbol(s) for s in kernel.symbols)
     try:
-        source = emit_triton(tiles, exact=exact)
+        source = emit_triton(tiles, exact=context.config.precision == "eager")
     except CompileError as e:
-        return GeneratedKernel(region, tiles, lowered.arguments, sizes, f"# {e}", str(e))
-    return GeneratedKernel(region, tiles, lowered.arguments, sizes, source)
+        return GeneratedKernel(region, tiles, arguments, sizes, f"# {e}", str(e))
+    return GeneratedKernel(region, tiles, arguments, sizes, source)
 
 
 def _schedule_region(
-    region: Region,
-    part: Partition,
-    streams: frozenset[Value],
-    target: Target,
-    schedule: Schedule | None,
+    region: Region, schedule: Schedule | None, context: CodegenContext
 ) -> _ScheduledRegion | RejectedRegion:
     try:
-        lowered = lower_region(region, part.storage, rounded=part.rounded)
-        kernel = mark_nontemporal(coalesce(lowered.kernel), lowered.arguments, streams)
+        kernel, arguments = _lower(region, context)
     except LoweringError as e:
         return RejectedRegion(region, str(e))
-    kernel = unroll_axes(kernel, target)
-    chosen = schedule or choose_schedule(kernel, target)
-    return _ScheduledRegion(region, kernel, chosen, lowered.arguments)
+    schedule = schedule or choose_schedule(kernel, context.target)
+    return _ScheduledRegion(region, kernel, schedule, arguments)
 
 
 def _emit_kernel(
-    kernel: Kernel, schedule: Schedule, target: Target, config: Config
+    kernel: Kernel, schedule: Schedule, context: CodegenContext
 ) -> tuple[Nest, str, str | None] | str:
-    """The loops of a kernel, their text, and why that is none; or why there are no loops."""
+    """Return a nest, its text, and why it has none; or why there is no nest."""
     check_kernel(kernel)  # 8 us a statement, where compiling one takes 1000
+    target = context.target
     try:
-        nest = prefetch(build_nest(kernel, schedule, repeat_reductions=True))
+        nest = build_nest(kernel, schedule, repeat_reductions=True)
     except Unschedulable as e:
         return str(e)
+    for nest_pass in context.nest_passes:
+        nest = nest_pass(nest)
+    contract = context.config.precision != "eager"
     try:
-        contract = config.precision != "eager"
-        return (
-            nest,
-            emit(nest, contract=contract, avx512=target.avx512, native=target.native_lanes),
-            None,
-        )
+        text = emit(nest, contract=contract, avx512=target.avx512, native=target.native_lanes)
     except CompileError as e:
         return nest, f"; {e}", str(e)
+    return nest, text, None

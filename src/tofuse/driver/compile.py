@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
-from tofuse.backends.aten.run_ops import graph_runner
+from tofuse.backends.aten.run_ops import eager_graph_callable
 from tofuse.backends.llvm.load import host_target
 from tofuse.cache.programs import ProgramCache, program_cache
 from tofuse.capture.dynamo.backend import CompileGraph, aot_backend
@@ -150,7 +150,7 @@ def _aten_compiler(
             return compile_graph(gm, phase, replace(config, fuel=fuel), burn, programs)
         except Exception as error:
             left.failed(error)
-            return graph_runner(gm)
+            return eager_graph_callable(gm)
 
     return compile_aten
 

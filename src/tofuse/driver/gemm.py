@@ -1,9 +1,9 @@
-"""Matrix products among the library calls: who runs them, and the code of those that we do."""
+"""Generate code for the library calls that are matrix products, where it is faster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tofuse.backends.llvm.load import load_text
 from tofuse.backends.llvm.machine_code import CodeStore
@@ -37,102 +37,111 @@ from tofuse.ir.schedule import Target
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.runtime.gemm_launch import Blocking, GemmCode
 
-MOST_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
+MAX_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
 WHY = "AVX-512, which PyTorch's library of matrix products does not use on this processor"
 
-WHY_CONVOLUTION = "a matrix product of channels, on the images as they lie"
+WHY_CONVOLUTION = "a matrix product over channels, on images in their own layout"
 
 
-def build_products(
+@dataclass(frozen=True, eq=False)
+class Gemms:
+    """Matrix products that our code runs, and the assignments that change by it."""
+
+    kernels: Mapping[Region, tuple[KernelBinding, GemmCode]]
+    assignments: Mapping[Region, Assignment]
+
+
+def generate_gemms(
     part: Partition,
-    assigned: dict[Region, Assignment],
+    assigned: Mapping[Region, Assignment],
     target: Target,
     config: Config,
     machine: Machine,
-    launchers: Sequence[object],
-) -> dict[Region, tuple[KernelBinding, GemmCode]]:
-    """Machine code for products that gain by ours, numbered after `launchers`.
+    first_number: int,
+) -> Gemms:
+    """Generate code for the library calls that are matrix products, if ours is faster.
 
-    `assigned` then says so. `verify` leaves products to PyTorch, and so does an order of executors
-    with PyTorch first.
+    Kernels are numbered from `first_number`. PyTorch keeps all products under `verify`, and if it
+    comes first among the executors.
     """
-    names = [n for n in config.executors if n in (KERNELS, LIBRARY)]
-    found: dict[Region, tuple[KernelBinding, GemmCode]] = {}
-    kept = store_of(config)
-    if not target.fast_gemm or names[:1] != [KERNELS] or config.verify:
-        return found
-    for region, chosen in [*assigned.items()]:
-        product = match_gemm(region, part.storage)
-        if chosen.executor is not None:
+    order = [n for n in config.executors if n in (KERNELS, LIBRARY)]
+    if not target.fast_gemm or order[:1] != [KERNELS] or config.verify:
+        return Gemms({}, {})
+    kernels: dict[Region, tuple[KernelBinding, GemmCode]] = {}
+    assignments: dict[Region, Assignment] = {}
+    for region, current in assigned.items():
+        if current.executor is not None:
             continue
-        if isinstance(product, str):
-            if chosen.why == ONLY_PYTORCH and product != NOT_A_GEMM:
-                assigned[region] = replace(chosen, why=f"PyTorch's library takes it: {product}")
+        gemm = match_gemm(region, part.storage)
+        if isinstance(gemm, str):
+            if current.why == ONLY_PYTORCH and gemm != NOT_A_GEMM:
+                why = f"PyTorch's library takes it: {gemm}"
+                assignments[region] = replace(current, why=why)
             continue
-        code, arguments = _code(product, kept), _arguments(product)
+        code = _generate_gemm(gemm, store_of(config))
         sizes = tuple(map(symbol, code.symbols))
-        number = len(launchers) + len(found)
-        found[region] = KernelBinding(number, arguments, sizes, None), code
-        own = WHY_CONVOLUTION if "convolution" in str(region.ops[0].attr("target")) else WHY
-        why = own if chosen.why == ONLY_PYTORCH else f"{chosen.why}; {own}"
-        assigned[region] = Assignment(KERNELS, why, library_us(region, machine, pooled=True))
-    return found
+        number = first_number + len(kernels)
+        kernels[region] = KernelBinding(number, _arguments(gemm), sizes, None), code
+        is_convolution = "convolution" in str(region.ops[0].attr("target"))
+        reason = WHY_CONVOLUTION if is_convolution else WHY
+        why = reason if current.why == ONLY_PYTORCH else f"{current.why}; {reason}"
+        us = library_us(region, machine, pooled=True)
+        assignments[region] = Assignment(KERNELS, why, us)
+    return Gemms(kernels, assignments)
 
 
 def kernel_rows(m: Dim) -> int:
-    """Rows of C in registers: few idle ones in the last slab, and many sums at once."""
+    """Return the rows of C held in registers: many, with few idle ones in the last micropanel."""
     if not isinstance(m, int):
-        return MOST_ROWS
-    if m <= MOST_ROWS:
+        return MAX_ROWS
+    if m <= MAX_ROWS:
         return max(1, m)
-    return min(range(MOST_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + LOST))
+    return min(range(MAX_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + PANEL_OVERHEAD))
 
 
-LOST = 0.7  # rows' worth of time that a slab costs beside its rows
+PANEL_OVERHEAD = 0.7  # rows' worth of time that a micropanel costs beside its rows
 
 
 def _arguments(p: Gemm) -> tuple[Value, ...]:
-    """The values whose addresses a product takes."""
     return tuple(x.root for x in (p.a, p.b, p.c, *([p.bias] if p.bias is not None else [])))
 
 
-def _code(p: Gemm, kept: CodeStore) -> GemmCode:
-    """The code of a product."""
+def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
+    """Return loops, packing and microkernel; one text of loops and packing serves all sizes."""
     rows = kernel_rows(p.m)
-    turned = not (p.a.column_stride == 1 or p.k == 1)
-    beside = p.b.column_stride == 1 or p.n == 1
-    pack_a = pack_depth_major(rows, LANES) if turned else pack_line_major(rows)
-    pack_b = pack_depth_major(WIDTH, WIDTH) if beside else pack_transposed()
-    slab = 4 * micropanel_elements(rows, turned)
-    by_row = p.bias is not None and p.bias.column_stride == 0 and p.n != 1
+    a_transposed = not (p.a.column_stride == 1 or p.k == 1)
+    b_contiguous = p.b.column_stride == 1 or p.n == 1
+    pack_a = pack_depth_major(rows, LANES) if a_transposed else pack_line_major(rows)
+    pack_b = pack_depth_major(WIDTH, WIDTH) if b_contiguous else pack_transposed()
+    panel_bytes = 4 * micropanel_elements(rows, a_transposed)
+    bias_per_row = p.bias is not None and p.bias.column_stride == 0 and p.n != 1
+    microkernel = microkernel_text(rows, a_transposed, bias_per_row)
     texts = {
-        "pack_a": (load_text(pack_a, ["pack"], kept), "pack"),
-        "pack_b": (load_text(pack_b, ["pack"], kept), "pack"),
-        "microkernel": (
-            load_text(microkernel_text(rows, turned, by_row), ["micro"], kept),
-            "micro",
-        ),
+        "pack_a": (load_text(pack_a, ["pack"], store), "pack"),
+        "pack_b": (load_text(pack_b, ["pack"], store), "pack"),
+        "microkernel": (load_text(microkernel, ["micro"], store), "micro"),
     }
-    fixed = {"has_bias": int(p.bias is not None), "rows": rows, "micropanel": slab}
+    constants = {"has_bias": int(p.bias is not None), "rows": rows, "micropanel": panel_bytes}
     sizes: dict[str, Dim] = {
         **{"batch": p.batch, "m": p.m, "n": p.n, "k": p.k},
         **{"a_batch": p.a.batch_stride, "a_line": p.a.row_stride, "a_depth": p.a.column_stride},
         **{"b_batch": p.b.batch_stride, "b_line": p.b.column_stride, "b_depth": p.b.row_stride},
-        "a_stride": p.a.column_stride if turned else p.a.row_stride,
-        "b_stride": p.b.row_stride if beside else p.b.column_stride,
+        "a_stride": p.a.column_stride if a_transposed else p.a.row_stride,
+        "b_stride": p.b.row_stride if b_contiguous else p.b.column_stride,
         **{"c_batch": p.c.batch_stride, "c_stride": p.c.row_stride},
         **{"depths": p.reduce_batch, "a_depths": p.a.batch_stride, "b_depths": p.b.batch_stride},
     }
     operands = [p.a, p.b, p.c]
     if p.bias is not None:
         operands.append(p.bias)
-    added = p.bias or p.c
+    bias = p.bias or p.c
     sizes |= {
-        "bias_batch": added.batch_stride,
-        "bias_stride": added.row_stride,
-        "bias_column": added.column_stride,
+        "bias_batch": bias.batch_stride,
+        "bias_stride": bias.row_stride,
+        "bias_column": bias.column_stride,
     }
-    blocking = Blocking(rows, WIDTH, slab, slab * BLOCK_MICROPANELS + 4 * DEPTH * PANEL_COLUMNS)
-    driver = load_text(blocked_loops_text(), ["kernel"], kept)
+    block_bytes = panel_bytes * BLOCK_MICROPANELS + 4 * DEPTH * PANEL_COLUMNS
+    blocking = Blocking(rows, WIDTH, panel_bytes, block_bytes)
+    loops = load_text(blocked_loops_text(), ["kernel"], store)
     offsets = tuple(x.offset for x in operands)
-    return GemmCode(driver, texts, tuple(CONTEXT_WORDS), sizes, fixed, offsets, blocking)
+    return GemmCode(loops, texts, tuple(CONTEXT_WORDS), sizes, constants, offsets, blocking)

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.analysis.alias import is_view
+from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.driver.link import LinkedProgram
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region import Partition, Region, is_eliminated_concat
 from tofuse.plan.launch_groups import describe_groups, launch_count
+from tofuse.plan.peak import MemoryTimeline
 from tofuse.report.model import (
     GraphReport,
     KernelReport,
     LibraryCall,
     RegionReport,
     TimeSpan,
+    add_memory_use,
     bytes_before,
     region_bytes,
 )
 
 
 def graph_report(
-    phase: str, graph: Graph, part: Partition, made: LinkedProgram, stages: Sequence[TimeSpan]
+    phase: str, graph: Graph, part: Partition, program: LinkedProgram, stages: Sequence[TimeSpan]
 ) -> GraphReport:
     views = frozenset(op for op in graph.ops if is_view(op))
-    ours = {b.region for b in made.built}
-    assigned = made.assigned
+    ours = {g.region for g in program.generated}
+    assigned = program.assigned
     regions = [
         RegionReport(
             r.name,
@@ -50,8 +53,8 @@ def graph_report(
         and not is_eliminated_concat(r.ops[-1])
     ]
     kernels = [
-        KernelReport(b.region.name, phase, b.source, f"{b.nest.kernel!r}\n{b.nest!r}")
-        for b in made.built
+        KernelReport(g.region.name, phase, g.source, f"{g.nest.kernel!r}\n{g.nest!r}")
+        for g in program.generated
     ]
     return GraphReport(
         phase,
@@ -63,11 +66,11 @@ def graph_report(
         sum(r.nbytes for r in regions),
         (stages[-1].end - stages[0].begin) / 1e6,
         show_graph(part.graph),
-        repr(made.plan),
-        tuple(made.notes),
+        repr(program.plan),
+        tuple(program.notes),
         launches_before=sum(op.call_count for op in graph.ops if op not in views),
-        launches=launch_count(made.plan),
-        shared_launches=describe_groups(made.plan),
+        launches=launch_count(program.plan),
+        shared_launches=describe_groups(program.plan),
         stages=tuple(stages),
         fusions=part.fusions,
     )
@@ -84,3 +87,18 @@ def _call_reason(region: Region) -> str:
 def _target(region: Region) -> str:
     """The operator of a library call; the name of a region that PyTorch runs op by op."""
     return str(region.ops[0].attr("target")) if region.library else region.name
+
+
+def add_memory(
+    report: GraphReport, timeline: MemoryTimeline, eager_peak: int, memory: EagerMemory
+) -> GraphReport:
+    """Return the report with the plan's memory use beside eager's, in bytes."""
+    return add_memory_use(
+        report,
+        timeline,
+        eager_peak=eager_peak,
+        saved=memory.our_saved_bytes,
+        eager_saved=memory.saved_bytes,
+        recomputed=memory.recomputed_calls,
+        budget=memory.budget_bytes,
+    )

@@ -1,107 +1,106 @@
-"""Regions that have kernels, their predicted times, and the linked program."""
+"""Link a program: its plan, machine code, and the Python callables that the plan names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tofuse.cache.artifact import (
-    Artifact,
-)
+from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
+from tofuse.backends.llvm.load import load
+from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
+from tofuse.cache.artifact import Artifact
 from tofuse.config import Config
-from tofuse.cost.machine import Machine, machine_on
-from tofuse.cost.nest import nest_cost, tile_program_us
-from tofuse.cost.traffic import traffic_us
-from tofuse.driver.autotune import ATEN, Choice
-from tofuse.driver.codegen import (
-    GeneratedKernel,
-)
-from tofuse.driver.load_kernels import Launch
-from tofuse.fusion.assign_executors import (
-    NO_KERNELS,
-    Assignment,
-    assign_kernel,
-)
-from tofuse.ir.dims import symbol
-from tofuse.ir.executor import Executors
-from tofuse.ir.graph import device_of
-from tofuse.ir.plan import Plan
-from tofuse.ir.region import Partition, Region
-from tofuse.ir.schedule import Schedule
-from tofuse.ir.tile import TileProgram
-from tofuse.report.model import region_bytes
+from tofuse.cost.machine_source import store_of
+from tofuse.driver.codegen import CodegenContext, GeneratedKernel
+from tofuse.driver.kernel_verifier import kernel_verifier
+from tofuse.driver.load_kernels import LoadedKernels
+from tofuse.fusion.assign_executors import Assignment
+from tofuse.ir.plan import Call, Plan
+from tofuse.ir.region import Region
+from tofuse.plan.build_steps import inline_reversed_views
 from tofuse.runtime.clock import Clock
-from tofuse.runtime.execute import CompiledPlan, Tensor
+from tofuse.runtime.execute import CompiledPlan, Tensor, load_plan
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.launch import Launcher
+
+PythonCallables = Mapping[str, Callable[..., object]]  # by the name that a plan calls
 
 
 @dataclass(frozen=True, eq=False)
 class LinkedProgram:
-    """A program that runs: its kernels, who runs each region, its plan, and what went wrong."""
+    """A program that can run, and what the report says of it.
 
-    load: Callable[[Clock | None], CompiledPlan]  # with a clock, its steps are timed
-    built: Sequence[GeneratedKernel]
+    `load` returns the callable; with a clock, the callable times its steps. `artifact` is the
+    program as data, None if a part of it is no data.
+    """
+
+    load: Callable[[Clock | None], CompiledPlan]
+    generated: Sequence[GeneratedKernel]
     assigned: Mapping[Region, Assignment]
     plan: Plan
     notes: Sequence[str]
-    recorded: Artifact | None  # where all of it is data
+    artifact: Artifact | None
+
+
+def executor_targets(assigned: Mapping[Region, Assignment]) -> dict[Region, str]:
+    """Return the name of a plan's call for each region that a registered executor runs."""
+    regions = [r for r, a in assigned.items() if a.executor is not None]
+    return {r: f"{assigned[r].label(r.ops[0])}_{k}" for k, r in enumerate(regions)}
+
+
+def python_callables(
+    context: CodegenContext,
+    loaded: LoadedKernels,
+    verified: frozenset[Region],
+    assigned: Mapping[Region, Assignment],
+) -> dict[str, Callable[..., object]]:
+    """Return what a plan can call besides kernels and operators, by name.
+
+    `region<k>` runs region k op by op, or its kernel compared with the reference; the other
+    names are those of registered executors.
+    """
+    part, verify = context.partition, kernel_verifier(context)
+    callables: dict[str, Callable[..., object]] = {}
+    for k, region in enumerate(part.regions):
+        if not region.library:
+            whole = inline_reversed_views(region, part)
+            callables[f"region{k}"] = (
+                verify(whole, loaded.bindings[region], loaded.launchers)
+                if region in verified
+                else eager_region_callable(whole)
+            )
+    for region, name in executor_targets(assigned).items():
+        executor = assigned[region].executor
+        assert executor is not None
+        callables[name] = checked_executor_callable(
+            assigned[region].name, region.ops[0], executor.run
+        )
+    return callables
+
+
+def loader(
+    plan: Plan,
+    loaded: LoadedKernels,
+    callables: PythonCallables,
+    constants: Sequence[Tensor],
+    config: Config,
+) -> Callable[[Clock | None], CompiledPlan]:
+    """Return a function that makes the plan callable."""
+    (parallel_driver,) = load(PARALLEL_DRIVER, ["kernel"], store_of(config))
+
+    def load_program(clock: Clock | None) -> CompiledPlan:
+        return load_plan(plan, loaded.launchers, parallel_driver, constants, callables, clock)
+
+    return load_program
 
 
 def program_artifact(
-    plan: Plan, launchers: Sequence[Launch], constants: Sequence[Tensor]
+    plan: Plan, loaded: LoadedKernels, callables: PythonCallables, constants: Sequence[Tensor]
 ) -> Artifact | None:
-    """A program of kernels and PyTorch's operators as data; none where a kernel is a GPU's."""
-    codes = [x.code for x in launchers if isinstance(x, (Launcher, GemmLauncher))]
-    if len(codes) < len(launchers):
+    """Return the program as data; None if it calls Python or has a GPU kernel."""
+    if any(isinstance(s, Call) and s.target in callables for s in plan.steps):
+        return None
+    codes = [x.code for x in loaded.launchers if isinstance(x, (Launcher, GemmLauncher))]
+    if len(codes) < len(loaded.launchers):
         return None
     return Artifact(plan, tuple(codes), tuple(constants))
-
-
-def requested_kernels(
-    part: Partition, choices: Mapping[Region, Choice], executors: Executors
-) -> tuple[dict[Region, Schedule | None], dict[Region, str]]:
-    """The schedules of regions that shall be kernels, None for the usual; why others shall not."""
-    wanted: dict[Region, Schedule | None] = {}
-    unfit: dict[Region, str] = {}
-    for r in (r for r in part.regions if not r.library):
-        choice = choices.get(r, Choice())
-        if choice.kind == ATEN or not executors.allows_kernels:
-            unfit[r] = choice.why if choice.kind == ATEN else NO_KERNELS
-        else:
-            wanted[r] = choice.schedule
-    return wanted, unfit
-
-
-def assign_kernels(
-    running: Sequence[GeneratedKernel],
-    part: Partition,
-    choices: Mapping[Region, Choice],
-    machine: Machine,
-) -> dict[Region, Assignment]:
-    """Our kernels by region, with what each is predicted to take."""
-    found = {}
-    for b in running:
-        why = choices[b.region].why if b.region in choices else "generated code"
-        us, device = _predicted(b, part, machine), device_of(b.region.ops)
-        found[b.region] = assign_kernel(us, why, device)
-    return found
-
-
-def _predicted(b: GeneratedKernel, part: Partition, machine: Machine) -> float:
-    """Microseconds of a kernel; by its bytes alone where it is made for sizes of any region."""
-    if isinstance(b.nest, TileProgram):
-        return tile_program_us(b.nest, machine_on(device_of(b.region.ops), machine))
-    if b.sizes == tuple(symbol(s) for s in b.nest.kernel.symbols):
-        return nest_cost(b.nest, machine).us
-    return traffic_us(machine, region_bytes(b.region, part.storage)) + machine.launch_us
-
-
-def unsupported_notes(part: Partition, config: Config) -> list[str]:
-    """What is asked for and done for kernels on the CPU alone."""
-    if all(r.library or device_of(r.ops) == "cpu" for r in part.regions):
-        return []
-    notes = ["verify=True does not check kernels on a GPU"] if config.verify else []
-    if config.tune == "measure":
-        notes.append("tune='measure' has no candidates for kernels on a GPU: they stay as they are")
-    return notes

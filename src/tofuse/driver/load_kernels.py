@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tofuse.backends.llvm.emit import phase_functions
 from tofuse.backends.llvm.load import load_text
-from tofuse.backends.triton.emit import parameters
-from tofuse.backends.triton.load import Launch as TritonLaunch
+from tofuse.backends.triton.emit import launch_parameters
+from tofuse.backends.triton.load import LaunchSpec
 from tofuse.backends.triton.load import load as load_triton
 from tofuse.cache.artifact import (
     bind_runtime,
+    load_gemm,
     load_kernel,
 )
 from tofuse.config import Config
@@ -19,6 +21,7 @@ from tofuse.cost.machine_source import store_of
 from tofuse.driver.codegen import (
     GeneratedKernel,
 )
+from tofuse.driver.gemm import Gemms
 from tofuse.errors import CompileError
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import device_of
@@ -33,73 +36,89 @@ from tofuse.runtime.launch import Launcher, kernel_code
 from tofuse.schedule.alias_legality import legal_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher
+LARGE_WORKSPACE = 1 << 16  # bytes a thread; a kernel with more is not grouped with others
 
 
-LARGE_WORKSPACE = 1 << 16  # bytes a thread: a kernel with more is launched by itself
+@dataclass(frozen=True, eq=False)
+class LoadedKernels:
+    """Machine code of all distinct kernels, how each region calls one, and notes on failures."""
+
+    launchers: Sequence[Launch]
+    bindings: Mapping[Region, KernelBinding]
+    notes: Sequence[str]
 
 
 def load_kernels(
-    built: Sequence[GeneratedKernel], part: Partition, config: Config
-) -> tuple[list[Launch], dict[Region, KernelBinding], list[str]]:
-    """Machine code for every distinct kernel; regions that do not compile are left out."""
+    generated: Sequence[GeneratedKernel], part: Partition, config: Config
+) -> LoadedKernels:
+    """Load every distinct kernel; a region whose kernel does not compile gets no binding."""
     bind_runtime(config)
     launchers: list[Launch] = []
-    calls: dict[Region, KernelBinding] = {}
-    numbers: dict[str, int] = {}
-    broken: list[str] = []
-    for b in built:
-        name = b.nest.kernel.name
-        text = b.source.replace(f"@{name}", "@kernel")
-        key = f"{device_of(b.region.ops)} {text}"
-        if key not in numbers:
+    bindings: dict[Region, KernelBinding] = {}
+    number_of: dict[str, int] = {}
+    notes: list[str] = []
+    for g in generated:
+        text = g.source.replace(f"@{g.nest.kernel.name}", "@kernel")
+        key = f"{device_of(g.region.ops)} {text}"
+        if key not in number_of:
             try:
-                made = _launcher(b, text, config)
+                launcher = _load_kernel(g, text, config)
             except CompileError as e:
-                broken.append(_report_compile_failure(b, part, config, e))
+                notes.append(_report_compile_failure(g, part, config, e))
                 continue
-            numbers[key] = len(launchers)
-            launchers.append(made)
-        calls[b.region] = _kernel_call(b, numbers[key])
-    return launchers, calls, broken
+            number_of[key] = len(launchers)
+            launchers.append(launcher)
+        bindings[g.region] = _bind(g, number_of[key])
+    return LoadedKernels(launchers, bindings, notes)
 
 
-def _launcher(b: GeneratedKernel, text: str, config: Config) -> Launch:
-    """Machine code for a region; raises CompileError."""
-    if b.broken is not None:
-        raise CompileError(b.broken)
-    if isinstance(b.nest, Nest):
-        names, kept = phase_functions(b.nest), store_of(config)
-        key = load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in names)], kept)
-        return load_kernel(kernel_code(b.nest.kernel, key, names, b.nest.block_bytes), kept)
-    given = [tuple(parameters(nest)) for nest in b.nest.nests]
-    launches = [
-        TritonLaunch(f"k{k}", given[k], nest.tiling.warps) for k, nest in enumerate(b.nest.nests)
+def add_gemms(loaded: LoadedKernels, gemms: Gemms, config: Config) -> LoadedKernels:
+    """Return the kernels with matrix products loaded after them."""
+    store = store_of(config)
+    launchers = [load_gemm(code, store) for _, code in gemms.kernels.values()]
+    bindings = {r: binding for r, (binding, _) in gemms.kernels.items()}
+    return LoadedKernels(
+        [*loaded.launchers, *launchers], {**loaded.bindings, **bindings}, loaded.notes
+    )
+
+
+def _load_kernel(g: GeneratedKernel, text: str, config: Config) -> Launch:
+    """Return machine code for a kernel; raises CompileError."""
+    if g.error is not None:
+        raise CompileError(g.error)
+    if isinstance(g.nest, Nest):
+        phases, store = phase_functions(g.nest), store_of(config)
+        key = load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
+        return load_kernel(kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes), store)
+    parameters = [tuple(launch_parameters(nest)) for nest in g.nest.nests]
+    specs = [
+        LaunchSpec(f"k{k}", parameters[k], nest.tiling.warps) for k, nest in enumerate(g.nest.nests)
     ]
-    device = device_of(b.region.ops)
-    made = load_triton(text, launches, capability(device)[0])
-    return CudaLauncher(b.nest, given, made.binary, device_index(device))
+    device = device_of(g.region.ops)
+    module = load_triton(text, specs, capability(device)[0])
+    return CudaLauncher(g.nest, parameters, module.binary, device_index(device))
 
 
-def _kernel_call(b: GeneratedKernel, number: int) -> KernelBinding:
-    """A GPU's kernel is launched by itself, and writes over nothing that it reads."""
-    if isinstance(b.nest, TileProgram):
-        return KernelBinding(number, b.arguments, b.sizes, None)
-    alone = size_hint(b.nest.block_bytes) > LARGE_WORKSPACE
-    written = None if alone else tuple(x.role != "in" for x in b.nest.kernel.buffers)
-    return KernelBinding(number, b.arguments, b.sizes, written, legal_aliases(b.nest))
+def _bind(g: GeneratedKernel, number: int) -> KernelBinding:
+    """Return how a region calls kernel `number`; a GPU kernel is not grouped and reuses nothing."""
+    if isinstance(g.nest, TileProgram):
+        return KernelBinding(number, g.arguments, g.sizes, None)
+    alone = size_hint(g.nest.block_bytes) > LARGE_WORKSPACE
+    written = None if alone else tuple(b.role != "in" for b in g.nest.kernel.buffers)
+    return KernelBinding(number, g.arguments, g.sizes, written, legal_aliases(g.nest))
 
 
 def _report_compile_failure(
-    b: GeneratedKernel, part: Partition, config: Config, error: CompileError
+    g: GeneratedKernel, part: Partition, config: Config, error: CompileError
 ) -> str:
-    """Warn, or raise under `strict`, with a file that shows the failure again."""
-    name = b.nest.kernel.name
-    path = write_repro(b.region, part.storage, str(error), config.dump)
-    at = "" if path is None else f"; {path} shows it again"
-    lines = dict.fromkeys(repr(op.loc) for op in b.region.ops if op.loc is not None)
+    """Write a reproducer, then warn, or raise under `strict`; return the note for the report."""
+    name = g.nest.kernel.name
+    path = write_repro(g.region, part.storage, str(error), config.dump)
+    reproducer = "" if path is None else f"; {path} shows it again"
+    lines = dict.fromkeys(repr(op.loc) for op in g.region.ops if op.loc is not None)
     where = f" (from {', '.join(lines)})" if lines else ""
     if config.strict:
-        raise CompileError(f"{name}{where} does not compile: {error}{at}") from error
-    message = f"tofuse runs {name}{where} through PyTorch: {error}{at}"
+        raise CompileError(f"{name}{where} does not compile: {error}{reproducer}") from error
+    message = f"tofuse runs {name}{where} through PyTorch: {error}{reproducer}"
     warnings.warn(message, stacklevel=2)
     return f"{name}: {error}"

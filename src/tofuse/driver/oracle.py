@@ -1,4 +1,4 @@
-"""Whether ops make a good kernel: what its loops cost on this machine, and if there are any."""
+"""The cost oracle: whether a kernel can be scheduled, and what its loops cost."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from tofuse.schedule.unroll_axes import unroll_axes
 
 @dataclass(eq=False)
 class CostOracle:
-    """Of kernels on the CPU. It remembers the last one: both questions are asked of it."""
+    """Evaluates kernels for the CPU; keeps the last result, since `cost` follows `reject`."""
 
     target: Target
     machine: Machine
     last: tuple[Kernel, Cost | str] | None = None
 
     def reject(self, kernel: Kernel) -> str | None:
-        """Why a kernel has no loop nest, or a worse one than its parts; None where it is good."""
-        found = self._judged(kernel)
-        return found if isinstance(found, str) else recompute_rejection(found)
+        """Return why a kernel has no nest or costs more than its parts; None if it is accepted."""
+        result = self._evaluate(kernel)
+        return result if isinstance(result, str) else recompute_rejection(result)
 
     def cost(self, kernel: Kernel) -> Cost | None:
-        """What a kernel costs; None where it has no loop nest."""
-        found = self._judged(kernel)
-        return None if isinstance(found, str) else found
+        """Return the predicted cost of a kernel; None if it has no nest."""
+        result = self._evaluate(kernel)
+        return None if isinstance(result, str) else result
 
-    def _judged(self, kernel: Kernel) -> Cost | str:
+    def _evaluate(self, kernel: Kernel) -> Cost | str:
         if self.last is None or self.last[0] is not kernel:
-            self.last = (kernel, self._look(kernel))
+            self.last = (kernel, self._schedule_and_cost(kernel))
         return self.last[1]
 
-    def _look(self, kernel: Kernel) -> Cost | str:
+    def _schedule_and_cost(self, kernel: Kernel) -> Cost | str:
         try:
             kernel = unroll_axes(kernel, self.target)
             nest = build_nest(kernel, choose_schedule(kernel, self.target))
@@ -49,7 +49,7 @@ class CostOracle:
 
 
 def reject_on_gpu(kernel: Kernel) -> str | None:
-    """Why a kernel has no launches on a GPU; None where it has, whatever they cost."""
+    """Return why a kernel has no GPU launches; None if it has, whatever they cost."""
     try:
         build_tiles(kernel, GpuTarget())
     except Unschedulable as e:

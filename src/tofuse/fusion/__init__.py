@@ -1,1 +1,1 @@
-"""Which ops become one kernel, and that kernel in index form."""
+"""Partition graphs into regions, and lower regions to kernels."""

@@ -16,8 +16,8 @@ MIN_SAVING = 256 * 1024  # bytes; moving regions apart may keep them from being 
 def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset()) -> Partition:
     """Keep program order unless freeing early or allocating late lowers the peak.
 
-    In program order, neighbours find each other's values in the cache. `releasable_inputs` names
-    inputs that only these regions hold: the last reader frees them.
+    In program order, adjacent regions find each other's values in the cache. `releasable_inputs`
+    names inputs that only these regions hold: the last reader frees them.
     """
     liveness = RegionLiveness(part, releasable_inputs)
     best, lowest = list(part.regions), liveness.peak(part.regions)[0]

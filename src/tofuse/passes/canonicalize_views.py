@@ -31,9 +31,9 @@ def reshape_of_reshape(op: Op, rewriter: Rewriter) -> Replacement | None:
 def identity_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
     """permute(x, (0, 1, ...)) = x"""
     dims = op.ints("dims")
-    return (
-        rewriter.legal_replacement(op, op.operands[0]) if dims == tuple(range(len(dims))) else None
-    )
+    if dims != tuple(range(len(dims))):
+        return None
+    return rewriter.legal_replacement(op, op.operands[0])
 
 
 def permute_of_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -42,9 +42,8 @@ def permute_of_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
     if inner is None:
         return None
     first = inner.ints("dims")
-    return _replace_with(
-        op, "permute", inner.inputs[0], dims=tuple(first[d] for d in op.ints("dims"))
-    )
+    dims = tuple(first[d] for d in op.ints("dims"))
+    return _replace_with(op, "permute", inner.inputs[0], dims=dims)
 
 
 def permute_of_unit_dims(op: Op, rewriter: Rewriter) -> Replacement | None:

@@ -47,17 +47,17 @@ def constant_condition(op: Op, rewriter: Rewriter) -> Replacement | None:
     c = _constant_value(op.operands[0], rewriter)
     if c is None:
         return None
-    chosen = op.operands[1] if c else op.operands[2]
-    if isinstance(chosen, Value):
-        return rewriter.legal_replacement(op, chosen)
-    return _replace_with_full(op, _constant_value(chosen, rewriter))
+    arm = op.operands[1] if c else op.operands[2]
+    if isinstance(arm, Value):
+        return rewriter.legal_replacement(op, arm)
+    return _replace_with_full(op, _constant_value(arm, rewriter))
 
 
 def constant_arms(op: Op, rewriter: Rewriter) -> Replacement | None:
     """where(c, full(a), y) = where(c, a, y); where(c, full(a), full(b)) keeps its result type"""
-    condition, *choices = op.operands
-    new = tuple(_as_scalar(x, rewriter) for x in choices)
-    if new == tuple(choices):
+    condition, *arms = op.operands
+    new = tuple(_as_scalar(x, rewriter) for x in arms)
+    if new == tuple(arms):
         return None
     both = not any(isinstance(x, Value) for x in new)
     attrs = (("dtype", op.result.dtype),) if both else op.attrs
@@ -66,11 +66,9 @@ def constant_arms(op: Op, rewriter: Rewriter) -> Replacement | None:
 
 def view_of_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
     """view(full(c)) = full(c), if the result is private"""
-    return (
-        _replace_with_full(op, _constant_value(op.operands[0], rewriter))
-        if rewriter.is_private(op.result)
-        else None
-    )
+    if not rewriter.is_private(op.result):
+        return None
+    return _replace_with_full(op, _constant_value(op.operands[0], rewriter))
 
 
 def convert_of_constant(op: Op, rewriter: Rewriter) -> Replacement | None:

@@ -26,9 +26,9 @@ def take_of_elementwise(op: Op, rewriter: Rewriter) -> Replacement | None:
     inner = rewriter.producer.get(x)
     if inner is None or opdef(inner.kind).pattern is not Pattern.ELEMENTWISE:
         return None
-    if opdef(inner.kind).cost > MAX_RECOMPUTE_COST or size_hint(index.type.numel) >= size_hint(
-        x.type.numel
-    ):
+    if opdef(inner.kind).cost > MAX_RECOMPUTE_COST:
+        return None
+    if size_hint(index.type.numel) >= size_hint(x.type.numel):
         return None
     ops = [_gather_operand(y, op, rewriter) for y in inner.operands if isinstance(y, Value)]
     if not any(o.kind == "take" for o in ops):

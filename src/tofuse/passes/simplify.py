@@ -128,10 +128,10 @@ def idempotent(op: Op, rewriter: Rewriter) -> Replacement | None:
 def logical_identity(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x and True = x; x or False = x; if x is boolean"""
     x, c = _constant_last(op)
-    neutral = op.kind == "logical_and"
-    return (
-        rewriter.legal_replacement(op, x) if isinstance(c, Scalar) and c.value is neutral else None
-    )
+    identity = op.kind == "logical_and"
+    if not isinstance(c, Scalar) or c.value is not identity:
+        return None
+    return rewriter.legal_replacement(op, x)
 
 
 def where_equal_arms(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -193,9 +193,9 @@ def convert_of_convert(op: Op, rewriter: Rewriter) -> Replacement | None:
     if inner is None:
         return None
     x, wide, to = inner.inputs[0], inner.result.dtype, op.result.dtype
-    if not _represents_all(wide, x.dtype) or (
-        wide.is_float and to.is_int and not _represents_all(to, x.dtype)
-    ):
+    if not _represents_all(wide, x.dtype):
+        return None
+    if wide.is_float and to.is_int and not _represents_all(to, x.dtype):
         return None
     return _replace_with(op, "convert", x)
 

@@ -82,7 +82,8 @@ NOT_FUSED: tuple[tuple[str, Advice], ...] = (
         Advice(
             "Branches that nearly match",
             "Branches with the same ops run as one batched kernel. Here one branch differs, so the "
-            "branches that differ run separately.",
+            "branches that differ run separately. The verdict names the branch, counted from 0, "
+            "and the difference.",
             "Give all branches the same ops and slices of one size, or leave them as they are: the "
             "results are right either way.",
         ),
@@ -130,7 +131,7 @@ NOT_FUSED: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
-        "do not divide each other|sizes differ|reshape of a sliced|slice of merged|view that strides",
+        "do not divide each other|sizes differ|reshape of a sliced|slice of merged|that strides",
         Advice(
             "A reshape or slice cannot be aligned",
             "A reshape between the two ops regroups dimensions so that the loops of one side "

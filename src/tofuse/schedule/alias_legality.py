@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.ir.kernel import AffineExpr, Gather, Load, Store, Uniform
+from tofuse.ir.kernel import AffineExpr, Gather, Load, Stmt, Store, Uniform
 from tofuse.ir.nest import (
     For,
     Nest,
@@ -71,29 +71,26 @@ def _collect(
     """Add the accesses of nodes to `reads` and `writes`."""
     for k, node in enumerate(nodes):
         node_path = (*path, k)
-        match node:
-            case For():
-                _collect(
-                    node.body, node_path, (*outer_axes, node.loop.axis), in_prologue, reads, writes
-                )
-            case StmtNode(stmt=Load() as s):
-                reads.setdefault(s.buffer, []).append(
-                    _Access(s.index, node_path, outer_axes, in_prologue)
-                )
-            case StmtNode(stmt=Gather() as s):
-                reads.setdefault(s.buffer, []).append(
-                    _Access(None, node_path, outer_axes, in_prologue)
-                )
-            case StmtNode(stmt=Uniform() as s):  # each thread reads the seed first, for its keys
-                reads.setdefault(s.seed, []).append(
-                    _Access(None, node_path, outer_axes, in_prologue)
-                )
-            case StmtNode(stmt=Store() as s):
-                writes.setdefault(s.buffer, []).append(
-                    _Access(s.index, node_path, outer_axes, in_prologue)
-                )
-            case _:
-                continue
+        if isinstance(node, For):
+            axes = (*outer_axes, node.loop.axis)
+            _collect(node.body, node_path, axes, in_prologue, reads, writes)
+        elif isinstance(node, StmtNode) and (accessed := _accessed(node.stmt)) is not None:
+            buffer, index = accessed
+            found = writes if isinstance(node.stmt, Store) else reads
+            access = _Access(index, node_path, outer_axes, in_prologue)
+            found.setdefault(buffer, []).append(access)
+
+
+def _accessed(stmt: Stmt) -> tuple[str, AffineExpr | None] | None:
+    """Return the buffer that a statement accesses, and the index or None for any element."""
+    match stmt:
+        case Load() | Store():
+            return stmt.buffer, stmt.index
+        case Gather():
+            return stmt.buffer, None
+        case Uniform():  # each thread reads the seed first, for its keys
+            return stmt.seed, None
+    return None
 
 
 def _reads_precede_write(read: _Access, write: _Access) -> bool:

@@ -1,4 +1,4 @@
-"""Every elementwise op on every dtype and vector width, held against the interpreter."""
+"""Every elementwise op on every dtype and vector width, against the reference interpreter."""
 
 import itertools
 import math
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.support.kernels import judge, kernel, run_llvm
+from tests.support.kernels import kernel, run_interpreter, run_llvm
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
 from tofuse.fusion.lower.register_types import register_dtype
 from tofuse.ir.schedule import Loop, Schedule
@@ -40,43 +40,43 @@ def ops_of(dtype: DType) -> list[str]:
     return [n for n in ELEMENTWISE if n not in skipped and n != "convert"]
 
 
-def special(dtype: DType) -> torch.Tensor:
+def special_values(dtype: DType) -> torch.Tensor:
     kind = TORCH_DTYPES[dtype]
     if dtype is DType.BOOL:
         return torch.tensor([True, False])
     if dtype.is_int:
         info = torch.iinfo(kind)
-        near = {0, 1, 2, 3, 7, 31, 63, 100, -1, -2, -7, info.max, info.max - 1, info.min}
-        return torch.tensor(sorted(n for n in near if info.min <= n <= info.max), dtype=kind)
+        candidates = {0, 1, 2, 3, 7, 31, 63, 100, -1, -2, -7, info.max, info.max - 1, info.min}
+        return torch.tensor(sorted(n for n in candidates if info.min <= n <= info.max), dtype=kind)
     f = torch.finfo(kind)
-    sizes = [0.0, f.smallest_normal / 8, f.tiny, 1e-3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.25, 1e4]
-    sizes += [f.max, float("inf")]
-    numbers = [*sizes, *(-x for x in sizes), float("nan")]
+    magnitudes = [0.0, f.smallest_normal / 8, f.tiny, 1e-3, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 7.25, 1e4]
+    magnitudes += [f.max, float("inf")]
+    numbers = [*magnitudes, *(-x for x in magnitudes), float("nan")]
     return torch.tensor(numbers, dtype=torch.float64).to(kind)
 
 
 def pairs(dtype: DType) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every special value with every other, and one more, so that the size is odd."""
-    values = special(dtype)
+    """Return all pairs of special values, plus one more so that the number is odd."""
+    values = special_values(dtype)
     x, y = (t.flatten() for t in torch.meshgrid(values, values, indexing="ij"))
     more = 1 - len(x) % 2
     return torch.cat([x, x[:more]]), torch.cat([y, y[:more]])
 
 
-def second(op: str, dtype: DType) -> str:
-    """Integers are divided by constants only, and never by 0 or -1."""
+def second_operand(op: str, dtype: DType) -> str:
+    """Return the second operand: integers are divided by constants other than 0 and -1."""
     if op in DIVISIONS and dtype.is_int:
         return "7" if dtype is DType.U8 else "-7"
     return "y"
 
 
-def loops(lanes: int, unroll: int) -> Schedule:
+def schedule(lanes: int, unroll: int) -> Schedule:
     return Schedule((Loop("i0", 128), Loop("i0")), 1, lanes, unroll)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTS, DType.BOOL], ids=lambda d: d.value)
-def test_ops(dtype: DType, lanes: int):
+def test_every_op(dtype: DType, lanes: int):
     ops, (x, y) = ops_of(dtype), pairs(dtype)
     c = torch.arange(len(x)) % 3 != 0
     lines = [
@@ -88,7 +88,7 @@ def test_ops(dtype: DType, lanes: int):
         "c = load bc[i0] : b1",
     ]
     for k, op in enumerate(ops):
-        args = {1: "x", 2: f"x {second(op, dtype)}", 3: "c x y"}[OPS[op].arity]
+        args = {1: "x", 2: f"x {second_operand(op, dtype)}", 3: "c x y"}[OPS[op].arity]
         lines.append(f"v{k} = {op} {args} of {dtype.value} : {result(op, dtype).value}")
         lines.append(f"store out{k}[i0] v{k} : {result(op, dtype).value}")
     k1 = kernel("\n".join([*lines, "}"]))
@@ -96,20 +96,24 @@ def test_ops(dtype: DType, lanes: int):
         f"out{k}": torch.empty(len(x), dtype=TORCH_DTYPES[result(op, dtype)])
         for k, op in enumerate(ops)
     }
-    want = judge(k1, buffers, {})
-    got = run_llvm(k1, loops(lanes, 2), buffers, {}, threads=2)
+    want = run_interpreter(k1, buffers, {})
+    got = run_llvm(k1, schedule(lanes, 2), buffers, {}, threads=2)
     for k, op in enumerate(ops):
-        # torch's own fmod is nan where the quotient overflows, and C's is not
-        fair = (x / y).isfinite() | ~x.isfinite() | (y == 0) if op in QUOTIENTS else slice(None)
+        # torch's fmod is nan if the quotient overflows; C's is not
+        comparable = (
+            (x / y).isfinite() | ~x.isfinite() | (y == 0) if op in QUOTIENTS else slice(None)
+        )
         if dtype.is_int:
-            fair = slice(None)
-        right = rounded_roots(x) if op == "sqrt" else want[f"out{k}"]
-        compare(op, got[f"out{k}"][fair], right[fair])
+            comparable = slice(None)
+        expected = exact_sqrt(x) if op == "sqrt" else want[f"out{k}"]
+        compare(op, got[f"out{k}"][comparable], expected[comparable])
 
 
-def rounded_roots(x: torch.Tensor) -> torch.Tensor:
-    """Of each element the floating-point number nearest its root; PyTorch's are, on processors for
-    which its library of vectors has code of its own, sometimes the second nearest."""
+def exact_sqrt(x: torch.Tensor) -> torch.Tensor:
+    """Return correctly rounded square roots.
+
+    PyTorch's are off by one ulp on processors for which its vector library has code of its own.
+    """
     roots = [math.sqrt(v) if v >= 0 else math.nan for v in x.tolist()]
     return torch.tensor(roots, dtype=torch.float64).to(x.dtype)
 
@@ -120,7 +124,7 @@ def result(op: str, dtype: DType) -> DType:
 
 def compare(op: str, got: torch.Tensor, want: torch.Tensor) -> None:
     try:
-        if op in TRANSCENDENTAL - {"sqrt", "reciprocal"}:  # their errors are bounded elsewhere
+        if op in TRANSCENDENTAL - {"sqrt", "reciprocal"}:  # test_vector_math bounds their errors
             torch.testing.assert_close(got, want, equal_nan=True)
         elif op in ("maximum", "minimum") and got.is_floating_point():
             torch.testing.assert_close(got, want, equal_nan=True, rtol=0, atol=0)
@@ -132,36 +136,36 @@ def compare(op: str, got: torch.Tensor, want: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("source", ALL, ids=lambda d: d.value)
-def test_conversions(source: DType, lanes: int):
-    """From memory to registers, to every other dtype and back to memory."""
-    x = special(source)
+def test_every_conversion(source: DType, lanes: int):
+    """From memory to registers, to every other dtype, and back to memory."""
+    x = special_values(source)
     convert_all(source, [d for d in ALL if not (source.is_float and d.is_int)], x, lanes)
-    if source.is_float:  # what is out of an integer's range has no meaning there
+    if source.is_float:  # values outside the integer's range are undefined
         small = x[(x.abs() <= 100) & ((x >= 0) | (x.abs() < 1))]
         convert_all(source, INTS, small, lanes)
 
 
 def convert_all(source: DType, targets: Sequence[DType], x: torch.Tensor, lanes: int) -> None:
-    of = register_dtype(source)
+    register_type = register_dtype(source)
     outs = [(f"out{k}", d) for k, d in enumerate(targets)]
     head = ", ".join(f"{name}: out {d.value}" for name, d in outs)
     lines = [
         f"kernel k(bx: in {source.value}, {head}) over i0:{len(x)} {{",
-        f"x = load bx[i0] : {of.value}",
+        f"x = load bx[i0] : {register_type.value}",
     ]
     for k, (name, d) in enumerate(outs):
         to, value = register_dtype(d), f"v{k}"
         if d is DType.BOOL:
-            lines.append(f"{value} = ne x 0 of {of.value} : b1")
-        elif to is of:
+            lines.append(f"{value} = ne x 0 of {register_type.value} : b1")
+        elif to is register_type:
             value = "x"
         else:
-            lines.append(f"{value} = convert x of {of.value} : {to.value}")
+            lines.append(f"{value} = convert x of {register_type.value} : {to.value}")
         lines.append(f"store {name}[i0] {value} : {d.value}")
     k1 = kernel("\n".join([*lines, "}"]))
     buffers = {"bx": x} | {n: torch.empty(len(x), dtype=TORCH_DTYPES[d]) for n, d in outs}
-    want = judge(k1, buffers, {})
-    got = run_llvm(k1, loops(lanes, 2), buffers, {})
+    want = run_interpreter(k1, buffers, {})
+    got = run_llvm(k1, schedule(lanes, 2), buffers, {})
     for name, d in outs:
         try:
             assert_same_bits(got[name], want[name])
@@ -170,19 +174,19 @@ def convert_all(source: DType, targets: Sequence[DType], x: torch.Tensor, lanes:
 
 
 @pytest.mark.parametrize("dtype", [DType.F16, DType.BF16], ids=lambda d: d.value)
-def test_every_half_there_and_back(dtype: DType):
+def test_half_precision_round_trip(dtype: DType):
     every = torch.arange(-(2**15), 2**15).to(torch.int16).view(TORCH_DTYPES[dtype])
     k = kernel(
         f"kernel k(x: in {dtype.value}, y: out {dtype.value}) over i0:65536 {{\n"
         f"v = load x[i0] : f32\nstore y[i0] v : {dtype.value}\n}}"
     )
-    got = run_llvm(k, loops(16, 4), {"x": every, "y": torch.empty_like(every)}, {})
+    got = run_llvm(k, schedule(16, 4), {"x": every, "y": torch.empty_like(every)}, {})
     assert_same_bits(got["y"], every)
 
 
 @pytest.mark.parametrize("op", ["round_bf16", "round_f16"])
-def test_rounding_floats_to_halves(op: str):
-    """Ties to even, overflow to infinity, subnormals: around every boundary of every half."""
+def test_rounding_to_half_precision(op: str):
+    """Ties to even, overflow to infinity, subnormals: around every half-precision value."""
     half = torch.bfloat16 if op == "round_bf16" else torch.float16
     every = torch.arange(-(2**15), 2**15).to(torch.int16).view(half).float()
     bits = every.view(torch.int32)
@@ -193,12 +197,14 @@ def test_rounding_floats_to_halves(op: str):
         f"v = load x[i0] : f32\nw = {op} v of f32 : f32\nstore y[i0] w : f32\n}}"
     )
     buffers = {"x": x, "y": torch.empty_like(x)}
-    assert_same_bits(run_llvm(k, loops(16, 2), buffers, {})["y"], judge(k, buffers, {})["y"])
+    assert_same_bits(
+        run_llvm(k, schedule(16, 2), buffers, {})["y"], run_interpreter(k, buffers, {})["y"]
+    )
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_constants_in_every_place(lanes: int):
-    """A constant may be any operand; nan, -0.0 and sizes among them."""
+def test_constant_operands(lanes: int):
+    """A constant may be any operand, including nan, -0.0 and sizes."""
     ops = ("add", "sub", "maximum", "minimum", "lt", "ne", "copysign", "pow")
     numbers = ("-0.0", "inf", "nan", "2", "s0", "-3.5")
     lines, k, outs = [], 0, []
@@ -208,9 +214,9 @@ def test_constants_in_every_place(lanes: int):
             lines += [f"v{k} = {op} {args} of f32 : {dtype}", f"store out{k}[i0] v{k} : {dtype}"]
             outs.append((f"out{k}", f"{op} {args}", dtype))
             k += 1
-    x = special(DType.F32)
+    x = special_values(DType.F32)
     head = ", ".join(f"{name}: out {dtype}" for name, _, dtype in outs)
-    kern = kernel(
+    k1 = kernel(
         "\n".join(
             [
                 f"kernel k(bx: in f32, {head}) over i0:{len(x)} sizes s0 {{",
@@ -224,7 +230,7 @@ def test_constants_in_every_place(lanes: int):
         name: torch.empty(len(x), dtype=torch.bool if dtype == "b1" else torch.float32)
         for name, _, dtype in outs
     }
-    want = judge(kern, buffers, {"s0": 5})
-    got = run_llvm(kern, loops(lanes, 1), buffers, {"s0": 5})
+    want = run_interpreter(k1, buffers, {"s0": 5})
+    got = run_llvm(k1, schedule(lanes, 1), buffers, {"s0": 5})
     for name, what, _ in outs:
         compare(what.split()[0], got[name], want[name])

@@ -1,4 +1,4 @@
-"""Whole kernels under many schedules and thread counts, held against the interpreter."""
+"""Whole kernels under many schedules and thread counts, against the reference interpreter."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,14 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from tests.support.kernels import filled, judge, kernel, plain, run_llvm, schedules
+from tests.support.kernels import (
+    kernel,
+    random_buffers,
+    random_tensor,
+    run_interpreter,
+    run_llvm,
+    schedules,
+)
 from tests.support.numbers import assert_same_bits
 from tofuse.backends.llvm.emit import emit
 from tofuse.ir.kernel import Kernel
@@ -19,12 +26,12 @@ from tofuse.schedule.schedule_legality import Unschedulable
 GENERATOR = torch.Generator().manual_seed(11)
 
 
-def odd_schedules(k: Kernel) -> list[Schedule]:
-    """Loop orders, strips, bands, lanes and unrolls that no heuristic would choose."""
+def unusual_schedules(k: Kernel) -> list[Schedule]:
+    """Return loop orders, strips, bands, lanes and unrolls that no heuristic would choose."""
     names = [a.name for a in k.axes]
     found = []
-    for turn in range(len(names)):
-        order = [Loop(a) for a in names[turn:] + names[:turn]]
+    for start in range(len(names)):
+        order = [Loop(a) for a in names[start:] + names[:start]]
         for strip in (0, 8, 16):
             loops = [Loop(order[-1].axis, strip), *order] if strip else order
             middle = [*order[:-1], Loop(order[-1].axis, strip), order[-1]] if strip else order
@@ -35,12 +42,14 @@ def odd_schedules(k: Kernel) -> list[Schedule]:
     return list(dict.fromkeys(found))
 
 
-def agree(k: Kernel, lengths: Mapping[str, int], sizes: Mapping[str, int], **given) -> None:
-    """Every schedule and thread count gives what the interpreter gives."""
-    buffers = filled(k, lengths, GENERATOR) | given
-    want = judge(k, buffers, sizes)
+def assert_matches_interpreter(
+    k: Kernel, lengths: Mapping[str, int], sizes: Mapping[str, int], **inputs
+) -> None:
+    """Check that every schedule and thread count gives the result of the interpreter."""
+    buffers = random_buffers(k, lengths, GENERATOR) | inputs
+    want = run_interpreter(k, buffers, sizes)
     accepted = 0
-    for schedule in [*schedules(k), *odd_schedules(k)]:
+    for schedule in [*schedules(k), *unusual_schedules(k)]:
         try:
             build_nest(k, schedule)
         except Unschedulable:
@@ -70,7 +79,7 @@ kernel k(x: in f32, w: in f32, y: out f32, z: out f32, u: out f32) over i0:s0 i1
 }"""
 
 CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
-    "what rows share": (
+    "values shared by rows": (
         """kernel k(x: in f32, w: in f32, y: out f32, z: out f32) over i0:9 i1:11 i2:37 {
           v0 = load w[(37)*i0 + i2] : f32
           v1 = erf v0 of f32 : f32
@@ -94,7 +103,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 37 * 29, "y": 37 * 29},
         {},
     ),
-    "a sum with its own transpose": (
+    "sum with transpose": (
         """kernel k(x: in bf16, y: out bf16) over i0:33 i1:33 {
           v0 = load x[(33)*i0 + i1] : f32
           v1 = load x[i0 + (33)*i1] : f32
@@ -104,7 +113,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 33 * 33, "y": 33 * 33},
         {},
     ),
-    "backwards": (
+    "negative strides": (
         """kernel k(x: in f64, y: out f64) over i0:5 i1:23 {
           v0 = load x[(23)*i0 + (-1)*i1 + 22] : f64
           v1 = load x[(-23)*i0 + (-1)*i1 + 114] : f64
@@ -114,7 +123,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 115, "y": 115},
         {},
     ),
-    "steps of three": (
+    "stride of three": (
         """kernel k(x: in i32, y: out i32) over i0:4 i1:21 {
           v0 = load x[(70)*i0 + (3)*i1 + 2] : i32
           v1 = add v0 1 of i32 : i32
@@ -123,7 +132,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 300, "y": 168},
         {},
     ),
-    "the first axis of a softmax": (
+    "softmax over the first axis": (
         """kernel k(x: in f32, y: out f32) over i0:19 i1:45 {
           v0 = load x[(45)*i0 + i1] : f32
           v1 = reduce amax<i0> v0 : f32
@@ -136,7 +145,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 855, "y": 855},
         {},
     ),
-    "row and column at once": (
+    "row and column reductions": (
         ROW_AND_COLUMN,
         {"x": 31 * 70, "w": 70, "y": 31 * 70, "z": 70, "u": 1},
         {"s0": 31, "s1": 70},
@@ -152,7 +161,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 1188, "y": 108, "z": 108},
         {},
     ),
-    "pieces behind guards": (
+    "guarded concat operands": (
         """kernel k(x: in f32, e: in f32, y: out f32) over i0:5 i1:41 {
           v0 = in_range [i1] 3 20 : b1
           v1 = load x[(17)*i0 + i1 + -3] if v0 : f32
@@ -165,7 +174,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 85, "e": 3, "y": 205},
         {},
     ),
-    "a guard on the row alone": (
+    "guard on rows": (
         """kernel k(x: in f16, y: out f16) over i0:9 i1:33 {
           v0 = in_range [i0] 2 7 : b1
           v1 = load x[(33)*i0 + i1 + -66] if v0 : f32
@@ -174,7 +183,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 165, "y": 297},
         {},
     ),
-    "nothing to do": (
+    "empty axis": (
         """kernel k(x: in f32, y: out f32, z: out f32) over i0:0 i1:5 {
           v0 = load x[(5)*i0 + i1] : f32
           v1 = reduce sum<i0> v0 : f32
@@ -184,7 +193,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 0, "y": 0, "z": 5},
         {},
     ),
-    "counting and sizes": (
+    "iota and sizes": (
         """kernel k(y: out i64, z: out f32, u: out b1) over i0:s0 i1:13 sizes s0 {
           v0 = iota [(2*s0)*i0 + (-3)*i1 + s0+1] : i64
           v1 = iota [(-1)*i1] : f32
@@ -197,7 +206,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"y": 52, "z": 52, "u": 52},
         {"s0": 4},
     ),
-    "constants alone": (
+    "constants": (
         """kernel k(y: out f32, z: out b1, u: out i64) over i0:35 sizes s0 {
           store y[i0] nan : f32
           store z[i0] True : b1
@@ -206,7 +215,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"y": 35, "z": 35, "u": 1},
         {"s0": 4},
     ),
-    "no loops at all": (
+    "no axes": (
         """kernel k(x: in f32, y: out f32) over 1 {
           v0 = load x[3] : f32
           v1 = exp v0 of f32 : f32
@@ -215,8 +224,9 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 4, "y": 1},
         {},
     ),
-    "past the caches": (
-        """kernel k(x: in f32, y: nontemporal f32, z: nontemporal bf16, u: nontemporal f32) over i0:6 i1:80 {
+    "nontemporal stores": (
+        "kernel k(x: in f32, y: nontemporal f32, z: nontemporal bf16, u: nontemporal f32)"
+        """ over i0:6 i1:80 {
           v0 = load x[(80)*i0 + i1] : f32
           v1 = neg v0 of f32 : f32
           store y[(80)*i0 + i1] v1 : f32
@@ -226,7 +236,7 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
         {"x": 480, "y": 480, "z": 480, "u": 486},
         {},
     ),
-    "a row read three times": (
+    "row read three times": (
         """kernel k(x: in f32, y: out f32) over i0:4 i1:5 i2:21 {
           v0 = load x[(105)*i0 + (21)*i1 + i2] : f32
           v1 = reduce sum<i1,i2> v0 : f32
@@ -247,16 +257,16 @@ CASES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_kernel(name: str):
     text, lengths, sizes = CASES[name]
-    agree(kernel(text), lengths, sizes)
+    assert_matches_interpreter(kernel(text), lengths, sizes)
 
 
-TAKE = """kernel k(w: in f32, i: in i64, y: out f32) over i0:9 i1:37 {{
+GATHER = """kernel k(w: in f32, i: in i64, y: out f32) over i0:9 i1:37 {{
   v0 = load i[{by}] : i64
   v1 = gather {wrap}w[{at}] by v0 * {stride} below 11 : f32
   v2 = mul v1 2.0 of f32 : f32
   store y[(37)*i0 + i1] v2 : f32
 }}"""
-TAKES = {
+GATHERS = {
     "rows": {"by": "i0", "wrap": "", "at": "i1", "stride": 37},
     "rows, wrapped": {"by": "i0", "wrap": "wrap ", "at": "i1", "stride": 37},
     "elements": {"by": "(37)*i0 + i1", "wrap": "", "at": "(11)*i0", "stride": 1},
@@ -264,41 +274,42 @@ TAKES = {
 }
 
 
-@pytest.mark.parametrize("name", TAKES)
-def test_take(name: str):
-    k = kernel(TAKE.format(**TAKES[name]))
-    low = -11 if TAKES[name]["wrap"] else 0
+@pytest.mark.parametrize("name", GATHERS)
+def test_gather(name: str):
+    k = kernel(GATHER.format(**GATHERS[name]))
+    low = -11 if GATHERS[name]["wrap"] else 0
     index = torch.randint(low, 11, (9 * 37,), generator=GENERATOR)
-    agree(k, {"w": 11 * 37, "i": 9 * 37, "y": 333}, {}, i=index)
+    assert_matches_interpreter(k, {"w": 11 * 37, "i": 9 * 37, "y": 333}, {}, i=index)
 
 
-OUTSIDE = (11, -1, -12, 2**62, -(2**63))  # -1 is the last place where indices wrap
+OUT_OF_RANGE = (11, -1, -12, 2**62, -(2**63))  # -1 is valid if indices wrap
 
 
 @pytest.mark.parametrize(
-    "name, bad", [(n, b) for n in TAKES for b in OUTSIDE if b != -1 or not TAKES[n]["wrap"]]
+    "name, bad",
+    [(n, b) for n in GATHERS for b in OUT_OF_RANGE if b != -1 or not GATHERS[n]["wrap"]],
 )
-def test_take_out_of_range(name: str, bad: int):
-    """One bad index among good ones is an IndexError, wherever it stands; none is read there."""
-    k = kernel(TAKE.format(**TAKES[name]))
-    buffers = filled(k, {"w": 11 * 37, "i": 9 * 37, "y": 333}, GENERATOR)
-    used = {"i0": 9, "i1": 37}.get(str(TAKES[name]["by"]), 333)
-    for place in (0, used - 1):
+def test_gather_out_of_range(name: str, bad: int):
+    """One bad index at any position raises IndexError, and nothing is read there."""
+    k = kernel(GATHER.format(**GATHERS[name]))
+    buffers = random_buffers(k, {"w": 11 * 37, "i": 9 * 37, "y": 333}, GENERATOR)
+    used = {"i0": 9, "i1": 37}.get(str(GATHERS[name]["by"]), 333)
+    for position in (0, used - 1):
         buffers["i"] = torch.randint(0, 11, (333,), generator=GENERATOR)
-        buffers["i"][place] = bad
+        buffers["i"][position] = bad
         with pytest.raises(IndexError):
-            judge(k, buffers, {})
+            run_interpreter(k, buffers, {})
         for schedule in schedules(k, lanes=(1, 16)):
             for threads in (1, 3):
                 with pytest.raises(IndexError):
                     run_llvm(k, schedule, buffers, {}, threads)
     buffers["i"][-1:] = 0
     buffers["i"] = buffers["i"].clamp(0, 10)
-    for schedule in schedules(k, lanes=(1, 16)):  # the flag does not stay up
+    for schedule in schedules(k, lanes=(1, 16)):  # the flag is reset
         run_llvm(k, schedule, buffers, {}, 1)
 
 
-def test_a_guarded_take_reads_no_index_behind_its_guard():
+def test_guarded_gather_ignores_masked_indices():
     k = kernel(
         """kernel k(w: in f32, i: in i64, y: out f32) over i0:50 {
           v0 = in_range [i0] 0 30 : b1
@@ -308,7 +319,7 @@ def test_a_guarded_take_reads_no_index_behind_its_guard():
         }"""
     )
     index = torch.cat([torch.arange(30) % 5, torch.full((20,), 99)])
-    agree(k, {"w": 5, "i": 50, "y": 50}, {}, i=index)
+    assert_matches_interpreter(k, {"w": 5, "i": 50, "y": 50}, {}, i=index)
 
 
 UNIFORM = """kernel k(s: in i64, y: out f32) over i0:{rows} i1:{cols} {{
@@ -319,14 +330,14 @@ UNIFORM = """kernel k(s: in i64, y: out f32) over i0:{rows} i1:{cols} {{
 
 @pytest.mark.parametrize("cols", [1, 16, 63, 64, 65, 192, 200])
 def test_uniform(cols: int, some):
-    """The bits are those of the definition, for every schedule, width and thread count."""
+    """The bits match Philox's definition for every schedule, width and thread count."""
     rows, stream, seed = 5, 7, (-123456789012345, (1 << 33) + 5)
     k = kernel(UNIFORM.format(rows=rows, cols=cols, stream=stream))
     want = torch.from_numpy(uniform(seed, (rows, cols), stream)).flatten()
     buffers = {"s": torch.tensor(seed), "y": torch.empty(rows * cols)}
-    assert_same_bits(judge(k, buffers, {})["y"], want)
-    chosen = [*schedules(k, lanes=(1, 4, 8, 16)), *odd_schedules(k)]
-    chosen += [  # as many at a time as share counters, from places where they do not begin
+    assert_same_bits(run_interpreter(k, buffers, {})["y"], want)
+    chosen = [*schedules(k, lanes=(1, 4, 8, 16)), *unusual_schedules(k)]
+    chosen += [  # one block of counters at a time, but not aligned to it
         Schedule((Loop("i1", strip), Loop("i0"), Loop("i1")), 1, lanes, 64 // lanes)
         for strip in (8, 32, 48)
         for lanes in (8, 16)
@@ -336,8 +347,8 @@ def test_uniform(cols: int, some):
             assert_same_bits(run_llvm(k, schedule, buffers, {}, threads)["y"], want)
 
 
-def test_uniform_of_transposed_places():
-    """The numbers go by logical place, not by where they are stored or used."""
+def test_uniform_of_transposed_elements():
+    """The numbers depend on the logical position, not on where they are stored or used."""
     k = kernel(
         """kernel k(s: in i64, y: out f32) over i0:6 i1:128 {
           v0 = uniform s[i0][i1] of 128 stream 0 : f32
@@ -348,11 +359,11 @@ def test_uniform_of_transposed_places():
           store y[i0 + (6)*i1] v4 : f32
         }"""
     )
-    agree(k, {"s": 2, "y": 768}, {}, s=torch.tensor([5, 9]))
+    assert_matches_interpreter(k, {"s": 2, "y": 768}, {}, s=torch.tensor([5, 9]))
 
 
-def test_indices_are_64_bits():
-    """Buffers beyond 2**31 elements: every address is computed in i64, none in i32."""
+def test_addresses_are_64_bits():
+    """With buffers above 2**31 elements, every address is computed in i64, none in i32."""
     k = kernel(
         """kernel k(x: in f32, y: out f32) over i0:3000000 i1:s0 sizes s0 {
           v0 = load x[(s0)*i0 + i1] : f32
@@ -372,8 +383,8 @@ def test_indices_are_64_bits():
             assert "i64" in a or "float" in a
 
 
-def test_empty_sizes_known_at_run_time():
-    """A symbolic extent may be small: nothing is read or written beyond it."""
+def test_small_symbolic_sizes():
+    """With a small or empty symbolic extent, nothing is read or written outside it."""
     k = kernel(
         """kernel k(x: in f32, y: out f32, z: out f32) over i0:s0 i1:s1 sizes s0 s1 {
           v0 = load x[(s1)*i0 + i1] : f32
@@ -385,9 +396,9 @@ def test_empty_sizes_known_at_run_time():
     )
     for s0, s1 in ((0, 3), (3, 0), (1, 1), (2, 17)):
         sizes, n = {"s0": s0, "s1": s1}, s0 * s1
-        buffers = {"x": plain(n, torch.float32, GENERATOR), "y": torch.empty(n)}
+        buffers = {"x": random_tensor(n, torch.float32, GENERATOR), "y": torch.empty(n)}
         buffers["z"] = torch.empty(s0)
-        want = judge(k, buffers, sizes)
+        want = run_interpreter(k, buffers, sizes)
         for schedule in schedules(k):
             got = run_llvm(k, schedule, buffers, sizes, 3)
             for name, t in want.items():

@@ -1,4 +1,4 @@
-"""Machine code in this process: what it keeps, and what cannot be linked."""
+"""Machine code in this process: the memory it keeps, and link errors."""
 
 import ctypes
 from pathlib import Path
@@ -19,28 +19,28 @@ define i32 @kernel(ptr %context) {{
 """
 
 
-def resident() -> int:
-    """Bytes of memory this process holds."""
+def resident_bytes() -> int:
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_a_kernel_keeps_little_but_its_machine_code():
+def test_loaded_kernel_keeps_little_memory():
     bind_vector_library(None)
     load(TEXT.format(callee="abort", number=0), ["kernel"])
-    before = resident()
+    before = resident_bytes()
     for k in range(1, 41):
         load(TEXT.format(callee="abort", number=k), ["kernel"])
-    assert resident() - before < 40 * 300_000
+    assert resident_bytes() - before < 40 * 300_000
 
 
-def test_functions_of_one_name_do_not_meet():
+def test_equal_function_names_do_not_collide():
     first, second = (load(TEXT.format(callee="abort", number=n), ["kernel"])[0] for n in (7, 11))
     for kernel, wanted in ((first, 7), (second, 11)):
         words = (ctypes.c_longlong * 1)(0)
         assert kernel(words) == 0 and words[0] == wanted
 
 
-def test_what_no_library_has_cannot_be_linked():
+def test_unresolved_symbol_raises_compile_error():
     text = TEXT.format(callee="no_such_function", number=0).replace(
         "%word =", "call void @no_such_function()\n  %word ="
     )

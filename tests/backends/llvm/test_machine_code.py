@@ -1,4 +1,4 @@
-"""Machine code kept on disk: the same results, and LLVM is not asked again."""
+"""Machine code in a store on disk: the same results without running LLVM again."""
 
 import subprocess
 import sys
@@ -45,8 +45,8 @@ print(loss.item(), x.grad.double().sum().item(), x.grad.double().norm().item())
 
 
 @pytest.fixture
-def refused(monkeypatch):
-    """From now on LLVM is not to be asked."""
+def forbid_compilation(monkeypatch):
+    """Return a function that makes every later compilation fail."""
 
     def refuse() -> None:
         def compiles(text: str) -> machine_code.ObjectCode:
@@ -57,10 +57,10 @@ def refused(monkeypatch):
     return refuse
 
 
-def test_what_was_compiled_once_is_not_compiled_again(tmp_path, refused):
+def test_stored_code_is_not_compiled_again(tmp_path, forbid_compilation):
     first = object_code(TEXT, Store(tmp_path))
-    assert "abort" in first.called
-    refused()
+    assert "abort" in first.callees
+    forbid_compilation()
     assert object_code(TEXT, Store(tmp_path)) == first
     with pytest.raises(AssertionError, match="again"):
         object_code(TEXT, None)
@@ -69,7 +69,7 @@ def test_what_was_compiled_once_is_not_compiled_again(tmp_path, refused):
 
 
 @pytest.mark.parametrize("change", ["version", "processor", "passes"])
-def test_code_made_otherwise_is_another(tmp_path, refused, monkeypatch, change):
+def test_code_of_another_toolchain_is_not_used(tmp_path, forbid_compilation, monkeypatch, change):
     object_code(TEXT, Store(tmp_path))
     if change == "version":
         monkeypatch.setattr("llvmlite.__version__", "0.0")
@@ -78,36 +78,36 @@ def test_code_made_otherwise_is_another(tmp_path, refused, monkeypatch, change):
     else:
         monkeypatch.setattr(machine_code, "PASSES", machine_code.PASSES[:3])
     machine_code._toolchain.cache_clear()
-    refused()
+    forbid_compilation()
     with pytest.raises(AssertionError, match="again"):
         object_code(TEXT, Store(tmp_path))
     machine_code._toolchain.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"called": 3}', '{"called": [], "image": "?"}'])
-def test_texts_that_are_no_code_are_made_anew(tmp_path, text):
-    class Strange:
-        kept = text
+def test_invalid_stored_text_is_replaced(tmp_path, text):
+    class InvalidStore:
+        stored = text
 
         def get(self, kind, key):
-            return self.kept
+            return self.stored
 
         def put(self, kind, key, text):
-            self.kept = text
+            self.stored = text
 
-    strange = Strange()
-    assert object_code(TEXT, strange).image == object_code(TEXT, None).image
-    assert strange.kept != text
+    store = InvalidStore()
+    assert object_code(TEXT, store).image == object_code(TEXT, None).image
+    assert store.stored != text
 
 
-def test_what_llvm_rejects_is_not_kept(tmp_path):
+def test_rejected_module_is_not_stored(tmp_path):
     for _ in range(2):
         with pytest.raises(CompileError, match="rejects"):
             object_code("define nonsense", Store(tmp_path))
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_a_second_process_asks_llvm_for_nothing(tmp_path):
+def test_second_process_does_not_run_llvm(tmp_path):
     def run(when: str) -> str:
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), when]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout

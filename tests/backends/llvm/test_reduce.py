@@ -1,4 +1,4 @@
-"""Reductions over any axes, of every dtype, under many schedules, held against the interpreter."""
+"""Reductions over any axes and of every dtype, under many schedules, against the interpreter."""
 
 import itertools
 from collections.abc import Sequence
@@ -6,7 +6,14 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from tests.support.kernels import Buffers, judge, kernel, plain, run_llvm, schedules
+from tests.support.kernels import (
+    Buffers,
+    kernel,
+    random_tensor,
+    run_interpreter,
+    run_llvm,
+    schedules,
+)
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.register_types import register_dtype
@@ -33,29 +40,29 @@ CASES = [
 def reduction(
     shape: Sequence[int], over: Sequence[int], dtype: DType, ops: Sequence[str]
 ) -> Kernel:
-    """All the reductions of one value at once."""
+    """Return a kernel with several reductions of one value."""
     axes = [k for k, n in enumerate(shape) if n != 1]
     over = [k for k in over if k in axes]
     kept = [k for k in axes if k not in over]
-    of = register_dtype(dtype)
+    register_type = register_dtype(dtype)
     strides = contiguous_strides(tuple(shape))
     at = make_affine((f"i{k}", strides[k]) for k in axes)
     out = make_affine(
         (f"i{k}", s)
         for k, s in zip(kept, contiguous_strides(tuple(shape[k] for k in kept)), strict=True)
     )
-    place = make_affine(
+    position = make_affine(
         (f"i{k}", s)
         for k, s in zip(over, contiguous_strides(tuple(shape[k] for k in over)), strict=True)
     )
-    head, lines = [f"x: in {dtype.value}"], [f"v = load x[{at!r}] : {of.value}"]
+    head, lines = [f"x: in {dtype.value}"], [f"v = load x[{at!r}] : {register_type.value}"]
     axes_text = " ".join(f"i{k}:{shape[k]}" for k in axes)
-    lines.append(f"t = ne v 0 of {of.value} : b1")
+    lines.append(f"t = ne v 0 of {register_type.value} : b1")
     for k, op in enumerate(ops):
         arg = "t" if op in ("any", "all") else "v"
-        to = {"a": DType.I64 if op.startswith("arg") else DType.BOOL}.get(op[0], of)
-        to = of if op in ("amax", "amin") else to
-        where = f" at [{place!r}]" if op.startswith("arg") else ""
+        to = {"a": DType.I64 if op.startswith("arg") else DType.BOOL}.get(op[0], register_type)
+        to = register_type if op in ("amax", "amin") else to
+        where = f" at [{position!r}]" if op.startswith("arg") else ""
         over_text = ",".join(f"i{a}" for a in over)
         lines.append(f"r{k} = reduce {op}<{over_text}> {arg}{where} : {to.value}")
         lines.append(f"store y{k}[{out!r}] r{k} : {to.value}")
@@ -75,10 +82,10 @@ def buffers_of(k: Kernel, shape: Sequence[int], over: Sequence[int], x: torch.Te
 
 
 def numbers(dtype: DType, length: int) -> torch.Tensor:
-    """Close to one, so that products stay finite; ties among them."""
+    """Return values close to one, with ties, so that products stay finite."""
     generator = torch.Generator().manual_seed(length)
     if not dtype.is_float:
-        return plain(length, TORCH_DTYPES[dtype], generator)
+        return random_tensor(length, TORCH_DTYPES[dtype], generator)
     signs = torch.randint(0, 2, (length,), generator=generator) * 2 - 1
     x = signs * (1 + torch.randint(-8, 9, (length,), generator=generator) / 64)
     return x.to(TORCH_DTYPES[dtype])
@@ -96,7 +103,7 @@ def test_every_reduction(shape: tuple[int, ...], over: tuple[int, ...], dtype: D
     for n in shape:
         length *= n
     buffers = buffers_of(k, shape, over, numbers(dtype, length))
-    want = judge(k, buffers, {}, precise=True)
+    want = run_interpreter(k, buffers, {}, precise=True)
     lanes = (16,) if length > 10_000 else (1, 8)
     for schedule in schedules(coalesce(k), lanes=lanes):
         got = run_llvm(coalesce(k), schedule, buffers, {}, 3)
@@ -105,57 +112,57 @@ def test_every_reduction(shape: tuple[int, ...], over: tuple[int, ...], dtype: D
 
 
 def check(op: str, got: torch.Tensor, want: torch.Tensor, where: str) -> None:
-    loose = op in ("sum", "prod") and got.is_floating_point()
-    rtol = (1e-11 if got.dtype is torch.float64 else 3e-5) if loose else 0.0
-    atol = (1e-11 if got.dtype is torch.float64 else 2e-4) if op == "sum" and loose else 0.0
+    is_inexact = op in ("sum", "prod") and got.is_floating_point()
+    rtol = (1e-11 if got.dtype is torch.float64 else 3e-5) if is_inexact else 0.0
+    atol = (1e-11 if got.dtype is torch.float64 else 2e-4) if op == "sum" and is_inexact else 0.0
     torch.testing.assert_close(
         got, want, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m: f"{op} by {where}: {m}"
     )
 
 
-HARD = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0, -1.0)
+SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1.0, -1.0)
 
 
-@pytest.mark.parametrize("value", HARD)
+@pytest.mark.parametrize("value", SPECIAL)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=lambda d: d.value)
-def test_special_values_at_every_place(value: float, dtype: DType):
-    """Rows of one value, and one value among others in each place of a row."""
+def test_special_values_at_every_position(value: float, dtype: DType):
+    """Rows of one value, and rows with one special value at each position."""
     width, kind = 37, TORCH_DTYPES[dtype]
     rows = [torch.full((width,), value, dtype=kind)]
-    for place in range(width):
+    for position in range(width):
         for rest in (0.5, -2.0, float("-inf")):
             row = torch.full((width,), rest, dtype=kind)
-            row[place] = row[(place + 20) % width] = value
+            row[position] = row[(position + 20) % width] = value
             rows.append(row)
     x = torch.cat(rows)
     shape = (len(rows), width)
     k = reduction(shape, (1,), dtype, OPS)
     buffers = buffers_of(k, shape, (1,), x)
-    want = judge(k, buffers, {})
+    want = run_interpreter(k, buffers, {})
     for schedule in schedules(k, "order i0 i1/8 i1; parallel 1; vector 4; unroll 1"):
         got = run_llvm(k, schedule, buffers, {}, 2)
         for name, t in want.items():
             check(OPS[int(name[1:])], got[name], t, str(schedule))
     whole = x.view(shape)
-    assert torch.equal(want["y4"], whole.argmax(1)), "the judge is not torch"
-    assert torch.equal(want["y5"], whole.argmin(1)), "the judge is not torch"
+    assert torch.equal(want["y4"], whole.argmax(1)), "the interpreter differs from torch"
+    assert torch.equal(want["y5"], whole.argmin(1)), "the interpreter differs from torch"
 
 
 @pytest.mark.parametrize("dtype", INTS, ids=lambda d: d.value)
-def test_extremes_of_integers(dtype: DType):
+def test_integer_extrema(dtype: DType):
     info = torch.iinfo(TORCH_DTYPES[dtype])
     rows = [[info.min] * 33, [info.max] * 33, [info.min] + [0] * 31 + [info.max]]
     x = torch.tensor(rows, dtype=TORCH_DTYPES[dtype]).flatten()
     k = reduction((3, 33), (1,), dtype, OPS)
     buffers = buffers_of(k, (3, 33), (1,), x)
-    want = judge(k, buffers, {})
+    want = run_interpreter(k, buffers, {})
     for schedule in schedules(k):
         got = run_llvm(k, schedule, buffers, {})
         for name, t in want.items():
             assert torch.equal(got[name], t), OPS[int(name[1:])]
 
 
-ODD = [
+UNUSUAL = [
     Schedule(tuple(loops), parallel, lanes, unroll)
     for loops in (
         (Loop("i0"), Loop("i1"), Loop("i2")),
@@ -172,16 +179,16 @@ ODD = [
 
 
 @pytest.mark.parametrize("over", [c[1] for c in CASES if len(c[0]) == 3 and 1 not in c[0]], ids=str)
-def test_odd_schedules(over: tuple[int, ...]):
-    """Any order of loops that the nest accepts gives the same; argmax included."""
+def test_unusual_schedules(over: tuple[int, ...]):
+    """Any loop order that the nest accepts gives the same result, argmax included."""
     shape = (7, 13, 19)
     k = reduction(shape, over, DType.F32, ("sum", "amax", "argmin"))
     _, runs = iteration_axes(k)
     assert all(len(axes) == 3 for s, axes in runs.items() if s is k.body[0])
     buffers = buffers_of(k, shape, over, numbers(DType.F32, 7 * 13 * 19))
-    want = judge(k, buffers, {})
+    want = run_interpreter(k, buffers, {})
     accepted = 0
-    for schedule in ODD:
+    for schedule in UNUSUAL:
         try:
             build_nest(k, schedule)
         except Unschedulable:
@@ -193,8 +200,8 @@ def test_odd_schedules(over: tuple[int, ...]):
     assert accepted >= 10
 
 
-def test_sums_do_not_drift():
-    """A million times 0.1: the error stays that of a tree, not of a running sum."""
+def test_sum_of_a_million_terms():
+    """The error of a sum of a million times 0.1 is that of a tree, not of a running sum."""
     n = 1 << 20
     k = reduction((n,), (0,), DType.F32, ("sum",))
     buffers = {"x": torch.full((n,), 0.1), "y0": torch.empty(1)}
@@ -204,8 +211,8 @@ def test_sums_do_not_drift():
         assert abs(got - exact) / exact < 2e-6, schedule
 
 
-def test_the_thread_count_alone_decides_rounding():
-    """The same kernel on as many threads gives the same bits again."""
+def test_same_thread_count_gives_same_bits():
+    """The same kernel on the same number of threads gives the same bits every time."""
     k = reduction((50, 333), (0,), DType.F32, ("sum",))
     x = torch.randn(50 * 333, generator=torch.Generator().manual_seed(0))
     buffers = buffers_of(k, (50, 333), (0,), x)

@@ -1,4 +1,4 @@
-"""Accesses with gaps: every step, type and width, whole vectors and tails, alone and in groups."""
+"""Strided and interleaved accesses: every stride, dtype and width, whole vectors and tails."""
 
 import pytest
 import torch
@@ -35,10 +35,10 @@ def numbers(count: int, dtype: str) -> torch.Tensor:
 @pytest.mark.parametrize("count", [1, 15, 64, 77])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("step", STEPS)
-def test_reads_of_every_few_elements(step: int, dtype: str, count: int, lanes: int):
+def test_strided_loads(step: int, dtype: str, count: int, lanes: int):
     span = abs(step) * (count - 1) + 1
     start = span - 1 if step < 0 else 0
-    made = nest(
+    built = nest(
         f"""kernel k(x0: in {dtype}, y1: out {dtype}) over i0:{count} {{
   v0 = load x0[({step})*i0 + {start}] : {register(dtype)}
   store y1[i0] v0 : {dtype}
@@ -46,7 +46,7 @@ def test_reads_of_every_few_elements(step: int, dtype: str, count: int, lanes: i
         lanes,
     )
     x = numbers(span, dtype)
-    y = run_nest(made, {"x0": x, "y1": torch.empty(count, dtype=x.dtype)}, {}, threads=2)["y1"]
+    y = run_nest(built, {"x0": x, "y1": torch.empty(count, dtype=x.dtype)}, {}, threads=2)["y1"]
     assert torch.equal(y, x.flip(0)[::-step] if step < 0 else x[::step])
 
 
@@ -55,11 +55,11 @@ def test_reads_of_every_few_elements(step: int, dtype: str, count: int, lanes: i
 @pytest.mark.parametrize("count", [3, 64, 77])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("step", [2, 3, 4, 6, 8, 9, 16])
-def test_groups_are_turned_around(step: int, dtype: str, count: int, lanes: int):
-    """All elements between neighbours, read and written in another order."""
-    of, lines = register(dtype), []
+def test_interleave_groups_reversed(step: int, dtype: str, count: int, lanes: int):
+    """All elements of rows of `step`, read and written in opposite order."""
+    register_type, lines = register(dtype), []
     for k in range(step):
-        lines.append(f"  v{k} = load x0[({step})*i0 + {step - 1 - k}] : {of}")
+        lines.append(f"  v{k} = load x0[({step})*i0 + {step - 1 - k}] : {register_type}")
     for k in range(step):
         lines.append(f"  store y1[({step})*i0 + {k}] v{k} : {dtype}")
     body = "\n".join(lines)
@@ -69,7 +69,7 @@ def test_groups_are_turned_around(step: int, dtype: str, count: int, lanes: int)
     assert torch.equal(y.view(count, step), x.view(count, step).flip(1))
 
 
-def test_neither_gathers_nor_scatters():
+def test_no_gather_or_scatter():
     text = emit(
         nest("""kernel k(x0: in f32, y1: out f32) over i0:77 {
   v0 = load x0[(2)*i0] : f32
@@ -83,18 +83,18 @@ def test_neither_gathers_nor_scatters():
     assert "gather" not in text and "scatter" not in text
 
 
-def test_a_lone_write_with_gaps_writes_nothing_else():
-    made = nest("""kernel k(x0: in f32, y1: out f32) over i0:77 {
+def test_strided_store_writes_only_its_elements():
+    built = nest("""kernel k(x0: in f32, y1: out f32) over i0:77 {
   v0 = load x0[i0] : f32
   store y1[(3)*i0 + 1] v0 : f32
 }""")
     x, y = torch.randn(77), torch.zeros(231)
-    result = run_nest(made, {"x0": x, "y1": y}, {})["y1"].view(77, 3)
+    result = run_nest(built, {"x0": x, "y1": y}, {})["y1"].view(77, 3)
     assert torch.equal(result[:, 1], x)
 
 
-def test_guards_are_those_of_the_group():
-    made = nest("""kernel k(x0: in f32, y1: out f32) over i0:50 {
+def test_guarded_interleave_group():
+    built = nest("""kernel k(x0: in f32, y1: out f32) over i0:50 {
   v0 = in_range [i0] 7 41 : b1
   v1 = load x0[(2)*i0 + -14] if v0 : f32
   v2 = load x0[(2)*i0 + -13] if v0 : f32
@@ -102,7 +102,7 @@ def test_guards_are_those_of_the_group():
   store y1[i0] v3 : f32
 }""")
     x = torch.randn(34, 2)
-    y = run_nest(made, {"x0": x.flatten(), "y1": torch.empty(50)}, {})["y1"]
+    y = run_nest(built, {"x0": x.flatten(), "y1": torch.empty(50)}, {})["y1"]
     expected = torch.zeros(50)
     expected[7:41] = x[:, 0] - x[:, 1]
     assert torch.equal(y, expected)

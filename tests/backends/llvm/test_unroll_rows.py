@@ -1,4 +1,4 @@
-"""Columns are reduced several rows at a time: any number of rows, of columns, any reduction."""
+"""Unroll and jam of column reductions: any number of rows and columns, any reduction."""
 
 import pytest
 import torch
@@ -11,36 +11,36 @@ from tofuse.ir.schedule import parse_schedule
 from tofuse.schedule.build_nest import build_nest
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
-PROGRAMS = {
+REDUCTIONS = {
     "sum": lambda x: x.sum(0),
-    "of products": lambda x: (x * x + 1).sum(0),
-    "two": lambda x: (x.sum(0), (x * x).sum(0)),
-    "extremes": lambda x: (x.amax(0), x.amin(0)),
-    "truth": lambda x: ((x > 2).any(0), (x > -3).all(0)),
-    "products": lambda x: (x / 2).prod(0),
-    "places": lambda x: (x.argmax(0), x.sum(0)),
+    "sum of products": lambda x: (x * x + 1).sum(0),
+    "two sums": lambda x: (x.sum(0), (x * x).sum(0)),
+    "amax and amin": lambda x: (x.amax(0), x.amin(0)),
+    "any and all": lambda x: ((x > 2).any(0), (x > -3).all(0)),
+    "prod": lambda x: (x / 2).prod(0),
+    "argmax": lambda x: (x.argmax(0), x.sum(0)),
 }
 
 
 @pytest.mark.broad(6)
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 63, 66, 131])
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_any_number_of_rows(name, rows):
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_row_counts(name, rows):
     for columns in (3, 16, 101):
         torch._dynamo.reset()
         x = torch.randn(rows, columns, dtype=torch.float64)
-        ours, eager = tofuse.compile(PROGRAMS[name], dynamic=False)(x), PROGRAMS[name](x)
+        ours, eager = tofuse.compile(REDUCTIONS[name], dynamic=False)(x), REDUCTIONS[name](x)
         torch.testing.assert_close(ours, eager, rtol=1e-12, atol=1e-12)
 
 
-def test_lengths_of_symbols():
+def test_symbolic_row_count():
     compiled = tofuse.compile(lambda x: (x * 2).sum(0), dynamic=True)
     for rows in (9, 64, 129, 200):
         x = torch.randn(rows, 40, dtype=torch.float64)
         torch.testing.assert_close(compiled(x), (x * 2).sum(0))
 
 
-def test_a_nan_in_any_row():
+def test_nan_in_any_row():
     for row in range(40):
         x = torch.randn(40, 20)
         x[row, 7] = float("nan")
@@ -48,8 +48,8 @@ def test_a_nan_in_any_row():
         assert torch.equal(largest.isnan(), torch.arange(20) == 7)
 
 
-def together(body: str, order: str) -> int:
-    """How many rows a kernel of 64 columns and 1000 rows takes at once."""
+def row_unroll(body: str, order: str) -> int:
+    """Return how many rows per iteration a kernel of 64 columns and 1000 rows takes."""
     k = kernel(f"kernel k(x: in f32, y: out f32) over i:1000 j:64 {{\n{body}\n}}")
     nest = build_nest(k, parse_schedule(f"{order}; parallel 0; vector 16; unroll 4"))
     loops = [n for p in nest.phases for n in p.body if isinstance(n, For)]
@@ -57,11 +57,11 @@ def together(body: str, order: str) -> int:
     return max(r.count if r else 1 for r in found)
 
 
-def test_what_is_taken_together():
+def test_row_unroll_conditions():
     load, store = "v0 = load x[(64)*i + j] : f32", "store y[j] v1 : f32"
     column = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}"
-    assert together(column, "order i j") == ROWS
+    assert row_unroll(column, "order i j") == ROWS
     row = f"{load}\nv1 = reduce sum<j> v0 : f32\nstore y[i] v1 : f32"
-    assert together(row, "order i j") == 1
+    assert row_unroll(row, "order i j") == 1
     both = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}\nstore y[(64)*i + j] v0 : f32"
-    assert together(both, "order i j") == 1
+    assert row_unroll(both, "order i j") == 1

@@ -1,4 +1,4 @@
-"""The stated errors of the vector functions, their special values, the same bits at every width."""
+"""Vector math functions: their stated error bounds, special values, equal bits at every width."""
 
 import ctypes
 import itertools
@@ -55,11 +55,11 @@ done:
 
 @cache
 def kernels(elem: str, width: int) -> dict[str, Kernel]:
-    """Every function over arrays, all from one module."""
+    """Return every function over arrays, compiled in one module."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     texts: dict[str, str] = {}
-    for name in MATH:  # one dict each, as modules merge them
+    for name in MATH:  # one dict per function, as modules merge them
         texts |= math_definitions([(name, elem)], width, avx512=host_lanes() == 16)
     source = "\n".join([*texts.values(), *(loop(name, elem, width) for name in MATH)])
     module = llvm.parse_assembly(source)
@@ -72,10 +72,13 @@ def kernels(elem: str, width: int) -> dict[str, Kernel]:
     engine = llvm.create_mcjit_compiler(module, machine)
     engine.finalize_object()
     ENGINES.append(engine)
-    return {n: wrap(engine.get_function_address(f"loop_{n}"), elem, MATH[n].arity) for n in MATH}
+    return {
+        n: wrap_function(engine.get_function_address(f"loop_{n}"), elem, MATH[n].arity)
+        for n in MATH
+    }
 
 
-def wrap(address: int, elem: str, arity: int) -> Kernel:
+def wrap_function(address: int, elem: str, arity: int) -> Kernel:
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (arity + 1), ctypes.c_int64)(address)
     dtype = DTYPES[elem]
 
@@ -93,20 +96,20 @@ def wrap(address: int, elem: str, arity: int) -> Kernel:
 
 
 def bits(values: np.ndarray) -> np.ndarray:
-    """The bits, with one pattern for every nan."""
+    """Return the bits, with one pattern for every nan."""
     plain = np.where(np.isnan(values), np.array(np.nan, values.dtype), values)
     return plain.view(np.int32 if values.dtype == np.float32 else np.int64)
 
 
 def errors(got: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Distances in units in the last place; inf where one is nan or inf and the other is not."""
+    """Return distances in units in the last place; inf if just one is nan or inf."""
     info = np.finfo(got.dtype)
     with np.errstate(all="ignore"):
         wide = exact.astype(np.longdouble)
         _, exponent = np.frexp(wide)
         unit = np.ldexp(np.longdouble(1), np.maximum(exponent, info.minexp + 1) - info.nmant - 1)
         distance = np.abs(got.astype(np.longdouble) - wide) / unit
-        # what rounds to inf is to be inf
+        # an exact value that rounds to inf must give inf
         same = np.isinf(got) & (wide.astype(got.dtype) == got) | np.isnan(got) & np.isnan(wide)
     distance = np.where(same, 0, distance)
     return np.where(np.isnan(distance), np.inf, distance)
@@ -120,8 +123,8 @@ def assert_within(bound: float, got: np.ndarray, exact: np.ndarray, *operands: n
 
 
 @cache
-def all_exponents() -> np.ndarray:
-    """Every 65521st binary32 number; then multiples of pi/4 and the surroundings of 0, 1, -1."""
+def binary32_samples() -> np.ndarray:
+    """Return every 65521st binary32 number, multiples of pi/4, and numbers around 0, 1 and -1."""
     stride = np.arange(0, 2**32, 65521, dtype=np.uint64).astype(np.uint32).view(np.float32)
     turns = (np.arange(1, 20000) * (math.pi / 4)).astype(np.float32)
     near = np.concatenate([np.arange(-300, 300) + one for one in (0x3F800000, 0xBF800000)])
@@ -133,13 +136,13 @@ def all_exponents() -> np.ndarray:
         np.linspace(-12, 12, 20001, dtype=np.float32),
         np.linspace(-110, 110, 20001, dtype=np.float32),
         np.linspace(0.25, 4, 20001, dtype=np.float32),
-        np.array(specials("f32"), np.float32),
+        np.array(special_operands("f32"), np.float32),
     ]
     return np.concatenate(parts)
 
 
 @cache
-def some_doubles() -> np.ndarray:
+def binary64_samples() -> np.ndarray:
     rng = np.random.default_rng(1)
     signs = rng.choice([-1.0, 1.0], 2000)
     parts = [
@@ -155,7 +158,7 @@ def some_doubles() -> np.ndarray:
     return np.concatenate(parts)
 
 
-def specials(elem: str) -> list[float]:
+def special_operands(elem: str) -> list[float]:
     info = np.finfo(DTYPES[elem])
     positive = [0.0, 1.0, 2.0, 0.5, math.inf, 3.0, 2.5, 1e10, 1e30, float(info.max)]
     positive += [float(info.smallest_subnormal), float(info.tiny), 1 + float(info.eps)]
@@ -164,7 +167,7 @@ def specials(elem: str) -> list[float]:
 
 @pytest.mark.parametrize("name", UNARY)
 def test_binary32_error(name: str) -> None:
-    x = all_exponents()
+    x = binary32_samples()
     exact = getattr(torch, name)(torch.from_numpy(x).double()).numpy()
     assert_within(MATH[name].ulp_f32, kernels("f32", 16)[name](x), exact, x)
 
@@ -184,8 +187,8 @@ EXACT: dict[str, Callable[..., mpmath.mpf]] = {
 }
 
 
-def exactly(name: str, *operands: np.ndarray) -> np.ndarray:
-    """The values to the 64 bits of a long double."""
+def exact_values(name: str, *operands: np.ndarray) -> np.ndarray:
+    """Return the exact values to the 64 bits of a long double."""
     function = EXACT[name] if name in EXACT else getattr(MP, name)
     heads, tails = [], []
     for point in zip(*operands, strict=True):
@@ -201,10 +204,10 @@ def exactly(name: str, *operands: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", UNARY)
 def test_binary64_error(name: str) -> None:
-    x = some_doubles()
+    x = binary64_samples()
     if name == "rsqrt":
         x = np.abs(x)
-    assert_within(MATH[name].ulp_f64, kernels("f64", 8)[name](x), exactly(name, x), x)
+    assert_within(MATH[name].ulp_f64, kernels("f64", 8)[name](x), exact_values(name, x), x)
 
 
 @pytest.mark.parametrize("elem", DTYPES)
@@ -223,7 +226,7 @@ def test_pow_error(elem: str) -> None:
         y = rng.uniform(-1, 1, len(x)) * largest / np.abs(np.log(x.astype(np.float64)))
     y = (y * rng.choice([1, 1, 0.1, 0.01], len(x))).astype(DTYPES[elem])
     bound = {"f32": MATH["pow"].ulp_f32, "f64": MATH["pow"].ulp_f64}[elem]
-    exact = exactly("pow", x, y)
+    exact = exact_values("pow", x, y)
     assert_within(bound, kernels(elem, 4)["pow"](x, y), exact, x, y)
 
 
@@ -241,8 +244,8 @@ def test_atan2_error(elem: str) -> None:
 
 
 @pytest.mark.parametrize("name", ("sin", "cos"))
-def test_waves_stay_within_one(name: str) -> None:
-    """So that asin of one is a number."""
+def test_sin_and_cos_stay_within_one(name: str) -> None:
+    """So that asin of them is defined."""
     crests = (np.arange(0, 80000) * (math.pi / 2)).astype(np.float32)
     x = np.concatenate([crests, np.linspace(1.5, 1.64, 50001, dtype=np.float32)])
     assert np.all(np.abs(kernels("f32", 16)[name](x)) <= 1.0)
@@ -251,7 +254,7 @@ def test_waves_stay_within_one(name: str) -> None:
 
 @pytest.mark.parametrize("elem", DTYPES)
 def test_atan2_quadrants(elem: str) -> None:
-    pairs = itertools.product(specials(elem), repeat=2)
+    pairs = itertools.product(special_operands(elem), repeat=2)
     y, x = (np.array(v, DTYPES[elem]) for v in zip(*pairs, strict=True))
     exact = np.arctan2(y.astype(np.longdouble), x.astype(np.longdouble)).astype(DTYPES[elem])
     got = kernels(elem, 4)["atan2"](y, x)
@@ -306,7 +309,7 @@ def test_special_values(name: str, elem: str) -> None:
 
 
 def c99_pow(x: float, y: float) -> float:
-    """Python's pow is C's, but raises where C99 gives inf or nan."""
+    """Return C's pow: Python's raises where C99 gives inf or nan."""
     odd = y == math.floor(y) and math.fmod(y, 2) != 0 if math.isfinite(y) else False
     try:
         return math.pow(x, y)
@@ -320,7 +323,7 @@ def c99_pow(x: float, y: float) -> float:
 
 @pytest.mark.parametrize("elem", DTYPES)
 def test_pow_special_values(elem: str) -> None:
-    pairs = itertools.product(specials(elem), repeat=2)
+    pairs = itertools.product(special_operands(elem), repeat=2)
     x, y = (np.array(v, DTYPES[elem]) for v in zip(*pairs, strict=True))
     with np.errstate(over="ignore"):
         exact = np.array([c99_pow(float(a), float(e)) for a, e in zip(x, y, strict=True)]).astype(
@@ -336,7 +339,7 @@ def test_pow_special_values(elem: str) -> None:
 @pytest.mark.parametrize("name", MATH)
 def test_every_width_gives_the_same_bits(name: str, elem: str) -> None:
     with np.errstate(invalid="ignore"):  # signalling nans
-        x = all_exponents()[::23].astype(DTYPES[elem])
+        x = binary32_samples()[::23].astype(DTYPES[elem])
     operands = (x,) if MATH[name].arity == 1 else (x, np.roll(x, 777))
     narrow = bits(kernels(elem, 1)[name](*operands))
     for width in WIDTHS[1:]:
@@ -353,7 +356,7 @@ def test_definitions_are_keyed_by_symbol() -> None:
 
 @pytest.mark.parametrize("elem", DTYPES)
 def test_fmod_is_exact(elem: str) -> None:
-    """Of any bits, of quotients around integers, of specials: as C's, which NumPy calls."""
+    """Arbitrary bits, quotients near integers and special values give C's result, as in NumPy."""
     rng, dtype = np.random.default_rng(7), DTYPES[elem]
     integer = np.int32 if elem == "f32" else np.int64
     info = np.iinfo(integer)
@@ -362,7 +365,7 @@ def test_fmod_is_exact(elem: str) -> None:
         divisor = rng.uniform(0.5, 1, 20000).astype(dtype)
         product = np.multiply(rng.integers(1, 2**21, 20000), divisor).astype(dtype)
         around = [product, np.nextafter(product, dtype(0)), np.nextafter(product, dtype(np.inf))]
-        sizes = np.array(specials(elem))
+        sizes = np.array(special_operands(elem))
         few, many = rng.normal(size=(2, 20000)) * np.array([[1], [100]])
         x = np.concatenate([anything[0], *around, many, np.repeat(sizes, len(sizes))])
         y = np.concatenate([anything[1], *[divisor] * 3, few, np.tile(sizes, len(sizes))])
@@ -377,8 +380,8 @@ FE_UNDERFLOW = 0x10  # of x86
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the flag has another number")
 @pytest.mark.parametrize("elem", DTYPES)
 @pytest.mark.parametrize("name", ["exp", "exp2", "sigmoid"])
-def test_what_is_masked_is_not_rounded_to_zero(name: str, elem: str) -> None:
-    """Rounding there takes some processors a hundred times as long: see docs/measurements.md."""
+def test_large_negative_exponents_do_not_underflow(name: str, elem: str) -> None:
+    """An underflow takes some processors a hundred times as long: see docs/measurements.md."""
     libm = ctypes.CDLL(find_library("m"))
     far = np.tile(np.array([-math.inf, -1e9, -1e4, -4000.0], DTYPES[elem]), 16)
     for width in WIDTHS:

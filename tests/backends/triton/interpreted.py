@@ -1,4 +1,4 @@
-"""Triton kernels in Triton's interpreter against the judge; `test_interpreted` runs this file."""
+"""Triton kernels in Triton's interpreter against the reference interpreter; see test_emit.py."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +8,12 @@ import torch
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 
-from tests.driver.test_codegen import close, fragile, numbers, outputs
-from tests.schedule.test_build_nest import lengths
+from tests.driver.test_codegen import assert_close, is_unstable, outputs, random_inputs
+from tests.schedule.test_build_nest import buffer_lengths
 from tests.support.cases import Case, read_cases
+from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
-from tests.support.kernels import filled, judge, kernel
-from tests.support.more_steps import MORE_STEPS
+from tests.support.kernels import kernel, random_buffers, run_interpreter
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tiles
@@ -32,11 +32,11 @@ from tofuse.schedule.schedule_legality import Unschedulable
 CASES = read_cases(Path(__file__).parents[2] / "schedule" / "build_tiles.txt")
 SIZES = {"s0": 5, "s1": 37}
 EXAMPLES = 25
-MOST = 1 << 15  # elements: the interpreter runs one program of a grid after the other
+MAX_ELEMENTS = 1 << 15  # Triton's interpreter runs one program instance after another
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_case(case: Case):
+def test_tile_program_cases(case: Case):
     head, _, text = case.before.partition("\n")
     k = kernel(text)
     try:
@@ -49,31 +49,31 @@ def test_case(case: Case):
         if not nest.partials:
             check_kernel(nest.kernel)
     sizes = {s: SIZES[s] for s in k.symbols}
-    buffers = filled(k, lengths(k, sizes), torch.Generator().manual_seed(5))
+    buffers = random_buffers(k, buffer_lengths(k, sizes), torch.Generator().manual_seed(5))
     buffers |= {n: t.abs() for n, t in buffers.items() if t.dtype is torch.int64}  # indices
-    want = judge(k, buffers, sizes, precise=True)
+    want = run_interpreter(k, buffers, sizes, precise=True)
     for name, t in run_tiles(program, buffers, sizes).items():
         torch.testing.assert_close(t, want[name], rtol=2e-4, atol=2e-3)
 
 
 @given(st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-def test_graphs(data: st.DataObject):
-    graph = data.draw(graphs(more=MORE_STEPS))
+def test_random_graphs(data: st.DataObject):
+    graph = data.draw(graphs(extra_steps=EXTRA_STEPS))
     if data.draw(st.booleans()):
         graph = run_passes(graph)
-    assume(not fragile(graph))
+    assume(not is_unstable(graph))
     note(show_graph(graph))
     target = GpuTarget(data.draw(st.sampled_from((4, 132))))
-    worth = data.draw(st.sampled_from((1, 64, choose_tiling.MIN_SPLIT_ELEMENTS)))
-    whole = data.draw(st.sampled_from((1, 16, choose_tiling.MAX_REGISTER_TILE)))
+    min_split_elements = data.draw(st.sampled_from((1, 64, choose_tiling.MIN_SPLIT_ELEMENTS)))
+    max_whole = data.draw(st.sampled_from((1, 16, choose_tiling.MAX_REGISTER_TILE)))
     looped = data.draw(st.sampled_from((2, choose_tiling.LOOP_BLOCK)))
 
     def scheduled(kernel: Kernel):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(choose_tiling, "MIN_SPLIT_ELEMENTS", worth)
-            patch.setattr(choose_tiling, "MAX_REGISTER_TILE", whole)
-            patch.setattr(choose_tiling, "MAX_REGISTER_ROW", whole)
+            patch.setattr(choose_tiling, "MIN_SPLIT_ELEMENTS", min_split_elements)
+            patch.setattr(choose_tiling, "MAX_REGISTER_TILE", max_whole)
+            patch.setattr(choose_tiling, "MAX_REGISTER_ROW", max_whole)
             patch.setattr(choose_tiling, "LOOP_BLOCK", looped)
             patch.setattr(choose_tiling, "LOOP_BLOCK_BESIDE_WHOLE", looped)
             return build_tiles(kernel, target)
@@ -89,22 +89,24 @@ def test_graphs(data: st.DataObject):
         try:
             program = scheduled(kernel)
         except Unschedulable:
-            return judge(kernel, buffers, sizes)
+            return run_interpreter(kernel, buffers, sizes)
         note(repr(program))
         return run_tiles(program, buffers, sizes)
 
     sizes = sizes_of(graph)
     if sizes:
         sizes |= {"s0": data.draw(st.sampled_from((3, 19, 70)))}
-    assume(all(evaluate(r.type.numel, sizes) <= MOST for op in graph.ops for r in op.results))
-    inputs = numbers(graph, sizes, data.draw(st.integers(0, 3)))
+    assume(
+        all(evaluate(r.type.numel, sizes) <= MAX_ELEMENTS for op in graph.ops for r in op.results)
+    )
+    inputs = random_inputs(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
     part = partition(graph, reject, Machine(), exact=True)
     for a, b in zip(run_partition(part, inputs, sizes, run), want, strict=True):
-        close(a, b, repr(part))
+        assert_close(a, b, repr(part))
 
 
-def test_an_index_out_of_range_is_reported_and_reads_nothing():
+def test_gather_index_out_of_range_raises():
     k = kernel(
         "kernel k(x: in f32, i: in i64, y: out f32) over i0:3 {\nv0 = load i[i0] : i64\n"
         "v1 = gather wrap x[0] by v0 * 2 below 4 : f32\nstore y[i0] v1 : f32\n}"
@@ -120,7 +122,7 @@ def test_an_index_out_of_range_is_reported_and_reads_nothing():
 
 @pytest.mark.parametrize("shape", [(3, 70), (2, 64), (5, 1), (4, 256), (1, 5000)])
 @pytest.mark.parametrize("role", ["in", "host"])
-def test_random_numbers_are_the_definitions(shape: tuple[int, int], role: str):
+def test_uniform_matches_reference(shape: tuple[int, int], role: str):
     rows, cols = shape
     k = kernel(
         f"kernel k(s: {role} i64, x: in f32, y: out f32) over i0:{rows} i1:{cols} {{\n"
@@ -130,31 +132,31 @@ def test_random_numbers_are_the_definitions(shape: tuple[int, int], role: str):
     )
     buffers = {"s": torch.tensor([-5, 77]), "x": torch.zeros(rows), "y": torch.empty(rows * cols)}
     got = run_tiles(build_tiles(k, GpuTarget()), buffers, {})
-    assert torch.equal(got["y"], judge(k, buffers, {})["y"])
+    assert torch.equal(got["y"], run_interpreter(k, buffers, {})["y"])
 
 
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
-@pytest.mark.parametrize("worth", [1, 1 << 30])
-def test_positions_of_equals_and_nan(op: str, worth: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choose_tiling, "MIN_SPLIT_ELEMENTS", worth)
+@pytest.mark.parametrize("min_split_elements", [1, 1 << 30])
+def test_argmax_ties_and_nan(op: str, min_split_elements: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(choose_tiling, "MIN_SPLIT_ELEMENTS", min_split_elements)
     monkeypatch.setattr(choose_tiling, "LOOP_BLOCK", 16)
     k = kernel(
         "kernel k(x: in f32, y: out i64) over i0:99 {\nv0 = load x[i0] : f32\n"
         f"v1 = reduce {op}<i0> v0 at [i0] : i64\nstore y[0] v1 : i64\n}}"
     )
     program = build_tiles(k, GpuTarget(4))
-    assert len(program.nests) == (2 if worth == 1 else 1)
-    for places in ([98], [7, 50], [40, 90, 97]):
+    assert len(program.nests) == (2 if min_split_elements == 1 else 1)
+    for positions in ([98], [7, 50], [40, 90, 97]):
         for value in (float("nan"), 30.0, -30.0):
             x = torch.randn(99, generator=torch.Generator().manual_seed(1))
-            x[places] = value
+            x[positions] = value
             buffers = {"x": x, "y": torch.empty(1, dtype=torch.int64)}
             got = run_tiles(program, buffers, {})["y"].item()
             assert got == getattr(torch, op)(x).item()
 
 
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
-def test_floats_of_eight_bits(dtype: str):
+def test_fp8(dtype: str):
     k = kernel(
         f"kernel k(x: in f32, q: in {dtype}, y: out {dtype}, z: out f32, u: out f32) "
         "over i0:4096 {\n"

@@ -1,4 +1,4 @@
-"""Runs `interpreted.py` in a process of its own: Triton decides on import to interpret."""
+"""Run `interpreted.py` in another process: Triton decides at import whether it interprets."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-def test_interpreted():
+def test_triton_interpreter():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, "-W", "ignore::RuntimeWarning", str(Path(__file__).with_name("interpreted.py"))],

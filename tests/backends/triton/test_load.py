@@ -1,4 +1,4 @@
-"""Machine code without a GPU: what is compiled, and how wide its memory accesses are."""
+"""Triton's machine code without a GPU: what compiles, and the width of its memory accesses."""
 
 import importlib.util
 import re
@@ -6,8 +6,8 @@ import re
 import pytest
 
 from tests.support.kernels import kernel
-from tofuse.backends.triton.emit import emit, parameters
-from tofuse.backends.triton.load import Launch, load
+from tofuse.backends.triton.emit import emit, launch_parameters
+from tofuse.backends.triton.load import LaunchSpec, load
 from tofuse.errors import CompileError
 from tofuse.ir.tile import GpuBinary, GpuTarget
 from tofuse.schedule.build_tiles import build_tiles
@@ -41,51 +41,51 @@ COLUMNS = """kernel k(x: in f32, g: in f32, y: out f32, z: out f32) over i0:8192
 }"""
 
 
-def binaries(text: str, divisible: bool = True) -> list[GpuBinary]:
+def compile_binaries(text: str, divisible: bool = True) -> list[GpuBinary]:
     program = build_tiles(kernel(text), GpuTarget())
-    names = [tuple(parameters(nest)) for nest in program.nests]
+    names = [tuple(launch_parameters(nest)) for nest in program.nests]
     launches = [
-        Launch(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(program.nests)
+        LaunchSpec(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(program.nests)
     ]
     loaded = load(emit(program), launches, 90)
     return [loaded.binary(k, (divisible,) * (len(n) - 1)) for k, n in enumerate(names)]
 
 
-def accesses(binary: GpuBinary) -> list[str]:
+def global_accesses(binary: GpuBinary) -> list[str]:
     return re.findall(r"(?:ld|st)\.global\.[a-z0-9.:]*", binary.text)
 
 
 @pytest.mark.parametrize("text", [POINTWISE.format("f32"), POINTWISE.format("bf16"), NORM, COLUMNS])
-def test_accesses_are_16_bytes_wide(text: str):
-    first = binaries(text)[0]
+def test_memory_accesses_are_16_bytes_wide(text: str):
+    first = compile_binaries(text)[0]
     assert first.code.startswith(b"\x7fELF")
-    found = accesses(first)
-    assert found
-    assert all("v4.b32" in a for a in found), found
+    accesses = global_accesses(first)
+    assert accesses
+    assert all("v4.b32" in a for a in accesses), accesses
 
 
 @pytest.mark.parametrize("dtype", ["f8e4m3", "f8e5m2"])
-def test_floats_of_eight_bits_are_bytes(dtype: str):
-    found = accesses(binaries(POINTWISE.format(dtype))[0])
-    assert found and not any("f16" in a for a in found)
+def test_fp8_is_accessed_as_bytes(dtype: str):
+    accesses = global_accesses(compile_binaries(POINTWISE.format(dtype))[0])
+    assert accesses and not any("f16" in a for a in accesses)
 
 
-def test_arguments_that_are_not_aligned_get_code_of_their_own():
-    (binary,) = binaries(POINTWISE.format("f32"), divisible=False)
-    assert not any("v4" in a for a in accesses(binary))
+def test_unaligned_arguments_get_separate_code():
+    (binary,) = compile_binaries(POINTWISE.format("f32"), divisible=False)
+    assert not any("v4" in a for a in global_accesses(binary))
 
 
-def test_products_that_are_added_are_rounded():
+def test_products_are_not_contracted_to_fma():
     text = POINTWISE.format("f32").replace("add v0 v1", "mul v0 v1")
-    (binary,) = binaries(text.replace("tanh v2", "add v2 v1"))
+    (binary,) = compile_binaries(text.replace("tanh v2", "add v2 v1"))
     assert "mul.rn.f32" in binary.text
     assert "fma" not in binary.text
 
 
-def test_what_triton_cannot_compile_is_an_error_of_ours():
+def test_triton_failure_raises_compile_error():
     text = "import triton\n\n@triton.jit\ndef k0(x, flag, number):\n    nonsense(x)\n"
     loaded = load(
-        text, [Launch("k0", (("x", "*fp32"), ("flag", "*i32"), ("number", "i64")), 4)], 90
+        text, [LaunchSpec("k0", (("x", "*fp32"), ("flag", "*i32"), ("number", "i64")), 4)], 90
     )
     with pytest.raises(CompileError, match="Triton"):
         loaded.binary(0, (True, True))

@@ -1,4 +1,4 @@
-"""Rare elementwise operators fuse, and give what eager gives."""
+"""Decomposed elementwise operators fuse, with eager's results."""
 
 import math
 
@@ -20,21 +20,21 @@ SPECIAL += [1.0, -1.0, 2.0, -2.0, -0.5, -1.5, 0.5, 1e-20, 1e20, 0.7, -0.7, 1 - 2
 def values(dtype: torch.dtype, count: int = 5000) -> torch.Tensor:
     """Special values first, then ordinary ones small and large."""
     g = torch.Generator().manual_seed(3)
-    usual = torch.randn(count, generator=g, dtype=torch.float64)
-    wide = usual.sign() * torch.exp(20 * usual.abs())
+    normal = torch.randn(count, generator=g, dtype=torch.float64)
+    wide = normal.sign() * torch.exp(20 * normal.abs())
     near = torch.rand(count, generator=g, dtype=torch.float64) * 2 - 1
     special = torch.tensor(SPECIAL, dtype=torch.float64)
-    return torch.cat([special, usual * 4, wide, near]).to(dtype)
+    return torch.cat([special, normal * 4, wide, near]).to(dtype)
 
 
 def pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     special = torch.tensor(SPECIAL, dtype=dtype)
-    both, x = torch.cartesian_prod(special, special), values(dtype)
-    return torch.cat([both[:, 0], x]), torch.cat([both[:, 1], x.flip(0)])
+    special_pairs, x = torch.cartesian_prod(special, special), values(dtype)
+    return torch.cat([special_pairs[:, 0], x]), torch.cat([special_pairs[:, 1], x.flip(0)])
 
 
-def steps(x: torch.Tensor) -> torch.Tensor:
-    """Floats as integers in their order, all nans alike."""
+def ordered_bits(x: torch.Tensor) -> torch.Tensor:
+    """Floats as integers in the same order; all NaNs are equal."""
     ints = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.dtype.itemsize]
     bits = torch.where(x.isnan(), torch.full_like(x, math.nan), x).view(ints).long()
     return torch.where(bits < 0, -(bits & (2 ** (8 * x.dtype.itemsize - 1) - 1)), bits)
@@ -47,40 +47,40 @@ def kernels_and_calls(program, *args) -> tuple[int, list[str]]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ["lgamma", "hypot", "nextafter"])
-def test_the_librarys_functions_are_bit_for_bit_eagers(name, dtype):
-    """Issue: anything rarer through the vector library that torch ships."""
+def test_vector_library_functions_are_bit_exact(name, dtype):
+    """Kernels call the vector library that torch ships."""
     program = getattr(torch, name)
     args = (values(dtype),) if name == "lgamma" else pairs(dtype)
     compiled = tofuse.compile(program, dynamic=False)
     for part in (slice(None), slice(0, 1), slice(3, 8), slice(1, 18)):
-        some = [a[part].clone() for a in args]
-        ours, eager = compiled(*some), program(*some)
-        assert torch.equal(steps(ours), steps(eager))
+        slices = [a[part].clone() for a in args]
+        ours, eager = compiled(*slices), program(*slices)
+        assert torch.equal(ordered_bits(ours), ordered_bits(eager))
         assert torch.equal(ours.signbit() | ours.isnan(), eager.signbit() | eager.isnan())
     torch._dynamo.reset()
     assert kernels_and_calls(lambda *a: program(*a) * 2, *args) == (1, [])
 
 
-def test_of_a_number():
-    """A kernel without vectors."""
+def test_of_a_0d_tensor():
+    """Its kernel has no vectors."""
     x = torch.tensor(2.75)
     assert tofuse.compile(lambda x: torch.hypot(x.lgamma(), x))(x) == torch.hypot(x.lgamma(), x)
 
 
 @pytest.mark.parametrize("name", ["lgamma", "hypot"])
-def test_halves(name):
+def test_half_precision(name):
     for dtype in (torch.bfloat16, torch.float16):
         torch._dynamo.reset()
         x = values(dtype)
         program = torch.lgamma if name == "lgamma" else lambda x: torch.hypot(x, x)
-        assert torch.equal(steps(tofuse.compile(program)(x)), steps(program(x)))
+        assert torch.equal(ordered_bits(tofuse.compile(program)(x)), ordered_bits(program(x)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_erfinv_is_within_an_ulp(dtype):
     x = torch.cat([values(dtype), (1 - torch.rand(1000) * 1e-5).to(dtype)])
     ours, eager = tofuse.compile(torch.erfinv)(x), torch.erfinv(x)
-    assert int((steps(ours) - steps(eager)).abs().max()) <= 1
+    assert int((ordered_bits(ours) - ordered_bits(eager)).abs().max()) <= 1
     assert torch.equal(ours.signbit() | ours.isnan(), eager.signbit() | eager.isnan())
     torch._dynamo.reset()
     assert kernels_and_calls(lambda x: torch.erfinv(x) * 2, x) == (1, [])
@@ -92,11 +92,11 @@ def test_rounding_to_decimals(decimals):
     for dtype in (torch.float32, torch.float64):
         torch._dynamo.reset()
         x = values(dtype) * 100
-        assert torch.equal(steps(tofuse.compile(program)(x)), steps(program(x)))
+        assert torch.equal(ordered_bits(tofuse.compile(program)(x)), ordered_bits(program(x)))
         assert kernels_and_calls(program, x) == (1, [])
 
 
-def test_signs():
+def test_signbit():
     for x in (values(torch.float32), torch.tensor([-3, 0, 5]), torch.tensor([0, 200]).byte()):
         torch._dynamo.reset()
         assert torch.equal(tofuse.compile(torch.signbit)(x), torch.signbit(x))
@@ -114,7 +114,7 @@ def test_gradients():
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-6)
 
 
-def test_a_function_that_the_library_lacks_stays_atens(monkeypatch):
+def test_a_function_missing_in_the_library_is_a_library_call(monkeypatch):
     monkeypatch.setattr(
         tofuse.driver.operator_claims, "bind_vector_library", lambda library: frozenset(["lgamma"])
     )
@@ -125,11 +125,11 @@ def test_a_function_that_the_library_lacks_stays_atens(monkeypatch):
     assert not verdict.fused and "library call" in verdict.rule
 
 
-def test_no_library_at_all():
+def test_without_a_library_every_function_is_missing():
     assert bind_vector_library(None) == frozenset(LIBRARY)
 
 
-def test_a_symbol_without_an_address_is_an_error_and_no_abort():
+def test_an_unresolved_symbol_raises():
     with pytest.raises(CompileError, match="Sleef_nothing"):
         load("declare void @Sleef_nothing()\ndefine i32 @f(ptr %c) {\n"
              "  call void @Sleef_nothing()\n  ret i32 0\n}", ["f"])  # fmt: skip
@@ -137,14 +137,14 @@ def test_a_symbol_without_an_address_is_an_error_and_no_abort():
 
 @pytest.mark.parametrize("native", [4, 8, 16])
 @pytest.mark.parametrize("name", LIBRARY)
-def test_texts_at_every_width(name, native):
-    """Registers are cut and filled up to what the library takes."""
+def test_library_definitions_parse_at_every_width(name, native):
+    """Registers are split and padded to the widths of the library."""
     for elem in ("f32", "f64"):
         for width in (1, 2, 4, 8, 16):
             llvm.parse_assembly("\n".join(library_definition(name, elem, width, native).values()))
 
 
-BESIDE_NUMBERS = {
+WITH_NUMBERS = {
     "comparisons": lambda x: torch.stack([x == 0.37, x >= 0.37, x > 0.37, x < 0.37, x != 0.37]),
     "remainders": lambda x: torch.stack([x % 0.37, torch.fmod(x, 0.37), torch.remainder(0.37, x)]),
     "sums": lambda x: torch.stack([x + 0.37, x - 0.37, 0.37 - x]),
@@ -154,12 +154,12 @@ BESIDE_NUMBERS = {
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", BESIDE_NUMBERS)
-def test_numbers_beside_halves_are_rounded_where_eager_rounds_them(name, dtype):
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_numbers_are_rounded_to_half_precision_as_in_eager(name, dtype):
     x = torch.linspace(-40, 40, 500).to(dtype)
     x[:3] = torch.tensor([0.37, -0.37, 0.74])
-    compiled = tofuse.compile(BESIDE_NUMBERS[name], precision="eager")
-    torch.testing.assert_close(compiled(x), BESIDE_NUMBERS[name](x), rtol=0, atol=0)
+    compiled = tofuse.compile(WITH_NUMBERS[name], precision="eager")
+    torch.testing.assert_close(compiled(x), WITH_NUMBERS[name](x), rtol=0, atol=0)
 
 
 NUMBER = torch.tensor(0.377)
@@ -179,7 +179,7 @@ STEPS = {
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", STEPS)
-def test_halves_are_rounded_between_steps_where_eager_rounds_them(name, dtype):
+def test_steps_are_rounded_to_half_precision_as_in_eager(name, dtype):
     x, y = (torch.randn(2, 40, 40, generator=torch.Generator().manual_seed(1)) * 3).to(dtype)
     compiled = tofuse.compile(STEPS[name], precision="eager")
     torch.testing.assert_close(compiled(x, y), STEPS[name](x, y), rtol=0, atol=0)
@@ -188,25 +188,25 @@ def test_halves_are_rounded_between_steps_where_eager_rounds_them(name, dtype):
 @pytest.mark.parametrize("n", [4, 5.0, 6, 7, 8, -3, -4, -8, 9, 12, 2.5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_powers_of_floats(n, dtype):
-    """Whole ones up to 8 are products: as many roundings, and special values as in eager."""
+    """Integer powers up to 8 are products, with as many roundings and special values as eager."""
     limits = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0, -1.0])
     x = torch.cat([limits, torch.linspace(-2.9, 2.9, 1001)]).to(dtype).requires_grad_()
-    (y, gradient), (wanted, wanted_gradient) = (
+    (y, gradient), (expected, expected_gradient) = (
         (z, torch.autograd.grad(z, x, torch.ones_like(z))[0])
         for z in (tofuse.compile(lambda x: x**n, strict=True, capture="trace")(x), x**n)
     )
     exact = x.detach().double() ** n
     eps = torch.finfo(dtype).eps
-    at_limits = y[: len(limits)], wanted[: len(limits)]
+    at_limits = y[: len(limits)], expected[: len(limits)]
     torch.testing.assert_close(*at_limits, rtol=8 * eps, atol=0, equal_nan=True)
     assert torch.equal(*(z.nan_to_num(1).signbit() for z in at_limits))
     rest = slice(len(limits), None)
     wrong = (y.double() - exact)[rest].abs() / (exact[rest].abs() + torch.finfo(dtype).tiny)
-    theirs = (wanted.double() - exact)[rest].abs() / (exact[rest].abs() + torch.finfo(dtype).tiny)
+    theirs = (expected.double() - exact)[rest].abs() / (exact[rest].abs() + torch.finfo(dtype).tiny)
     assert wrong.nan_to_num(0).max() <= theirs.nan_to_num(0).max() + 4 * eps
     tiny = 16 * eps * torch.finfo(dtype).tiny
     torch.testing.assert_close(
-        gradient[rest], wanted_gradient[rest], rtol=8 * eps, atol=tiny, equal_nan=True
+        gradient[rest], expected_gradient[rest], rtol=8 * eps, atol=tiny, equal_nan=True
     )
 
 
@@ -219,7 +219,7 @@ def test_powers_of_integers_are_kernels(n, dtype):
     assert torch.equal(tofuse.compile(lambda x: x**n + 1, strict=True)(x), x**n + 1)
 
 
-def test_integers_that_have_no_reciprocals():
+def test_negative_powers_of_integers_raise():
     x = torch.tensor([1, 2, 3])
     with pytest.raises(RuntimeError, match="negative integer powers"):
         tofuse.compile(lambda x: x**-2)(x)

@@ -1,4 +1,4 @@
-"""Random numbers: reproducible, distributed as they should be, the same in the backward."""
+"""Random numbers are reproducible, have the right distribution and recur in the backward."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_dropout_mask_is_the_same_in_the_backward():
     assert [r.type.nbytes for r in saved] == [16]  # the seed
 
 
-def test_reproducible_and_each_call_site_differs():
+def test_seeds_are_reproducible_and_call_sites_differ():
     def f(x):
         return F.dropout(x, 0.5), F.dropout(x, 0.5)
 
@@ -85,12 +85,12 @@ def test_distributions(name):
     assert "uniform" in recorder.ops("inference")
 
 
-def test_dtype_as_asked():
+def test_dtypes_are_as_requested():
     out, _ = sample(lambda: (torch.rand(3, dtype=torch.float64), torch.randn(3).bfloat16()))
     assert [t.dtype for t in out] == [torch.float64, torch.bfloat16]
 
 
-def test_without_our_generator_aten_draws():
+def test_without_decompositions_aten_draws():
     run, recorder = compiled(lambda x: F.dropout(x, 0.5), decompose_random=False)
     run(torch.ones(100))
     assert "uniform" not in recorder.ops("inference")

@@ -1,4 +1,4 @@
-"""What a program run call by call holds, against what it is seen to hold."""
+"""The predicted memory of the eager program, for programs of known memory."""
 
 import pytest
 import torch
@@ -8,10 +8,10 @@ from tests.support.capture_only import compiled
 from tofuse.capture.fx.eager_memory import EagerMemory
 
 N = 4 * 64 * 64  # bytes of a matrix
-R = 4 * 64  # bytes of one number a row
+R = 4 * 64  # bytes of one number per row
 
 
-def memory(f, *args):
+def eager_memory_of(f, *args):
     run, recorder = compiled(f)
     result = run(*args)
     if result.requires_grad:
@@ -25,34 +25,43 @@ def matrix(grad=False):
     return torch.randn(64, 64, requires_grad=grad)
 
 
-def test_calls_that_were_taken_apart_count_as_one():
-    assert memory(lambda x: F.softmax(x, -1), matrix()) == EagerMemory(N, num_forward_outputs=1)
-    assert memory(lambda x: F.gelu(x) + 1, matrix()) == EagerMemory(2 * N, num_forward_outputs=1)
-    assert memory(lambda x: F.layer_norm(x, (64,)), matrix()).forward == N
+def test_decomposed_calls_count_as_one():
+    assert eager_memory_of(lambda x: F.softmax(x, -1), matrix()) == EagerMemory(
+        N, num_forward_outputs=1
+    )
+    assert eager_memory_of(lambda x: F.gelu(x) + 1, matrix()) == EagerMemory(
+        2 * N, num_forward_outputs=1
+    )
+    assert eager_memory_of(lambda x: F.layer_norm(x, (64,)), matrix()).forward_peak == N
 
 
 def test_tensors_are_freed_at_their_last_use():
-    assert memory(lambda x: x.sin().cos().exp().tanh(), matrix()).forward == 2 * N
-    assert memory(lambda x: x.sin() + x.cos() * x.tan(), matrix()).forward == 4 * N
+    assert eager_memory_of(lambda x: x.sin().cos().exp().tanh(), matrix()).forward_peak == 2 * N
+    assert eager_memory_of(lambda x: x.sin() + x.cos() * x.tan(), matrix()).forward_peak == 4 * N
 
 
-def test_views_are_nothing():
-    assert memory(lambda x: x.t()[3:].sum(0), matrix()).forward == R
-    assert memory(lambda x: x.sin().t().reshape(2, -1).view(64, 64).t(), matrix()).forward == 2 * N
+def test_views_need_no_memory():
+    assert eager_memory_of(lambda x: x.t()[3:].sum(0), matrix()).forward_peak == R
+    assert (
+        eager_memory_of(
+            lambda x: x.sin().t().reshape(2, -1).view(64, 64).t(), matrix()
+        ).forward_peak
+        == 2 * N
+    )
 
 
-def test_what_autograd_keeps():
-    product = memory(lambda x, w: (x @ w).relu(), matrix(True), matrix())
-    assert product.forward == 2 * N
-    assert product.saved == 0  # the sign is read from the result
-    norm = memory(lambda x: F.layer_norm(x.sin(), (64,)), matrix(True))
-    assert norm.saved == N + 2 * R
-    result = memory(lambda x: F.softmax(x, -1), matrix(True))
-    assert result.saved == 0
+def test_saved_tensors():
+    product = eager_memory_of(lambda x, w: (x @ w).relu(), matrix(True), matrix())
+    assert product.forward_peak == 2 * N
+    assert product.saved_bytes == 0  # the sign is read from the result
+    norm = eager_memory_of(lambda x: F.layer_norm(x.sin(), (64,)), matrix(True))
+    assert norm.saved_bytes == N + 2 * R
+    result = eager_memory_of(lambda x: F.softmax(x, -1), matrix(True))
+    assert result.saved_bytes == 0
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_symbolic_sizes_count_as_the_example_has_them(dynamic):
+def test_symbolic_sizes_count_with_their_hints(dynamic):
     run, recorder = compiled(lambda x: x.sin().cos().sum(), dynamic=dynamic)
     run(matrix())
-    assert recorder.captured[0].eager_memory.forward == 2 * N
+    assert recorder.captured[0].eager_memory.forward_peak == 2 * N

@@ -1,4 +1,4 @@
-"""What the forward saves for the backward."""
+"""The tensors that the forward saves for the backward."""
 
 import time
 
@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 from tests.support.capture_only import check, compiled
 
 
-def saved(f, *args, outputs=1):
-    """Shapes of what the forward returns beside its outputs and beside its own arguments."""
+def saved_shapes(f, *args, outputs=1):
+    """The shapes of the forward's additional results that are not arguments."""
     run, recorder = compiled(f)
     results = run(*args)
     (results if isinstance(results, torch.Tensor) else results[0]).sum().backward()
@@ -29,37 +29,39 @@ def test_bias_dropout_add_norm_saves_statistics_and_seed():
         hidden = F.dropout(x + bias, 0.1) + residual
         return F.layer_norm(hidden, (8,), weight, shift)
 
-    shapes = saved(f, leaf(4, 8), leaf(8), leaf(4, 8), leaf(8), leaf(8))
+    shapes = saved_shapes(f, leaf(4, 8), leaf(8), leaf(4, 8), leaf(8), leaf(8))
     assert sorted(shapes) == [(2,), (4, 1), (4, 1)]
 
 
-def test_a_result_that_the_backward_reads_is_saved():
+def test_results_that_the_backward_reads_are_saved():
     for f in (lambda x: F.softmax(x, -1), lambda x: F.log_softmax(x, -1), torch.tanh, F.relu):
-        assert saved(f, leaf(4, 8)) == [(4, 8)]
+        assert saved_shapes(f, leaf(4, 8)) == [(4, 8)]
 
 
-def test_softmax_that_stays_inside_saves_row_statistics():
+def test_intermediate_softmax_saves_row_statistics():
     def f(x):
         return F.softmax(x, -1).relu() * 2
 
-    assert sorted(saved(f, leaf(4, 8))) == [(4, 1), (4, 1)]
+    assert sorted(saved_shapes(f, leaf(4, 8))) == [(4, 1), (4, 1)]
 
 
-def test_what_reads_its_argument_saves_nothing_new():
-    assert saved(F.gelu, leaf(4, 8)) == []
+def test_arguments_are_read_again():
+    assert saved_shapes(F.gelu, leaf(4, 8)) == []
 
 
 def test_operands_of_products_are_saved_once():
-    assert saved(lambda x, a, b: F.relu(x @ a) @ b, leaf(4, 8), leaf(8, 8), leaf(8, 8)) == [(4, 8)]
+    assert saved_shapes(lambda x, a, b: F.relu(x @ a) @ b, leaf(4, 8), leaf(8, 8), leaf(8, 8)) == [
+        (4, 8)
+    ]
 
 
-def test_a_long_chain_is_cut_now_and_then():
+def test_long_chains_save_intermediate_values():
     def f(x):
         for _ in range(100):
             x = torch.sin(x)
         return x
 
-    assert 1 <= len(saved(f, leaf(4))) <= 6
+    assert 1 <= len(saved_shapes(f, leaf(4))) <= 6
     check(f, leaf(4))
 
 
@@ -75,7 +77,7 @@ def test_deep_graphs_partition_quickly():
     assert time.process_time() - start < 30
 
 
-def test_an_argument_changed_in_place_is_not_saved():
+def test_mutated_arguments_are_not_saved():
     def f(x, w):
         y = (x + 1) * w
         x.mul_(2)
@@ -100,4 +102,4 @@ def test_checkpointing(dynamic):
         return checkpoint(block, x, a, b, use_reentrant=False).sin()
 
     check(f, leaf(4, 8), leaf(8, 8), leaf(8, 8), dynamic=dynamic)
-    assert len(saved(f, leaf(4, 8), leaf(8, 8), leaf(8, 8))) <= 1
+    assert len(saved_shapes(f, leaf(4, 8), leaf(8, 8), leaf(8, 8))) <= 1

@@ -1,4 +1,4 @@
-"""`memory_budget` bounds what is saved, and the numbers stay the same."""
+"""`memory_budget` limits the saved bytes, with the same gradients."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def inputs():
     return [t.requires_grad_() for t in (torch.randn(7, 13, WIDTH), *weights)]
 
 
-def forward(fn, args, **options):
+def forward_report(fn, args, **options):
     return tofuse.explain(fn, **options)(*args).graphs[0]
 
 
@@ -35,10 +35,10 @@ def gradients(fn, args):
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize("budget", [0, 0.4, 1.0, 30_000])
-def test_less_is_saved_and_gradients_are_the_same(budget, capture):
+def test_budget_limits_saved_bytes_and_keeps_gradients(budget, capture):
     args = inputs()
-    free = forward(network, args, capture=capture)
-    bound = forward(network, args, capture=capture, memory_budget=budget)
+    free = forward_report(network, args, capture=capture)
+    bound = forward_report(network, args, capture=capture, memory_budget=budget)
     allowed = budget * free.saved_bytes if budget <= 1 else budget
     assert bound.saved_bytes <= allowed and not bound.notes
     assert (bound.saved_bytes < free.saved_bytes) == (allowed < free.saved_bytes)
@@ -48,14 +48,14 @@ def test_less_is_saved_and_gradients_are_the_same(budget, capture):
 
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
-def test_arguments_that_only_the_forward_read_are_read_again(capture):
-    """The biases and the first weight: the backward has no use for them but to start over."""
+def test_recomputation_reads_arguments_of_the_forward(capture):
+    """The backward needs the biases and the first weight only for recomputation."""
     torch.manual_seed(0)
     net = torch.nn.Sequential(
         torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.Linear(WIDTH, 3)
     )
     x, parameters = torch.randn(7, WIDTH), list(net.parameters())
-    bound = forward(net, [x], capture=capture, memory_budget=0.0, strict=True)
+    bound = forward_report(net, [x], capture=capture, memory_budget=0.0, strict=True)
     assert bound.saved_bytes == 0
     fused = tofuse.compile(net, capture=capture, memory_budget=0.0, strict=True)
     mine, theirs = (torch.autograd.grad(f(x).square().sum(), parameters) for f in (fused, net))
@@ -63,26 +63,26 @@ def test_arguments_that_only_the_forward_read_are_read_again(capture):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_work_grows_as_the_budget_falls():
-    def memories():
+def test_a_smaller_budget_recomputes_more():
+    def eager_memories():
         for tenths in (10, 7, 5, 3, 1, 0):
             run, recorder = compiled(network, memory_budget=tenths / 10)
             run(*inputs())
             yield recorder.captured[0].eager_memory
 
-    found = list(memories())
-    saved, repeated = [m.our_saved_bytes for m in found], [m.recomputed_calls for m in found]
-    assert saved == sorted(saved, reverse=True) and repeated == sorted(repeated)
+    found = list(eager_memories())
+    saved, recomputed = [m.our_saved_bytes for m in found], [m.recomputed_calls for m in found]
+    assert saved == sorted(saved, reverse=True) and recomputed == sorted(recomputed)
     assert saved[-1] == 0 and len(set(saved)) > 3
-    assert list(memories()) == found
+    assert list(eager_memories()) == found
 
 
-def test_what_cannot_be_computed_again_stays_and_is_named():
+def test_a_note_names_what_cannot_be_recomputed():
     def f(x):
         return F.dropout(x.exp(), 0.5).sin()
 
     x = torch.randn(50, 40, requires_grad=True)
-    report = forward(f, [x], memory_budget=0)
+    report = forward_report(f, [x], memory_budget=0)
     assert report.saved_bytes == 16  # the seed
     assert "memory_budget allows 0 bytes, and 16 are saved" in report.notes[0]
     y = tofuse.compile(f, memory_budget=0)(x)
@@ -92,7 +92,7 @@ def test_what_cannot_be_computed_again_stays_and_is_named():
     torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_argument_that_changes_is_not_read_again():
+def test_mutated_arguments_are_not_read_again():
     def f(x, w):
         y = ((x + 1) @ w).sin() @ w
         x.mul_(2)
@@ -108,7 +108,7 @@ def test_an_argument_that_changes_is_not_read_again():
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, 1000.5, float("nan"), True, "half"])
-def test_nonsense_is_refused(value):
+def test_invalid_budgets_raise(value):
     with pytest.raises(OptionError, match="memory_budget must be a fraction from 0"):
         tofuse.compile(network, memory_budget=value)
 
@@ -131,10 +131,10 @@ def rms(x, bias, residual, weight, shift):
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize("fn", [composite, primitive, rms])
-def test_a_norm_saves_seed_and_statistics_of_rows(fn, capture):
+def test_a_norm_saves_the_seed_and_row_statistics(fn, capture):
     rows = 5 * 9
     x, residual = (torch.randn(5, 9, WIDTH, requires_grad=True) for _ in range(2))
     vectors = [torch.randn(WIDTH, requires_grad=True) for _ in range(3)]
-    report = forward(fn, [x, vectors[0], residual, *vectors[1:]], capture=capture)
+    report = forward_report(fn, [x, vectors[0], residual, *vectors[1:]], capture=capture)
     assert report.saved_bytes <= 16 + 2 * 4 * rows
     assert report.eager_saved_bytes >= 4 * rows * WIDTH

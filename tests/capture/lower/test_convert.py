@@ -1,4 +1,4 @@
-"""Programs through capture: the same numbers as eager, and the ops one would write by hand."""
+"""Captured programs: eager's results, and the expected ops."""
 
 import pytest
 import torch
@@ -147,38 +147,38 @@ def test_zero_dimensions_and_empty_tensors():
     check(lambda x: (x.sum(0), x.sum(), x * 2, x.prod(1), x.var(1)), leaf(0, 3))
 
 
-def test_layouts_are_kept():
+def test_layouts_are_preserved():
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last).requires_grad_()
     recorder = check(lambda x: (x * 2, x.clone(), x.permute(2, 0, 3, 1), x.contiguous() + 1), x)
     assert recorder.captured[0].graph.inputs[0].strides == x.stride()
 
 
-REREAD = {
+PERMUTATIONS = {
     "rows": lambda x: (x * 2).as_strided((6, 4), (4, 1)) + 1,
     "columns": lambda x: (x * 2).as_strided((4, 6), (1, 4)) + 1,
     "of a transpose": lambda x: (x.transpose(0, 2) * 2).as_strided((24,), (1,)) + 1,
     "of a part": lambda x: x[1:].as_strided((12,), (1,)) + 1,
 }
-PLACES = {
+NOT_PERMUTATIONS = {
     "gaps": lambda x: (x * 2).as_strided((3, 2), (4, 2)) + 1,
     "repeated": lambda x: (x * 2).as_strided((3, 3), (1, 1)) + 1,
-    "from elsewhere": lambda x: (x * 2).as_strided((3, 4), (4, 1), 12) + 1,
-    "alike but for the place": lambda x: (
+    "with an offset": lambda x: (x * 2).as_strided((3, 4), (4, 1), 12) + 1,
+    "equal but for the offset": lambda x: (
         x[1:].as_strided((12,), (1,), 12) + x[:1].as_strided((12,), (1,), 12)
     ),
 }
 
 
-@pytest.mark.parametrize("name", [*REREAD, *PLACES])
-def test_memory_read_in_another_order(name):
-    """As a reshape where all elements are read once; by PyTorch else."""
-    program, x = (REREAD | PLACES)[name], torch.randn(2, 3, 4)
+@pytest.mark.parametrize("name", [*PERMUTATIONS, *NOT_PERMUTATIONS])
+def test_as_strided(name):
+    """A permutation of all elements is lowered; others are library calls."""
+    program, x = (PERMUTATIONS | NOT_PERMUTATIONS)[name], torch.randn(2, 3, 4)
     assert_as_eager(program, x)
     calls = tofuse.explain(program)(x).library_calls
-    assert [c.name for c in calls] == ([] if name in REREAD else ["aten.as_strided.default"])
+    assert [c.name for c in calls] == ([] if name in PERMUTATIONS else ["aten.as_strided.default"])
 
 
-def test_memory_written_in_another_order():
+def test_as_strided_scatter():
     def f(x, y):
         return torch.as_strided_scatter(x * 2, y + 1, (4, 6), (1, 4)) * 3
 
@@ -187,7 +187,7 @@ def test_memory_written_in_another_order():
     assert not tofuse.explain(f)(x, y).library_calls
 
 
-def test_a_view_and_an_input_may_be_outputs():
+def test_views_and_inputs_may_be_outputs():
     run, recorder = compiled(lambda x: (x, x.view(2, 6), x.clone(), x.detach() + 0.0))
     x = torch.randn(3, 4)
     same, view, copy, _ = run(x)
@@ -199,7 +199,7 @@ def test_a_view_and_an_input_may_be_outputs():
     )
 
 
-def test_softmax_is_six_steps():
+def test_ops_of_softmax():
     _, recorder = run_once(lambda x: F.softmax(x, -1), torch.randn(4, 8))
     kinds = [k for k in recorder.ops("inference") if k not in ("reshape", "broadcast")]
     assert kinds == ["amax", "sub", "exp", "sum", "div"]
@@ -211,12 +211,12 @@ def test_constants_become_scalars():
     assert where.operands[2].value == 0.0
 
 
-def test_halves_accumulate_in_float32():
+def test_half_precision_accumulates_in_float32():
     _, recorder = run_once(lambda x: x.sum(-1), torch.ones(4, 8, dtype=torch.bfloat16))
     assert [str(op.result.dtype.value) for op in recorder.captured[0].graph.ops] == ["f32", "bf16"]
 
 
-def test_symbols_are_found():
+def test_symbols_have_sources():
     _, recorder = run_once(
         lambda x: x.view(2, x.shape[0] // 2, -1).sum(1) / x.shape[0], torch.ones(6, 4), dynamic=True
     )
@@ -235,7 +235,7 @@ def test_other_dtypes_are_opaque():
     assert recorder.ops("inference")[-1] == "add"
 
 
-def test_users_line():
+def test_ops_have_the_users_source_line():
     def f(x):
         y = x * 2
         return torch.sin(y)  # the line of sin
@@ -246,7 +246,7 @@ def test_users_line():
     assert "torch.sin(y)" in loc.code
 
 
-def test_in_place_changes_reach_the_caller():
+def test_mutations_reach_the_caller():
     def f(x, buffer):
         buffer.add_(x)
         buffer[0] = 7.0
@@ -277,7 +277,7 @@ def test_foreach_with_numbers():
     assert set(recorder.ops("inference")) <= {"maximum", "minimum", "clamp"}
 
 
-def test_memory_with_gaps_is_torchs():
+def test_strides_with_gaps_are_a_library_call():
     def f(x):
         return x.new_empty_strided((3, 2), (7, 3)), torch.empty_strided((2, 3), (1, 2))
 
@@ -296,7 +296,7 @@ def test_batch_norm_trains():
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_what_cannot_be_captured_names_the_line():
+def test_capture_errors_name_the_source_line():
     def f(x):
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
 

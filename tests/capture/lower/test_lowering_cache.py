@@ -1,4 +1,4 @@
-"""Calls like earlier ones are converted by copying, and nobody can tell from the graph."""
+"""The lowering cache does not change the graph, and saves work for repeated calls."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from tofuse.passes.rewrite import Rewriter
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def mixed(x, y):
+def nearly_equal_calls(x, y):
     """Calls that differ in one thing only: a constant, its type, an operand twice, a dtype."""
     a = (x * 0.0) + (x * -0.0) + (x * 0) + (x * 1) + (x * True) + (x * 1.0)
     b = (x * x) + (x * y) + (y * y) + (y * x)
@@ -24,47 +24,49 @@ def mixed(x, y):
     return a, b + c, d, e, torch.cat([x, y]), torch.cat([y, x]), torch.cat([x, x])
 
 
-def gated(x, y):
+def repeated_layers(x, y):
     for _ in range(4):
         x = F.layer_norm(torch.tanh(x) * y.sigmoid(), (6,)) + x
     return x
 
 
-def graphs(fn, *args):
-    """The text of every graph that is compiled."""
+def captured_graphs(fn, *args):
+    """The text of every captured graph."""
     torch._dynamo.reset()
     found, convert = [], pipeline.convert
 
-    def seen(*a):
+    def recording_convert(*a):
         captured = convert(*a)
         found.append(show_graph(captured.graph))
         return captured
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "convert", seen)
+        patch.setattr(pipeline, "convert", recording_convert)
         tofuse.explain(fn)(*args)
     return found
 
 
 @pytest.mark.broad(4)
-@pytest.mark.parametrize("fn, dynamic", [(mixed, False), (gated, False), (gated, True)])
+@pytest.mark.parametrize(
+    "fn, dynamic", [(nearly_equal_calls, False), (repeated_layers, False), (repeated_layers, True)]
+)
 @pytest.mark.parametrize("grad", [False, True])
-def test_the_graph_is_that_of_rules_alone(fn, grad, dynamic, monkeypatch):
+def test_cached_graph_equals_the_uncached_one(fn, grad, dynamic, monkeypatch):
     args = [torch.randn(4, 6).requires_grad_(grad) for _ in range(2)]
     if dynamic:
         for x in args:
             torch._dynamo.mark_dynamic(x, 0)
-    copied = graphs(fn, *args)
+    cached = captured_graphs(fn, *args)
     monkeypatch.setattr(LoweringCache, "key", lambda self, call, operands: None)
-    assert copied == graphs(fn, *args)
+    assert cached == captured_graphs(fn, *args)
 
 
-def counted(pieces, monkeypatch):
-    """What is learned, and the ops that passes emit, for a split into so many pieces."""
-    counts = {"learned": 0, "emitted": 0}
-    learn, emit = LoweringCache.store, Rewriter.emit
+def count_work(pieces, monkeypatch):
+    """Count the stored calls, and the ops that passes emit, for a split into so many slices."""
+    counts = {"stored": 0, "emitted": 0}
+    store, emit = LoweringCache.store, Rewriter.emit
     monkeypatch.setattr(
-        LoweringCache, "store", lambda *a: counts.update(learned=counts["learned"] + 1) or learn(*a)
+        LoweringCache, "store", lambda *a: counts.update(stored=counts["stored"] + 1) or store(*a)
     )
     monkeypatch.setattr(
         Rewriter, "emit", lambda *a: counts.update(emitted=counts["emitted"] + 1) or emit(*a)
@@ -76,8 +78,8 @@ def counted(pieces, monkeypatch):
     return counts
 
 
-def test_more_pieces_are_copies_and_passes_see_one_branch(monkeypatch):
-    few, many = counted(8, monkeypatch), counted(32, monkeypatch)
-    assert few["learned"] > 0
-    assert many["learned"] == few["learned"]
-    assert many["emitted"] <= few["emitted"] + 2 * 24  # the cuts of 24 pieces, and what joins them
+def test_more_branches_are_replayed_from_the_cache(monkeypatch):
+    few, many = count_work(8, monkeypatch), count_work(32, monkeypatch)
+    assert few["stored"] > 0
+    assert many["stored"] == few["stored"]
+    assert many["emitted"] <= few["emitted"] + 2 * 24  # the 24 slices and their concat

@@ -1,4 +1,4 @@
-"""Pooling of volumes, as that of images; and what is made of it: responses normed over channels."""
+"""Pooling of volumes, and local response normalization, which is computed from it."""
 
 import itertools
 from typing import Any
@@ -25,7 +25,7 @@ LAYOUTS = {
 }
 
 
-def fits(f, x):
+def is_valid(f, x):
     try:
         f(x)
     except RuntimeError:
@@ -34,46 +34,46 @@ def fits(f, x):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_volumes(layout, some):
-    x = LAYOUTS[layout]().round(decimals=1)  # some are equal
-    for size, step, low, gap, ceil in some(OPTIONS, 14 if layout == "rows" else 36):
+def test_pooling_of_volumes(layout, some):
+    x = LAYOUTS[layout]().round(decimals=1)  # with ties
+    for size, step, padding, dilation, ceil in some(OPTIONS, 14 if layout == "rows" else 36):
         for f in (
-            lambda x: F.max_pool3d(x.sin(), size, step, low, gap, ceil, True),  # noqa: B023
-            lambda x: F.max_pool3d(x * 2, size, step, low, gap, ceil) + 1,  # noqa: B023
-            lambda x: F.avg_pool3d(x, size, step, low, ceil, False, 5 if low else None),  # noqa: B023
+            lambda x: F.max_pool3d(x.sin(), size, step, padding, dilation, ceil, True),  # noqa: B023
+            lambda x: F.max_pool3d(x * 2, size, step, padding, dilation, ceil) + 1,  # noqa: B023
+            lambda x: F.avg_pool3d(x, size, step, padding, ceil, False, 5 if padding else None),  # noqa: B023
         ):
-            if fits(f, x):
+            if is_valid(f, x):
                 inputs = x.detach().requires_grad_()
                 assert_as_eager(f, inputs, options={"capture": "trace"}, calls=1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_types(dtype):
+def test_dtypes(dtype):
     x = torch.randn(1, 2, 6, 7, 8).to(dtype)
     programs = [
         lambda x: F.max_pool3d(x, 3, 2, 1),
         lambda x: F.adaptive_avg_pool3d(x, (3, 7, 2)),
-        lambda x: F.avg_pool3d(x, 3, 2, 1),  # eager has none of halves
+        lambda x: F.avg_pool3d(x, 3, 2, 1),  # eager does not support bfloat16
     ]
     for f in programs[: 2 if dtype is torch.bfloat16 else 3]:
-        exact = f(x.double()).to(dtype)  # eager adds halves up in halves
+        exact = f(x.double()).to(dtype)  # eager accumulates in bfloat16
         torch.testing.assert_close(tofuse.compile(f, capture="trace")(x), exact)
 
 
 @pytest.mark.parametrize("size", [(3, 5, 2), 1, (6, 1, 4), (4, 3, 3)], ids=str)
-def test_adaptive_means(size):
+def test_adaptive_average_pooling(size):
     x = torch.randn(2, 3, 6, 5, 4, requires_grad=True)
     assert_as_eager(lambda x: F.adaptive_avg_pool3d(x.relu(), size), x)
 
 
 @pytest.mark.parametrize("shape", [(2, 7, 5), (2, 9, 5, 6), (1, 4, 3, 5, 2)], ids=str)
-def test_responses_normed_over_channels(shape):
+def test_local_response_norm(shape):
     x = torch.randn(shape, requires_grad=True)
     assert_as_eager(lambda x: F.local_response_norm(x, 5, 1e-2, 0.75, 2.0), x)
     assert_as_eager(lambda x: F.local_response_norm(x.relu(), 2), x)
 
 
-def test_they_are_kernels_with_what_is_around():
+def test_pooling_fuses_with_its_neighbours():
     x = torch.randn(2, 16, 12, 12, requires_grad=True)
     report = tofuse.explain(lambda x: F.local_response_norm(x.relu(), 5) * 2)(x)
     assert not report.library_calls

@@ -1,4 +1,4 @@
-"""Pieces of a long cat are written where it lies; right whatever a piece is and however it lies."""
+"""Operands of long concats are written into the concat, with eager's results for all kinds."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def averages(x, dim=0):
-    """A running mean along `dim`, all of whose steps are wanted."""
+    """A running mean along `dim` that returns all steps."""
     h, steps = torch.zeros_like(x.select(dim, 0)), []
     for t in range(x.shape[dim]):
         h = 0.75 * h + 0.25 * x.select(dim, t)
@@ -27,11 +27,11 @@ def averages(x, dim=0):
     return torch.stack(steps, dim)
 
 
-def along_rows(x):
+def averages_along_dim1(x):
     return averages(x, 1)
 
 
-def along_last(x):
+def averages_along_dim2(x):
     return averages(x, 2)
 
 
@@ -45,7 +45,7 @@ def recurrent(x):
     return torch.stack(steps)
 
 
-def recurrent_by_rows(x):
+def recurrent_along_dim1(x):
     return recurrent(x.transpose(0, 1)).transpose(0, 1).contiguous() + recurrent(x).sum()
 
 
@@ -53,22 +53,22 @@ def features(x):
     return torch.cat([x, x * 2, x.sin(), x, x.exp(), x.T.contiguous().T, x.abs(), -x, x.cos()], -1)
 
 
-def features_by_rows(x):
+def features_along_dim0(x):
     return torch.cat([x[1:], x * 2, x.sin(), x[:1].exp(), x.cumsum(0), x.abs(), -x, x.cos()], 0)
 
 
-def shared(x):
+def shared_operands(x):
     a = [x * k for k in range(8)]
     return torch.cat(a, 0) + 1, torch.cat(a[::-1], 1) * 2, torch.cat([a[3]] * 7, 0), a[2], a[5].T
 
 
-def moved(x):
+def viewed_operands(x):
     steps = [(x * k).sin().T for k in range(8)]
     y = torch.stack([s.unsqueeze(1) for s in steps], 1)
     return y, y.sum(1), torch.cat([s.reshape(-1) for s in steps]) + steps[3].reshape(-1).mean()
 
 
-def nested(x):
+def nested_concats(x):
     inner = [torch.cat([x * k + j for k in range(7)], -1) for j in range(7)]
     return torch.cat(inner, 0), inner[2].sum(0)
 
@@ -82,35 +82,47 @@ def scalars(x):
     return torch.stack([(x * k).mean() for k in range(9)]), torch.stack([x.amax(1)] * 8, -1)
 
 
-ROWS = [averages, features, features_by_rows, shared, moved, nested, normed, scalars, recurrent]
+MATRIX_PROGRAMS = [
+    averages,
+    features,
+    features_along_dim0,
+    shared_operands,
+    viewed_operands,
+    nested_concats,
+    normed,
+    scalars,
+    recurrent,
+]
 
 
 @pytest.mark.broad(5)
 @pytest.mark.parametrize("shape", [(7, 33), (16, 16), (1, 5), (9, 1)])
-@pytest.mark.parametrize("program", ROWS)
-def test_rows(program, shape):
+@pytest.mark.parametrize("program", MATRIX_PROGRAMS)
+def test_matrices(program, shape):
     if program is recurrent:
         shape = (shape[0], 3, shape[1])
-    if program is shared:
+    if program is shared_operands:
         shape = (shape[0], shape[0])
     assert_as_eager(program, torch.randn(shape, requires_grad=True), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.broad(5)
-@pytest.mark.parametrize("program", [averages, along_rows, along_last, recurrent_by_rows])
+@pytest.mark.parametrize(
+    "program", [averages, averages_along_dim1, averages_along_dim2, recurrent_along_dim1]
+)
 @pytest.mark.parametrize("shape", [(8, 9, 10), (2, 17, 3), (20, 8, 48)])
-def test_blocks(program, shape):
-    if program is recurrent_by_rows:
+def test_volumes(program, shape):
+    if program is recurrent_along_dim1:
         shape = (8, 8, shape[2])
     x = torch.randn(shape, requires_grad=True)
     assert_as_eager(program, x, rtol=1e-3, atol=1e-4)
-    turned = torch.randn(shape[::-1]).permute(2, 1, 0).requires_grad_()
-    if program is not recurrent_by_rows:
-        assert_as_eager(program, turned, rtol=1e-4, atol=1e-5)
+    permuted = torch.randn(shape[::-1]).permute(2, 1, 0).requires_grad_()
+    if program is not recurrent_along_dim1:
+        assert_as_eager(program, permuted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.bool])
-def test_types(dtype):
+def test_dtypes(dtype):
     def f(x):
         return torch.cat(
             [x, x & x if dtype is torch.bool else x + 1, *(x != x.flip(k % 2) for k in range(6))]
@@ -124,7 +136,7 @@ def test_types(dtype):
 
 @pytest.mark.broad(5)
 @pytest.mark.parametrize("options", [{"executors": ("aten",)}, {"verify": True}, {"dynamic": True}])
-@pytest.mark.parametrize("program", [along_rows, features, recurrent])
+@pytest.mark.parametrize("program", [averages_along_dim1, features, recurrent])
 def test_options(program, options):
     fast = tofuse.compile(program, **options)
     for rows in (8, 11):
@@ -144,9 +156,9 @@ def test_images():
     assert_as_eager(Pyramid(), torch.randn(2, 5, 6, 7, requires_grad=True), rtol=1e-4, atol=1e-5)
 
 
-def test_nothing_runs_for_the_cat():
+def test_an_eliminated_concat_runs_nothing():
     x = torch.randn(12, 12, 32)
-    for program in (averages, along_rows):
+    for program in (averages, averages_along_dim1):
         torch._dynamo.reset()
         report = tofuse.explain(program)(x)
         assert not report.library_calls
@@ -154,22 +166,22 @@ def test_nothing_runs_for_the_cat():
         assert report.bytes_after <= 2 * x.nbytes
 
 
-def test_what_the_caller_gets_is_apart():
+def test_a_returned_operand_has_memory_of_its_own():
     def f(x):
         steps = [x * k for k in range(8)]
         return torch.cat(steps), steps[4]
 
-    whole, piece = tofuse.compile(f)(torch.ones(3, 32))
-    piece.zero_()
-    assert float(whole[12:15].sum()) == 4 * 96
+    concat, operand = tofuse.compile(f)(torch.ones(3, 32))
+    operand.zero_()
+    assert float(concat[12:15].sum()) == 4 * 96
 
 
-PIECES = [f"p{k} = mul(x, {k}.0) : f32[100,32]" for k in range(8)]
-LONG = parse_graph(
+OPERANDS = [f"p{k} = mul(x, {k}.0) : f32[100,32]" for k in range(8)]
+LONG_CONCAT = parse_graph(
     "\n".join(
         [
             "graph(x: f32[100,32]) {",
-            *PIECES,
+            *OPERANDS,
             f"y = cat({', '.join(f'p{k}' for k in range(8))}, dim=1) : f32[100,256]",
             "z = sum(y, dims=(1,), dtype=f32) : f32[100]",
             "return z",
@@ -179,50 +191,50 @@ LONG = parse_graph(
 )
 
 
-def test_the_cat_s_memory_counts_once():
-    part = partition(LONG, lambda kernel: None, Machine())
+def test_memory_of_an_eliminated_concat_counts_once():
+    part = partition(LONG_CONCAT, lambda kernel: None, Machine())
     (cat,) = [op for op in part.graph.ops if is_eliminated_concat(op)]
-    homes = part.concat_slices
-    assert [homes[p].offset for p in cat.inputs] == [32 * k for k in range(8)]
-    assert {homes[p].strides for p in cat.inputs} == {(256, 1)}
+    slices = part.concat_slices
+    assert [slices[p].offset for p in cat.inputs] == [32 * k for k in range(8)]
+    assert {slices[p].strides for p in cat.inputs} == {(256, 1)}
     assert peak_bytes(part) == 4 * (8 * 3200 + 100)
-    assert unfused_peak(LONG) == 4 * 16 * 3200
-    again = parse_partition(show_partition(part))
-    assert show_partition(again) == show_partition(part)
-    assert {v.name: p.offset for v, p in again.concat_slices.items()} == {
+    assert unfused_peak(LONG_CONCAT) == 4 * 16 * 3200
+    parsed = parse_partition(show_partition(part))
+    assert show_partition(parsed) == show_partition(part)
+    assert {v.name: p.offset for v, p in parsed.concat_slices.items()} == {
         f"p{k}": 32 * k for k in range(8)
     }
 
 
-def heavy(x):
+def expensive_operands(x):
     return torch.cat([x.sin(), x.cos(), (2 * x).sin(), (2 * x).cos(), x], -1)
 
 
-def reduced(x):
+def normalized_operands(x):
     return torch.cat([x.softmax(-1), F.layer_norm(x, x.shape[-1:]), x * 2], -1).tanh()
 
 
-def summed(x):
+def softmax_operands(x):
     y = torch.cat([x.softmax(-1), x.softmax(0)], -1)
     return y.sum(-1), y.softmax(0)[:, ::2]
 
 
 @pytest.mark.broad(4)
 @pytest.mark.parametrize("shape", [(7, 33), (64, 64), (1, 20), (5, 16)])
-@pytest.mark.parametrize("program", [heavy, reduced, summed])
-def test_short_cats_of_stored_pieces(program, shape):
+@pytest.mark.parametrize("program", [expensive_operands, normalized_operands, softmax_operands])
+def test_short_concats_of_stored_operands(program, shape):
     assert_as_eager(program, torch.randn(shape, requires_grad=True), rtol=1e-4, atol=1e-5)
 
 
-def test_pieces_that_kernels_store_are_stored_once():
+def test_stored_operands_are_stored_once():
     x = torch.randn(64, 64)
-    for program, kernels in ((heavy, 1), (reduced, 2)):
+    for program, kernels in ((expensive_operands, 1), (normalized_operands, 2)):
         torch._dynamo.reset()
         assert len(tofuse.explain(program)(x).kernels) == kernels
 
 
-def test_room_is_not_held_before_it_is_needed():
-    """The first piece is there long before the others, when more is alive than ever after."""
+def test_concat_memory_is_not_held_too_early():
+    """The first operand is computed long before the others, when memory use is highest."""
 
     def f(x):
         first = (x * 2).sin()
@@ -238,45 +250,45 @@ def test_room_is_not_held_before_it_is_needed():
 
 @pytest.mark.parametrize("count", [7, 12, 13])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_many_pieces_of_others(count, channels_last):
-    """As those of a dense net: a kernel reads up to twelve where they are."""
+def test_a_kernel_reads_up_to_twelve_arguments_in_place(count, channels_last):
+    """As in a DenseNet."""
 
-    def f(scale, *pieces):
-        return (torch.cat(pieces, 1) * scale[:, None, None]).relu()
+    def f(scale, *operands):
+        return (torch.cat(operands, 1) * scale[:, None, None]).relu()
 
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    pieces = [torch.randn(2, 3 + k % 4, 5, 4).to(memory_format=layout) for k in range(count)]
-    scale = torch.randn(sum(p.shape[1] for p in pieces))
-    for p in (scale, *pieces):
+    operands = [torch.randn(2, 3 + k % 4, 5, 4).to(memory_format=layout) for k in range(count)]
+    scale = torch.randn(sum(p.shape[1] for p in operands))
+    for p in (scale, *operands):
         p.requires_grad_()
-    assert_as_eager(f, scale, *pieces)
+    assert_as_eager(f, scale, *operands)
     with torch.no_grad():
-        assert bool(tofuse.explain(f)(scale, *pieces).library_calls) == (count > 12)
+        assert bool(tofuse.explain(f)(scale, *operands).library_calls) == (count > 12)
 
 
-def test_what_a_library_call_may_view_is_apart():
+def test_an_operand_that_a_library_call_may_view_has_memory_of_its_own():
     def f(x):
         steps = [torch.tanh(x * k) for k in range(8)]
         return torch.cat(steps), steps[3].unfold(0, 2, 1), torch.diagonal(steps[5])
 
     x = torch.randn(4, 16)
-    whole, windows, diagonal = tofuse.compile(f)(x)
+    concat, windows, diagonal = tofuse.compile(f)(x)
     want = f(x)[0]
     windows.zero_()
     diagonal.zero_()
-    torch.testing.assert_close(whole, want)
+    torch.testing.assert_close(concat, want)
 
 
 def legendre(x):
-    """Polynomials by recurrence: each is read by the next two, and one is returned."""
+    """Legendre polynomials: each is read by the next two, and one is returned."""
     p = [torch.ones_like(x), x]
     for n in range(1, 12):
         p.append(((2 * n + 1) * x * p[-1] - n * p[-2]) / (n + 1))
     return torch.stack(p, -1), p[3]
 
 
-def levels(x):
-    """Layers of a net, all kept, by rows and side by side."""
+def layer_outputs(x):
+    """All layers of a network, stacked and concatenated."""
     w = torch.linspace(-1, 1, 2 * x.shape[1] * x.shape[1], dtype=x.dtype).view(-1, x.shape[1])
     found = []
     for k in range(9):
@@ -287,11 +299,11 @@ def levels(x):
 
 @pytest.mark.broad(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("program", [legendre, levels])
-def test_programs_of_other_kinds(program, dtype):
+@pytest.mark.parametrize("program", [legendre, layer_outputs])
+def test_recurrences_and_layers(program, dtype):
     static = {"capture": "trace"}
     for rows in (1, 7, 64):
-        plain = torch.randn(rows, 5, dtype=dtype, requires_grad=True)
-        apart = torch.randn(17, rows, dtype=dtype)[::2].T.requires_grad_()
-        assert_as_eager(program, plain, rtol=2e-4, atol=2e-4, calls=1, options=static)
-        assert_as_eager(program, apart, rtol=2e-4, atol=2e-4, calls=1, options=static)
+        contiguous = torch.randn(rows, 5, dtype=dtype, requires_grad=True)
+        strided = torch.randn(17, rows, dtype=dtype)[::2].T.requires_grad_()
+        assert_as_eager(program, contiguous, rtol=2e-4, atol=2e-4, calls=1, options=static)
+        assert_as_eager(program, strided, rtol=2e-4, atol=2e-4, calls=1, options=static)

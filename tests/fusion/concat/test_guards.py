@@ -1,4 +1,4 @@
-"""Cats and stacks drawn by chance, whose pieces have other readers, run as in eager."""
+"""Random concats and stacks, whose operands have other readers, give eager's results."""
 
 import random
 
@@ -19,8 +19,8 @@ STEPS = [
 ]
 
 
-def program(seed):
-    """A function of one matrix: each cat's pieces are chosen among all that has that shape."""
+def random_program(seed):
+    """A function of one matrix that concatenates values chosen from all of that shape."""
     draw = random.Random(seed)
     rounds = []
     for _ in range(draw.randint(1, 3)):
@@ -28,26 +28,27 @@ def program(seed):
         count = draw.choice([2, 4, 7, 8, 12, 13])
         picks = [draw.random() for _ in range(count)]
         rounds.append((steps, picks, draw.choice(["cat", "stack"]), draw.randint(0, 1)))
-    kept = [draw.random() for _ in range(draw.randint(0, 2))]
+    returned = [draw.random() for _ in range(draw.randint(0, 2))]
 
     def f(x):
         pool, results = [x], []
         for steps, picks, kind, dim in rounds:
             for step, which in steps:
                 pool.append(step(pool[int(which * len(pool))]))
-            pieces = [pool[int(which * len(pool))] for which in picks]
-            whole = getattr(torch, kind)(pieces, dim)
-            results += [whole * 2 if dim else whole]
-            pool.append(whole.narrow(dim, 0, x.shape[dim]).reshape(x.shape) if kind == "cat" else x)
-        return (*results, *(pool[int(which * len(pool))] + 0 for which in kept))
+            operands = [pool[int(which * len(pool))] for which in picks]
+            concat = getattr(torch, kind)(operands, dim)
+            results += [concat * 2 if dim else concat]
+            size = x.shape[dim]
+            pool.append(concat.narrow(dim, 0, size).reshape(x.shape) if kind == "cat" else x)
+        return (*results, *(pool[int(which * len(pool))] + 0 for which in returned))
 
     return f
 
 
 @pytest.mark.broad(4)
 @pytest.mark.parametrize("seed", range(60))
-def test_cats_by_chance(seed):
+def test_random_concats(seed):
     shape = random.Random(seed).choice([(5, 16), (16, 16), (1, 33), (7, 4)])
     x = torch.randn(shape, requires_grad=seed % 2 == 0)
     options = {"capture": "trace", "strict": True, "verify": seed % 7 == 0}
-    assert_as_eager(program(seed), x, rtol=1e-3, atol=1e-3, calls=1, options=options)
+    assert_as_eager(random_program(seed), x, rtol=1e-3, atol=1e-3, calls=1, options=options)

@@ -1,4 +1,4 @@
-"""Every lowering case: the kernel's text, its verifier, and its numbers against the graph's."""
+"""Lowering cases: the kernel's text, its verification, and its values against the graph's."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support.cases import Case, accept, read_cases
-from tests.support.kernels import judge, run_llvm, schedules, whole
+from tests.support.kernels import lower_graph, run_interpreter, run_llvm, schedules
 from tests.support.numbers import plain_inputs, sizes_of
 from tests.support.partition_runner import copy_inputs, run_lowered, view_of_memory
 from tofuse.analysis.alias import memrefs_of
@@ -30,7 +30,7 @@ def test_text(case: Case, request: pytest.FixtureRequest):
     graph = parse_graph(case.before)
     assert show_graph(graph) == case.before
     check_graph(graph)
-    kernel = whole(graph).kernel
+    kernel = lower_graph(graph).kernel
     check_kernel(kernel)
     text = show_kernel(kernel)
     assert show_kernel(parse_kernel(text)) == text
@@ -41,17 +41,17 @@ def test_text(case: Case, request: pytest.FixtureRequest):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_numbers(case: Case):
+def test_values(case: Case):
     graph = parse_graph(case.before)
     inputs, sizes = inputs_of(graph), sizes_of(graph)
     want = run_graph(graph, inputs, sizes)
     part = Partition(graph, (), memrefs_of(graph), ())
     region = Region("k", graph.ops, tuple(v for v in graph.outputs if v is not None))
-    # what is rounded after every op agrees with the graph; what is not, among the backends
+    # rounded after every op, a kernel agrees with the graph; else, with other backends
     exact = lower_region(region, part.storage, rounded=values_to_round(graph, exact=True))
-    for lowered in (exact, whole(graph)):
+    for lowered in (exact, lower_graph(graph)):
         check_kernel(lowered.kernel)
-        judged = outputs(lowered, part, inputs, sizes, judge)
+        judged = outputs(lowered, part, inputs, sizes, run_interpreter)
         for v, got in judged.items() if lowered is exact else ():
             torch.testing.assert_close(got, want[v], equal_nan=True)
         for schedule in schedules(lowered.kernel):

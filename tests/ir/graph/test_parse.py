@@ -1,4 +1,4 @@
-"""What prints parses, and parses to what prints the same."""
+"""The printed form of a graph parses, and prints the same again."""
 
 import math
 
@@ -46,7 +46,7 @@ def test_example():
     assert graph.outputs == (graph.ops[1].result, None, graph.ops[2].result, graph.inputs[0])
 
 
-def test_nothing_returned():
+def test_graph_without_outputs():
     text = "graph() {\n  return\n}"
     assert show_graph(parse_graph(text)) == text
 
@@ -61,14 +61,14 @@ def test_rename_by_position():
     assert show_graph(graph) == "g(a0: f32[2]) {\n  v0 = neg(a0) : f32[2]\n  return v0\n}"
 
 
-def test_rename_keeps_clear_of_inputs():
+def test_rename_avoids_names_of_inputs():
     graph = parse_graph("g(v0: f32[2]) {\n  b = neg(v0) : f32[2]\n  return b\n}")
     assert "v1 = neg(v0)" in show_graph(rename(graph, inputs=False))
 
 
 @given(graphs())
 @settings(max_examples=150, deadline=None)
-def test_every_graph_reads_back(graph: Graph):
+def test_every_graph_round_trips(graph: Graph):
     check_graph(graph)
     text = show_graph(graph)
     again = parse_graph(text)
@@ -95,7 +95,7 @@ ATTRS: st.SearchStrategy[Attr] = st.recursive(
 
 @given(ATTRS)
 @settings(max_examples=300, deadline=None)
-def test_every_attribute_reads_back(attr: Attr):
+def test_every_attribute_round_trips(attr: Attr):
     x = Value(TensorType((2,), DType.F32), "x")
     op = Op("anything", (x,), (Value(x.type, "y"),), (("attr", attr),))
     text = show_graph(Graph((x,), (op,), op.results))
@@ -112,7 +112,7 @@ def same(a: Attr, b: Attr) -> bool:
     return type(a) is type(b) and a == b
 
 
-def test_floats_are_not_integers():
+def test_floats_integers_and_booleans_print_differently():
     assert show_attr((1.0, 1, True)) == "(1.0, 1, True)"
 
 
@@ -136,7 +136,7 @@ BAD = (
 
 
 @pytest.mark.parametrize(("text", "message"), [case for case in BAD if case[1]])
-def test_what_is_no_graph_is_refused_with_its_line(text: str, message: str):
+def test_parse_errors_name_the_line(text: str, message: str):
     with pytest.raises(ParseError) as caught:
         parse_graph(text)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""The verifier refuses what breaks a rule, and says which op, and where the user wrote it."""
+"""The verifier rejects invalid graphs, and names the op and its source line."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ BAD_OPS = (
 
 
 @pytest.mark.parametrize(("line", "message"), BAD_OPS)
-def test_a_bad_op_is_named_with_its_line(line: str, message: str):
+def test_errors_name_the_op_and_its_line(line: str, message: str):
     with pytest.raises(VerifyError) as caught:
         check_graph(body(line))
     assert message in str(caught.value)
@@ -73,22 +73,22 @@ BAD_GRAPHS = (
 
 
 @pytest.mark.parametrize(("graph", "message"), BAD_GRAPHS)
-def test_a_bad_graph_is_refused(graph: Graph, message: str):
+def test_an_invalid_graph_is_rejected(graph: Graph, message: str):
     with pytest.raises(VerifyError) as caught:
         verify_graph(graph)
     assert message in str(caught.value)
 
 
-def test_a_name_cannot_be_a_value_and_a_size():
+def test_a_value_and_a_size_cannot_share_a_name():
     with pytest.raises(VerifyError, match="both a value and a size"):
         verify_graph(parse_graph("graph(s0: f32[s0]) {\n  return s0\n}"))
 
 
-def test_a_source_lies_where_its_result_does():
+def test_the_device_of_a_source_is_not_inferred():
     check_graph(body("v0 = full(value=1.0, shape=(2,), dtype=f32) : f32[2]@cuda:0"))
 
 
-def test_an_op_for_its_effect_needs_no_result():
+def test_an_op_without_results_needs_an_effect():
     text = "graph(x: f32[2]) {{\n  opaque(x, target='t', args='$0'{})\n  return x\n}}"
     check_graph(parse_graph(text.format(", effect=True")))
     with pytest.raises(VerifyError, match="without a result needs effect=True"):

@@ -1,4 +1,4 @@
-"""Kernels print, parse and verify; what breaks a rule is refused by name."""
+"""Kernels print, parse and verify; errors name the statement."""
 
 from pathlib import Path
 
@@ -65,26 +65,26 @@ def test_no_axes_and_no_buffers():
 
 
 def test_comments_are_skipped():
-    text = "# what\nkernel k(y: out f32) over i0:2 {\n\n  # why\n  store y[i0] 1.0 : f32\n}\n"
+    text = "# one\nkernel k(y: out f32) over i0:2 {\n\n  # two\n  store y[i0] 1.0 : f32\n}\n"
     assert show_kernel(parse_kernel(text)).count("\n") == 2
 
 
-def test_an_affine_of_nothing_is_zero():
+def test_an_empty_affine_expression_prints_as_zero():
     assert repr(AffineExpr()) == "0"
 
 
 @pytest.mark.parametrize("folder", ["schedule/build_nest.txt"])
-def test_kernels_of_other_tests(folder: str):
+def test_kernels_of_text_fixtures_verify(folder: str):
     for case in read_cases(Path(__file__).parents[2] / folder):
         check_kernel(parse_kernel(case.before))
 
 
-HEAD = "kernel k(x: in f32, h: in f16, s: in i64, y: out f32, b: out b1) over i0:4 i1:5 sizes s0"
+HEADER = "kernel k(x: in f32, h: in f16, s: in i64, y: out f32, b: out b1) over i0:4 i1:5 sizes s0"
 LOAD = "v0 = load x[i0] : f32"
 
 
 def body(*lines: str) -> str:
-    return "\n".join([f"{HEAD} {{", *lines, "}"])
+    return "\n".join([f"{HEADER} {{", *lines, "}"])
 
 
 NOT_PARSED = (
@@ -105,7 +105,7 @@ NOT_PARSED = (
 
 
 @pytest.mark.parametrize(("text", "message"), NOT_PARSED)
-def test_what_is_no_kernel_is_refused_with_its_line(text: str, message: str):
+def test_parse_errors_name_the_line(text: str, message: str):
     with pytest.raises(ParseError) as caught:
         parse_kernel(text)
     assert message in str(caught.value)
@@ -140,13 +140,13 @@ NOT_VERIFIED = (
 
 
 @pytest.mark.parametrize(("lines", "message"), NOT_VERIFIED)
-def test_a_bad_statement_is_named(lines: tuple[str, ...], message: str):
+def test_errors_name_the_statement(lines: tuple[str, ...], message: str):
     with pytest.raises(VerifyError) as caught:
         check_kernel(parse_kernel(body(*lines)))
     assert message in str(caught.value)
 
 
-BAD_HEADS = (
+BAD_HEADERS = (
     ("kernel k(x: in f32, x: out f32) over 1 {\n}", "two things named x"),
     ("kernel k(x: both f32) over 1 {\n}", "none of in, host, out, nontemporal"),
     ("kernel k(x: in opaque) over 1 {\n}", "no kernel handles"),
@@ -155,8 +155,8 @@ BAD_HEADS = (
 )
 
 
-@pytest.mark.parametrize(("text", "message"), BAD_HEADS)
-def test_a_bad_head_is_named(text: str, message: str):
+@pytest.mark.parametrize(("text", "message"), BAD_HEADERS)
+def test_errors_in_the_header(text: str, message: str):
     with pytest.raises(VerifyError) as caught:
         check_kernel(parse_kernel(text))
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Plans print, parse and verify; those of real programs too."""
+"""Plans print, parse and verify, including those of compiled programs."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ def test_example():
     assert call.args.endswith("name='a) = call (b'")
 
 
-def test_nothing():
+def test_an_empty_plan():
     text = "plan p() {\n  return\n}"
     assert show_plan(parse_plan(text)) == text
     verify_plan(parse_plan(text))
@@ -58,7 +58,7 @@ def plan(*lines: str, results: str = "") -> str:
         (plan("t_y = allocate q7[4]{1}"), "line 2: 'q7' is not a valid DType"),
     ],
 )
-def test_what_is_no_plan_is_refused_with_its_line(text: str, message: str):
+def test_parse_errors_name_the_line(text: str, message: str):
     with pytest.raises(ParseError) as caught:
         parse_plan(text)
     assert message in str(caught.value)
@@ -84,7 +84,7 @@ def test_what_is_no_plan_is_refused_with_its_line(text: str, message: str):
         (plan(results="s0"), "the size s0 is not defined"),
     ],
 )
-def test_a_bad_step_is_named(text: str, message: str):
+def test_errors_name_the_step(text: str, message: str):
     with pytest.raises(VerifyError) as caught:
         verify_plan(parse_plan(text))
     assert message in str(caught.value)
@@ -101,7 +101,7 @@ def product(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("fn", [norm, product])
-def test_plans_of_programs(fn: Callable[..., object], dynamic: bool):
+def test_plans_of_compiled_programs_round_trip(fn: Callable[..., object], dynamic: bool):
     torch._dynamo.reset()
     x = torch.randn(6, 8, requires_grad=True)
     report = tofuse.explain(fn, dynamic=dynamic)(x, torch.randn(8, requires_grad=True))

@@ -40,7 +40,7 @@ def test_example():
     assert part.verdicts[1].predicted_us == -5.25
 
 
-def test_a_verdict_prints_all_its_numbers():
+def test_a_verdict_prints_all_counts():
     verdict = Verdict("a", "b", True, "same loops", 4, 1, 0.5, 2.0)
     assert show_verdict(verdict) == (
         "edge a -> b fused: same loops; bytes 4; launches 1; recompute 0.5; us 2.0"
@@ -56,7 +56,7 @@ def test_a_verdict_prints_all_its_numbers():
         ("something else", "neither a region nor a memref nor a verdict"),
     ],
 )
-def test_what_is_no_partition_is_refused(line: str, message: str):
+def test_parse_errors_name_the_cause(line: str, message: str):
     graph = "graph(x: f32[2]) {\n  v0 = neg(x) : f32[2]\n  return v0\n}"
     with pytest.raises(ParseError) as caught:
         parse_partition(f"{graph}\n{line}")

@@ -1,1 +1,1 @@
-"""Regions run by PyTorch's own operators."""
+"""ATen backend: run regions and graphs by PyTorch's own operators."""

@@ -1,1 +1,1 @@
-"""The judge: kernels run slowly and plainly, to hold the other backends against."""
+"""The reference interpreter, which defines what a kernel computes and tests other backends."""

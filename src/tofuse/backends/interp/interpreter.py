@@ -1,4 +1,4 @@
-"""Run a kernel without a schedule: every statement as one tensor over the kernel's axes."""
+"""The reference interpreter: each statement is one tensor over all axes of the kernel."""
 
 from __future__ import annotations
 
@@ -39,18 +39,20 @@ def run_kernel(
     *,
     precise: bool = False,
 ) -> None:
-    """Read and write flat buffers as the kernel says. `precise` computes all floats in float64.
+    """Read and write flat buffers as the kernel says; `precise` computes all floats in float64.
 
-    Raises IndexError where a gather's index is out of range, and VerifyError where an address
-    lies outside its buffer.
+    Raises IndexError if a gather's index is out of range, and VerifyError if an address is outside
+    its buffer.
     """
-    _Run(kernel, buffers, sizes, precise).run()
+    _Interpreter(kernel, buffers, sizes, precise).run()
 
 
 @dataclass(eq=False)
-class _Run:
-    """A value is a tensor with one dimension for each axis of the kernel, of extent 1 where it
-    does not depend on that axis."""
+class _Interpreter:
+    """Runs a kernel; a value is a tensor with one dimension per axis of the kernel.
+
+    The extent is 1 for an axis that the value does not depend on.
+    """
 
     kernel: Kernel
     buffers: Mapping[str, Tensor]
@@ -64,13 +66,13 @@ class _Run:
                 case Load():
                     result = self.load(stmt)
                 case Gather():
-                    result = self.take(stmt)
+                    result = self.gather(stmt)
                 case Compute():
                     result = self.compute(stmt)
                 case Iota():
-                    result = self.index(stmt.index)
+                    result = self.affine(stmt.index)
                 case InRange():
-                    result = self.inside(stmt)
+                    result = self.in_range(stmt)
                 case Uniform():
                     result = self.uniform(stmt)
                 case Reduce():
@@ -80,11 +82,11 @@ class _Run:
                     continue
                 case _:
                     assert_never(stmt)
-            self.values[stmt.name] = result.to(self.register(stmt.dtype))
+            self.values[stmt.name] = result.to(self.register_dtype(stmt.dtype))
 
-    # -- parts of statements ---------------------------------------------------------------------
+    # -- operands --------------------------------------------------------------------------------
 
-    def register(self, dtype: DType) -> torch.dtype:
+    def register_dtype(self, dtype: DType) -> torch.dtype:
         wide = self.precise and dtype is DType.F32
         return torch.float64 if wide else TO_TORCH[dtype]
 
@@ -95,7 +97,7 @@ class _Run:
     def rank(self) -> int:
         return len(self.kernel.axes)
 
-    def index(self, index: AffineExpr) -> Tensor:
+    def affine(self, index: AffineExpr) -> Tensor:
         total = torch.full((1,) * self.rank, self.size(index.const))
         for k, axis in enumerate(self.kernel.axes):
             step = self.size(index.coefficient(axis.name))
@@ -104,61 +106,63 @@ class _Run:
                 total = total + step * torch.arange(self.size(axis.extent)).reshape(along)
         return total
 
-    def arg(self, arg: Arg, dtype: DType) -> Tensor:
+    def operand(self, arg: Arg, dtype: DType) -> Tensor:
         if isinstance(arg, str):
             return self.values[arg]
         value = arg.value
         number = value if isinstance(value, (bool, int, float)) else self.size(value)
-        return torch.tensor(number, dtype=self.register(dtype))
+        return torch.tensor(number, dtype=self.register_dtype(dtype))
 
     def guard(self, stmt: Load | Gather | InRange) -> Tensor:
         return torch.tensor(True) if stmt.guard is None else self.values[stmt.guard]
 
-    def read(self, stmt: Load | Gather, at: Tensor, good: Tensor) -> Tensor:
-        """The elements where `good`, zero elsewhere."""
+    def read_elements(self, stmt: Load | Gather, at: Tensor, passes: Tensor) -> Tensor:
+        """Return the elements where `passes` is set, zero elsewhere."""
         buffer = self.buffers[stmt.buffer]
-        at, good = torch.broadcast_tensors(at, good)
-        _check(stmt, at[good], buffer)
+        at, passes = torch.broadcast_tensors(at, passes)
+        _check(stmt, at[passes], buffer)
         if buffer.numel() == 0:
             return torch.zeros(at.shape, dtype=buffer.dtype)
-        found = buffer[torch.where(good, at, 0)]
-        return torch.where(good, found, torch.zeros((), dtype=buffer.dtype))
+        elements = buffer[torch.where(passes, at, 0)]
+        return torch.where(passes, elements, torch.zeros((), dtype=buffer.dtype))
 
     # -- statements ------------------------------------------------------------------------------
 
     def load(self, stmt: Load) -> Tensor:
-        return self.read(stmt, self.index(stmt.index), self.guard(stmt))
+        return self.read_elements(stmt, self.affine(stmt.index), self.guard(stmt))
 
-    def take(self, stmt: Gather) -> Tensor:
-        by, good, extent = self.values[stmt.dynamic_index], self.guard(stmt), self.size(stmt.extent)
+    def gather(self, stmt: Gather) -> Tensor:
+        index, passes = self.values[stmt.dynamic_index], self.guard(stmt)
+        extent = self.size(stmt.extent)
         if stmt.wrap:
-            by = torch.where(by < 0, by + extent, by)
-        outside = ((by < 0) | (by >= extent)) & good
-        # a statement that no point of the iteration space reaches reads nothing
+            index = torch.where(index < 0, index + extent, index)
+        outside = ((index < 0) | (index >= extent)) & passes
+        # with an empty iteration space nothing is read
         empty = any(self.size(a.extent) == 0 for a in self.kernel.axes)
         if bool(outside.any()) and not empty:
             raise IndexError(f"index out of range for an extent of {extent}")
-        return self.read(stmt, self.index(stmt.index) + by * self.size(stmt.stride), good)
+        at = self.affine(stmt.index) + index * self.size(stmt.stride)
+        return self.read_elements(stmt, at, passes)
 
     def compute(self, stmt: Compute) -> Tensor:
-        of = [stmt.operand_dtype] * len(stmt.args)
+        operand_dtypes = [stmt.operand_dtype] * len(stmt.args)
         if stmt.op == "where":
-            of[0] = DType.BOOL
-        args = [self.arg(a, d) for a, d in zip(stmt.args, of, strict=True)]
+            operand_dtypes[0] = DType.BOOL
+        args = [self.operand(a, d) for a, d in zip(stmt.args, operand_dtypes, strict=True)]
         if stmt.op in ROUNDINGS:
             return args[0].to(ROUNDINGS[stmt.op])
         if stmt.op == "convert":
             return args[0]
         return REFERENCE[stmt.op](*args)
 
-    def inside(self, stmt: InRange) -> Tensor:
-        at = self.index(stmt.index)
+    def in_range(self, stmt: InRange) -> Tensor:
+        at = self.affine(stmt.index)
         return (at >= self.size(stmt.lo)) & (at < self.size(stmt.hi)) & self.guard(stmt)
 
     def uniform(self, stmt: Uniform) -> Tensor:
-        """The definition of `ops.philox.uniform`, for single elements."""
+        """Compute `ops.philox.uniform` for single elements."""
         seed, offset = self.buffers[stmt.seed][:2].tolist()
-        row, col = torch.broadcast_tensors(self.index(stmt.row), self.index(stmt.col))
+        row, col = torch.broadcast_tensors(self.affine(stmt.row), self.affine(stmt.col))
         groups = -(-self.size(stmt.extent) // GROUP)
         group = row * groups + torch.div(col, GROUP, rounding_mode="floor")
         counter = (group * LANES + col % LANES).numpy().astype(np.uint64)
@@ -173,10 +177,10 @@ class _Run:
     def reduce(self, stmt: Reduce) -> Tensor:
         over = [k for k, a in enumerate(self.kernel.axes) if a.name in stmt.over]
         kept = [k for k in range(self.rank) if k not in over]
-        rows = self.rows(self.arg(stmt.arg, stmt.dtype), over, kept)
+        rows = self.flatten_reduced(self.operand(stmt.arg, stmt.dtype), over, kept)
         if stmt.position is not None:
-            places = self.rows(self.index(stmt.position), over, kept)
-            result = _best_place(rows, places, stmt.op)
+            positions = self.flatten_reduced(self.affine(stmt.position), over, kept)
+            result = _best_position(rows, positions, stmt.op)
         elif rows.shape[-1] == 0 and stmt.op in ("amax", "amin"):
             result = torch.full(rows.shape[:-1], _identity(stmt.op, rows.dtype), dtype=rows.dtype)
         else:
@@ -185,8 +189,8 @@ class _Run:
             result = result.unsqueeze(k)
         return result
 
-    def rows(self, x: Tensor, over: list[int], kept: list[int]) -> Tensor:
-        """The dimensions that are reduced as one, the last."""
+    def flatten_reduced(self, x: Tensor, over: list[int], kept: list[int]) -> Tensor:
+        """Return a tensor with the reduced dimensions flattened into one, the last."""
         x = x.reshape((1,) * (self.rank - x.dim()) + x.shape)
         full = [self.size(a.extent) for a in self.kernel.axes]
         x = x.expand([full[k] if k in over else x.shape[k] for k in range(self.rank)])
@@ -195,23 +199,23 @@ class _Run:
 
     def store(self, stmt: Store) -> None:
         buffer = self.buffers[stmt.buffer]
-        value = self.arg(stmt.value, DType.F32 if stmt.dtype.is_reduced_float else stmt.dtype)
-        at, value = torch.broadcast_tensors(self.index(stmt.index), value)
+        value = self.operand(stmt.value, DType.F32 if stmt.dtype.is_reduced_float else stmt.dtype)
+        at, value = torch.broadcast_tensors(self.affine(stmt.index), value)
         _check(stmt, at, buffer)
         buffer[at.reshape(-1)] = value.reshape(-1).to(buffer.dtype)
 
 
 def _check(stmt: Load | Gather | Store, at: Tensor, buffer: Tensor) -> None:
-    least, most = (int(at.min()), int(at.max())) if at.numel() else (0, -1)
-    if least < 0 or most >= buffer.numel():
+    lowest, highest = (int(at.min()), int(at.max())) if at.numel() else (0, -1)
+    if lowest < 0 or highest >= buffer.numel():
         raise VerifyError(
-            f"addresses {least} to {most} of {buffer.numel()}, in '{show_stmt(stmt)}'"
+            f"addresses {lowest} to {highest} of {buffer.numel()}, in '{show_stmt(stmt)}'"
         )
 
 
-def _best_place(rows: Tensor, places: Tensor, op: str) -> Tensor:
-    """The lowest of the places of the largest or smallest element; nan beats all."""
-    rows, places = torch.broadcast_tensors(rows, places)
+def _best_position(rows: Tensor, positions: Tensor, op: str) -> Tensor:
+    """Return the lowest position of the largest or smallest element; nan beats all."""
+    rows, positions = torch.broadcast_tensors(rows, positions)
     if rows.shape[-1] == 0:
         return torch.full(rows.shape[:-1], 2**62)
     if rows.dtype is torch.bool:
@@ -220,7 +224,7 @@ def _best_place(rows: Tensor, places: Tensor, op: str) -> Tensor:
     chosen = (rows == best) | (rows.isnan() if rows.is_floating_point() else False)
     if rows.is_floating_point():
         chosen = torch.where(best.isnan(), rows.isnan(), chosen)
-    return torch.where(chosen, places, 2**62).amin(-1)
+    return torch.where(chosen, positions, 2**62).amin(-1)
 
 
 def _identity(op: str, dtype: torch.dtype) -> float | int | bool:

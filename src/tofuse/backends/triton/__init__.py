@@ -1,1 +1,1 @@
-"""Triton kernels for NVIDIA GPUs: text out of tiles, machine code out of text."""
+"""GPU backend: Triton text for a tile program, compiled to machine code for NVIDIA GPUs."""

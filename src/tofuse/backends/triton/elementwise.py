@@ -1,4 +1,4 @@
-"""One elementwise op as a Triton expression."""
+"""Triton expressions of elementwise ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tofuse.errors import CompileError
 from tofuse.ir.types import DType
 
-TRITON = {
+TRITON_TYPES = {
     DType.F64: "tl.float64",
     DType.F32: "tl.float32",
     DType.F16: "tl.float16",
@@ -22,42 +22,44 @@ TRITON = {
 }
 
 
-def elementwise(
-    op: str, args: Sequence[str], of: DType, dtype: DType, *, exact: bool = False
+def elementwise_expression(
+    op: str, args: Sequence[str], operand_dtype: DType, dtype: DType, *, exact: bool = False
 ) -> str:
-    """The expression; raises CompileError for an op this backend has no rule for.
+    """Return the expression of an op; raise CompileError if this backend has no rule for it.
 
-    Quotients of float32 are within 2 ulp, and correctly rounded if `exact`.
+    Quotients of float32 are within 2 ulp, or correctly rounded if `exact`.
     """
-    if op == "div" and of is DType.F32 and exact:
+    if op == "div" and operand_dtype is DType.F32 and exact:
         return f"tl.div_rn({args[0]}, {args[1]})"
     if op == "convert":
-        return _convert(args[0], of, dtype)
-    rule = (_FLOAT if of.is_float else _BOOL if of is DType.BOOL else _INT).get(op) or _ANY.get(op)
+        return _convert(args[0], operand_dtype, dtype)
+    rule = (
+        _FLOAT if operand_dtype.is_float else _BOOL if operand_dtype is DType.BOOL else _INT
+    ).get(op) or _ANY.get(op)
     if rule is None:
-        raise CompileError(f"no Triton rule for {op} of {of.value}")
-    text = rule(args, of) if callable(rule) else rule
+        raise CompileError(f"no Triton rule for {op} of {operand_dtype.value}")
+    text = rule(args, operand_dtype) if callable(rule) else rule
     return text if callable(rule) else text.format(*args)
 
 
-def constant(value: bool | int | float, dtype: DType) -> str:
-    """A number of a register type."""
+def constant_expression(value: bool | int | float, dtype: DType) -> str:
+    """Return a constant of a register type."""
     if dtype.is_float:
         number = float(value)
-        if number == 0 and math.copysign(1.0, number) < 0:  # which tl.full makes +0.0
-            return f"(tl.full([], 0.0, {TRITON[dtype]}) * -1.0)"
+        if number == 0 and math.copysign(1.0, number) < 0:  # tl.full makes it +0.0
+            return f"(tl.full([], 0.0, {TRITON_TYPES[dtype]}) * -1.0)"
         text = repr(number) if abs(number) < float("inf") else f'float("{number}")'
     elif dtype is DType.BOOL:
         text = repr(bool(value))
     else:
         text = repr(int(value))
-    return f"tl.full([], {text}, {TRITON[dtype]})"
+    return f"tl.full([], {text}, {TRITON_TYPES[dtype]})"
 
 
-def _convert(x: str, of: DType, to: DType) -> str:
-    if of.is_float and to in (DType.I16, DType.I8, DType.U8):
-        return f"{x}.to(tl.int32).to({TRITON[to]})"  # as C does, by way of int
-    return f"{x}.to({TRITON[to]})"
+def _convert(x: str, operand_dtype: DType, to: DType) -> str:
+    if operand_dtype.is_float and to in (DType.I16, DType.I8, DType.U8):
+        return f"{x}.to(tl.int32).to({TRITON_TYPES[to]})"  # by way of int, as in C
+    return f"{x}.to({TRITON_TYPES[to]})"
 
 
 def _infix(op: str) -> str:
@@ -68,44 +70,47 @@ def _library(name: str, arity: int = 1) -> str:
     return f"libdevice.{name}({', '.join(f'{{{k}}}' for k in range(arity))})"
 
 
-def _division(args: Sequence[str], of: DType) -> str:
+def _division(args: Sequence[str], operand_dtype: DType) -> str:
     return f"({args[0]} / {args[1]})"
 
 
-def _reciprocal(args: Sequence[str], of: DType) -> str:
-    return _division((constant(1.0, of), args[0]), of)
+def _reciprocal(args: Sequence[str], operand_dtype: DType) -> str:
+    return _division((constant_expression(1.0, operand_dtype), args[0]), operand_dtype)
 
 
-def _root(args: Sequence[str], of: DType) -> str:
-    return f"tl.sqrt_rn({args[0]})" if of is DType.F32 else f"libdevice.sqrt({args[0]})"
+def _sqrt(args: Sequence[str], operand_dtype: DType) -> str:
+    return f"tl.sqrt_rn({args[0]})" if operand_dtype is DType.F32 else f"libdevice.sqrt({args[0]})"
 
 
-def _sigmoid(args: Sequence[str], of: DType) -> str:
-    return _division((constant(1.0, of), f"(1.0 + libdevice.exp(-1.0 * {args[0]}))"), of)
+def _sigmoid(args: Sequence[str], operand_dtype: DType) -> str:
+    return _division(
+        (constant_expression(1.0, operand_dtype), f"(1.0 + libdevice.exp(-1.0 * {args[0]}))"),
+        operand_dtype,
+    )
 
 
-def _truncated(args: Sequence[str], of: DType) -> str:
-    quotient = elementwise("div", args, of, of, exact=True)
+def _truncdiv(args: Sequence[str], operand_dtype: DType) -> str:
+    quotient = elementwise_expression("div", args, operand_dtype, operand_dtype, exact=True)
     return f"libdevice.trunc({quotient})"
 
 
 def _logical(op: str) -> Callable[[Sequence[str], DType], str]:
-    def rule(args: Sequence[str], of: DType) -> str:
-        tests = [a if of is DType.BOOL else f"({a} != 0)" for a in args]
+    def rule(args: Sequence[str], operand_dtype: DType) -> str:
+        tests = [a if operand_dtype is DType.BOOL else f"({a} != 0)" for a in args]
         return f"({tests[0]} {op} {tests[1]})"
 
     return rule
 
 
 def _shift(left: bool) -> Callable[[Sequence[str], DType], str]:
-    def rule(args: Sequence[str], of: DType) -> str:
+    def rule(args: Sequence[str], operand_dtype: DType) -> str:
         x, n = args
-        bits = of.itemsize * 8
-        wide = f"(({n} < 0) | ({n} >= {bits}))"
+        bits, ty = operand_dtype.itemsize * 8, TRITON_TYPES[operand_dtype]
+        too_far = f"(({n} < 0) | ({n} >= {bits}))"
         if left:
-            return f"tl.where({wide}, 0, {x} << tl.where({wide}, 0, {n})).to({TRITON[of]})"
-        most = f"({x} >> tl.where({wide}, {bits - 1}, {n}).to({TRITON[of]}))"
-        return f"tl.where({wide}, 0, {most})" if of is DType.U8 else most
+            return f"tl.where({too_far}, 0, {x} << tl.where({too_far}, 0, {n})).to({ty})"
+        shifted = f"({x} >> tl.where({too_far}, {bits - 1}, {n}).to({ty}))"
+        return f"tl.where({too_far}, 0, {shifted})" if operand_dtype is DType.U8 else shifted
 
     return rule
 
@@ -137,20 +142,20 @@ _ANY: _Rule = {
     "maximum": "tl.maximum({0}, {1})",
     "minimum": "tl.minimum({0}, {1})",
 }
-_ROUNDED = ["floor", "ceil", "trunc", "round"]
+_ROUNDING_OPS = ["floor", "ceil", "trunc", "round"]
 _INT: _Rule = {
-    **dict.fromkeys(_ROUNDED, "{0}"),
+    **dict.fromkeys(_ROUNDING_OPS, "{0}"),
     "bitwise_not": "(~{0})",
     "shift_left": _shift(True),
     "shift_right": _shift(False),
-    "truncdiv": _infix("//"),  # on integers Triton's // and % are C's
+    "truncdiv": _infix("//"),  # Triton's // and % of integers are C's
     "fmod": _infix("%"),
     "remainder": "_remainder({0}, {1})",
     "floordiv": "_floordiv({0}, {1})",
     "sign": "(({0} > 0).to(tl.int8) - ({0} < 0).to(tl.int8)).to({0}.dtype)",
 }
 _BOOL: _Rule = {
-    **dict.fromkeys(_ROUNDED, "{0}"),
+    **dict.fromkeys(_ROUNDING_OPS, "{0}"),
     "bitwise_not": "({0} == 0)",
     "abs": "{0}",
     "sign": "{0}",
@@ -166,11 +171,11 @@ _UNARY = (
 _FLOAT: _Rule = {
     **{name: _library(name) for name in _UNARY.split()},
     "round": _library("rint"),
-    "sqrt": _root,
+    "sqrt": _sqrt,
     "sigmoid": _sigmoid,
     "reciprocal": _reciprocal,
     "div": _division,
-    "truncdiv": _truncated,
+    "truncdiv": _truncdiv,
     "fmod": _library("fmod", 2),
     "remainder": "_float_remainder({0}, {1})",
     "floordiv": "_float_floordiv({0}, {1})",
@@ -179,7 +184,7 @@ _FLOAT: _Rule = {
     "hypot": _library("hypot", 2),
     "nextafter": _library("nextafter", 2),
     "copysign": _library("copysign", 2),
-    "neg": "({0} * -1.0)",  # Triton's own minus is 0 - x, which loses the sign of zero
+    "neg": "({0} * -1.0)",  # Triton's minus is 0 - x, which loses the sign of zero
     "sign": "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0)).to({0}.dtype)",
     "isnan": "({0} != {0})",
     "isinf": '(tl.abs({0}) == float("inf"))',

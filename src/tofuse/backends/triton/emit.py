@@ -1,16 +1,16 @@
-"""TileProgram -> Python text of Triton kernels: one function for each launch.
+"""Triton text of a tile program: one function per launch.
 
-A function's parameters are the addresses of its buffers (numbers, where a buffer is the host's),
-its size symbols, the address of the error flag, and the number to set it to.
+A function's parameters are the addresses of its buffers (or numbers, for host scalars), its size
+symbols, the address of the error flag, and the number to store there.
 """
 
 from __future__ import annotations
 
-from tofuse.backends.triton.elementwise import TRITON
-from tofuse.backends.triton.prelude import prelude
-from tofuse.backends.triton.reduce import combine_text, identity, reduced
-from tofuse.backends.triton.space import Space
-from tofuse.backends.triton.statements import Statements
+from tofuse.backends.triton.device_functions import module_header
+from tofuse.backends.triton.elementwise import TRITON_TYPES
+from tofuse.backends.triton.index_space import IndexSpace
+from tofuse.backends.triton.reduce import combine_expression, identity, reduce_line
+from tofuse.backends.triton.statements import StatementEmitter
 from tofuse.ir.kernel import Reduce, Stmt, Store, Uniform
 from tofuse.ir.tile import (
     Tile,
@@ -22,116 +22,121 @@ from tofuse.ir.types import DType
 
 
 def emit(program: TileProgram, *, exact: bool = False) -> str:
-    """The text of a module; launch k of the program is its function `k<k>`.
+    """Return the text of a module; its function `k<k>` is launch k of the program.
 
     `exact` rounds quotients as eager does.
     """
-    functions = "\n\n".join(_Emitter(nest, k, exact).run() for k, nest in enumerate(program.nests))
-    return f"{prelude(functions)}\n\n{functions}"
+    functions = "\n\n".join(
+        _KernelEmitter(nest, k, exact).run() for k, nest in enumerate(program.nests)
+    )
+    return f"{module_header(functions)}\n\n{functions}"
 
 
-def parameters(nest: TileNest) -> list[tuple[str, str]]:
-    """Name and Triton type of each parameter of a launch; each takes 8 bytes."""
+def launch_parameters(nest: TileNest) -> list[tuple[str, str]]:
+    """Return the name and the Triton type of each parameter of a launch; each has 8 bytes."""
     found = []
     for b in nest.kernel.buffers:
         if b.role != "host":
-            found.append((b.name, f"*{_POINTED[b.dtype]}"))
+            found.append((b.name, f"*{_POINTER_TYPES[b.dtype]}"))
             continue
-        for k in range(host_words(nest, b.name)):
+        for k in range(host_scalar_count(nest, b.name)):
             found.append((f"{b.name}_{k}", "fp64" if b.dtype.is_float else "i64"))
     found += [(s, "i64") for s in nest.kernel.symbols]
     return [*found, ("flag", "*i32"), ("number", "i64")]
 
 
-def host_words(nest: TileNest, buffer: str) -> int:
-    """How many numbers of a host buffer a launch takes: a seed has two."""
+def host_scalar_count(nest: TileNest, buffer: str) -> int:
+    """Return how many numbers of a host buffer a launch takes: a seed has two."""
     seeds = {s.seed for s in nest.kernel.body if isinstance(s, Uniform)}
     return 2 if buffer in seeds else 1
 
 
-class _Emitter:
+class _KernelEmitter:
     def __init__(self, nest: TileNest, number: int, exact: bool) -> None:
         self.nest, self.number = nest, number
-        self.space = Space(nest)
+        self.index_space = IndexSpace(nest)
         self.lines: list[str] = []
-        self.statements = Statements(nest, self.space, self.line, exact)
+        self.statements = StatementEmitter(nest, self.index_space, self.line, exact)
         self.depth = 1
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
 
     def run(self) -> str:
-        names = ", ".join(name for name, _ in parameters(self.nest))
-        self._tiles()
-        for k, part in enumerate(self.nest.loops):
-            self._pass(part, k)
+        names = ", ".join(name for name, _ in launch_parameters(self.nest))
+        self._emit_tile_indices()
+        for k, loop in enumerate(self.nest.loops):
+            self._emit_loop(loop, k)
         for r in (r for p in self.nest.loops for r in p.reductions):
             if r.name in self.nest.partials:
-                self._leave(r)
+                self._store_partial(r)
         body = self.lines or ["    pass"]
         return "\n".join(["@triton.jit", f"def k{self.number}({names}):", *body, ""])
 
-    # -- where a program works -------------------------------------------------------------------
+    # -- indices ---------------------------------------------------------------------------------
 
-    def _tiles(self) -> None:
-        """The number of this program's block in each tile, and indices where nothing moves."""
-        space, moving = self.space, self.nest.loop_tile
-        wide = ".to(tl.int64)" if space.wide else ""
-        self.line(f"pid = tl.program_id(0){wide}")
-        parted = [t for t in self.nest.tiling.tiles if t.role in ("grid", "split")]
-        for t in reversed(parted):
-            count = space.blocks(t) if t.role == "grid" else str(self.nest.tiling.splits)
-            if t is parted[0]:
-                self.line(f"{space.program(t)} = pid")
+    def _emit_tile_indices(self) -> None:
+        """Emit this instance's block number in each tile, and indices of tiles outside the loop."""
+        space, loop_tile = self.index_space, self.nest.loop_tile
+        int64 = ".to(tl.int64)" if space.needs_int64 else ""
+        self.line(f"pid = tl.program_id(0){int64}")
+        program_tiles = [t for t in self.nest.tiling.tiles if t.role in ("grid", "split")]
+        for t in reversed(program_tiles):
+            count = space.block_count(t) if t.role == "grid" else str(self.nest.tiling.splits)
+            if t is program_tiles[0]:
+                self.line(f"{space.block_number(t)} = pid")
             else:
-                self.line(f"{space.program(t)} = pid % ({count})")
+                self.line(f"{space.block_number(t)} = pid % ({count})")
                 self.line(f"pid = pid // ({count})")
         for t in self.nest.tiling.tiles:
-            if t is not moving:
-                self._index(t, f"{space.program(t)} * {t.block}" if t.role == "grid" else "0")
+            if t is not loop_tile:
+                start = f"{space.block_number(t)} * {t.block}" if t.role == "grid" else "0"
+                self._emit_index(t, start)
 
-    def _index(self, tile: Tile, start: str) -> None:
-        space = self.space
-        wide = "tl.full([], 0, tl.int64) + " if space.wide else ""
-        self.line(f"{space.start(tile)} = {wide}{start}")
+    def _emit_index(self, tile: Tile, start: str) -> None:
+        """Emit the index and the mask of a tile whose block begins at `start`."""
+        space = self.index_space
+        int64 = "tl.full([], 0, tl.int64) + " if space.needs_int64 else ""
+        self.line(f"{space.start(tile)} = {int64}{start}")
         self.line(f"{space.index(tile)} = {space.arange(tile)}")
-        if space.masked(tile):
-            extent = space.dim(self.nest.extent(tile))
+        if space.is_masked(tile):
+            extent = space.size(self.nest.extent(tile))
             self.line(f"{space.mask(tile)} = {space.index(tile)} < {extent}")
 
-    # -- passes ----------------------------------------------------------------------------------
+    # -- loops -----------------------------------------------------------------------------------
 
-    def _pass(self, part: TileLoop, k: int) -> None:
-        for s in part.prologue:
-            self._do(s, "")
-        moving = self.nest.loop_tile
-        if moving is None or not part.body:
+    def _emit_loop(self, loop: TileLoop, k: int) -> None:
+        """Emit the statements before a loop over the tile, the loop, and its reductions."""
+        for s in loop.prologue:
+            self._emit_statement(s, "")
+        loop_tile = self.nest.loop_tile
+        if loop_tile is None or not loop.body:
             return
-        for r in part.reductions:
-            self._begin(r)
-        space = self.space
-        blocks = space.blocks(moving)
-        if moving.role == "loop":
+        for r in loop.reductions:
+            self._init_accumulator(r)
+        space = self.index_space
+        blocks = space.block_count(loop_tile)
+        if loop_tile.role == "loop":
             first, last = "0", blocks
         else:
-            p, shares = space.program(moving), self.nest.tiling.splits
-            self.line(f"share = ({blocks} + {shares - 1}) // {shares}")
+            p, splits = space.block_number(loop_tile), self.nest.tiling.splits
+            self.line(f"share = ({blocks} + {splits - 1}) // {splits}")
             self.line(f"first = {p} * share")
             self.line(f"last = tl.minimum(first + share, {blocks})")
             first, last = "first", "last"
         self.line(f"for step in range({first}, {last}):")
         self.depth += 1
-        self._index(moving, f"step * {moving.block}")
-        for s in part.body:
-            if s in part.reductions and isinstance(s, Reduce):
+        self._emit_index(loop_tile, f"step * {loop_tile.block}")
+        for s in loop.body:
+            if s in loop.reductions and isinstance(s, Reduce):
                 self._accumulate(s)
             else:
-                self._do(s, f"_{k}")
+                self._emit_statement(s, f"_{k}")
         self.depth -= 1
-        for r in part.reductions:
+        for r in loop.reductions:
             self._fold(r, r.name)
 
-    def _do(self, stmt: Stmt, suffix: str) -> None:
+    def _emit_statement(self, stmt: Stmt, suffix: str) -> None:
         if isinstance(stmt, Reduce):
             self._reduce(stmt, suffix)
         elif isinstance(stmt, Store):
@@ -141,10 +146,10 @@ class _Emitter:
 
     # -- reductions ------------------------------------------------------------------------------
 
-    def _operand(self, r: Reduce) -> tuple[str, str | None]:
-        """The argument over its whole tile, with nothing outside, and positions."""
-        space, dtype = self.space, self._type(r)
-        shape = space.shape(self.statements.axes[r.arg] | frozenset(r.over))
+    def _reduction_operand(self, r: Reduce) -> tuple[str, str | None]:
+        """Return the argument over its whole tile, identities outside extents, and positions."""
+        space, dtype = self.index_space, self._operand_dtype(r)
+        shape = space.shape(self.statements.value_axes[r.arg] | frozenset(r.over))
         arg = self.statements.names[r.arg]
         if dtype is DType.BOOL:
             arg = f"{arg}.to(tl.int32)"
@@ -154,78 +159,83 @@ class _Emitter:
         arg = space.broadcast(arg, shape)
         if r.position is None:
             return arg, None
-        place = f"({space.affine(r.position)}).to(tl.int64)"
+        position = f"({space.affine(r.position)}).to(tl.int64)"
         if masks:
-            place = f"tl.where({' & '.join(masks)}, {place}, {NOWHERE})"
-        return arg, space.broadcast(place, shape)
+            position = f"tl.where({' & '.join(masks)}, {position}, {NO_POSITION})"
+        return arg, space.broadcast(position, shape)
 
-    def _type(self, r: Reduce) -> DType:
-        """The type of what is compared or added."""
-        return self.statements.kinds[r.arg] if r.position is not None else r.dtype
+    def _operand_dtype(self, r: Reduce) -> DType:
+        """Return the dtype of what is compared or added."""
+        return self.statements.value_dtypes[r.arg] if r.position is not None else r.dtype
 
-    def _register(self, r: Reduce) -> str:
-        dtype = self._type(r)
-        return "tl.int32" if dtype is DType.BOOL else TRITON[dtype]
+    def _register_type(self, r: Reduce) -> str:
+        dtype = self._operand_dtype(r)
+        return "tl.int32" if dtype is DType.BOOL else TRITON_TYPES[dtype]
 
     def _reduce(self, r: Reduce, suffix: str) -> None:
-        arg, place = self._operand(r)
+        """Reduce a value that is not computed in a loop."""
+        arg, position = self._reduction_operand(r)
         name = r.name + suffix
-        if place is None:
+        if position is None:
             self.line(f"{name} = {arg}")
         else:
-            self.line(f"{name} = {place}")
+            self.line(f"{name} = {position}")
             self.line(f"{name}_best = {arg}")
         self._fold(r, name)
 
     def _fold(self, r: Reduce, name: str) -> None:
         """Reduce a tile in registers to the result."""
         self.statements.bind(r, name)
-        for t in self.space.tiles:
+        for t in self.index_space.tiles:
             if not set(t.axes).isdisjoint(r.over):
-                self.line(reduced(r, name, self.space.number(t), self._type(r)))
+                dimension = self.index_space.dimension(t)
+                self.line(reduce_line(r, name, dimension, self._operand_dtype(r)))
         if r.position is None and r.dtype is DType.BOOL:
             self.line(f"{name} = {name} != 0")
         elif r.position is None:
-            self.line(f"{name} = {name}.to({TRITON[r.dtype]})")
+            self.line(f"{name} = {name}.to({TRITON_TYPES[r.dtype]})")
 
-    def _begin(self, r: Reduce) -> None:
-        shape, start = self.space.shape(self.statements.runs[r]), identity(r.op, self._type(r))
-        first = f"tl.full({shape}, {start}, {self._register(r)})"
+    def _init_accumulator(self, r: Reduce) -> None:
+        """Set the accumulator of a reduction to the identity."""
+        shape = self.index_space.shape(self.statements.statement_axes[r])
+        start = identity(r.op, self._operand_dtype(r))
+        first = f"tl.full({shape}, {start}, {self._register_type(r)})"
         if r.position is None:
             self.line(f"{r.name} = {first}")
         else:
-            self.line(f"{r.name} = tl.full({shape}, {NOWHERE}, tl.int64)")
+            self.line(f"{r.name} = tl.full({shape}, {NO_POSITION}, tl.int64)")
             self.line(f"{r.name}_best = {first}")
 
     def _accumulate(self, r: Reduce) -> None:
-        arg, place = self._operand(r)
-        if place is None:
-            total = combine_text(r.op, r.name, arg, self._type(r))
-            self.line(f"{r.name} = {total}.to({self._register(r)})")
+        """Combine the current block into the accumulator of a reduction."""
+        arg, position = self._reduction_operand(r)
+        if position is None:
+            total = combine_expression(r.op, r.name, arg, self._operand_dtype(r))
+            self.line(f"{r.name} = {total}.to({self._register_type(r)})")
         else:
             best = f"{r.name}_best"
-            self.line(f"{best}, {r.name} = _{r.op}({best}, {r.name}, {arg}, {place})")
+            self.line(f"{best}, {r.name} = _{r.op}({best}, {r.name}, {arg}, {position})")
 
-    def _leave(self, r: Reduce) -> None:
-        """Store a program's part of a reduction."""
-        moving, space = self.nest.loop_tile, self.space
-        assert moving is not None
+    def _store_partial(self, r: Reduce) -> None:
+        """Store this instance's partial result of a reduction."""
+        loop_tile, space = self.nest.loop_tile, self.index_space
+        assert loop_tile is not None
         p = self.nest.partials[r.name]
-        index = f"{space.program(moving)} * {space.dim(p.step)} + {space.affine(p.index)}"
+        index = f"{space.block_number(loop_tile)} * {space.size(p.step)} + {space.affine(p.index)}"
         axes = frozenset(p.index.axes)
         self.statements.write(p.buffer, index, r.name, axes, r.dtype)
         if p.best is not None:
-            self.statements.write(p.best, index, f"{r.name}_best", axes, self._type(r))
+            self.statements.write(p.best, index, f"{r.name}_best", axes, self._operand_dtype(r))
 
 
-NOWHERE = 2**62  # a place after all others
+NO_POSITION = 2**62  # a position after all others
 
-_POINTED = {
+_POINTER_TYPES = {
     DType.F64: "fp64",
     DType.F32: "fp32",
     DType.F16: "fp16",
     DType.BF16: "bf16",
-    DType.F8E4M3: "u8",  # its bytes
+    DType.F8E4M3: "u8",  # as bytes
     DType.F8E5M2: "u8",
     DType.I64: "i64",
     DType.I32: "i32",

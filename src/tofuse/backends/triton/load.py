@@ -1,4 +1,4 @@
-"""Triton text -> machine code, without a GPU, a C compiler or Triton's own driver."""
+"""Compile Triton text to machine code, without a GPU, a C compiler or Triton's own driver."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from tofuse.errors import CompileError
 from tofuse.ir.tile import GpuBinary
 
-Kernel = Callable[..., None]  # a function decorated by Triton
+JitFunction = Callable[..., None]  # the result of `triton.jit`
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What compiling one function of a text takes: its parameters, and warps a program."""
+class LaunchSpec:
+    """What compiling one function requires: its name, its parameters, and warps per instance."""
 
     function: str
     parameters: tuple[tuple[str, str], ...]
@@ -24,61 +24,65 @@ class Launch:
 
 
 def available() -> bool:
-    """Whether triton is installed."""
+    """Return whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 
-def load(text: str, launches: Sequence[Launch], capability: int) -> Loaded:
-    """The functions of a text, compiled when first asked for."""
-    return Loaded(functions(text), tuple(launches), capability)
+def load(text: str, specs: Sequence[LaunchSpec], capability: int) -> TritonModule:
+    """Return the functions of a text, to be compiled on demand."""
+    return TritonModule(jit_functions(text), tuple(specs), capability)
 
 
-class Loaded:
-    """Machine code of a text's functions for any alignment of their arguments."""
+class TritonModule:
+    """Compiles the functions of a text for each alignment of their arguments."""
 
     def __init__(
-        self, made: dict[str, Kernel], launches: tuple[Launch, ...], capability: int
+        self, functions: dict[str, JitFunction], specs: tuple[LaunchSpec, ...], capability: int
     ) -> None:
-        self.functions, self.launches, self.capability = made, launches, capability
+        self.functions, self.specs, self.capability = functions, specs, capability
 
-    def binary(self, number: int, divisible: Sequence[bool]) -> GpuBinary:
-        """Launch `number`, where those of its arguments are multiples of 16; CompileError."""
+    def binary(self, index: int, divisible: Sequence[bool]) -> GpuBinary:
+        """Compile a launch, given which arguments are multiples of 16; raise CompileError."""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
 
-        launch = self.launches[number]
+        spec = self.specs[index]
         attributes = {(k,): [["tt.divisibility", 16]] for k, d in enumerate(divisible) if d}
         source = ASTSource(
-            fn=self.functions[launch.function],
-            signature=dict(launch.parameters),
+            fn=self.functions[spec.function],
+            signature=dict(spec.parameters),
             constexprs={},
             attrs=attributes,
         )
         options = {
-            "num_warps": launch.warps,
-            # what a backward computes again must be the forward's, of which it has the maximum:
-            # which products are rounded may not depend on what else is in a kernel
+            "num_warps": spec.warps,
+            # A backward kernel that recomputes a value must get the same bits as the forward, so
+            # whether a product is rounded must not depend on the rest of the kernel.
             "enable_fp_fusion": False,
             "enable_reflect_ftz": False,
         }
         try:
-            made = triton.compile(source, GPUTarget("cuda", self.capability, 32), options)
-        except Exception as e:  # Triton raises whatever it comes upon
+            compiled = triton.compile(source, GPUTarget("cuda", self.capability, 32), options)
+        except Exception as e:  # Triton raises errors of many types
             raise CompileError(f"Triton: {type(e).__name__}: {str(e).strip()[:500]}") from e
-        meta = made.metadata
+        metadata = compiled.metadata
         return GpuBinary(
-            made.asm["cubin"], meta.name, 32 * meta.num_warps, meta.shared, made.asm["ptx"]
+            compiled.asm["cubin"],
+            metadata.name,
+            32 * metadata.num_warps,
+            metadata.shared,
+            compiled.asm["ptx"],
         )
 
 
-def functions(text: str) -> dict[str, Kernel]:
-    """The functions of a text; Triton reads their source through `linecache`."""
+def jit_functions(text: str) -> dict[str, JitFunction]:
+    """Return the functions of a text; Triton reads their source through `linecache`."""
     name = f"<tofuse {zlib.crc32(text.encode()):08x} {len(text)}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    namespace: dict[str, Kernel] = {"__name__": name}  # type: ignore[dict-item]  # as Python wants
+    namespace: dict[str, JitFunction] = {"__name__": name}  # type: ignore[dict-item]  # for `exec`
     try:
         exec(compile(text, name, "exec"), namespace)
-    except Exception as e:  # whatever Triton raises on import or decoration
+    except Exception as e:  # errors of import and decoration have many types
         raise CompileError(f"Triton: {type(e).__name__}: {e}") from e
     return namespace

@@ -1,4 +1,4 @@
-"""Reductions in Triton: identities, how two values combine, and a tile's reduction."""
+"""Triton text of reductions: identities, combinations, and the reduction of a tile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIMITS = {
 
 
 def identity(op: str, dtype: DType) -> str:
-    """The number that changes nothing."""
+    """Return the identity of a reduction."""
     match op:
         case "sum":
             return "0.0" if dtype.is_float else "0"
@@ -26,40 +26,40 @@ def identity(op: str, dtype: DType) -> str:
             return "0"
         case "all":
             return "1"
-    low = op in ("amax", "argmax")
+    is_max = op in ("amax", "argmax")
     if dtype.is_float:
-        return f'float("{"-inf" if low else "inf"}")'
-    return str(_LIMITS[dtype][0 if low else 1])
+        return f'float("{"-inf" if is_max else "inf"}")'
+    return str(_LIMITS[dtype][0 if is_max else 1])
 
 
-def combine_text(op: str, a: str, b: str, dtype: DType) -> str:
-    """Two values of a reduction as one."""
+def combine_expression(op: str, a: str, b: str, dtype: DType) -> str:
+    """Return the combination of two values of a reduction."""
     match op:
         case "sum":
             return f"({a} + {b})"
         case "prod":
             return f"({a} * {b})"
         case _:
-            return f"{_function(op, dtype)}({a}, {b})"
+            return f"{_combine_function(op, dtype)}({a}, {b})"
 
 
-def _function(op: str, dtype: DType) -> str:
+def _combine_function(op: str, dtype: DType) -> str:
     if op == "prod":
         return "_mul"
-    largest = op in ("amax", "any")
+    is_max = op in ("amax", "any")
     if dtype.is_float:
-        return "_amax" if largest else "_amin"
-    return "_largest" if largest else "_smallest"
+        return "_amax" if is_max else "_amin"
+    return "_largest" if is_max else "_smallest"
 
 
-def reduced(r: Reduce, name: str, dim: int, dtype: DType) -> str:
-    """The line that reduces one dimension of a tile to one element.
+def reduce_line(r: Reduce, name: str, dim: int, dtype: DType) -> str:
+    """Return the line that reduces one dimension of a tile to one element.
 
-    `dtype` is that of what is reduced; argmax and argmin carry it in a variable `<name>_best`.
+    `dtype` is that of the operand; argmax and argmin keep the operand in a variable `<name>_best`.
     """
     if r.position is not None:
         pair = f"({name}_best, {name})"
         return f"{name}_best, {name} = tl.reduce({pair}, {dim}, _{r.op}, keep_dims=True)"
     if r.op == "sum":
         return f"{name} = tl.sum({name}, {dim}, keep_dims=True)"
-    return f"{name} = tl.reduce({name}, {dim}, {_function(r.op, dtype)}, keep_dims=True)"
+    return f"{name} = tl.reduce({name}, {dim}, {_combine_function(r.op, dtype)}, keep_dims=True)"

@@ -212,7 +212,7 @@ def _randint_low(
 
 
 def _randint(high: int, size: Sequence[int], **options: torch.dtype) -> Tensor:
-    return _randint_low(0, high, size, **options)  # type: ignore[arg-type]  # passed on as given
+    return _randint_low(0, high, size, **options)  # type: ignore[arg-type]  # passed through
 
 
 def _randint_like_low(
@@ -233,7 +233,7 @@ def _randint_like_low(
 
 
 def _randint_like(like: Tensor, high: int, **options: torch.dtype) -> Tensor:
-    return _randint_like_low(like, 0, high, **options)  # type: ignore[arg-type]  # as given
+    return _randint_like_low(like, 0, high, **options)  # type: ignore[arg-type]  # passed through
 
 
 def _random_from(

@@ -31,14 +31,14 @@ def written_nodes(node: Node) -> list[Node]:
     """Return the arguments that a call writes into."""
     if node.op not in ("call_function", "call_method"):
         return []
-    name, found = target_name(node.target), [node.kwargs.get("out")] if node.kwargs else []
+    name, written = target_name(node.target), [node.kwargs.get("out")] if node.kwargs else []
     if is_mutating_name(name) or node.kwargs.get("inplace") is True:
         first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
-        found += node.args if name.startswith("_fused") else first
+        written += node.args if name.startswith("_fused") else first
     if isinstance(node.target, torch._ops.OpOverload):
         pairs = zip(node.target._schema.arguments, node.args, strict=False)
-        found += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
-    return [x for x in tree_leaves(found) if isinstance(x, Node)] if found else []
+        written += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
+    return [x for x in tree_leaves(written) if isinstance(x, Node)] if written else []
 
 
 OPERATOR_NAMES = frozenset(dir(operator))  # `and_` and `or_` end in "_" but do not write

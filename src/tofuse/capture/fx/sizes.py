@@ -12,7 +12,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
 
-Source = tuple[str, int, int]  # of a symbol's value: ("size", argument, dimension) and the like
+Source = tuple[str, int, int]  # of a symbol: such as ("size", argument index, dimension)
 IntLike = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
 DEFAULT_SIZE_HINT = 4096  # for a size without a hint
 

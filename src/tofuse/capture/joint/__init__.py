@@ -1,1 +1,1 @@
-"""Rewrites of the joint graph, and its partition into forward and backward."""
+"""Passes over the joint graph, and its partition into forward and backward."""

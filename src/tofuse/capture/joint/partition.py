@@ -4,8 +4,8 @@ It is a minimum cut, as in torch's partitioner, but of bytes alone and with thes
 
 - Ops that fuse are recomputed rather than saved. Library calls, reductions and random seeds are
   never recomputed.
-- Arguments of the forward are nearly free, because they live anyway. Arguments that the program
-  mutates are saved only if nothing else is possible.
+- Arguments of the forward are nearly free, because they live in the backward, too. Arguments that
+  the program mutates are saved only if nothing else is possible.
 - Results of the forward that the backward reads are nearly free and preferred: eager saves them.
 - A value that the forward writes to memory and a library call of the backward reads (an operand
   of a matrix product) is saved: recomputing it would cost a pass over memory.
@@ -55,7 +55,7 @@ from tofuse.ops.table import TRANSCENDENTAL
 MAX_RECOMPUTE_CHAIN = 30.0  # transcendental operations recomputed per value
 CHEAP_OP = 0.05  # the count of any other operation in this chain
 HALF_SOFTMAX = 0.6 * MAX_RECOMPUTE_CHAIN  # the count of a softmax in half precision
-RESULT_PRICE, ARGUMENT_PRICE = 1, 2  # of values that live anyway; a result saves more work
+RESULT_PRICE, ARGUMENT_PRICE = 1, 2  # of values in memory; a result saves more work
 SAVED_SLACK = 64 * 1024  # bytes that may be saved beyond eager's, such as row statistics
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 MUTATED_ARGUMENT_PRICE = 1 << 50
@@ -190,7 +190,7 @@ class _Partitioner:
         return sum(size for key, size in sizes.items() if key not in free)
 
     def free_storages(self) -> frozenset[int]:
-        """Return the storages that live anyway: of arguments and of the forward's results."""
+        """Return the storages of arguments and of the forward's results, which cost nothing."""
         output = next(n for n in self.order if n.op == "output")
         results = tree_leaves(output.args)[: self.num_fwd_outputs]
         nodes = [n for n in self.order if n.op in ("placeholder", "get_attr")]
@@ -322,7 +322,7 @@ def _mutated_arguments(order: list[Node]) -> set[Node]:
 
 
 def _price(node: Node, is_written: bool) -> int:
-    """Return the price of saving a node: half as much again if it is not written anyway."""
+    """Return the price of saving a node: half as much again if the forward does not write it."""
     value = node.meta.get("val")
     if node.op == "placeholder":
         return ARGUMENT_PRICE

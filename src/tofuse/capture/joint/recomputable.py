@@ -1,4 +1,4 @@
-"""The legality of recomputing a node in the backward, by cost class."""
+"""The nodes that the backward may recompute, at what kind of cost."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ def is_recomputable(node: Node) -> bool:
         return True
     if node.op != "call_function" or has_side_effect(node) or _is_random(node):
         return False
-    if (
-        fusion_hint_of(node).startswith(NO_FUSE)
-        and node.meta.get("partitioner_tag") != "is_backward"
-    ):
-        return False  # its own kernel is a pass over memory
+    is_separate_kernel = fusion_hint_of(node).startswith(NO_FUSE)
+    if is_separate_kernel and node.meta.get("partitioner_tag") != "is_backward":
+        return False
     if must_recompute(node) or is_symbolic_number(node):
         return True
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -39,7 +37,7 @@ def is_recomputable(node: Node) -> bool:
 
 
 def is_recomputable_or_reduction(node: Node) -> bool:
-    """Whether to recompute costs at most a pass over memory, and no library call."""
+    """Whether recomputing a node costs at most passes over memory, and no library call."""
     return is_recomputable(node) or (is_repeatable(node) and lowering_rule(node.target) is not None)
 
 
@@ -58,14 +56,14 @@ def has_side_effect(node: Node) -> bool:
     return schema.is_mutable or not schema.returns
 
 
+def is_symbolic_number(node: Node) -> bool:
+    """Whether a node's value is a symbolic integer or float."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
+
+
 def _is_random(node: Node) -> bool:
     target = node.target
     return (
         isinstance(target, torch._ops.OpOverload)
         and torch.Tag.nondeterministic_seeded in target.tags
     )
-
-
-def is_symbolic_number(node: Node) -> bool:
-    """Whether a node's value is a symbolic integer or float."""
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))

@@ -88,7 +88,7 @@ class AtenCall:
         value = self.arguments.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise Unsupported(f"{name} is no fixed integer")
+        raise Unsupported(f"{name} is no static integer")
 
     def flag(self, name: str) -> bool:
         return bool(self.arguments.get(name))
@@ -101,7 +101,7 @@ class AtenCall:
             raise Unsupported(f"{name} is no list of integers")
         found = tuple(v for v in value if isinstance(v, int))
         if len(found) != len(value):
-            raise Unsupported(f"{name} holds sizes that are not fixed")
+            raise Unsupported(f"{name} holds symbolic sizes")
         return found
 
     def sizes(self, name: str) -> tuple[Dim, ...]:

@@ -187,8 +187,8 @@ class WindowGradient:
         if k == len(self.dims):
             return self._sum_of_residue(residue, contribution)
         residues = range(self.dims[k].windows.stride)
-        found = [self._interleave((*residue, r), contribution) for r in residues]
-        return self.build.cat(found, len(self.outer) + 2 * k + 1)
+        sums = [self._interleave((*residue, r), contribution) for r in residues]
+        return self.build.cat(sums, len(self.outer) + 2 * k + 1)
 
     def _sum_of_residue(self, residue: Tap, contribution: Contribution) -> Value:
         total: Value | None = None

@@ -1,1 +1,1 @@
-"""Concats whose producers write into slices of the result, or that a kernel computes."""
+"""Concats: elimination, the cost of fusing their operands, and guards in kernels."""

@@ -1,1 +1,1 @@
-"""Region to kernel: atomic axes, so that views inside a region vanish."""
+"""Lower regions to kernels that index values by atomic axes."""

@@ -32,7 +32,7 @@ class Alignment:
 
 
 def align(ops: Sequence[Op], storage: Mapping[Value, MemRef]) -> Alignment:
-    """Axes for every value of a region; raises Misaligned, whose message is a verdict's reason."""
+    """Return axes for every value of a region; raise LoweringError if it has no common axes."""
     state = Alignment(Atoms(), {}, {})
     for op in ops:
         for k, x in enumerate(op.operands):

@@ -1,1 +1,1 @@
-"""Which ops form a region: legality, profitability, memory limit."""
+"""Partition a graph into regions: legality, profitability, memory limit."""

@@ -13,7 +13,7 @@ from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.fusion.partition.groups import Group, Groups
 from tofuse.fusion.partition.merge_legality import MergeLegality
 from tofuse.fusion.partition.profitability import (
-    MIN_GAIN,
+    SPLIT_THRESHOLD,
     loop_structure_changes,
     merge_too_costly,
     vectorizes_poorly,
@@ -98,7 +98,7 @@ class Growth:
             parts = dict.fromkeys(self.groups.group_of[op] for op in ops)
             costs = [self.evaluator.evaluate(g.ops).cost for g in parts]
             separate_us = sum(math.inf if c is None else c.us for c in costs)
-            if len(costs) > 1 and separate_us >= MIN_GAIN * us:
+            if len(costs) > 1 and separate_us >= SPLIT_THRESHOLD * us:
                 self.trusted |= dict.fromkeys(ops, -1 - k)
         return len(self.trusted) > trusted_before
 

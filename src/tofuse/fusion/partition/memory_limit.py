@@ -37,7 +37,7 @@ def partition_within_memory_limit(
 
     1. Operands of concats get memory of their own, if that lowers the peak: an in-place operand
        needs the memory of the whole concat.
-    2. The cost of single merges is ignored, because fused values need no memory.
+    2. The cost of single merges is ignored, if that lowers the peak: fused values need no memory.
     3. Kernels are split. A kernel with several results makes all of them at once, where eager
        makes one after the other. Kernels whose results are unread at the peak get one kernel for
        each result; then the kernel that runs at the peak is split in two.
@@ -45,18 +45,8 @@ def partition_within_memory_limit(
     """
 
     def partition_with(splits: frozenset[Split]) -> tuple[Partition, Peak]:
-        part = partition(
-            graph,
-            reject,
-            machine,
-            fuel,
-            splits,
-            reject_on_gpu,
-            cost_estimate,
-            cache,
-            in_place_concats,
-            exact,
-        )
+        options = reject_on_gpu, cost_estimate, cache, in_place_concats, exact
+        part = partition(graph, reject, machine, fuel, splits, *options)
         part = order_regions(part, releasable_inputs)
         return part, find_peak(part, releasable_inputs)
 
@@ -105,9 +95,9 @@ def _split_over_limit(
 def _splits_of_regions_over_limit(
     part: Partition, peak: Peak, excess: int, op_by_op: bool
 ) -> frozenset[Split]:
-    """Return splits of the kernels that hold results too early, until these are the excess.
+    """Return splits of the kernels that compute results too early, until they cover the excess.
 
-    If they are less, also return a split of the kernel that runs at the peak.
+    If they do not, also return a split of the kernel that runs at the peak.
     """
     splits: set[Split] = set()
     for region, nbytes in peak.early:

@@ -13,7 +13,7 @@ from tofuse.ir.kernel import Kernel
 
 POOR_VECTORIZATION = 1.5  # times the cost of the same work in long contiguous vectors
 NEGLIGIBLE_US = 5.0  # about two launches: a smaller loss does not justify a second kernel
-MIN_GAIN = 0.9  # two kernels must take less than this share of the time of one
+SPLIT_THRESHOLD = 0.9  # two kernels pay off if they take less than this share of one's time
 Reject = Callable[[Kernel], "str | None"]  # the rejection reason; None if accepted
 EstimateCost = Callable[[Kernel], "Cost | None"]  # None if the kernel has no schedule
 
@@ -55,8 +55,8 @@ def loop_structure_changes(a: Sequence[Op], b: Sequence[Op]) -> bool:
     """Whether two kernels differ in their number of elements or in the stride order of results.
 
     A value per group or channel that is computed in the kernel keeps axes separate that are one
-    axis in memory; a value loaded from a small tensor does not. A result stored across the rows
-    of the sums before it is transposed in tiles, if its kernel is separate from theirs.
+    axis in memory; a value loaded from a small tensor does not. A result whose layout crosses the
+    rows of earlier reductions can be transposed in tiles by a kernel of its own.
     """
     x, y = max(map(_element_count, a)), max(map(_element_count, b))
     return x != y or len({_stride_order(op) for op in (*a, *b) if _element_count(op) == x}) > 1
@@ -77,7 +77,7 @@ def merge_too_costly(
 ) -> str | None:
     """Return why two kernels stay separate; None if one kernel is as good."""
     a, b = separate
-    if together is None or a is None or b is None or a.us + b.us >= MIN_GAIN * together.us:
+    if together is None or a is None or b is None or a.us + b.us >= SPLIT_THRESHOLD * together.us:
         return None
     return (
         f"short or strided rows in one kernel: {together.us:.0f} us, "

@@ -47,11 +47,12 @@ def _edge_verdict(growth: Growth, machine: Machine, producer: Op, consumer: Op) 
     consumer_name = consumer.results[0].name if consumer.results else consumer.kind
     names = producer.results[0].name, consumer_name
     requested = fusion_requested(producer, consumer)
-    group, result = group_of[producer], producer.result
+    group = group_of[producer]
     if group is not group_of[consumer]:
         rule = growth.rejections.get((producer, consumer), "each was fused with other ops first")
         rule += ", although fuse() requests it" if requested else ""
         return Verdict(*names, False, rule, loc=consumer.loc)
+    result = producer.result
     readers = index.readers[result]
     inside = [u for u in readers if group_of[u] is group]
     is_stored = result in index.returned or len(inside) < len(readers)
@@ -60,6 +61,6 @@ def _edge_verdict(growth: Growth, machine: Machine, producer: Op, consumer: Op) 
     nbytes = size_hint(result.type.nbytes) * accesses
     rule = FUSED_RULES.get(opdef(consumer.kind).pattern, SAME_LOOPS)
     rule += ", as requested by fuse()" if requested else ""
-    device = machine_on(result.type.device, machine)
-    saved_us = traffic_us(device, nbytes) + device.launch_us
+    device_machine = machine_on(result.type.device, machine)
+    saved_us = traffic_us(device_machine, nbytes) + device_machine.launch_us
     return Verdict(*names, True, rule, nbytes, 1, 0.0, saved_us, consumer.loc)

@@ -1,1 +1,1 @@
-"""Views that need a tensor of their own."""
+"""Graph rewrites for views that kernels cannot read as they are."""

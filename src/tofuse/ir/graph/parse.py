@@ -136,17 +136,17 @@ class _Line:
         """Consume and return the text that matches `pattern` here; None if it does not match."""
         while self.text[self.at : self.at + 1] == " ":
             self.at += 1
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             return None
-        self.at = found.end()
-        return found.group()
+        self.at = match.end()
+        return match.group()
 
     def take(self, pattern: re.Pattern[str]) -> str:
-        found = self.match(pattern)
-        if found is None:
+        match = self.match(pattern)
+        if match is None:
             raise self.error(f"{_PATTERN_NAMES[pattern]} expected")
-        return found
+        return match
 
     def skip(self, sign: str) -> bool:
         self.match(_EMPTY)
@@ -162,9 +162,9 @@ class _Line:
     def loc(self) -> Loc | None:
         """Consume the source location at the end of an op's line, if there is one."""
         self.match(_EMPTY)
-        found = _LOC.fullmatch(self.text, self.at)
-        if found is not None:
-            return Loc(found[1], int(found[2]), fusion_hint=found[3] or "")
+        match = _LOC.fullmatch(self.text, self.at)
+        if match is not None:
+            return Loc(match[1], int(match[2]), fusion_hint=match[3] or "")
         self.end()
         return None
 

@@ -285,11 +285,11 @@ def buffers_of(stmt: Stmt) -> tuple[str, ...]:
 
 def stmt_dims(stmt: Stmt) -> list[Dim]:
     """Return every size that occurs in a statement."""
-    found: list[Dim] = []
+    dims: list[Dim] = []
     match stmt:
         case Uniform():
             indices = [stmt.row, stmt.col]
-            found += [stmt.extent, stmt.stream]
+            dims += [stmt.extent, stmt.stream]
         case Compute():
             return [
                 a.value for a in stmt.args if isinstance(a, Scalar) and isinstance(a.value, SymDim)
@@ -298,28 +298,28 @@ def stmt_dims(stmt: Stmt) -> list[Dim]:
             indices = [] if stmt.position is None else [stmt.position]
         case Gather():
             indices = [stmt.index]
-            found += [stmt.stride, stmt.extent]
+            dims += [stmt.stride, stmt.extent]
         case InRange():
             indices = [stmt.index]
-            found += [stmt.lo, stmt.hi]
+            dims += [stmt.lo, stmt.hi]
         case Store():
             indices = [stmt.index]
             if isinstance(stmt.value, Scalar) and isinstance(stmt.value.value, SymDim):
-                found.append(stmt.value.value)
+                dims.append(stmt.value.value)
         case _:
             indices = [stmt.index]
-    return found + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
+    return dims + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
 
 
 def live_statements(body: Sequence[Stmt]) -> list[Stmt]:
     """Return the statements that a store depends on, and the stores."""
     needed: set[str] = set()
-    kept: list[Stmt] = []
+    live: list[Stmt] = []
     for stmt in reversed(body):
         if isinstance(stmt, Store) or stmt.name in needed:
             needed.update(stmt.uses)
-            kept.append(stmt)
-    return kept[::-1]
+            live.append(stmt)
+    return live[::-1]
 
 
 def show_kernel(kernel: Kernel) -> str:

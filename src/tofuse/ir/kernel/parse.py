@@ -42,17 +42,17 @@ def parse_kernel(text: str) -> Kernel:
         )
     number, header = rows[0]
     try:
-        found = _match(_HEADER, header, "the header of a kernel")
-        axes = tuple(_axis(word) for word in found["axes"].split() if word != "1")
-        buffers = tuple(_buffer(b) for b in found["buffers"].split(", ") if b)
-        symbols = tuple((found["symbols"] or "").split())
+        match = _match(_HEADER, header, "the header of a kernel")
+        axes = tuple(_axis(word) for word in match["axes"].split() if word != "1")
+        buffers = tuple(_buffer(b) for b in match["buffers"].split(", ") if b)
+        symbols = tuple((match["symbols"] or "").split())
         body = _Body({a.name for a in axes}, set(symbols))
         for n, row in rows[1:-1]:
             number = n
             body.add(row)
     except ValueError as e:
         raise ParseError(f"line {number}: {e}") from e
-    return Kernel(found["name"], axes, buffers, symbols, tuple(body.statements))
+    return Kernel(match["name"], axes, buffers, symbols, tuple(body.statements))
 
 
 class _Body:
@@ -69,9 +69,9 @@ class _Body:
             return
         line = _match(_LET, row, "a statement")
         for pattern, make in _FORMS:
-            found = pattern.fullmatch(line["right"])
-            if found is not None:
-                stmt = make(self, line["name"], DType(line["dtype"]), found)
+            match = pattern.fullmatch(line["right"])
+            if match is not None:
+                stmt = make(self, line["name"], DType(line["dtype"]), match)
                 break
         else:
             raise ParseError(f"{line['right']!r} is not a statement")
@@ -81,20 +81,20 @@ class _Body:
         self.statements.append(stmt)
 
     def store(self, row: str) -> Store:
-        found = _match(_STORE, row, "a store")
-        value, dtype = self.arg(found["value"]), DType(found["dtype"])
-        return Store(found["buffer"], self.affine(found["index"]), value, dtype)
+        match = _match(_STORE, row, "a store")
+        value, dtype = self.arg(match["value"]), DType(match["dtype"])
+        return Store(match["buffer"], self.affine(match["index"]), value, dtype)
 
     def affine(self, text: str) -> AffineExpr:
         """Parse `(4)*i0 + i1 + 3`. A bare word is an axis or a size."""
         terms: list[tuple[str, Dim]] = []
         const: Dim = 0
         for part in text.split(" + "):
-            found = _TERM.fullmatch(part)
-            if found is not None:
-                if found["axis"] not in self.axes:
-                    raise ParseError(f"{found['axis']} is not an axis")
-                terms.append((found["axis"], self.dim(found["by"])))
+            match = _TERM.fullmatch(part)
+            if match is not None:
+                if match["axis"] not in self.axes:
+                    raise ParseError(f"{match['axis']} is not an axis")
+                terms.append((match["axis"], self.dim(match["by"])))
             elif part in self.axes:
                 terms.append((part, 1))
             else:
@@ -126,52 +126,52 @@ class _Body:
             raise ParseError(f"{text} is not defined")
         return text
 
-    def guard(self, found: re.Match[str]) -> str | None:
-        return None if found["guard"] is None else self.value(found["guard"])
+    def guard(self, match: re.Match[str]) -> str | None:
+        return None if match["guard"] is None else self.value(match["guard"])
 
 
-def _load(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Load:
-    return Load(name, found["buffer"], body.affine(found["index"]), dtype, body.guard(found))
+def _load(body: _Body, name: str, dtype: DType, match: re.Match[str]) -> Load:
+    return Load(name, match["buffer"], body.affine(match["index"]), dtype, body.guard(match))
 
 
-def _gather(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Gather:
+def _gather(body: _Body, name: str, dtype: DType, match: re.Match[str]) -> Gather:
     return Gather(
         name,
-        found["buffer"],
-        body.affine(found["index"]),
-        body.value(found["by"]),
-        body.dim(found["stride"]),
-        body.dim(found["extent"]),
-        found["wrap"] is not None,
+        match["buffer"],
+        body.affine(match["index"]),
+        body.value(match["by"]),
+        body.dim(match["stride"]),
+        body.dim(match["extent"]),
+        match["wrap"] is not None,
         dtype,
-        body.guard(found),
+        body.guard(match),
     )
 
 
-def _iota(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Iota:
-    return Iota(name, body.affine(found["index"]), dtype)
+def _iota(body: _Body, name: str, dtype: DType, match: re.Match[str]) -> Iota:
+    return Iota(name, body.affine(match["index"]), dtype)
 
 
-def _in_range(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> InRange:
-    lo, hi = body.dim(found["lo"]), body.dim(found["hi"])
-    return InRange(name, body.affine(found["index"]), lo, hi, body.guard(found))
+def _in_range(body: _Body, name: str, dtype: DType, match: re.Match[str]) -> InRange:
+    lo, hi = body.dim(match["lo"]), body.dim(match["hi"])
+    return InRange(name, body.affine(match["index"]), lo, hi, body.guard(match))
 
 
-def _uniform(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Uniform:
-    row, col = body.affine(found["row"]), body.affine(found["col"])
-    extent, stream = body.dim(found["extent"]), body.dim(found["stream"])
-    return Uniform(name, found["seed"], row, col, extent, stream)
+def _uniform(body: _Body, name: str, dtype: DType, match: re.Match[str]) -> Uniform:
+    row, col = body.affine(match["row"]), body.affine(match["col"])
+    extent, stream = body.dim(match["extent"]), body.dim(match["stream"])
+    return Uniform(name, match["seed"], row, col, extent, stream)
 
 
-def _reduce(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Reduce:
-    over = tuple(found["over"].split(","))
-    position = None if found["position"] is None else body.affine(found["position"])
-    return Reduce(name, found["op"], body.value(found["arg"]), over, dtype, position)
+def _reduce(body: _Body, name: str, dtype: DType, match: re.Match[str]) -> Reduce:
+    over = tuple(match["over"].split(","))
+    position = None if match["position"] is None else body.affine(match["position"])
+    return Reduce(name, match["op"], body.value(match["arg"]), over, dtype, position)
 
 
-def _compute(body: _Body, name: str, dtype: DType, found: re.Match[str]) -> Compute:
-    args: Sequence[Arg] = [body.arg(word) for word in found["args"].split()]
-    return Compute(name, found["op"], tuple(args), dtype, DType(found["of"]))
+def _compute(body: _Body, name: str, dtype: DType, match: re.Match[str]) -> Compute:
+    args: Sequence[Arg] = [body.arg(word) for word in match["args"].split()]
+    return Compute(name, match["op"], tuple(args), dtype, DType(match["of"]))
 
 
 def _axis(word: str) -> Axis:
@@ -182,15 +182,15 @@ def _axis(word: str) -> Axis:
 
 
 def _buffer(text: str) -> Buffer:
-    found = _match(_BUFFER, text, "a buffer, such as x0: in f32")
-    return Buffer(found["name"], DType(found["dtype"]), found["role"])
+    match = _match(_BUFFER, text, "a buffer, such as x0: in f32")
+    return Buffer(match["name"], DType(match["dtype"]), match["role"])
 
 
 def _match(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
-    found = pattern.fullmatch(text)
-    if found is None:
+    match = pattern.fullmatch(text)
+    if match is None:
         raise ParseError(f"{text!r} is not {what}")
-    return found
+    return match
 
 
 _HEADER = re.compile(

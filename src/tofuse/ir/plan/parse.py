@@ -29,8 +29,8 @@ def parse_plan(text: str) -> Plan:
         raise ParseError("a plan is a header 'plan p(t_x{1}) {', then steps, a return line and '}'")
     number, header = rows[0]
     try:
-        found = _match(_HEADER, header, "the header of a plan")
-        parameters = tuple(map(_parameter, _split(found["parameters"])))
+        match = _match(_HEADER, header, "the header of a plan")
+        parameters = tuple(map(_parameter, _split(match["parameters"])))
         symbols: list[tuple[str, str]] = []
         steps: list[Step] = []
         for n, row in rows[1:-2]:
@@ -43,30 +43,30 @@ def parse_plan(text: str) -> Plan:
     except ValueError as e:
         raise ParseError(f"line {number}: {e}") from e
     results = tuple(_split(rows[-2][1].removeprefix("return")))
-    return Plan(found["name"], parameters, tuple(symbols), tuple(steps), results)
+    return Plan(match["name"], parameters, tuple(symbols), tuple(steps), results)
 
 
 def _step(row: str) -> Step:
-    if found := _ARENA.fullmatch(row):
-        return Arena(int(found["nbytes"]))
-    if found := _ALLOCATE.fullmatch(row):
-        shape, strides = _dims(found["shape"]), _dims(found["strides"])
-        device = found["device"] or "cpu"
-        return Allocate(found["name"], shape, strides, DType(found["dtype"]), device)
-    if found := _LAUNCH.fullmatch(row):
-        tensors, symbols = _split(found["tensors"]), _split(found["symbols"] or "")
-        group = None if found["group"] is None else int(found["group"])
-        return Launch(int(found["kernel"]), found["name"], tuple(tensors), tuple(symbols), group)
-    if found := _VIEW.fullmatch(row):
-        shape, strides = _dims(found["shape"]), _dims(found["strides"])
-        return View(found["name"], found["source"], shape, strides, parse_dim(found["offset"]))
-    if found := _RELEASE.fullmatch(row):
-        return Release(tuple(_split(found["names"])))
-    found = _match(_CALL, row, "a step of a plan")
-    results = [] if found["results"] == "_" else [_tensor(r) for r in _split(found["results"])]
+    if match := _ARENA.fullmatch(row):
+        return Arena(int(match["nbytes"]))
+    if match := _ALLOCATE.fullmatch(row):
+        shape, strides = _dims(match["shape"]), _dims(match["strides"])
+        device = match["device"] or "cpu"
+        return Allocate(match["name"], shape, strides, DType(match["dtype"]), device)
+    if match := _LAUNCH.fullmatch(row):
+        tensors, symbols = _split(match["tensors"]), _split(match["symbols"] or "")
+        group = None if match["group"] is None else int(match["group"])
+        return Launch(int(match["kernel"]), match["name"], tuple(tensors), tuple(symbols), group)
+    if match := _VIEW.fullmatch(row):
+        shape, strides = _dims(match["shape"]), _dims(match["strides"])
+        return View(match["name"], match["source"], shape, strides, parse_dim(match["offset"]))
+    if match := _RELEASE.fullmatch(row):
+        return Release(tuple(_split(match["names"])))
+    match = _match(_CALL, row, "a step of a plan")
+    results = [] if match["results"] == "_" else [_tensor(r) for r in _split(match["results"])]
     names, strides_of = tuple(n for n, _ in results), tuple(s for _, s in results)
-    picks = tuple(int(k) for k in (found["picks"] or "").split(",") if k)
-    return Call(found["target"], found["args"], names, picks, strides_of)
+    picks = tuple(int(k) for k in (match["picks"] or "").split(",") if k)
+    return Call(match["target"], match["args"], names, picks, strides_of)
 
 
 def _parameter(text: str) -> Parameter:
@@ -76,8 +76,8 @@ def _parameter(text: str) -> Parameter:
 
 def _tensor(text: str) -> tuple[str, Strides | None]:
     """Parse `t_x{4,1}` into its name and strides."""
-    found = _match(_TENSOR, text, "a name, such as t_x{4,1}")
-    return found["name"], None if found["strides"] is None else _dims(found["strides"])
+    match = _match(_TENSOR, text, "a name, such as t_x{4,1}")
+    return match["name"], None if match["strides"] is None else _dims(match["strides"])
 
 
 def _dims(text: str) -> Strides:
@@ -90,10 +90,10 @@ def _split(text: str) -> list[str]:
 
 
 def _match(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
-    found = pattern.fullmatch(text)
-    if found is None:
+    match = pattern.fullmatch(text)
+    if match is None:
         raise ParseError(f"{text!r} is not {what}")
-    return found
+    return match
 
 
 _HEADER = re.compile(r"plan (?P<name>[^\s(]+)\((?P<parameters>[^)]*)\) \{")

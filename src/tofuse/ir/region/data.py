@@ -70,8 +70,8 @@ class Region:
     @property
     def inputs(self) -> tuple[Value, ...]:
         """The values that are read but not defined in the region, in order of first use."""
-        made = {r for op in self.ops for r in op.results}
-        return tuple(dict.fromkeys(v for op in self.ops for v in op.inputs if v not in made))
+        defined = {r for op in self.ops for r in op.results}
+        return tuple(dict.fromkeys(v for op in self.ops for v in op.inputs if v not in defined))
 
     def renamed(self, name: str) -> Region:
         return replace(self, name=name)

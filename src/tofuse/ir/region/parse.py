@@ -45,22 +45,22 @@ class _Parser:
         verdicts: list[Verdict] = []
         rounded: frozenset[str] = frozenset()
         for row in filter(None, map(str.strip, rows)):
-            if found := _REGION.fullmatch(row):
-                regions.append(self.region(found))
-            elif found := _MEMREF.fullmatch(row):
-                root, strides = self.value(found["root"]), _dims(found["strides"])
-                storage[self.value(found["name"])] = MemRef(
-                    root, parse_dim(found["offset"]), strides
+            if match := _REGION.fullmatch(row):
+                regions.append(self.region(match))
+            elif match := _MEMREF.fullmatch(row):
+                root, strides = self.value(match["root"]), _dims(match["strides"])
+                storage[self.value(match["name"])] = MemRef(
+                    root, parse_dim(match["offset"]), strides
                 )
-            elif found := _CONCAT_SLICE.fullmatch(row):
-                concat, v = self.value(found["root"]), self.value(found["name"])
-                concat_slices[v] = MemRef(concat, parse_dim(found["offset"]), storage[v].strides)
-            elif found := _NO_MEMREF.fullmatch(row):
-                del storage[self.value(found["name"])]
+            elif match := _CONCAT_SLICE.fullmatch(row):
+                concat, v = self.value(match["root"]), self.value(match["name"])
+                concat_slices[v] = MemRef(concat, parse_dim(match["offset"]), storage[v].strides)
+            elif match := _NO_MEMREF.fullmatch(row):
+                del storage[self.value(match["name"])]
             elif row.startswith("rounded "):
                 rounded = frozenset(self.value(name).name for name in row.split()[1:])
-            elif found := _EDGE.fullmatch(row):
-                verdicts.append(_verdict(found))
+            elif match := _EDGE.fullmatch(row):
+                verdicts.append(_verdict(match))
             else:
                 raise ParseError(f"{row!r} is neither a region nor a memref nor a verdict")
         return Partition(
@@ -72,13 +72,13 @@ class _Parser:
             rounded=rounded,
         )
 
-    def region(self, found: re.Match[str]) -> Region:
-        for name in found["ops"].split():
+    def region(self, match: re.Match[str]) -> Region:
+        for name in match["ops"].split():
             if name not in self.ops:
-                raise ParseError(f"region {found['name']}: there is no op {name}")
-        ops = tuple(self.ops[name] for name in found["ops"].split())
-        outputs = tuple(self.value(name) for name in found["outputs"].split())
-        return Region(found["name"], ops, outputs, library=found["kind"] == "call")
+                raise ParseError(f"region {match['name']}: there is no op {name}")
+        ops = tuple(self.ops[name] for name in match["ops"].split())
+        outputs = tuple(self.value(name) for name in match["outputs"].split())
+        return Region(match["name"], ops, outputs, library=match["kind"] == "call")
 
     def value(self, name: str) -> Value:
         if name not in self.values:
@@ -86,17 +86,17 @@ class _Parser:
         return self.values[name]
 
 
-def _verdict(found: re.Match[str]) -> Verdict:
-    loc = None if found["file"] is None else Loc(found["file"], int(found["line"]))
+def _verdict(match: re.Match[str]) -> Verdict:
+    loc = None if match["file"] is None else Loc(match["file"], int(match["line"]))
     return Verdict(
-        found["producer"],
-        found["consumer"],
-        found["not"] is None,
-        found["rule"],
-        int(found["bytes"]),
-        int(found["launches"]),
-        float(found["recompute"]),
-        float(found["us"]),
+        match["producer"],
+        match["consumer"],
+        match["not"] is None,
+        match["rule"],
+        int(match["bytes"]),
+        int(match["launches"]),
+        float(match["recompute"]),
+        float(match["us"]),
         loc,
     )
 

@@ -47,9 +47,8 @@ def _remark(cat: Op, matcher: BranchMatcher, producers: dict[Value, Op]) -> tupl
     odd = longest[1] if longest[1] < n else longest[0] - 1
     expected = longest[0]
     depth, why = _first_difference(cat.inputs[expected], cat.inputs[odd], producers)
-    if any(
-        OPS[op.kind].pattern is Pattern.RANDOM for op in _branch_ops(cat.inputs[odd], producers)
-    ):
+    odd_ops = _branch_ops(cat.inputs[odd], producers)
+    if any(OPS[op.kind].pattern is Pattern.RANDOM for op in odd_ops):
         why = "random numbers depend on their index in the tensor"
     if not ranges and depth == 0 and not _read_slices_of_one_tensor(cat.inputs, producers):
         return None
@@ -77,10 +76,8 @@ def _first_difference(expected: Value, odd: Value, producers: dict[Value, Op]) -
         first, second = producers.get(a), producers.get(b)
         if first is None or second is None:
             if first is not second:
-                return (
-                    depth,
-                    size_difference or "one branch reads a tensor where the other computes it",
-                )
+                why = "one branch reads a tensor where the other computes it"
+                return depth, size_difference or why
             continue
         difference = _op_difference(first, second, size_difference)
         if difference is not None:

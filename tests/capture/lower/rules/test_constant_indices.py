@@ -1,4 +1,4 @@
-"""Neighbours that are repeated, forward and backward; checks of numbers stay beside kernels."""
+"""Constant indices that repeat elements, forward and backward; assertions beside kernels."""
 
 import pytest
 import torch
@@ -24,19 +24,19 @@ def test_interpolation_is_as_eager(shape, how, mode, options):
     assert_as_eager(lambda x: F.interpolate(x * 2, mode=mode, **how) + 1, x, options=options)
 
 
-def test_channels_last_stays():
+def test_channels_last_is_preserved():
     x = torch.randn(2, 3, 5, 7).to(memory_format=torch.channels_last).requires_grad_()
     assert_as_eager(lambda x: F.interpolate(x * 2, scale_factor=2) + 1, x)
 
 
-def test_whole_factors_are_one_kernel_each_way():
+def test_integer_factors_are_one_kernel_per_phase():
     x = torch.randn(2, 3, 8, 8, requires_grad=True)
     report = tofuse.explain(lambda x: F.interpolate(x.sin(), scale_factor=2) + 1)(x)
     assert [(len(g.kernels), len(g.library_calls)) for g in report.graphs] == [(1, 0), (1, 0)]
 
 
-def test_two_factors_in_one_program_are_two():
-    """Calls whose operands look alike, but whose places do not."""
+def test_calls_with_equal_types_and_other_indices():
+    """The lowering cache must not confuse them."""
 
     def f(x):
         return F.interpolate(x, size=8) + F.interpolate(x, scale_factor=2.1)
@@ -48,7 +48,7 @@ def test_two_factors_in_one_program_are_two():
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest", "area"])
 @pytest.mark.parametrize("how", [{"scale_factor": 2.1}, {"size": (9, 6)}], ids=str)
-def test_what_trains_is_resized_by_pytorch(how, mode, last):
+def test_interpolation_with_gradients_is_left_to_pytorch(how, mode, last):
     x = torch.randn(2, 3, 5, 7)
     if last:
         x = x.to(memory_format=torch.channels_last)
@@ -65,18 +65,18 @@ def test_what_trains_is_resized_by_pytorch(how, mode, last):
             assert not tofuse.explain(f)(x).library_calls
 
 
-def test_sizes_that_are_symbols_are_resized_too():
+def test_interpolation_of_symbolic_sizes():
     compiled = tofuse.compile(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"))
     for size in (5, 8, 11):
         x = torch.randn(1, 2, size, size + 1, requires_grad=True)
-        wanted = F.interpolate(x, scale_factor=2, mode="bilinear")
-        torch.testing.assert_close(compiled(x), wanted)
-        given = torch.randn_like(wanted)
-        ours, eager = (torch.autograd.grad(y, x, given)[0] for y in (compiled(x), wanted))
+        expected = F.interpolate(x, scale_factor=2, mode="bilinear")
+        torch.testing.assert_close(compiled(x), expected)
+        grad = torch.randn_like(expected)
+        ours, eager = (torch.autograd.grad(y, x, grad)[0] for y in (compiled(x), expected))
         torch.testing.assert_close(ours, eager)
 
 
-def test_sizes_that_are_computed_from_symbols_are_resized_too():
+def test_interpolation_of_derived_symbolic_sizes():
     def down_and_up(x):
         half = F.max_pool2d(x * 2, 2)
         return F.interpolate(half, scale_factor=2, mode="bilinear") + x[..., : x.shape[-1] // 2 * 2]
@@ -84,34 +84,34 @@ def test_sizes_that_are_computed_from_symbols_are_resized_too():
     compiled = tofuse.compile(down_and_up, dynamic=True, strict=True)
     for size in (6, 8, 12):
         x = torch.randn(1, 2, size, size + 2, requires_grad=True)
-        made, wanted = compiled(x), down_and_up(x)
-        torch.testing.assert_close(made, wanted)
-        given = torch.randn_like(wanted)
-        ours, eager = (torch.autograd.grad(y, x, given)[0] for y in (made, wanted))
+        actual, expected = compiled(x), down_and_up(x)
+        torch.testing.assert_close(actual, expected)
+        grad = torch.randn_like(expected)
+        ours, eager = (torch.autograd.grad(y, x, grad)[0] for y in (actual, expected))
         torch.testing.assert_close(ours, eager)
 
 
-CHECKED = pytest.mark.skipif(
-    torch.__version__.startswith("2.11."), reason="what torch traces of one_hot has no check"
+NEEDS_ONE_HOT_CHECK = pytest.mark.skipif(
+    torch.__version__.startswith("2.11."), reason="one_hot of torch 2.11 is traced without a check"
 )
 
 
-def scored(x, t):
+def one_hot_loss(x, t):
     return -(F.one_hot(t, 10) * x.log_softmax(-1)).sum(-1).mean()
 
 
-@CHECKED
+@NEEDS_ONE_HOT_CHECK
 @pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
-def test_classes_as_rows_of_ones(options):
+def test_one_hot_checks_its_classes(options):
     x, t = torch.randn(33, 10, requires_grad=True), torch.randint(0, 10, (33,))
-    compiled = assert_as_eager(scored, x, t, options=options)
+    compiled = assert_as_eager(one_hot_loss, x, t, options=options)
     for bad in (10, -1):
         t[5] = bad
         with pytest.raises(RuntimeError, match="Class values must be"):
             compiled(x, t)
 
 
-@CHECKED
-def test_a_check_of_numbers_stays_beside_kernels():
+@NEEDS_ONE_HOT_CHECK
+def test_an_assertion_stays_a_library_call():
     (graph,) = tofuse.explain(lambda t: F.one_hot(t, 10).float() * 2)(torch.arange(10)).graphs
     assert {c.name for c in graph.library_calls} == {"aten._assert_async.msg"}

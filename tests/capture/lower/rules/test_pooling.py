@@ -1,4 +1,4 @@
-"""Pooling becomes reads at offsets, its gradient what an element hears from its windows."""
+"""Pooling and its gradient become kernels with eager's results."""
 
 import itertools
 from typing import Any
@@ -21,7 +21,7 @@ def special(*shape, dtype=torch.float32):
     return torch.where(x > 1.6, torch.nan, torch.where(x < -1.2, -torch.inf, x)).to(dtype)
 
 
-def agree(f, x):
+def assert_same_as_eager(f, x):
     try:
         expected = f(x)
     except RuntimeError as error:
@@ -36,34 +36,37 @@ def agree(f, x):
 def test_max_pooling_is_as_eager(shape, some):
     x = special(*shape)
     forms = [x, x.to(memory_format=torch.channels_last)] if x.dim() == 4 else [x]
-    for x, (size, step, low, gap, ceil) in some(itertools.product(forms, OPTIONS), 5):
-        agree(lambda x: F.max_pool2d(x, size, step, low, gap, ceil), x)  # noqa: B023
+    for x, (size, step, padding, dilation, ceil) in some(itertools.product(forms, OPTIONS), 5):
+        assert_same_as_eager(lambda x: F.max_pool2d(x, size, step, padding, dilation, ceil), x)  # noqa: B023
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 9, 11), (2, 16, 12, 7)], ids=str)
 def test_average_pooling_is_as_eager(shape, some):
     x, counts = torch.randn(shape), [(True, None), (False, None), (True, 5)]
-    for (size, step, low, gap, ceil), (padded, own) in some(itertools.product(OPTIONS, counts), 5):
-        if gap == 1:
-            agree(lambda x: F.avg_pool2d(x, size, step, low, ceil, padded, own), x)  # noqa: B023
+    for (size, step, padding, dilation, ceil), (count_pad, divisor) in some(
+        itertools.product(OPTIONS, counts), 5
+    ):
+        if dilation == 1:
+            options = (size, step, padding, ceil, count_pad, divisor)
+            assert_same_as_eager(lambda x: F.avg_pool2d(x, *options), x)  # noqa: B023
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float16])
-def test_other_types(dtype):
+def test_other_dtypes(dtype):
     x = special(2, 5, 14, 17, dtype=dtype)
-    agree(lambda x: F.max_pool2d(x, 3, 2, 1), x)
-    agree(lambda x: F.avg_pool2d(x, 3, 2, 1), torch.randn(2, 5, 14, 17).to(dtype))
-    agree(lambda x: F.max_pool1d(x, 3, 2, 1), x[0])
-    agree(lambda x: F.avg_pool1d(x, 3, 2, 1), torch.randn(3, 9).to(dtype))
+    assert_same_as_eager(lambda x: F.max_pool2d(x, 3, 2, 1), x)
+    assert_same_as_eager(lambda x: F.avg_pool2d(x, 3, 2, 1), torch.randn(2, 5, 14, 17).to(dtype))
+    assert_same_as_eager(lambda x: F.max_pool1d(x, 3, 2, 1), x[0])
+    assert_same_as_eager(lambda x: F.avg_pool1d(x, 3, 2, 1), torch.randn(3, 9).to(dtype))
 
 
-def test_a_pool_is_one_kernel_with_what_is_around_it():
+def test_a_pool_fuses_with_its_neighbours():
     x = torch.randn(2, 32, 16, 16).to(memory_format=torch.channels_last)
     report = tofuse.explain(lambda x: F.max_pool2d(x * 2, 2) + 1)(x)
     assert len(report.kernels) == 1 and not report.library_calls
 
 
-def test_places_that_are_asked_for():
+def test_indices_that_are_returned():
     x = special(2, 3, 8, 10)
 
     def f(x):
@@ -78,22 +81,22 @@ def test_places_that_are_asked_for():
 @pytest.mark.broad(4)
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3, 9, 11), (2, 16, 12, 8)], ids=str)
-def test_places_and_gradients_are_as_eager(shape, channels_last, some):
-    """Also of windows in which every value is the same, infinite or none."""
-    for size, step, low, gap, ceil in some(OPTIONS, 6):
+def test_indices_and_gradients_are_as_eager(shape, channels_last, some):
+    """Also for windows of equal values, infinities or NaNs only."""
+    for size, step, padding, dilation, ceil in some(OPTIONS, 6):
         x = special(*shape).round(decimals=0)
         x = x.to(memory_format=torch.channels_last) if channels_last else x
 
         def f(x):
-            return F.max_pool2d(x, size, step, low, gap, ceil, return_indices=True)  # noqa: B023
+            return F.max_pool2d(x, size, step, padding, dilation, ceil, return_indices=True)  # noqa: B023
 
         try:
             f(x)
         except RuntimeError:
             continue  # padding of more than half a window, or nothing left
-        assert torch.equal(agree_with_gradient(f, x)[1], f(x)[1])
-        if gap == 1:
-            agree_with_gradient(lambda x: (F.avg_pool2d(x, size, step, low, ceil),), x)  # noqa: B023
+        assert torch.equal(assert_same_gradient(f, x)[1], f(x)[1])
+        if dilation == 1:
+            assert_same_gradient(lambda x: (F.avg_pool2d(x, size, step, padding, ceil),), x)  # noqa: B023
 
 
 LAYOUTS = {
@@ -110,9 +113,9 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_of_any_layout(layout):
     x = LAYOUTS[layout]()
-    agree_with_gradient(lambda x: F.max_pool2d(x * 2, (5, 2), (2, 3), (2, 1), 1, True, True), x)
-    agree_with_gradient(lambda x: (F.max_pool2d(x.relu(), 2),), x)
-    agree_with_gradient(lambda x: (F.avg_pool2d(x, (1, 4), (1, 2)),), x)
+    assert_same_gradient(lambda x: F.max_pool2d(x * 2, (5, 2), (2, 3), (2, 1), 1, True, True), x)
+    assert_same_gradient(lambda x: (F.max_pool2d(x.relu(), 2),), x)
+    assert_same_gradient(lambda x: (F.avg_pool2d(x, (1, 4), (1, 2)),), x)
 
 
 def test_batches_of_any_size():
@@ -128,7 +131,7 @@ def test_batches_of_any_size():
         torch.testing.assert_close(inner.grad, outer.grad)
 
 
-def agree_with_gradient(f, x):
+def assert_same_gradient(f, x):
     inner, outer = (x.detach().requires_grad_() for _ in range(2))
     got, expected = tofuse.compile(f, capture="trace")(inner), f(outer)
     torch.testing.assert_close(got[0], expected[0], equal_nan=True)
@@ -147,7 +150,7 @@ def test_a_gradient_is_one_kernel(pool):
     assert len(report.kernels) == 2 and not report.library_calls
 
 
-def test_padding_needs_no_memory_within_a_net():
+def test_padding_in_a_net_is_not_materialized():
     net = nn.Sequential(
         *(nn.Conv2d(3, 32, 7, 2, 3), nn.BatchNorm2d(32), nn.ReLU()),
         *(nn.MaxPool2d(3, 2, 1), nn.Conv2d(32, 32, 3, padding=1), nn.AvgPool2d(2)),
@@ -160,7 +163,7 @@ def test_padding_needs_no_memory_within_a_net():
 
 
 @pytest.mark.parametrize("pool", [F.max_pool2d, F.avg_pool2d])
-def test_gradients_and_sizes_that_change(pool):
+def test_gradients_of_changing_sizes(pool):
     compiled = tofuse.compile(lambda x: pool(x.tanh(), 3, 2, 1).exp())
     for n in (8, 9, 15, 16):
         x = torch.randn(2, 3, n, n + 2, requires_grad=True)
@@ -177,7 +180,7 @@ def test_gradients_and_sizes_that_change(pool):
 @pytest.mark.parametrize("shape", [(2, 3, 12, 8), (3, 12, 8), (2, 16, 12, 7)], ids=str)
 @pytest.mark.parametrize("size", [(3, 4), (12, 8), (1, 7), (5, 3), 1])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_adaptive_means_are_as_eager(shape, size, channels_last):
+def test_adaptive_average_pooling_is_as_eager(shape, size, channels_last):
     x = torch.randn(shape)
     if channels_last and x.dim() == 4:
         x = x.to(memory_format=torch.channels_last)
@@ -186,14 +189,16 @@ def test_adaptive_means_are_as_eager(shape, size, channels_last):
         compiled = tofuse.compile(lambda x: F.adaptive_avg_pool2d(x, size), capture="trace")
         y, wanted = compiled(x), F.adaptive_avg_pool2d(x, size)
         torch.testing.assert_close(y, wanted)
-        laid = [[s for n, s in zip(z.shape, z.stride(), strict=True) if n > 1] for z in (y, wanted)]
-        assert laid[0] == laid[1]
+        strides = [
+            [s for n, s in zip(z.shape, z.stride(), strict=True) if n > 1] for z in (y, wanted)
+        ]
+        assert strides[0] == strides[1]
         dy = torch.randn_like(wanted)
         (got,), (expected,) = (torch.autograd.grad(z, x, dy) for z in (y, wanted))
         torch.testing.assert_close(got, expected)
 
 
-def test_adaptive_means_of_whole_windows_are_kernels():
+def test_adaptive_average_pooling_of_equal_windows_is_kernels():
     def f(x):
         return F.adaptive_avg_pool2d(x.relu(), 7).flatten(1) * 2
 

@@ -1,4 +1,4 @@
-"""Writes to a part of a tensor: slices with and without gaps, masks, and their gradients."""
+"""Writes to a part of a tensor: contiguous and strided slices, masks, and their gradients."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.support.eager import assert_as_eager
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def assigned(start, stop, step):
+def slice_assignment(start, stop, step):
     def f(x, y):
         z = x * 2
         z[:, start:stop:step] = y[:, : z[:, start:stop:step].shape[1]] + 1
@@ -18,23 +18,23 @@ def assigned(start, stop, step):
     return f
 
 
-PLACES = [(0, None, 2), (1, None, 2), (1, None, 3), (2, 11, 4), (0, 1, 2), (12, 13, 5), (5, 5, 2)]
+SLICES = [(0, None, 2), (1, None, 2), (1, None, 3), (2, 11, 4), (0, 1, 2), (12, 13, 5), (5, 5, 2)]
 
 
 @pytest.mark.broad(5)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("slice_bounds", SLICES)
 @pytest.mark.parametrize("width", [12, 13])
 @pytest.mark.parametrize("grad", [False, True])
-def test_slices_with_gaps(place, width, grad):
+def test_strided_slices(slice_bounds, width, grad):
     x = torch.randn(5, width, requires_grad=grad)
     y = torch.randn(5, width, requires_grad=grad)
-    assert_as_eager(assigned(*place), x, y)
-    (graph, *_) = tofuse.explain(assigned(*place))(x, y).graphs
+    assert_as_eager(slice_assignment(*slice_bounds), x, y)
+    (graph, *_) = tofuse.explain(slice_assignment(*slice_bounds))(x, y).graphs
     assert not graph.library_calls
 
 
 @pytest.mark.parametrize("options", [{}, {"capture": "trace"}], ids=str)
-def test_strides_are_those_of_what_is_written_to(options):
+def test_result_has_the_strides_of_the_target(options):
     x = torch.randn(6, 33).t()
 
     def f(x):
@@ -45,7 +45,7 @@ def test_strides_are_those_of_what_is_written_to(options):
     assert_as_eager(f, x, options=options)
 
 
-def test_what_is_written_becomes_of_the_type_of_what_it_is_written_to():
+def test_source_is_converted_to_the_dtype_of_the_target():
     x = torch.arange(12.0).reshape(3, 4)
 
     def f(x):
@@ -60,7 +60,7 @@ def test_what_is_written_becomes_of_the_type_of_what_it_is_written_to():
     assert not tofuse.explain(f)(x).library_calls
 
 
-def test_nothing_is_written_to_nothing():
+def test_empty_slices():
     def f(x):
         x[:1] *= 2
         return torch.slice_scatter(x, x[1:], 0, 1)
@@ -68,15 +68,15 @@ def test_nothing_is_written_to_nothing():
     assert_as_eager(f, torch.zeros(0, 3), options={"strict": True})
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("slice_bounds", SLICES)
 @pytest.mark.parametrize("dim", [0, 1])
-def test_gradients_of_slices_with_gaps(place, dim):
-    index = (slice(None),) * dim + (slice(*place),)
+def test_gradients_of_strided_slices(slice_bounds, dim):
+    index = (slice(None),) * dim + (slice(*slice_bounds),)
     x = torch.randn(13, 14, requires_grad=True)
     assert_as_eager(lambda x: x[index].sin() * 2, x)
 
 
-def test_a_rotation_of_pairs_is_one_kernel_each_way():
+def test_a_rotary_embedding_is_one_kernel_per_phase():
     def rotated(x, cos, sin):
         a, b = x[..., ::2], x[..., 1::2]
         return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
@@ -99,9 +99,9 @@ MASKED = {
 }
 
 
-def _assign(x, places, value):
+def _assign(x, mask, value):
     z = x.clone()
-    z[places] = value
+    z[mask] = value
     return z * 2
 
 
@@ -109,11 +109,11 @@ def _assign(x, places, value):
 @pytest.mark.parametrize("grad", [False, True])
 def test_masks(name, grad):
     x = torch.randn(17, 9, requires_grad=grad)
-    y = torch.randn(17, 9)  # its gradient is of a size that only the mask's numbers tell
+    y = torch.randn(17, 9)  # no gradient: its size would depend on the mask's data
     assert_as_eager(MASKED[name], x, torch.rand(17, 9) > 0.5, y)
 
 
-def test_a_number_where_a_mask_says_is_fused():
+def test_a_masked_fill_is_fused():
     (graph,) = tofuse.explain(MASKED["assigned"])(
         torch.randn(8, 8), torch.rand(8, 8) > 0.5, torch.randn(8, 8)
     ).graphs
@@ -121,7 +121,7 @@ def test_a_number_where_a_mask_says_is_fused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
-def test_types(dtype):
+def test_dtypes(dtype):
     def f(x):
         z = x.clone()
         z[..., 1::2] = x[..., ::2]
@@ -131,7 +131,7 @@ def test_types(dtype):
     assert_as_eager(f, (torch.randn(6, 10) * 3).to(dtype))
 
 
-def test_sizes_that_are_symbols():
+def test_symbolic_sizes():
     def f(x):
         z = torch.zeros_like(x)
         z[:, ::2] = x[:, 1::2] * 2
@@ -148,32 +148,32 @@ MASK, ROWS = torch.arange(40).reshape(8, 5) % 3 == 0, torch.arange(8) % 3 == 0
 
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (1, 5)])
 @pytest.mark.parametrize("mask", [MASK, ROWS], ids=["elements", "rows"])
-def test_one_value_that_trains_is_a_where(mask, shape):
+def test_one_masked_value_with_gradient_is_a_where(mask, shape):
     shape = shape if mask is ROWS else shape[:0]
     x, y = torch.randn(8, 5, requires_grad=True), torch.randn(shape, requires_grad=True)
-    assert_as_eager(masked, x, mask, y)
-    assert not tofuse.explain(masked)(x, mask, y).library_calls
+    assert_as_eager(masked_assignment, x, mask, y)
+    assert not tofuse.explain(masked_assignment)(x, mask, y).library_calls
 
 
 @pytest.mark.parametrize(
     ("mask", "row"), [(MASK, ()), (ROWS, (5,)), (ROWS, (1,))], ids=["elements", "rows", "one each"]
 )
-def test_a_value_that_trains_for_each_place(mask, row):
-    """The write is PyTorch's, and only that; it is checked, once."""
+def test_masked_values_with_gradients_are_a_library_call(mask, row):
+    """Only the write is a library call; it is checked once."""
     x = torch.randn(8, 5, requires_grad=True)
     y = torch.randn(int(mask.sum()), *row, requires_grad=True)
-    assert_as_eager(masked, x, mask, y)
-    report = tofuse.explain(masked)(x, mask, y)
+    assert_as_eager(masked_assignment, x, mask, y)
+    report = tofuse.explain(masked_assignment)(x, mask, y)
     assert [c.name.split(".")[1] for c in report.library_calls] == [
         "_assert_async",
         "masked_scatter",
         "masked_scatter_backward",
     ]
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        tofuse.compile(masked)(x, mask, y[1:])
+        tofuse.compile(masked_assignment)(x, mask, y[1:])
 
 
-def masked(x, mask, y):
+def masked_assignment(x, mask, y):
     z = torch.sin(x) * 2
     z[mask] = y
     return (z * 3).tanh()

@@ -35,7 +35,7 @@ DOUBLE = Format("double", "f64", "i64", 64, 52, 1023, float.fromhex("0x1.fffffff
 FORMATS = {"f32": FLOAT, "f64": DOUBLE}
 BY_SCALAR = {"float": FLOAT, "double": DOUBLE}
 SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i1": "i1"}
-MIN_SPLIT_TERMS = 8  # coefficients; longer polynomials are split to shorten the dependency chain
+MAX_HORNER_TERMS = 8  # coefficients; longer polynomials are split to shorten the dependency chain
 OPCODES = {
     "add": ("fadd", "add"),
     "sub": ("fsub", "sub"),
@@ -223,11 +223,9 @@ class FormulaBuilder:
         ty, suffix = self.type(a.scalar), "ps" if a.scalar == "float" else "pd"
         symbol, mask_ty = f"@llvm.x86.avx512.mask.scalef.{suffix}.512", f"i{max(8, self.width)}"
         self.globals[symbol] = f"declare {ty} {symbol}({ty}, {ty}, {ty}, {mask_ty}, i32)"
-        mask = (
-            "-1"
-            if nonzero_lanes is None
-            else self.emit(f"bitcast {nonzero_lanes.typed} to {mask_ty}", "i1").text
-        )
+        mask = "-1"
+        if nonzero_lanes is not None:
+            mask = self.emit(f"bitcast {nonzero_lanes.typed} to {mask_ty}", "i1").text
         rest = f"{ty} zeroinitializer, {mask_ty} {mask}, i32 4"  # rounding as set
         return self.emit(f"call {ty} {symbol}({a.typed}, {n.typed}, {rest})", a.scalar)
 
@@ -272,7 +270,7 @@ class FormulaBuilder:
         A long polynomial is evaluated, but for its last step, as two polynomials in x^2 of the even
         and the odd powers, which halves the length of the dependency chain.
         """
-        if len(coefficients) > MIN_SPLIT_TERMS:
+        if len(coefficients) > MAX_HORNER_TERMS:
             first, *rest = coefficients
             odd = self.horner(x * x, rest[1::2])
             even = self.horner(x * x, rest[::2])
@@ -323,13 +321,11 @@ class FormulaBuilder:
         slow_block = self._block
         self.lines.append(f"  br label %{after}")
         self._start(after)
-        return tuple(
-            self.emit(
-                f"phi {self.type(c.scalar)} [ {c.text}, %{common_block} ], [ {r.text}, %{slow_block} ]",
-                c.scalar,
-            )
-            for c, r in zip(common, slow_results, strict=True)
-        )
+        results = []
+        for c, r in zip(common, slow_results, strict=True):
+            arms = f"[ {c.text}, %{common_block} ], [ {r.text}, %{slow_block} ]"
+            results.append(self.emit(f"phi {self.type(c.scalar)} {arms}", c.scalar))
+        return tuple(results)
 
     def fold_table(
         self,

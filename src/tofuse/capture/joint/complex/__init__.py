@@ -1,1 +1,1 @@
-"""Complex numbers as pairs of real ones."""
+"""The pass that rewrites complex arithmetic to real arithmetic."""

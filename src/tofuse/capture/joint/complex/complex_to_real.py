@@ -1,8 +1,7 @@
-"""Complex numbers as pairs of real ones, so that what computes them can be fused.
+"""The pass that rewrites complex arithmetic to pairs of real tensors, which fuse.
 
-A pass over an FX graph of ATen calls, before it is partitioned. Where a complex tensor comes in, or
-out of a library call, its pairs are a view (`view_as_real`); where one has to be whole, as a result
-or for a library call, a kernel writes the pairs side by side. `complex_rules.py` has the formulas.
+A complex argument or library result is read as a view (`view_as_real`). For a complex result or a
+library call, a kernel stacks the pair and views it as complex. The formulas are in `pair_rules`.
 """
 
 from __future__ import annotations
@@ -40,27 +39,28 @@ aten = torch.ops.aten
 
 
 def complex_to_real(gm: GraphModule, claims: ClaimPredicate = claim_nothing) -> GraphModule:
-    """The graph with complex arithmetic as real; itself, changed, or as it was where there is none.
+    """Rewrite complex arithmetic of a graph to real arithmetic, in place.
 
-    Calls without a rule, calls that an executor claims and mere views of complex arguments stay.
+    Calls without a rule, calls that an executor claims and views of complex arguments stay.
     """
-    strided = any(n.target is aten.as_strided.default for n in gm.graph.nodes)  # by places of pairs
-    if any(is_complex(n) for n in gm.graph.nodes) and not strided:
-        _Pairs(gm.graph, claims).run()
-        gm.graph.eliminate_dead_code(is_impure_node=_stays)
+    # as_strided reads memory, where a pair is interleaved
+    has_as_strided = any(n.target is aten.as_strided.default for n in gm.graph.nodes)
+    if any(is_complex(n) for n in gm.graph.nodes) and not has_as_strided:
+        _ComplexToReal(gm.graph, claims).run()
+        gm.graph.eliminate_dead_code(is_impure_node=_must_stay)
         gm.recompile()
     return gm
 
 
-def _is_shown(node: Node) -> bool:
-    """Whether the program returns it, or a view of it."""
+def _is_returned(node: Node) -> bool:
+    """Whether the program returns a node, or a view of it."""
     return any(
-        user.op == "output" or (returns_view(str(user.target)) and _is_shown(user))
+        user.op == "output" or (returns_view(str(user.target)) and _is_returned(user))
         for user in node.users
     )
 
 
-def _stays(node: Node) -> bool:
+def _must_stay(node: Node) -> bool:
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return node.op in ("placeholder", "output")
     seeded = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -68,148 +68,149 @@ def _stays(node: Node) -> bool:
 
 
 @dataclass
-class _Pairs(PairBuilder):
+class _ComplexToReal(PairBuilder):
     claims: ClaimPredicate = claim_nothing
     pairs: dict[Node, Pair] = field(default_factory=dict)
-    wholes: dict[Node, Node] = field(default_factory=dict)
-    known: set[Node] = field(default_factory=set)  # complex, with a rule
-    computed: set[Node] = field(default_factory=set)  # of these, all but views of others
-    places: dict[Node, int] = field(default_factory=dict)  # in the program
-    joined: dict[Node, Pair] = field(default_factory=dict)  # real, of what they were joined
+    complex_tensors: dict[Node, Node] = field(default_factory=dict)  # built from pairs
+    rewritten: set[Node] = field(default_factory=set)  # complex nodes that become pairs
+    computed: set[Node] = field(
+        default_factory=set
+    )  # those that are not views of tensors in memory
+    positions: dict[Node, int] = field(default_factory=dict)  # in the program
+    stacked: dict[Node, Pair] = field(default_factory=dict)  # real tensors and the parts in them
 
     def run(self) -> None:
-        self.places = {n: k for k, n in enumerate(self.graph.nodes)}
+        self.positions = {n: k for k, n in enumerate(self.graph.nodes)}
         for node in list(self.graph.nodes):
-            if (
-                node.op == "call_function"
-                and not is_claimed(node, self.claims)
-                and is_supported_call(node)
-            ):
+            is_call = node.op == "call_function"
+            if is_call and not is_claimed(node, self.claims) and is_supported_call(node):
                 self._call(node)
-            elif node.op in ("call_function", "output"):
-                self._make_whole(node)
+            elif is_call or node.op == "output":
+                self._read_complex(node)
 
     def _call(self, node: Node) -> None:
         name = operator_name(node)
         complex_inputs = {i for i in node.all_input_nodes if is_complex(i)}
-        if name == "view_as_real":  # of what lies in memory it is a view
+        if name == "view_as_real":  # a view of a complex tensor in memory
             complex_inputs &= self.computed
-        if name == "getitem" and node.args[0] not in self.known:
-            return  # of what a library returned
+        if name == "getitem" and node.args[0] not in self.rewritten:
+            return  # a result of a library call
         if is_complex(node) and has_rule(node):
-            self.known.add(node)
+            self.rewritten.add(node)
             if name not in VIEW_OPS or not self.computed.isdisjoint(node.all_input_nodes):
                 self.computed.add(node)
         elif complex_inputs and name in REAL_RULES:
             self._replace(node, lambda: REAL_RULES[name](self, *node.args))
-        elif name == "select" and node.args[0] in self.joined and self._is_last(node):
-            self._replace(node, lambda: self._part(node))
+        elif name == "select" and node.args[0] in self.stacked and self._is_last(node):
+            self._replace(node, lambda: self._stacked_part(node))
         elif isinstance(node.meta.get("val"), Tensor) and node.meta["val"].is_neg():
             target = aten.neg.default if name == "_neg_view" else node.target
             self._replace(node, lambda: self.call(target, *node.args, **node.kwargs))
         else:
-            self._make_whole(node)
+            self._read_complex(node)
 
     def _replace(self, node: Node, make: Callable[[], Part]) -> None:
         with self.before(node, node):
             new = self.node(make(), node.meta["val"])
             node.replace_all_uses_with(new)
         if operator_name(node) == "view_as_real":
-            self.joined[new] = self.pair(node.args[0])
+            self.stacked[new] = self.pair(node.args[0])
 
     def _is_last(self, node: Node) -> bool:
         dims, dim = node.args[0].meta["val"].dim(), node.args[1]  # type: ignore[union-attr]
         return dim in (-1, dims - 1)
 
-    def _part(self, node: Node) -> Part:
-        """One part of what was joined; a copy where the caller sees it, as what was joined is."""
-        part = self.joined[node.args[0]][node.args[2]]  # type: ignore[index]  # a Node, a number
-        return self.call(aten.clone.default, part) if _is_shown(node) else part
+    def _stacked_part(self, node: Node) -> Part:
+        """Return a part of a stacked pair; copied if returned, as the stacked tensor is a copy."""
+        part = self.stacked[node.args[0]][node.args[2]]  # type: ignore[index]  # a Node, a number
+        return self.call(aten.clone.default, part) if _is_returned(node) else part
 
-    def _make_whole(self, node: Node) -> None:
+    def _read_complex(self, node: Node) -> None:
+        """Let a node read complex tensors instead of pairs."""
         for old in node.all_input_nodes:
             if old in self.computed:
                 with self.before(node, old):
-                    node.replace_input_with(old, self._whole(old))
+                    node.replace_input_with(old, self._complex_tensor(old))
 
-    def _whole(self, node: Node) -> Node:
-        """A complex tensor in memory, laid out as PyTorch has it."""
-        if node not in self.computed or self._is_alone(node):
+    def _complex_tensor(self, node: Node) -> Node:
+        """Return a node's complex tensor in memory, with PyTorch's strides."""
+        if node not in self.computed or self._stays_alone(node):
             return node
-        if node not in self.wholes:
+        if node not in self.complex_tensors:
             pair = None if operator_name(node) in VIEW_OPS else self.pair(node)
-            with self.stemming_from(node):
+            with self.with_origin(node):
                 if pair is not None:
-                    self.wholes[node] = self._joined(pair, node.meta["val"])
+                    self.complex_tensors[node] = self._view_as_complex(pair, node.meta["val"])
                 else:
-                    args = map_arg(node.args, self._whole)
-                    self.wholes[node] = self.call(node.target, *args, **node.kwargs)
-        return self.wholes[node]
+                    args = map_arg(node.args, self._complex_tensor)
+                    self.complex_tensors[node] = self.call(node.target, *args, **node.kwargs)
+        return self.complex_tensors[node]
 
-    def _is_alone(self, node: Node) -> bool:
-        """Whether there is nothing to fuse: a single operator, which then stays."""
+    def _stays_alone(self, node: Node) -> bool:
+        """Whether a single operator has nothing to fuse with; it then stays complex."""
         if node in self.pairs or operator_name(node) not in BANDWIDTH_BOUND_OPS:
             return False
-        if not self.known.isdisjoint(node.users) or not self.computed.isdisjoint(
+        if not self.rewritten.isdisjoint(node.users) or not self.computed.isdisjoint(
             node.all_input_nodes
         ):
             return False
-        self.known.discard(node)
+        self.rewritten.discard(node)
         self.computed.discard(node)
         return True
 
-    def _joined(self, pair: Pair, value: Tensor) -> Node:
+    def _view_as_complex(self, pair: Pair, value: Tensor) -> Node:
         order = sorted(range(value.dim()), key=lambda d: -size_hint(value.stride()[d]))
         parts = [self.permute(self.node(p, value), order) for p in pair]
-        whole = self.call(aten.view_as_complex.default, self.side_by_side(*parts))
+        whole = self.call(aten.view_as_complex.default, self.stack_last(*parts))
         return self.permute(whole, [order.index(d) for d in range(len(order))])
 
     def pair(self, argument: Argument) -> Pair:
-        """The two parts of an operand: of a complex or real tensor, or of a number."""
+        """Return the two parts of an operand: of a complex or real tensor, or of a number."""
         if not isinstance(argument, Node):
             number = complex(argument)  # type: ignore[arg-type]  # the schema says so
             return Pair(number.real, number.imag)
         if not is_complex(argument):
             return Pair(argument, 0.0)
         for node in self._pending(argument):
-            with self.stemming_from(node):
+            with self.with_origin(node):
                 self.pairs[node] = self._pair(node)
         return self.pairs[argument]
 
     def _pending(self, last: Node) -> list[Node]:
-        """A node and those that its pair is made of, as far as they have none, operands first."""
+        """Return a node and its transitive operands that have no pair yet, operands first."""
         found: set[Node] = set()
-        waiting = [last]
-        while waiting:
-            node = waiting.pop()
+        worklist = [last]
+        while worklist:
+            node = worklist.pop()
             if node in self.pairs or node in found:
                 continue
             found.add(node)
-            if node in self.known:
-                waiting += [i for i in node.all_input_nodes if is_complex(i)]
-        return sorted(found, key=self.places.__getitem__)
+            if node in self.rewritten:
+                worklist += [i for i in node.all_input_nodes if is_complex(i)]
+        return sorted(found, key=self.positions.__getitem__)
 
     def _pair(self, node: Node) -> Pair:
         value = node.meta["val"]
-        if node not in self.known:
+        if node not in self.rewritten:
             if node.op == "placeholder" and "tangents" in str(node.target):
-                return self._viewed(self.call(aten.resolve_conj.default, node))  # who knows
+                # a tangent may be conjugated at run time
+                return self._view_as_real(self.call(aten.resolve_conj.default, node))
             if not value.is_conj():
-                return self._viewed(node)
-            first, second = self._viewed(self.call(aten._conj.default, node))
-            return Pair(first, self.neg(second))
+                return self._view_as_real(node)
+            re, im = self._view_as_real(self.call(aten._conj.default, node))
+            return Pair(re, self.neg(im))
         rule = PAIR_RULES.get(operator_name(node))
         if rule is None:
-            return Pair(self._likewise(node, 0), self._likewise(node, 1))
+            return Pair(self._partwise(node, 0), self._partwise(node, 1))
         pair = rule(self, *node.args, **node.kwargs)
         return Pair(*[self.cast(p, real_dtype_of(node)) for p in pair])
 
-    def _viewed(self, node: Node) -> Pair:
-        both, last = self.call(aten.view_as_real.default, node), node.meta["val"].dim()
-        return Pair(*[self.call(aten.select.int, both, last, k) for k in range(2)])
+    def _view_as_real(self, node: Node) -> Pair:
+        real_view, last = self.call(aten.view_as_real.default, node), node.meta["val"].dim()
+        return Pair(*[self.call(aten.select.int, real_view, last, k) for k in range(2)])
 
-    def _likewise(self, node: Node, k: int) -> Node:
-        """A part that is made of parts as the whole is of wholes."""
+    def _partwise(self, node: Node, k: int) -> Node:
+        """Apply a node's operator to the k-th parts of its operands."""
 
         def part(i: Node) -> Node:
             mixed = operator_name(node) in PROMOTING_OPS and isinstance(i.meta["val"], Tensor)

@@ -1,4 +1,4 @@
-"""Writing calls on real and imaginary parts into an FX graph."""
+"""The builder of FX calls on real and imaginary parts."""
 
 from __future__ import annotations
 
@@ -22,37 +22,36 @@ from tofuse.capture.lower.lowerable import value_tensors
 aten = torch.ops.aten
 Part = Union[Node, float]  # noqa: UP007  (evaluated at run time)
 REAL_DTYPES = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-NODE_SPECIFIC_META = ("val", "tensor_meta", "desc", "eager_input_vals")  # of a node's meta
+NODE_SPECIFIC_META = ("val", "tensor_meta", "desc", "eager_input_vals")  # not copied
 
 
 class Pair(NamedTuple):
-    """Two real tensors, or numbers, that broadcast to one shape."""
+    """The real and imaginary part: tensors or numbers that broadcast to one shape."""
 
     re: Part
     im: Part
 
 
 def is_complex(node: Node) -> bool:
-    """Whether a node's value, or one of them, is complex."""
+    """Whether a node has a complex value, or one in a tuple."""
     return any(t.dtype.is_complex for t in value_tensors(node))
 
 
 def is_supported_call(node: Node) -> bool:
-    """Whether the pass knows the types, layouts and devices of a call's complex tensors."""
-    found = (
-        t for n in (*node.all_input_nodes, node) for t in value_tensors(n) if t.dtype.is_complex
-    )
+    """Whether the pass supports the dtypes, layouts and devices of a call's complex tensors."""
+    nodes = (*node.all_input_nodes, node)
+    tensors = (t for n in nodes for t in value_tensors(n) if t.dtype.is_complex)
     return all(
         t.dtype in REAL_DTYPES
         and t.layout is torch.strided
         and not t.is_neg()
         and t.device.type in SUPPORTED_DEVICES
-        for t in found
+        for t in tensors
     )
 
 
 def operator_name(node: Node) -> str:
-    """An operator's name without its overload."""
+    """Return the name of a node's ATen operator, without overload; "" for others."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return str(target).split(".")[1] if target.namespace == "aten" else ""
@@ -60,49 +59,47 @@ def operator_name(node: Node) -> str:
 
 
 def real_dtype_of(node: Node) -> torch.dtype:
-    """The type of a complex node's parts."""
+    """Return the dtype of a complex node's parts."""
     return REAL_DTYPES[value_tensors(node)[0].dtype]
 
 
 @dataclass
 class PairBuilder(ABC):
-    """Writes calls into a graph, each at the place and of the origin of one that is there."""
+    """Inserts calls into a graph, with the meta data of the node that they originate from."""
 
     graph: Graph
 
     def __post_init__(self) -> None:
         values = (n.meta.get("val") for n in self.graph.nodes)
-        self.mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
-        self.like: Node | None = None
+        self.fake_mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
+        self.origin: Node | None = None
 
     @contextmanager
     def before(self, node: Node, origin: Node) -> Iterator[None]:
-        """New calls stand before a node."""
-        with self.graph.inserting_before(node), self.stemming_from(origin):
+        """Insert new calls before a node."""
+        with self.graph.inserting_before(node), self.with_origin(origin):
             yield
 
     @contextmanager
-    def stemming_from(self, node: Node) -> Iterator[None]:
-        """New calls are of the line of code that a node is of."""
-        outer, self.like = self.like, node
+    def with_origin(self, node: Node) -> Iterator[None]:
+        """Give new calls the source location and other meta data of a node."""
+        outer, self.origin = self.origin, node
         yield
-        self.like = outer
+        self.origin = outer
 
     def call(self, target: Target, *args: Argument, **kwargs: Argument) -> Node:
-        """A new call and its value."""
+        """Insert a call and compute its fake value."""
         assert callable(target)
         node = self.graph.call_function(target, args, kwargs)
-        given = map_arg((args, kwargs), lambda n: n.meta["val"])
-        with self.mode, torch.no_grad():
-            value = target(*given[0], **given[1])
-        origin = {} if self.like is None else self.like.meta
-        node.meta = {k: v for k, v in origin.items() if k not in NODE_SPECIFIC_META} | {
-            "val": value
-        }
+        fake = map_arg((args, kwargs), lambda n: n.meta["val"])
+        with self.fake_mode, torch.no_grad():
+            value = target(*fake[0], **fake[1])
+        meta = {} if self.origin is None else self.origin.meta
+        node.meta = {k: v for k, v in meta.items() if k not in NODE_SPECIFIC_META} | {"val": value}
         return node
 
     def node(self, part: Part, value: Tensor | list[Tensor]) -> Node:
-        """A part as a tensor of the shape of its whole, or as the list that it is."""
+        """Return a part as a tensor of the shape of its complex value; a list stays a list."""
         if not isinstance(value, Tensor):
             assert isinstance(part, Node)
             return part
@@ -115,7 +112,7 @@ class PairBuilder(ABC):
         return self.call(aten.expand.default, part, shape)
 
     def cast(self, part: Part, dtype: torch.dtype) -> Part:
-        """In another type, where it is a tensor."""
+        """Convert a tensor part to another dtype."""
         if not isinstance(part, Node) or not isinstance(part.meta["val"], Tensor):
             return part
         if part.meta["val"].dtype == dtype:
@@ -124,14 +121,14 @@ class PairBuilder(ABC):
 
     @abstractmethod
     def pair(self, argument: Argument) -> Pair:
-        """The parts of an operand."""
+        """Return the parts of an operand."""
 
     def permute(self, node: Node, dims: list[int]) -> Node:
-        """With its dimensions in another order, if it is another."""
+        """Permute the dimensions, unless the order is the same."""
         return node if dims == sorted(dims) else self.call(aten.permute.default, node, dims)
 
-    def side_by_side(self, *parts: Node) -> Node:
-        """Along a new last dimension."""
+    def stack_last(self, *parts: Node) -> Node:
+        """Stack along a new last dimension."""
         return self.call(
             aten.cat.default, [self.call(aten.unsqueeze.default, p, -1) for p in parts], -1
         )
@@ -141,46 +138,46 @@ class PairBuilder(ABC):
             return self.call(target, a, b)
         return self.call(target, self._scalar(a, b), b) if isinstance(b, Node) else op(a, b)
 
-    def _scalar(self, number: float, like: Node) -> Node:
-        value = like.meta["val"]
+    def _scalar(self, number: float, example: Node) -> Node:
+        value = example.meta["val"]
         return self.call(aten.scalar_tensor.default, number, dtype=value.dtype, device=value.device)
 
     def add(self, a: Part, b: Part) -> Part:
-        """a + b."""
+        """Return a + b."""
         return self._binary(operator.add, aten.add.Tensor, a, b)
 
     def sub(self, a: Part, b: Part) -> Part:
-        """a - b."""
+        """Return a - b."""
         return self._binary(operator.sub, aten.sub.Tensor, a, b)
 
     def mul(self, a: Part, b: Part) -> Part:
-        """a * b."""
+        """Return a * b."""
         return self._binary(operator.mul, aten.mul.Tensor, a, b)
 
     def div(self, a: Part, b: Part) -> Part:
-        """a / b."""
+        """Return a / b."""
         return self._binary(_quotient, aten.div.Tensor, a, b)
 
     def maximum(self, a: Part, b: Part) -> Part:
-        """The greater one."""
+        """Return the greater of a and b."""
         if isinstance(a, Node):
             return self.call(aten.maximum.default, a, self.tensor(b, a))
         return self.call(aten.clamp_min.default, b, a) if isinstance(b, Node) else max(a, b)
 
     def neg(self, a: Part) -> Part:
-        """-a."""
+        """Return -a."""
         return self.call(aten.neg.default, a) if isinstance(a, Node) else -a
 
     def abs(self, a: Part) -> Part:
-        """Without its sign."""
+        """Return |a|."""
         return self.call(aten.abs.default, a) if isinstance(a, Node) else abs(a)
 
-    def tensor(self, part: Part, like: Part) -> Node:
-        """A part that an operator without numbers takes."""
+    def tensor(self, part: Part, example: Part) -> Node:
+        """Return a part as a tensor, for operators that take no numbers."""
         if isinstance(part, Node):
             return part
-        assert isinstance(like, Node)
-        return self._scalar(part, like)
+        assert isinstance(example, Node)
+        return self._scalar(part, example)
 
 
 def _quotient(a: float, b: float) -> float:

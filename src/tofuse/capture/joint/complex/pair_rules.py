@@ -1,7 +1,7 @@
-"""What complex operators are in terms of real and imaginary parts.
+"""The rules of complex operators in terms of real and imaginary parts.
 
-Formulas are those that ATen's vectors compute, so that infinities and zeros come out alike: a real
-operand is a complex one whose imaginary part is a zero that is multiplied and added as any other.
+The formulas are those of ATen's vectorized kernels, so that infinities and zeros are the same. The
+imaginary part of a real operand is a zero that takes part in the arithmetic.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from tofuse.capture.joint.complex.pair_builder import (
 )
 
 aten = torch.ops.aten
-Rule = Callable[..., Pair]
-Reader = Callable[..., Part]
+PairRule = Callable[..., Pair]
+RealRule = Callable[..., Part]
 
 
 def _add(e: PairBuilder, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
     x, y = e.pair(a), e.pair(b)
-    y = y if alpha == 1 else _product(e, e.pair(alpha), y)
+    y = y if alpha == 1 else _complex_product(e, e.pair(alpha), y)
     return Pair(e.add(x.re, y.re), e.add(x.im, y.im))
 
 
 def _sub(e: PairBuilder, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
     x, y = e.pair(a), e.pair(b)
-    y = y if alpha == 1 else _product(e, e.pair(alpha), y)
+    y = y if alpha == 1 else _complex_product(e, e.pair(alpha), y)
     return Pair(e.sub(x.re, y.re), e.sub(x.im, y.im))
 
 
-def _product(e: PairBuilder, x: Pair, y: Pair) -> Pair:
+def _complex_product(e: PairBuilder, x: Pair, y: Pair) -> Pair:
     re = e.sub(e.mul(x.re, y.re), e.mul(x.im, y.im))
     return Pair(re, e.add(e.mul(x.re, y.im), e.mul(x.im, y.re)))
 
 
 def _mul(e: PairBuilder, a: Argument, b: Argument) -> Pair:
-    return _product(e, e.pair(a), e.pair(b))
+    return _complex_product(e, e.pair(a), e.pair(b))
 
 
-def _ratio(e: PairBuilder, x: Pair, y: Pair) -> Pair:
-    """Scaled by the divisor's greater part, which keeps squares from overflowing."""
-    if y.im == 0.0:  # what is infinite, or zero and divides, leaves no number in either part
+def _complex_quotient(e: PairBuilder, x: Pair, y: Pair) -> Pair:
+    """Return x / y, scaled by the divisor's greater part so that squares do not overflow."""
+    if y.im == 0.0:  # an infinite part of the quotient makes the other part nan
         re, im = e.div(x.re, y.re), e.div(x.im, y.re)
         return Pair(e.add(re, e.mul(im, 0.0)), e.add(im, e.mul(re, 0.0)))
     if not isinstance(y.re, Node) and not isinstance(y.im, Node):
         inverse = 1 / complex(y.re, y.im)
-        return _product(e, x, Pair(inverse.real, inverse.imag))
+        return _complex_product(e, x, Pair(inverse.real, inverse.imag))
     scale = e.maximum(e.abs(y.re), e.abs(y.im))
     a, b, c, d = (e.div(p, scale) for p in (*x, *y))
     norm = e.add(e.mul(c, c), e.mul(d, d))
@@ -62,11 +62,11 @@ def _ratio(e: PairBuilder, x: Pair, y: Pair) -> Pair:
 
 
 def _div(e: PairBuilder, a: Argument, b: Argument) -> Pair:
-    return _ratio(e, e.pair(a), e.pair(b))
+    return _complex_quotient(e, e.pair(a), e.pair(b))
 
 
 def _reciprocal(e: PairBuilder, a: Argument) -> Pair:
-    return _ratio(e, Pair(1.0, 0.0), e.pair(a))
+    return _complex_quotient(e, Pair(1.0, 0.0), e.pair(a))
 
 
 def _neg(e: PairBuilder, a: Argument) -> Pair:
@@ -81,18 +81,18 @@ def _conj(e: PairBuilder, a: Argument) -> Pair:
 
 def _exp(e: PairBuilder, a: Argument) -> Pair:
     x = e.pair(a)
-    length, turn = e.call(aten.exp.default, x.re), e.tensor(x.im, x.re)
-    cos, sin = e.call(aten.cos.default, turn), e.call(aten.sin.default, turn)
-    return Pair(e.mul(length, cos), e.mul(length, sin))
+    radius, angle = e.call(aten.exp.default, x.re), e.tensor(x.im, x.re)
+    cos, sin = e.call(aten.cos.default, angle), e.call(aten.sin.default, angle)
+    return Pair(e.mul(radius, cos), e.mul(radius, sin))
 
 
 def _log(e: PairBuilder, a: Argument) -> Pair:
     return Pair(e.call(aten.log.default, _abs(e, a)), _angle(e, a))
 
 
-def _polar(e: PairBuilder, length: Argument, turn: Argument) -> Pair:
-    cos, sin = e.call(aten.cos.default, turn), e.call(aten.sin.default, turn)
-    a = e.pair(length).re
+def _polar(e: PairBuilder, radius: Argument, angle: Argument) -> Pair:
+    cos, sin = e.call(aten.cos.default, angle), e.call(aten.sin.default, angle)
+    a = e.pair(radius).re
     return Pair(e.mul(a, cos), e.mul(a, sin))
 
 
@@ -107,17 +107,16 @@ def _view_as_complex(e: PairBuilder, both: Node) -> Pair:
 
 
 def _to_copy(e: PairBuilder, a: Argument, **kwargs: Argument) -> Pair:
-    made: list[Part] = []
+    parts: list[Part] = []
     for part in e.pair(a):
         if isinstance(part, Node):
-            kept = {k: v for k, v in kwargs.items() if k != "dtype"}
-            wanted = kwargs.get("dtype")
-            dtype = (
-                REAL_DTYPES[wanted] if isinstance(wanted, torch.dtype) else part.meta["val"].dtype
-            )
-            part = e.call(aten._to_copy.default, part, dtype=dtype, **kept)
-        made.append(part)
-    return Pair(*made)
+            options = {k: v for k, v in kwargs.items() if k != "dtype"}
+            complex_dtype, dtype = kwargs.get("dtype"), part.meta["val"].dtype
+            if isinstance(complex_dtype, torch.dtype):
+                dtype = REAL_DTYPES[complex_dtype]
+            part = e.call(aten._to_copy.default, part, dtype=dtype, **options)
+        parts.append(part)
+    return Pair(*parts)
 
 
 def _pad(e: PairBuilder, a: Argument, padding: Argument, value: Argument = 0) -> Pair:
@@ -126,18 +125,18 @@ def _pad(e: PairBuilder, a: Argument, padding: Argument, value: Argument = 0) ->
 
 
 def _where(e: PairBuilder, condition: Argument, a: Argument, b: Argument) -> Pair:
-    made: list[Part] = []
+    parts: list[Part] = []
     for x, y in zip(e.pair(a), e.pair(b), strict=True):
         if isinstance(x, Node) or isinstance(y, Node):
             x, y = e.tensor(x, y), e.tensor(y, x)
-            made.append(e.call(aten.where.self, condition, x, y))
+            parts.append(e.call(aten.where.self, condition, x, y))
         else:  # two zeros
-            made.append(x)
-    return Pair(*made)
+            parts.append(x)
+    return Pair(*parts)
 
 
-def _full(target: Target) -> Rule:
-    """A creation with a number: of the number's parts."""
+def _creation_rule(target: Target) -> PairRule:
+    """Return the rule of an op that creates a tensor from a number."""
 
     def rule(e: PairBuilder, *args: Argument, **kwargs: Argument) -> Pair:
         number = complex(args[-1])  # type: ignore[arg-type]
@@ -151,19 +150,19 @@ def _full(target: Target) -> Rule:
 
 
 def _zeros(e: PairBuilder, size: Argument, **kwargs: Argument) -> Pair:
-    return _full(aten.full.default)(e, size, 0.0, **kwargs)
+    return _creation_rule(aten.full.default)(e, size, 0.0, **kwargs)
 
 
 def _ones(e: PairBuilder, size: Argument, **kwargs: Argument) -> Pair:
-    return _full(aten.full.default)(e, size, 1.0, **kwargs)
+    return _creation_rule(aten.full.default)(e, size, 1.0, **kwargs)
 
 
 def _pow(e: PairBuilder, a: Argument, exponent: float) -> Pair:
     x = e.pair(a)
-    found = x
+    power = x
     for _ in range(int(exponent) - 1):
-        found = _product(e, found, x)
-    return found
+        power = _complex_product(e, power, x)
+    return power
 
 
 def _abs(e: PairBuilder, a: Argument) -> Node:
@@ -178,23 +177,23 @@ def _angle(e: PairBuilder, a: Argument) -> Node:
 
 def _view_as_real(e: PairBuilder, a: Node) -> Node:
     value = a.meta["val"]
-    return e.side_by_side(*[e.node(p, value) for p in e.pair(a)])
+    return e.stack_last(*[e.node(p, value) for p in e.pair(a)])
 
 
-def _alike(target: Target, join: Target) -> Reader:
-    """Of both parts, joined."""
+def _compare_parts(target: Target, combine: Target) -> RealRule:
+    """Return the rule of a comparison of both parts, combined by a bitwise op."""
 
-    def reader(e: PairBuilder, a: Argument, b: Argument) -> Part:
-        found = []
+    def rule(e: PairBuilder, a: Argument, b: Argument) -> Part:
+        results = []
         for x, y in zip(e.pair(a), e.pair(b), strict=True):
             first, second = (x, y) if isinstance(x, Node) else (y, x)
-            found.append(e.call(target, first, e.tensor(second, first)))
-        return e.call(join, *found)
+            results.append(e.call(target, first, e.tensor(second, first)))
+        return e.call(combine, *results)
 
-    return reader
+    return rule
 
 
-PAIR_RULES: dict[str, Rule] = {
+PAIR_RULES: dict[str, PairRule] = {
     "_conj": _conj,
     "_conj_physical": _conj,
     "_to_copy": _to_copy,
@@ -203,7 +202,7 @@ PAIR_RULES: dict[str, Rule] = {
     "constant_pad_nd": _pad,
     "div": _div,
     "exp": _exp,
-    "full": _full(aten.full.default),
+    "full": _creation_rule(aten.full.default),
     "log": _log,
     "mul": _mul,
     "neg": _neg,
@@ -211,7 +210,7 @@ PAIR_RULES: dict[str, Rule] = {
     "polar": _polar,
     "pow": _pow,
     "reciprocal": _reciprocal,
-    "scalar_tensor": _full(aten.scalar_tensor.default),
+    "scalar_tensor": _creation_rule(aten.scalar_tensor.default),
     "sub": _sub,
     "view_as_complex": _view_as_complex,
     "where": _where,
@@ -219,33 +218,31 @@ PAIR_RULES: dict[str, Rule] = {
 }
 
 
-REAL_RULES: dict[str, Reader] = {
+REAL_RULES: dict[str, RealRule] = {
     "abs": _abs,
     "angle": _angle,
-    "eq": _alike(aten.eq.Tensor, aten.bitwise_and.Tensor),
-    "ne": _alike(aten.ne.Tensor, aten.bitwise_or.Tensor),
+    "eq": _compare_parts(aten.eq.Tensor, aten.bitwise_and.Tensor),
+    "ne": _compare_parts(aten.ne.Tensor, aten.bitwise_or.Tensor),
     "view_as_real": _view_as_real,
 }
 
-_VIEWED = (
+_VIEW_NAMES = (
     "_conj _reshape_alias _unsafe_view alias detach expand getitem permute select slice split "
     "split_with_sizes squeeze t transpose unbind unsqueeze view view_as_complex"
 )
-_LIKEWISE = (
+_PARTWISE_NAMES = (
     "cat clone copy flip gather index_select mean repeat select_backward select_scatter "
     "slice_backward slice_scatter sum"
 )
-_CHEAP = "_conj _conj_physical _to_copy add clone div full mul neg ones sub zeros"
-VIEW_OPS = frozenset(_VIEWED.split())
-PARTWISE_OPS = frozenset(_LIKEWISE.split())
-BANDWIDTH_BOUND_OPS = frozenset(_CHEAP.split())  # what ATen runs as fast as memory is
-PROMOTING_OPS = frozenset(
-    ("cat", "copy", "select_scatter", "slice_scatter")
-)  # real operands become complex
+_BANDWIDTH_BOUND_NAMES = "_conj _conj_physical _to_copy add clone div full mul neg ones sub zeros"
+VIEW_OPS = frozenset(_VIEW_NAMES.split())
+PARTWISE_OPS = frozenset(_PARTWISE_NAMES.split())
+BANDWIDTH_BOUND_OPS = frozenset(_BANDWIDTH_BOUND_NAMES.split())  # ATen runs these at memory speed
+PROMOTING_OPS = frozenset(("cat", "copy", "select_scatter", "slice_scatter"))  # of real operands
 
 
 def has_rule(node: Node) -> bool:
-    """Whether a call with a complex result is known."""
+    """Whether a call with a complex result has a rule."""
     name = operator_name(node)
     if name == "pow":
         exponent = node.args[1]

@@ -110,16 +110,16 @@ def diagonal(call: AtenCall) -> Value:
 
 def split(call: AtenCall) -> tuple[Value, ...]:
     """Lower `split`, `split_with_sizes`, `chunk` and `unbind` to consecutive slices."""
-    x, pieces = call.tensor("self"), list[Value]()
+    x, slices = call.tensor("self"), list[Value]()
     start: Dim = 0
     dim = call.dim("dim", len(x.shape))
     for result in call.node.meta["val"]:
         shape = call.build.sizes.shape(result.shape)
         extent = shape[dim] if len(shape) == len(x.shape) else 1
-        piece = call.build.slice(x, dim, start, extent)
-        pieces.append(call.build.reshape(piece, shape))
+        result_slice = call.build.slice(x, dim, start, extent)
+        slices.append(call.build.reshape(result_slice, shape))
         start = extent + start
-    return tuple(pieces)
+    return tuple(slices)
 
 
 def flip(call: AtenCall) -> Value:

@@ -1,4 +1,4 @@
-"""Shapes: specialised, symbolic, empty, huge; and when to compile again."""
+"""Static, dynamic, empty and huge shapes, and recompilation."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from tofuse.report.model import GraphReport
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def compilations(fn, inputs, **options):
-    """How many graphs were compiled over all inputs; every result is held against eager."""
+def count_compilations(fn, inputs, **options):
+    """Return how many graphs were compiled over all inputs; check every result against eager."""
     reports: list[GraphReport] = []
     compiled = compile_target(fn, make_config({"strict": True, **options}), reports.append)
     for x in inputs:
@@ -29,7 +29,7 @@ def batches(sizes, grad=False):
     return [torch.randn(b, 16, requires_grad=grad) for b in sizes]
 
 
-TEN = (4, 6, 10, 12, 3, 8, 16, 20, 32, 5)
+BATCH_SIZES = (4, 6, 10, 12, 3, 8, 16, 20, 32, 5)
 NET = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4))
 PROGRAMS = {
     "pointwise": lambda x: (x * 2 + 1).relu(),
@@ -52,48 +52,48 @@ PROGRAMS = {
 @pytest.mark.broad(5)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("grad", [False, True])
-def test_ten_batch_sizes_are_one_compilation_where_sizes_are_symbolic(name, grad):
+def test_dynamic_program_is_compiled_once(name, grad):
     """TensorRT-LLM 6142"""
-    count = compilations(PROGRAMS[name], batches(TEN, grad), dynamic=True)
+    count = count_compilations(PROGRAMS[name], batches(BATCH_SIZES, grad), dynamic=True)
     assert count == 1 + grad  # forward and backward
 
 
-def test_a_network_is_compiled_once_for_ten_batch_sizes():
+def test_dynamic_network_is_compiled_once():
     """TensorRT-LLM 6142"""
     with torch.no_grad():
-        assert compilations(lambda x: NET(x), batches(TEN), dynamic=True) == 1
+        assert count_compilations(lambda x: NET(x), batches(BATCH_SIZES), dynamic=True) == 1
 
 
-def test_sizes_become_symbolic_when_they_change():
-    """pytorch 121369: without an option, two compilations."""
-    assert compilations(PROGRAMS["softmax"], batches(TEN)) == 2
+def test_sizes_become_dynamic_when_they_change():
+    """pytorch 121369: two compilations with the default options."""
+    assert count_compilations(PROGRAMS["softmax"], batches(BATCH_SIZES)) == 2
 
 
-def test_compilation_goes_on_after_eight_shapes():
-    """pytorch 121369: the ninth shape was left to eager, and the tenth, and all others."""
+def test_more_than_eight_static_shapes_are_compiled():
+    """pytorch 121369: from the ninth shape on, eager ran the program."""
     sizes = range(2, 22)
-    assert compilations(PROGRAMS["pointwise"], batches(sizes), dynamic=False) == len(sizes)
+    assert count_compilations(PROGRAMS["pointwise"], batches(sizes), dynamic=False) == len(sizes)
 
 
-def test_a_shape_is_never_served_by_another_shapes_kernel():
+def test_kernels_of_other_shapes_are_not_reused():
     """pytorch 86020"""
     shapes = [(4, 8), (8, 4), (32,), (2, 16), (4, 8, 1), (1, 4, 8), (4, 8), (5, 7), (32, 1)]
     for dynamic in (False, None, True):
         torch._dynamo.reset()
         inputs = [torch.randn(s) for s in shapes]
-        compilations(lambda x: (x * 2).softmax(-1) + x.sum(0), inputs, dynamic=dynamic)
+        count_compilations(lambda x: (x * 2).softmax(-1) + x.sum(0), inputs, dynamic=dynamic)
 
 
-def test_a_stride_or_dtype_is_never_served_by_anothers_kernel():
+def test_kernels_of_other_strides_or_dtypes_are_not_reused():
     """pytorch 86020"""
     x = torch.randn(8, 8)
     inputs = [x, x.t(), x[::2], x.double(), x.bfloat16(), x.long(), x.expand(2, 8, 8)[0], x]
     for dynamic in (False, None, True):
         torch._dynamo.reset()
-        compilations(lambda x: x * 2 + 1, inputs, dynamic=dynamic)
+        count_compilations(lambda x: x * 2 + 1, inputs, dynamic=dynamic)
 
 
-EDGES = ((0,), (0, 3), (3, 0), (2, 0, 4), (), (1,), (1, 1), (1, 3), (3, 1))
+EDGE_SHAPES = ((0,), (0, 3), (3, 0), (2, 0, 4), (), (1,), (1, 1), (1, 3), (3, 1))
 OPS = {
     "pointwise": lambda x: (x * 2 + 1).relu(),
     "sum": lambda x: x.sum(),
@@ -111,7 +111,7 @@ OPS = {
     "any": lambda x: ((x > 0).any(), (x > 0).all()),
     "reshape": lambda x: x.reshape(-1) + 1,
     "broadcast": lambda x: x + torch.ones(4, 1, 1, 1),
-    "keep": lambda x: x.sum(-1, keepdim=True) * x,
+    "keepdim": lambda x: x.sum(-1, keepdim=True) * x,
     "scan": lambda x: x.cumsum(-1) * 2,
     "flip": lambda x: x.flip(-1) * 2,
     "cat": lambda x: torch.cat([x.reshape(-1), x.reshape(-1) * 2]),
@@ -119,11 +119,11 @@ OPS = {
 
 
 @pytest.mark.broad(5)
-@pytest.mark.filterwarnings("ignore:.*degrees of freedom")  # eager warns of it too
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")  # eager warns, too
 @pytest.mark.parametrize("name", OPS)
-def test_empty_zero_dim_and_size_one_tensors(name):
+def test_empty_scalar_and_unit_tensors(name):
     """OpInfo: as eager, including the error."""
-    for shape in EDGES:
+    for shape in EDGE_SHAPES:
         for grad in (False, True):
             torch._dynamo.reset()
             x = torch.randn(shape, requires_grad=grad)
@@ -136,7 +136,7 @@ def test_empty_zero_dim_and_size_one_tensors(name):
                 assert_as_eager(OPS[name], x, calls=1)
 
 
-NOTHING = {
+EMPTY_OPS = {
     "mean square": lambda x: F.mse_loss(x, x.detach() * 2),
     "huber": lambda x: F.huber_loss(x, x.detach() * 2),
     "smooth": lambda x: F.smooth_l1_loss(x, x.detach() * 2),
@@ -144,21 +144,21 @@ NOTHING = {
 }
 
 
-@pytest.mark.parametrize("name", NOTHING)
+@pytest.mark.parametrize("name", EMPTY_OPS)
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
-def test_losses_and_rows_of_nothing_train(name, shape):
+def test_gradients_of_empty_losses_and_embeddings(name, shape):
     x = torch.randn(shape, requires_grad=True)
-    assert_as_eager(NOTHING[name], x, calls=1, options={"strict": True})
+    assert_as_eager(EMPTY_OPS[name], x, calls=1, options={"strict": True})
 
 
-def test_groups_of_nothing_are_compiled_in_finite_time():
-    """An axis without elements divides into any number of others, again and again."""
+def test_empty_group_norm_compiles_in_finite_time():
+    """An axis without elements splits into any number of axes, without end."""
     x = torch.randn(0, 3, requires_grad=True)
     assert_as_eager(lambda x: F.group_norm(x, 1), x, calls=1, options={"strict": True})
 
 
-def test_tensors_beyond_two_to_the_31_elements_are_addressed_in_64_bits():
-    """Common: pages that nobody touches cost nothing, so the addresses are real."""
+def test_large_tensors_have_64_bit_addresses():
+    """Common: untouched pages take no memory, so the test can use real addresses."""
     far = 2**31
     memory = torch.empty(far + 64, dtype=torch.int8)
     rows = memory.as_strided((2, 8), (far, 1))
@@ -175,8 +175,8 @@ def test_tensors_beyond_two_to_the_31_elements_are_addressed_in_64_bits():
     assert taken.tolist() == [4, 5, 6]
 
 
-def test_sizes_that_follow_from_others_do_not_count_as_memory():
-    """A quarter of the channels, guessed apart from them: nothing was fused to save memory."""
+def test_derived_sizes_do_not_exceed_memory_limit():
+    """A quarter of the channels had an independent size hint, so nothing was fused."""
 
     def f(x, w, b):
         return F.silu(F.group_norm(x, 4, w, b))
@@ -191,7 +191,7 @@ def test_sizes_that_follow_from_others_do_not_count_as_memory():
 @pytest.mark.parametrize(
     ("shifts", "dims"), [((1, -2), (0, 1)), ((0,), (1,)), ((3,), ()), ((9,), (0,))]
 )
-def test_rolled_sizes_are_joined_where_they_are_larger_than_the_shift(shifts, dims):
+def test_roll_is_fused_if_size_exceeds_shift(shifts, dims):
     def f(x):
         return (x * 2).roll(shifts, dims) + x
 
@@ -202,8 +202,8 @@ def test_rolled_sizes_are_joined_where_they_are_larger_than_the_shift(shifts, di
         assert_as_eager(f, x, options={"dynamic": True, "strict": True})
 
 
-def test_rows_of_a_table_beside_others():
-    """Where another piece is read, the index is of no row."""
+def test_gathered_rows_in_a_concat():
+    """The index is out of range where another operand is read."""
 
     def f(x, at, table):
         return torch.cat([x, table[at + torch.arange(0, 30, 10)]], 1) * 2
@@ -214,7 +214,7 @@ def test_rows_of_a_table_beside_others():
         tofuse.compile(f, dynamic=True)(args[0], args[1] + 10, args[2])
 
 
-def test_thin_products_of_sizes_that_only_guards_know_to_be_equal():
+def test_matvec_of_sizes_that_guards_make_equal():
     def f(h, x, w):
         n = h.shape[1]
         both = [h[:, :, None].expand(-1, -1, n, -1), h[:, None].expand(-1, n, -1, -1)]
@@ -226,7 +226,7 @@ def test_thin_products_of_sizes_that_only_guards_know_to_be_equal():
         assert_as_eager(f, *args, rtol=1e-4, atol=1e-4, options={"dynamic": True, "strict": True})
 
 
-PLACES = {  # counted from the end, or from the middle
+SYMBOLIC_INDICES = {  # relative to the end or the middle
     "last": lambda x: (x * 2)[:, -1].sin(),
     "last three": lambda x: (x * 2)[:, -3:].sin(),
     "halves": lambda x: torch.cat([-x[:, x.shape[1] // 2 :], x[:, : x.shape[1] // 2]], -1) + 1,
@@ -234,34 +234,36 @@ PLACES = {  # counted from the end, or from the middle
     "split": lambda x: [c.sin() for c in (x * 2).split([2, x.shape[1] - 2], 1)],
     "flipped": lambda x: (x * 2).flip(1, 0).cos(),
     "narrow": lambda x: (x * 2).narrow(1, x.shape[1] - 2, 2).exp(),
-    "inside": lambda x: (x * 2)[1:-1, 2:-2].sin(),
-    "with gaps": lambda x: (x * 2)[x.shape[0] // 3 :: 2].sin(),
+    "interior": lambda x: (x * 2)[1:-1, 2:-2].sin(),
+    "strided": lambda x: (x * 2)[x.shape[0] // 3 :: 2].sin(),
     "middle": lambda x: (x * 2)[x.shape[0] // 2].exp(),
     "corner": lambda x: x[-2:, -1:] * x[:2, :1],
-    "cut": lambda x: F.pad(x.sin(), (2, 3))[..., 2:-3] + x,
+    "padded and sliced": lambda x: F.pad(x.sin(), (2, 3))[..., 2:-3] + x,
     "far before the first": lambda x: (x * 2)[-9:].sin(),
     "both ends": lambda x: x[x.shape[0] - 2 :].sum(0) + x[: x.shape[0] - 2].sum(0),
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_places_that_are_sizes(name):
-    f = PLACES[name]
+@pytest.mark.parametrize("name", SYMBOLIC_INDICES)
+def test_symbolic_indices(name):
+    f = SYMBOLIC_INDICES[name]
     compiled = tofuse.compile(f, dynamic=True, strict=True, specialize=False)
     for shape in ((6, 8), (10, 12), (7, 9), (23, 16), (5, 6)):
         x = (torch.randn(shape, requires_grad=True),)
         assert_same(outcome(compiled, copies(x), {}), outcome(f, copies(x), {}))
 
 
-@pytest.mark.parametrize("name", ["last", "last three", "middle", "halves", "inside", "narrow"])
-def test_places_from_the_end_are_read_and_written_in_the_kernel(name):
-    report = tofuse.explain(PLACES[name], dynamic=True)(torch.randn(6, 8, requires_grad=True))
+@pytest.mark.parametrize("name", ["last", "last three", "middle", "halves", "interior", "narrow"])
+def test_symbolic_indices_are_fused(name):
+    report = tofuse.explain(SYMBOLIC_INDICES[name], dynamic=True)(
+        torch.randn(6, 8, requires_grad=True)
+    )
     assert len(report.kernels) == 2 and not report.library_calls
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
-def test_sizes_that_only_guards_know_to_be_equal(shape):
-    """The backward of an LU joins parts of min(m, n) and of n columns, with a guard that n < m."""
+def test_lu_with_sizes_that_guards_make_equal(shape):
+    """The backward concatenates min(m, n) and n columns, with a guard that n < m."""
 
     def f(x):
         return torch.lu_unpack(*torch.linalg.lu_factor(x))[1:]
@@ -274,8 +276,8 @@ def test_sizes_that_only_guards_know_to_be_equal(shape):
 
 
 @pytest.mark.parametrize("m, k", [(3, 0), (0, 3), (0, 0), (3, 2)])
-def test_what_sums_of_nothing_are_added_to(m, k):
-    """It is the same in all turns of the sum's loops, of which there may be none."""
+def test_value_added_to_empty_sum(m, k):
+    """It is invariant in the loops of the sum, which may have no iterations."""
 
     def program(a, b, c):
         return (a[:, :, :, None] * b[None]).sum((1, 2)) + c.exp().sin().tanh()

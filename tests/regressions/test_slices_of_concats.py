@@ -1,8 +1,7 @@
-"""Slices of joins of slices in one kernel: right, and nothing is read outside of an operand.
+"""Slices of concats of slices in one kernel never read outside of an operand.
 
-What is read under a piece's condition and thrown away elsewhere must keep that condition, however
-often it is moved on the way; a read before a tensor's first element is seen only where no memory
-lies there. `nothing_is_read_outside_of_operands` looks at each access.
+A load of one operand is guarded by that operand's range, and must keep its guard wherever it is
+moved. An access before the first element only faults if no memory is mapped there.
 """
 
 import random
@@ -15,14 +14,14 @@ import tofuse
 from tests.support.eager import assert_as_eager
 
 
-def heat(u):
+def heat_equation(u):
     for _ in range(3):
         around = u.roll(1, 0) + u.roll(-1, 0) + u.roll(1, 1) + u.roll(-1, 1)
         u = u + 0.1 * (around - 4 * u)
     return u
 
 
-def upwind(u):
+def upwind_scheme(u):
     u = u - 0.3 * (u - u.roll(2, -1))
     return u - 0.3 * (u - u.roll(2, -1)) * u.roll((1, -1), (0, 1))
 
@@ -40,19 +39,19 @@ def shifted(u):
 
 
 @pytest.mark.broad(5)
-@pytest.mark.parametrize("program", [heat, upwind, padded, shifted])
+@pytest.mark.parametrize("program", [heat_equation, upwind_scheme, padded, shifted])
 @pytest.mark.parametrize("shape", [(16, 16), (5, 7), (33, 64)])
-def test_moved_pieces(program, shape):
+def test_rolled_and_padded_slices(program, shape):
     assert_as_eager(program, torch.randn(shape, requires_grad=True), rtol=1e-4, atol=1e-5)
 
 
 def steps(seed):
-    """Some steps that keep a 9 x 21 tensor's shape, drawn by chance."""
+    """Return random steps that keep the shape of a 9 x 21 tensor."""
     draw = random.Random(seed)
-    made = []
+    chosen = []
     for _ in range(draw.randint(2, 4)):
         dim, n = draw.randint(0, 1), draw.choice([1, 2, 3, 8])
-        made.append(
+        chosen.append(
             draw.choice(
                 [
                     lambda u, dim=dim, n=n: u.roll(n, dim) * 0.5 + u,
@@ -66,16 +65,16 @@ def steps(seed):
                 ]
             )
         )
-    return made
+    return chosen
 
 
 @pytest.mark.broad(4)
 @pytest.mark.parametrize("seed", range(40))
-def test_chance_programs(seed):
-    made = steps(seed)
+def test_random_programs(seed):
+    chosen = steps(seed)
 
     def program(u):
-        for step in made:
+        for step in chosen:
             u = step(u)
         return u
 
@@ -92,8 +91,8 @@ def test_chance_programs(seed):
 @pytest.mark.broad(6)
 @pytest.mark.parametrize("shape", [(2, 7, 9, 13), (1, 7, 9, 13), (0, 7, 9, 13)])
 @pytest.mark.parametrize("dim", [1, 2, 3])
-@pytest.mark.parametrize("layout", ["rows", "channels last", "turned", "strided"])
-def test_pieces_of_images_are_joined_however_they_lie(shape, dim, layout):
+@pytest.mark.parametrize("layout", ["rows", "channels last", "reversed", "strided"])
+def test_stacked_slices_of_images_in_any_layout(shape, dim, layout):
     def program(x):
         read = [x.select(dim, k).tanh() * (k + 1) for k in range(7)]
         windows = [x.narrow(dim, k, 2) for k in range(6)]
@@ -102,7 +101,7 @@ def test_pieces_of_images_are_joined_however_they_lie(shape, dim, layout):
     x = torch.randn(shape)
     if layout == "channels last":
         x = x.to(memory_format=torch.channels_last)
-    elif layout == "turned":
+    elif layout == "reversed":
         x = x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
     elif layout == "strided":
         x = torch.stack([x, x], -1)[..., 1]

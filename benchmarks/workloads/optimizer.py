@@ -1,4 +1,4 @@
-"""Work over 200 tensors at once: an AdamW step, and clipping the norm of all gradients."""
+"""Optimizer work on 200 tensors: an AdamW step, and clipping the norm of all gradients."""
 
 import torch
 from torch import Tensor, nn
@@ -7,19 +7,19 @@ from benchmarks.seeds import Program, Size
 from benchmarks.workloads.base import Case, Results, Step, nbytes
 
 TENSORS = 200
-SPREAD = 1000.0  # the largest tensor has so many times the elements of the smallest
+SIZE_RATIO = 1000.0  # elements of the largest tensor over those of the smallest
 ADAMW_PASSES = 7  # read parameter, gradient, both moments; write all but the gradient
 CLIP_PASSES = 3  # read for the norm; read and write to scale
 
 
 def adamw(size: Size, dtype: torch.dtype) -> Case:
-    """A step of AdamW after one that made the moments; the gradients stay as they are."""
+    """An AdamW step after the one that allocates the moments; the gradients stay the same."""
     parameters = make_parameters(size, dtype)
-    optimiser = torch.optim.AdamW(parameters, lr=1e-4)
-    optimiser.step()
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4)
+    optimizer.step()
 
     def update() -> Results:
-        optimiser.step()
+        optimizer.step()
         return ()
 
     return in_place(update, parameters, ADAMW_PASSES)
@@ -36,7 +36,7 @@ def clip_grad_norm(size: Size, dtype: torch.dtype) -> Case:
 
 
 def in_place(target: Program, tensors: list[Tensor], passes: int) -> Case:
-    """A target without arguments that rewrites `tensors`, touching their bytes `passes` times."""
+    """Return a case that updates `tensors` in place and moves their bytes `passes` times."""
 
     def drive(compiled: Program) -> Step:
         def run() -> Results:
@@ -49,9 +49,9 @@ def in_place(target: Program, tensors: list[Tensor], passes: int) -> Case:
 
 
 def make_parameters(size: Size, dtype: torch.dtype) -> list[Tensor]:
-    """Parameters with gradients, their sizes spread evenly on a logarithmic scale."""
+    """Return parameters with gradients, with sizes evenly spaced on a logarithmic scale."""
     count, elements = (TENSORS, 25_000_000) if size == "full" else (6, 3_000)
-    weights = [SPREAD ** (i / (count - 1)) for i in range(count)]
+    weights = [SIZE_RATIO ** (i / (count - 1)) for i in range(count)]
     parameters: list[Tensor] = []
     for i, weight in enumerate(weights):
         length = max(1, round(elements * weight / sum(weights)))

@@ -1,4 +1,4 @@
-"""Tensors that are not plain: complex, sparse, quantised, nested, subclasses; all run."""
+"""Complex, sparse, quantized, nested and other special tensors."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ C = torch.complex(X, X.flip(0))
 PROGRAMS = {
     "complex": (lambda x: (x * 2).abs() + x.real, (C,)),
     "conjugate": (lambda x: x.conj() * 2, (C,)),
-    "lazily conjugate": (lambda x: x * 2, (C.conj(),)),
+    "conjugate bit": (lambda x: x * 2, (C.conj(),)),
     "negative bit": (lambda x: x * 2 + 1, (C.conj().imag,)),
     "fft": (lambda x: torch.fft.rfft(x * 2).abs() + 1, (X,)),
     "sparse": (lambda x: x * 2, (X.relu().to_sparse(),)),
@@ -38,8 +38,8 @@ def test_complex_and_sparse_tensors(name):
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
 @pytest.mark.parametrize("name", ["to_sparse", "to_sparse_csr"])
-def test_sparse_results_of_a_trace(name):
-    """They have no strides, and nobody lays them out."""
+def test_sparse_results_of_trace_mode(name):
+    """Sparse results have no strides, and must not be restrided."""
 
     def fn(x):
         return getattr(x.relu() * 2, name)(), x + 1
@@ -55,17 +55,17 @@ def test_complex_gradients():
     assert_as_eager(lambda x: (torch.view_as_complex(x.view(6, 4, 2)) * 1j).abs() + 1, x)
 
 
-def test_what_pytorch_runs_has_a_verdict():
+def test_library_calls_have_a_verdict():
     """pytorch 191330"""
     report = tofuse.explain(lambda x: (x.sqrt().tanh() * 2 + x).abs() * 2 + 1)(C)
     assert any(not v.fused and v.rule for v in report.verdicts)
     assert {"aten.sqrt.default", "aten.tanh.default"} <= {c.name for c in report.library_calls}
-    assert report.kernels  # what comes after the absolute value is real
+    assert report.kernels  # the ops after the absolute value are real
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*quantiz.*:UserWarning")
-def test_quantised_tensors():
+def test_quantized_tensors():
     """pytorch 191330"""
     q = torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
 
@@ -86,11 +86,19 @@ def test_nested_tensors(layout):
         assert torch.equal(a, (b * 2).relu())
 
 
-RARE = ("float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64", "complex128", "complex32")
+UNSUPPORTED_DTYPES = (
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "uint16",
+    "uint32",
+    "uint64",
+    "complex128",
+    "complex32",
+)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
-@pytest.mark.parametrize("name", RARE)
+@pytest.mark.parametrize("name", UNSUPPORTED_DTYPES)
 def test_dtypes_without_kernels(name):
     """pytorch 191330"""
     dtype = getattr(torch, name)
@@ -101,8 +109,8 @@ def test_dtypes_without_kernels(name):
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
-def test_forward_mode_derivatives_are_torchs(capture):
-    """No kernel has one, and a result without any would be wrong."""
+def test_forward_mode_runs_in_eager(capture):
+    """Kernels have no forward derivatives, and a result without one would be wrong."""
     compiled = tofuse.compile(lambda x: x.sin() * x, strict=True, capture=capture)
     x = torch.randn(3)
     compiled(x)
@@ -111,7 +119,7 @@ def test_forward_mode_derivatives_are_torchs(capture):
     torch.testing.assert_close(tangent, x.cos() * x + x.sin())
 
 
-def test_subclasses_and_parameters_stay_what_they_are():
+def test_subclasses_and_parameters_keep_their_types():
     """pytorch 191330"""
 
     class Sub(torch.Tensor):
@@ -124,7 +132,7 @@ def test_subclasses_and_parameters_stay_what_they_are():
     assert p.grad is not None and torch.equal(p.grad, torch.full((3,), 2.0))
 
 
-def test_meta_tensors_run_through_pytorch():
+def test_meta_tensors_run_in_pytorch():
     """pytorch 191330"""
     x = torch.empty(3, 4, device="meta")
     report = tofuse.explain(lambda x: x * 2 + 1)(x)
@@ -133,7 +141,7 @@ def test_meta_tensors_run_through_pytorch():
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="a build without oneDNN")
-def test_tensors_in_layouts_of_onednn_run_through_pytorch():
+def test_onednn_tensors_run_in_pytorch():
     def f(x):
         return x.to_mkldnn().relu().to_dense() * 2
 

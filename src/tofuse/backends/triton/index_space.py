@@ -1,4 +1,4 @@
-"""A launch's index space: which variable indexes which axes, masks and shapes, as Triton text."""
+"""The index space of a launch: the variables, masks and shapes of its tiles, as Triton text."""
 
 from __future__ import annotations
 
@@ -8,102 +8,112 @@ from tofuse.ir.dims import Dim, known_multiple, product, size_hint, symbols_of
 from tofuse.ir.kernel import AffineExpr, Gather, InRange, Iota, Load, Stmt, Store, Uniform
 from tofuse.ir.tile import Tile, TileNest
 
-LIMIT = 2**31 - 2**16  # indices below fit 32 bits, with room for a block past the end
+MAX_INT32_INDEX = 2**31 - 2**16  # leaves room for a block past the end
 
 
-class Space:
-    """`tiles` are those that are a dimension of the program's blocks; the others are one index."""
+class IndexSpace:
+    """The tiles of a launch. `tiles` are the dimensions of its blocks; others have one index."""
 
     def __init__(self, nest: TileNest) -> None:
         self.nest = nest
-        everything = nest.tiling.tiles
-        self.tiles = tuple(t for t in everything if t.block > 1 or t.role != "grid")
-        self.order = {t: k for k, t in enumerate(everything)}
-        self.of = {a: t for t in everything for a in t.axes}
-        self.wide = _wide(nest)
+        all_tiles = nest.tiling.tiles
+        self.tiles = tuple(t for t in all_tiles if t.block > 1 or t.role != "grid")
+        self.tile_numbers = {t: k for k, t in enumerate(all_tiles)}
+        self.tile_of = {a: t for t in all_tiles for a in t.axes}
+        self.needs_int64 = _needs_int64(nest)
 
     @property
     def rank(self) -> int:
         return len(self.tiles)
 
-    def number(self, tile: Tile) -> int:
+    def dimension(self, tile: Tile) -> int:
+        """Return the dimension of the blocks that a tile is."""
         return self.tiles.index(tile)
 
     # -- names -----------------------------------------------------------------------------------
 
-    def program(self, tile: Tile) -> str:
-        return f"b{self.order[tile]}"
+    def block_number(self, tile: Tile) -> str:
+        """Return the variable of this instance's block number in a tile."""
+        return f"b{self.tile_numbers[tile]}"
 
     def index(self, tile: Tile) -> str:
-        return f"g{self.order[tile]}"
+        """Return the variable of a tile's indices in the current block."""
+        return f"g{self.tile_numbers[tile]}"
 
     def start(self, tile: Tile) -> str:
-        return f"o{self.order[tile]}"
+        """Return the variable of the first index of the current block."""
+        return f"o{self.tile_numbers[tile]}"
 
     def mask(self, tile: Tile) -> str:
-        return f"m{self.order[tile]}"
+        """Return the variable that masks indices within a tile's extent."""
+        return f"m{self.tile_numbers[tile]}"
 
     # -- tiles -----------------------------------------------------------------------------------
 
-    def masked(self, tile: Tile) -> bool:
+    def is_masked(self, tile: Tile) -> bool:
+        """Return whether a tile's last block may be partial."""
         extent = self.nest.extent(tile)
         if tile not in self.tiles:
             return False
         return extent == 0 or not known_multiple(extent, tile.block)
 
     def masks(self, axes: Iterable[str]) -> list[str]:
-        tiles = dict.fromkeys(self.of[a] for a in sorted(axes))
-        return [self.mask(t) for t in self.tiles if t in tiles and self.masked(t)]
+        """Return the mask variables of the tiles of these axes."""
+        tiles = dict.fromkeys(self.tile_of[a] for a in sorted(axes))
+        return [self.mask(t) for t in self.tiles if t in tiles and self.is_masked(t)]
 
-    def blocks(self, tile: Tile) -> str:
+    def block_count(self, tile: Tile) -> str:
+        """Return the number of blocks of a tile, as an expression."""
         extent = self.nest.extent(tile)
         if isinstance(extent, int):
             return str(-(-extent // tile.block))
-        return f"(({self.dim(extent)} + {tile.block - 1}) // {tile.block})"
+        return f"(({self.size(extent)} + {tile.block - 1}) // {tile.block})"
 
     def arange(self, tile: Tile) -> str:
-        """All indices of a block, along its own dimension."""
+        """Return all indices of a block along its dimension."""
         if tile not in self.tiles:
             return self.start(tile)
-        k = self.number(tile)
+        k = self.dimension(tile)
         along = ", ".join(":" if d == k else "None" for d in range(self.rank))
         line = f"tl.arange(0, {tile.block})" + (f"[{along}]" if self.rank > 1 else "")
         return f"{self.start(tile)} + {line}"
 
     def shape(self, axes: Iterable[str]) -> str:
-        """The shape of a value that depends on these axes."""
-        tiles = {self.of[a] for a in axes}
+        """Return the shape of a value that depends on these axes."""
+        tiles = {self.tile_of[a] for a in axes}
         return f"[{', '.join(str(t.block) if t in tiles else '1' for t in self.tiles)}]"
 
     def broadcast(self, text: str, shape: str) -> str:
         return f"tl.broadcast_to({text}, {shape})" if self.rank else text
 
-    def spread(self, axes: Iterable[str]) -> bool:
-        """Whether a value that depends on these axes is a block, not a number."""
-        return any(self.of[a] in self.tiles for a in axes)
+    def is_block(self, axes: Iterable[str]) -> bool:
+        """Return whether a value that depends on these axes is a block, not a scalar."""
+        return any(self.tile_of[a] in self.tiles for a in axes)
 
     # -- numbers ---------------------------------------------------------------------------------
 
-    def dim(self, dim: Dim) -> str:
-        """A size as an expression of the size symbols."""
+    def size(self, dim: Dim) -> str:
+        """Return a size as an expression of the size symbols."""
         if isinstance(dim, int):
             return str(dim)
         terms = ["*".join([str(c), *symbols]) for symbols, c in dim.terms]
         return f"({' + '.join(terms)})"
 
     def affine(self, index: AffineExpr) -> str:
-        """An affine function of the axes, with as few divisions as its strides allow."""
+        """Return an affine expression of the axes, with as few divisions as its strides allow."""
         terms = []
         for tile in self.nest.tiling.tiles:
-            for part, step in self.parts(tile, index):
-                terms.append(part if step == 1 else f"{part} * {self.dim(step)}")
+            for term, step in self.index_terms(tile, index):
+                terms.append(term if step == 1 else f"{term} * {self.size(step)}")
         if index.const != 0 or not terms:
-            terms.append(self.dim(index.const))
+            terms.append(self.size(index.const))
         return f"({' + '.join(terms)})" if len(terms) > 1 else terms[0]
 
-    def parts(self, tile: Tile, index: AffineExpr) -> list[tuple[str, Dim]]:
-        """Pieces of a tile's index, each with its factor; runs of axes that follow one another in
-        memory are one piece."""
+    def index_terms(self, tile: Tile, index: AffineExpr) -> list[tuple[str, Dim]]:
+        """Return the terms of a tile's index with their factors.
+
+        Consecutive axes that are contiguous in memory are one term.
+        """
         found: list[tuple[str, Dim]] = []
         k = len(tile.axes)
         while k > 0:
@@ -119,33 +129,34 @@ class Space:
             inner = product(self.nest.kernel.extent(a) for a in tile.axes[last + 1 :])
             text = self.index(tile)
             if inner != 1:
-                text = f"({text} // {self.dim(inner)})"
+                text = f"({text} // {self.size(inner)})"
             if first > 0:
-                text = f"({text} % {self.dim(span)})"
+                text = f"({text} % {self.size(span)})"
             found.append((text, step))
         return found[::-1]
 
 
-def _wide(nest: TileNest) -> bool:
-    """Whether indices need 64 bits."""
+def _needs_int64(nest: TileNest) -> bool:
+    """Return whether indices need 64 bits."""
     kernel = nest.kernel
     if any(symbols_of(a.extent) for a in kernel.axes):
         return True
     extents = {a.name: size_hint(a.extent) for a in kernel.axes}
-    most = max((size_hint(nest.extent(t)) for t in nest.tiling.tiles), default=0)
+    largest = max((size_hint(nest.extent(t)) for t in nest.tiling.tiles), default=0)
     for s in kernel.body:
-        for index, more in _addresses(s):
+        for index, extra in _addresses(s):
             span = sum(abs(size_hint(c)) * max(0, extents[a] - 1) for a, c in index.terms)
             if symbols_of(index.const):
                 return True
-            most = max(most, span + abs(size_hint(index.const)) + more)
+            largest = max(largest, span + abs(size_hint(index.const)) + extra)
     for p in nest.partials.values():
         span = sum(size_hint(c) * extents[a] for a, c in p.index.terms)
-        most = max(most, span + size_hint(p.step) * nest.tiling.splits)
-    return most >= LIMIT
+        largest = max(largest, span + size_hint(p.step) * nest.tiling.splits)
+    return largest >= MAX_INT32_INDEX
 
 
 def _addresses(stmt: Stmt) -> list[tuple[AffineExpr, int]]:
+    """Return the affine expressions of a statement, each with what a gather may add."""
     match stmt:
         case Load() | Store() | Iota() | InRange():
             return [(stmt.index, 0)]

@@ -1,4 +1,4 @@
-"""Arithmetic at the edges: integers, nan, infinities, signed zeros, half precision."""
+"""Numerics: integers, nan, infinities, signed zeros, half precision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,11 +22,19 @@ INTEGER_OPS: dict[str, Program] = {
     "remainder": torch.remainder,
     "fmod": torch.fmod,
     "truncation": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-    "by constants": lambda a, b: (a // 3, a % 3, a // -3, a % -3, torch.fmod(a, -3), a / 3, a % 2),
+    "constant divisors": lambda a, b: (
+        a // 3,
+        a % 3,
+        a // -3,
+        a % -3,
+        torch.fmod(a, -3),
+        a / 3,
+        a % 2,
+    ),
     "overflow": lambda a, b: (a * b, a + 2**31, a * 1000003, a - b, a.abs(), -a, a**2, a**3),
     "shifts": lambda a, b: (a << 3, a >> 1, a << (b.abs() % 5), a >> (b.abs() % 5)),
-    "far shifts": lambda a, b: (a << 40, a >> 70, a << -1),
-    "bits": lambda a, b: (a & b, a | b, a ^ b, ~a),
+    "large shifts": lambda a, b: (a << 40, a >> 70, a << -1),
+    "bitwise": lambda a, b: (a & b, a | b, a ^ b, ~a),
     "bools": lambda a, b: (
         *(a.bool() + b.bool(), a.bool() * b.bool(), a.bool() & b.bool(), a.bool() ^ b.bool()),
         *(~a.bool(), a.bool() < b.bool(), a.bool().sum(), a.bool() + 1, a.bool() * 2.5),
@@ -35,22 +43,29 @@ INTEGER_OPS: dict[str, Program] = {
     "comparisons": lambda a, b: (a < b, a == b, a >= b, a > 0.5, a <= 300),
     "clamps": lambda a, b: (a.clamp(-3, 4), a.clamp(min=b), torch.maximum(a, b)),
     "reductions": lambda a, b: (a.sum(), a.prod(), a.amax(), a.argmax(), a.any(), a.cumsum(0)),
-    "to floats": lambda a, b: (a + 1.5, a * 2.5, a.float(), a.bfloat16(), a.double(), a.sum() / 2),
+    "conversions to float": lambda a, b: (
+        a + 1.5,
+        a * 2.5,
+        a.float(),
+        a.bfloat16(),
+        a.double(),
+        a.sum() / 2,
+    ),
     "powers": lambda a, b: torch.pow(a, b.abs() % 4),
 }
 
 
 @pytest.mark.broad(5)
 @pytest.mark.parametrize("name", INTEGER_OPS)
-def test_integers_are_as_eagers(name):
-    """Fields of OpInfo: rounding of quotients, wrap-around, shifts, bools."""
+def test_integer_ops_match_eager(name):
+    """Fields of OpInfo: rounding of quotients, overflow, shifts, bools."""
     for dtype in INTEGERS:
         torch._dynamo.reset()
         assert_as_eager(INTEGER_OPS[name], A.to(dtype), B.to(dtype), rtol=1e-6, atol=0, calls=1)
 
 
 @pytest.mark.parametrize("name", ["floor division", "remainder", "truncation"])
-def test_division_of_integers_by_zero_is_an_error(name):
+def test_integer_division_by_zero_raises(name):
     """Fields of OpInfo"""
     args = torch.tensor([1, 2]), torch.tensor([0, 1])
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
@@ -58,7 +73,7 @@ def test_division_of_integers_by_zero_is_an_error(name):
 
 
 def test_floats_to_integers():
-    """Fields of OpInfo: towards zero; what does not fit, as the hardware does it."""
+    """Fields of OpInfo: truncation; out-of-range values as in hardware."""
 
     def f(x):
         return x.int(), x.long(), x.to(torch.int8), x.to(torch.uint8), x.bool()
@@ -67,8 +82,8 @@ def test_floats_to_integers():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
-def test_sums_and_products_into_bools(dtype):
-    """Whether any is true, or all are; two make no false."""
+def test_sum_and_prod_to_bool(dtype):
+    """The sum is any, the product is all; 1 + 1 must not wrap to False."""
     x = torch.tensor([[1, 3, 0, -1], [2, 4, 0, 1]]).to(dtype)
 
     def f(x):
@@ -77,22 +92,22 @@ def test_sums_and_products_into_bools(dtype):
     assert_as_eager(f, x, rtol=0, atol=0)
 
 
-def test_a_sum_without_nan_into_a_bool():
-    x = torch.tensor([[1, 3, 0, -1], [2, 4, 0, 1]])  # of floats torch 2.11 has none
+def test_nansum_to_bool():
+    x = torch.tensor([[1, 3, 0, -1], [2, 4, 0, 1]])  # torch 2.11 does not support floats
     assert_as_eager(lambda x: x.nansum(dtype=torch.bool), x, rtol=0, atol=0)
 
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 1e-40, 3.5, -2.5])
-EXACT = {
+EXACT_OPS = {
     "relu": F.relu,
     "relu6": F.relu6,
     "sign": lambda x: (torch.sign(x), torch.sgn(x), torch.signbit(x), x.neg(), x.abs()),
     "clamp": lambda x: (x.clamp(-1, 1), x.clamp(min=0.0), x.clamp(max=-0.0), x.clamp(NAN, 1.0)),
     "rounding": lambda x: (x.round(), x.floor(), x.ceil(), x.trunc()),
-    "extremes": lambda x: (x.amax(), x.amin(), x[1:].amax(), x[1:].amin(), x[5:].amax()),
-    "places": lambda x: (x.argmax(), x.argmin(), x[1:].argmax(), x.max(0), x.min(0)),
-    "tests": lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.bool(), (x > 0).any(), x.all()),
+    "extrema": lambda x: (x.amax(), x.amin(), x[1:].amax(), x[1:].amin(), x[5:].amax()),
+    "indices": lambda x: (x.argmax(), x.argmin(), x[1:].argmax(), x.max(0), x.min(0)),
+    "predicates": lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.bool(), (x > 0).any(), x.all()),
     "where": lambda x: (torch.where(x > 0, x, -x), x.nan_to_num(), x.masked_fill(x != x, 0.0)),
     "sums": lambda x: (x.sum(), x[1:2].sum(), x[3:5].sum(), x.prod(), x.mean()),
     "shrinks": lambda x: (F.hardshrink(x), F.threshold(x, 0.5, 2.0)),
@@ -103,14 +118,14 @@ EXACT = {
 
 
 @pytest.mark.broad(5)
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", EXACT_OPS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_special_values_are_eagers_to_the_bit(name, dtype):
+def test_special_values_match_eager_exactly(name, dtype):
     """Fields of OpInfo"""
-    assert_as_eager(EXACT[name], SPECIAL.to(dtype), rtol=0, atol=0, calls=1)
+    assert_as_eager(EXACT_OPS[name], SPECIAL.to(dtype), rtol=0, atol=0, calls=1)
 
 
-PAIRS = {
+BINARY_OPS = {
     "maximum": torch.maximum,
     "minimum": torch.minimum,
     "fmax": torch.fmax,
@@ -125,21 +140,21 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", BINARY_OPS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_pairs_of_special_values_are_eagers_to_the_bit(name, dtype):
+def test_pairs_of_special_values_match_eager_exactly(name, dtype):
     """Fields of OpInfo"""
     rows = SPECIAL.to(dtype)[:, None].expand(10, 10).contiguous()
-    assert_as_eager(PAIRS[name], rows, rows.t().contiguous(), rtol=0, atol=0, calls=1)
+    assert_as_eager(BINARY_OPS[name], rows, rows.t().contiguous(), rtol=0, atol=0, calls=1)
 
 
-SMOOTH = (
+APPROXIMATED = (
     "exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
     "erf erfc sigmoid rsqrt exp2"
 )
 
 
-@pytest.mark.parametrize("name", SMOOTH.split())
+@pytest.mark.parametrize("name", APPROXIMATED.split())
 @pytest.mark.parametrize("grad", [False, True])
 def test_functions_at_special_values(name, grad):
     """Fields of OpInfo"""
@@ -148,7 +163,7 @@ def test_functions_at_special_values(name, grad):
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-def test_softmax_of_rows_of_minus_infinity(dim):
+def test_softmax_of_minus_infinity_rows(dim):
     """Fields of OpInfo: nan, as in eager."""
     x = torch.randn(4, 4)
     x[1], x[:, 2] = -INF, -INF
@@ -157,7 +172,7 @@ def test_softmax_of_rows_of_minus_infinity(dim):
         assert_as_eager(lambda x, fn=fn: fn(x, dim), x, calls=1)
 
 
-def test_sums_keep_the_sign_of_zero_where_eager_does():
+def test_sign_of_zero_matches_eager():
     """Fields of OpInfo"""
     x = torch.full((3, 4), -0.0)
     assert_as_eager(lambda x: (x + x, x * 1, -x, x.abs(), x.amax(0), x - 0.0), x, rtol=0, atol=0)
@@ -168,62 +183,66 @@ def gated(x, y):
     return (z.sigmoid() * z).tanh() * y - 0.3 * x
 
 
-def normed(x, y):
+def relu_ratio(x, y):
     z = (x - y) * 1.7
     return z.relu() + z.abs().sqrt() / (y * y + 1)
 
 
-def cubes(x, y):
+def polynomial(x, y):
     return x * x * x + 3 * x * x * y + y / 3
 
 
-def exps(x, y):
+def transcendental(x, y):
     return (x.exp() + y.sin()).log1p() * (x * 0.1).cos()
 
 
-def mixed(x, y):
+def mixed_precision(x, y):
     return torch.where(x > y, x + y, x * y).float().mul(1.1).to(x.dtype) + y.clamp(-1, 1)
 
 
-@pytest.mark.parametrize("fn", [gated, normed, cubes, mixed, exps], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "fn", [gated, relu_ratio, polynomial, mixed_precision, transcendental], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_chain_of_halves_is_bit_equal_to_eager_where_asked_for(fn, dtype):
+def test_half_precision_chain_matches_eager_exactly_with_option(fn, dtype):
     """pytorch 168126, 168186, 182225, 181568, 183761, 159239"""
     x, y = torch.randn(64, 257).to(dtype), torch.randn(64, 257).to(dtype)
     got = tofuse.compile(fn, precision="eager")(x, y)
     expected = fn(*copies((x, y)))
     same = (got == expected) | (got.isnan() & expected.isnan())
-    # ATen's own functions are off by a unit of float32 here and there, which once in a while
-    # decides how a float16 is rounded
-    allowed = same.numel() // 5000 if dtype is torch.float16 and fn in (gated, exps) else 0
+    # ATen's functions have occasional errors of one float32 ulp, which sometimes change the
+    # rounding to float16
+    allowed = (
+        same.numel() // 5000 if dtype is torch.float16 and fn in (gated, transcendental) else 0
+    )
     assert (~same).sum() <= allowed, f"{(~same).sum()} of {same.numel()} differ"
 
 
 RESIZES: dict[str, dict[str, Any]] = {
     "bilinear": {"mode": "bilinear", "scale_factor": 1.7},
     "bicubic": {"mode": "bicubic", "size": (5, 9), "align_corners": True},
-    "smooth": {"mode": "bilinear", "size": 5, "antialias": True},
+    "antialias": {"mode": "bilinear", "size": 5, "antialias": True},
     "nearest": {"scale_factor": (0.5, 2)},
 }
 
 
 @pytest.mark.parametrize("name", RESIZES)
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_resizing_byte_images_is_eagers_to_the_bit(name, dynamic):
-    """Fields of OpInfo: torch's decomposition is off by one."""
+def test_resize_of_byte_images_matches_eager_exactly(name, dynamic):
+    """Fields of OpInfo: PyTorch's decomposition is off by one."""
     x = torch.randint(0, 256, (2, 3, 16, 12), dtype=torch.uint8)
 
     def f(x):
         return F.interpolate(x, **RESIZES[name]).int() * 2
 
     assert_as_eager(f, x, rtol=0, atol=0, options={"dynamic": dynamic})
-    last = x.contiguous(memory_format=torch.channels_last)
-    assert_as_eager(f, last, rtol=0, atol=0, options={"dynamic": dynamic})
+    channels_last = x.contiguous(memory_format=torch.channels_last)
+    assert_as_eager(f, channels_last, rtol=0, atol=0, options={"dynamic": dynamic})
 
 
 @pytest.mark.parametrize("name", ["huber_loss", "smooth_l1_loss", "mse_loss", "l1_loss"])
-def test_losses_of_two_types(name):
-    """A loss has the type that ATen gives it, which need not be the wider one."""
+def test_losses_of_mixed_dtypes(name):
+    """A loss has ATen's result type, which need not be the wider one."""
     x, y = torch.randn(9), torch.randn(9, dtype=torch.float64)
     for a, b in ((x, y), (y, x), (x.bfloat16(), x)):
         torch._dynamo.reset()
@@ -231,10 +250,10 @@ def test_losses_of_two_types(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_constant_among_halves_is_a_half(dtype):
+def test_constant_operand_is_rounded_to_half_precision(dtype):
     def fn(x):
-        joined = torch.cat((torch.full((2,), 0.1, dtype=dtype), x))
-        return joined.float(), F.pad(x, (1, 1), value=0.1).double()
+        concat = torch.cat((torch.full((2,), 0.1, dtype=dtype), x))
+        return concat.float(), F.pad(x, (1, 1), value=0.1).double()
 
     x = torch.randn(3).to(dtype)
     for got, expected in zip(tofuse.compile(fn)(x), fn(x), strict=True):
@@ -242,7 +261,7 @@ def test_a_constant_among_halves_is_a_half(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_products_that_are_added_are_rounded_as_eagers(dtype):
+def test_products_in_sums_are_rounded_as_in_eager(dtype):
     def fn(x, y, z):
         return x * y + z, x * y - y * z, (x + 1 / 3 * y).cumsum(0)[0], z - x * x
 
@@ -251,9 +270,9 @@ def test_products_that_are_added_are_rounded_as_eagers(dtype):
         assert torch.equal(got, expected)
 
 
-def test_a_backward_computes_again_what_the_forward_took_the_maximum_of():
-    """The peak of a softmax that is all but one-hot is 1: an ulp in its logit is an error in the
-    gradient that each layer multiplies."""
+def test_backward_recomputes_softmax_logits_exactly():
+    """The largest output of a nearly one-hot softmax is 1. An error of one ulp in its logit would
+    be an error in the gradient that each layer amplifies."""
 
     def fn(x):
         for scale in range(10):
@@ -274,7 +293,7 @@ def test_a_backward_computes_again_what_the_forward_took_the_maximum_of():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_chain_of_softmaxes_of_halves(dtype):
+def test_chain_of_half_precision_softmaxes(dtype):
     def fn(x):
         for _ in range(4):
             x = x.softmax(-1) * 12 + x * 0.1
@@ -292,7 +311,7 @@ def test_a_chain_of_softmaxes_of_halves(dtype):
 
 @pytest.mark.parametrize("shape", [(7, 13), (1, 1), (0, 5), (3, 1031)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_remainders_of_floats_lie_as_they_come(shape, dtype):
+def test_float_remainders_keep_strides(shape, dtype):
     def f(a, b):
         floors = torch.floor_divide(a, 1.7) + torch.floor_divide(a, -b)
         return torch.remainder(a, b), torch.fmod(a, 2.5), floors
@@ -308,7 +327,7 @@ def test_remainders_of_floats_lie_as_they_come(shape, dtype):
 
 
 @pytest.mark.parametrize("exponent", [-2, -3, -4, 3, 4])
-def test_powers_of_halves_are_rounded_as_eagers(exponent):
+def test_half_precision_powers_are_rounded_as_in_eager(exponent):
     x = torch.tensor([50.0, 41, 100, -60, 30, 0.02, -0.0], dtype=torch.float16)
     f = tofuse.compile(lambda x: x**exponent, precision="eager")
     torch.testing.assert_close(f(x), x**exponent, rtol=0, atol=0)

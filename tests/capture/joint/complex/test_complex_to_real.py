@@ -1,4 +1,4 @@
-"""Complex numbers are pairs of real ones: the same results, fused; lone views and calls stay."""
+"""Complex arithmetic on pairs of real tensors: eager's results, fused; single calls stay."""
 
 import math
 
@@ -16,18 +16,18 @@ def numbers(*shape, dtype=torch.complex64, grad=True):
     return torch.randn(shape, dtype=dtype).requires_grad_(grad)
 
 
-def rotate(q, k, turns):
+def rotate(q, k, rotations):
     """Rotary embedding as complex products."""
 
-    def turned(x):
+    def rotated_tensor(x):
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
-        by = turns.view(1, x.shape[1], 1, -1)
-        return torch.view_as_real(pairs * by).flatten(3).type_as(x)
+        rotation = rotations.view(1, x.shape[1], 1, -1)
+        return torch.view_as_real(pairs * rotation).flatten(3).type_as(x)
 
-    return turned(q), turned(k)
+    return rotated_tensor(q), rotated_tensor(k)
 
 
-def turns(length, half):
+def rotations(length, half):
     return torch.polar(torch.ones(length, half), torch.randn(length, half))
 
 
@@ -36,16 +36,16 @@ def arithmetic(z, w):
     yield from (1 / z, torch.add(z, w, alpha=3), torch.sub(z, w, alpha=2j), z / (1 - 2j), z / 3)
 
 
-def mixed(z, x):
+def real_operands(z, x):
     yield from (z + x, x - z, z * x, x / z, z / x, x * 1j, (x + 1j) * 2, z * x.double())
 
 
-def read(z):  # parts of what is computed lie side by side here, in eager among the others
+def parts(z):  # with `* 1`: eager's parts are strided views, compiled ones are contiguous
     yield from (z.real, z.imag, z.abs(), z.angle(), torch.view_as_real(z), (z * 1j).imag * 1)
     yield from ((z * z.conj()).real * 1, (z * 2).conj().imag * 1, z.norm(), (z * z).abs())
 
 
-def made(x, y):
+def constructors(x, y):
     yield from (
         torch.complex(x, y),
         torch.polar(x, y),
@@ -58,7 +58,7 @@ def functions(z):
     yield from (z.exp(), z.log(), z.sqrt(), z.tanh(), z**2, z**3, z**0.5, z.sgn(), z.sigmoid())
 
 
-def moved(z):
+def data_movement(z):
     y = z * z
     yield from (y.t(), y[1:3].clone(), y.flatten()[::2], torch.cat((z, y)), y.flip(0), y.roll(1, 0))
     yield from (y.view(7, 5).sum(0), y.unsqueeze(1).expand(5, 3, 7).contiguous(), y.repeat(2, 1))
@@ -70,7 +70,7 @@ def moved(z):
     )
 
 
-def summed(z):
+def reductions(z):
     yield from (z.sum(), z.mean(0), (z * z).sum(1, keepdim=True), z.prod(0), z.cumsum(0), z.var(0))
 
 
@@ -80,7 +80,7 @@ def around_calls(z, w):
     yield from (y * y.conj(), torch.linalg.inv(y[:4, :4] + 9), torch.fft.fft(z * z).abs())
 
 
-def compared(z, w):
+def selections(z, w):
     yield from (
         torch.where(z.real > 0, z, w),
         torch.where(z.real > 0, z, 0.0),
@@ -89,7 +89,7 @@ def compared(z, w):
     yield from (torch.ones_like(w) * z, torch.full_like(w, 2 - 1j) * z, z.new_zeros(3) + z[0, :3])
 
 
-def changed(z, x):
+def in_place(z, x):
     y = z * 1
     y += x
     y.mul_(2)
@@ -100,15 +100,18 @@ def changed(z, x):
 
 CASES = {
     arithmetic: lambda d: (numbers(5, 7, dtype=d), numbers(7, dtype=d)),
-    mixed: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=torch.float32)),
-    read: lambda d: (numbers(5, 7, dtype=d),),
-    made: lambda d: (numbers(5, 7, dtype=torch.float32), numbers(5, 7, dtype=torch.float32)),
+    real_operands: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=torch.float32)),
+    parts: lambda d: (numbers(5, 7, dtype=d),),
+    constructors: lambda d: (
+        numbers(5, 7, dtype=torch.float32),
+        numbers(5, 7, dtype=torch.float32),
+    ),
     functions: lambda d: (numbers(5, 7, dtype=d),),
-    moved: lambda d: (numbers(5, 7, dtype=d),),
-    summed: lambda d: (numbers(5, 7, dtype=d),),
+    data_movement: lambda d: (numbers(5, 7, dtype=d),),
+    reductions: lambda d: (numbers(5, 7, dtype=d),),
     around_calls: lambda d: (numbers(5, 7, dtype=d), numbers(7, 4, dtype=d)),
-    compared: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=d)),
-    changed: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=torch.float32)),
+    selections: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=d)),
+    in_place: lambda d: (numbers(5, 7, dtype=d), numbers(5, 7, dtype=torch.float32)),
 }
 
 
@@ -116,7 +119,7 @@ CASES = {
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 @pytest.mark.parametrize("program", CASES, ids=lambda f: f.__name__)
-def test_as_eager(program, dtype, capture):
+def test_programs_are_as_eager(program, dtype, capture):
     args = CASES[program](dtype)
     assert_as_eager(lambda *xs: [*program(*xs)], *args, options={"capture": capture})
     plain = [t.detach() for t in args]
@@ -148,21 +151,21 @@ def test_special_values():
 
 def test_a_rotary_embedding_is_one_kernel():
     q, k = (torch.randn(2, 64, 4, 32, requires_grad=True) for _ in range(2))
-    report = tofuse.explain(rotate)(q, k, turns(64, 16))
+    report = tofuse.explain(rotate)(q, k, rotations(64, 16))
     assert len(report.kernels) == 2  # a forward, a backward
     views = {"aten.view_as_real.default", "aten.view_as_complex.default"}
     assert {c.name for c in report.library_calls} <= views
     assert report.peak_bytes <= report.eager_peak_bytes
-    assert_as_eager(rotate, q, k, turns(64, 16))
-    assert_as_eager(rotate, q.bfloat16(), k.bfloat16(), turns(64, 16), rtol=1e-2, atol=1e-2)
+    assert_as_eager(rotate, q, k, rotations(64, 16))
+    assert_as_eager(rotate, q.bfloat16(), k.bfloat16(), rotations(64, 16), rtol=1e-2, atol=1e-2)
 
 
-def test_views_alone_are_no_kernels():
+def test_views_alone_are_not_kernels():
     report = tofuse.explain(lambda z: (z.conj(), z.t(), z[1:], z.real))(numbers(4, 4, grad=False))
     assert not report.kernels
 
 
-def test_one_operator_alone_stays_pytorchs():
+def test_a_single_operator_is_a_library_call():
     z = numbers(64, 64, grad=False)
     report = tofuse.explain(lambda z: z * z)(z)
     assert [c.name for c in report.library_calls] == ["aten.mul.Tensor"]
@@ -170,19 +173,19 @@ def test_one_operator_alone_stays_pytorchs():
     assert len(fused.kernels) == 1
 
 
-def test_what_an_executor_claims_stays_whole():
+def test_claimed_calls_stay_complex():
     z = numbers(8, 8, grad=False)
     compiled = tofuse.compile(lambda z: (z * z + 1).abs(), executors=("aten",))
     torch.testing.assert_close(compiled(z), (z * z + 1).abs())
 
 
-def test_gradients_that_arrive_conjugated():
+def test_conjugated_tangents():
     z = numbers(6, 4)
     compiled = tofuse.compile(lambda z: z * z + 1)
-    given = numbers(6, 4, grad=False).conj()
-    (expected,) = torch.autograd.grad(z * z + 1, z, given)
+    tangent = numbers(6, 4, grad=False).conj()
+    (expected,) = torch.autograd.grad(z * z + 1, z, tangent)
     for _ in range(2):
-        torch.testing.assert_close(torch.autograd.grad(compiled(z), z, given)[0], expected)
+        torch.testing.assert_close(torch.autograd.grad(compiled(z), z, tangent)[0], expected)
 
 
 def test_long_chains():
@@ -196,18 +199,18 @@ def test_long_chains():
     torch.testing.assert_close(compiled(z, w), steps(z, w))
 
 
-def test_lengths_that_vary():
+def test_symbolic_sizes():
     compiled = tofuse.compile(lambda x: torch.fft.rfft(x).abs().log1p(), dynamic=True)
     for n in (16, 33, 100):
         x = torch.randn(3, n)
         torch.testing.assert_close(compiled(x), torch.fft.rfft(x).abs().log1p())
-    turned = tofuse.compile(rotate, dynamic=True)
+    rotated_tensor = tofuse.compile(rotate, dynamic=True)
     for n in (5, 12):
-        q, k, by = torch.randn(1, n, 2, 8), torch.randn(1, n, 2, 8), turns(n, 4)
-        torch.testing.assert_close(turned(q, k, by), rotate(q, k, by))
+        q, k, rotation = torch.randn(1, n, 2, 8), torch.randn(1, n, 2, 8), rotations(n, 4)
+        torch.testing.assert_close(rotated_tensor(q, k, rotation), rotate(q, k, rotation))
 
 
-def test_products_and_other_orders_of_axes():
+def test_einsum_and_permute():
     z, w = numbers(3, 5, 7), numbers(3, 5, 7)
     assert_as_eager(lambda z, w: torch.einsum("abc,adc->abd", z * w, z.conj()).abs(), z, w)
     assert_as_eager(lambda z: (z.permute(2, 0, 1) * 2 + 1j).reshape(-1)[::3].abs(), z)

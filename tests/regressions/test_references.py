@@ -1,9 +1,9 @@
-"""Every fault on the list has a test that names it."""
+"""Every known fault of the field has a regression test that names it."""
 
 import ast
 from pathlib import Path
 
-# Where each row of REGRESSIONS.md was reported.
+# Where each fault was reported; the docstring of its test has the same text.
 REFERENCES = (
     *("pytorch 82784", "pytorch 86020", "pytorch 152425", "pytorch 139789", "pytorch 133512"),
     *("pytorch 142853", "thunder 1109, 801, 1893", "pytorch 191449, 197431", "pytorch 185888"),
@@ -17,11 +17,11 @@ REFERENCES = (
 )
 
 
-def test_every_row_has_a_named_test():
-    said = []
+def test_every_reference_has_a_test():
+    docstrings = []
     for file in Path(__file__).parent.glob("test_*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                said.append(ast.get_docstring(node) or "")
-    missing = [r for r in REFERENCES if not any(r in text for text in said)]
+                docstrings.append(ast.get_docstring(node) or "")
+    missing = [r for r in REFERENCES if not any(r in text for text in docstrings)]
     assert not missing

@@ -1,4 +1,4 @@
-"""Numbers that eager rejects are rejected, when the program runs."""
+"""Value checks of operators raise the errors of eager at run time."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ import tofuse
 from tests.support.eager import assert_as_eager
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
-X, HALVES = torch.tensor([2.0, 0.5]), torch.tensor([0.5, 0.25])
+X, PROBABILITIES = torch.tensor([2.0, 0.5]), torch.tensor([0.5, 0.25])
 
 REJECTED = {
     "entropy": (lambda x: F.binary_cross_entropy(x, x * 0), "between 0 and 1"),
@@ -24,7 +24,7 @@ REJECTED = {
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
 @pytest.mark.parametrize("name", REJECTED)
-def test_what_eager_rejects(name, capture):
+def test_invalid_values_raise(name, capture):
     program, message = REJECTED[name]
     with pytest.raises(RuntimeError, match=message):
         program(X)
@@ -32,8 +32,10 @@ def test_what_eager_rejects(name, capture):
         tofuse.compile(program, capture=capture)(X)
 
 
-def test_what_eager_takes():
-    assert_as_eager(lambda x: F.binary_cross_entropy(x, x * 0), HALVES.clone().requires_grad_())
+def test_valid_values_pass():
+    assert_as_eager(
+        lambda x: F.binary_cross_entropy(x, x * 0), PROBABILITIES.clone().requires_grad_()
+    )
     assert_as_eager(
         lambda x: F.binary_cross_entropy(x.sigmoid(), (x > 1).float()), X.requires_grad_()
     )
@@ -41,7 +43,7 @@ def test_what_eager_takes():
     assert torch.equal(tofuse.compile(torch.bernoulli)(bits), bits)
 
 
-def test_a_check_costs_no_pass_of_its_own():
+def test_check_is_fused():
     report = tofuse.explain(F.binary_cross_entropy)(*torch.rand(2, 200_000))
     assert len(report.kernels) == 1
 
@@ -56,7 +58,7 @@ def test_a_check_costs_no_pass_of_its_own():
         lambda y: torch.empty_like(y).uniform_(),
     ],
 )
-def test_uniforms_of_few_digits_are_below_one(draw, dtype, capture):
+def test_half_precision_uniforms_are_below_one(draw, dtype, capture):
     y = torch.empty(100_000, dtype=dtype)
     drawn = tofuse.compile(lambda y: draw(y) + 0, capture=capture)(y)
     assert drawn.dtype is dtype and drawn.min() >= 0 and 0.99 < drawn.max() < 1
@@ -64,7 +66,7 @@ def test_uniforms_of_few_digits_are_below_one(draw, dtype, capture):
 
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])
-def test_integers_between_bounds(capture):
+def test_random_integers_are_within_bounds(capture):
     x = torch.empty(20_000)
     for draw in (lambda x: x.clone().random_(2, 9) + 0, lambda x: x.long().random_(9) + 0):
         drawn = tofuse.compile(draw, capture=capture)(x)

@@ -1,4 +1,4 @@
-"""Functions in Triton that kernels call, as text; `prelude` picks those that a text needs."""
+"""The library of Triton functions that kernels call, as text."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from triton.language.extra.cuda import libdevice
 """
 
 
-def prelude(text: str) -> str:
-    """Imports, and the functions that `text` calls, in an order that defines before use."""
+def module_header(text: str) -> str:
+    """Return imports, and the functions that `text` calls, each after those that it calls."""
     needed: dict[str, None] = {}
-    work = [text]
-    while work:
-        calls = re.findall(r"\b(_[a-z_0-9]+)\b", work.pop())
+    pending = [text]
+    while pending:
+        calls = re.findall(r"\b(_[a-z_0-9]+)\b", pending.pop())
         for name in dict.fromkeys(calls):
             if name in FUNCTIONS and name not in needed:
                 needed[name] = None
-                work.append(FUNCTIONS[name])
-    return IMPORTS + "".join(f"\n{_HEAD}{FUNCTIONS[n]}" for n in FUNCTIONS if n in needed)
+                pending.append(FUNCTIONS[name])
+    return IMPORTS + "".join(f"\n{_DECORATOR}{FUNCTIONS[n]}" for n in FUNCTIONS if n in needed)
 
 
-def _arguments(dtype: DType) -> str:
+def _fp8_arguments(dtype: DType) -> str:
+    """Return the constexpr arguments of `_encode_quarter` for a format."""
     form = FORMATS[dtype]
-    return f"{form.fraction_bits}, {form.min_normal_exponent}, {form.overflow_start}, {form.overflow_byte}"
+    rounding = f"{form.fraction_bits}, {form.min_normal_exponent}"
+    return f"{rounding}, {form.overflow_start}, {form.overflow_byte}"
 
 
-_HEAD = "\n@triton.jit\n"
+_DECORATOR = "\n@triton.jit\n"
 
 FUNCTIONS = {
     "_mul": """\
@@ -121,11 +123,11 @@ def _encode_quarter(x, fraction: tl.constexpr, smallest: tl.constexpr, limit: tl
 """,
     "_encode_f8e4m3": f"""\
 def _encode_f8e4m3(x):
-    return _encode_quarter(x, {_arguments(DType.F8E4M3)})
+    return _encode_quarter(x, {_fp8_arguments(DType.F8E4M3)})
 """,
     "_encode_f8e5m2": f"""\
 def _encode_f8e5m2(x):
-    return _encode_quarter(x, {_arguments(DType.F8E5M2)})
+    return _encode_quarter(x, {_fp8_arguments(DType.F8E5M2)})
 """,
     "_decode_f8e4m3": """\
 def _decode_f8e4m3(byte):

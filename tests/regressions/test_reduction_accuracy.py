@@ -1,4 +1,4 @@
-"""Sums, means, variances and products are as accurate as eager's, whatever their length."""
+"""Sums, means, variances and products of any length are as accurate as in eager."""
 
 from collections.abc import Callable
 
@@ -33,15 +33,17 @@ AXES: dict[str, tuple[Callable[[int, int], tuple[int, ...]], tuple[int, ...]]] =
 }
 
 
-def error(result: torch.Tensor, exact: torch.Tensor) -> float:
-    """The root of the mean square error, relative to the results'."""
+def relative_error(result: torch.Tensor, exact: torch.Tensor) -> float:
+    """Return the root mean square error relative to that of the results."""
     return float((result.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
 
 
-def holds(x: torch.Tensor, program: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Our error is eager's at most, a quarter for chance and one rounding allowed."""
+def assert_accurate(x: torch.Tensor, program: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Check that the error is at most that of eager, plus a quarter and one rounding."""
     exact = program(x.double())
-    ours, eager = (error(f(x), exact) for f in (tofuse.compile(program, dynamic=False), program))
+    ours, eager = (
+        relative_error(f(x), exact) for f in (tofuse.compile(program, dynamic=False), program)
+    )
     assert ours <= 1.25 * eager + HALF_ULP, f"{ours:.2e}, eager {eager:.2e}"
 
 
@@ -50,38 +52,41 @@ def holds(x: torch.Tensor, program: Callable[[torch.Tensor], torch.Tensor]) -> N
 @pytest.mark.parametrize("axes", AXES)
 @pytest.mark.parametrize("length", [1, 7, 1000, 8191, 1_000_000])
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_errors_are_at_most_eagers(name, length, axes, mean):
-    """Issue: reductions at least as accurate as eager, held against float64."""
+def test_reductions_are_as_accurate_as_eager(name, length, axes, mean):
+    """Issue: reductions must be at least as accurate as in eager, compared with float64."""
     if name == "var" and (length == 1 or mean == 0.0):
         return
     shape, dims = AXES[axes]
     x = torch.randn(shape(length, 64 if length < 1_000_000 else 8)) + mean
-    holds(x, lambda x: REDUCTIONS[name](x, dims))
+    assert_accurate(x, lambda x: REDUCTIONS[name](x, dims))
 
 
 @pytest.mark.parametrize("axes", ["inner", "outer"])
 @pytest.mark.parametrize("length", [7, 1000, 8191])
 def test_products(length, axes):
-    """Factors of any size: one rounding each, in any order."""
+    """A product has one rounding per factor, in any order."""
     shape, dims = AXES[axes]
     x = torch.exp(torch.randn(shape(length, 64)) / length**0.5)
-    holds(x, lambda x: x.prod(dims[0]))
+    assert_accurate(x, lambda x: x.prod(dims[0]))
 
 
 @pytest.mark.parametrize("axes", ["inner", "outer", "outer two"])
-def test_sizes_that_are_not_known(axes):
-    """A sum over a symbol's length is cut like a long one."""
+def test_dynamic_length(axes):
+    """A sum of dynamic length is staged like a long one."""
     shape, dims = AXES[axes]
     program = lambda x: x.sum(dims)  # noqa: E731
     compiled = tofuse.compile(program, dynamic=True)
     for length in (900, 8191):
         x = torch.randn(shape(length, 64)) + 0.3
         exact = program(x.double())
-        assert error(compiled(x), exact) <= 1.25 * error(program(x), exact) + HALF_ULP
+        assert (
+            relative_error(compiled(x), exact)
+            <= 1.25 * relative_error(program(x), exact) + HALF_ULP
+        )
 
 
-def test_a_norms_column_sums():
-    """Rows and columns summed in one reading: the columns' sums are cut too."""
+def test_column_sums_of_layer_norm_gradient():
+    """Rows and columns are summed in one pass, and the column sums are staged, too."""
 
     def program(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
         h = (x - x.mean(1, keepdim=True)) * x.var(1, keepdim=True).add(1e-5).rsqrt()
@@ -89,36 +94,39 @@ def test_a_norms_column_sums():
 
     x, g = torch.randn(8192, 256), torch.randn(8192, 256) + 0.3
     exact = program(x.double(), g.double())
-    ours = error(tofuse.compile(program)(x, g), exact)
-    assert ours <= 1.25 * error(program(x, g), exact) + HALF_ULP
+    ours = relative_error(tofuse.compile(program)(x, g), exact)
+    assert ours <= 1.25 * relative_error(program(x, g), exact) + HALF_ULP
 
 
 @pytest.mark.parametrize("dim", [0, 1, (0, 1)])
-def test_doubles(dim):
-    """Held against sums in the processor's longer floats."""
+def test_float64(dim):
+    """Compare with sums in long double."""
     x = torch.randn(8192, 64, dtype=torch.float64) + 0.3
     exact = torch.from_numpy(np.asarray(x.numpy().astype("longdouble").sum(dim), dtype="float64"))
     program = lambda x: x.sum(dim)  # noqa: E731
-    ours, eager = error(tofuse.compile(program)(x), exact), error(program(x), exact)
+    ours, eager = (
+        relative_error(tofuse.compile(program)(x), exact),
+        relative_error(program(x), exact),
+    )
     assert ours <= 1.25 * eager + 2.0**-53
 
 
-def test_halves_are_summed_in_floats():
+def test_half_precision_accumulates_in_float32():
     x = (torch.randn(8192, 64) + 0.3).bfloat16()
-    holds(x, lambda x: torch.stack([x.sum(0)[:64], x[:64].sum(1)]))
+    assert_accurate(x, lambda x: torch.stack([x.sum(0)[:64], x[:64].sum(1)]))
 
 
 @pytest.mark.parametrize("size", [4, 20])
-def test_a_cube_is_not_summed_along_its_diagonal(size):
-    """Sums over different axes of an argument are added: their loops are not one."""
+def test_sums_over_different_axes_of_a_cube(size):
+    """Sums over different axes of one argument must not share a loop."""
     x = torch.randn(size, size, size)
-    holds(x, lambda x: x.sum(0) + x.sum(1))
-    holds(x, lambda x: x.sum(0) + x.sum(1) + x.sum(2))
-    holds(x[0], lambda x: x.sum(0) * x.sum(1))
+    assert_accurate(x, lambda x: x.sum(0) + x.sum(1))
+    assert_accurate(x, lambda x: x.sum(0) + x.sum(1) + x.sum(2))
+    assert_accurate(x[0], lambda x: x.sum(0) * x.sum(1))
 
 
-def test_a_sum_that_goes_on_while_another_pass_uses_its_loop():
-    """The stages of the mean move on in the pass that adds to it, and in no other."""
+def test_staged_sum_with_another_pass_over_its_loop():
+    """Only the pass that adds to the mean may advance its stages."""
     x = torch.randn(3, 200, 100, 5)
     strict = tofuse.compile(lambda x: (x.exp().sum((1, 3)), x.mean((0, 2))), strict=True)
     sums, means = strict(x)
@@ -126,8 +134,8 @@ def test_a_sum_that_goes_on_while_another_pass_uses_its_loop():
     torch.testing.assert_close(means, x.mean((0, 2)))
 
 
-def test_stages():
-    """Few terms need none, and no accumulator but the last takes more than it may."""
+def test_stage_count():
+    """Few terms need no stages, and only the last accumulator may exceed the limit of terms."""
     assert [
         stage_count(n)
         for n in (

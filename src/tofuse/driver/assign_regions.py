@@ -1,0 +1,91 @@
+"""Who runs each region: our kernel, an executor, PyTorch; why, and in what predicted time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tofuse.config import Config
+from tofuse.cost.machine import Machine, machine_on
+from tofuse.cost.nest import nest_cost, tile_program_us
+from tofuse.cost.traffic import traffic_us
+from tofuse.driver.autotune import ATEN, Choice
+from tofuse.driver.codegen import GeneratedKernel
+from tofuse.fusion.assign_executors import (
+    NO_KERNELS,
+    Assignment,
+    assign_call,
+    assign_fallback,
+    assign_kernel,
+)
+from tofuse.ir.dims import symbol
+from tofuse.ir.executor import Executors
+from tofuse.ir.graph import device_of
+from tofuse.ir.region import Partition, Region
+from tofuse.ir.schedule import Schedule
+from tofuse.ir.tile import TileProgram
+from tofuse.report.model import region_bytes
+from tofuse.runtime.out_variants import out_variant
+
+
+def assign_library_calls(
+    part: Partition, executors: Executors, machine: Machine
+) -> dict[Region, Assignment]:
+    """Return who runs each library region."""
+    library = [r for r in part.regions if r.library]
+    return {r: assign_call(r, executors, machine, out_variant) for r in library}
+
+
+def requested_kernels(
+    part: Partition, choices: Mapping[Region, Choice], executors: Executors
+) -> tuple[dict[Region, Schedule | None], dict[Region, str]]:
+    """Return the regions that become kernels, with their schedules, and why others do not.
+
+    A schedule of None stands for the one that the heuristics choose.
+    """
+    requested: dict[Region, Schedule | None] = {}
+    rejected: dict[Region, str] = {}
+    for r in (r for r in part.regions if not r.library):
+        choice = choices.get(r, Choice())
+        if choice.kind == ATEN or not executors.allows_kernels:
+            rejected[r] = choice.why if choice.kind == ATEN else NO_KERNELS
+        else:
+            requested[r] = choice.schedule
+    return requested, rejected
+
+
+def assign_kernels_and_fallbacks(
+    part: Partition,
+    running: Sequence[GeneratedKernel],
+    rejected: Mapping[Region, str],
+    choices: Mapping[Region, Choice],
+    machine: Machine,
+) -> dict[Region, Assignment]:
+    """Return who runs each region that is no library call."""
+    assigned = {}
+    for g in running:
+        why = choices[g.region].why if g.region in choices else "generated code"
+        us = _predicted_us(g, part, machine)
+        assigned[g.region] = assign_kernel(us, why, device_of(g.region.ops))
+    for r in (r for r in part.regions if not r.library and r not in assigned):
+        why = rejected.get(r, "its kernel does not compile")
+        assigned[r] = assign_fallback(r, why, machine)
+    return assigned
+
+
+def _predicted_us(g: GeneratedKernel, part: Partition, machine: Machine) -> float:
+    """Return the predicted time; of a kernel that several regions share, that of its bytes."""
+    if isinstance(g.nest, TileProgram):
+        return tile_program_us(g.nest, machine_on(device_of(g.region.ops), machine))
+    if g.sizes == tuple(symbol(s) for s in g.nest.kernel.symbols):
+        return nest_cost(g.nest, machine).us
+    return traffic_us(machine, region_bytes(g.region, part.storage)) + machine.launch_us
+
+
+def unsupported_on_gpu(part: Partition, config: Config) -> list[str]:
+    """Return a note for each option that has no effect on the GPU kernels of a partition."""
+    if all(r.library or device_of(r.ops) == "cpu" for r in part.regions):
+        return []
+    notes = ["verify=True does not check kernels on a GPU"] if config.verify else []
+    if config.tune == "measure":
+        notes.append("tune='measure' has no candidates for kernels on a GPU: they are not tuned")
+    return notes
