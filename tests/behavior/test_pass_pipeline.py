@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 
 from tests.support.processor_speed import relative_time
+from tofuse.driver.pipeline import run_graph_passes
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import rename, show_graph
 from tofuse.ops.check_graph import check_graph
-from tofuse.passes import run_passes
 
 ROWS, WIDTH, LENGTH = 8, 32, 2000
 MAX_LOOPS = 8  # times a plain Python loop of 0.01 to 0.06 s; on an idle core 0.5 to 3 times
@@ -83,7 +83,7 @@ def batched(count: int) -> Graph:
 
 @pytest.mark.parametrize("count", [2, 16])
 def test_split_stack_becomes_batched(count: int):
-    split, whole = run_passes(split_stack(count)), run_passes(batched(count))
+    split, whole = run_graph_passes(split_stack(count)), run_graph_passes(batched(count))
     check_graph(split)
     assert Counter(op.kind for op in split.ops) == Counter(op.kind for op in whole.ops)
     assert show_graph(rename(split)) == show_graph(rename(whole))
@@ -126,12 +126,12 @@ def branches() -> Graph:
 @pytest.mark.parametrize("make", [chain, ladder, reshapes, branches])
 def test_long_graphs_compile_fast(make):
     graph = make()
-    assert relative_time(lambda: run_passes(graph), MAX_LOOPS) <= MAX_LOOPS
+    assert relative_time(lambda: run_graph_passes(graph), MAX_LOOPS) <= MAX_LOOPS
 
 
 @pytest.mark.parametrize("make", [chain, ladder, branches])
 def test_passes_are_deterministic(make):
-    assert show_graph(run_passes(make())) == show_graph(run_passes(make()))
+    assert show_graph(run_graph_passes(make())) == show_graph(run_graph_passes(make()))
 
 
 def test_layout_copy_is_removed_after_restriding():
@@ -143,6 +143,6 @@ def test_layout_copy_is_removed_after_restriding():
   return v2
 }"""
     )
-    after = run_passes(graph)
+    after = run_graph_passes(graph)
     assert [op.kind for op in after.ops] == ["cat"]
-    assert run_passes(after) is after
+    assert run_graph_passes(after) is after

@@ -15,11 +15,11 @@ from tests.support.numbers import (
     sizes_of,
     special_inputs,
 )
+from tofuse.driver.pipeline import run_graph_passes
 from tofuse.ir.graph import Attr, Graph, Op, Value, substitute_operands
 from tofuse.ir.types import TensorType
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import run_graph
-from tofuse.passes import run_passes
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.canonicalize_views import canonicalize_views
 from tofuse.passes.cse import cse
@@ -34,7 +34,7 @@ EXACT_PASSES: tuple[Pass, ...] = (
     simplify,
     canonicalize_views,
     cse,
-    run_passes,
+    run_graph_passes,
 )
 
 
@@ -60,7 +60,7 @@ def test_results_have_same_bits(pass_: Pass, graph: Graph):
 def test_batching_of_random_branches(graph: Graph, n: int, data: st.DataObject):
     branched = make_branches(graph, n, data)
     check_graph(branched)
-    for pass_ in (batch_branches, run_passes):
+    for pass_ in (batch_branches, run_graph_passes):
         after = pass_(branched)
         check_graph(after)
         assert pass_(after) is after

@@ -12,6 +12,7 @@ from tests.support.kernels import run_interpreter, run_nest
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import RunKernel, run_partition
 from tofuse.cost.nest import Machine
+from tofuse.driver.pipeline import run_graph_passes
 from tofuse.fusion.partition.partitioner import partition
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value
@@ -26,7 +27,6 @@ from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.ops.reference import run_graph
-from tofuse.passes import run_passes
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule
@@ -118,7 +118,7 @@ def outputs(graph: Graph, inputs: Mapping[Value, torch.Tensor], sizes) -> list[t
 def test_random_graphs(data: st.DataObject):
     graph = data.draw(graphs(extra_steps=EXTRA_STEPS))
     if data.draw(st.booleans()):
-        graph = run_passes(graph)
+        graph = run_graph_passes(graph)
     assume(not is_unstable(graph))
     note(show_graph(graph))
     sizes = sizes_of(graph) | (

@@ -7,6 +7,7 @@ import torch
 from tofuse.backends.triton.emit import emit, launch_parameters
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import reject_on_gpu
+from tofuse.driver.pipeline import run_graph_passes
 from tofuse.frontends.execute_definition import captured_graph
 from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.coalesce import coalesce
@@ -19,13 +20,14 @@ from tofuse.ir.region import Partition
 from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition
 from tofuse.ops.check_graph import check_graph
-from tofuse.passes import run_passes
 from tofuse.schedule.build_tiles import build_tiles
 
 
 def partition_for_gpu(graph: Graph) -> Partition:
     check_graph(graph)
-    return partition(run_passes(graph), lambda kernel: None, Machine(), reject_on_gpu=reject_on_gpu)
+    return partition(
+        run_graph_passes(graph), lambda kernel: None, Machine(), reject_on_gpu=reject_on_gpu
+    )
 
 
 def kernels(part: Partition) -> list[tuple[str, Kernel]]:

@@ -15,17 +15,17 @@ from tests.support.numbers import (
     sizes_of,
     special_inputs,
 )
+from tofuse.driver.pipeline import GRAPH_PASSES, run_graph_passes
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import rename, show_graph
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import run_graph
-from tofuse.passes import GRAPH_PASSES, run_passes
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule
 
 FILES = sorted(Path(__file__).parent.glob("*.txt"))
 CASES = [case for file in FILES for case in read_cases(file)]
-PASSES = {p.__name__: p for p in (*GRAPH_PASSES, run_passes)}
+PASSES = {p.__name__: p for p in (*GRAPH_PASSES, run_graph_passes)}
 
 # These change the order of additions.
 INEXACT_PASSES = (
@@ -33,7 +33,7 @@ INEXACT_PASSES = (
     "batch_branches",
     "closed_form_reductions",
     "pad_add_to_concat",
-    "run_passes",
+    "run_graph_passes",
 )
 
 INPUT_DRAWS = 24

@@ -12,6 +12,7 @@ from tofuse.ir.plan import show_step
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.schedule import parse_schedule
 from tofuse.plan.buffer_reuse import reuse_buffers
+from tofuse.plan.plan_context import PlanContext
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.build_nest import build_nest
 
@@ -78,8 +79,8 @@ def test_buffers_that_may_alias(text, schedule, expected):
 
 def run_pass(*lines, alias_pairs, results="t_c"):
     plan = parse_plan("\n".join(["plan p(t_x{4}) {", *lines, f"return {results}", "}"]))
-    steps, names, _ = reuse_buffers(plan.steps, plan.results, alias_pairs)
-    return [show_step(s) for s in steps], names
+    plan = reuse_buffers(plan, PlanContext(alias_pairs))
+    return [show_step(s) for s in plan.steps], plan.results
 
 
 def test_a_chain_uses_one_tensor():

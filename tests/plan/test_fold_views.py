@@ -16,8 +16,8 @@ LAUNCH = "launch 0 k(t_x, t_a)"
 
 def run_pass(*lines, results):
     plan = parse_plan("\n".join(["plan p(t_x{4}) {", *lines, f"return {results}", "}"]))
-    steps, names = fold_views(plan.steps, plan.results)
-    return [show_step(s) for s in steps], names
+    plan = fold_views(plan)
+    return [show_step(s) for s in plan.steps], plan.results
 
 
 def test_the_allocation_takes_the_shape_of_a_view():

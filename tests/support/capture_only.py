@@ -4,6 +4,8 @@ import torch
 
 from tofuse.capture.dynamo.backend import aot_backend
 from tofuse.capture.lower.convert import convert
+from tofuse.capture.lower.executor_claims import claim_nothing
+from tofuse.driver.pipeline import capture_passes
 from tofuse.ir.dims import evaluate as size_of
 from tofuse.ir.graph import Value
 from tofuse.ops.check_graph import check_graph
@@ -16,7 +18,8 @@ class Recorder:
     def __init__(self, **options):
         self.captured = []
         self.phases = []
-        self.backend = aot_backend(self.compile_graph, **options)
+        passes = capture_passes(options.get("claims", claim_nothing))
+        self.backend = aot_backend(self.compile_graph, passes, **options)
 
     def compile_graph(self, gm, phase):
         captured = convert(gm, phase)

@@ -230,6 +230,7 @@ FENCES: dict[str, tuple[str, ...]] = {
         "backends/aten/",
         "backends/interp/",
         "frontends/",
+        "ops/operator_names",
         "ops/reference",
     ),
     "llvmlite": ("backends/llvm/",),

@@ -24,7 +24,7 @@ from tofuse.cost.machine_source import check_machine, store_of
 from tofuse.driver.autotune_program import ProgramAutotuner
 from tofuse.driver.fallback import Fallback
 from tofuse.driver.operator_claims import claims_of
-from tofuse.driver.pipeline import compile_for_strides, compile_graph
+from tofuse.driver.pipeline import capture_passes, compile_for_strides, compile_graph
 from tofuse.driver.report_sink import ReportSink, discard_report
 from tofuse.driver.wrap_module import share_state, wrap_distributed
 from tofuse.errors import OptionError, UnsupportedError
@@ -73,12 +73,19 @@ def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[
 
 
 def _trace(target, config: Config, keep: ReportSink):  # type: ignore[no-untyped-def]
-    compile_aten, claims = _aten_compiler(config, keep), claims_of(config)
-    if isinstance(target, torch.nn.Module):
-        traced = Traced(target._call_impl, compile_aten, target, config.memory_budget, claims)
-        return share_state(target, traced)
-    traced = Traced(target, compile_aten, None, config.memory_budget, claims)
-    return functools.update_wrapper(traced, target)
+    claims = claims_of(config)
+    module = target if isinstance(target, torch.nn.Module) else None
+    traced = Traced(
+        target if module is None else module._call_impl,
+        _aten_compiler(config, keep),
+        capture_passes(claims),
+        module,
+        config.memory_budget,
+        claims,
+    )
+    return (
+        functools.update_wrapper(traced, target) if module is None else share_state(module, traced)
+    )
 
 
 def _jit(
@@ -110,11 +117,13 @@ def _recompile_limit() -> dict[str, int]:
 def backend_for(config: Config, keep: ReportSink) -> Backend:
     left = Fallback(config, keep)
     programs = program_cache(config, compile_for_strides) if keep is discard_report else None
+    claims = claims_of(config)
     backend = aot_backend(
         _aten_compiler(config, keep, programs),
+        capture_passes(claims),
         programs=programs,
         decompose_random="llvm" in config.executors,
-        claims=claims_of(config),
+        claims=claims,
         memory_budget=config.memory_budget,
         on_fallback=left.refused,
         on_failure=left.failed,

@@ -12,9 +12,22 @@ from tofuse.backends.llvm.load import bind_vector_library, host_target
 from tofuse.cache.artifact import Artifact
 from tofuse.cache.programs import ProgramCache
 from tofuse.capture.aot.tangent_layouts import TangentLayouts, find_tangent_layouts
-from tofuse.capture.fx.eager_memory import EagerMemory
+from tofuse.capture.fx.capture_passes import CapturePasses, FxPass
+from tofuse.capture.fx.eager_memory import EagerMemory, record_eager_memory
+from tofuse.capture.joint.complex.complex_to_real import complex_to_real
+from tofuse.capture.joint.merge_seeds import merge_seeds
+from tofuse.capture.joint.narrow_indices import narrow_indices
+from tofuse.capture.joint.partition import clean_recompute_tags
+from tofuse.capture.joint.scatter_to_select import scatter_to_select
 from tofuse.capture.lower.convert import CapturedGraph, FxGraphModule, convert
+from tofuse.capture.lower.executor_claims import ClaimPredicate
+from tofuse.capture.pre_autograd.channels_last import channels_last
+from tofuse.capture.pre_autograd.dropout import dropout
+from tofuse.capture.pre_autograd.indexing import indexing
+from tofuse.capture.pre_autograd.interpolate import interpolate
+from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
+from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.driver.assign_regions import (
     assign_kernels_and_fallbacks,
@@ -62,10 +75,27 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Target
 from tofuse.ops.check_graph import check_graph
-from tofuse.passes import run_passes
+from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
+from tofuse.passes.canonicalize_views import canonicalize_views
+from tofuse.passes.closed_form_reductions import closed_form_reductions
+from tofuse.passes.cse import cse
+from tofuse.passes.dead_code import dead_code
+from tofuse.passes.fixed_point import run_to_fixed_point
+from tofuse.passes.fold_constants import fold_constants
+from tofuse.passes.hoist_gather import hoist_gather
+from tofuse.passes.matvec import matvec
+from tofuse.passes.pad_add_to_concat import pad_add_to_concat
+from tofuse.passes.propagate_strides import propagate_strides
+from tofuse.passes.simplify import simplify
 from tofuse.passes.unalias_outputs import unalias_outputs
+from tofuse.plan.arena import allocate_arena
+from tofuse.plan.buffer_reuse import reuse_buffers
 from tofuse.plan.build import build_plan, plan_timeline
+from tofuse.plan.fold_views import fold_views
+from tofuse.plan.insert_releases import insert_releases
+from tofuse.plan.launch_groups import group_launches
+from tofuse.plan.plan_context import PlanContext, PlanPasses
 from tofuse.plan.signature import CallSignature
 from tofuse.report.model import PEAK_TOLERANCE, GraphReport
 from tofuse.report.stage_log import StageLog
@@ -75,6 +105,52 @@ from tofuse.runtime.out_variants import out_variant
 from tofuse.runtime.specialize_strides import StrideSpecializer
 from tofuse.schedule.prefetch import prefetch
 from tofuse.schedule.unroll_axes import unroll_axes
+
+
+def traced_passes(claims: ClaimPredicate, num_fwd_outputs: int | None) -> tuple[FxPass, ...]:
+    """Return the passes over a joint or inference graph of ATen calls, in order."""
+    return (
+        merge_seeds,
+        partial(record_eager_memory, num_fwd_outputs=num_fwd_outputs),  # before pairs: as in eager
+        partial(complex_to_real, claims=claims),
+    )
+
+
+# Dynamo's program, before autograd. The last two return a new program.
+PRE_AUTOGRAD_PASSES = (dropout, interpolate, indexing, vectorize, channels_last)
+JOINT_PASSES = (clean_recompute_tags, scatter_to_select, narrow_indices)  # then the min cut
+
+# Graph -> Graph: the first passes once, so that the others see one of many isomorphic branches;
+# then the others to a fixed point; then strides, and what they make redundant.
+FIRST_GRAPH_PASSES = (dead_code, pad_add_to_concat, batch_branches)
+GRAPH_PASSES = (
+    dead_code,
+    fold_constants,
+    simplify,
+    canonicalize_views,
+    closed_form_reductions,
+    pad_add_to_concat,
+    cse,
+    batch_branches,
+    matvec,
+    hoist_gather,
+)
+LAST_GRAPH_PASSES = (dead_code, propagate_strides, simplify, dead_code)
+
+
+def capture_passes(claims: ClaimPredicate) -> CapturePasses:
+    """Return the passes over FX graphs; calls that an executor claims stay whole."""
+    return CapturePasses(PRE_AUTOGRAD_PASSES, partial(traced_passes, claims), JOINT_PASSES)
+
+
+def run_graph_passes(graph: Graph) -> Graph:
+    """Run all graph passes."""
+    for graph_pass in FIRST_GRAPH_PASSES:
+        graph = graph_pass(graph)
+    graph = run_to_fixed_point(graph, GRAPH_PASSES)
+    for graph_pass in LAST_GRAPH_PASSES:
+        graph = graph_pass(graph)
+    return graph
 
 
 def kernel_passes(
@@ -91,6 +167,24 @@ def kernel_passes(
 
 
 NEST_PASSES = (prefetch,)  # Nest -> Nest
+
+
+def plan_passes(context: PlanContext) -> PlanPasses:
+    """Return the passes over a plan: Plan -> Plan."""
+    group = partial(group_launches, write_masks=context.write_masks)
+    small_arena = partial(allocate_arena, size_limit=SMALLEST_POOLED)
+    return PlanPasses(
+        (partial(reuse_buffers, context=context), fold_views, insert_releases),
+        (
+            (group, allocate_arena),
+            (group, small_arena),
+            (group,),
+            (allocate_arena,),
+            (small_arena,),
+            (),
+        ),
+    )
+
 
 SYMBOLIC_SIZES_NOTE = (
     "sizes are symbols, and figures those of the first call's; sizes that keep coming are compiled"
@@ -156,7 +250,7 @@ def _compile_captured(
 ) -> tuple[CompiledPlan, Artifact | None]:
     """Run all stages below capture: graph passes, fusion, code generation, planning, linking."""
     log = StageLog(phase, config.show, config.dump)
-    graph = run_passes(captured.graph)
+    graph = run_graph_passes(captured.graph)
     graph = unalias_outputs(graph, captured.graph, caller_outputs(captured, phase))
     log.finish_stage("passes")
     log.log_text("graph", lambda: show_graph(graph))
@@ -257,7 +351,9 @@ def build_program(
     verified = verified_regions(loaded.bindings, config)
     callables = python_callables(context, loaded, verified, assigned)
     bindings = {r: b for r, b in loaded.bindings.items() if r not in verified}
-    plan = build_plan(part, signature, bindings, executor_targets(assigned), out_variant)
+    plan = build_plan(
+        part, signature, bindings, executor_targets(assigned), out_variant, plan_passes
+    )
     finish_stage("plan")
 
     assigned |= assign_kernels_and_fallbacks(part, running, rejected, choices, machine)

@@ -33,7 +33,9 @@ def unalias_outputs(graph: Graph, before: Graph, caller_writable: Collection[Val
             continue
         if bases_after.get(new, new) not in merged:
             continue
-        copy = make_op("convert", (new,), {"dtype": new.dtype}, name=names.fresh(f"{new.name}_own"))
+        copy = make_op(
+            "convert", (new,), {"dtype": new.dtype}, name=names.fresh(f"{new.name}_copy")
+        )
         copies[old] = replace(copy, results=(replace(copy.result, strides=old.strides),))
     if not copies:
         return graph

@@ -7,33 +7,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tofuse.ir.dims import Dim, product
-from tofuse.ir.plan import Allocate, Call, Launch, Step, View
+from tofuse.ir.plan import Allocate, Call, Launch, Plan, Step, View
 from tofuse.ir.plan.verify import base_of, defines, reads
 from tofuse.ops.aten_aliases import alias_base
 from tofuse.plan.kernel_binding import AliasPairs
+from tofuse.plan.plan_context import PlanContext
 
 # Library calls that add to their first operand: the result may be written there.
 ACCUMULATING_CALLS = frozenset(("aten.addmm.out", "aten.baddbmm.out", "aten.index_add.out"))
 
 
-def reuse_buffers(
-    steps: Sequence[Step],
-    results: Sequence[str],
-    alias_pairs: Mapping[int, AliasPairs],
-    exclusive: Sequence[Allocate] = (),
-) -> tuple[list[Step], tuple[str, ...], frozenset[str]]:
-    """Give outputs the memory of operands that die; return steps, results and reused tensors.
+def reuse_buffers(plan: Plan, context: PlanContext) -> Plan:
+    """Give outputs the memory of operands that die.
 
-    `alias_pairs` are the legal pairs of each kernel, by its number. A tensor's memory is reused
-    only for a tensor of the same dtype that fills the same memory, and only if the plan allocated
-    it or it is in `exclusive`: dead saved tensors, and results of library calls that alias nothing.
+    A tensor's memory is reused only for a tensor of the same dtype that fills the same memory, and
+    only if the plan allocated it or it is exclusive: a dead saved tensor, or the result of a
+    library call that aliases nothing. A saved tensor that is reused becomes a donated parameter.
     An output of another shape becomes a view of the operand, if more than launches read it.
     """
-    reuse = _Reuse(list(steps), tuple(results), exclusive)
+    reuse = _Reuse(list(plan.steps), plan.results, context.exclusive)
     for k in range(len(reuse.steps)):
-        for read, written in _reuse_candidates(reuse.steps[k], alias_pairs):
+        for read, written in _reuse_candidates(reuse.steps[k], context.alias_pairs):
             reuse.try_reuse(k, read, written)
-    return reuse.finish()
+    steps, results, reused = reuse.finish()
+    donated = context.saved & reused
+    parameters = tuple(replace(p, donated=p.name in donated) for p in plan.parameters)
+    return replace(plan, parameters=parameters, steps=tuple(steps), results=results)
 
 
 def _reuse_candidates(step: Step, alias_pairs: Mapping[int, AliasPairs]) -> AliasPairs:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.plan import Allocate, Plan
 from tofuse.ir.region import Partition, Region
-from tofuse.plan.arena import allocate_arena
-from tofuse.plan.buffer_reuse import reuse_buffers
 from tofuse.plan.build_steps import build_steps, variable
 from tofuse.plan.donation import assign_donations
-from tofuse.plan.fold_views import fold_views
-from tofuse.plan.insert_releases import insert_releases
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.plan.launch_groups import group_launches
 from tofuse.plan.library_results import OutVariant
 from tofuse.plan.peak import MemoryTimeline, memory_timeline, peak
+from tofuse.plan.plan_context import PlanContext, PlanPass, PlanPasses
 from tofuse.plan.signature import CallSignature
 
 PEAK_TOLERANCE = 64 * 1024  # bytes by which an arena or a group of launches may raise the peak
@@ -31,40 +26,36 @@ def build_plan(
     bindings: Mapping[Region, KernelBinding],
     executor_targets: Mapping[Region, str],
     out_variant: Callable[[str], OutVariant | None],
+    passes: Callable[[PlanContext], PlanPasses],
 ) -> Plan:
     """Return the plan of a partition; PyTorch runs regions without a binding op by op.
 
     `executor_targets` names the function that runs a library region, if it is not the region's
-    operator. Launches are grouped, and allocations moved into an arena, unless that raises the peak
-    memory by more than `PEAK_TOLERANCE`.
+    operator. Of the alternatives among the passes, the first one is taken that raises the peak
+    memory by no more than `PEAK_TOLERANCE`.
     """
     returned = [r for r in signature.results if isinstance(r, Value)]
-    saved = [v for v in partition.graph.inputs if v.name in signature.saved]
-    reusable = _reusable_saved_tensors(saved)
-    alias_pairs = {b.kernel: b.alias_pairs for b in bindings.values()}
-    write_masks = {b.kernel: b.write_mask for b in bindings.values()}
-
     donations = assign_donations(partition, signature.mutations, returned, bindings)
     draft = build_steps(partition, signature, bindings, donations, executor_targets, out_variant)
-    plan, exclusive = draft.plan, (*draft.exclusive, *reusable)
-    steps, results, reused = reuse_buffers(plan.steps, plan.results, alias_pairs, exclusive)
-    steps, results = fold_views(steps, results)
-    released = insert_releases(steps, results, [p.name for p in plan.parameters])
-    donated_names = {s.name for s in reusable} & reused
-    parameters = tuple(replace(p, donated=p.name in donated_names) for p in plan.parameters)
-    plan = replace(plan, parameters=parameters, steps=released, results=results)
-    grouped = group_launches(plan, write_masks)
-
+    saved = [v for v in partition.graph.inputs if v.name in signature.saved]
+    reusable = _reusable_saved_tensors(saved)
+    context = PlanContext(
+        {b.kernel: b.alias_pairs for b in bindings.values()},
+        {b.kernel: b.write_mask for b in bindings.values()},
+        (*draft.exclusive, *reusable),
+        frozenset(a.name for a in reusable),
+    )
+    todo = passes(context)
+    plan = _run(draft.plan, todo.always)
     limit = peak(plan_timeline(plan, partition, saved)) + PEAK_TOLERANCE
-    candidates = (c for p in (grouped, plan) for c in _with_arena(p))
+    candidates = (_run(plan, alternative) for alternative in todo.alternatives)
     return next(c for c in candidates if peak(plan_timeline(c, partition, saved)) <= limit)
 
 
-def _with_arena(plan: Plan) -> Iterator[Plan]:
-    """Yield the plan with all intermediates in an arena, with the small ones only, with none."""
-    yield allocate_arena(plan)
-    yield allocate_arena(plan, SMALLEST_POOLED)
-    yield plan
+def _run(plan: Plan, passes: Sequence[PlanPass]) -> Plan:
+    for plan_pass in passes:
+        plan = plan_pass(plan)
+    return plan
 
 
 def plan_timeline(plan: Plan, partition: Partition, saved: Iterable[Value] = ()) -> MemoryTimeline:

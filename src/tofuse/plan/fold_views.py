@@ -1,22 +1,23 @@
-"""Plan steps -> plan steps: allocate tensors in the shape of one of their views; drop the view."""
+"""Plan -> Plan: allocate tensors in the shape of one of their views; drop the view."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.ir.plan import Allocate, Launch, Step, View
+from tofuse.ir.plan import Allocate, Launch, Plan, Step, View
 from tofuse.ir.plan.verify import reads
 from tofuse.plan.buffer_reuse import dense_elements, rename_operand
 
 
-def fold_views(steps: Sequence[Step], results: Sequence[str]) -> tuple[list[Step], tuple[str, ...]]:
-    """Return the steps with fewer views, and the names of the results.
+def fold_views(plan: Plan) -> Plan:
+    """Return the plan with fewer views.
 
     A tensor that only launches and views read is allocated in the shape of one of its views: a
     launch needs the tensor's address, not its strides. Returned views are preferred.
     A view with its source's shape and strides is replaced by the source, if neither is returned.
     """
+    steps, results = plan.steps, plan.results
     views = [s for s in steps if isinstance(s, View)]
     replaced = _identity_views(steps, views, results)
     pinned = {n for s in steps if not isinstance(s, (Launch, View)) for n in reads(s)}
@@ -41,7 +42,8 @@ def fold_views(steps: Sequence[Step], results: Sequence[str]) -> tuple[list[Step
             if name in replaced:
                 step = rename_operand(step, name, replaced[name])
         rewritten.append(step)
-    return rewritten, tuple(replaced.get(n, n) for n in results)
+    names = tuple(replaced.get(n, n) for n in results)
+    return replace(plan, steps=tuple(rewritten), results=names)
 
 
 def _covers_allocation(view: View, allocation: Allocate) -> bool:

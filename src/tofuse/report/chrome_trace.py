@@ -12,10 +12,7 @@ from tofuse.report.model import GraphReport, RegionReport, Report, TimeSpan
 Event = dict[str, Union[str, int, float, dict[str, Union[str, int, float]]]]  # noqa: UP007
 
 PROCESS_ID = 1
-COMPILE_THREAD, RUN_THREAD = (
-    1,
-    2,
-)  # threads of the trace: what was compiled, and the last measured run
+COMPILE_THREAD, RUN_THREAD = 1, 2  # tracks: compilation stages, and the last measured run
 
 
 def trace_text(report: Report) -> str:

@@ -89,8 +89,8 @@ def draw_diagram(program: ProgramView) -> Diagram:
 
 def op_size(op: Op) -> Size:
     """Return the size of an op's box, which shows its name and the shape of its result."""
-    text_width = NAME_CHAR_WIDTH * len(short_name(op)) + SHAPE_CHAR_WIDTH * len(op_shape(op))
-    return 28 + text_width, OP_HEIGHT
+    width = 28 + NAME_CHAR_WIDTH * len(short_name(op)) + SHAPE_CHAR_WIDTH * len(op_shape(op))
+    return width, OP_HEIGHT
 
 
 def op_shape(op: Op) -> str:

@@ -18,13 +18,13 @@ from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tiles
 from tofuse.cost.nest import Machine
+from tofuse.driver.pipeline import run_graph_passes
 from tofuse.fusion.partition.partitioner import partition
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.tile import GpuTarget
 from tofuse.ops.check_kernel import check_kernel
-from tofuse.passes import run_passes
 from tofuse.schedule import choose_tiling
 from tofuse.schedule.build_tiles import build_tiles
 from tofuse.schedule.schedule_legality import Unschedulable
@@ -61,7 +61,7 @@ def test_tile_program_cases(case: Case):
 def test_random_graphs(data: st.DataObject):
     graph = data.draw(graphs(extra_steps=EXTRA_STEPS))
     if data.draw(st.booleans()):
-        graph = run_passes(graph)
+        graph = run_graph_passes(graph)
     assume(not is_unstable(graph))
     note(show_graph(graph))
     target = GpuTarget(data.draw(st.sampled_from((4, 132))))

@@ -7,6 +7,8 @@ import torch
 
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.dynamo.backend import aot_backend
+from tofuse.capture.lower.executor_claims import claim_nothing
+from tofuse.driver.pipeline import capture_passes
 
 
 @pytest.fixture
@@ -27,7 +29,8 @@ def test_collector_state_is_restored(fresh_dynamo, restored_gc, enabled, fails):
             raise ValueError("no")
         return lambda args: gm(*args)
 
-    compiled = torch.compile(lambda x: x.sin() + 1, backend=aot_backend(compile_graph))
+    backend = aot_backend(compile_graph, capture_passes(claim_nothing))
+    compiled = torch.compile(lambda x: x.sin() + 1, backend=backend)
     gc.enable() if enabled else gc.disable()
     if fails:
         with pytest.raises(Exception, match="no"):

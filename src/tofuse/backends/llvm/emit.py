@@ -145,30 +145,32 @@ class _ModuleEmitter:
     def _parallel_loop(self, emitter: FunctionEmitter, phase: Phase) -> None:
         """Flatten the parallel loops into one range and run this thread's equal share of it."""
         f = emitter.f
-        trips = [self.loops.trip_count(emitter, lp) for lp in phase.band]
-        total = trips[0]
-        for t in trips[1:]:
+        trip_counts = [self.loops.trip_count(emitter, lp) for lp in phase.band]
+        total = trip_counts[0]
+        for t in trip_counts[1:]:
             total = f.let(f"mul i64 {total}, {t}")
         lo = f.let(f"sdiv i64 {f.let(f'mul i64 {total}, %share')}, %shares")
-        after = f.let("add i64 %share, 1")
-        hi = f.let(f"sdiv i64 {f.let(f'mul i64 {total}, {after}')}, %shares")
-        with self.loops.scope(emitter), f.loop(lo, hi, "1") as flat:
-            rest = flat
-            for k in reversed(range(len(trips))):
+        next_share = f.let("add i64 %share, 1")
+        hi = f.let(f"sdiv i64 {f.let(f'mul i64 {total}, {next_share}')}, %shares")
+        with self.loops.scope(emitter), f.loop(lo, hi, "1") as flat_index:
+            remaining = flat_index
+            for k in reversed(range(len(trip_counts))):
                 loop = phase.band[k]
-                at = rest if k == 0 else f.let(f"srem i64 {rest}, {trips[k]}")
-                rest = rest if k == 0 else f.let(f"sdiv i64 {rest}, {trips[k]}")
-                self.loops.set_loop_index(emitter, loop, at)
+                index = remaining if k == 0 else f.let(f"srem i64 {remaining}, {trip_counts[k]}")
+                remaining = (
+                    remaining if k == 0 else f.let(f"sdiv i64 {remaining}, {trip_counts[k]}")
+                )
+                self.loops.set_loop_index(emitter, loop, index)
             self.loops.emit_split_nodes(emitter, phase.body, phase.band)
             self.loops.reductions.staged_sums.fold_due_stages(emitter, phase.band, phase.body)
 
     def _worker_function(self, k: int) -> str:
-        """Emit what each thread of the pool runs: shares in steps of the team's size."""
+        """Emit what each thread of the pool runs: shares in steps of the thread_count's size."""
         f, name = FunctionBuilder(), self.nest.kernel.name
         shares = self._threads(f)
-        me = f.let(f"sext i32 {f.call('@omp_get_thread_num', 'i32')} to i64")
-        team = f.let(f"sext i32 {f.call('@omp_get_num_threads', 'i32')} to i64")
-        with f.loop(me, shares, team) as share:
+        thread = f.let(f"sext i32 {f.call('@omp_get_thread_num', 'i32')} to i64")
+        thread_count = f.let(f"sext i32 {f.call('@omp_get_num_threads', 'i32')} to i64")
+        with f.loop(thread, shares, thread_count) as share:
             f.put(f"call void @{name}.slice{k}(ptr %context, i64 {share}, i64 {shares})")
         return self._function_text(
             f, f"define internal void @{name}.worker{k}(ptr %context) nounwind"
@@ -195,19 +197,19 @@ class _ModuleEmitter:
         """Emit the entry: all phases in order, in parallel if there are several threads."""
         f = FunctionBuilder()
         threads = self._threads(f)
-        alone = f.let(f"icmp eq i64 {threads}, 1")
-        many = f.let(f"xor i1 {alone}, true")
-        few = f.let(f"trunc i64 {threads} to i32")
+        is_single = f.let(f"icmp eq i64 {threads}, 1")
+        is_parallel = f.let(f"xor i1 {is_single}, true")
+        thread_count = f.let(f"trunc i64 {threads} to i32")
         for k, phase in phases:
             if not phase.band:
                 f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
                 continue
-            with f.if_then(alone):
+            with f.if_then(is_single):
                 f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
-            with f.if_then(many):
+            with f.if_then(is_parallel):
                 worker = ("ptr", f"@{name}.worker{k}")
                 context, flags = ("ptr", "%context"), ("i32", "0")
-                f.call("@GOMP_parallel", "void", worker, context, ("i32", few), flags)
+                f.call("@GOMP_parallel", "void", worker, context, ("i32", thread_count), flags)
             if phase.partials:
                 f.put(f"call void @{name}.combine{k}(ptr %context, i64 0, i64 1)")
         slot = f.let(f"getelementptr i64, ptr %context, i64 {context_words(self.nest) - 1}")

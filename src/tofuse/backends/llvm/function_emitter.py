@@ -107,18 +107,18 @@ class FunctionEmitter:
         return total
 
     def affine(self, index: AffineExpr, tiled: tuple[str, ...] = ()) -> str:
-        """Return an affine index at the first lane as an i64 operand.
+        """Return an affine index term the first lane as an i64 operand.
 
         Axes in `tiled` count from the start of their tile.
         """
         total = self.size(index.const)
         for axis, c in index.terms:
-            at = self.indices[axis]
+            term = self.indices[axis]
             if axis in tiled:
-                at = self.f.let(f"sub i64 {at}, {self.tile_starts[axis]}")
+                term = self.f.let(f"sub i64 {term}, {self.tile_starts[axis]}")
             if c != 1:
-                at = self.f.let(f"mul i64 {at}, {self.size(c)}")
-            total = at if total == "0" else self.f.let(f"add i64 {total}, {at}")
+                term = self.f.let(f"mul i64 {term}, {self.size(c)}")
+            total = term if total == "0" else self.f.let(f"add i64 {total}, {term}")
         return total
 
     # -- values ----------------------------------------------------------------------------------
@@ -180,8 +180,8 @@ class FunctionEmitter:
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def element_pointer(self, pointer: str, dtype: DType, at: str) -> str:
-        return self.f.let(f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, i64 {at}")
+    def element_pointer(self, pointer: str, dtype: DType, index: str) -> str:
+        return self.f.let(f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, i64 {index}")
 
     def load(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
         """Read `lanes` contiguous elements into a register."""
@@ -206,12 +206,12 @@ class FunctionEmitter:
         pointer = f"ptr align {_alignment(dtype)} {pointer}"
         return self.f.let(f"call {ty} {symbol}({pointer}, {mask_ty} {mask}, {ty} zeroinitializer)")
 
-    def gather(self, pointer: str, dtype: DType, at: str, lanes: int, mask: str | None) -> str:
-        """Read one element per lane, at the i64 indices `at`."""
+    def gather(self, pointer: str, dtype: DType, indices: str, lanes: int, mask: str | None) -> str:
+        """Read one element per lane, indices the i64 indices `indices`."""
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
         mask = mask or literal(True, DType.BOOL, lanes)
         pointers = self.f.let(
-            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {vector_type('i64', lanes)} {at}"
+            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {vector_type('i64', lanes)} {indices}"
         )
         symbol = f"@llvm.masked.gather.v{lanes}{_short(dtype)}.v{lanes}p0"
         ptr_ty = vector_type("ptr", lanes)
@@ -246,14 +246,14 @@ class FunctionEmitter:
         self.f.put(f"call void {symbol}({ty} {raw}, ptr align {align} {pointer}, {mask_ty} {mask})")
 
     def scatter(
-        self, pointer: str, dtype: DType, at: str, value: str, lanes: int, mask: str | None
+        self, pointer: str, dtype: DType, indices: str, value: str, lanes: int, mask: str | None
     ) -> None:
-        """Write one element per lane, at the i64 indices `at`."""
+        """Write one element per lane, indices the i64 indices `indices`."""
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
         mask, ptr_ty = mask or literal(True, DType.BOOL, lanes), vector_type("ptr", lanes)
         raw = self.to_memory_type(value, dtype, lanes)
         pointers = self.f.let(
-            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {vector_type('i64', lanes)} {at}"
+            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {vector_type('i64', lanes)} {indices}"
         )
         symbol = f"@llvm.masked.scatter.v{lanes}{_short(dtype)}.v{lanes}p0"
         self.f.declarations[symbol] = f"declare void {symbol}({ty}, {ptr_ty}, {mask_ty})"
@@ -298,20 +298,22 @@ class FunctionEmitter:
         return self.f.let(f"getelementptr i8, ptr {workspace}, i64 {self.size(scratch.offset)}")
 
     def scratch_element_pointer(self, scratch: Scratch, u: int) -> str:
-        """Return the address of vector `u` in a scratch array at the current indices."""
-        at = self.affine(scratch.index, scratch.tiled)
+        """Return the address of vector `u` in a scratch array index the current indices."""
+        index = self.affine(scratch.index, scratch.tiled)
         if u:
-            at = self.f.let(f"add i64 {at}, {u * self.lanes}")
-        return self.element_pointer(self.scratch_pointer(scratch), scratch.dtype, at)
+            index = self.f.let(f"add i64 {index}, {u * self.lanes}")
+        return self.element_pointer(self.scratch_pointer(scratch), scratch.dtype, index)
 
 
-def prefetch(emitter: FunctionEmitter, buffer: str, dtype: DType, at: str, elements: int) -> None:
+def prefetch(
+    emitter: FunctionEmitter, buffer: str, dtype: DType, index: str, elements: int
+) -> None:
     """Prefetch contiguous elements, which may lie past the buffer's end."""
     for k in range(0, elements, CACHE_LINE // dtype.itemsize):
-        more = emitter.f.let(f"add i64 {at}, {k}") if k else at
-        slot = emitter.element_pointer(emitter.pointers[buffer], dtype, more)
-        read, near, data = ("i32", "0"), ("i32", "2"), ("i32", "1")
-        emitter.f.call("@llvm.prefetch.p0", "void", ("ptr", slot), read, near, data)
+        line_index = emitter.f.let(f"add i64 {index}, {k}") if k else index
+        pointer = emitter.element_pointer(emitter.pointers[buffer], dtype, line_index)
+        rw, locality, data = ("i32", "0"), ("i32", "2"), ("i32", "1")
+        emitter.f.call("@llvm.prefetch.p0", "void", ("ptr", pointer), rw, locality, data)
 
 
 def tail_masks(emitter: FunctionEmitter, left: str, known: int | None) -> tuple[str, ...]:

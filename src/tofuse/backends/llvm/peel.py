@@ -53,7 +53,9 @@ def peel_count(emitter: FunctionEmitter, store: Store, count: str) -> str:
     return f.let(f"select i1 {fewer}, i64 {before}, i64 {count}")
 
 
-def _same_alignment(one: AffineExpr, other: AffineExpr, lanes: int) -> bool:
+def _same_alignment(first: AffineExpr, second: AffineExpr, lanes: int) -> bool:
     """Return whether two indices always differ by whole vectors."""
-    apart = one + other * -1
-    return all(known_multiple(c, lanes) for c in (apart.const, *(c for _, c in apart.terms)))
+    difference = first + second * -1
+    return all(
+        known_multiple(c, lanes) for c in (difference.const, *(c for _, c in difference.terms))
+    )

@@ -20,12 +20,9 @@ from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime, inference_runtime
 from tofuse.capture.aot.runtime_training import TrainingRuntime, training_runtime
 from tofuse.capture.aot.tangent_layouts import accept_any_tangent_strides, allow_retain_graph
-from tofuse.capture.fx.eager_memory import get_eager_memory, set_eager_memory
-from tofuse.capture.joint.complex.complex_to_real import complex_to_real
-from tofuse.capture.joint.merge_seeds import merge_seeds
+from tofuse.capture.fx.capture_passes import CapturePasses
 from tofuse.capture.joint.partition import partition
 from tofuse.capture.lower.convert import NOTES_KEY
-from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 
 CompileGraph = Callable[[GraphModule, str], Callable[[list[object]], object]]
 RuntimeKind = InferenceRuntime | TrainingRuntime
@@ -36,9 +33,9 @@ class AOTArtifacts:
     """The graphs and the metadata that AOTAutograd hands over, and the compiled graphs by phase."""
 
     compile_graph: CompileGraph
+    passes: CapturePasses
     memory_budget: float | None = None
     notes: tuple[str, ...] = ()  # for the report
-    claims: ClaimPredicate = claim_nothing
     on_compiled: Callable[[list[BoxedFunction]], None] = lambda functions: None  # with all graphs
     compiled: dict[str, BoxedFunction] = field(default_factory=dict)
     context: TracingContext | None = None
@@ -52,7 +49,9 @@ class AOTArtifacts:
         ) -> MarkedBoxed:
             if phase != "backward":
                 self.context = TracingContext.try_get()
-                gm = self._prepare(gm) if phase == "inference" else gm
+                if phase == "inference":
+                    for fx_pass in self.passes.traced(None):
+                        gm = fx_pass(gm)
                 gm.meta[NOTES_KEY] = self.notes
             if phase == "forward":
                 accept_any_tangent_strides()
@@ -72,23 +71,16 @@ class AOTArtifacts:
         static_lifetime_input_indices: list[int] | None = None,
     ) -> tuple[GraphModule, GraphModule]:
         """Return the forward and the backward of a joint graph."""
+        for fx_pass in (*self.passes.traced(num_fwd_outputs), *self.passes.joint):
+            joint = fx_pass(joint)
         self.graphs = partition(
-            self._prepare(joint, num_fwd_outputs),
+            joint,
             joint_inputs,
             num_fwd_outputs=num_fwd_outputs,
             static_lifetime_input_indices=static_lifetime_input_indices,
             budget=self.memory_budget,
         )
         return self.graphs
-
-    def _prepare(self, gm: GraphModule, num_fwd_outputs: int | None = None) -> GraphModule:
-        """Return the graph with one random seed and complex numbers as pairs of real ones.
-
-        Eager's memory is taken before the pairs, which eager does not hold.
-        """
-        gm = merge_seeds(gm)
-        set_eager_memory(gm, get_eager_memory(gm, num_fwd_outputs))
-        return complex_to_real(gm, self.claims)
 
     def forward(self) -> BoxedFunction:
         """Return the compiled forward or inference graph."""

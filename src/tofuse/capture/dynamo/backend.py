@@ -25,14 +25,10 @@ from tofuse.capture.dynamo.legality import fallback_reason, returns_only_views
 from tofuse.capture.dynamo.overlap_guard import add_overlap_guard
 from tofuse.capture.dynamo.scalar_inputs import with_scalar_inputs
 from tofuse.capture.dynamo.specialize_sizes import specialize_sizes
+from tofuse.capture.fx.capture_passes import CapturePasses
 from tofuse.capture.fx.node_tensors import module_tensors
 from tofuse.capture.fx.symbolic_floats import count_float_guards, symbolic_floats
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
-from tofuse.capture.pre_autograd.channels_last import channels_last
-from tofuse.capture.pre_autograd.dropout import dropout
-from tofuse.capture.pre_autograd.indexing import indexing
-from tofuse.capture.pre_autograd.interpolate import interpolate
-from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.torch_internals.dynamo_overhead import without_dynamo_overhead
 from tofuse.torch_internals.fake_tensor_cache import ignore_storage_offsets
 from tofuse.torch_internals.torch_types import Backend, CompiledFunction
@@ -40,6 +36,7 @@ from tofuse.torch_internals.torch_types import Backend, CompiledFunction
 
 def aot_backend(
     compile_graph: CompileGraph,
+    passes: CapturePasses,
     *,
     decompose_random: bool = True,
     memory_budget: float | None = None,
@@ -60,19 +57,21 @@ def aot_backend(
     programs with symbolic sizes are compiled again for static sizes that recur.
     """
 
-    compiler = _ProgramCompiler(compile_graph, decompose_random, memory_budget, claims, programs)
+    compiler = _ProgramCompiler(
+        compile_graph, passes, decompose_random, memory_budget, claims, programs
+    )
 
     @pause_gc()
     def build(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:
         ignore_storage_offsets(detect_fake_mode(inputs))
-        gm, _ = dropout(gm)
-        gm, _ = interpolate(gm)
-        gm, _ = indexing(gm)
-        # the guards run `gm` in eager: it excludes the next two passes, which copy
-        vectorized, vectorize_notes = vectorize(gm)
-        program, layout_notes = channels_last(vectorized)
+        program = gm
+        notes: tuple[str, ...] = ()
+        for pre_autograd_pass in passes.pre_autograd:
+            program, more = pre_autograd_pass(program)
+            notes += more
         double_backward = program.meta[DOUBLE_BACKWARD_KEY] = DoubleBackwardState()
-        compiled = compiler.compile(program, (*vectorize_notes, *layout_notes), inputs)
+        compiled = compiler.compile(program, notes, inputs)
+        # the guards run `gm` in eager, with the changes of the passes that work in place
         return add_derivative_guard(gm, add_overlap_guard(gm, compiled), double_backward)
 
     def backend(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
@@ -114,6 +113,7 @@ class _ProgramCompiler:
     """Compiles one of Dynamo's programs, or loads it; see `aot_backend` for the fields."""
 
     compile_graph: CompileGraph
+    passes: CapturePasses
     decompose_random: bool
     memory_budget: float | None
     claims: ClaimPredicate
@@ -174,7 +174,7 @@ class _ProgramCompiler:
 
         `store` is called when all graphs of a program without AOTAutograd's wrappers are compiled.
         """
-        artifacts = AOTArtifacts(self.compile_graph, self.memory_budget, notes, self.claims)
+        artifacts = AOTArtifacts(self.compile_graph, self.passes, self.memory_budget, notes)
         backend: Backend = aot_autograd(
             fw_compiler=artifacts.compiler("forward"),
             bw_compiler=artifacts.compiler("backward"),

@@ -41,6 +41,12 @@ def set_eager_memory(gm: GraphModule, memory: EagerMemory) -> None:
     gm.meta[_MEMORY_KEY] = memory
 
 
+def record_eager_memory(gm: GraphModule, num_fwd_outputs: int | None) -> GraphModule:
+    """Simulate the eager memory of a joint or inference graph, and attach it to the graph."""
+    set_eager_memory(gm, get_eager_memory(gm, num_fwd_outputs))
+    return gm
+
+
 def get_eager_memory(gm: GraphModule, num_fwd_outputs: int | None = None) -> EagerMemory:
     """Return the memory attached to a graph; else simulate that of a joint or inference graph."""
     found = gm.meta.get(_MEMORY_KEY)

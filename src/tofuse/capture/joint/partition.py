@@ -39,7 +39,6 @@ from tofuse.capture.fx.eager_memory import (
 )
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.mincut import INFINITE, cut_vertices
-from tofuse.capture.joint.narrow_indices import narrow_indices
 from tofuse.capture.joint.recomputable import (
     has_side_effect,
     is_recomputable,
@@ -48,7 +47,6 @@ from tofuse.capture.joint.recomputable import (
     is_symbolic_number,
 )
 from tofuse.capture.joint.remat import Rematerializer, RematResult, budget_bytes
-from tofuse.capture.joint.scatter_to_select import scatter_to_select
 from tofuse.capture.lower.lowerable import is_lowerable
 from tofuse.ops.table import TRANSCENDENTAL
 
@@ -61,6 +59,13 @@ HALF_DTYPES = (torch.float16, torch.bfloat16)
 MUTATED_ARGUMENT_PRICE = 1 << 50
 
 
+def clean_recompute_tags(joint: GraphModule) -> GraphModule:
+    """Complete the tags of `torch.utils.checkpoint` on the nodes of a joint graph, in place."""
+    if has_recomputable_ops(joint):
+        return cleanup_recompute_tags(joint, is_default_partition=False)
+    return joint
+
+
 def partition(
     joint: GraphModule,
     joint_inputs: Sequence[object],
@@ -70,10 +75,7 @@ def partition(
     budget: float | None = None,
 ) -> tuple[GraphModule, GraphModule]:
     """Return the forward and the backward graph, as AOTAutograd's partition function."""
-    if has_recomputable_ops(joint):
-        joint = cleanup_recompute_tags(joint, is_default_partition=False)
     memory = get_eager_memory(joint, num_fwd_outputs)
-    joint = narrow_indices(scatter_to_select(joint))
     partitioner = _Partitioner(list(joint.graph.nodes), num_fwd_outputs)
     result = partitioner.rematerialize(partitioner.choose_saved(), budget, memory)
     saved, free = result.saved, partitioner.free_storages()

@@ -19,6 +19,7 @@ from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.handoff import AOTArtifacts, CompileGraph
 from tofuse.capture.aot.runtime_training import TrainingRuntime
 from tofuse.capture.decomp.decompose import decompositions
+from tofuse.capture.fx.capture_passes import CapturePasses
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.trace.free_variables import (
     Function,
@@ -44,12 +45,13 @@ def compile_program(
     tensors: Sequence[torch.Tensor],
     argument_count: int,
     compile_graph: CompileGraph,
+    passes: CapturePasses,
     memory_budget: float | None = None,
     claims: ClaimPredicate = claim_nothing,
 ) -> TracedProgram:
     """Compile `function(*tensors[:argument_count])`; the other tensors are its free tensors."""
     flat_function = _FlatFunction(function, tensors, argument_count)
-    artifacts = AOTArtifacts(compile_graph, memory_budget, claims=claims)
+    artifacts = AOTArtifacts(compile_graph, passes, memory_budget)
     traced = aot_function(
         flat_function.trace,
         fw_compiler=artifacts.compiler("forward"),

@@ -26,6 +26,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tofuse.capture.aot.handoff import CompileGraph
+from tofuse.capture.fx.capture_passes import CapturePasses
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.trace.arguments import (
     CallArguments,
@@ -99,11 +100,13 @@ class Traced:
         self,
         function: Callable[..., object],
         compile_graph: CompileGraph,
+        passes: CapturePasses,
         module: torch.nn.Module | None = None,
         memory_budget: float | None = None,
         claims: ClaimPredicate = claim_nothing,
     ) -> None:
         self.function, self.compile_graph, self.claims = function, compile_graph, claims
+        self.passes = passes
         self.memory_budget = memory_budget
         self.module = module
         self.tensor_entries: list[CacheEntry] = []  # for calls with distinct tensors only
@@ -209,7 +212,9 @@ class Traced:
         tensors = [*call.tensors, *free, *in_slots]
         count, budget = len(call.tensors), self.memory_budget
         with restore_modules(self.modules, read):
-            program = compile_program(flat, tensors, count, self.compile_graph, budget, self.claims)
+            program = compile_program(
+                flat, tensors, count, self.compile_graph, self.passes, budget, self.claims
+            )
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         entry = CacheEntry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
