@@ -18,7 +18,7 @@ from benchmarks.seeds import Size
 from benchmarks.workloads.base import Workload
 from benchmarks.workloads.catalogue import choose
 from tofuse.config import make_config
-from tofuse.driver.pipeline import compile_text
+from tofuse.driver.compile_graph import compile_text
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph

@@ -110,7 +110,7 @@ class WorkloadResult:
         )
 
     def status(self) -> str:
-        """Return `met`, or name is missed or not measured; empty if there are no targets."""
+        """Return `met`, or the missed or unmeasured targets; empty if there are no targets."""
         if OURS in self.failures:
             return "failed"
         if self.mismatch is not None:

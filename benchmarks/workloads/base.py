@@ -99,7 +99,7 @@ def calls(
     backward: bool = False,
     rereads_inputs: bool = True,
 ) -> CaseMaker:
-    """Return a workload that calls `program`, with gradients if `backward`."""
+    """Return a case maker that calls `program`, with gradients if `backward`."""
 
     def make(size: Size, dtype: torch.dtype) -> Case:
         case_inputs = inputs(size, dtype)

@@ -51,10 +51,10 @@ def masked_softmax_dropout(scores: Tensor, hidden: Tensor) -> Tensor:
 
 def rope(query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor) -> tuple[Tensor, Tensor]:
     """Rotary position embedding of [batch, heads, length, width] by angles [length, width]."""
-    return turn(query, cosine, sine), turn(key, cosine, sine)
+    return rotate_pairs(query, cosine, sine), rotate_pairs(key, cosine, sine)
 
 
-def turn(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def rotate_pairs(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotate each pair of elements of the two halves."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine

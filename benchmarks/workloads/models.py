@@ -1,4 +1,4 @@
-"""Models of two layers with random weights: a training step without optimiser, and inference."""
+"""Models of two layers with random weights: a training step without optimizer, and inference."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

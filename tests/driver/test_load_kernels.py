@@ -7,7 +7,7 @@ import pytest
 
 from tofuse.config import Config, make_config
 from tofuse.driver import load_kernels
-from tofuse.driver.pipeline import compile_text
+from tofuse.driver.compile_graph import compile_text
 from tofuse.report.model import GraphReport
 
 MIXED = """graph(x: f32[4096,4096]@cuda:0, s: f32[3000]) {

@@ -9,7 +9,7 @@ from tests.support.extra_steps import EXTRA_STEPS
 from tests.support.graphs import graphs
 from tests.support.numbers import sizes_of
 from tofuse.config import Config
-from tofuse.driver.pipeline import compile_text
+from tofuse.driver.compile_graph import compile_text
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.plan import show_plan
 from tofuse.ir.plan.parse import parse_plan

@@ -7,12 +7,12 @@ import torch
 from tofuse.backends.triton.emit import emit, launch_parameters
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import reject_on_gpu
-from tofuse.driver.pipeline import run_graph_passes
+from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.frontends.execute_definition import captured_graph
 from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
-from tofuse.fusion.partition.partitioner import partition
+from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
@@ -25,9 +25,8 @@ from tofuse.schedule.build_tiles import build_tiles
 
 def partition_for_gpu(graph: Graph) -> Partition:
     check_graph(graph)
-    return partition(
-        run_graph_passes(graph), lambda kernel: None, Machine(), reject_on_gpu=reject_on_gpu
-    )
+    oracles = CostOracles(lambda kernel: None, reject_on_gpu, None)
+    return partition(run_graph_passes(graph), oracles, machine=Machine())
 
 
 def kernels(part: Partition) -> list[tuple[str, Kernel]]:
@@ -77,7 +76,7 @@ def test_ops_are_not_fused_on_a_device_without_kernels():
           return v1
         }"""
     )
-    part = partition(graph, lambda kernel: None, Machine())
+    part = partition(graph, CostOracles(lambda kernel: None, None, None), machine=Machine())
     assert [v.rule for v in part.verdicts] == ["no kernels are generated for this device"]
 
 

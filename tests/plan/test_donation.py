@@ -5,7 +5,7 @@ import torch
 
 import tofuse
 from tofuse.config import Config
-from tofuse.driver.pipeline import compile_text
+from tofuse.driver.compile_graph import compile_text
 
 
 def plan_of(f, *args):

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import tofuse.driver.pipeline
+import tofuse.driver.compile_graph
 from tests.support.peak import peak_bytes
 from tofuse.backends.aten.run_ops import eager_graph_callable
 from tofuse.runtime.execute import restride
@@ -104,7 +104,7 @@ def test_a_backward_that_falls_back_to_pytorch_gets_the_traced_strides(monkeypat
 
     x = torch.randn(3, 4, requires_grad=True)
     grad_output = torch.rand(2, 4, 3)[1]
-    monkeypatch.setattr(tofuse.driver.pipeline, "convert", reject)
+    monkeypatch.setattr(tofuse.driver.compile_graph, "convert", reject)
     (got,) = torch.autograd.grad(tofuse.compile(flat)(x), x, grad_output)
     (expected,) = torch.autograd.grad(flat(x), x, grad_output)
     torch.testing.assert_close(got, expected)
@@ -127,13 +127,13 @@ def test_other_strides_are_compiled_at_their_second_call(monkeypatch):
     compilations = []
     grad_output = gradient(inputs[0], "channels last")
     torch.autograd.grad(compiled(*inputs), inputs, grad_output)
-    original = tofuse.driver.pipeline.compile_captured
+    original = tofuse.driver.compile_graph.compile_captured
 
     def count_compilation(*args):
         compilations.append(args)
         return original(*args)
 
-    monkeypatch.setattr(tofuse.driver.pipeline, "compile_captured", count_compilation)
+    monkeypatch.setattr(tofuse.driver.compile_graph, "compile_captured", count_compilation)
     for count in (0, 1, 1):
         torch.autograd.grad(compiled(*inputs), inputs, gradient(inputs[0], "contiguous"))
         assert len(compilations) == count

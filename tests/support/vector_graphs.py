@@ -1,7 +1,8 @@
 """Graphs of library calls on vectors, and their partitions, for tests of peak memory."""
 
 from tofuse.cost.nest import Machine
-from tofuse.fusion.partition.partitioner import partition
+from tofuse.driver.pipeline import partition
+from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
@@ -27,4 +28,4 @@ def accept_all(kernel: Kernel) -> str | None:
 
 def make_partition(graph: Graph) -> Partition:
     """The partition in program order, if every kernel is good."""
-    return partition(graph, accept_all, Machine())
+    return partition(graph, CostOracles(accept_all, None, None), machine=Machine())

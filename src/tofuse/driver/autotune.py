@@ -1,4 +1,4 @@
-"""Measured choice: real candidates for a region, timed in turns; the fastest is kept on disk."""
+"""Autotune regions: time the candidates for each region and store the fastest on disk."""
 
 from __future__ import annotations
 
@@ -27,22 +27,26 @@ from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import TimedCall, interleaved_us, real_tensors
 
 KIND = "choice"
-VERSION = "1"  # of the candidates; choices of other versions are not believed
-TURN_S = 0.05  # of timing for each candidate
-GAIN = 0.03  # in proportion, that a candidate must be faster than the plain kernel by
+VERSION = "1"  # of the candidates; stored choices of other versions are ignored
+TIMING_S = 0.05  # seconds of timing per candidate
+MIN_GAIN = 0.03  # part of the default kernel's time that another candidate must save
 
-SCHEDULES = 4  # of a kernel that are tried beside the chosen one, the best predicted
-CUTS = 12  # places whose prediction is looked at, to find the one that is tried
+MAX_SCHEDULES = 4  # timed beside the heuristics' schedule: those predicted to be fastest
+MAX_CUTS = 12  # predicted per region, to choose the one that is timed
 
-FUSED, SPLIT, ATEN = "fused", "split_region", "aten"
+FUSED, SPLIT, ATEN = "fused", "split", "aten"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a region shall be, and what was measured: microseconds by candidate."""
+    """How to run a region, and the measured microseconds of each candidate.
+
+    A schedule of None stands for the one that the heuristics choose. `cut` is the position at
+    which a split region is cut.
+    """
 
     kind: str = FUSED
-    schedule: Schedule | None = None  # None: as the heuristics choose
+    schedule: Schedule | None = None
     cut: int = 0
     times: tuple[tuple[str, float], ...] = field(default=(), compare=False)
 
@@ -56,113 +60,124 @@ class Choice:
         """The measured times as text, the fastest first."""
         if not self.times:
             return "not measured"
-        (first, us), *others = sorted(self.times, key=lambda t: t[1])
-        named = ", ".join(f"{name} {us:.4g}" for name, us in others if name in (FUSED, ATEN))
-        more = len(others) - sum(name in (FUSED, ATEN) for name, _ in others)
-        rest = f", {more} others slower" if more else ""
-        return f"measured: {first} {us:.4g} us" + (f", {named}" if named else "") + rest
+        (fastest, us), *slower = sorted(self.times, key=lambda t: t[1])
+        named = "".join(f", {name} {us:.4g}" for name, us in slower if name in (FUSED, ATEN))
+        unnamed = sum(name not in (FUSED, ATEN) for name, _ in slower)
+        rest = f", {unnamed} slower candidates" if unnamed else ""
+        return f"measured: {fastest} {us:.4g} us{named}{rest}"
 
 
-Candidate = tuple[Choice, Callable[[], "TimedCall | None"]]  # None where it cannot be made
+# a choice, and a function that builds it; it returns None if the candidate cannot be built
+Candidate = tuple[Choice, Callable[[], "TimedCall | None"]]
 
 
 @dataclass(frozen=True)
 class TuningCallbacks:
-    """How to make a program of regions as chosen; a region's other schedules, the best predicted
-    first; and microseconds predicted for a region by itself, infinite where it is no kernel."""
+    """What the autotuner needs from the compiler.
 
-    make: Callable[[Partition, Mapping[Region, Choice]], CompiledPlan]
+    `build` compiles a partition with the given choices. `schedules` returns a region's alternative
+    schedules, the one predicted to be fastest first. `predicted_us` returns the predicted
+    microseconds of a region; infinite if it has no kernel.
+    """
+
+    build: Callable[[Partition, Mapping[Region, Choice]], CompiledPlan]
     schedules: Callable[[Partition, Region], Sequence[Schedule]]
-    predicted: Callable[[Partition, Region], float]
+    predicted_us: Callable[[Partition, Region], float]
 
 
 def autotune(
-    part: Partition, workshop: TuningCallbacks, key: Sequence[str], store: Store
+    part: Partition, callbacks: TuningCallbacks, key: Sequence[str], store: Store
 ) -> dict[Region, Choice]:
-    """A choice for every kernel of known sizes on the CPU, measured now or before."""
-    ours = [r for r in part.regions if not r.library and device_of(r.ops) == "cpu"]
-    regions = [r for r in ours if _is_static(r)]
-    found: dict[Region, Choice] = {}
-    with progress_bar(len(regions), "tofuse measures candidates") as advance, real_tensors():
+    """Return the choice for each static region on the CPU that is no library call.
+
+    Choices stored on disk are not measured again.
+    """
+    on_cpu = [r for r in part.regions if not r.library and device_of(r.ops) == "cpu"]
+    regions = [r for r in on_cpu if _is_static(r)]
+    choices: dict[Region, Choice] = {}
+    with progress_bar(len(regions), "tofuse times candidates") as advance, real_tensors():
         for region in regions:
-            alone = isolate_region(region, part)
-            text = re.sub(r" *# at .*", "", show_graph(alone.graph))
-            text = text.replace(alone.graph.name, "region", 1)
-            found[region] = choose(list(_candidates(alone, workshop)), (*key, text), store)
+            isolated = isolate_region(region, part)
+            text = re.sub(r" *# at .*", "", show_graph(isolated.graph))
+            text = text.replace(isolated.graph.name, "region", 1)
+            candidates = list(_candidates(isolated, callbacks))
+            choices[region] = choose(candidates, (*key, text), store)
             advance()
-    return found
+    return choices
 
 
 def apply_choices(
     part: Partition, choices: Mapping[Region, Choice]
 ) -> tuple[Partition, dict[Region, Choice]]:
-    """The partition with regions split that shall be, and the choices for what is there then."""
-    places = {r: c.cut for r, c in choices.items() if c.kind == SPLIT}
-    if not places:
+    """Return the partition after the chosen splits, and the choices for its regions."""
+    cuts = {r: c.cut for r, c in choices.items() if c.kind == SPLIT}
+    if not cuts:
         return part, dict(choices)
-    halves = {r: split_region(r, part.storage, cut) for r, cut in places.items()}
+    splits = {r: split_region(r, part.storage, cut) for r, cut in cuts.items()}
     regions: list[Region] = []
-    found: dict[Region, Choice] = {}
+    new_choices: dict[Region, Choice] = {}
     for r in part.regions:
-        now = halves.get(r) or (r,)
-        regions += now
+        new_regions = splits.get(r) or (r,)
+        regions += new_regions
         if r in choices:
-            found |= {n: replace(choices[r], kind=FUSED, cut=0) for n in now}
-    return replace(part, regions=tuple(regions)), found
+            new_choices |= {n: replace(choices[r], kind=FUSED, cut=0) for n in new_regions}
+    return replace(part, regions=tuple(regions)), new_choices
 
 
 def isolate_region(region: Region, part: Partition) -> Partition:
-    """A partition of one region, its inputs lying where they lie in the program: what it reads as
-    two views of one tensor is one tensor here too."""
-    makers, views = part.graph.producers(), dict[Op, None]()
-    work = [*region.inputs]
-    while work:
-        op = makers.get(work.pop())
+    """Return a partition of one region whose inputs have the strides they have in the program.
+
+    Inputs that are views of one tensor stay views of one tensor.
+    """
+    producers, views = part.graph.producers(), dict[Op, None]()
+    worklist = [*region.inputs]
+    while worklist:
+        op = producers.get(worklist.pop())
         if op is not None and is_view(op):
             views[op] = None
-            work += op.inputs
+            worklist += op.inputs
     ops = tuple(op for op in part.graph.ops if op in views or op in region.ops)
     graph = region_graph(replace(region, ops=ops), part.storage)
-    alone = Region(region.name, graph.ops, region.outputs)
-    return Partition(graph, (alone,), memrefs_of(graph), (), rounded=part.rounded)
+    isolated = Region(region.name, graph.ops, region.outputs)
+    return Partition(graph, (isolated,), memrefs_of(graph), (), rounded=part.rounded)
 
 
-def _candidates(part: Partition, workshop: TuningCallbacks) -> Iterator[Candidate]:
-    """The kernel as it is first."""
+def _candidates(part: Partition, callbacks: TuningCallbacks) -> Iterator[Candidate]:
+    """Yield the candidates for a partition of one region, the default kernel first."""
     (region,) = part.regions
     inputs = sample_tensors(part.graph.inputs, {})
 
-    def made(choice: Choice) -> Candidate:
-        def make() -> TimedCall | None:
+    def candidate(choice: Choice) -> Candidate:
+        def build() -> TimedCall | None:
             try:
-                run = workshop.make(part, {region: choice})
+                run = callbacks.build(part, {region: choice})
             except TofuseError:
                 return None
             return lambda: run([*inputs])
 
-        return choice, make
+        return choice, build
 
-    yield made(Choice())
-    for schedule in workshop.schedules(part, region)[:SCHEDULES]:
-        yield made(Choice(FUSED, schedule))
-    cut = _best_cut(part, region, workshop)
+    yield candidate(Choice())
+    for schedule in callbacks.schedules(part, region)[:MAX_SCHEDULES]:
+        yield candidate(Choice(FUSED, schedule))
+    cut = _best_cut(part, region, callbacks)
     if cut:
-        yield made(Choice(SPLIT, None, cut))
-    yield made(Choice(ATEN))
+        yield candidate(Choice(SPLIT, None, cut))
+    yield candidate(Choice(ATEN))
 
 
-def _best_cut(part: Partition, region: Region, workshop: TuningCallbacks) -> int:
-    """The cut whose two kernels are predicted to be fastest; 0 where there is none."""
-    places = cut_positions(region)
-    best, found = float("inf"), 0
-    for cut in places[:: max(1, len(places) // CUTS)]:
-        halves = split_region(region, part.storage, cut)
-        if halves is None:
+def _best_cut(part: Partition, region: Region, callbacks: TuningCallbacks) -> int:
+    """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut."""
+    positions = cut_positions(region)
+    best_us, best_cut = float("inf"), 0
+    for cut in positions[:: max(1, len(positions) // MAX_CUTS)]:
+        regions = split_region(region, part.storage, cut)
+        if regions is None:
             continue
-        us = sum(workshop.predicted(part, half) for half in halves)
-        if us < best:
-            best, found = us, cut
-    return found
+        us = sum(callbacks.predicted_us(part, r) for r in regions)
+        if us < best_us:
+            best_us, best_cut = us, cut
+    return best_cut
 
 
 def _is_static(region: Region) -> bool:
@@ -171,48 +186,47 @@ def _is_static(region: Region) -> bool:
 
 
 def choose(candidates: Sequence[Candidate], key: Sequence[str], store: Store) -> Choice:
-    """The fastest candidate, from disk where it was measured before.
+    """Return the fastest candidate; the stored one if these candidates were timed before.
 
-    The first candidate is kept unless another is clearly faster, so that noise changes nothing.
-    One that cannot be made, or fails when run, is out; where that is the first, nothing is
-    measured.
+    The first candidate wins unless another is faster by `MIN_GAIN`, so that noise does not decide.
+    Candidates that cannot be built or fail when run are skipped. If the first one fails, nothing
+    is timed.
     """
     key = (VERSION, *key)
     names = {choice.name for choice, _ in candidates}
-    kept = _parse(store.get(KIND, key), names)
-    if kept is not None:
-        return kept
-    running: list[tuple[Choice, TimedCall]] = []
-    for choice, make in candidates:
-        step = make()
+    stored = _parse(store.get(KIND, key), names)
+    if stored is not None:
+        return stored
+    runnable: list[tuple[Choice, TimedCall]] = []
+    for choice, build in candidates:
+        step = build()
         if step is not None and _runs(step):
-            running.append((choice, step))
-    if not running or running[0][0] is not candidates[0][0]:
+            runnable.append((choice, step))
+    if not runnable or runnable[0][0] is not candidates[0][0]:
         return candidates[0][0]
-    times = interleaved_us([step for _, step in running], TURN_S)
-    measured = tuple((c.name, us) for (c, _), us in zip(running, times, strict=True))
+    times = interleaved_us([step for _, step in runnable], TIMING_S)
+    named_times = tuple((c.name, us) for (c, _), us in zip(runnable, times, strict=True))
     best = min(range(len(times)), key=times.__getitem__)
-    if times[best] > (1 - GAIN) * times[0]:
+    if times[best] > (1 - MIN_GAIN) * times[0]:
         best = 0
-    won = running[best][0]
-    won = Choice(won.kind, won.schedule, won.cut, measured)
-    store.put(KIND, key, _show(won))
-    return won
+    winner = replace(runnable[best][0], times=named_times)
+    store.put(KIND, key, _show(winner))
+    return winner
 
 
 @contextmanager
-def progress_bar(total: int, what: str) -> Iterator[Callable[[], None]]:
-    """A bar on the terminal while things are measured; nothing where there is none."""
+def progress_bar(total: int, description: str) -> Iterator[Callable[[], None]]:
+    """Show a progress bar if stderr is a terminal; yield a function that advances it."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    shown = sys.stderr.isatty()
-    with Progress(*columns, console=console, transient=True, disable=not shown) as bar:
-        task = bar.add_task(what, total=total)
+    disable = not sys.stderr.isatty()
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
+        task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)
 
 
 def _runs(step: TimedCall) -> bool:
-    """Whether a candidate runs at all; one that does not is no candidate."""
+    """Return whether a candidate runs without an exception."""
     try:
         step()
     except Exception:
@@ -227,15 +241,14 @@ def _show(choice: Choice) -> str:
 
 
 def _parse(text: str | None, names: set[str]) -> Choice | None:
-    """A choice kept before; None for anything that is not one of today's candidates."""
+    """Parse a stored choice; None if it is damaged or not among the candidates' names."""
     if text is None:
         return None
     try:
-        found = json.loads(text)
-        schedule = found["schedule"]
-        times = tuple((str(name), float(us)) for name, us in found["times"])
-        read = None if schedule is None else parse_schedule(schedule)
-        choice = Choice(str(found["kind"]), read, int(found["cut"]), times)
+        content = json.loads(text)
+        schedule = None if content["schedule"] is None else parse_schedule(content["schedule"])
+        times = tuple((str(name), float(us)) for name, us in content["times"])
+        choice = Choice(str(content["kind"]), schedule, int(content["cut"]), times)
     except (ValueError, KeyError, TypeError):
         return None
     return choice if choice.name in names else None

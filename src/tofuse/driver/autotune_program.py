@@ -1,4 +1,4 @@
-"""A compiled program against PyTorch itself, at its first call: the faster one stays."""
+"""Autotune a program: time it against PyTorch at the first call, and keep the faster one."""
 
 from __future__ import annotations
 
@@ -17,53 +17,56 @@ Call = Callable[..., object]
 
 
 class ProgramAutotuner:
-    """Calls whoever won; until the first call nobody has."""
+    """Runs the faster of the compiled and the eager program; the first call times both.
+
+    `on_fallback` is called if the eager program is faster.
+    """
 
     def __init__(
         self, compiled: Call, eager: GraphModule, key: Sequence[str], store: Store
     ) -> None:
         self.compiled, self.eager, self.key, self.store = compiled, eager, key, store
-        self.winner: Call | None = None
-        self.lost: Callable[[Choice], None] = lambda choice: None
+        self.fastest: Call | None = None
+        self.on_fallback: Callable[[Choice], None] = lambda choice: None
 
     def __call__(self, *args: object) -> object:
-        if self.winner is None:
-            self.winner = self._decide(args)
-        return self.winner(*args)
+        if self.fastest is None:
+            self.fastest = self._choose(args)
+        return self.fastest(*args)
 
-    def _decide(self, args: Sequence[object]) -> Call:
-        """Time both on copies of the arguments, with the backward if there is one."""
+    def _choose(self, args: Sequence[object]) -> Call:
+        """Time both programs on copies of the arguments, with the backward if there is one."""
         grad = torch.is_grad_enabled()
-        shapes = [_described(a) for a in args]
+        types = [_describe(a) for a in args]
         candidates = [
             (Choice(), lambda: _step(self.compiled, args, grad)),
             (Choice(ATEN), lambda: _step(self.eager.forward, args, grad)),
         ]
         with real_tensors():
             choice = choose(
-                candidates, (*self.key, self.eager.code, *shapes, str(grad)), self.store
+                candidates, (*self.key, self.eager.code, *types, str(grad)), self.store
             )
         if choice.kind != ATEN:
             return self.compiled
-        self.lost(choice)
+        self.on_fallback(choice)
         return self.eager.forward
 
 
 def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:
-    """A call on copies, and gradients of what it gives for those that require any."""
+    """Return a call on copies of the arguments that also computes their gradients."""
     copies = {id(a): _copy(a) for a in args if isinstance(a, torch.Tensor)}
-    given = [copies.get(id(a), a) for a in args]
-    wanted = [c for c in copies.values() if grad and c.requires_grad]
+    copied_args = [copies.get(id(a), a) for a in args]
+    leaves = [c for c in copies.values() if grad and c.requires_grad]
 
     def run() -> object:
         with torch.set_grad_enabled(grad):
-            leaves = [x for x in tree_leaves(call(*given)) if isinstance(x, torch.Tensor)]
-            outputs = [x for x in leaves if x.requires_grad]
-            if wanted and outputs:
+            results = [x for x in tree_leaves(call(*copied_args)) if isinstance(x, torch.Tensor)]
+            outputs = [x for x in results if x.requires_grad]
+            if leaves and outputs:
                 ones = [torch.ones_like(x) for x in outputs]
-                leaves += torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
+                results += torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
             synchronize()
-            return leaves
+            return results
 
     return run
 
@@ -72,7 +75,7 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
     return x.detach().clone().requires_grad_(x.requires_grad)
 
 
-def _described(a: object) -> str:
+def _describe(a: object) -> str:
     if isinstance(a, torch.Tensor):
         return f"{a.dtype} {tuple(a.shape)} {a.stride()} {a.requires_grad} {a.device}"
     return repr(a)

@@ -1,4 +1,4 @@
-"""Find the fusion that breaks a check, by compiling with fewer and fewer of them."""
+"""Bisect a failing check: find the fusion that breaks it by a binary search over the fuel."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Culprit:
-    """The fusion without which a check passes.
+    """The fusion that breaks a check.
 
-    `number` counts the fusions up to and with it; `region` and `ops` are the kernel it made;
-    `repro` is a file that runs the program's graph with and without it.
+    `number` is its position among all fusions, from 1. `region` and `ops` describe the kernel that
+    contains it. `repro` is a script that runs the program's graph with and without it.
     """
 
     verdict: Verdict
@@ -38,10 +38,10 @@ class Culprit:
 
     def __str__(self) -> str:
         line = f"\n    {self.verdict.loc.code}" if self.verdict.loc else ""
-        at = f"\n  {self.repro} shows it again" if self.repro else ""
+        repro = f"\n  {self.repro} reproduces it" if self.repro else ""
         return (
             f"fusion {self.number} breaks the check, in the {self.phase}: {self.verdict!r}{line}\n"
-            f"  it is in kernel {self.region}: {' '.join(self.ops)}{at}"
+            f"  it is in kernel {self.region}: {' '.join(self.ops)}{repro}"
         )
 
 
@@ -53,15 +53,15 @@ def bisect(
     repro: str | Path | None = None,
     **options: Option,
 ) -> Culprit | None:
-    """The fusion that breaks a check; None where the check passes with all of them.
+    """Find the fusion that breaks a check; print and return it. None if the check passes.
 
-    `check` gets the result of `target(*inputs)`; it fails where it gives False, or a tensor that
-    is, or raises AssertionError. It may run the backward: fusions of that count too. Each time
-    the inputs, and a module's parameters and buffers, are as they were, their `.grad` is None, and
-    random numbers start anew. `repro` is a folder for a file that shows the fusion's effect again.
-    The culprit is printed and returned.
+    `check` gets the result of `target(*inputs)`. It fails if it returns False or a false tensor,
+    or raises AssertionError. It may run the backward; fusions in the backward are searched, too.
+    Before each trial, the inputs and a module's parameters and buffers are restored, their `.grad`
+    is set to None, and the random seed is reset. With a folder `repro`, a script that reproduces
+    the fusion's effect is written to it.
 
-    Raises VerifyError where the check fails without any fusion too.
+    Raises VerifyError if the check fails even without any fusion.
     """
     _check_arguments(target, inputs, check)
     trial = _Trial(target, inputs, check, make_config(options | {"fuel": None}))
@@ -69,13 +69,13 @@ def bisect(
     if passes:
         return None
     if not trial.run(0)[0]:
-        raise VerifyError(f"the check fails without any fusion too; {trial.suspect()}")
+        raise VerifyError(f"the check fails even without any fusion; {trial.advice()}")
     good, bad = 0, len(report.fusions)
     while bad - good > 1:
         middle = (good + bad) // 2
-        passes, found = trial.run(middle)
-        good, bad, report = (middle, bad, report) if passes else (good, middle, found)
-    culprit = _culprit(report, bad, None if repro is None else Path(repro))
+        passes, trial_report = trial.run(middle)
+        good, bad, report = (middle, bad, report) if passes else (good, middle, trial_report)
+    culprit = _make_culprit(report, bad, None if repro is None else Path(repro))
     print(culprit)
     return culprit
 
@@ -92,7 +92,7 @@ def _check_arguments(target: object, inputs: object, check: object) -> None:
 
 @dataclass(frozen=True)
 class _Trial:
-    """Compiles with some fuel, runs, and checks."""
+    """Compiles the target with some fuel, runs it, and checks its result."""
 
     target: Callable[..., object]
     inputs: Sequence[object]
@@ -100,8 +100,8 @@ class _Trial:
     config: Config
 
     def run(self, fuel: int | None) -> tuple[bool, Report]:
-        tensors = self.tensors()
-        before = [t.detach().clone() for t in tensors]
+        tensors = self._mutable_tensors()
+        originals = [t.detach().clone() for t in tensors]
         gradients = [t.grad if t.is_leaf else None for t in tensors]
         for t in tensors:
             t.grad = None
@@ -109,39 +109,39 @@ class _Trial:
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                return self.passes(compiled(*self.inputs)), report
+                return self._passes(compiled(*self.inputs)), report
         finally:
-            for t, old, gradient in zip(tensors, before, gradients, strict=True):
+            for t, original, gradient in zip(tensors, originals, gradients, strict=True):
                 t.grad = gradient
-                if not torch.equal(t.detach(), old):
-                    t.detach().copy_(old)
+                if not torch.equal(t.detach(), original):
+                    t.detach().copy_(original)
 
-    def suspect(self) -> str:
-        """What to do where no fusion is at fault."""
-        theirs = [n for n in self.config.executors if n not in (KERNELS, LIBRARY)]
-        ours = tuple(n for n in self.config.executors if n not in theirs)
-        alone = replace(self, config=replace(self.config, executors=ours or (LIBRARY,)))
-        if theirs and alone.run(0)[0]:
-            return f"it passes without {', '.join(map(repr, theirs))} among the executors"
-        return "compile with verify=True to hold each kernel against the reference"
+    def advice(self) -> str:
+        """Return what to do if the check fails without any fusion."""
+        registered = [n for n in self.config.executors if n not in (KERNELS, LIBRARY)]
+        others = tuple(n for n in self.config.executors if n not in registered)
+        trial = replace(self, config=replace(self.config, executors=others or (LIBRARY,)))
+        if registered and trial.run(0)[0]:
+            return f"it passes without {', '.join(map(repr, registered))} among the executors"
+        return "compile with verify=True to compare each kernel with the reference"
 
-    def tensors(self) -> list[torch.Tensor]:
-        """What a run may write to: the inputs, and what a module holds."""
-        found = [t for t in tree_leaves(self.inputs) if isinstance(t, torch.Tensor)]
-        owner = getattr(self.target, "__self__", self.target)  # of a method
+    def _mutable_tensors(self) -> list[torch.Tensor]:
+        """Return the tensors that a run may write: inputs, and a module's parameters and buffers."""
+        tensors = [t for t in tree_leaves(self.inputs) if isinstance(t, torch.Tensor)]
+        owner = getattr(self.target, "__self__", self.target)  # the module, if the target is its method
         if isinstance(owner, torch.nn.Module):
-            found += [*owner.parameters(), *owner.buffers()]
-        return found
+            tensors += [*owner.parameters(), *owner.buffers()]
+        return tensors
 
-    def passes(self, result: object) -> bool:
+    def _passes(self, result: object) -> bool:
         try:
-            answer = self.check(result)
-            return answer is None or bool(answer)
+            outcome = self.check(result)
+            return outcome is None or bool(outcome)
         except AssertionError:
             return False
 
 
-def _culprit(report: Report, number: int, folder: Path | None) -> Culprit:
+def _make_culprit(report: Report, number: int, folder: Path | None) -> Culprit:
     fuel, graphs = number, iter(report.graphs)
     graph = next(graphs)
     while fuel > len(graph.fusions):

@@ -11,7 +11,7 @@ from tofuse.cost.host import host
 from tofuse.cost.library import MMAP_THRESHOLD
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import assumed_machine, store_machine
-from tofuse.driver.pipeline import compile_text
+from tofuse.driver.compile_graph import compile_text
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.sample_inputs import sample_tensors

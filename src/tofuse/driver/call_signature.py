@@ -1,4 +1,4 @@
-"""How a call's flat arguments and results map to a captured graph."""
+"""Map the flat arguments and results of a call to the values of a graph."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from tofuse.plan.signature import CallSignature
 
 
 def call_signature(captured: CapturedGraph, graph: Graph, phase: str) -> CallSignature:
-    """How a call's arguments and results map to the graph after passes, outputs by position."""
+    """Return how a call's arguments and results map to the graph after all graph passes.
+
+    The passes keep the order of the outputs.
+    """
     constants = tuple(v for v, _ in captured.constants)
-    now = dict(zip(captured.graph.outputs, graph.outputs, strict=True))
-    results = tuple(now[r] if isinstance(r, Value) else r for r in captured.results)
-    writes = tuple((t, new) for t, v in captured.writes if (new := now[v]) is not None)
+    new_value = dict(zip(captured.graph.outputs, graph.outputs, strict=True))
+    results = tuple(new_value[r] if isinstance(r, Value) else r for r in captured.results)
+    writes = tuple((t, new) for t, v in captured.writes if (new := new_value[v]) is not None)
     arguments = (*captured.arguments, *constants)
-    # what was found to be all of what it is a view of is a tensor of its own still
+    # passes may merge two distinct outputs, such as a tensor and a view of all of it; the caller
+    # still gets two tensors
     first: dict[Value, object] = {}
-    seen = caller_outputs(captured, phase)
+    visible = caller_outputs(captured, phase)
     pairs = enumerate(zip(captured.results, results, strict=True))
-    tensors = [(k, was, v) for k, (was, v) in pairs if isinstance(v, Value) and was in seen]
-    distinct = {k for k, was, v in tensors if first.setdefault(v, was) is not was}
-    again = tuple(sorted({*captured.duplicate_results, *distinct}))
-    return CallSignature(arguments, results, captured.symbols, writes, again)
+    tensors = [(k, old, v) for k, (old, v) in pairs if isinstance(v, Value) and old in visible]
+    merged = {k for k, old, v in tensors if first.setdefault(v, old) is not old}
+    duplicates = tuple(sorted({*captured.duplicate_results, *merged}))
+    return CallSignature(arguments, results, captured.symbols, writes, duplicates)
 
 
 def caller_outputs(captured: CapturedGraph, phase: str) -> set[Value]:
-    """The results that the caller gets, and may write: no gradients, and nothing that is saved."""
+    """Return the results that the user gets and may write: no gradients and no saved tensors."""
     if phase == "backward":
         return set()
     count = None

@@ -22,9 +22,10 @@ from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
 from tofuse.cost.machine_source import check_machine, store_of
 from tofuse.driver.autotune_program import ProgramAutotuner
+from tofuse.driver.compile_graph import compile_for_strides, compile_graph
 from tofuse.driver.fallback import Fallback
 from tofuse.driver.operator_claims import claims_of
-from tofuse.driver.pipeline import capture_passes, compile_for_strides, compile_graph
+from tofuse.driver.pipeline import capture_passes
 from tofuse.driver.report_sink import ReportSink, discard_report
 from tofuse.driver.wrap_module import share_state, wrap_distributed
 from tofuse.errors import OptionError, UnsupportedError

@@ -1,4 +1,4 @@
-"""Programs that PyTorch runs in our place: the warning, the note, or under `strict` the error."""
+"""Report that a whole program falls back to PyTorch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from tofuse.report.model import GraphReport
 
 @dataclass(frozen=True)
 class Fallback:
-    """Says that a program is left to PyTorch, and why; under `strict` that is an error."""
+    """Reports a program that falls back to PyTorch; under `strict`, raises the error."""
 
     config: Config
-    keep: ReportSink
+    sink: ReportSink
 
-    def refused(self, reason: str) -> None:
+    def report(self, reason: str) -> None:
+        """Send a report that gives the reason."""
         note = f"PyTorch runs the whole program: {reason}"
-        self.keep(GraphReport("inference", notes=(note,)))
+        self.sink(GraphReport("inference", notes=(note,)))
 
-    def failed(self, error: Exception) -> None:
+    def warn(self, error: Exception) -> None:
+        """Warn and send a report; under `strict`, raise the error instead."""
         if self.config.strict:
             raise error
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"tofuse leaves a program to PyTorch: {first}", stacklevel=2)
-        self.refused(first)
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        warnings.warn(f"tofuse runs a whole program through PyTorch: {reason}", stacklevel=2)
+        self.report(reason)

@@ -1,4 +1,4 @@
-"""Which calls capture keeps whole: an executor claims them, or the vector library lacks them."""
+"""Claim the operators that capture must not decompose."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from tofuse.runtime.launch import find_vector_library
 
 
 def claims_of(config: Config) -> ClaimPredicate:
-    """The calls that stay whole: for executors before our kernels, or as we lack a function."""
+    """Return whether a call is claimed.
+
+    Executors before our kernels claim their operators. An operator whose function the vector
+    library does not export is claimed on the CPU, because PyTorch has to run it.
+    """
     executors = executors_of(config)
     missing = frozenset(f"aten.{f}.default" for f in bind_vector_library(find_vector_library()))
 
     def claims(request: Request) -> bool:
-        lacking = request.target in missing and all(t.device == "cpu" for t in request.inputs)
-        return lacking or executors.claims(request)
+        is_missing = request.target in missing and all(t.device == "cpu" for t in request.inputs)
+        return is_missing or executors.claims(request)
 
-    plain = executors.allows_kernels and not executors.preceding(KERNELS)
-    return claim_nothing if plain and not missing else claims
+    kernels_first = executors.allows_kernels and not executors.preceding(KERNELS)
+    return claim_nothing if kernels_first and not missing else claims

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tofuse.backends.aten.run_ops import eager_graph_callable
 from tofuse.backends.llvm.load import bind_vector_library, host_target
 from tofuse.cache.artifact import Artifact
-from tofuse.cache.programs import ProgramCache
-from tofuse.capture.aot.tangent_layouts import TangentLayouts, find_tangent_layouts
 from tofuse.capture.fx.capture_passes import CapturePasses, FxPass
 from tofuse.capture.fx.eager_memory import EagerMemory, record_eager_memory
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
@@ -19,7 +16,7 @@ from tofuse.capture.joint.merge_seeds import merge_seeds
 from tofuse.capture.joint.narrow_indices import narrow_indices
 from tofuse.capture.joint.partition import clean_recompute_tags
 from tofuse.capture.joint.scatter_to_select import scatter_to_select
-from tofuse.capture.lower.convert import CapturedGraph, FxGraphModule, convert
+from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.capture.lower.executor_claims import ClaimPredicate
 from tofuse.capture.pre_autograd.channels_last import channels_last
 from tofuse.capture.pre_autograd.dropout import dropout
@@ -27,7 +24,7 @@ from tofuse.capture.pre_autograd.indexing import indexing
 from tofuse.capture.pre_autograd.interpolate import interpolate
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
-from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.cost.machine import SMALLEST_POOLED, Machine
 from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.driver.assign_regions import (
     assign_kernels_and_fallbacks,
@@ -55,26 +52,31 @@ from tofuse.driver.link import (
     python_callables,
 )
 from tofuse.driver.load_kernels import add_gemms, load_kernels
-from tofuse.driver.operator_claims import claims_of
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
-from tofuse.driver.report_sink import ReportSink, discard_report
+from tofuse.driver.report_sink import ReportSink
 from tofuse.driver.tuning_callbacks import measured_choices
-from tofuse.errors import CaptureError
 from tofuse.executors import executors_of
+from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
+from tofuse.fusion.fold_epilogues import fold_epilogues
 from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import LoweredRegion
 from tofuse.fusion.nontemporal import mark_nontemporal, nontemporal_values
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
+from tofuse.fusion.partition.partitioner import form_regions
+from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import EvaluationCache
+from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.region_liveness import unfused_peak
-from tofuse.ir.dims import Dim, symbol, symbols_of
-from tofuse.ir.graph import Graph, Value
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.fusion.split_reductions import split_reductions
+from tofuse.fusion.views.duplicate_ranges import duplicate_ranges
+from tofuse.fusion.views.duplicate_views import duplicate_views
+from tofuse.fusion.views.materialize_views import materialize_views
+from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Target
-from tofuse.ops.check_graph import check_graph
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
@@ -97,12 +99,11 @@ from tofuse.plan.insert_releases import insert_releases
 from tofuse.plan.launch_groups import group_launches
 from tofuse.plan.plan_context import PlanContext, PlanPasses
 from tofuse.plan.signature import CallSignature
-from tofuse.report.model import PEAK_TOLERANCE, GraphReport
+from tofuse.report.model import PEAK_TOLERANCE
 from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import CompiledPlan, Tensor
 from tofuse.runtime.launch import find_vector_library, thread_count
 from tofuse.runtime.out_variants import out_variant
-from tofuse.runtime.specialize_strides import StrideSpecializer
 from tofuse.schedule.prefetch import prefetch
 from tofuse.schedule.unroll_axes import unroll_axes
 
@@ -136,6 +137,10 @@ GRAPH_PASSES = (
     hoist_gather,
 )
 LAST_GRAPH_PASSES = (dead_code, propagate_strides, simplify, dead_code)
+
+
+# Graph -> Graph, given the storage of each value: before regions are formed.
+VIEW_PASSES = (materialize_views, duplicate_ranges, duplicate_views)
 
 
 def capture_passes(claims: ClaimPredicate) -> CapturePasses:
@@ -186,66 +191,14 @@ def plan_passes(context: PlanContext) -> PlanPasses:
     )
 
 
-SYMBOLIC_SIZES_NOTE = (
-    "sizes are symbols, and figures those of the first call's; sizes that keep coming are compiled"
-    " for by themselves, unless specialize=False"
-)
-
-
-def compile_graph(
-    gm: FxGraphModule,
-    phase: str,
-    config: Config,
-    keep: ReportSink,
-    programs: ProgramCache | None = None,
-) -> CompiledPlan:
-    """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured.
-
-    `programs` are told what it is made of.
-    """
-    try:
-        captured = convert(gm, phase, claims_of(config))
-    except CaptureError as e:
-        keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
-        return eager_graph_callable(gm)
-    if captured.symbols:
-        captured = replace(captured, notes=(*captured.notes, SYMBOLIC_SIZES_NOTE))
-    run, recorded = _compile_captured(captured, phase, config, keep)
-    given = find_tangent_layouts(captured) if phase == "backward" else None
-    if given is not None and given.expected:
-        # compiled again where gradients keep coming in another layout
-        run = StrideSpecializer(
-            run, given.expected, partial(compile_for_strides, config, given, run)
-        )
-    if programs is not None:
-        programs.record(run, recorded, given)
-    return run
-
-
-def compile_for_strides(
-    config: Config,
-    given: TangentLayouts,
-    usual: CompiledPlan,
-    layouts: Mapping[int, tuple[int, ...]],
-) -> CompiledPlan:
-    """A backward for gradients in another layout; the usual one copies them."""
-    try:
-        return compile_captured(given.with_strides(layouts), "backward", config, discard_report)
-    except Exception as error:
-        if config.strict:
-            raise
-        warnings.warn(f"tofuse copies gradients of another layout: {error}", stacklevel=2)
-        return usual
-
-
 def compile_captured(
     captured: CapturedGraph, phase: str, config: Config, keep: ReportSink
 ) -> CompiledPlan:
     """A callable for a captured program: flat arguments in one list to a list of results."""
-    return _compile_captured(captured, phase, config, keep)[0]
+    return compile_with_artifact(captured, phase, config, keep)[0]
 
 
-def _compile_captured(
+def compile_with_artifact(
     captured: CapturedGraph, phase: str, config: Config, sink: ReportSink
 ) -> tuple[CompiledPlan, Artifact | None]:
     """Run all stages below capture: graph passes, fusion, code generation, planning, linking."""
@@ -297,20 +250,50 @@ def _fuse(
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
     machine = assumed_machine(target, config)
     oracle = CostOracle(target, machine)
+    oracles = CostOracles(oracle.reject, reject_on_gpu, oracle.cost)
+    partition_graph = partial(
+        partition, machine=machine, fuel=config.fuel, exact=config.precision == "eager"
+    )
     part = partition_within_memory_limit(
-        graph,
-        oracle.reject,
-        machine,
+        split_reductions(graph),
+        partition_graph,
+        oracles,
         None if limit is None else limit + PEAK_TOLERANCE,
         saved,
-        config.fuel,
-        reject_on_gpu,
-        oracle.cost,
-        config.precision == "eager",
     )
     if part.rejected_hints:
         edges = "; ".join(repr(v) for v in part.rejected_hints)
         warnings.warn(f"tofuse could not fuse all that fuse() asks for: {edges}", stacklevel=2)
+    return part
+
+
+def partition(
+    graph: Graph,
+    oracles: CostOracles,
+    splits: Collection[Split] = (),
+    cache: EvaluationCache | None = None,
+    in_place_concats: bool = True,
+    *,
+    machine: Machine,
+    fuel: int | None = None,
+    exact: bool = False,
+) -> Partition:
+    """Form regions, rewrite the graph by what they show, and form regions again.
+
+    `in_place_concats`: operands of concats may be written into the concat; otherwise each has
+    memory of its own. The other parameters are those of `form_regions`.
+    """
+    cache = {} if cache is None else cache
+
+    def form(graph: Graph, fuel: int | None) -> Partition:
+        return form_regions(graph, oracles, machine, VIEW_PASSES, fuel, splits, cache, exact)
+
+    part = form(eliminate_concats(graph, in_place_concats), None)
+    rewritten = fold_epilogues(part)
+    if in_place_concats:
+        rewritten = eliminate_stored_concats(rewritten, part)
+    if rewritten is not part.graph or fuel is not None:
+        part = form(rewritten, fuel)
     return part
 
 
@@ -376,15 +359,3 @@ def _has_derived_sizes(captured: CapturedGraph) -> bool:
     """Whether sizes depend on others (`s0 // 4`): guessed one by one, they do not fit together,
     and bytes cannot be compared."""
     return any(kind.startswith("expr:") for kind, _, _ in captured.symbols.values())
-
-
-def compile_text(text: str, config: Config, keep: ReportSink = discard_report) -> CompiledPlan:
-    """A callable for the text of a graph: its inputs, then its sizes by name, in one list."""
-    graph = parse_graph(text)
-    check_graph(graph)
-    values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
-    names = sorted({s for v in values for d in (*v.shape, *v.layout) for s in symbols_of(d)})
-    arguments: tuple[Value | Dim, ...] = (*graph.inputs, *(symbol(s) for s in names))
-    places = {str(s): ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
-    captured = CapturedGraph(graph, arguments, graph.outputs, (), places)
-    return compile_captured(captured, graph.name, config, keep)

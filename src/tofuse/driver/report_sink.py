@@ -1,18 +1,15 @@
-"""Who receives the report of a compiled graph."""
+"""The receiver of the report of a compiled graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tofuse.report.model import (
-    GraphReport,
-)
+from tofuse.report.model import GraphReport
 from tofuse.runtime.clock import Clock
 
-ReportSink = Callable[
-    [GraphReport], "Clock | None"
-]  # may answer with a clock to time the plan's steps
+# receives a report; may return a clock that times the plan's steps
+ReportSink = Callable[[GraphReport], "Clock | None"]
 
 
 def discard_report(report: GraphReport) -> None:
-    """Where nobody asks for a report."""
+    """Discard the report."""

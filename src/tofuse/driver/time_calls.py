@@ -1,4 +1,4 @@
-"""Time calls of PyTorch's function and of ours, in turn."""
+"""Time calls of the eager and of the compiled function."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tofuse.runtime.clock import now
 
 def time_calls(
     eager: Callable[..., object],
-    ours: Callable[..., object],
+    compiled: Callable[..., object],
     args: tuple[object, ...],
     kwargs: Mapping[str, object],
 ) -> CallTimes:
-    """Both in turn, so that what disturbs the machine disturbs them alike."""
+    """Return the median times of both; calls alternate, so that noise affects both alike."""
     rounds = [
-        (*timed_call(eager, args, kwargs), *timed_call(ours, args, kwargs)) for _ in range(ROUNDS)
+        (*timed_call(eager, args, kwargs), *timed_call(compiled, args, kwargs)) for _ in range(ROUNDS)
     ]
     return CallTimes(ROUNDS, *(statistics.median(times) for times in zip(*rounds, strict=True)))
 
@@ -28,19 +28,19 @@ def time_calls(
 def timed_call(
     function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> tuple[float, float]:
-    """Forward, and backward where there is one; microseconds of each."""
+    """Return the microseconds of the forward, and of the backward (0 if there is none)."""
     begin = now()
     outputs = [t for t in _tensors(function(*args, **kwargs)) if t.grad_fn is not None]
     forward = now() - begin
-    wanted = reachable_leaves([t.grad_fn for t in outputs])
-    if not wanted:
+    leaves = reachable_leaves([t.grad_fn for t in outputs])
+    if not leaves:
         return forward / 1e3, 0.0
     ones = [torch.ones_like(t) for t in outputs]
     begin = now()
     try:
-        torch.autograd.grad(outputs, wanted, ones, allow_unused=True)
-    except RuntimeError as error:  # of autograd's: the function has run the backward itself
-        if not any(words in str(error) for words in OVER):
+        torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
+    except RuntimeError as error:
+        if not any(message in str(error) for message in BACKWARD_DONE_MESSAGES):
             raise
         return forward / 1e3, 0.0
     return forward / 1e3, (now() - begin) / 1e3
@@ -50,8 +50,9 @@ def _tensors(tree: object) -> list[torch.Tensor]:
     return [t for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
 
 
-# what autograd says where a graph is used up, and where an optimiser has changed what it needs
-OVER = ("backward through the graph a second time", "modified by an inplace operation")
+# errors of autograd if the function has run the backward itself: the graph is freed, or an
+# optimizer has changed a saved tensor
+BACKWARD_DONE_MESSAGES = ("backward through the graph a second time", "modified by an inplace operation")
 
 
-ROUNDS = 7  # of measured calls: odd, so that the median is one of them
+ROUNDS = 7  # an odd number: the median is a measured value

@@ -1,4 +1,4 @@
-"""What the autotuner needs of the compiler: candidates, their schedules, their predicted times."""
+"""Connect the autotuner to the compiler: build candidates, list schedules, predict times."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Conf
 
 
 def measured_choices(context: CodegenContext, build_program: BuildProgram) -> dict[Region, Choice]:
-    """Return the fastest candidate of each region, measured now or before."""
+    """Return the fastest candidate for each region that the autotuner can time."""
     target, config = context.target, context.config
     strict = replace(config, strict=True)
     machine = measured_machine(target, config)
 
-    def make(part: Partition, choices: Mapping[Region, Choice]) -> CompiledPlan:
+    def build(part: Partition, choices: Mapping[Region, Choice]) -> CompiledPlan:
         signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
         part, choices = apply_choices(part, choices)
         return build_program(part, signature, choices, strict).load(None)
 
     def nest_of(part: Partition, region: Region) -> Nest | None:
-        alone = replace(context, partition=part, nontemporal=frozenset(), config=strict)
-        generated = generate_kernel(region, alone)
+        isolated = replace(context, partition=part, nontemporal=frozenset(), config=strict)
+        generated = generate_kernel(region, isolated)
         if isinstance(generated, GeneratedKernel) and isinstance(generated.nest, Nest):
             return generated.nest
         return None
@@ -50,10 +50,10 @@ def measured_choices(context: CodegenContext, build_program: BuildProgram) -> di
         nests.sort(key=lambda n: nest_cost(n, machine).us)
         return [n.schedule for n in nests]
 
-    def predicted(part: Partition, region: Region) -> float:
+    def predicted_us(part: Partition, region: Region) -> float:
         nest = nest_of(part, region)
         return math.inf if nest is None else nest_cost(nest, machine).us
 
     key = (repr(target), config.precision, *config.executors)
-    callbacks = TuningCallbacks(make, schedules, predicted)
+    callbacks = TuningCallbacks(build, schedules, predicted_us)
     return autotune(context.partition, callbacks, key, store_of(config))

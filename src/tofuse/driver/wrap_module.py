@@ -1,4 +1,4 @@
-"""Modules that share all state with another one, but run compiled code."""
+"""Wrap modules: the result shares all state with the module, but runs compiled code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 
 def share_state(module: M, call: Callable[..., object]) -> M:
-    """A module that is the given one in everything, but calls `call`."""
+    """Return a module that shares all state with `module` but runs `call`."""
     return _with_members(module, {"_compiled_call_impl": staticmethod(call)})
 
 
 def wrap_distributed(
     module: DistributedDataParallel, inner: Callable[..., object]
 ) -> torch.nn.Module:
-    """The module around a compiled one: what gets its gradients ready to be shared, at every call,
-    stays Python."""
+    """Return a module that shares all state with `module` but runs `inner`, a compiled module.
+
+    DistributedDataParallel prepares the gradient reduction at every call; that stays Python.
+    """
 
     def run(self: DistributedDataParallel, *inputs: object, **kwargs: object) -> object:
         with self._inside_ddp_forward():
@@ -34,19 +36,19 @@ def wrap_distributed(
 
 
 def _with_members(module: M, members: Mapping[str, object]) -> M:
-    """A module that is the given one in everything, but for these members of its class.
+    """Return a module that shares all state with `module`; `members` override its class.
 
-    The two share one `__dict__`: parameters, mode, hooks, whatever is set later. Copying or
-    pickling the twin copies the original.
+    Both modules share one `__dict__`, and so parameters, mode, hooks, and all later changes.
+    Copying or pickling the result copies the original.
     """
-    kind = type(module)
+    cls = type(module)
 
     def fill(body: MutableMapping[str, object]) -> None:
-        body["__module__"], body["__qualname__"] = kind.__module__, kind.__qualname__
-        body["__doc__"] = kind.__doc__
+        body["__module__"], body["__qualname__"] = cls.__module__, cls.__qualname__
+        body["__doc__"] = cls.__doc__
         body["__reduce_ex__"] = lambda self, protocol: (copy.copy, (module,))
         body.update(members)
 
-    twin: M = object.__new__(types.new_class(kind.__name__, (kind,), {}, fill))
-    twin.__dict__ = module.__dict__
-    return twin
+    wrapper: M = object.__new__(types.new_class(cls.__name__, (cls,), {}, fill))
+    wrapper.__dict__ = module.__dict__
+    return wrapper

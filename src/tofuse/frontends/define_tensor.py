@@ -8,8 +8,8 @@ import torch
 
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, datatype
+from tofuse.frontends.definition import DefineTensor, Ref
 from tofuse.frontends.input_layouts import contiguity_of
-from tofuse.frontends.statements import DefineTensor, Ref
 from tofuse.ir.graph import Loc
 
 Contiguity = bool | Sequence[bool | None] | Sequence[int]  # integers are strides

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tofuse.frontends.inputs import Input
-from tofuse.frontends.statements import (
+from tofuse.frontends.definition import (
     AddOutput,
     Argument,
     DefineScalar,
@@ -19,6 +18,7 @@ from tofuse.frontends.statements import (
     Statement,
     parameters,
 )
+from tofuse.frontends.inputs import Input
 
 INDENT = "    "
 

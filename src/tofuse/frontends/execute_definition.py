@@ -15,10 +15,7 @@ from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.config import Config
 from tofuse.driver.pipeline import compile_captured
 from tofuse.errors import DefinitionError, UnsupportedError
-from tofuse.frontends.input_layouts import StridePattern, stride_pattern
-from tofuse.frontends.inputs import Input, InputSpec, PlanArgument, flatten_inputs, input_specs
-from tofuse.frontends.lowering import Item, Lowering, Node
-from tofuse.frontends.statements import (
+from tofuse.frontends.definition import (
     AddOutput,
     DefineTensor,
     Environment,
@@ -26,6 +23,9 @@ from tofuse.frontends.statements import (
     Statement,
     lower_statement,
 )
+from tofuse.frontends.input_layouts import StridePattern, stride_pattern
+from tofuse.frontends.inputs import Input, InputSpec, PlanArgument, flatten_inputs, input_specs
+from tofuse.frontends.lowering import Item, Lowering, Node
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
 from tofuse.report.model import GraphReport

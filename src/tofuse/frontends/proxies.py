@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, Union
 
 from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.definition import Ref
 from tofuse.frontends.lowering import Lowered, Node, Number
-from tofuse.frontends.statements import Ref
 
 Operand = Union["Proxy", bool, int, float, complex]
 

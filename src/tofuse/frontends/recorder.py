@@ -16,9 +16,7 @@ from tofuse.frontends.define_tensor import (
     strided_input,
     tensor_input,
 )
-from tofuse.frontends.lowering import Lowered, Lowering, Node, located
-from tofuse.frontends.proxies import PROXIES, Proxy, Scalar, Tensor, Vector
-from tofuse.frontends.statements import (
+from tofuse.frontends.definition import (
     RULES,
     SYNONYMS,
     AddOutput,
@@ -32,6 +30,8 @@ from tofuse.frontends.statements import (
     lower_statement,
     parameters,
 )
+from tofuse.frontends.lowering import Lowered, Lowering, Node, located
+from tofuse.frontends.proxies import PROXIES, Proxy, Scalar, Tensor, Vector
 from tofuse.ir.graph import Loc
 
 

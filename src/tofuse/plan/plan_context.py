@@ -15,8 +15,8 @@ PlanPass = Callable[[Plan], Plan]
 class PlanContext:
     """Facts about the kernels and tensors of one plan.
 
-    `alias_pairs` and `write_masks` are those of the kernels, by number. `exclusive` are tensors that
-    the plan did not allocate and that alias nothing; `saved` names the saved tensors among them.
+    `alias_pairs` and `write_masks` are those of the kernels, by number. `exclusive` are tensors
+    that the plan did not allocate and that alias nothing; `saved` names the saved ones.
     """
 
     alias_pairs: Mapping[int, AliasPairs] = field(default_factory=dict)

@@ -122,7 +122,7 @@ def _script(
             "import torch",
             "",
             "from tofuse.config import Config",
-            "from tofuse.driver.pipeline import compile_text",
+            "from tofuse.driver.compile_graph import compile_text",
             "",
             'GRAPH = r"""',
             show_graph(graph),

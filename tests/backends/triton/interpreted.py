@@ -18,8 +18,8 @@ from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tiles
 from tofuse.cost.nest import Machine
-from tofuse.driver.pipeline import run_graph_passes
-from tofuse.fusion.partition.partitioner import partition
+from tofuse.driver.pipeline import partition, run_graph_passes
+from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel
@@ -101,7 +101,7 @@ def test_random_graphs(data: st.DataObject):
     )
     inputs = random_inputs(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
-    part = partition(graph, reject, Machine(), exact=True)
+    part = partition(graph, CostOracles(reject, None, None), machine=Machine(), exact=True)
     for a, b in zip(run_partition(part, inputs, sizes, run), want, strict=True):
         assert_close(a, b, repr(part))
 

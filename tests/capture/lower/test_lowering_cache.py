@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import tofuse
 from benchmarks import programs
 from tofuse.capture.lower.lowering_cache import LoweringCache
-from tofuse.driver import pipeline
+from tofuse.driver import compile_graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.passes.rewrite import Rewriter
 
@@ -33,7 +33,7 @@ def repeated_layers(x, y):
 def captured_graphs(fn, *args):
     """The text of every captured graph."""
     torch._dynamo.reset()
-    found, convert = [], pipeline.convert
+    found, convert = [], compile_graph.convert
 
     def recording_convert(*a):
         captured = convert(*a)
@@ -41,7 +41,7 @@ def captured_graphs(fn, *args):
         return captured
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "convert", recording_convert)
+        patch.setattr(compile_graph, "convert", recording_convert)
         tofuse.explain(fn)(*args)
     return found
 

@@ -1,5 +1,7 @@
 """No region is fused that would exceed eager's peak memory."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,8 +18,11 @@ from tests.support.vector_graphs import (
 from tofuse.config import make_config
 from tofuse.cost.nest import Machine
 from tofuse.driver.compile import compile_reporting
+from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
+from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
+from tofuse.fusion.split_reductions import split_reductions
 
 SIBLINGS = make_graph(
     "e = exp(x) : f32[2000]",
@@ -31,14 +36,20 @@ SIBLINGS = make_graph(
 )
 
 
+def within_limit(graph, limit):
+    oracles = CostOracles(accept_all, None, None)
+    make = partial(partition, machine=Machine())
+    return partition_within_memory_limit(split_reductions(graph), make, oracles, limit)
+
+
 def test_kernels_over_the_limit_are_split():
     limit = unfused_peak(SIBLINGS)
     assert peak_bytes(make_partition(SIBLINGS)) == 6 * VECTOR_BYTES + 40 > limit
-    part = partition_within_memory_limit(SIBLINGS, accept_all, Machine(), limit)
+    part = within_limit(SIBLINGS, limit)
     assert peak_bytes(part) <= limit
     rules = {v.rule for v in part.verdicts} | {r.name for r in part.regions}
     assert len([r for r in part.regions if not r.library]) == 3, rules
-    unlimited = partition_within_memory_limit(SIBLINGS, accept_all, Machine(), None)
+    unlimited = within_limit(SIBLINGS, None)
     assert len([r for r in unlimited.regions if not r.library]) == 1
 
 
@@ -87,7 +98,7 @@ def test_a_kernel_with_several_results_is_split_by_result():
         outputs="s, u, v",
         inputs="x: f32[2000]",
     )
-    part = partition_within_memory_limit(graph, accept_all, Machine(), unfused_peak(graph))
+    part = within_limit(graph, unfused_peak(graph))
     assert [len(r.ops) for r in part.regions if not r.library] == [2, 2, 2]
 
 

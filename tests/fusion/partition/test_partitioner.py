@@ -8,9 +8,10 @@ from tests.support.processor_speed import relative_time
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import CostOracle
+from tofuse.driver.pipeline import partition
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
-from tofuse.fusion.partition.partitioner import partition
+from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.fusion.partition.region_evaluator import EvaluationCache
 from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
@@ -135,7 +136,8 @@ NAMES = [make.__name__ for make in PROGRAMS]
 
 def partition_on_cpu(graph: Graph, fuel: int | None = None) -> Partition:
     target = host_target(2)
-    return partition(graph, CostOracle(target, Machine()).reject, Machine(), fuel)
+    oracles = CostOracles(CostOracle(target, Machine()).reject, None, None)
+    return partition(graph, oracles, machine=Machine(), fuel=fuel)
 
 
 @pytest.mark.parametrize("make", PROGRAMS, ids=NAMES)
@@ -182,11 +184,11 @@ def test_elementwise_extensions_are_not_evaluated(returned, kernels):
         evaluations.append(len(kernel.body))
         return oracle.reject(kernel)
 
-    part = partition(graph, reject, Machine(), cache=cache)
+    part = partition(graph, CostOracles(reject, None, None), cache=cache, machine=Machine())
     assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == kernels
     assert len(evaluations) < 10
     before = len(evaluations)
-    partition(graph, reject, Machine(), cache=cache)
+    partition(graph, CostOracles(reject, None, None), cache=cache, machine=Machine())
     assert len(evaluations) == before
 
 

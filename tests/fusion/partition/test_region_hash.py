@@ -6,7 +6,8 @@ from tofuse.analysis.alias import memrefs_of
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import CostOracle
-from tofuse.fusion.partition.partitioner import partition
+from tofuse.driver.pipeline import partition
+from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.fusion.partition.region_hash import structural_key
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
@@ -99,7 +100,7 @@ def test_equal_layers_are_evaluated_once():
             calls += 1
             return oracle.reject(kernel)  # noqa: B023
 
-        part = partition(layers(count), reject, Machine(), estimate_cost=oracle.cost)
+        part = partition(layers(count), CostOracles(reject, None, oracle.cost), machine=Machine())
         assert sum(not r.library for r in part.regions) == count
         evaluations.append(calls)
     assert evaluations[0] == evaluations[1] > 0

@@ -165,7 +165,7 @@ class _ModuleEmitter:
             self.loops.reductions.staged_sums.fold_due_stages(emitter, phase.band, phase.body)
 
     def _worker_function(self, k: int) -> str:
-        """Emit what each thread of the pool runs: shares in steps of the thread_count's size."""
+        """Emit what each thread of the pool runs: every n-th share, for n threads."""
         f, name = FunctionBuilder(), self.nest.kernel.name
         shares = self._threads(f)
         thread = f.let(f"sext i32 {f.call('@omp_get_thread_num', 'i32')} to i64")

@@ -107,7 +107,7 @@ class FunctionEmitter:
         return total
 
     def affine(self, index: AffineExpr, tiled: tuple[str, ...] = ()) -> str:
-        """Return an affine index term the first lane as an i64 operand.
+        """Return an affine index at the first lane as an i64 operand.
 
         Axes in `tiled` count from the start of their tile.
         """
@@ -207,11 +207,12 @@ class FunctionEmitter:
         return self.f.let(f"call {ty} {symbol}({pointer}, {mask_ty} {mask}, {ty} zeroinitializer)")
 
     def gather(self, pointer: str, dtype: DType, indices: str, lanes: int, mask: str | None) -> str:
-        """Read one element per lane, indices the i64 indices `indices`."""
+        """Read one element per lane, at the i64 indices `indices`."""
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
         mask = mask or literal(True, DType.BOOL, lanes)
         pointers = self.f.let(
-            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {vector_type('i64', lanes)} {indices}"
+            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, "
+            f"{vector_type('i64', lanes)} {indices}"
         )
         symbol = f"@llvm.masked.gather.v{lanes}{_short(dtype)}.v{lanes}p0"
         ptr_ty = vector_type("ptr", lanes)
@@ -248,12 +249,13 @@ class FunctionEmitter:
     def scatter(
         self, pointer: str, dtype: DType, indices: str, value: str, lanes: int, mask: str | None
     ) -> None:
-        """Write one element per lane, indices the i64 indices `indices`."""
+        """Write one element per lane, at the i64 indices `indices`."""
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
         mask, ptr_ty = mask or literal(True, DType.BOOL, lanes), vector_type("ptr", lanes)
         raw = self.to_memory_type(value, dtype, lanes)
         pointers = self.f.let(
-            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {vector_type('i64', lanes)} {indices}"
+            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, "
+            f"{vector_type('i64', lanes)} {indices}"
         )
         symbol = f"@llvm.masked.scatter.v{lanes}{_short(dtype)}.v{lanes}p0"
         self.f.declarations[symbol] = f"declare void {symbol}({ty}, {ptr_ty}, {mask_ty})"
@@ -298,7 +300,7 @@ class FunctionEmitter:
         return self.f.let(f"getelementptr i8, ptr {workspace}, i64 {self.size(scratch.offset)}")
 
     def scratch_element_pointer(self, scratch: Scratch, u: int) -> str:
-        """Return the address of vector `u` in a scratch array index the current indices."""
+        """Return the address of vector `u` in a scratch array at the current indices."""
         index = self.affine(scratch.index, scratch.tiled)
         if u:
             index = self.f.let(f"add i64 {index}, {u * self.lanes}")
@@ -308,7 +310,7 @@ class FunctionEmitter:
 def prefetch(
     emitter: FunctionEmitter, buffer: str, dtype: DType, index: str, elements: int
 ) -> None:
-    """Prefetch contiguous elements, which may lie past the buffer's end."""
+    """Prefetch contiguous elements, which may be past the buffer's end."""
     for k in range(0, elements, CACHE_LINE // dtype.itemsize):
         line_index = emitter.f.let(f"add i64 {index}, {k}") if k else index
         pointer = emitter.element_pointer(emitter.pointers[buffer], dtype, line_index)

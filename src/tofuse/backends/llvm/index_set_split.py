@@ -66,9 +66,9 @@ def _count_loads(nodes: Sequence[Node], guards: Mapping[str, bool]) -> int:
     return 1 + sum(s.guard is None or guards.get(s.guard, True) for s in loads)
 
 
-def in_segment(f: FunctionBuilder, at: str, start: int, end: int) -> str:
+def in_segment(f: FunctionBuilder, index: str, start: int, end: int) -> str:
     """Return whether an index is in a segment, as an i1."""
-    low, high = f.let(f"icmp sge i64 {at}, {start}"), f.let(f"icmp slt i64 {at}, {end}")
+    low, high = f.let(f"icmp sge i64 {index}, {start}"), f.let(f"icmp slt i64 {index}, {end}")
     return f.let(f"and i1 {low}, {high}")
 
 

@@ -122,12 +122,12 @@ class FunctionBuilder:
         """Emit `for (i = lo; i < hi; i += step)` around the body, all in i64; yield i."""
         self.count += 1
         tag = f"l{self.count}"
-        i, before = f"%{tag}.i", self.label
+        i, predecessor = f"%{tag}.i", self.label
         self.put(f"br label %{tag}.head")
         self.start_block(f"{tag}.head")
-        self.put(f"{i} = phi i64 [ {lo}, %{before} ], [ {i}.next, %{tag}.latch ]")
-        go = self.let(f"icmp slt i64 {i}, {hi}")
-        self.put(f"br i1 {go}, label %{tag}.body, label %{tag}.exit")
+        self.put(f"{i} = phi i64 [ {lo}, %{predecessor} ], [ {i}.next, %{tag}.latch ]")
+        continues = self.let(f"icmp slt i64 {i}, {hi}")
+        self.put(f"br i1 {continues}, label %{tag}.body, label %{tag}.exit")
         self.start_block(f"{tag}.body")
         yield i
         self.put(f"br label %{tag}.latch")

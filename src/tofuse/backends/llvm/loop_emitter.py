@@ -55,13 +55,13 @@ class LoopEmitter:
         more = emitter.f.let(f"add i64 {emitter.size(extent)}, {loop.strip - 1}")
         return emitter.f.let(f"sdiv i64 {more}, {loop.strip}")
 
-    def set_loop_index(self, emitter: FunctionEmitter, loop: Loop, at: str) -> None:
+    def set_loop_index(self, emitter: FunctionEmitter, loop: Loop, index: str) -> None:
         """Set the index of a loop, or the start of the tile if it steps over tiles."""
         if loop.strip:
-            emitter.tile_starts[loop.axis] = emitter.f.let(f"mul i64 {at}, {loop.strip}")
+            emitter.tile_starts[loop.axis] = emitter.f.let(f"mul i64 {index}, {loop.strip}")
             emitter.indices[loop.axis] = emitter.tile_starts[loop.axis]
         else:
-            emitter.indices[loop.axis] = at
+            emitter.indices[loop.axis] = index
 
     # -- loops -----------------------------------------------------------------------------------
 
@@ -84,13 +84,13 @@ class LoopEmitter:
         """Emit the body of `loops`; if the index of one decides guards, emit it per segment."""
         f, outer_guards = emitter.f, emitter.known_guards
         for axis in (lp.axis for lp in loops if not lp.strip and emitter.transposed_tile is None):
-            extent, at = self.nest.kernel.extent(axis), emitter.indices[axis]
+            extent, index = self.nest.kernel.extent(axis), emitter.indices[axis]
             if not isinstance(extent, int):
                 continue
             segments = split_index_set(nodes, axis, extent, 1, outer_guards)
             if 1 < len(segments) <= MAX_STATEMENTS // len(self.nest.kernel.body):
                 for s in segments:
-                    with self.scope(emitter), f.if_then(in_segment(f, at, s.start, s.end)):
+                    with self.scope(emitter), f.if_then(in_segment(f, index, s.start, s.end)):
                         emitter.known_guards = outer_guards | s.guards
                         self.emit_nodes(emitter, nodes)
                 emitter.known_guards = outer_guards
@@ -133,8 +133,8 @@ class LoopEmitter:
         innermost = loop is loops[-1]
         if loop.strip:
             trips = self.trip_count(emitter, loop)
-            with self.scope(emitter), f.loop("0", trips, "1") as at:
-                self.set_loop_index(emitter, loop, at)
+            with self.scope(emitter), f.loop("0", trips, "1") as index:
+                self.set_loop_index(emitter, loop, index)
                 self.emit_nodes(emitter, node.body)
                 reductions.staged_sums.fold_due_stages(emitter, [loop], node.body)
         elif innermost and self.nest.schedule.vector > 1:
@@ -153,18 +153,18 @@ class LoopEmitter:
             else None
         )
         if rows is not None:
-            left = f.let(f"srem i64 {hi}, {rows.count}")
-            end = f.let(f"sub i64 {hi}, {left}")
-            with self.scope(emitter), f.loop(lo, end, str(rows.count)) as at:
-                emitter.indices[loop.axis], emitter.row_unroll = at, rows
+            remainder = f.let(f"srem i64 {hi}, {rows.count}")
+            end = f.let(f"sub i64 {hi}, {remainder}")
+            with self.scope(emitter), f.loop(lo, end, str(rows.count)) as index:
+                emitter.indices[loop.axis], emitter.row_unroll = index, rows
                 self.emit_nodes(emitter, node.body)
-                emitter.indices[loop.axis] = f.let(f"add i64 {at}, {rows.count - 1}")
+                emitter.indices[loop.axis] = f.let(f"add i64 {index}, {rows.count - 1}")
                 self.reductions.staged_sums.fold_due_stages(emitter, [loop], node.body, rows.count)
             emitter.row_unroll, lo = None, end
             if known_multiple(self.nest.kernel.extent(loop.axis), rows.count):
                 return
-        with self.scope(emitter), f.loop(lo, hi, "1") as at:
-            emitter.indices[loop.axis] = at
+        with self.scope(emitter), f.loop(lo, hi, "1") as index:
+            emitter.indices[loop.axis] = index
             self.emit_split_nodes(emitter, node.body, [loop])
             if rows is None:
                 self.reductions.staged_sums.fold_due_stages(emitter, [loop], node.body)
@@ -222,17 +222,18 @@ class LoopEmitter:
         whole_end = hi
         if known is None or known % step:
             span = f.let(f"sub i64 {hi}, {lo}")
-            left = f.let(f"srem i64 {span}, {step}")
-            whole_end = f.let(f"sub i64 {hi}, {left}")
+            remaining = f.let(f"srem i64 {span}, {step}")
+            whole_end = f.let(f"sub i64 {hi}, {remaining}")
         if known is None or known >= step:
             blocks = self._sum_blocks(emitter, node, lo, whole_end)
-            with blocks as (start, end), self.scope(emitter), f.loop(start, end, str(step)) as at:
-                self._vector_body(emitter, node, at)
+            with blocks as (start, end), self.scope(emitter), f.loop(start, end, str(step)) as i:
+                self._vector_body(emitter, node, i)
         if known is None or known % step:
-            rest = f.let(f"icmp slt i64 {whole_end}, {hi}")
-            with self.scope(emitter), f.if_then(rest):
-                left = f.let(f"sub i64 {hi}, {whole_end}")
-                emitter.masks = tail_masks(emitter, left, None if known is None else known % step)
+            has_tail = f.let(f"icmp slt i64 {whole_end}, {hi}")
+            with self.scope(emitter), f.if_then(has_tail):
+                remaining = f.let(f"sub i64 {hi}, {whole_end}")
+                known_tail = None if known is None else known % step
+                emitter.masks = tail_masks(emitter, remaining, known_tail)
                 self._vector_body(emitter, node, whole_end)
 
         emitter.aligned_stores = ()
@@ -267,9 +268,9 @@ class LoopEmitter:
             yield start, f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
             self.reductions.staged_sums.fold_after_block(emitter, accumulators, start, size)
 
-    def _vector_body(self, emitter: FunctionEmitter, node: For, at: str) -> None:
+    def _vector_body(self, emitter: FunctionEmitter, node: For, index: str) -> None:
         """Emit the body of a vector loop at one index."""
-        emitter.vector_axis, emitter.indices[node.loop.axis] = node.loop.axis, at
+        emitter.vector_axis, emitter.indices[node.loop.axis] = node.loop.axis, index
         emit_prefetch(emitter, node.prefetch, self.buffer_dtypes, self.nest.schedule)
         if emitter.row_unroll is not None:
             self._unrolled_rows(emitter, node, emitter.row_unroll)

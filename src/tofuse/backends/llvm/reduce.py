@@ -51,7 +51,7 @@ class RegisterAccumulator:
 
 
 def identity(op: str, dtype: DType) -> float | int | bool:
-    """Return the start value of an acc."""
+    """Return the start value of an accumulator."""
     if op in ("sum", "any"):
         return 0
     if op in ("prod", "all"):
@@ -139,42 +139,51 @@ def _record_nan_lanes(emitter: FunctionEmitter, acc: RegisterAccumulator) -> Non
 
 
 def _update_position(
-    emitter: FunctionEmitter, acc: RegisterAccumulator, u: int, x: str, at: str, mask: str | None
+    emitter: FunctionEmitter,
+    acc: RegisterAccumulator,
+    u: int,
+    value: str,
+    position: str,
+    mask: str | None,
 ) -> None:
     f, ty, mask_ty, position_ty = emitter.f, acc.type, acc.mask_type, acc.position_type
-    old = f.let(f"load {ty}, ptr {acc.slots[u]}")
-    where = f.let(f"load {position_ty}, ptr {acc.positions[u]}")
-    better = is_better(emitter, acc, x, at, old, where, acc.lanes)
+    old_value = f.let(f"load {ty}, ptr {acc.slots[u]}")
+    old_position = f.let(f"load {position_ty}, ptr {acc.positions[u]}")
+    better = is_better(emitter, acc, value, position, old_value, old_position, acc.lanes)
     if mask is not None:
         better = f.let(f"and {mask_ty} {better}, {mask}")
-    best = f.let(f"select {mask_ty} {better}, {ty} {x}, {ty} {old}")
-    position = f.let(f"select {mask_ty} {better}, {position_ty} {at}, {position_ty} {where}")
+    best = f.let(f"select {mask_ty} {better}, {ty} {value}, {ty} {old_value}")
+    positions = f"{position_ty} {position}, {position_ty} {old_position}"
+    new_position = f.let(f"select {mask_ty} {better}, {positions}")
     f.put(f"store {ty} {best}, ptr {acc.slots[u]}")
-    f.put(f"store {position_ty} {position}, ptr {acc.positions[u]}")
+    f.put(f"store {position_ty} {new_position}, ptr {acc.positions[u]}")
 
 
 def is_better(
     emitter: FunctionEmitter,
     acc: RegisterAccumulator,
-    x: str,
-    at: str,
-    old: str,
-    where: str,
+    value: str,
+    position: str,
+    old_value: str,
+    old_position: str,
     lanes: int,
 ) -> str:
-    """Return whether (x, at) beats (old, where): by value, nan first, then by lower position."""
+    """Return whether a (value, position) beats the old one: larger or smaller, nan first.
+
+    Of equal values, the one at the lower position wins.
+    """
     f, s = emitter.f, OpSignature(acc.dtype, DType.BOOL, lanes)
     op = "gt" if acc.reduce.op == "argmax" else "lt"
-    beats = emit_elementwise(f, op, (x, old), s)
-    equal = emit_elementwise(f, "eq", (x, old), s)
+    beats = emit_elementwise(f, op, (value, old_value), s)
+    equal = emit_elementwise(f, "eq", (value, old_value), s)
     if acc.dtype.is_float:
-        new_nan = emit_elementwise(f, "isnan", (x,), s)
-        old_nan = emit_elementwise(f, "isnan", (old,), s)
+        new_nan = emit_elementwise(f, "isnan", (value,), s)
+        old_nan = emit_elementwise(f, "isnan", (old_value,), s)
         both = f.let(f"and {s.mask_type} {new_nan}, {old_nan}")
         first = f.let(f"xor {s.mask_type} {both}, {new_nan}")  # the new value alone is nan
         beats = f.let(f"or {s.mask_type} {beats}, {first}")
         equal = f.let(f"or {s.mask_type} {equal}, {both}")
-    lower = f.let(f"icmp slt {vector_type('i64', lanes)} {at}, {where}")
+    lower = f.let(f"icmp slt {vector_type('i64', lanes)} {position}, {old_position}")
     tie = f.let(f"and {s.mask_type} {equal}, {lower}")
     return f.let(f"or {s.mask_type} {beats}, {tie}")
 

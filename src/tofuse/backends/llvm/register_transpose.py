@@ -56,7 +56,7 @@ def _is_transposed(index: AffineExpr, rows: str, columns: str) -> bool:
 
 
 def is_full_tile(emitter: FunctionEmitter, tile: TransposedTile) -> str:
-    """Return whether the tile is inside all_inside axes, as an i1."""
+    """Return whether the tile is inside both axes, as an i1."""
     f, kernel = emitter.f, emitter.nest.kernel
     tests = []
     for axis in (tile.rows, tile.columns):
@@ -116,8 +116,8 @@ def _prefetch_next_tile(
             s.index + make_affine([], s.index.coefficient(tile.rows) * tile.width)
         )
         with emitter.f.loop("0", str(tile.width), "1") as k:
-            at = emitter.f.let(f"add i64 {start}, {emitter.f.let(f'mul i64 {k}, {step}')}")
-            prefetch(emitter, s.buffer, buffer_dtypes[s.buffer], at, tile.width)
+            index = emitter.f.let(f"add i64 {start}, {emitter.f.let(f'mul i64 {k}, {step}')}")
+            prefetch(emitter, s.buffer, buffer_dtypes[s.buffer], index, tile.width)
 
 
 def _move_tile(

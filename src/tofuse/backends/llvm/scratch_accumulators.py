@@ -211,7 +211,7 @@ def combine_threads(emitter: FunctionEmitter, a: Accumulator, threads: str, stri
 def _combine_arrays(
     emitter: FunctionEmitter, op: str, target: Scratch, workspace: str, source: tuple[Scratch, str]
 ) -> None:
-    """Combine one array target another in whole vectors; arrays are padded for that."""
+    """Combine one array into another in whole vectors; arrays are padded for that."""
     f, lanes = emitter.f, _padded_lanes(emitter, target)
     with f.loop("0", emitter.size(target.elements), str(lanes)) as i:
         slots = [_element_pointer(emitter, w, x, i) for x, w in ((target, workspace), source)]

@@ -17,7 +17,7 @@ def spill(emitter: FunctionEmitter, name: str) -> None:
 
 
 def reload(emitter: FunctionEmitter, node: Reload) -> None:
-    """Load the current vectors of a spilled value, or its scalar if no axis is in vectors."""
+    """Load the current vectors of a spilled value; a scalar if it has no vector axis."""
     scratch, lanes = node.scratch, emitter.lanes
     if emitter.vector_axis is not None and emitter.vector_axis not in scratch.index.axes:
         slot = emitter.scratch_element_pointer(scratch, 0)

@@ -58,30 +58,30 @@ class StagedSums:
         Later passes run the same loops without updating these sums. An iteration over several
         `rows` counts as one step.
         """
-        here = set(_reductions_in(body)) if self.in_scratch or self.in_registers else set()
+        updated = set(_reductions_in(body)) if self.in_scratch or self.in_registers else set()
         for a in self.in_scratch.values():
-            if a.stages and a.reduce in here and self.reduction_loops(a.reduce)[-1] in done:
+            if a.stages and a.reduce in updated and self.reduction_loops(a.reduce)[-1] in done:
                 outside, periods = self._outer_axes(a.reduce), _stage_periods(len(a.stages), rows)
                 fold = partial(fold_array_stage, emitter, a, outside)
                 self._fold_due(emitter, self._step_number(emitter, a.reduce), periods, fold)
         for acc in self.in_registers.values():
             loops, periods = self.reduction_loops(acc.reduce), _stage_periods(len(acc.stages))
-            if acc.stages and acc.reduce in here and loops and loops[-1] in done:
-                at = self._step_number(emitter, acc.reduce)
-                self._fold_due(emitter, at, periods, partial(fold_stage, emitter, acc))
+            if acc.stages and acc.reduce in updated and loops and loops[-1] in done:
+                step = self._step_number(emitter, acc.reduce)
+                self._fold_due(emitter, step, periods, partial(fold_stage, emitter, acc))
 
     def fold_after_block(
         self,
         emitter: FunctionEmitter,
         accumulators: Sequence[RegisterAccumulator],
-        at: str,
+        start: str,
         size: int,
     ) -> None:
         """Fold the stages that are due after a block of vector groups.
 
-        The block starts at `at` and has `size` elements.
+        The block starts at `start` and has `size` elements.
         """
-        number = emitter.f.let(f"sdiv i64 {at}, {size}")
+        number = emitter.f.let(f"sdiv i64 {start}, {size}")
         group = emitter.f.let(f"mul i64 {number}, {FIRST_STAGE_TERMS}")
         group = emitter.f.let(f"add i64 {group}, {FIRST_STAGE_TERMS - 1}")
         for acc in accumulators:
@@ -92,18 +92,18 @@ class StagedSums:
     def _fold_due(
         self,
         emitter: FunctionEmitter,
-        at: str,
+        step: str,
         periods: Sequence[tuple[int, int]],
         fold: Callable[[int], None],
     ) -> None:
-        """Fold the stages that are due after step `at`; each period divides the next."""
+        """Fold the stages that are due after a step; each period divides the next."""
         if not periods:
             return
         stage, period = periods[0]
-        low = emitter.f.let(f"and i64 {at}, {period - 1}")
+        low = emitter.f.let(f"and i64 {step}, {period - 1}")
         with emitter.f.if_then(emitter.f.let(f"icmp eq i64 {low}, {period - 1}")):
             fold(stage)
-            self._fold_due(emitter, at, periods[1:], fold)
+            self._fold_due(emitter, step, periods[1:], fold)
 
     def _step_number(self, emitter: FunctionEmitter, r: Reduce) -> str:
         """Return the number of the current step among those of one element of the result."""
@@ -112,15 +112,16 @@ class StagedSums:
         for lp in self.reduction_loops(r):
             if lp.strip and lp.axis != inner:
                 continue  # the index comes from the loop inside the tile
-            trips = static_or(self.nest.kernel.extent(lp.axis), 0)
-            at = emitter.indices[lp.axis]
+            extent = self.nest.kernel.extent(lp.axis)
+            known_trips = static_or(extent, 0)
+            index = emitter.indices[lp.axis]
             if lp.strip:
-                at = f.let(f"sdiv i64 {emitter.tile_starts[lp.axis]}, {lp.strip}")
-                trips = -(-trips // lp.strip)
+                index = f.let(f"sdiv i64 {emitter.tile_starts[lp.axis]}, {lp.strip}")
+                known_trips = -(-known_trips // lp.strip)
             if total:
-                more = str(trips) if trips else emitter.size(self.nest.kernel.extent(lp.axis))
-                at = f.let(f"add i64 {f.let(f'mul i64 {total}, {more}')}, {at}")
-            total = at
+                trips = str(known_trips) if known_trips else emitter.size(extent)
+                index = f.let(f"add i64 {f.let(f'mul i64 {total}, {trips}')}, {index}")
+            total = index
         return total
 
     def _outer_axes(self, r: Reduce) -> list[str]:

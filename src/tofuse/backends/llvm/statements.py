@@ -59,7 +59,7 @@ def emit_prefetch(
     buffer_dtypes: dict[str, DType],
     schedule: Schedule,
 ) -> None:
-    """Prefetch what one group of vectors will load; the addresses may lie past the buffer's end."""
+    """Prefetch what one group of vectors will load; the addresses may be past the buffer's end."""
     elements = schedule.vector * schedule.unroll
     for s in loads:
         dtype = buffer_dtypes[s.buffer]
@@ -67,11 +67,11 @@ def emit_prefetch(
 
 
 def _load_broadcast(
-    emitter: FunctionEmitter, pointer: str, memory: DType, at: str, mask: str | None
+    emitter: FunctionEmitter, pointer: str, memory: DType, index: str, mask: str | None
 ) -> str:
     """Load one element into all lanes; under a mask that varies, only if some lane needs it."""
     f, lanes, dtype = emitter.f, emitter.lanes, register_dtype(memory)
-    slot, element_ty = emitter.element_pointer(pointer, memory, at), REGISTER_TYPES[dtype]
+    slot, element_ty = emitter.element_pointer(pointer, memory, index), REGISTER_TYPES[dtype]
     if mask is None or lanes == 1:
         return splat(f, emitter.load(slot, memory, 1, mask), element_ty, lanes)
     mask_ty, ty = vector_type("i1", lanes), vector_type(element_ty, lanes)
@@ -255,5 +255,5 @@ def _is_nontemporal(emitter: FunctionEmitter, s: Store) -> bool:
     return is_aligned(emitter, s.index, axis)
 
 
-def _add_offset(emitter: FunctionEmitter, at: str, more: int) -> str:
-    return emitter.f.let(f"add i64 {at}, {more}") if more else at
+def _add_offset(emitter: FunctionEmitter, index: str, offset: int) -> str:
+    return emitter.f.let(f"add i64 {index}, {offset}") if offset else index

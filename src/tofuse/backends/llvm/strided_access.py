@@ -14,22 +14,27 @@ from tofuse.ir.types import DType
 
 
 def load_strided(
-    emitter: FunctionEmitter, pointer: str, dtype: DType, at: str, step: int, mask: str | None
+    emitter: FunctionEmitter,
+    pointer: str,
+    dtype: DType,
+    start_index: str,
+    step: int,
+    mask: str | None,
 ) -> str:
-    """Load `lanes` elements that are `step` apart, the first at index `at`.
+    """Load `lanes` elements that are `step` apart, the first at `start_index`.
 
     Nothing after the last element is read.
     """
     f, lanes, stride = emitter.f, emitter.lanes, abs(step)
     last = stride * (lanes - 1)
     if step < 0:
-        at = f.let(f"sub i64 {at}, {last}")
+        start_index = f.let(f"sub i64 {start_index}, {last}")
     starts = [min(lanes * k, last + 1 - lanes) for k in range(stride)]
     offsets = range(0, last + 1, stride) if step > 0 else range(last, -1, -stride)
     positions = [_position(starts, offset, lanes) for offset in offsets]
     vectors = []
     for k, start in enumerate(starts):
-        slot = emitter.element_pointer(pointer, dtype, f.let(f"add i64 {at}, {start}"))
+        slot = emitter.element_pointer(pointer, dtype, f.let(f"add i64 {start_index}, {start}"))
         vector_mask = None
         if mask is not None:
             lane_of = {p - k * lanes: lane for lane, p in enumerate(positions)}
@@ -43,14 +48,14 @@ def load_strided(
 def load_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype: DType) -> None:
     """Load an interleave group as contiguous vectors and deinterleave them into its members."""
     f, lanes, step = emitter.f, emitter.lanes, len(members)
-    first, at = members[0], emitter.affine(members[0].index)
+    first, start = members[0], emitter.affine(members[0].index)
     assert isinstance(first, Load)
     ty = vector_type(MEMORY_TYPES[dtype], lanes)
     member_operands: list[list[str]] = [[] for _ in members]
     for u in range(emitter.unroll):
         mask, vectors = emitter.mask(u, first.guard), []
         for k in range(step):
-            slot = _vector_pointer(emitter, first, dtype, at, u, k, step)
+            slot = _vector_pointer(emitter, first, dtype, start, u, k, step)
             vector_mask = _vector_mask(emitter, mask, k, step)
             vectors.append(emitter.load_raw(slot, dtype, lanes, vector_mask))
         columns = deinterleave(f, vectors, ty, lanes)
@@ -64,7 +69,7 @@ def load_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype:
 def store_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype: DType) -> None:
     """Interleave the members of a group and store them as contiguous vectors."""
     f, lanes, step = emitter.f, emitter.lanes, len(members)
-    first, at = members[0], emitter.affine(members[0].index)
+    first, start = members[0], emitter.affine(members[0].index)
     ty, register = vector_type(MEMORY_TYPES[dtype], lanes), register_dtype(dtype)
     values = [emitter.operands(s.value, register) for s in members if isinstance(s, Store)]
     nontemporal = first.buffer in emitter.nontemporal_buffers and _is_aligned(emitter, first.index)
@@ -72,7 +77,7 @@ def store_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype
         mask = emitter.mask(u)
         vectors = [emitter.to_memory_type(v[u], dtype, lanes) for v in values]
         for k, raw in enumerate(interleave(f, vectors, ty, lanes)):
-            slot = _vector_pointer(emitter, first, dtype, at, u, k, step)
+            slot = _vector_pointer(emitter, first, dtype, start, u, k, step)
             if mask is None and nontemporal:
                 emitter.store_raw_nontemporal(slot, dtype, raw, lanes)
             else:
@@ -80,11 +85,11 @@ def store_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype
 
 
 def _vector_pointer(
-    emitter: FunctionEmitter, s: Access, dtype: DType, at: str, u: int, k: int, step: int
+    emitter: FunctionEmitter, s: Access, dtype: DType, start: str, u: int, k: int, step: int
 ) -> str:
     """Return the address of vector `k` of a group, for vectors `u` of its members."""
-    more = emitter.f.let(f"add i64 {at}, {(u * step + k) * emitter.lanes}")
-    return emitter.element_pointer(emitter.pointers[s.buffer], dtype, more)
+    index = emitter.f.let(f"add i64 {start}, {(u * step + k) * emitter.lanes}")
+    return emitter.element_pointer(emitter.pointers[s.buffer], dtype, index)
 
 
 def _vector_mask(emitter: FunctionEmitter, mask: str | None, k: int, step: int) -> str | None:

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from tofuse.cost.nest import Machine
 from tofuse.fusion.order_regions import order_regions
-from tofuse.fusion.partition.partitioner import partition
-from tofuse.fusion.partition.profitability import EstimateCost, Reject
+from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.fusion.partition.region_evaluator import EvaluationCache
 from tofuse.fusion.partition.region_split import Split, split_by_peak
 from tofuse.fusion.region_liveness import Peak, find_peak
-from tofuse.fusion.split_reductions import split_reductions
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition
 
 TOLERATED_EXCESS = 1 << 20  # bytes above the limit for which no kernel is split op by op
 MAX_ROUNDS = 6  # of splitting kernels; few programs need more than one
+# Makes a partition of a graph: with these oracles, splits and cache, and concats in place or not.
+PartitionGraph = Callable[[Graph, CostOracles, frozenset[Split], EvaluationCache, bool], Partition]
 PartitionWithSplits = Callable[[frozenset[Split]], tuple[Partition, Peak]]
 
 
 def partition_within_memory_limit(
     graph: Graph,
-    reject: Reject,
-    machine: Machine,
+    partition_graph: PartitionGraph,
+    oracles: CostOracles,
     limit: int | None,
     releasable_inputs: frozenset[str] = frozenset(),
-    fuel: int | None = None,
-    reject_on_gpu: Reject | None = None,
-    estimate_cost: EstimateCost | None = None,
-    exact: bool = False,
 ) -> Partition:
     """Return ordered regions whose peak is at most `limit` bytes, or else the lowest peak found.
 
-    `releasable_inputs` names inputs that only these regions hold. Until the limit is met:
+    `partition_graph` makes one partition. `releasable_inputs` names inputs that only these regions
+    hold. Until the limit is met:
 
     1. Operands of concats get memory of their own, if that lowers the peak: an in-place operand
        needs the memory of the whole concat.
@@ -45,13 +42,11 @@ def partition_within_memory_limit(
     """
 
     def partition_with(splits: frozenset[Split]) -> tuple[Partition, Peak]:
-        options = reject_on_gpu, cost_estimate, cache, in_place_concats, exact
-        part = partition(graph, reject, machine, fuel, splits, *options)
+        part = partition_graph(graph, current_oracles, splits, cache, in_place_concats)
         part = order_regions(part, releasable_inputs)
         return part, find_peak(part, releasable_inputs)
 
-    graph = split_reductions(graph)
-    cost_estimate, cache, in_place_concats = estimate_cost, EvaluationCache(), True
+    current_oracles, cache, in_place_concats = oracles, EvaluationCache(), True
     best, lowest = partition_with(frozenset())
     if limit is None or lowest.nbytes <= limit:
         return best
@@ -62,12 +57,12 @@ def partition_within_memory_limit(
         if not in_place_concats:
             best, lowest = part, peak
     cost_cache = cache
-    cost_estimate, cache = None, EvaluationCache()
+    current_oracles, cache = replace(oracles, estimate_cost=None), EvaluationCache()
     part, peak = partition_with(frozenset())
     if peak.nbytes < lowest.nbytes:
         best, lowest = part, peak
     else:
-        cost_estimate, cache = estimate_cost, cost_cache
+        current_oracles, cache = oracles, cost_cache
     best, lowest = _split_over_limit(partition_with, best, lowest, limit, op_by_op=False)
     if lowest.nbytes > limit + TOLERATED_EXCESS:
         part, peak = _split_over_limit(partition_with, best, lowest, limit, op_by_op=True)

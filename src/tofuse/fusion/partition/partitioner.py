@@ -2,84 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from tofuse.analysis.alias import concat_slices, memrefs_of
 from tofuse.cost.machine import Machine
-from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
-from tofuse.fusion.fold_epilogues import fold_epilogues
 from tofuse.fusion.partition.graph_index import GraphIndex, index_graph
 from tofuse.fusion.partition.groups import Group
 from tofuse.fusion.partition.grow import grow
 from tofuse.fusion.partition.merge_legality import MergeLegality, SplitConstraints
-from tofuse.fusion.partition.profitability import CostOracles, EstimateCost, Reject
+from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.fusion.partition.region_evaluator import EvaluationCache, RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.partition.sibling_fusion import fuse_siblings
 from tofuse.fusion.partition.verdicts import edge_verdicts, rejected_hints, sibling_verdict
 from tofuse.fusion.region_names import region_name
 from tofuse.fusion.rounding import values_to_round
-from tofuse.fusion.views.duplicate_ranges import duplicate_ranges
-from tofuse.fusion.views.duplicate_views import duplicate_views
-from tofuse.fusion.views.materialize_views import materialize_views
-from tofuse.ir.graph import Graph
-from tofuse.ir.region import Partition, Region
+from tofuse.ir.graph import Graph, Value
+from tofuse.ir.region import MemRef, Partition, Region
+
+ViewPass = Callable[[Graph, dict[Value, MemRef]], Graph]
 
 
-def partition(
+def form_regions(
     graph: Graph,
-    reject: Reject,
+    oracles: CostOracles,
     machine: Machine,
+    view_passes: Sequence[ViewPass],
     fuel: int | None = None,
     splits: Collection[Split] = (),
-    reject_on_gpu: Reject | None = None,
-    estimate_cost: EstimateCost | None = None,
     cache: EvaluationCache | None = None,
-    in_place_concats: bool = True,
     exact: bool = False,
 ) -> Partition:
     """Return regions in an order that runs. Deterministic: depends on the program alone.
 
-    `reject` and `reject_on_gpu` judge candidate kernels; without the latter, no kernels are made
-    for GPUs. `estimate_cost` decides merges whose kernel would vectorize poorly on the CPU.
-    `cache` keeps evaluations for further calls.
-    `fuel` limits the merges to the first ones. No kernel computes results of two parts of one of
-    `splits`. `in_place_concats`: operands of concats may be written into the concat; otherwise
-    each has memory of its own. `exact`: half-precision values are rounded after every op.
+    `oracles` evaluate candidate kernels, and `cache` keeps evaluations for further calls. The
+    `view_passes` run first. `fuel` limits the merges to the first ones. No kernel computes results
+    of two parts of one of `splits`. `exact`: half-precision values are rounded after every op.
     """
-    oracles = CostOracles(reject, reject_on_gpu, estimate_cost)
-    constraints = SplitConstraints(splits)
-    cache = {} if cache is None else cache
-    part = _partition_once(
-        eliminate_concats(graph, in_place_concats),
-        oracles,
-        machine,
-        None,
-        constraints,
-        cache,
-        exact,
-    )
-    rewritten = fold_epilogues(part)
-    rewritten = eliminate_stored_concats(rewritten, part) if in_place_concats else rewritten
-    if rewritten is not part.graph or fuel is not None:
-        part = _partition_once(rewritten, oracles, machine, fuel, constraints, cache, exact)
-    return part
-
-
-def _partition_once(
-    graph: Graph,
-    oracles: CostOracles,
-    machine: Machine,
-    fuel: int | None,
-    splits: SplitConstraints,
-    cache: EvaluationCache,
-    exact: bool,
-) -> Partition:
-    index = _with_duplicate_views(graph)
+    index = _index_after(view_passes, graph)
     graph = index.graph
     rounded = values_to_round(graph, exact)
-    evaluator = RegionEvaluator(index, oracles, rounded, cache)
-    growth = grow(index, MergeLegality(index, splits, oracles), evaluator)
+    evaluator = RegionEvaluator(index, oracles, rounded, {} if cache is None else cache)
+    growth = grow(index, MergeLegality(index, SplitConstraints(splits), oracles), evaluator)
     fuse_siblings(growth)
     if fuel is not None:
         growth.undo_merges(fuel)
@@ -97,14 +61,14 @@ def _partition_once(
     )
 
 
-def _with_duplicate_views(graph: Graph) -> GraphIndex:
-    """Materialize and duplicate views where kernels need it; return the index of the result."""
+def _index_after(view_passes: Sequence[ViewPass], graph: Graph) -> GraphIndex:
+    """Run the passes, and return the index of the result."""
     storage = memrefs_of(graph)
-    materialized = duplicate_ranges(materialize_views(graph, storage))
-    storage = storage if materialized is graph else memrefs_of(materialized)
-    duplicated = duplicate_views(materialized, storage)
-    storage = storage if duplicated is materialized else memrefs_of(duplicated)
-    return index_graph(duplicated, storage)
+    for view_pass in view_passes:
+        rewritten = view_pass(graph, storage)
+        storage = storage if rewritten is graph else memrefs_of(rewritten)
+        graph = rewritten
+    return index_graph(graph, storage)
 
 
 def _region(index: GraphIndex, group: Group, number: int) -> Region:

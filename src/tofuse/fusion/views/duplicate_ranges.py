@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tofuse.ir.graph import Graph, Names, Op, Value
+from tofuse.ir.region import MemRef
 
 
-def duplicate_ranges(graph: Graph) -> Graph:
+def duplicate_ranges(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
     """Duplicate an `iota` that is broadcast along several dimensions; ranges cost nothing.
 
     Views of one range along rows and along columns would unify the two axes, also where their
