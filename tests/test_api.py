@@ -218,7 +218,7 @@ def test_show_accepts_a_tuple(capsys):
 
 def test_unwritable_dump_folder_raises(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OptionError, match="is no folder to write to"):
+    with pytest.raises(OptionError, match="is not a writable folder"):
         tofuse.compile(torch.sin, dump=tmp_path / "file" / "folder")
 
 

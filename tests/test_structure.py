@@ -1,5 +1,7 @@
 """The house rules hold, and each check of them catches what it is there to catch."""
 
+import itertools
+import re
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 
@@ -160,6 +162,23 @@ def names_a_folder(test: PurePosixPath, folders: set[PurePosixPath]) -> bool:
 
 
 OF_THE_WHOLE = ("behavior", "benchmarks", "models", "regressions", "support")
+
+
+def test_design_shows_the_import_law():
+    lines = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").splitlines()
+    start = lines.index("| room | answers |") + 2
+    rows = [line.split("|")[1] for line in itertools.takewhile(bool, lines[start:])]
+    assert [tuple(re.findall("`(.+?)`", row)) for row in rows] == list(house_rules.ROOMS)
+
+
+@pytest.mark.parametrize("document", ["docs/design.md", "docs/measurements.md", "CONTRIBUTING.md"])
+def test_documents_name_files_that_exist(document: str):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    paths = re.findall(r"`([\w./]+\.py)`", text)
+    known = [p.as_posix() for p in (ROOT / "src" / "tofuse").rglob("*.py")]
+    known += [p.as_posix() for p in (ROOT / "tests").rglob("*.py")]
+    assert paths
+    assert [p for p in paths if not any(k.endswith(f"/{p}") for k in known)] == []
 
 
 def test_every_check_has_a_counter_example():

@@ -37,7 +37,7 @@ def test_region_falls_back_to_pytorch_with_a_warning(tmp_path: Path, dynamic: bo
     torch.testing.assert_close(compiled(x + 1), fn(x + 1))  # without a second warning
     message = str(caught[0].message)
     assert "test_fallback.py:" in message, "the warning names the user's line"
-    path = re.search(r"; (\S+\.py) shows it again", message)
+    path = re.search(r"; (\S+\.py) reproduces it", message)
     assert path is not None
     with pytest.raises(CompileError, match="no LLVM rule for sign"):
         runpy.run_path(path[1])
@@ -70,7 +70,7 @@ def test_fallback_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.
     with pytest.warns(UserWarning, match="no LLVM rule for sign") as caught:
         got = tofuse.compile(fn)(x)
     torch.testing.assert_close(got, fn(x))
-    assert "shows it again" not in str(caught[0].message)
+    assert "reproduces it" not in str(caught[0].message)
 
 
 def test_fallback_region_with_a_flipped_input():

@@ -177,7 +177,7 @@ def test_a_program_that_loses_to_pytorch_is_given_to_it(tmp_path, monkeypatch):
     )
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     (note,) = [n for n in report.notes if "whole program" in n]
-    assert "compiled it is slower; measured: aten 1 us, fused 20" in note
+    assert "the compiled program is slower; measured: aten 1 us, fused 20" in note
 
 
 def test_the_contest_leaves_arguments_random_numbers_and_gradients_alone(tmp_path, monkeypatch):

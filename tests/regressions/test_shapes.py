@@ -21,7 +21,7 @@ def count_compilations(fn, inputs, **options):
     for x in inputs:
         got, expected = outcome(compiled, copies((x,)), {}), outcome(fn, copies((x,)), {})
         assert_same(got, expected, rtol=1e-4, atol=1e-4)
-    assert not [n for r in reports for n in r.notes if not n.startswith("sizes are symbols")]
+    assert not [n for r in reports for n in r.notes if not n.startswith("sizes are symbolic")]
     return len(reports)
 
 

@@ -43,9 +43,7 @@ class ProgramAutotuner:
             (Choice(ATEN), lambda: _step(self.eager.forward, args, grad)),
         ]
         with real_tensors():
-            choice = choose(
-                candidates, (*self.key, self.eager.code, *types, str(grad)), self.store
-            )
+            choice = choose(candidates, (*self.key, self.eager.code, *types, str(grad)), self.store)
         if choice.kind != ATEN:
             return self.compiled
         self.on_fallback(choice)

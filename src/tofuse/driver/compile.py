@@ -1,4 +1,4 @@
-"""Compile a function or a module: check it, choose how it is captured, wrap the result."""
+"""Compile a function or a module with the capture that its options choose."""
 
 from __future__ import annotations
 
@@ -43,42 +43,44 @@ M = TypeVar("M", bound=torch.nn.Module)
 OLDEST, NEWEST = (2, 11), (2, 13)
 
 
-def compile_target(target, config: Config, keep: ReportSink):  # type: ignore[no-untyped-def]
+def compile_target(target, config: Config, sink: ReportSink):  # type: ignore[no-untyped-def]
+    """Return the compiled function or module; check everything now, not at the first call."""
     check_torch()
-    check_options(config)  # now, not at the first call
+    check_options(config)
     check_callable(target)
     if isinstance(target, torch.jit.ScriptModule):
-        Fallback(config, keep).refused("it is TorchScript, which has no Python to capture")
+        Fallback(config, sink).report("TorchScript has no Python code to capture")
         return target
     if isinstance(target, DistributedDataParallel):
-        return wrap_distributed(target, compile_target(target.module, config, keep))
+        return wrap_distributed(target, compile_target(target.module, config, sink))
     if config.capture == "trace":
-        return _trace(target, config, keep)
+        return _trace(target, config, sink)
     if not isinstance(target, torch.nn.Module):
         target = with_unique_code(target) if inspect.ismethod(target) else target
-        return _jit(target, backend_for(config, keep), config)
+        return _jit(target, backend_for(config, sink), config)
     call = target._call_impl
     return share_state(
         target,
         without_hook_guards(
-            lambda f: _jit(with_unique_code(call), backend_for(config, keep), config, f)
+            lambda f: _jit(with_unique_code(call), backend_for(config, sink), config, f)
         ),
     )
 
 
 def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[P, R], Report]:
-    """The function compiled anew, and the report that fills as its graphs are compiled."""
+    """Return the function, compiled again, and a report that collects its compiled graphs."""
     report = Report()
     whole = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
     return compile_target(whole, config, report.graphs.append), report
 
 
-def _trace(target, config: Config, keep: ReportSink):  # type: ignore[no-untyped-def]
+def _trace(target, config: Config, sink: ReportSink):  # type: ignore[no-untyped-def]
+    """Return the target with `capture="trace"`."""
     claims = claims_of(config)
     module = target if isinstance(target, torch.nn.Module) else None
     traced = Traced(
         target if module is None else module._call_impl,
-        _aten_compiler(config, keep),
+        _aten_compiler(config, sink),
         capture_passes(claims),
         module,
         config.memory_budget,
@@ -95,7 +97,8 @@ def _jit(
     config: Config,
     guards: GuardFilter | None = None,
 ) -> Callable[..., R]:
-    torch._dynamo.config.skip_nnmodule_hook_guards = False  # hooks may come and go: `hooks.py`
+    """Return the function, captured by Dynamo and compiled by `backend`."""
+    torch._dynamo.config.skip_nnmodule_hook_guards = False  # see hook_guards.py
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
         backend=predict_graph_breaks(backend),
@@ -107,7 +110,10 @@ def _jit(
 
 
 def _recompile_limit() -> dict[str, int]:
-    """How to tell torch.compile that it shall not stop compiling after eight shapes."""
+    """Return the argument of torch.compile that raises Dynamo's limit of eight recompilations.
+
+    Older releases have no such argument; set the global limit instead.
+    """
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
         return {"recompile_limit": RECOMPILATIONS}
     dynamo = torch._dynamo.config
@@ -115,79 +121,86 @@ def _recompile_limit() -> dict[str, int]:
     return {}
 
 
-def backend_for(config: Config, keep: ReportSink) -> Backend:
-    left = Fallback(config, keep)
-    programs = program_cache(config, compile_for_strides) if keep is discard_report else None
+def backend_for(config: Config, sink: ReportSink) -> Backend:
+    """Return the backend for `torch.compile`."""
+    fallback = Fallback(config, sink)
+    programs = program_cache(config, compile_for_strides) if sink is discard_report else None
     claims = claims_of(config)
     backend = aot_backend(
-        _aten_compiler(config, keep, programs),
+        _aten_compiler(config, sink, programs),
         capture_passes(claims),
         programs=programs,
         decompose_random="llvm" in config.executors,
         claims=claims,
         memory_budget=config.memory_budget,
-        on_fallback=left.refused,
-        on_failure=left.failed,
-        specialize=config.specialize and keep is discard_report,
+        on_fallback=fallback.report,
+        on_failure=fallback.warn,
+        specialize=config.specialize and sink is discard_report,
     )
     if config.tune != "measure":
         return backend
 
-    def measured(gm: GraphModule, example_inputs: Sequence[object]) -> Callable[..., object]:
-        """The faster of what we compiled and PyTorch itself, decided at the first call."""
+    def autotuning_backend(
+        gm: GraphModule, example_inputs: Sequence[object]
+    ) -> Callable[..., object]:
+        """Return the faster of the compiled and the eager program, timed at the first call."""
         key = (repr(host_target(thread_count())), torch.__version__, *config.executors)
-        contest = ProgramAutotuner(backend(gm, example_inputs), gm, key, store_of(config))
-        contest.lost = lambda choice: left.refused(f"compiled it is slower; {choice.why}")
-        return contest
+        autotuner = ProgramAutotuner(backend(gm, example_inputs), gm, key, store_of(config))
+        autotuner.on_fallback = lambda choice: fallback.report(
+            f"the compiled program is slower; {choice.why}"
+        )
+        return autotuner
 
-    return measured
+    return autotuning_backend
 
 
 def _aten_compiler(
-    config: Config, keep: ReportSink, programs: ProgramCache | None = None
+    config: Config, sink: ReportSink, programs: ProgramCache | None = None
 ) -> CompileGraph:
-    """A compiler of ATen graphs that leaves to PyTorch what it fails on."""
-    left = Fallback(config, keep)
+    """Return a compiler of ATen graphs; graphs whose compilation fails fall back to PyTorch."""
+    fallback = Fallback(config, sink)
     fuel = config.fuel
 
-    def burn(report: GraphReport) -> Clock | None:
+    def spend_fuel(report: GraphReport) -> Clock | None:
         nonlocal fuel
         fuel = None if fuel is None else fuel - len(report.fusions)
-        return keep(report)
+        return sink(report)
 
     def compile_aten(gm: GraphModule, phase: str) -> CompiledPlan:
         try:
-            return compile_graph(gm, phase, replace(config, fuel=fuel), burn, programs)
+            return compile_graph(gm, phase, replace(config, fuel=fuel), spend_fuel, programs)
         except Exception as error:
-            left.failed(error)
+            fallback.warn(error)
             return eager_graph_callable(gm)
 
     return compile_aten
 
 
 def check_callable(target: object) -> None:
+    """Raise TypeError for a target that is not callable."""
     if not callable(target):
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
 
 
 def check_options(config: Config) -> None:
-    """Raise OptionError for executors, files and folders that are unknown or cannot be used."""
+    """Raise OptionError for unknown executors, and for files and folders that cannot be used."""
     executors_of(config)
     check_machine(config)
     try:
         if config.dump is not None:
             config.dump.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise OptionError(f"dump={str(config.dump)!r} is no folder to write to: {e}") from e
+        raise OptionError(f"dump={str(config.dump)!r} is not a writable folder: {e}") from e
 
 
 def check_torch() -> None:
+    """Raise UnsupportedError for a torch release outside `OLDEST` to `NEWEST`."""
     version = tuple(int(p) for p in torch.__version__.split("+")[0].split(".")[:2])
     if not OLDEST <= version <= NEWEST:
         raise UnsupportedError(
-            f"tofuse supports torch 2.11 to 2.13, and this is {torch.__version__}; "
-            "install one of those"
+            f"tofuse supports torch 2.11 to 2.13, not {torch.__version__}; "
+            "install a supported release"
         )
 
 
-RECOMPILATIONS = 256  # of one function; Dynamo's own limit on all of them together
+RECOMPILATIONS = 256  # per function; Dynamo's own limit for all recompilations of a function

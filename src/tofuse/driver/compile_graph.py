@@ -25,8 +25,8 @@ from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.specialize_strides import StrideSpecializer
 
 SYMBOLIC_SIZES_NOTE = (
-    "sizes are symbols, and figures those of the first call's; sizes that keep coming are compiled"
-    " for by themselves, unless specialize=False"
+    "sizes are symbolic; numbers in this report are for the sizes of the first call; unless"
+    " specialize=False, sizes that recur get a program of their own"
 )
 
 
@@ -34,55 +34,61 @@ def compile_graph(
     gm: FxGraphModule,
     phase: str,
     config: Config,
-    keep: ReportSink,
+    sink: ReportSink,
     programs: ProgramCache | None = None,
 ) -> CompiledPlan:
-    """A callable for an ATen graph; PyTorch runs the whole of it where it cannot be captured.
+    """Return a callable for an ATen graph; PyTorch runs the whole graph if capture fails.
 
-    `programs` are told what it is made of.
+    `programs` records the compiled program.
     """
     try:
         captured = convert(gm, phase, claims_of(config))
     except CaptureError as e:
-        keep(GraphReport(phase, notes=(f"the whole graph runs through PyTorch: {e}",)))
+        sink(GraphReport(phase, notes=(f"PyTorch runs the whole graph: {e}",)))
         return eager_graph_callable(gm)
     if captured.symbols:
         captured = replace(captured, notes=(*captured.notes, SYMBOLIC_SIZES_NOTE))
-    run, recorded = compile_with_artifact(captured, phase, config, keep)
-    given = find_tangent_layouts(captured) if phase == "backward" else None
-    if given is not None and given.expected:
-        # compiled again where gradients keep coming in another layout
+    run, artifact = compile_with_artifact(captured, phase, config, sink)
+    tangents = find_tangent_layouts(captured) if phase == "backward" else None
+    if tangents is not None and tangents.expected:
+        # compile again for tangents whose other strides recur
         run = StrideSpecializer(
-            run, given.expected, partial(compile_for_strides, config, given, run)
+            run, tangents.expected, partial(compile_for_strides, config, tangents, run)
         )
     if programs is not None:
-        programs.record(run, recorded, given)
+        programs.record(run, artifact, tangents)
     return run
 
 
 def compile_for_strides(
     config: Config,
-    given: TangentLayouts,
-    usual: CompiledPlan,
-    layouts: Mapping[int, tuple[int, ...]],
+    tangents: TangentLayouts,
+    default: CompiledPlan,
+    strides: Mapping[int, tuple[int, ...]],
 ) -> CompiledPlan:
-    """A backward for gradients in another layout; the usual one copies them."""
+    """Compile the backward for tangents with these strides; on failure return `default`.
+
+    `default` copies tangents that do not have the expected strides.
+    """
     try:
-        return compile_captured(given.with_strides(layouts), "backward", config, discard_report)
+        return compile_captured(tangents.with_strides(strides), "backward", config, discard_report)
     except Exception as error:
         if config.strict:
             raise
-        warnings.warn(f"tofuse copies gradients of another layout: {error}", stacklevel=2)
-        return usual
+        warnings.warn(f"tofuse copies gradients to other strides: {error}", stacklevel=2)
+        return default
 
 
-def compile_text(text: str, config: Config, keep: ReportSink = discard_report) -> CompiledPlan:
-    """A callable for the text of a graph: its inputs, then its sizes by name, in one list."""
+def compile_text(text: str, config: Config, sink: ReportSink = discard_report) -> CompiledPlan:
+    """Return a callable for the text of a graph.
+
+    It takes one list: the inputs, then the symbolic sizes in the order of their names.
+    """
     graph = parse_graph(text)
     check_graph(graph)
     values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
     names = sorted({s for v in values for d in (*v.shape, *v.layout) for s in symbols_of(d)})
     arguments: tuple[Value | Dim, ...] = (*graph.inputs, *(symbol(s) for s in names))
-    places = {str(s): ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
-    captured = CapturedGraph(graph, arguments, graph.outputs, (), places)
-    return compile_captured(captured, graph.name, config, keep)
+    sources = {str(s): ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
+    captured = CapturedGraph(graph, arguments, graph.outputs, (), sources)
+    return compile_captured(captured, graph.name, config, sink)

@@ -20,7 +20,8 @@ def time_calls(
 ) -> CallTimes:
     """Return the median times of both; calls alternate, so that noise affects both alike."""
     rounds = [
-        (*timed_call(eager, args, kwargs), *timed_call(compiled, args, kwargs)) for _ in range(ROUNDS)
+        (*timed_call(eager, args, kwargs), *timed_call(compiled, args, kwargs))
+        for _ in range(ROUNDS)
     ]
     return CallTimes(ROUNDS, *(statistics.median(times) for times in zip(*rounds, strict=True)))
 
@@ -52,7 +53,10 @@ def _tensors(tree: object) -> list[torch.Tensor]:
 
 # errors of autograd if the function has run the backward itself: the graph is freed, or an
 # optimizer has changed a saved tensor
-BACKWARD_DONE_MESSAGES = ("backward through the graph a second time", "modified by an inplace operation")
+BACKWARD_DONE_MESSAGES = (
+    "backward through the graph a second time",
+    "modified by an inplace operation",
+)
 
 
 ROUNDS = 7  # an odd number: the median is a measured value

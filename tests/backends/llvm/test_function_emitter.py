@@ -1,11 +1,16 @@
-"""Vectors that are spilled to the stack are aligned to cache lines."""
+"""The width of addresses in the emitted text and the alignment of spilled vectors."""
 
 import re
 
 import torch
 
 import tofuse
+from tests.support.kernels import kernel
+from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.machine_code import assembly
+from tofuse.ir.schedule import Target
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.choose_schedule import choose_schedule
 
 
 def needs_many_registers(x):
@@ -21,3 +26,24 @@ def test_spilled_vectors_are_aligned():
     assert spills, "the program does not spill"
     assert not [line for line in spills if "movup" in line or "movdqu" in line]
     assert re.search(r"and\w*\s+\$-64, %rsp", code)
+
+
+def test_addresses_are_64_bits():
+    """With buffers above 2**31 elements, every address is computed in i64, none in i32."""
+    k = kernel(
+        """kernel k(x: in f32, y: out f32) over i0:3000000 i1:s0 sizes s0 {
+          v0 = load x[(s0)*i0 + i1] : f32
+          v1 = load x[i0 + (3000000)*i1] : f32
+          v2 = add v0 v1 of f32 : f32
+          v3 = reduce sum<i1> v2 : f32
+          store y[(3000000000)*i0] v3 : f32
+        }"""
+    )
+    for lanes in (1, 16):
+        text = emit(build_nest(k, choose_schedule(k, Target(lanes, 2))))
+        addresses = re.findall(r"getelementptr [^,]+, (?:ptr|<\d+ x ptr>) %\S+, (.*)", text)
+        assert addresses
+        for index in addresses:
+            assert re.match(r"(i64|<\d+ x i64>) ", index), index
+        for a in re.findall(r"= (?:mul|sdiv|srem) (<[^>]*>|\S+) ", text):
+            assert "i64" in a or "float" in a

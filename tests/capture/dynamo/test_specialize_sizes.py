@@ -241,4 +241,4 @@ def test_option_disables_specialization(specialized):
 def test_report_uses_the_sizes_of_the_call():
     report = tofuse.explain(lambda x: x.softmax(-1), dynamic=True)(torch.randn(1000, 24))
     assert report.bytes_after == 2 * 1000 * 24 * 4
-    assert any(note.startswith("sizes are symbols") for note in report.notes)
+    assert any(note.startswith("sizes are symbolic") for note in report.notes)
