@@ -174,7 +174,7 @@ def test_wrong_options_raise():
             tofuse.compile(torch.sin, **{name: "no"})
     with pytest.raises(OptionError, match=r"executors must be a tuple .*, not \(\)"):
         tofuse.compile(torch.sin, executors=())
-    with pytest.raises(OptionError, match="measure is True or False, not 'yes'"):
+    with pytest.raises(OptionError, match="measure must be True or False, not 'yes'"):
         tofuse.explain(torch.sin, measure="yes")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="memory_efficient_fusion is capture='trace'"):
         tofuse.memory_efficient_fusion(torch.sin, capture="dynamo")

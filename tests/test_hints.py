@@ -137,7 +137,7 @@ def test_a_rejected_hint_is_a_warning_with_the_reason():
             return (x.sin() @ y).relu()
 
     x = torch.randn(20, 20)
-    with pytest.warns(UserWarning, match=r"fuse\(\) asks for: sin -> mm: .*library call"):
+    with pytest.warns(UserWarning, match=r"inside fuse\(\): sin -> mm: .*library call"):
         report = tofuse.explain(f)(x, x)
     assert [v.fused for v in report.verdicts] == [False, False]
     assert all("although fuse() requests it" in v.rule for v in report.verdicts)

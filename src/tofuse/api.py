@@ -1,4 +1,4 @@
-"""The public entry points: compile a function or module, explain what was compiled."""
+"""The public functions: compile a function or module, and explain the result."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def compile(target: None = None, **options: Option) -> Callable[[T], T]: ...
 def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the overloads have the types
     """Compile a function or a module, forward and backward.
 
-    A module comes back as a module, an instance of its class, that shares everything with the
-    original: parameters, buffers, submodules, hooks, mode; a function as a function. Options are
-    the fields of `tofuse.config.Config`. Compilation happens at the first call, and again for
-    new dtypes, devices or (unless `dynamic`) shapes. Without a target it is a decorator:
+    For a function, return a function. For a module, return an instance of its class that shares
+    all state with it: parameters, buffers, submodules, hooks, mode. The options are the fields of
+    `tofuse.config.Config`. The first call compiles; calls with new dtypes, devices or (unless
+    `dynamic`) shapes compile again. Without a target, return a decorator:
     `@tofuse.compile(dynamic=True)`.
 
-    Raises TypeError for what is not callable, OptionError for an unknown option and
+    Raises TypeError if the target is not callable, OptionError for an unknown option, and
     UnsupportedError for a torch release outside 2.11 to 2.13.
     """
     config = make_config(options)
@@ -57,48 +57,51 @@ def memory_efficient_fusion(target: M, **options: Option) -> M: ...
 @overload
 def memory_efficient_fusion(target: Callable[P, R], **options: Option) -> Callable[P, R]: ...
 def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def]  # as compile
-    """Compile a pure function or a module whole, forward and backward traced together.
+    """Compile a pure function or a module with forward and backward traced together.
 
-    The spelling of functorch for `compile(target, capture="trace")`. What the backward can
-    compute again is not saved. Every new shape, dtype or Python number compiles anew. Raises
-    CaptureError, with the user's line, where the program's way depends on data.
+    It is functorch's name for `compile(target, capture="trace")`. Values that the backward can
+    recompute are not saved. A call with a new shape, dtype or Python number compiles again.
+
+    Raises CaptureError, with the user's line, if control flow depends on data.
     """
     if options.setdefault("capture", "trace") != "trace":
-        raise OptionError("memory_efficient_fusion is capture='trace'; tofuse.compile has others")
+        raise OptionError(
+            "memory_efficient_fusion is capture='trace'; for another capture use tofuse.compile"
+        )
     return compile_target(target, make_config(options), discard_report)
 
 
 def explain(
     target: Callable[P, object], *, measure: bool = False, **options: Option
 ) -> Callable[P, ReportText]:
-    """What `compile` makes of a function: `explain(fn)(*args)` gives a report.
+    """Return a function that compiles `target` and returns a report: `explain(fn)(*args)`.
 
-    The function is called once with the arguments; the backward is compiled too where an output
-    requires grad (gradients are computed but not accumulated). `report.regions`, `.kernels`,
-    `.library_calls`, `.verdicts`, `.bytes_before`, `.bytes_after`, `.compile_ms` hold the
-    decisions as data, `report.breaks` says where Dynamo broke the program and why; printing the
-    report shows them, `report.save_html(path)` writes a page and `report.save_trace(path)` a trace.
+    It calls the target once. If an output requires grad, it compiles the backward, too: gradients
+    are computed but not accumulated. The report holds the decisions as data: `.regions`,
+    `.kernels`, `.library_calls`, `.verdicts`, `.bytes_before`, `.bytes_after`, `.compile_ms`, and
+    the graph breaks in `.breaks`. Printing it shows them as text; `.save_html(path)` writes a page,
+    `.save_trace(path)` a trace.
 
-    With `measure` it is called 15 times more, by PyTorch and compiled in turn, and the report has
-    the microseconds of the calls (`report.calls`) and of each region (`.measured_us`). What the
-    function changes, such as weights in an optimiser's step, is changed at each of these calls.
+    With `measure`, the target is called 15 more times, eager and compiled in turn. The report then
+    has the microseconds of the calls (`.calls`) and of each region (`.measured_us`). Side effects
+    of the target, such as an optimizer's step, happen at each of these calls.
     """
     config = make_config(options)
     check_callable(target)
     if not isinstance(measure, bool):
-        raise OptionError(f"measure is True or False, not {measure!r}")
+        raise OptionError(f"measure must be True or False, not {measure!r}")
 
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
         report = Report(name=getattr(target, "__name__", type(target).__name__))
         clocks: list[Clock] = []
 
-        def keep(graph: GraphReport) -> Clock | None:
+        def add_graph(graph: GraphReport) -> Clock | None:
             report.graphs.append(graph)
             clocks.append(Clock())
             return clocks[-1] if measure else None
 
-        whole = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
-        compiled = compile_target(whole, config, keep)
+        unique = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
+        compiled = compile_target(unique, config, add_graph)
         with record_graph_breaks() as report.breaks:
             timed_call(compiled, args, kwargs)
         if measure:
@@ -117,12 +120,15 @@ def explain(
 
 
 def memory_stats() -> dict[str, int]:
-    """The memory pool in numbers: held_bytes, used_bytes, limit_bytes, blocks, hits, misses."""
+    """Return statistics of the memory pool.
+
+    The keys are held_bytes, used_bytes, limit_bytes, blocks, hits and misses.
+    """
     return POOL.stats()
 
 
 def empty_cache() -> int:
-    """Give the pool's unused memory back to the system; returns how many bytes that was."""
+    """Return the pool's unused memory to the system; return the number of bytes."""
     return POOL.trim()
 
 
@@ -134,12 +140,15 @@ def dynamo_backend(
     options: Mapping[str, Option] | None = None,
     mode: str | None = None,
 ) -> Callable[..., object]:
-    """The backend behind `torch.compile(fn, backend="tofuse")`, its `options` among ours."""
-    given = options or {}
+    """Compile a graph for `torch.compile(fn, backend="tofuse", options=...)`."""
+    options = options or {}
     if mode is not None:
-        raise OptionError(f"the backend 'tofuse' has options and no modes, such as {mode!r}")
-    if foreign := [name for name in ("capture", "dynamic", "fullgraph") if name in given]:
-        raise OptionError(f"torch.compile captures, not the backend 'tofuse': no {foreign[0]!r}")
-    config = make_config(given)
+        raise OptionError(f"the backend 'tofuse' has no mode {mode!r}; use options instead")
+    for name in ("capture", "dynamic", "fullgraph"):
+        if name in options:
+            raise OptionError(
+                f"the backend 'tofuse' has no option {name!r}: torch.compile captures the program"
+            )
+    config = make_config(options)
     check_options(config)
     return backend_for(config, discard_report)(gm, example_inputs)

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from tofuse.cache import store
 from tofuse.cache.store import Store
 
 KEY = ("how", "what")
@@ -52,15 +51,14 @@ def test_files_that_others_can_write_are_ignored(tmp_path, monkeypatch):
     assert kept.get("code", KEY) is None
 
 
-def test_the_least_recently_read_entries_are_evicted(tmp_path, monkeypatch):
+def test_the_least_recently_read_entries_are_evicted(tmp_path):
     kept = Store(tmp_path)
     for k in range(10):
         kept.put("code", (str(k),), "x" * 1000)
         os.utime(kept.path("code", (str(k),)), (k, k))
     size = kept.path("code", ("0",)).stat().st_size
     assert kept.get("code", ("3",)) is not None  # read now, so not the oldest
-    monkeypatch.setattr(store, "MAX_BYTES", 8 * size)
-    store._trim.cache_clear()  # as in a new process
+    kept = Store(tmp_path, max_bytes=8 * size)
     kept.put("code", ("new",), "y")
     left = [k for k in map(str, range(10)) if kept.get("code", (k,)) is not None]
     assert left == ["3", "7", "8", "9"]

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tofuse.cost import host
+from tofuse.cost.host import Host, _cores, host
 
 
 @pytest.fixture
-def host_with(monkeypatch, tmp_path):
+def host_with(tmp_path):
     """The host of a system with these cores and caches (level, type, size)."""
 
     def make(cores, *caches):
@@ -15,9 +15,7 @@ def host_with(monkeypatch, tmp_path):
             folder.mkdir()
             for name, text in (("level", level), ("type", kind), ("size", size)):
                 (folder / name).write_text(f"{text}\n")
-        monkeypatch.setattr(host, "CACHES", tmp_path)
-        monkeypatch.setattr(host, "_cores", lambda: cores)
-        return host.host.__wrapped__()
+        return host(tmp_path, cores)
 
     return make
 
@@ -39,8 +37,8 @@ def test_l3_defaults_to_l2_without_a_shared_cache(host_with):
 
 
 def test_unreported_caches_have_default_sizes(host_with):
-    assert host_with(1) == host.Host(host_with(1).name)
+    assert host_with(1) == Host(host_with(1).name)
 
 
 def test_core_count_is_positive():
-    assert host._cores() >= 1
+    assert _cores() >= 1

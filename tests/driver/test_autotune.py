@@ -1,9 +1,10 @@
-"""Measured choice: the fastest candidate wins, is found again, and never is slower than PyTorch."""
+"""Autotuning: the fastest candidate wins, is stored on disk, and is never slower than PyTorch."""
 
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -19,7 +20,6 @@ from tofuse.driver.autotune import (
     FUSED,
     SPLIT,
     Choice,
-    choose,
 )
 from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
@@ -34,10 +34,7 @@ from tofuse.schedule.schedule_variants import schedule_variants
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Tests measure to see that it is done, not to learn what is fast."""
-    monkeypatch.setattr(autotune, "TURN_S", 0.001)
+choose = partial(autotune.choose, seconds=0.001)  # measurements, but not accurate ones
 
 
 def sleeper(seconds, log=None):
@@ -56,7 +53,7 @@ def f(x, w):
 X, W = torch.randn(20, 48), torch.randn(48)
 
 
-def test_a_planted_faster_candidate_wins_and_is_read_back(tmp_path):
+def test_fastest_candidate_wins_and_is_stored(tmp_path):
     fast = Choice(FUSED, parse_schedule("order i; parallel 0; vector 4; unroll 2"))
     log: list[float] = []
     candidates = [
@@ -69,17 +66,19 @@ def test_a_planted_faster_candidate_wins_and_is_read_back(tmp_path):
     assert "aten" in won.why and "us" in won.why
     log.clear()
     assert choose(candidates, ("key",), Store(tmp_path)) == fast and not log
-    assert choose(candidates[::2], ("key",), Store(tmp_path)).kind == ATEN, "it is no candidate now"
+    assert choose(candidates[::2], ("key",), Store(tmp_path)).kind == ATEN, (
+        "the stored choice is not a candidate here"
+    )
     assert choose(candidates, ("another",), Store(tmp_path)) == fast and log
 
 
-def test_the_plain_kernel_stays_where_nothing_is_clearly_faster(tmp_path, monkeypatch):
+def test_default_kernel_wins_unless_another_is_clearly_faster(tmp_path, monkeypatch):
     monkeypatch.setattr(autotune, "interleaved_us", lambda steps, seconds: [100.0, 98.0])
     candidates = [(Choice(), sleeper(0)), (Choice(ATEN), sleeper(0))]
     assert choose(candidates, ("key",), Store(tmp_path)).kind == FUSED
 
 
-def test_candidates_that_fail_are_out(tmp_path):
+def test_failing_candidates_are_skipped(tmp_path):
     def fails():
         raise RuntimeError("no")
 
@@ -87,7 +86,9 @@ def test_candidates_that_fail_are_out(tmp_path):
     bad = [(Choice(ATEN), lambda: fails), (Choice(SPLIT, None, 1), lambda: None)]
     assert choose([good, *bad], ("a",), Store(tmp_path)).times[0][0] == FUSED
     first = [(Choice(), lambda: fails), (Choice(ATEN), sleeper(0))]
-    assert choose(first, ("b",), Store(tmp_path)) == Choice(), "nothing was measured"
+    assert choose(first, ("b",), Store(tmp_path)) == Choice(), (
+        "nothing is timed if the first candidate fails"
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,40 +108,40 @@ def test_damaged_choices_are_measured_again(tmp_path, text):
     assert choose([(Choice(), sleeper(0))], ("key",), store).times
 
 
-def test_tuned_programs_are_right_and_say_what_was_measured(tmp_path):
+def test_tuned_programs_are_correct_and_report_measured_times(tmp_path):
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     assert all("measured: " in r.why for r in report.regions)
-    assert all(ATEN in r.why for r in report.regions), "PyTorch's time is always told"
+    assert all(ATEN in r.why for r in report.regions), "PyTorch's time is always reported"
     options = {"tune": "measure", "cache_dir": tmp_path}
     assert_as_eager(f, X, W, options=options)
     leaf = X.clone().requires_grad_()
     assert_as_eager(f, leaf, W, options=options)
 
 
-def waves(x):
+def sin_softmax(x):
     return (x.sin() + 1).softmax(-1)
 
 
 SCRIPT = """
 import sys, torch, tofuse
-from tofuse.driver import autotune as tuning
-def race(steps, seconds):
+from tofuse.driver import autotune
+def fail(steps, seconds):
     raise AssertionError("measured again")
-tuning.interleaved_us = race
+autotune.interleaved_us = fail
 torch.set_num_threads(int(sys.argv[2]))
-def waves(x):
+def sin_softmax(x):
     return (x.sin() + 1).softmax(-1)
-report = tofuse.explain(waves, cache_dir=sys.argv[1])(torch.randn(9, 33))
+report = tofuse.explain(sin_softmax, cache_dir=sys.argv[1])(torch.randn(9, 33))
 print([(r.executor, r.why) for r in report.regions])
 """
 
 
-def test_another_process_reads_what_was_chosen(tmp_path, monkeypatch):
-    """PyTorch is planted as the fastest, so that the choice is none by default."""
+def test_another_process_reads_the_stored_choice(tmp_path, monkeypatch):
+    """PyTorch is faked to be the fastest, so that the choice is not the default."""
     monkeypatch.setattr(
         autotune, "interleaved_us", lambda steps, s: [9.0 - k for k in range(len(steps))]
     )
-    report = tofuse.explain(waves, tune="measure", cache_dir=tmp_path)(torch.randn(9, 33))
+    report = tofuse.explain(sin_softmax, tune="measure", cache_dir=tmp_path)(torch.randn(9, 33))
     assert [r.executor for r in report.regions] == ["aten"]
     command = ["env", "TOFUSE_TUNE=measure", sys.executable, "-c", SCRIPT, str(tmp_path)]
     command.append(str(torch.get_num_threads()))
@@ -149,16 +150,16 @@ def test_another_process_reads_what_was_chosen(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [ATEN, SPLIT, FUSED])
-def test_whatever_is_chosen_gives_the_same_numbers(tmp_path, monkeypatch, kind):
+def test_every_choice_gives_the_same_results(tmp_path, monkeypatch, kind):
     chosen = []
 
     def pick(candidates, key, store):
-        found = [c for c, make in candidates if c.kind == kind and make() is not None]
-        chosen.append(found[-1] if found else Choice())
+        choices = [c for c, build in candidates if c.kind == kind and build() is not None]
+        chosen.append(choices[-1] if choices else Choice())
         return replace(chosen[-1], times=(("x", 1.0),))
 
     monkeypatch.setattr(autotune, "choose", pick)
-    monkeypatch.setattr("tofuse.driver.autotune_program.choose", lambda *given: Choice())
+    monkeypatch.setattr("tofuse.driver.autotune_program.choose", lambda *args: Choice())
     report = tofuse.explain(f, tune="measure", cache_dir=tmp_path)(X, W)
     assert {c.kind for c in chosen} == {kind}
     executors = [r.executor for r in report.regions]
@@ -169,7 +170,7 @@ def test_whatever_is_chosen_gives_the_same_numbers(tmp_path, monkeypatch, kind):
     torch.testing.assert_close(compiled(X, W), f(X, W))
 
 
-def test_a_program_that_loses_to_pytorch_is_given_to_it(tmp_path, monkeypatch):
+def test_a_program_slower_than_pytorch_falls_back(tmp_path, monkeypatch):
     monkeypatch.setattr(
         autotune,
         "interleaved_us",
@@ -180,17 +181,17 @@ def test_a_program_that_loses_to_pytorch_is_given_to_it(tmp_path, monkeypatch):
     assert "the compiled program is slower; measured: aten 1 us, fused 20" in note
 
 
-def test_the_contest_leaves_arguments_random_numbers_and_gradients_alone(tmp_path, monkeypatch):
+def test_autotuning_a_program_has_no_side_effects(tmp_path, monkeypatch):
     def g(x, w, counter):
         counter.add_(1)
         return torch.nn.functional.dropout(x * w, 0.5) + torch.rand(())
 
-    ran = []
+    timed_kinds = []
 
     def run_all(candidates, key, store):
-        for choice, make in candidates:
-            make()()
-            ran.append(choice.kind)
+        for choice, build in candidates:
+            build()()
+            timed_kinds.append(choice.kind)
         return Choice()
 
     monkeypatch.setattr("tofuse.driver.autotune_program.choose", run_all)
@@ -198,16 +199,16 @@ def test_the_contest_leaves_arguments_random_numbers_and_gradients_alone(tmp_pat
     before = torch.get_rng_state()
     tofuse.compile(g, tune="measure", cache_dir=tmp_path)(x, W, counter).sum().backward()
     after = torch.get_rng_state()
-    assert ran == [FUSED, ATEN]
+    assert timed_kinds == [FUSED, ATEN]
     torch.set_rng_state(before)
-    other = X.clone().requires_grad_()
-    tofuse.compile(g)(other, W, counter).sum().backward()
-    assert x.grad is not None and other.grad is not None
-    assert counter.item() == 2 and torch.equal(x.grad, other.grad)
+    untuned = X.clone().requires_grad_()
+    tofuse.compile(g)(untuned, W, counter).sum().backward()
+    assert x.grad is not None and untuned.grad is not None
+    assert counter.item() == 2 and torch.equal(x.grad, untuned.grad)
     assert torch.equal(torch.get_rng_state(), after)
 
 
-def test_every_variant_is_legal_and_another_schedule():
+def test_schedule_variants_are_legal_and_distinct():
     k = kernel("""kernel k(x: in f32, y: out f32) over i:20 j:48 {
   v0 = load x[(48)*i + j] : f32
   v1 = reduce sum<j> v0 : f32
@@ -215,13 +216,13 @@ def test_every_variant_is_legal_and_another_schedule():
   store y[(48)*i + j] v2 : f32
 }""")
     chosen = choose_schedule(k, Target(16, 2))
-    found = schedule_variants(k, chosen)
-    assert len(found) >= 4 and chosen not in found and len(set(found)) == len(found)
-    for s in found:
+    variants = schedule_variants(k, chosen)
+    assert len(variants) >= 4 and chosen not in variants and len(set(variants)) == len(variants)
+    for s in variants:
         build_nest(k, s, repeat_reductions=True)
 
 
-def test_a_region_is_split_where_both_sides_compute():
+def test_cut_positions_have_computation_on_both_sides():
     graph = parse("""graph(x: f32[4,8]) {
   v0 = exp(x) : f32[4,8]
   v1 = permute(v0, dims=(1, 0)) : f32[8,4]
@@ -231,17 +232,17 @@ def test_a_region_is_split_where_both_sides_compute():
   return v0, v2, v4
 }""")
     outputs = tuple(v for v in graph.outputs if v is not None)
-    region, places = Region("r", graph.ops, outputs), memrefs_of(graph)
+    region, storage = Region("r", graph.ops, outputs), memrefs_of(graph)
     assert cut_positions(region) == (1, 2, 3, 4)
-    halves = split_region(region, places, 2)
-    assert halves is not None
-    head, tail = halves
+    parts = split_region(region, storage, 2)
+    assert parts is not None
+    head, tail = parts
     assert [v.name for v in head.outputs] == ["v0"]
     assert [v.name for v in tail.outputs] == ["v2", "v4"]
-    assert split_region(region, places, 4) is None, "no strides express v3"
+    assert split_region(region, storage, 4) is None, "no strides express v3"
 
 
-def test_two_views_of_one_tensor_are_one_tensor_by_themselves():
+def test_isolated_region_keeps_views_of_one_tensor():
     graph = parse("""graph(x: f32[6,8]) {
   v0 = reshape(x, shape=(6, 2, 4)) : f32[6,2,4]
   v1 = sum(v0, dims=(1, 2)) : f32[6]
@@ -254,14 +255,14 @@ def test_two_views_of_one_tensor_are_one_tensor_by_themselves():
     outputs = tuple(v for v in graph.outputs if v is not None)
     region = Region("r", tuple(op for op in graph.ops if op not in views), outputs)
     assert len(region.inputs) == 2
-    alone = autotune.isolate_region(region, Partition(graph, (region,), storage, ()))
-    assert [v.name for v in alone.graph.inputs] == ["x"]
+    isolated = autotune.isolate_region(region, Partition(graph, (region,), storage, ()))
+    assert [v.name for v in isolated.graph.inputs] == ["x"]
     assert (
-        lower_region(alone.regions[0], alone.storage).kernel.axes
+        lower_region(isolated.regions[0], isolated.storage).kernel.axes
         == lower_region(region, storage).kernel.axes
     )
 
 
-def test_the_option_is_checked():
+def test_invalid_option_raises():
     with pytest.raises(OptionError, match="tune must be 'off' or 'measure', not 'on'"):
         tofuse.compile(torch.sin, tune="on")

@@ -1,4 +1,4 @@
-"""Calibration: what is measured is sane, is kept, and is never believed when damaged."""
+"""Calibration: measured costs are plausible, stored on disk, and ignored if damaged."""
 
 import json
 import subprocess
@@ -28,8 +28,8 @@ TARGET = host_target(thread_count())
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch):
-    """Nothing read from disk before counts."""
+def without_cached_machines(monkeypatch):
+    """Forget machines that earlier tests have read from disk."""
     monkeypatch.setattr(machine_source, "_calibrated", {})
 
 
@@ -38,7 +38,7 @@ def measured() -> Machine:
     return calibration.measure()
 
 
-def test_what_is_measured_is_in_sane_bounds(measured):
+def test_measured_costs_are_plausible(measured):
     assert measured.threads == TARGET.threads and measured.lanes == TARGET.lanes
     assert 0.2 < measured.launch_us < 200 and 0.2 < measured.call_us < 200
     ns = measured.ns
@@ -68,7 +68,7 @@ def test_a_machine_prints_and_parses():
         (lambda m: m.update(ns=[1]), "ns an object"),
     ],
 )
-def test_what_is_no_machine_is_refused_with_the_reason(change, why):
+def test_an_invalid_machine_raises_with_the_reason(change, why):
     content = json.loads(show_machine(default_machine(2, 16)))
     change(content)
     with pytest.raises(ParseError, match=why):
@@ -76,14 +76,14 @@ def test_what_is_no_machine_is_refused_with_the_reason(change, why):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3"])
-def test_other_text_is_refused(text):
+def test_text_that_is_no_machine_raises(text):
     with pytest.raises(ParseError, match="the JSON text of a machine"):
         parse_machine(text)
 
 
-def test_what_is_kept_is_found_by_another_process(tmp_path, measured):
-    odd = replace(measured, launch_us=123.5)
-    machine_source.store_machine(odd, TARGET, Config(cache_dir=tmp_path))
+def test_another_process_reads_the_stored_machine(tmp_path, measured):
+    machine = replace(measured, launch_us=123.5)
+    machine_source.store_machine(machine, TARGET, Config(cache_dir=tmp_path))
     assert machine_source.measured_machine(TARGET, Config(cache_dir=tmp_path)).launch_us == 123.5
     script = (
         f"import torch, tofuse; torch.set_num_threads({TARGET.threads}); "
@@ -123,21 +123,21 @@ def test_a_damaged_or_foreign_file_is_ignored(tmp_path, monkeypatch, how):
     assert not machine_source.is_measured(TARGET, config)
 
 
-def test_a_machine_of_other_threads_is_ignored(tmp_path):
+def test_a_machine_with_another_thread_count_is_ignored(tmp_path):
     config = Config(cache_dir=tmp_path)
     wrong = default_machine(TARGET.threads + 1, TARGET.lanes)
     machine_source.store_of(config).put("machine", machine_source._key(TARGET), show_machine(wrong))
     assert not machine_source.is_measured(TARGET, config)
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+def test_an_unwritable_folder_is_no_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     store = Store(tmp_path / "file")
     store.put("kind", ("key",), "text")
     assert store.get("kind", ("key",)) is None
 
 
-def test_the_store_forgets_and_keeps_kinds_apart(tmp_path):
+def test_store_replaces_drops_and_separates_kinds(tmp_path):
     store = Store(tmp_path)
     store.put("a", ("key",), "first")
     store.put("b", ("key",), "other")
@@ -148,7 +148,7 @@ def test_the_store_forgets_and_keeps_kinds_apart(tmp_path):
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".json"]
 
 
-def test_the_option_overrides_what_is_measured(tmp_path, monkeypatch, fresh_dynamo):
+def test_option_overrides_measured_costs(tmp_path, monkeypatch, fresh_dynamo):
     path = tmp_path / "machine.json"
     path.write_text(show_machine(replace(Machine(), launch_us=1000.0)))
     report = tofuse.explain(lambda x: x.sin(), machine=str(path))(torch.randn(3))
@@ -161,7 +161,7 @@ def test_the_option_overrides_what_is_measured(tmp_path, monkeypatch, fresh_dyna
         tofuse.compile(torch.sin, machine=str(path))
 
 
-def test_decisions_do_not_depend_on_what_is_measured(tmp_path, fresh_dynamo):
+def test_verdicts_do_not_depend_on_measured_costs(tmp_path, fresh_dynamo):
     def f(x, w):
         return (x * torch.erf(w)).softmax(-1)
 

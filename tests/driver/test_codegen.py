@@ -1,4 +1,4 @@
-"""Machine code, interpreter and reference agree on random graphs cut into regions."""
+"""Machine code, interpreter and reference agree on partitioned random graphs."""
 
 from collections.abc import Mapping
 
@@ -50,7 +50,7 @@ DISCONTINUOUS = {
 
 
 def is_unstable(graph: Graph) -> bool:
-    """Whether a rounding error may grow without bound: a discontinuous op after a sum."""
+    """Return whether a rounding error may grow: a discontinuous op follows an inexact one."""
     inexact: set[Value] = set()
     for op in graph.ops:
         if any(v in inexact for v in op.inputs):
@@ -81,20 +81,20 @@ def partition_on_cpu(graph: Graph) -> Partition:
 
 
 def random_inputs(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, torch.Tensor]:
-    """Small integers, and multiples of 0.5, so that most arithmetic is exact."""
+    """Return small integers and multiples of 0.5, so that most arithmetic is exact."""
     generator = torch.Generator().manual_seed(seed)
-    found = {}
+    inputs = {}
     for v in graph.inputs:
         shape = [evaluate(d, sizes) for d in v.shape]
         whole = torch.randint(-5, 6, shape, generator=generator)
         x = whole / 2 if v.dtype.is_float else whole > 0 if v.dtype is DType.BOOL else whole
-        found[v] = x.to(TORCH_DTYPES[v.dtype])
-    return found
+        inputs[v] = x.to(TORCH_DTYPES[v.dtype])
+    return inputs
 
 
 @st.composite
 def schedules(draw, kernel: Kernel) -> Schedule:
-    """Any loop order, tiles, parallel loops, lanes and unroll factor; many are unschedulable."""
+    """Draw a loop order, tiles, parallel loops, lanes and unroll factor; many are unschedulable."""
     order = list(draw(st.permutations([a.name for a in kernel.axes])))
     loops = [Loop(a) for a in order]
     lanes = draw(st.sampled_from((1, 4, 8, 16)))
@@ -163,7 +163,7 @@ def test_random_graphs(data: st.DataObject):
 
 
 def aliasable_buffers(nest: Nest, buffers: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
-    """Pairs of an input and an output buffer of one shape that may share memory."""
+    """Return the pairs of an input and an output buffer of one shape that may share memory."""
     names = [b.name for b in nest.kernel.buffers]
     pairs = [(names[i], names[j]) for i, j in legal_aliases(nest)]
     return [(a, b) for a, b in pairs if buffers[a].shape == buffers[b].shape]

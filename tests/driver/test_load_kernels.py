@@ -1,4 +1,4 @@
-"""Programs for a GPU up to the point where one is needed: who runs what, and what is said of it."""
+"""Compile programs for a GPU without one: executors, notes, and the plan."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +19,8 @@ MIXED = """graph(x: f32[4096,4096]@cuda:0, s: f32[3000]) {
 }"""
 
 
-class Driverless:
-    """Stands where a launcher of machine code would."""
+class FakeLauncher:
+    """Replaces a launcher of GPU machine code."""
 
     symbols: Sequence[str] = ()
 
@@ -30,27 +30,27 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     make = load_kernels._load_kernel
 
     def launcher(b: load_kernels.GeneratedKernel, text: str, config: Config):
-        return make(b, text, config) if isinstance(b.nest, load_kernels.Nest) else Driverless()
+        return make(b, text, config) if isinstance(b.nest, load_kernels.Nest) else FakeLauncher()
 
     monkeypatch.setattr(load_kernels, "_load_kernel", launcher)
 
     def compile_mixed(**options) -> GraphReport:
-        found: list[GraphReport] = []
+        reports: list[GraphReport] = []
         config = make_config({"strict": True, "cache_dir": tmp_path, **options})
-        compile_text(MIXED, config, found.append)
-        (report,) = found
+        compile_text(MIXED, config, reports.append)
+        (report,) = reports
         return report
 
     return compile_mixed
 
 
-def whose(report: GraphReport) -> Mapping[tuple[str, ...], str]:
+def executor_by_ops(report: GraphReport) -> Mapping[tuple[str, ...], str]:
     return {r.ops: r.executor for r in report.regions}
 
 
-def test_our_kernels_are_those_for_the_device(compiled):
+def test_each_device_has_its_kernels(compiled):
     report = compiled()
-    assert whose(report) == {("exp", "sum"): "triton", ("exp", "neg"): "llvm"}
+    assert executor_by_ops(report) == {("exp", "sum"): "triton", ("exp", "neg"): "llvm"}
     gpu = next(r for r in report.regions if r.executor == "triton")
     launch, rate = 4.0, 4300.0
     assert gpu.predicted_us == pytest.approx(launch + 4 * (4096 * 4096 + 4096) / rate / 1e3)
@@ -58,20 +58,20 @@ def test_our_kernels_are_those_for_the_device(compiled):
         k.source for k in report.kernels
     )
     assert not report.notes
-    assert set(whose(compiled(executors=("aten",))).values()) == {"aten"}
+    assert set(executor_by_ops(compiled(executors=("aten",))).values()) == {"aten"}
 
 
-def test_what_only_the_cpus_kernels_have_is_said(compiled):
+def test_options_without_effect_on_a_gpu_are_noted(compiled):
     report = compiled(verify=True, tune="measure")
-    assert whose(report)["exp", "sum"] == "triton"
+    assert executor_by_ops(report)["exp", "sum"] == "triton"
     assert any("verify=True does not check" in n for n in report.notes)
     assert any("tune='measure' has no candidates" in n for n in report.notes)
     lines = report.plan.splitlines()
     assert [x.split()[2].split("(")[0] for x in lines if x.strip().startswith("launch")] == [
         next(r.name for r in report.regions if r.executor == "triton")
     ]
-    assert sum("call region" in x for x in lines) == 1  # the CPU's, checked
+    assert sum("call region" in x for x in lines) == 1  # the CPU kernel, with verification
 
 
 def test_fuel_counts_merges_on_a_gpu(compiled):
-    assert ("exp", "sum") not in whose(compiled(fuel=0))
+    assert ("exp", "sum") not in executor_by_ops(compiled(fuel=0))

@@ -1,4 +1,4 @@
-"""Random graphs through the whole compiler: the plan runs, and gives what the reference gives."""
+"""Random graphs through the whole compiler: results equal the reference's."""
 
 import torch
 from hypothesis import HealthCheck, assume, given, note, settings

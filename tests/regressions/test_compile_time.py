@@ -1,54 +1,36 @@
-"""Compilation takes linear time, is deterministic, and builds each kernel once."""
-
-import time
+"""Compilation does linear work, is deterministic, and builds each kernel once."""
 
 import pytest
 import torch
-from torch import nn
 
 import tofuse
+from benchmarks.long_programs import chain, ladder, layers, scan
 from tests.support.eager import assert_as_eager, copies
 from tofuse.driver import load_kernels
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
-def ladder(a, b, depth=60):
-    for _ in range(depth):
-        a, b = a + b, a * b
-    return a, b
-
-
-def chain(x, length):
-    for _ in range(length // 4):
-        x = ((x + 1) * 0.5).sin() - 0.1
-    return x
-
-
-def compile_ms(fn, *args):
+def source_lines(fn, *args):
+    """Return the number of lines of all kernels of a program."""
     torch._dynamo.reset()
-    return tofuse.explain(fn)(*args).compile_ms
+    return sum(len(k.source.splitlines()) for k in tofuse.explain(fn)(*args).kernels)
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_ladder_compiles_in_linear_time(grad):
+def test_kernels_of_a_ladder_grow_linearly(grad):
     """pytorch 148073: every value is used twice, so its expression tree has 2^60 leaves."""
-    a, b = (
-        (torch.rand(100) * 0.1).requires_grad_(grad),
-        (torch.rand(100) * 0.1).requires_grad_(grad),
-    )
-    assert_as_eager(ladder, a, b, calls=1)
-    half = min(compile_ms(lambda a, b: ladder(a, b, 30), a, b) for _ in range(2))
-    whole = min(compile_ms(lambda a, b: ladder(a, b, 60), a, b) for _ in range(2))
-    assert whole < 5 * half + 100
+    args = [(torch.rand(100) * 0.1).requires_grad_(grad) for _ in range(2)]
+    assert_as_eager(lambda a, b: ladder(a, b, 60), *args, calls=1)
+    half = source_lines(lambda a, b: ladder(a, b, 30), *args)
+    assert source_lines(lambda a, b: ladder(a, b, 60), *args) < 4 * half  # unrolling may differ
 
 
 def test_long_pointwise_chain_compiles():
-    """pytorch 148073: no recursion error, and within 30 seconds."""
-    start = time.process_time()
-    compiled = assert_as_eager(lambda x: chain(x, 2000), torch.randn(1000), calls=1)
-    assert time.process_time() - start < 30
-    assert compiled is not None
+    """pytorch 148073: no recursion error, and only a few kernels."""
+    x = torch.randn(1000)
+    assert_as_eager(lambda x: chain(x, 2000), x, calls=1)
+    assert len(tofuse.explain(lambda x: chain(x, 2000))(x).kernels) <= 5
 
 
 def test_backward_of_long_chain_compiles():
@@ -57,30 +39,17 @@ def test_backward_of_long_chain_compiles():
     assert_as_eager(lambda x: chain(x, 400), x, calls=1)
 
 
-def scan(a, b):
-    """Return the scan b[t] += a[t] * b[t - 1] of all rows, by recursive doubling."""
-    step = 1
-    while step < b.shape[1]:
-        b = torch.cat([b[:, :step], b[:, step:] + a[:, step:] * b[:, :-step]], 1)
-        a = torch.cat([a[:, :step], a[:, step:] * a[:, :-step]], 1)
-        step *= 2
-    return b
-
-
 def test_recursive_doubling_scan_compiles():
     """Each step reads the previous one twice, so the expression tree has 2^4 leaves."""
-    a, b = (torch.rand(2, 12, 8, requires_grad=True) for _ in range(2))
-    start = time.process_time()
-    assert_as_eager(scan, a, b, calls=1)
-    assert time.process_time() - start < 20
+    lines = []
+    for length in (12, 24):
+        args = [torch.rand(2, length, 8, requires_grad=True) for _ in range(2)]
+        assert_as_eager(scan, *args, calls=1)
+        lines.append(source_lines(scan, *args))
+    assert lines[1] < 4 * lines[0]  # one more step
 
 
-def layers(count):
-    torch.manual_seed(0)
-    return nn.Sequential(*(m for _ in range(count) for m in (nn.Linear(32, 32), nn.ReLU())))
-
-
-def test_layers_compile_in_linear_time_and_kernels_once(monkeypatch):
+def test_kernels_of_equal_layers_are_loaded_once(monkeypatch):
     """thunder 1490, 2700"""
     loaded, load_text = [], load_kernels.load_text
 
@@ -90,13 +59,6 @@ def test_layers_compile_in_linear_time_and_kernels_once(monkeypatch):
 
     monkeypatch.setattr(load_kernels, "load_text", counted)
     x = torch.randn(16, 32, requires_grad=True)
-    compile_ms(layers(2), x)  # warm
-    loaded.clear()
-    fifteen = min(compile_ms(layers(15), x) for _ in range(2))
-    thirty = min(compile_ms(layers(30), x) for _ in range(2))
-    assert thirty < 4 * fifteen + 100
-    loaded.clear()
-    torch._dynamo.reset()
     report = tofuse.explain(layers(30))(x)
     assert len(report.forward.kernels) == len(report.backward.kernels) == 30
     assert len(loaded) <= 6

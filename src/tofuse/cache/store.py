@@ -22,6 +22,7 @@ class Store:
     """A folder of texts by key. Damaged entries and files of other users count as missing."""
 
     folder: Path
+    max_bytes: int = MAX_BYTES
 
     def get(self, kind: str, key: Sequence[str]) -> str | None:
         """Return the text of a key, or None."""
@@ -48,7 +49,7 @@ class Store:
         content = json.dumps({"key": list(key), "text": text, "check": _digest([text])})
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            _trim(path.parent)
+            _trim(path.parent, self.max_bytes)
             number, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
             try:
                 with os.fdopen(number, "w", encoding="utf-8") as file:
@@ -80,14 +81,14 @@ def _trusted(status: os.stat_result) -> bool:
 
 
 @functools.cache  # once in a process
-def _trim(folder: Path) -> None:
-    """Delete the least recently read files down to half of MAX_BYTES, if MAX_BYTES is exceeded."""
+def _trim(folder: Path, max_bytes: int) -> None:
+    """Delete the least recently read files down to half of `max_bytes`, if it is exceeded."""
     files = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
     total = sum(status.st_size for status, _ in files)
-    if total <= MAX_BYTES:
+    if total <= max_bytes:
         return
     for status, path in sorted(files, key=lambda file: file[0].st_mtime):
-        if total <= MAX_BYTES // 2:
+        if total <= max_bytes // 2:
             return
         Path(path).unlink(missing_ok=True)
         total -= status.st_size

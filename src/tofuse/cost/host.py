@@ -28,11 +28,14 @@ class Host:
 
 
 @functools.cache
-def host() -> Host:
-    """Return the host's processor, with default sizes if the system does not report them."""
-    sizes = _cache_sizes(CACHES)
+def host(caches: Path = CACHES, cores: int | None = None) -> Host:
+    """Return the host's processor, with default sizes if the system does not report them.
+
+    `cores` are those that the process may run on; None asks the system.
+    """
+    sizes = _cache_sizes(caches)
     l2 = sizes.get(2, 1 << 20)
-    l3 = min(sizes.get(3, 0), L3_PER_CORE * _cores()) if sizes else 32 << 20
+    l3 = min(sizes.get(3, 0), L3_PER_CORE * (cores or _cores())) if sizes else 32 << 20
     return Host(_processor(CPU_INFO), l2, max(l2, l3))
 
 

@@ -1,1 +1,1 @@
-"""The compiler: its stages in order, and what each region becomes."""
+"""The compiler driver: all stages in order, from a captured program to a callable."""

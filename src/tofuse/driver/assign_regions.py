@@ -1,4 +1,4 @@
-"""Who runs each region: our kernel, an executor, PyTorch; why, and in what predicted time."""
+"""Assign each region to a generated kernel, PyTorch, or a registered executor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tofuse.runtime.out_variants import out_variant
 def assign_library_calls(
     part: Partition, executors: Executors, machine: Machine
 ) -> dict[Region, Assignment]:
-    """Return who runs each library region."""
+    """Return the assignment of each library region."""
     library = [r for r in part.regions if r.library]
     return {r: assign_call(r, executors, machine, out_variant) for r in library}
 
@@ -60,7 +60,7 @@ def assign_kernels_and_fallbacks(
     choices: Mapping[Region, Choice],
     machine: Machine,
 ) -> dict[Region, Assignment]:
-    """Return who runs each region that is no library call."""
+    """Return the assignment of each region that is no library call."""
     assigned = {}
     for g in running:
         why = choices[g.region].why if g.region in choices else "generated code"
@@ -73,7 +73,7 @@ def assign_kernels_and_fallbacks(
 
 
 def _predicted_us(g: GeneratedKernel, part: Partition, machine: Machine) -> float:
-    """Return the predicted time; of a kernel that several regions share, that of its bytes."""
+    """Return the predicted time; for a kernel that several regions share, from its bytes alone."""
     if isinstance(g.nest, TileProgram):
         return tile_program_us(g.nest, machine_on(device_of(g.region.ops), machine))
     if g.sizes == tuple(symbol(s) for s in g.nest.kernel.symbols):

@@ -185,12 +185,17 @@ def _is_static(region: Region) -> bool:
     return not any(symbols_of(d) for v in values for d in (*v.shape, *v.layout))
 
 
-def choose(candidates: Sequence[Candidate], key: Sequence[str], store: Store) -> Choice:
+def choose(
+    candidates: Sequence[Candidate],
+    key: Sequence[str],
+    store: Store,
+    seconds: float = TIMING_S,
+) -> Choice:
     """Return the fastest candidate; the stored one if these candidates were timed before.
 
-    The first candidate wins unless another is faster by `MIN_GAIN`, so that noise does not decide.
-    Candidates that cannot be built or fail when run are skipped. If the first one fails, nothing
-    is timed.
+    Timing takes `seconds` per candidate. The first candidate wins unless another is faster by
+    `MIN_GAIN`, so that noise does not decide. Candidates that cannot be built or fail when run
+    are skipped. If the first one fails, nothing is timed.
     """
     key = (VERSION, *key)
     names = {choice.name for choice, _ in candidates}
@@ -204,7 +209,7 @@ def choose(candidates: Sequence[Candidate], key: Sequence[str], store: Store) ->
             runnable.append((choice, step))
     if not runnable or runnable[0][0] is not candidates[0][0]:
         return candidates[0][0]
-    times = interleaved_us([step for _, step in runnable], TIMING_S)
+    times = interleaved_us([step for _, step in runnable], seconds)
     named_times = tuple((c.name, us) for (c, _), us in zip(runnable, times, strict=True))
     best = min(range(len(times)), key=times.__getitem__)
     if times[best] > (1 - MIN_GAIN) * times[0]:

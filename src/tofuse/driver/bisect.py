@@ -126,11 +126,9 @@ class _Trial:
         return "compile with verify=True to compare each kernel with the reference"
 
     def _mutable_tensors(self) -> list[torch.Tensor]:
-        """Return the tensors that a run may write: inputs, and a module's parameters and buffers."""
+        """Return the tensors that a run may write: inputs, parameters and buffers."""
         tensors = [t for t in tree_leaves(self.inputs) if isinstance(t, torch.Tensor)]
-        owner = getattr(
-            self.target, "__self__", self.target
-        )  # the module, if the target is its method
+        owner = getattr(self.target, "__self__", self.target)  # a method's module
         if isinstance(owner, torch.nn.Module):
             tensors += [*owner.parameters(), *owner.buffers()]
         return tensors

@@ -1,4 +1,4 @@
-"""Measure this machine with our own kernels: what memory, arithmetic, launches and threads cost."""
+"""Calibrate the machine model: measure memory, arithmetic, launches and threads with kernels."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tofuse.runtime.launch import thread_count
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import fastest_us, torch_threads
 
-ROWS, LENGTH = 256, 2048  # of kernels that stay in the nearest cache: one row of 8 KB, read again
+ROWS, LENGTH = 256, 2048  # of kernels that stay in L1: every iteration reads one row of 8 KB
 POINTS = ROWS * LENGTH
-SHORT = 64  # elements of a short row
-FLAT = 1 << 15  # elements of a kernel in the next cache
-LEAST_NS = 0.003  # an access that hides behind arithmetic is not quite free
-SIDE = 256  # of the matrices of a product
-BUDGET_S = 0.012  # for each of about thirty measurements
-SHARED_BUDGET_S = 0.06  # for those that need all threads at once
+SHORT_ROW = 64  # elements
+L2_POINTS = 1 << 15  # elements of a kernel that stays in L2
+MIN_LOAD_NS = 0.003  # of a load that overlaps with arithmetic
+MATRIX_SIZE = 256  # rows and columns of the operands of the matrix product
+BUDGET_S = 0.012  # seconds for each of about thirty measurements
+SHARED_BUDGET_S = 0.06  # seconds for each measurement with all threads
 
 
 def calibrate(**options: Option) -> Machine:
-    """Measure what kernels cost here, in about a second, and keep it on disk.
+    """Measure the costs of this machine in about a second, store them on disk and return them.
 
-    From then on the predictions of this process and of later ones use it, for this processor and
-    number of threads; calling it again measures again. Decisions about fusion do not depend on
-    it. Options as of `tofuse.compile`, of which `cache_dir` matters.
+    Predicted times then use them, in this process and in later ones, for this processor and number
+    of threads. A second call measures again. Fusion decisions do not depend on them. The options
+    are those of `tofuse.compile`; only `cache_dir` has an effect.
     """
     machine = measure()
     store_machine(machine, host_target(thread_count()), make_config(options))
@@ -40,150 +40,157 @@ def calibrate(**options: Option) -> Machine:
 
 
 def measure() -> Machine:
-    """This machine, measured now."""
+    """Return the measured costs of this machine."""
     target = host_target(thread_count())
     base = replace(assumed_machine(target, Config()), name=host().name)
     threads = target.threads
     with torch_threads(1):
-        base = _calls(base)
-        base = replace(base, ns=_arithmetic(base))
-        base = _rows(base)
-        base = _memory(base, 1)
+        base = _measure_calls(base)
+        base = replace(base, ns=_measure_arithmetic(base))
+        base = _measure_short_rows(base)
+        base = _measure_bandwidth(base, 1)
     if threads == 1:
         return replace(base, shared_rate=base.l3_rate, memory_rate=base.core_rate)
-    return _threads(_memory(base, threads))
+    return _measure_threads(_measure_bandwidth(base, threads))
 
 
-def _time(text: str, seconds: float = BUDGET_S) -> float:
-    """Microseconds of the graph's kernel, called from Python on tensors like its inputs."""
+def _kernel_us(text: str, seconds: float = BUDGET_S) -> float:
+    """Return the microseconds of a call of the graph from Python, with sample inputs."""
     run = compile_text(text, make_config({"strict": True}))
     inputs = sample_tensors(parse_graph(text).inputs, {})
     return fastest_us(lambda: run([*inputs]), seconds)
 
 
-def _calls(base: Machine) -> Machine:
-    launch = _time("graph(x: f32[16]) {\n  v = neg(x) : f32[16]\n  return v\n}")
-    call = _time(_call("aten.neg.default", "$0", "16"))
-    product = _time(_call("aten.mm.default", "$0, $0", f"{SIDE},{SIDE}"))
-    flops = 2 * SIDE**3 / max(1.0, product - call) / 1e3
+def _measure_calls(base: Machine) -> Machine:
+    launch = _kernel_us("graph(x: f32[16]) {\n  v = neg(x) : f32[16]\n  return v\n}")
+    call = _kernel_us(_call_text("aten.neg.default", "$0", "16"))
+    product = _kernel_us(_call_text("aten.mm.default", "$0, $0", f"{MATRIX_SIZE},{MATRIX_SIZE}"))
+    flops = 2 * MATRIX_SIZE**3 / max(1.0, product - call) / 1e3
     return replace(base, launch_us=launch, call_us=call, flops=flops)
 
 
-def _call(target: str, args: str, shape: str) -> str:
+def _call_text(target: str, args: str, shape: str) -> str:
     attrs = f"target='{target}', args='{args}', shape=({shape},), dtype=f32"
     kind = f"f32[{shape}]"
     return f"graph(x: {kind}) {{\n  v = opaque(x, {attrs}) : {kind}\n  return v\n}}"
 
 
-def _arithmetic(base: Machine) -> Mapping[str, float]:
-    """ns an element of each class, as the difference to a kernel without it."""
-    plain = _rate(_row_sum(""), base)
+def _measure_arithmetic(base: Machine) -> Mapping[str, float]:
+    """Return the ns per element of each class of ops: the difference to a kernel without the op."""
+    plain = _ns_per_point(_row_sum_text(""), base)
     steps = ("maximum", "add", "minimum", "mul", "sub", "maximum", "mul", "add")
     names = ["p", *(f"c{k}" for k in range(len(steps)))]
     chain = "\n".join(
         f"  {names[k + 1]} = {op}({names[k]}, {'q' if k % 2 else 'r'}) : F"
         for k, op in enumerate(steps)
     )
-    chained = (_rate(_row_sum(chain, names[-1]), base) - plain) / len(steps)
-    # a chain shows latency, a lone product and sum throughput; programs are in between
+    chained = (_ns_per_point(_row_sum_text(chain, names[-1]), base) - plain) / len(steps)
+    # a chain measures latency; one product and sum measure throughput; programs are in between
     cheap = max(1e-3, (chained + 3 * plain / 2) / 4)
-    many, one = (_rate(_loads(count), base) for count in (8, 1))
-    load = max(LEAST_NS, (many - one) / 7 - cheap)
+    eight, one = (_ns_per_point(_loads_text(count), base) for count in (8, 1))
+    load = max(MIN_LOAD_NS, (eight - one) / 7 - cheap)
     ns = dict(base.ns) | {"cheap": cheap, "load": load}
     for kind, (lines, last) in _PROBES.items():
         ops = lines.count("=")
-        ns[kind] = max(cheap, (_rate(_row_sum(lines, last), base) - plain) / ops)
-    ns["gather"] = max(cheap, _rate(_GATHER, base) - plain)
-    ns["strided"] = max(cheap, _rate(_STRIDED, base, FLAT) - cheap)
-    ns["random"] = max(cheap, _rate(_RANDOM, base, FLAT) - load)
+        ns[kind] = max(cheap, (_ns_per_point(_row_sum_text(lines, last), base) - plain) / ops)
+    ns["gather"] = max(cheap, _ns_per_point(_GATHER, base) - plain)
+    ns["strided"] = max(cheap, _ns_per_point(_STRIDED, base, L2_POINTS) - cheap)
+    ns["random"] = max(cheap, _ns_per_point(_RANDOM, base, L2_POINTS) - load)
     return ns
 
 
-def _rate(text: str, base: Machine, points: int = POINTS) -> float:
-    """ns a point of what a kernel takes beside its launch."""
-    return (_time(text) - base.launch_us) * 1e3 / points
+def _ns_per_point(text: str, base: Machine, points: int = POINTS) -> float:
+    """Return the ns per point of a kernel, without its launch."""
+    return (_kernel_us(text) - base.launch_us) * 1e3 / points
 
 
-def _loads(count: int) -> str:
-    """Sums over short rows of so many tensors added up."""
-    length, rows = SHORT * 8, POINTS // (SHORT * 8)
+def _loads_text(count: int) -> str:
+    """Return the text of row sums over the sum of `count` broadcast tensors."""
+    length, rows = SHORT_ROW * 8, POINTS // (SHORT_ROW * 8)
     names = [f"x{k}" for k in range(count)]
     lines = [
         f"  m{k} = broadcast(x{k}, shape=({rows}, {length}), dims=(1,)) : F" for k in range(count)
     ]
     lines += [f"  a{k} = add({'p' if k == 0 else f'a{k - 1}'}, m{k}) : F" for k in range(count)]
-    return _row_sum("\n".join(lines), f"a{count - 1}", length, inputs=names)
+    return _row_sum_text("\n".join(lines), f"a{count - 1}", length, inputs=names)
 
 
-def _row_sum(
+def _row_sum_text(
     lines: str,
     last: str = "p",
     length: int = LENGTH,
-    more: str = "",
+    second_result: str = "",
     inputs: Sequence[str] = (),
 ) -> str:
-    """Sums over a row in cache, times a number a row: all there is to it is arithmetic."""
+    """Return the text of row sums of `lines`, applied to a row in cache times a number per row.
+
+    Such a kernel is bound by arithmetic.
+    """
     rows = POINTS // length
-    given = "".join(f", {name}: f32[{length}]" for name in inputs)
-    text = f"""graph(x: f32[{length}], w: f32[{rows}]{given}) {{
+    parameters = "".join(f", {name}: f32[{length}]" for name in inputs)
+    text = f"""graph(x: f32[{length}], w: f32[{rows}]{parameters}) {{
   q = broadcast(x, shape=({rows}, {length}), dims=(1,)) : F
   r = broadcast(w, shape=({rows}, {length}), dims=(0,)) : F
   p = mul(q, r) : F
 {lines}
   s = sum({last}, dims=(1,), dtype=f32) : f32[{rows}]
-{more}
-  return s{", t" if more else ""}
+{second_result}
+  return s{", t" if second_result else ""}
 }}"""
     return text.replace(": F", f": f32[{rows},{length}]").replace("\n\n", "\n")
 
 
-def _rows(base: Machine) -> Machine:
-    """The price of entering a loop, and of a reduction's end, from short rows."""
-    rows = POINTS // SHORT
+def _measure_short_rows(base: Machine) -> Machine:
+    """Measure the cost of entering a loop and of finishing a reduction, with short rows."""
+    rows = POINTS // SHORT_ROW
     largest = f"  t = amax(p, dims=(1,), dtype=f32) : f32[{rows}]"
-    one = (_time(_row_sum("", length=SHORT)) - base.launch_us) * 1e3 / rows
-    two = (_time(_row_sum("", length=SHORT, more=largest)) - base.launch_us) * 1e3 / rows
-    plain = _rate(_row_sum(""), base)
-    fold = max(1.0, two - one - SHORT * base.ns["cheap"])
-    return replace(base, fold_ns=fold, row_ns=max(1.0, one - fold - SHORT * plain))
+    one = (_kernel_us(_row_sum_text("", length=SHORT_ROW)) - base.launch_us) * 1e3 / rows
+    two = (
+        (_kernel_us(_row_sum_text("", length=SHORT_ROW, second_result=largest)) - base.launch_us)
+        * 1e3
+        / rows
+    )
+    plain = _ns_per_point(_row_sum_text(""), base)
+    fold = max(1.0, two - one - SHORT_ROW * base.ns["cheap"])
+    return replace(base, fold_ns=fold, row_ns=max(1.0, one - fold - SHORT_ROW * plain))
 
 
-def _memory(base: Machine, threads: int) -> Machine:
-    """Bytes a nanosecond of copies that fit each cache, and of one that fits none."""
+def _measure_bandwidth(base: Machine, threads: int) -> Machine:
+    """Measure the bytes per ns of copies that fit in each cache, and of one that does not."""
 
     def rate(nbytes: float) -> float:
         elements = int(nbytes) // 8 // 4096 * 4096
         kind = f"f32[{elements}]"
         text = f"graph(x: {kind}) {{\n  v = neg(x) : {kind}\n  return v\n}}"
-        took = _time(text, BUDGET_S if threads == 1 else SHARED_BUDGET_S)
-        return 8 * elements / max(0.1, took - base.launch_us) / 1e3
+        us = _kernel_us(text, BUDGET_S if threads == 1 else SHARED_BUDGET_S)
+        return 8 * elements / max(0.1, us - base.launch_us) / 1e3
 
     l3 = rate(min(base.l3_bytes * 0.4, 12e6 * max(1, threads // 2)))
     memory = rate(min(max(base.l3_bytes * 3, 64e6), 384e6))
-    if threads > 1:  # together no slower than one alone, whatever disturbed the measurement
-        together = max(memory, base.core_rate)
-        return replace(base, shared_rate=max(l3, base.l3_rate), memory_rate=together)
-    fresh = _fresh_rate(replace(base, core_rate=memory))
+    if threads > 1:  # at least the rates of one thread, in case of noise
+        memory = max(memory, base.core_rate)
+        return replace(base, shared_rate=max(l3, base.l3_rate), memory_rate=memory)
+    fresh = _first_touch_rate(replace(base, core_rate=memory))
     return replace(
         base, l2_rate=rate(base.l2_bytes * 0.5), l3_rate=l3, core_rate=memory, fresh_rate=fresh
     )
 
 
-def _fresh_rate(base: Machine) -> float:
-    """Bytes a nanosecond of results that PyTorch allocates itself, beyond writing them."""
+def _first_touch_rate(base: Machine) -> float:
+    """Return the bytes per ns of page faults in results that PyTorch allocates."""
     nbytes = 2 * MMAP_THRESHOLD
-    took = _time(_call("aten.clone.default", "$0", str(nbytes // 4)), SHARED_BUDGET_S)
-    moving = 2 * nbytes / base.core_rate / 1e3
-    return nbytes / max(1.0, took - base.call_us - moving) / 1e3
+    us = _kernel_us(_call_text("aten.clone.default", "$0", str(nbytes // 4)), SHARED_BUDGET_S)
+    copy_us = 2 * nbytes / base.core_rate / 1e3
+    return nbytes / max(1.0, us - base.call_us - copy_us) / 1e3
 
 
-def _threads(base: Machine) -> Machine:
-    """What waking the threads costs: a kernel's time beyond its share of the work."""
-    text = _row_sum(*_PROBES["exp"])
+def _measure_threads(base: Machine) -> Machine:
+    """Measure the cost of waking the threads: a kernel's time beyond its share of the work."""
+    text = _row_sum_text(*_PROBES["exp"])
     with torch_threads(1):
-        alone = _time(text) - base.launch_us
-    together = _time(text, SHARED_BUDGET_S) - base.launch_us
-    return replace(base, parallel_us=min(50.0, max(0.3, together - alone / base.threads)))
+        single = _kernel_us(text) - base.launch_us
+    parallel = _kernel_us(text, SHARED_BUDGET_S) - base.launch_us
+    return replace(base, parallel_us=min(50.0, max(0.3, parallel - single / base.threads)))
 
 
 _F = f"f32[{ROWS},{LENGTH}]"
@@ -198,7 +205,7 @@ _PROBES: dict[str, tuple[str, str]] = {
     "remainder": ("  c = fmod(q, p) : F", "c"),
 }
 _RANDOM = f"""graph(z: i64[2]) {{
-  c = uniform(z, shape=({FLAT},), stream=0, dtype=f32) : f32[{FLAT}]
+  c = uniform(z, shape=({L2_POINTS},), stream=0, dtype=f32) : f32[{L2_POINTS}]
   return c
 }}"""
 _GATHER = f"""graph(x: f32[{LENGTH}], k: i64[{LENGTH}], w: f32[{ROWS}]) {{
@@ -209,8 +216,8 @@ _GATHER = f"""graph(x: f32[{LENGTH}], k: i64[{LENGTH}], w: f32[{ROWS}]) {{
   s = sum(p, dims=(1,), dtype=f32) : f32[{ROWS}]
   return s
 }}"""
-_STRIDED = f"""graph(x: f32[{FLAT // LENGTH},{4 * LENGTH}]) {{
-  y = slice(x, shape=({FLAT // LENGTH}, {LENGTH}), start=(0, 0), step=(1, 4), dtype=f32) : S
+_STRIDED = f"""graph(x: f32[{L2_POINTS // LENGTH},{4 * LENGTH}]) {{
+  y = slice(x, shape=({L2_POINTS // LENGTH}, {LENGTH}), start=(0, 0), step=(1, 4), dtype=f32) : S
   s = sum(y, dims=(0, 1), dtype=f32) : f32[]
   return s
-}}""".replace(": S", f": f32[{FLAT // LENGTH},{LENGTH}]")
+}}""".replace(": S", f": f32[{L2_POINTS // LENGTH},{LENGTH}]")

@@ -32,7 +32,7 @@ NestPass = Callable[[Nest], Nest]
 
 @dataclass(frozen=True, eq=False)
 class CodegenContext:
-    """What all regions of a partition share: the machine, the options and the passes.
+    """The state that all regions of a partition share: the machine, the options and the passes.
 
     `nontemporal` are the results whose stores bypass the caches. `kernel_passes` returns the
     passes for one lowered region on a device.
@@ -86,10 +86,10 @@ def generate_kernel(region: Region, context: CodegenContext) -> GeneratedKernel 
 def generate_kernels(
     schedules: Mapping[Region, Schedule | None], context: CodegenContext
 ) -> list[GeneratedKernel | RejectedRegion]:
-    """Return nests and texts, emitted once for regions that differ only in numbers.
+    """Return nests and texts; regions that differ only in sizes share one.
 
-    A region whose schedule is None gets the chosen one. On a GPU each region has a text of its own
-    and no other schedule.
+    If a region's schedule is None, the heuristics choose it. On a GPU, regions share no text and
+    the heuristics choose every schedule.
     """
     on_gpu = [r for r in schedules if device_of(r.ops) != "cpu"]
     gpu_kernels = [_generate_gpu_kernel(r, context) for r in on_gpu]
@@ -100,7 +100,7 @@ def generate_kernels(
     emitted: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
     generated: list[GeneratedKernel] = []
     pairs = [(s.kernel, s.schedule) for s in scheduled]
-    verify = context.config.verify  # compiles each region's kernel by itself
+    verify = context.config.verify  # then each region has a kernel of its own
     deduplicated = [kernel_dedup([p])[0] for p in pairs] if verify else kernel_dedup(pairs)
     for s, shared in zip(scheduled, deduplicated, strict=True):
         if shared.kernel not in emitted:
@@ -158,8 +158,8 @@ def _schedule_region(
 def _emit_kernel(
     kernel: Kernel, schedule: Schedule, context: CodegenContext
 ) -> tuple[Nest, str, str | None] | str:
-    """Return a nest, its text, and why it has none; or why there is no nest."""
-    check_kernel(kernel)  # 8 us a statement, where compiling one takes 1000
+    """Return a nest, its text, and the error if emission fails; or why there is no nest."""
+    check_kernel(kernel)  # 8 us per statement; compiling a statement takes 1000 us
     target = context.target
     try:
         nest = build_nest(kernel, schedule, repeat_reductions=True)

@@ -70,8 +70,8 @@ def compile_target(target, config: Config, sink: ReportSink):  # type: ignore[no
 def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[P, R], Report]:
     """Return the function, compiled again, and a report that collects its compiled graphs."""
     report = Report()
-    whole = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
-    return compile_target(whole, config, report.graphs.append), report
+    unique = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
+    return compile_target(unique, config, report.graphs.append), report
 
 
 def _trace(target, config: Config, sink: ReportSink):  # type: ignore[no-untyped-def]
@@ -203,4 +203,4 @@ def check_torch() -> None:
         )
 
 
-RECOMPILATIONS = 256  # per function; Dynamo's own limit for all recompilations of a function
+RECOMPILATIONS = 256  # per function; equals Dynamo's `accumulated_recompile_limit`

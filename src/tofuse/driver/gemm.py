@@ -1,4 +1,4 @@
-"""Generate code for the library calls that are matrix products, where it is faster."""
+"""Generate code for matrix products if it is faster than PyTorch's library."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from tofuse.ir.schedule import Target
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.runtime.gemm_launch import Blocking, GemmCode
 
-MAX_ROWS = 14  # 28 sums, two vectors of B and one of A in 32 registers
-WHY = "AVX-512, which PyTorch's library of matrix products does not use on this processor"
+MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
+WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"
 
-WHY_CONVOLUTION = "a matrix product over channels, on images in their own layout"
+WHY_CONVOLUTION = "a matrix product over channels that keeps the layout of the images"
 
 
 @dataclass(frozen=True, eq=False)
 class Gemms:
-    """Matrix products that our code runs, and the assignments that change by it."""
+    """Matrix products that generated code runs, and the assignments that change."""
 
     kernels: Mapping[Region, tuple[KernelBinding, GemmCode]]
     assignments: Mapping[Region, Assignment]
@@ -59,10 +59,10 @@ def generate_gemms(
     machine: Machine,
     first_number: int,
 ) -> Gemms:
-    """Generate code for the library calls that are matrix products, if ours is faster.
+    """Generate code for the library calls that are matrix products, if it is faster.
 
-    Kernels are numbered from `first_number`. PyTorch keeps all products under `verify`, and if it
-    comes first among the executors.
+    Kernels are numbered from `first_number`. Under `verify`, and if "aten" precedes "llvm" among
+    the executors, PyTorch runs all products.
     """
     order = [n for n in config.executors if n in (KERNELS, LIBRARY)]
     if not target.fast_gemm or order[:1] != [KERNELS] or config.verify:
@@ -75,7 +75,7 @@ def generate_gemms(
         gemm = match_gemm(region, part.storage)
         if isinstance(gemm, str):
             if current.why == ONLY_PYTORCH and gemm != NOT_A_GEMM:
-                why = f"PyTorch's library takes it: {gemm}"
+                why = f"PyTorch's library runs it: {gemm}"
                 assignments[region] = replace(current, why=why)
             continue
         code = _generate_gemm(gemm, store_of(config))
@@ -91,7 +91,7 @@ def generate_gemms(
 
 
 def kernel_rows(m: Dim) -> int:
-    """Return the rows of C held in registers: many, with few idle ones in the last micropanel."""
+    """Return the rows of C held in registers: many, but few unused in the last micropanel."""
     if not isinstance(m, int):
         return MAX_ROWS
     if m <= MAX_ROWS:
@@ -99,7 +99,7 @@ def kernel_rows(m: Dim) -> int:
     return min(range(MAX_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + PANEL_OVERHEAD))
 
 
-PANEL_OVERHEAD = 0.7  # rows' worth of time that a micropanel costs beside its rows
+PANEL_OVERHEAD = 0.7  # fixed cost of a micropanel, in the time of one row
 
 
 def _arguments(p: Gemm) -> tuple[Value, ...]:
@@ -107,7 +107,7 @@ def _arguments(p: Gemm) -> tuple[Value, ...]:
 
 
 def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
-    """Return loops, packing and microkernel; one text of loops and packing serves all sizes."""
+    """Return loops, packing and microkernel; loops and packing do not depend on the sizes."""
     rows = kernel_rows(p.m)
     a_transposed = not (p.a.column_stride == 1 or p.k == 1)
     b_contiguous = p.b.column_stride == 1 or p.n == 1

@@ -27,8 +27,9 @@ from tofuse.report.model import (
 def graph_report(
     phase: str, graph: Graph, part: Partition, program: LinkedProgram, stages: Sequence[TimeSpan]
 ) -> GraphReport:
+    """Return the report of a compiled graph; `graph` is the captured graph before all passes."""
     views = frozenset(op for op in graph.ops if is_view(op))
-    ours = {g.region for g in program.generated}
+    generated = {g.region for g in program.generated}
     assigned = program.assigned
     regions = [
         RegionReport(
@@ -37,7 +38,7 @@ def graph_report(
             tuple(op.kind if op.kind != "opaque" else str(op.attr("target")) for op in r.ops),
             tuple(dict.fromkeys(op.loc for op in r.ops if op.loc is not None)),
             region_bytes(r, part.storage),
-            r.name if r in ours else None,
+            r.name if r in generated else None,
             tuple(v.name for op in r.ops for v in op.results),
             assigned[r].us,
             executor=assigned[r].name,
@@ -48,7 +49,7 @@ def graph_report(
     calls = [
         LibraryCall(_target(r), phase, _call_reason(r), r.ops[0].loc)
         for r in part.regions
-        if r not in ours
+        if r not in generated
         and not _target(r).startswith("tofuse.")
         and not is_eliminated_concat(r.ops[-1])
     ]
@@ -77,15 +78,17 @@ def graph_report(
 
 
 def _call_reason(region: Region) -> str:
-    """Why a region is a call, and what else the library does in it."""
+    """Return why a region is a library call, and the epilogues that the library computes."""
     if not region.library:
         return "no kernel"
-    done = [f" with its epilogue: {v}" for name, v in region.ops[0].attrs if name == "epilogue"]
-    return "".join(["library call", *done])
+    epilogues = [
+        f" with its epilogue: {v}" for name, v in region.ops[0].attrs if name == "epilogue"
+    ]
+    return "".join(["library call", *epilogues])
 
 
 def _target(region: Region) -> str:
-    """The operator of a library call; the name of a region that PyTorch runs op by op."""
+    """Return the operator of a library call, or the name of a region that runs op by op."""
     return str(region.ops[0].attr("target")) if region.library else region.name
 
 

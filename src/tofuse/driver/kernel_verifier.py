@@ -1,4 +1,4 @@
-"""Compare kernels with the reference under `verify=True`."""
+"""Wrap kernels so that every call is compared with the reference, under `verify=True`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def verified_regions(bindings: Mapping[Region, KernelBinding], config: Config) -
 def kernel_verifier(
     context: CodegenContext,
 ) -> Callable[[Region, KernelBinding, Sequence[Launch]], VerifiedKernel]:
-    """Return a function that makes a region's kernel callable and compared at every call."""
+    """Return a function that wraps a region's kernel so that every call is verified."""
     part, config = context.partition, context.config
 
     def verify_alone(region: Region) -> VerifiedKernel | None:

@@ -28,10 +28,10 @@ PythonCallables = Mapping[str, Callable[..., object]]  # by the name that a plan
 
 @dataclass(frozen=True, eq=False)
 class LinkedProgram:
-    """A program that can run, and what the report says of it.
+    """A program that can run, and its data for the report.
 
     `load` returns the callable; with a clock, the callable times its steps. `artifact` is the
-    program as data, None if a part of it is no data.
+    serializable program; None if a part cannot be serialized.
     """
 
     load: Callable[[Clock | None], CompiledPlan]
@@ -54,10 +54,10 @@ def python_callables(
     verified: frozenset[Region],
     assigned: Mapping[Region, Assignment],
 ) -> dict[str, Callable[..., object]]:
-    """Return what a plan can call besides kernels and operators, by name.
+    """Return the functions that a plan can call besides kernels and operators, by name.
 
-    `region<k>` runs region k op by op, or its kernel compared with the reference; the other
-    names are those of registered executors.
+    `region<k>` runs region k op by op, or its kernel with verification. The other names are
+    those of registered executors.
     """
     part, verify = context.partition, kernel_verifier(context)
     callables: dict[str, Callable[..., object]] = {}
@@ -97,7 +97,7 @@ def loader(
 def program_artifact(
     plan: Plan, loaded: LoadedKernels, callables: PythonCallables, constants: Sequence[Tensor]
 ) -> Artifact | None:
-    """Return the program as data; None if it calls Python or has a GPU kernel."""
+    """Return the serializable program; None if it calls Python or has a GPU kernel."""
     if any(isinstance(s, Call) and s.target in callables for s in plan.steps):
         return None
     codes = [x.code for x in loaded.launchers if isinstance(x, (Launcher, GemmLauncher))]

@@ -36,12 +36,12 @@ from tofuse.runtime.launch import Launcher, kernel_code
 from tofuse.schedule.alias_legality import legal_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher
-LARGE_WORKSPACE = 1 << 16  # bytes a thread; a kernel with more is not grouped with others
+LARGE_WORKSPACE = 1 << 16  # bytes per thread; kernels with more are launched alone
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedKernels:
-    """Machine code of all distinct kernels, how each region calls one, and notes on failures."""
+    """Machine code of all distinct kernels, the binding of each region, and notes on failures."""
 
     launchers: Sequence[Launch]
     bindings: Mapping[Region, KernelBinding]
@@ -103,8 +103,8 @@ def _bind(g: GeneratedKernel, number: int) -> KernelBinding:
     """Return how a region calls kernel `number`; a GPU kernel is not grouped and reuses nothing."""
     if isinstance(g.nest, TileProgram):
         return KernelBinding(number, g.arguments, g.sizes, None)
-    alone = size_hint(g.nest.block_bytes) > LARGE_WORKSPACE
-    written = None if alone else tuple(b.role != "in" for b in g.nest.kernel.buffers)
+    launch_alone = size_hint(g.nest.block_bytes) > LARGE_WORKSPACE
+    written = None if launch_alone else tuple(b.role != "in" for b in g.nest.kernel.buffers)
     return KernelBinding(number, g.arguments, g.sizes, written, legal_aliases(g.nest))
 
 

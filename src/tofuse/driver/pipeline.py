@@ -107,6 +107,11 @@ from tofuse.runtime.out_variants import out_variant
 from tofuse.schedule.prefetch import prefetch
 from tofuse.schedule.unroll_axes import unroll_axes
 
+# The passes of every level, from the top.
+
+# Dynamo's program, before autograd. The last two return a new program.
+PRE_AUTOGRAD_PASSES = (dropout, interpolate, indexing, vectorize, channels_last)
+
 
 def traced_passes(claims: ClaimPredicate, num_fwd_outputs: int | None) -> tuple[FxPass, ...]:
     """Return the passes over a joint or inference graph of ATen calls, in order."""
@@ -117,9 +122,8 @@ def traced_passes(claims: ClaimPredicate, num_fwd_outputs: int | None) -> tuple[
     )
 
 
-# Dynamo's program, before autograd. The last two return a new program.
-PRE_AUTOGRAD_PASSES = (dropout, interpolate, indexing, vectorize, channels_last)
-JOINT_PASSES = (clean_recompute_tags, scatter_to_select, narrow_indices)  # then the min cut
+# The joint graph, before it is cut into forward and backward.
+JOINT_PASSES = (clean_recompute_tags, scatter_to_select, narrow_indices)
 
 # Graph -> Graph: the first passes once, so that the others see one of many isomorphic branches;
 # then the others to a fixed point; then strides, and what they make redundant.
@@ -138,24 +142,8 @@ GRAPH_PASSES = (
 )
 LAST_GRAPH_PASSES = (dead_code, propagate_strides, simplify, dead_code)
 
-
 # Graph -> Graph, given the storage of each value: before regions are formed.
 VIEW_PASSES = (materialize_views, duplicate_ranges, duplicate_views)
-
-
-def capture_passes(claims: ClaimPredicate) -> CapturePasses:
-    """Return the passes over FX graphs; calls that an executor claims stay whole."""
-    return CapturePasses(PRE_AUTOGRAD_PASSES, partial(traced_passes, claims), JOINT_PASSES)
-
-
-def run_graph_passes(graph: Graph) -> Graph:
-    """Run all graph passes."""
-    for graph_pass in FIRST_GRAPH_PASSES:
-        graph = graph_pass(graph)
-    graph = run_to_fixed_point(graph, GRAPH_PASSES)
-    for graph_pass in LAST_GRAPH_PASSES:
-        graph = graph_pass(graph)
-    return graph
 
 
 def kernel_passes(
@@ -191,11 +179,29 @@ def plan_passes(context: PlanContext) -> PlanPasses:
     )
 
 
+# The functions that run them.
+
+
+def capture_passes(claims: ClaimPredicate) -> CapturePasses:
+    """Return the passes over FX graphs; calls that an executor claims stay whole."""
+    return CapturePasses(PRE_AUTOGRAD_PASSES, partial(traced_passes, claims), JOINT_PASSES)
+
+
+def run_graph_passes(graph: Graph) -> Graph:
+    """Run all graph passes."""
+    for graph_pass in FIRST_GRAPH_PASSES:
+        graph = graph_pass(graph)
+    graph = run_to_fixed_point(graph, GRAPH_PASSES)
+    for graph_pass in LAST_GRAPH_PASSES:
+        graph = graph_pass(graph)
+    return graph
+
+
 def compile_captured(
-    captured: CapturedGraph, phase: str, config: Config, keep: ReportSink
+    captured: CapturedGraph, phase: str, config: Config, sink: ReportSink
 ) -> CompiledPlan:
-    """A callable for a captured program: flat arguments in one list to a list of results."""
-    return compile_with_artifact(captured, phase, config, keep)[0]
+    """Return a callable for a captured program: a list of flat arguments to a list of results."""
+    return compile_with_artifact(captured, phase, config, sink)[0]
 
 
 def compile_with_artifact(
@@ -210,7 +216,7 @@ def compile_with_artifact(
 
     memory = captured.eager_memory or EagerMemory(unfused_peak(graph))
     saved = frozenset(memory.saved_arguments if phase == "backward" else ())
-    # with symbolic sizes eager's peak is compared under our size hints
+    # with symbolic sizes, compute eager's peak from our size hints, as our own
     limit = unfused_peak(graph, saved) if captured.symbols else memory.peak(phase)
     target = host_target(thread_count())
     bind_vector_library(find_vector_library())
@@ -263,7 +269,7 @@ def _fuse(
     )
     if part.rejected_hints:
         edges = "; ".join(repr(v) for v in part.rejected_hints)
-        warnings.warn(f"tofuse could not fuse all that fuse() asks for: {edges}", stacklevel=2)
+        warnings.warn(f"tofuse could not fuse everything inside fuse(): {edges}", stacklevel=2)
     return part
 
 
@@ -298,7 +304,7 @@ def partition(
 
 
 def codegen_context(part: Partition, target: Target, config: Config) -> CodegenContext:
-    """Return what all regions of a partition are generated with."""
+    """Return the context for code generation of all regions of a partition."""
     nontemporal = nontemporal_values(part, assumed_machine(target, config).l3_bytes)
     return CodegenContext(part, nontemporal, target, config, kernel_passes, NEST_PASSES)
 
@@ -356,6 +362,8 @@ def build_program(
 
 
 def _has_derived_sizes(captured: CapturedGraph) -> bool:
-    """Whether sizes depend on others (`s0 // 4`): guessed one by one, they do not fit together,
-    and bytes cannot be compared."""
+    """Return whether a size depends on others (`s0 // 4`).
+
+    Size hints are chosen independently and contradict such a size, so byte counts mean nothing.
+    """
     return any(kind.startswith("expr:") for kind, _, _ in captured.symbols.values())

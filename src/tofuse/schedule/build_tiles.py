@@ -15,14 +15,16 @@ from tofuse.ir.tile import (
     Tiling,
     Workspace,
 )
-from tofuse.schedule.choose_tiling import choose_tiling
+from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.split_launches import reduces_over, runs_once, split_launches
 
 MAX_LAUNCHES = 8
 
 
-def build_tiles(kernel: Kernel, target: GpuTarget) -> TileProgram:
+def build_tiles(
+    kernel: Kernel, target: GpuTarget, limits: TilingLimits = DEFAULT_LIMITS
+) -> TileProgram:
     """Return the launches of a kernel; raise Unschedulable if it has none on this target."""
     nests: list[TileNest] = []
     workspaces: list[Workspace] = []
@@ -31,7 +33,7 @@ def build_tiles(kernel: Kernel, target: GpuTarget) -> TileProgram:
         k = pending.pop(0)
         if len(nests) >= MAX_LAUNCHES:
             raise Unschedulable(f"more than {MAX_LAUNCHES} launches, one after another")
-        tiling = choose_tiling(k, target)
+        tiling = choose_tiling(k, target, limits)
         split_tile = next((t for t in tiling.tiles if t.role == "split"), None)
         if split_tile is None:
             nests.append(TileNest(k, tiling, _tile_loops(k, tiling.tiles)))

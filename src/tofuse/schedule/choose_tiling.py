@@ -21,27 +21,38 @@ from tofuse.schedule.schedule_legality import Unschedulable
 POINTWISE_BLOCK = 1024  # elements without reductions: 8 a thread, two 16-byte accesses of floats
 TRANSPOSE_TILE = 64  # side of a tile that is read along one axis and written along the other
 MAX_ROW_TILE = 2048  # elements of a tile of several rows that are reduced
-MAX_REGISTER_TILE = 16384  # elements of a row in registers; see docs/measurements.md
-MAX_REGISTER_ROW = 32768  # the same for 4-byte elements; shorter types reload from the L2 cache
 MAX_COLUMNS = 64  # contiguous columns that a program instance reduces
 MIN_COLUMNS = 8  # 32 bytes of floats, the unit of a memory access
-LOOP_BLOCK = 8192  # elements of a block in a loop over a row
-LOOP_BLOCK_BESIDE_WHOLE = 1024  # the same if whole rows are in registers meanwhile
 DYNAMIC_SIZE_GUESS = 4096  # stands for a dynamic size
 SPLITS_PER_SM = 2  # program instances per multiprocessor that share a reduction
 SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers; see docs/measurements.md
-MIN_SPLIT_ELEMENTS = 1 << 16  # of a program instance, below which its reduction is not split
 
 
-def choose_tiling(kernel: Kernel, target: GpuTarget) -> Tiling:
+@dataclass(frozen=True)
+class TilingLimits:
+    """Numbers of elements in a program instance that decide how a reduction is tiled."""
+
+    register_tile: int = 16384  # of a row in registers; see docs/measurements.md
+    register_row: int = 32768  # the same for 4-byte elements; shorter types reload from L2
+    loop_block: int = 8192  # of a block in a loop over a row
+    loop_block_beside_whole: int = 1024  # the same if whole rows are in registers meanwhile
+    min_split: int = 1 << 16  # reductions of fewer are not split
+
+
+DEFAULT_LIMITS = TilingLimits()
+
+
+def choose_tiling(
+    kernel: Kernel, target: GpuTarget, limits: TilingLimits = DEFAULT_LIMITS
+) -> Tiling:
     """Return tiles for all axes; raise Unschedulable if no program instance can hold them."""
     groups = _axis_groups(kernel)
     reduced = [g for g in groups if g.reduced]
     if not reduced:
         return _pointwise_tiling(kernel, groups)
-    looped, resident = _choose_loop_group(kernel, reduced)
+    looped, resident = _choose_loop_group(kernel, reduced, limits)
     free = [g for g in groups if not g.reduced]
-    return _reduction_tiling(kernel, target, free, looped, resident)
+    return _reduction_tiling(kernel, target, free, looped, resident, limits)
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,7 @@ def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
 
 
 def _choose_loop_group(
-    kernel: Kernel, reduced: list[_AxisGroup]
+    kernel: Kernel, reduced: list[_AxisGroup], limits: TilingLimits
 ) -> tuple[_AxisGroup, list[_AxisGroup]]:
     """Return the reduced group to loop over, and the groups that are held whole in registers."""
     if len(reduced) == 1:
@@ -141,9 +152,9 @@ def _choose_loop_group(
     tiles = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
     if not all(g.static for g in resident):
         raise Unschedulable("reductions over several axes of dynamic size")
-    if _max_elements(kernel, tiles) > MAX_REGISTER_TILE:
+    if _max_elements(kernel, tiles) > limits.register_tile:
         raise Unschedulable(
-            f"reductions over different axes, whose more than {MAX_REGISTER_TILE} elements "
+            f"reductions over different axes, whose more than {limits.register_tile} elements "
             "do not fit in registers"
         )
     return looped, resident
@@ -155,6 +166,7 @@ def _reduction_tiling(
     free: list[_AxisGroup],
     looped: _AxisGroup,
     resident: list[_AxisGroup],
+    limits: TilingLimits,
 ) -> Tiling:
     whole = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
     whole_elements = _max_elements(kernel, whole)
@@ -175,14 +187,21 @@ def _reduction_tiling(
         tiles.append(Tile(g.axes, block, "grid"))
         programs *= -(-g.extent // block)
     few = 2 * programs <= target.multiprocessors
-    most = LOOP_BLOCK_BESIDE_WHOLE // whole_elements if resident else LOOP_BLOCK // width
+    if resident:
+        most = limits.loop_block_beside_whole // whole_elements
+    else:
+        most = limits.loop_block // width
     block = max(1, min(length, most))
     blocks = -(-looped.extent // block)
     role, splits = "loop", 1
-    if few and looped.extent * whole_elements * width >= MIN_SPLIT_ELEMENTS and blocks > 1:
+    if few and looped.extent * whole_elements * width >= limits.min_split and blocks > 1:
         per_sm = SPLITS_PER_SM_BESIDE_WHOLE if resident else SPLITS_PER_SM
         role, splits = "split", max(1, min(per_sm * target.multiprocessors // programs, blocks))
-    elif not resident and looped.static and length * width <= _max_register_row(kernel, looped):
+    elif (
+        not resident
+        and looped.static
+        and length * width <= _max_register_row(kernel, looped, limits)
+    ):
         role, block = "whole", length
     looped_tile = Tile(looped.axes, block, role)
     all_tiles = _contiguous_last(kernel, (*tiles, looped_tile, *whole))
@@ -191,7 +210,7 @@ def _reduction_tiling(
     return Tiling(all_tiles, _num_warps(_max_elements(kernel, all_tiles)), splits)
 
 
-def _max_register_row(kernel: Kernel, row: _AxisGroup) -> int:
+def _max_register_row(kernel: Kernel, row: _AxisGroup, limits: TilingLimits) -> int:
     """Return the length of the longest row to hold in registers."""
     _, stmt_axes = iteration_axes(kernel)
     along_row = [s for s in kernel.body if not stmt_axes[s].isdisjoint(row.axes)]
@@ -199,8 +218,8 @@ def _max_register_row(kernel: Kernel, row: _AxisGroup) -> int:
     loaded = {itemsizes[s.buffer] for s in along_row if isinstance(s, Load)}
     computed = {s.dtype.itemsize for s in along_row if isinstance(s, Compute)}
     if min(loaded, default=0) >= 4 and max(computed, default=4) <= 4:
-        return max(MAX_REGISTER_TILE, MAX_REGISTER_ROW)
-    return MAX_REGISTER_TILE
+        return max(limits.register_tile, limits.register_row)
+    return limits.register_tile
 
 
 def _column_block(extent: int, others: int, target: GpuTarget) -> int:

@@ -25,8 +25,8 @@ from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.tile import GpuTarget
 from tofuse.ops.check_kernel import check_kernel
-from tofuse.schedule import choose_tiling
 from tofuse.schedule.build_tiles import build_tiles
+from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits
 from tofuse.schedule.schedule_legality import Unschedulable
 
 CASES = read_cases(Path(__file__).parents[2] / "schedule" / "build_tiles.txt")
@@ -65,29 +65,21 @@ def test_random_graphs(data: st.DataObject):
     assume(not is_unstable(graph))
     note(show_graph(graph))
     target = GpuTarget(data.draw(st.sampled_from((4, 132))))
-    min_split_elements = data.draw(st.sampled_from((1, 64, choose_tiling.MIN_SPLIT_ELEMENTS)))
-    max_whole = data.draw(st.sampled_from((1, 16, choose_tiling.MAX_REGISTER_TILE)))
-    looped = data.draw(st.sampled_from((2, choose_tiling.LOOP_BLOCK)))
-
-    def scheduled(kernel: Kernel):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(choose_tiling, "MIN_SPLIT_ELEMENTS", min_split_elements)
-            patch.setattr(choose_tiling, "MAX_REGISTER_TILE", max_whole)
-            patch.setattr(choose_tiling, "MAX_REGISTER_ROW", max_whole)
-            patch.setattr(choose_tiling, "LOOP_BLOCK", looped)
-            patch.setattr(choose_tiling, "LOOP_BLOCK_BESIDE_WHOLE", looped)
-            return build_tiles(kernel, target)
+    min_split = data.draw(st.sampled_from((1, 64, DEFAULT_LIMITS.min_split)))
+    register_tile = data.draw(st.sampled_from((1, 16, DEFAULT_LIMITS.register_tile)))
+    loop_block = data.draw(st.sampled_from((2, DEFAULT_LIMITS.loop_block)))
+    limits = TilingLimits(register_tile, register_tile, loop_block, loop_block, min_split)
 
     def reject(kernel: Kernel) -> str | None:
         try:
-            scheduled(kernel)
+            build_tiles(kernel, target, limits)
         except Unschedulable as e:
             return str(e)
         return None
 
     def run(kernel: Kernel, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]):
         try:
-            program = scheduled(kernel)
+            program = build_tiles(kernel, target, limits)
         except Unschedulable:
             return run_interpreter(kernel, buffers, sizes)
         note(repr(program))
@@ -136,16 +128,14 @@ def test_uniform_matches_reference(shape: tuple[int, int], role: str):
 
 
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
-@pytest.mark.parametrize("min_split_elements", [1, 1 << 30])
-def test_argmax_ties_and_nan(op: str, min_split_elements: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choose_tiling, "MIN_SPLIT_ELEMENTS", min_split_elements)
-    monkeypatch.setattr(choose_tiling, "LOOP_BLOCK", 16)
+@pytest.mark.parametrize("min_split", [1, 1 << 30])
+def test_argmax_ties_and_nan(op: str, min_split: int):
     k = kernel(
         "kernel k(x: in f32, y: out i64) over i0:99 {\nv0 = load x[i0] : f32\n"
         f"v1 = reduce {op}<i0> v0 at [i0] : i64\nstore y[0] v1 : i64\n}}"
     )
-    program = build_tiles(k, GpuTarget(4))
-    assert len(program.nests) == (2 if min_split_elements == 1 else 1)
+    program = build_tiles(k, GpuTarget(4), TilingLimits(loop_block=16, min_split=min_split))
+    assert len(program.nests) == (2 if min_split == 1 else 1)
     for positions in ([98], [7, 50], [40, 90, 97]):
         for value in (float("nan"), 30.0, -30.0):
             x = torch.randn(99, generator=torch.Generator().manual_seed(1))

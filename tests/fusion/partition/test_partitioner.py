@@ -1,10 +1,9 @@
-"""Partitions are deterministic, acyclic, and made in near-linear time."""
-
-from collections.abc import Callable
+"""Partitions are deterministic, acyclic, and made with near-linear work."""
 
 import pytest
 
-from tests.support.processor_speed import relative_time
+from benchmarks.partition_graphs import PARTITION_GRAPHS, SIZE, GraphBuilder, partition_on_cpu
+from tests.support.call_count import count_calls
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import CostOracle
@@ -14,140 +13,27 @@ from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.profitability import CostOracles
 from tofuse.fusion.partition.region_evaluator import EvaluationCache
 from tofuse.ir.fusion_hints import NO_FUSE
-from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.region import Partition
 from tofuse.ir.region.print import show_partition
-from tofuse.ir.types import DType, TensorType
-from tofuse.ops.result_types import make_op
+from tofuse.ir.types import DType
 
 OPS = 2000
-MAX_LOOPS = 15  # of plain Python loops; measured: 3 to 7, which is 0.05 to 0.3 s
-SIZE = (64, 64)
 
 
-class Program:
-    """Builds a graph op by op."""
-
-    def __init__(self):
-        self.inputs: list[Value] = []
-        self.ops: list[Op] = []
-
-    def input(self, *shape: int) -> Value:
-        self.inputs.append(Value(TensorType(shape, DType.F32, "cpu"), f"x{len(self.inputs)}"))
-        return self.inputs[-1]
-
-    def __call__(self, kind: str, *operands: Operand, **attrs: Attr) -> Value:
-        self.ops.append(make_op(kind, operands, attrs, name=f"v{len(self.ops)}"))
-        return self.ops[-1].result
-
-    def row_sums(self, x: Value) -> Value:
-        """The sum of each row, broadcast along the row."""
-        total = self("sum", x, dims=(1,), dtype=DType.F32)
-        return self("broadcast", total, shape=SIZE, dims=(0,))
-
-    def graph(self, *outputs: Value) -> Graph:
-        return Graph(tuple(self.inputs), tuple(self.ops), outputs)
+NAMES = [make.__name__ for make in PARTITION_GRAPHS]
 
 
-def chain(size: int) -> Graph:
-    p = Program()
-    x = p.input(*SIZE)
-    for k in range(size):
-        x = p("sin" if k % 2 else "neg", x)
-    return p.graph(x)
+@pytest.mark.parametrize("make", PARTITION_GRAPHS, ids=NAMES)
+def test_work_of_the_partitioner_is_near_linear(make):
+    calls = []
+    for size in (OPS // 2, OPS):
+        graph = make(size)
+        assert 0.8 * size < len(graph.ops) < 1.2 * size
+        calls.append(count_calls(lambda: partition_on_cpu(graph)))  # noqa: B023
+    assert calls[1] < 2.2 * calls[0]
 
 
-def ladder(size: int) -> Graph:
-    """x = f(x) + g(x): the number of paths doubles with every step"""
-    p = Program()
-    x = p.input(*SIZE)
-    for _ in range(size // 3):
-        x = p("add", p("sin", x), p("neg", x))
-    return p.graph(x)
-
-
-def wide(size: int) -> Graph:
-    """One value with many readers, and a tree of additions."""
-    p = Program()
-    x = p.input(*SIZE)
-    layer = [p("sin", x) for _ in range(size // 2)]
-    while len(layer) > 1:
-        pairs = zip(layer[::2], layer[1::2], strict=False)
-        layer = [p("add", a, b) for a, b in pairs] + layer[len(layer) // 2 * 2 :]
-    return p.graph(*layer)
-
-
-def independent(size: int) -> Graph:
-    """Many small programs on separate tensors."""
-    p, outputs = Program(), []
-    for k in range(size // 4):
-        x, y = p.input(5 + k % 7, 3 + k % 5), p.input(5 + k % 7, 3 + k % 5)
-        outputs.append(p("neg", p("mul", p("add", p("sin", x), y), x)))
-    return p.graph(*outputs)
-
-
-def norms(size: int) -> Graph:
-    p = Program()
-    x = p.input(*SIZE)
-    for _ in range(size // 8):
-        centred = p("sub", x, p.row_sums(x))
-        x = p("add", x, p("mul", centred, p.row_sums(p("mul", centred, centred))))
-    return p.graph(x)
-
-
-def views(size: int) -> Graph:
-    p = Program()
-    x = p.input(*SIZE)
-    for k in range(size // 5):
-        x = p("reshape", p("sin", p("reshape", x, shape=(4, 16, 64))), shape=SIZE)
-        x = p("neg", p("permute", x, dims=(1, 0)) if k % 2 else x)
-    return p.graph(x)
-
-
-def calls(size: int) -> Graph:
-    """Library calls between elementwise chains, with residual connections."""
-    p = Program()
-    x = p.input(*SIZE)
-    for _ in range(size // 10):
-        h = p("exp", p("sin", p("neg", p("sin", x))))
-        attrs: dict[str, Attr] = {
-            "target": "aten.mm.default",
-            "args": "$0, $0",
-            "shape": SIZE,
-            "dtype": DType.F32,
-        }
-        h = p("opaque", h, **attrs)
-        x = p("add", x, p("neg", p("sin", p("exp", h))))
-    return p.graph(x)
-
-
-PROGRAMS: tuple[Callable[[int], Graph], ...] = (
-    chain,
-    ladder,
-    wide,
-    independent,
-    norms,
-    views,
-    calls,
-)
-NAMES = [make.__name__ for make in PROGRAMS]
-
-
-def partition_on_cpu(graph: Graph, fuel: int | None = None) -> Partition:
-    target = host_target(2)
-    oracles = CostOracles(CostOracle(target, Machine()).reject, None, None)
-    return partition(graph, oracles, machine=Machine(), fuel=fuel)
-
-
-@pytest.mark.parametrize("make", PROGRAMS, ids=NAMES)
-def test_partition_time_is_near_linear(make):
-    graph = make(OPS)
-    assert 0.8 * OPS < len(graph.ops) < 1.2 * OPS
-    assert relative_time(lambda: partition_on_cpu(graph), MAX_LOOPS) <= MAX_LOOPS
-
-
-@pytest.mark.parametrize("make", PROGRAMS, ids=NAMES)
+@pytest.mark.parametrize("make", PARTITION_GRAPHS, ids=NAMES)
 def test_partition_is_deterministic_and_acyclic(make):
     graph = make(200)
     part = partition_on_cpu(graph)
@@ -157,7 +43,7 @@ def test_partition_is_deterministic_and_acyclic(make):
         assert all(order.get(v, -1) < k for v in region.inputs)
 
 
-@pytest.mark.parametrize("make", PROGRAMS, ids=NAMES)
+@pytest.mark.parametrize("make", PARTITION_GRAPHS, ids=NAMES)
 def test_fuel_limits_merges_to_the_first_ones(make):
     whole = partition_on_cpu(make(100))
     computing = sum(not r.library for r in partition_on_cpu(make(100), 0).regions)
@@ -171,7 +57,7 @@ def test_fuel_limits_merges_to_the_first_ones(make):
 @pytest.mark.parametrize("returned, kernels", [(False, [101, 1]), (True, [63, 38, 1])])
 def test_elementwise_extensions_are_not_evaluated(returned, kernels):
     """Each evaluation lowers and schedules a kernel of all ops merged so far."""
-    p, evaluations = Program(), list[int]()
+    p, evaluations = GraphBuilder(), list[int]()
     sums = [p("sum", p.input(*SIZE), dims=(1,), dtype=DType.F32)]
     for _ in range(50):
         sums.append(p("sin", sums[-1]))
