@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     sizes = {name: max(2, round(size * options.scale)) for name, (size, _) in CASES.items()}
     rows = [measure(name, sizes[name], CASES[name][1], options.samples) for name in CASES]
-    Console(width=100).print(table(rows))
+    Console(width=120).print(table(rows))
     return 0 if all(row.is_linear for row in rows) else 1
 
 
