@@ -171,7 +171,10 @@ def test_design_shows_the_import_law():
     assert [tuple(re.findall("`(.+?)`", row)) for row in rows] == list(house_rules.ROOMS)
 
 
-@pytest.mark.parametrize("document", ["docs/design.md", "docs/measurements.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "document",
+    ["docs/design.md", "docs/measurements.md", "docs/where-to-look.md", "CONTRIBUTING.md"],
+)
 def test_documents_name_files_that_exist(document: str):
     text = (ROOT / document).read_text(encoding="utf-8")
     paths = re.findall(r"`([\w./]+\.py)`", text)

@@ -19,9 +19,9 @@ from tofuse.capture.joint.scatter_to_select import scatter_to_select
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.capture.lower.executor_claims import ClaimPredicate
 from tofuse.capture.pre_autograd.channels_last import channels_last
-from tofuse.capture.pre_autograd.dropout import dropout
 from tofuse.capture.pre_autograd.indexing import indexing
 from tofuse.capture.pre_autograd.interpolate import interpolate
+from tofuse.capture.pre_autograd.noop_dropout import noop_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
@@ -110,7 +110,7 @@ from tofuse.schedule.unroll_axes import unroll_axes
 # The passes of every level, from the top.
 
 # Dynamo's program, before autograd. The last two return a new program.
-PRE_AUTOGRAD_PASSES = (dropout, interpolate, indexing, vectorize, channels_last)
+PRE_AUTOGRAD_PASSES = (noop_dropout, interpolate, indexing, vectorize, channels_last)
 
 
 def traced_passes(claims: ClaimPredicate, num_fwd_outputs: int | None) -> tuple[FxPass, ...]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 
-def dropout(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
+def noop_dropout(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     """Replace in place each dropout that drops nothing by its input, which eager returns itself.
 
     AOTAutograd would copy it.
