@@ -75,7 +75,7 @@ def recompute_rejection(cost: Cost) -> str | None:
     """Return why a kernel is rejected for recomputation; None if it is accepted.
 
     A kernel recomputes values in loops that they do not depend on. It is rejected if it is
-    predicted to be slower than two separate kernels by REJECTION_MARGIN.
+    predicted to be slower than two separate kernels by more than a factor of REJECTION_MARGIN.
     """
     if not cost.recomputed_adds or cost.us <= REJECTION_MARGIN * cost.separate_us:
         return None
