@@ -168,7 +168,9 @@ def special_operands(elem: str) -> list[float]:
 @pytest.mark.parametrize("name", UNARY)
 def test_binary32_error(name: str) -> None:
     x = binary32_samples()
-    exact = getattr(torch, name)(torch.from_numpy(x).double()).numpy()
+    exact = (getattr(torch, name, None) or getattr(torch.special, name))(
+        torch.from_numpy(x).double()
+    ).numpy()
     assert_within(MATH[name].ulp_f32, kernels("f32", 16)[name](x), exact, x)
 
 
