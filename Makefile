@@ -6,7 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: run test bench clean
+# The environment of `make test-torch TORCH=2.15.0`: the pinned packages around another PyTorch,
+# which brings its own Triton.
+TORCH_VENV := .venv-torch-$(TORCH)
+TORCH_STAMP := $(TORCH_VENV)/.stamp
+
+.PHONY: run test test-torch bench clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -22,6 +27,18 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
+# The suite on another release of PyTorch, which may be a build of several GB.
+test-torch: $(TORCH_STAMP)
+	$(TORCH_VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal
+
+$(TORCH_STAMP): requirements.txt pyproject.toml
+	@test -n "$(TORCH)" || { echo "name the release: make test-torch TORCH=2.15.0" >&2; exit 1; }
+	$(PYTHON) -m venv $(TORCH_VENV)
+	grep --extended-regexp --invert-match '^(torch|triton)==' requirements.txt > $(TORCH_VENV)/requirements.txt
+	$(TORCH_VENV)/bin/python -m pip install --quiet torch==$(TORCH) --requirement $(TORCH_VENV)/requirements.txt
+	$(TORCH_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
 $(STAMP): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "tofuse needs Python 3.10 or newer; name one with PYTHON=/path/to/python3" >&2; exit 1; }
@@ -31,6 +48,6 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +
