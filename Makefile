@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 # The environment of `make test-torch TORCH=2.15.0`: the pinned packages around another PyTorch,
-# which brings its own Triton.
+# which brings its own Triton and limits setuptools.
 TORCH_VENV := .venv-torch-$(TORCH)
 TORCH_STAMP := $(TORCH_VENV)/.stamp
 
@@ -34,8 +34,8 @@ test-torch: $(TORCH_STAMP)
 $(TORCH_STAMP): requirements.txt pyproject.toml
 	@test -n "$(TORCH)" || { echo "name the release: make test-torch TORCH=2.15.0" >&2; exit 1; }
 	$(PYTHON) -m venv $(TORCH_VENV)
-	grep --extended-regexp --invert-match '^(torch|triton)==' requirements.txt > $(TORCH_VENV)/requirements.txt
-	$(TORCH_VENV)/bin/python -m pip install --quiet torch==$(TORCH) --requirement $(TORCH_VENV)/requirements.txt
+	grep --extended-regexp --invert-match '^(torch|triton|setuptools)==' requirements.txt > $(TORCH_VENV)/requirements.txt
+	$(TORCH_VENV)/bin/python -m pip install --quiet torch==$(TORCH) "setuptools>=77" --requirement $(TORCH_VENV)/requirements.txt
 	$(TORCH_VENV)/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
