@@ -12,12 +12,12 @@ from torch.testing._internal.opinfo import core
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tests.support.capture_only import evaluate, strides
-from tofuse.capture.aot.boxed import mark_boxed
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.joint.merge_seeds import merge_seeds
 from tofuse.capture.lower.convert import convert
 from tofuse.errors import CaptureError
 from tofuse.ops.check_graph import check_graph
+from tofuse.torch_internals.autograd_compiler import mark_boxed
 
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 NOT_TRACED = (DataDependentOutputException, DynamicOutputShapeException)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import importlib
 import inspect
 import math
 import operator
@@ -21,14 +20,18 @@ from types import (
 
 import torch
 import torch.nn.functional as F
-from torch._functorch import predispatch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
 from tofuse.capture.fx.node_tensors import module_tensors
 from tofuse.config import PACKAGE
 from tofuse.hints import HINT_KEY
+from tofuse.torch_internals.autograd_compiler import functorch_config_hash
+from tofuse.torch_internals.dispatch import LIBRARY_SWITCHES, autocast_on, dispatch_modes
+from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.memory import storage_key
+from tofuse.torch_internals.operators import BUILTIN_MODULES, OpOverload, replaced_kernels
+from tofuse.torch_internals.transforms import vmap_functions
 
 
 class _NotIdentifiable(Exception):
@@ -140,7 +143,7 @@ LITERAL_TYPES = (
 
 def _function_name(target: object) -> str:
     """Return the qualified name under which a function of Python, PyTorch or tofuse is found."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         if target.namespace in ("aten", "prims", "tofuse"):
             return str(target)
         raise _NotIdentifiable
@@ -166,10 +169,9 @@ MODULES: tuple[ModuleType, ...] = (
     torch.special,
     torch.linalg,
     torch.fft,
-    torch._C,  # _set_grad_enabled
     torch.amp.autocast_mode,
-    predispatch,  # vmap
-    *(importlib.import_module(f"torch._C._{n}") for n in ("nn", "linalg", "special", "fft")),
+    vmap_functions,
+    *BUILTIN_MODULES,
 )
 
 
@@ -184,7 +186,7 @@ def _argument_aliases(tensors: Sequence[object]) -> list[str]:
         if type(value) not in (torch.Tensor, torch.nn.Parameter, FakeTensor):
             raise _NotIdentifiable
         assert isinstance(value, torch.Tensor)
-        first = first_by_storage.setdefault(value.untyped_storage()._cdata, k)
+        first = first_by_storage.setdefault(storage_key(value.untyped_storage()), k)
         lines.append(f"{first} {value.storage_offset()} {value.is_leaf}")
     return lines
 
@@ -202,9 +204,9 @@ def _tensor_text(value: torch.Tensor) -> str:
 
 def _torch_state() -> str:
     """Return the global state that tracing in PyTorch depends on."""
-    if torch._C._len_torch_dispatch_stack() or torch._C._is_any_autocast_enabled():
+    if dispatch_modes() or autocast_on():
         raise _NotIdentifiable
-    replaced = (name.rpartition("/")[2] for name in torch.library._impls if name[:5] == "aten/")
+    replaced = (name.rpartition("/")[2] for name in replaced_kernels() if name[:5] == "aten/")
     if any(key in CPU_DISPATCH_KEYS or key.startswith("Composite") for key in replaced):
         raise _NotIdentifiable  # an implementation of an ATen operator has been replaced
     return repr([query() for query in STATE_QUERIES])
@@ -231,13 +233,8 @@ STATE_QUERIES: tuple[Callable[[], object], ...] = (
     torch.are_deterministic_algorithms_enabled,
     torch.get_float32_matmul_precision,
     torch.get_num_threads,
-    torch._C._get_mkldnn_enabled,
-    torch._C._get_flash_sdp_enabled,
-    torch._C._get_mem_efficient_sdp_enabled,
-    torch._C._get_math_sdp_enabled,
-    torch._C._get_cudnn_sdp_enabled,
-    torch._C._get_sdp_priority_order,
+    *LIBRARY_SWITCHES,
     lambda: torch.get_autocast_dtype("cpu"),
     torch.is_autocast_cache_enabled,
-    torch._functorch.config.get_hash,
+    functorch_config_hash,
 )

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch.fx import GraphModule
-from torch.utils._pytree import tree_leaves
 
 from tofuse.cache.store import Store
 from tofuse.driver.autotune import ATEN, Choice, choose
 from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.timing import TimedCall, real_tensors
+from tofuse.torch_internals.trees import tree_leaves
 
 Call = Callable[..., object]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from tofuse.config import Config, Option, make_config
 from tofuse.driver.compile import compile_reporting
@@ -17,6 +16,7 @@ from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.region import Verdict
 from tofuse.report.model import Report
 from tofuse.report.repro import write_fusion_repro
+from tofuse.torch_internals.trees import tree_leaves
 
 R = TypeVar("R")
 

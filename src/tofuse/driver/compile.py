@@ -34,7 +34,9 @@ from tofuse.report.model import GraphReport, Report
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
+from tofuse.torch_internals.dynamo import dynamo_config
 from tofuse.torch_internals.graph_break_prediction import predict_graph_breaks
+from tofuse.torch_internals.modules import call_of
 from tofuse.torch_internals.torch_types import Backend
 
 P = ParamSpec("P")
@@ -58,7 +60,7 @@ def compile_target(target, config: Config, sink: ReportSink):  # type: ignore[no
     if not isinstance(target, torch.nn.Module):
         target = with_unique_code(target) if inspect.ismethod(target) else target
         return _jit(target, backend_for(config, sink), config)
-    call = target._call_impl
+    call = call_of(target)
     return share_state(
         target,
         without_hook_guards(
@@ -79,7 +81,7 @@ def _trace(target, config: Config, sink: ReportSink):  # type: ignore[no-untyped
     claims = claims_of(config)
     module = target if isinstance(target, torch.nn.Module) else None
     traced = Traced(
-        target if module is None else module._call_impl,
+        target if module is None else call_of(module),
         _aten_compiler(config, sink),
         capture_passes(claims),
         module,
@@ -98,7 +100,7 @@ def _jit(
     guards: GuardFilter | None = None,
 ) -> Callable[..., R]:
     """Return the function, captured by Dynamo and compiled by `backend`."""
-    torch._dynamo.config.skip_nnmodule_hook_guards = False  # see hook_guards.py
+    dynamo_config.skip_nnmodule_hook_guards = False  # see hook_guards.py
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
         backend=predict_graph_breaks(backend),
@@ -116,7 +118,7 @@ def _recompile_limit() -> dict[str, int]:
     """
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
         return {"recompile_limit": RECOMPILATIONS}
-    dynamo = torch._dynamo.config
+    dynamo = dynamo_config
     dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILATIONS)
     return {}
 

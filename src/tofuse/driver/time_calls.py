@@ -10,6 +10,7 @@ import torch
 from tofuse.capture.aot.double_backward import reachable_leaves
 from tofuse.report.model import CallTimes
 from tofuse.runtime.clock import now
+from tofuse.torch_internals.trees import tree_leaves
 
 
 def time_calls(
@@ -48,7 +49,7 @@ def timed_call(
 
 
 def _tensors(tree: object) -> list[torch.Tensor]:
-    return [t for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
+    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor)]
 
 
 # errors of autograd if the function has run the backward itself: the graph is freed, or an

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Union, cast
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
 
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
 from tofuse.capture.fx.sizes import Source
@@ -30,6 +29,7 @@ from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
 from tofuse.report.model import GraphReport
 from tofuse.runtime.execute import CompiledPlan
+from tofuse.torch_internals.dispatch import TensorGuards
 
 Output = Union[torch.Tensor, int, list[int]]  # noqa: UP007
 VariantKey = tuple[object, ...]

@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import torch
-from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]  # no stub
 
 from tofuse.errors import CompileError
 from tofuse.ir.dims import Dim, evaluate, size_hint, symbols_of
 from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
+from tofuse.torch_internals.memory import empty_strided_cuda
 
 # The code of launch number k, given which of its arguments are multiples of 16.
 CompileBinary = Callable[[int, "tuple[bool, ...]"], GpuBinary]
@@ -75,7 +75,7 @@ class CudaLauncher:
         workspace: torch.Tensor | None = None  # keeps the memory allocated
         base = 0
         if total:
-            workspace = _empty_strided_cuda((total,), (1,), torch.uint8)
+            workspace = empty_strided_cuda((total,), (1,), torch.uint8)
             base = workspace.data_ptr()
         for launch in self.launches:
             launch.launch(launch.pack(words, base, offsets), words, stream)
@@ -193,7 +193,7 @@ def empty_on(device: str) -> AllocateTensor:
 
     def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         if get_device() == index:
-            result: torch.Tensor = _empty_strided_cuda(shape, strides, dtype)
+            result: torch.Tensor = empty_strided_cuda(shape, strides, dtype)
             return result
         return torch.empty_strided(shape, strides, dtype=dtype, device=place)
 

@@ -6,11 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from sys import getrefcount
 
 import torch
-from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stub
-    _empty_strided_cpu,
-    _reinterpret_tensor,
-)
-from torch.autograd import profiler
 
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.dims import Dim, product, show_dim
@@ -25,8 +20,12 @@ from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.group_launch import GroupLauncher
 from tofuse.runtime.launch import Entry, Launcher
 from tofuse.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
+from tofuse.torch_internals.dispatch import PROFILER_FLAG, profiler_state
+from tofuse.torch_internals.memory import empty_strided_cpu, reinterpret_tensor
+from tofuse.torch_internals.operators import OpOverload, without_python
 
 Tensor = torch.Tensor  # for modules that only pass tensors on and do not import torch
+PROFILING = f"is_profiling.{PROFILER_FLAG}"  # in the text of a plan
 CompiledPlan = Callable[[list[object]], list[object]]
 
 
@@ -45,10 +44,10 @@ def load_plan(
     namespace = dict(
         fallbacks,
         torch=torch,
-        empty=_empty_strided_cpu,
+        empty=empty_strided_cpu,
         pooled=POOL.empty,
         as_strided=torch.as_strided,
-        reinterpret=_reinterpret_tensor,
+        reinterpret=reinterpret_tensor,
         restride=restride,
         references=getrefcount,
         is_shared=is_shared,
@@ -67,7 +66,7 @@ def load_plan(
             namespace[_identifier(step.target)] = _operator(step.target)
         if isinstance(step, Allocate) and step.device != "cpu":
             namespace[_identifier(step.device)] = empty_on(step.device)
-    namespace["is_profiling"] = profiler
+    namespace["is_profiling"] = profiler_state
     if clock is not None:
         namespace |= {"now": now, "record": clock.record}
     source = plan_source(plan, timed=clock is not None)
@@ -137,8 +136,7 @@ def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
             words = [*map(_address, step.tensors), *step.symbols]
             call = f"k{step.kernel}"
             return [
-                f"if is_profiling._is_profiler_enabled: launch_traced({step.name!r}, {call}, "
-                f"{', '.join(words)})",
+                f"if {PROFILING}: launch_traced({step.name!r}, {call}, {', '.join(words)})",
                 f"else: {call}({', '.join(words)})",
             ]
         case Call():
@@ -166,7 +164,7 @@ def _group_source(launches: Sequence[Launch]) -> list[str]:
     name, call = f"{launches[0].name} and {len(launches) - 1} more", f"g{launches[0].group}"
     return [
         f"words = ({', '.join(words)}, )",
-        f"if is_profiling._is_profiler_enabled: launch_traced({name!r}, {call}, *words)",
+        f"if {PROFILING}: launch_traced({name!r}, {call}, *words)",
         f"else: {call}(*words)",
     ]
 
@@ -212,7 +210,7 @@ def _operator(target: str) -> object:
     operator: object = torch.ops
     for part in target.split("."):
         operator = getattr(operator, part)
-    return operator._op if isinstance(operator, torch._ops.OpOverload) else operator
+    return without_python(operator) if isinstance(operator, OpOverload) else operator
 
 
 def restride(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

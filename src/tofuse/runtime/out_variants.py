@@ -7,6 +7,7 @@ from functools import cache
 import torch
 
 from tofuse.plan.library_results import OutVariant
+from tofuse.torch_internals.operators import has_cpu_kernel, schema_of
 
 
 @cache
@@ -21,17 +22,17 @@ def out_variant(target: str) -> OutVariant | None:
         return None
     packet_name, _, overload_name = rest.partition(".")
     packet = getattr(torch.ops.aten, packet_name)
-    functional = getattr(packet, overload_name)._schema
+    functional = schema_of(getattr(packet, overload_name))
     if functional.is_mutable or any(r.alias_info for r in functional.returns):
         return None
     inputs = [(a.name, str(a.type)) for a in functional.arguments]
     for name in packet.overloads():
-        schema = getattr(packet, name)._schema
+        schema = schema_of(getattr(packet, name))
         outs = tuple(a.name for a in schema.arguments if a.is_out)
         if not outs or len(outs) != len(functional.returns):
             continue
         if [(a.name, str(a.type)) for a in schema.arguments if not a.is_out] != inputs:
             continue
-        if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{packet_name}.{name}", "CPU"):
+        if has_cpu_kernel(f"aten::{packet_name}.{name}"):
             return OutVariant(f"aten.{packet_name}.{name}", outs)
     return None

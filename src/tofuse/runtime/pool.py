@@ -18,13 +18,15 @@ from sys import getrefcount
 from weakref import WeakValueDictionary
 
 import torch
-from torch._C import _storage_Use_Count as use_count
-from torch._C._dynamo.guards import (  # type: ignore[attr-defined]  # no stubs
-    _empty_strided_cpu,
-    _reinterpret_tensor,
-)
 
 from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.torch_internals.memory import (
+    empty_strided_cpu,
+    reinterpret_tensor,
+    storage_key,
+    tensor_use_count,
+)
+from tofuse.torch_internals.memory import storage_use_count as use_count
 
 HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
@@ -45,7 +47,7 @@ class Block:
         raw = torch.empty(nbytes, dtype=torch.uint8)
         self.nbytes = nbytes
         self.storage = raw.untyped_storage()
-        self.cdata = self.storage._cdata
+        self.cdata = storage_key(self.storage)
         self.address = self.storage.data_ptr()
         self.handles = {torch.uint8: raw}
         _advise_huge_pages(self.address, nbytes)
@@ -132,13 +134,13 @@ class Pool:
     ) -> torch.Tensor:
         """Return an uninitialized tensor of `nbytes`; strides are in elements and leave no gaps."""
         if nbytes < SMALLEST_POOLED or nbytes > self.limit:
-            return _empty_strided_cpu(shape, strides, dtype)
+            return empty_strided_cpu(shape, strides, dtype)
         size = size_class(nbytes)
         with self.lock:
             block = self._take(size)
             if block is None:
-                return _empty_strided_cpu(shape, strides, dtype)
-            result: torch.Tensor = _reinterpret_tensor(block.handle(dtype), shape, strides, 0)
+                return empty_strided_cpu(shape, strides, dtype)
+            result: torch.Tensor = reinterpret_tensor(block.handle(dtype), shape, strides, 0)
             return result
 
     @property
@@ -215,17 +217,17 @@ def is_shared(tensor: torch.Tensor) -> bool:
     that must be the only owner compares the Python references to the tensor with
     `LOCAL_REFERENCES`, the count for a tensor that only one local variable names.
     """
-    if tensor._use_count() != 1:  # type: ignore[attr-defined]  # no stubs
+    if tensor_use_count(tensor) != 1:
         return True
     storage = tensor.untyped_storage()
     if not storage.resizable() or storage.is_shared():  # memory of numpy, a file or other processes
         return True
-    block = POOL.by_storage.get(storage._cdata)
+    block = POOL.by_storage.get(storage_key(storage))
     if block is None:
         owners, references = _UNSHARED_COUNTS
     else:
         owners, references = block.owners + 1, block.references_with_local
-    return use_count(storage._cdata) != owners or getrefcount(storage) != references
+    return use_count(storage_key(storage)) != owners or getrefcount(storage) != references
 
 
 def _unshared_counts() -> tuple[int, tuple[int, int]]:
@@ -234,7 +236,7 @@ def _unshared_counts() -> tuple[int, tuple[int, int]]:
     tensor = torch.empty(1)
     local = getrefcount(tensor)
     storage = tensor.untyped_storage()
-    return local, (use_count(storage._cdata), getrefcount(storage))
+    return local, (use_count(storage_key(storage)), getrefcount(storage))
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from tofuse.torch_internals.dispatch import disable_current_modes
 
 TimedCall = Callable[[], object]
 SAMPLE_S = 20e-6  # a shorter call is repeated until a sample takes this long
@@ -40,7 +41,7 @@ def interleaved_us(
 @contextmanager
 def real_tensors() -> Iterator[None]:
     """Disable fake tensors, gradients and changes of the random state, as for a measurement."""
-    with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         yield
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from tofuse.errors import TofuseError
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
@@ -16,6 +15,8 @@ from tofuse.ir.graph import Graph, Op, Operand, Value
 from tofuse.ir.region import Region, is_aten_view
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
+from tofuse.torch_internals.memory import tensor_version
+from tofuse.torch_internals.trees import tree_leaves
 
 
 def eager_graph_callable(gm: torch.fx.GraphModule) -> Callable[[list[object]], list[object]]:
@@ -122,7 +123,7 @@ def _symbol_values(tensor_operands: Sequence[Operand], leaves: Sequence[object])
 def _memory_versions(leaves: Sequence[object]) -> list[tuple[int | None, int]]:
     """Return, for each tensor, the start of its memory and its version counter."""
     tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-    return [(_memory_start(t), 0 if t.is_inference() else t._version) for t in tensors]
+    return [(_memory_start(t), 0 if t.is_inference() else tensor_version(t)) for t in tensors]
 
 
 def _memory_start(tensor: object) -> int | None:

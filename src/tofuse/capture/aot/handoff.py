@@ -6,16 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch._C import _is_any_autocast_enabled as autocast_on
-from torch._functorch._aot_autograd.schemas import (
-    AOTDispatchCompiler,
-    OutputType,
-    PlainTensorMeta,
-)
-from torch._guards import TracingContext
 from torch.fx import GraphModule
 
-from tofuse.capture.aot.boxed import BoxedFunction, MarkedBoxed, mark_boxed
+from tofuse.capture.aot.boxed import BoxedFunction
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime, inference_runtime
 from tofuse.capture.aot.runtime_training import TrainingRuntime, training_runtime
@@ -23,6 +16,15 @@ from tofuse.capture.aot.tangent_layouts import accept_any_tangent_strides, allow
 from tofuse.capture.fx.capture_passes import CapturePasses
 from tofuse.capture.joint.partition import partition
 from tofuse.capture.lower.convert import NOTES_KEY
+from tofuse.torch_internals.autograd_compiler import (
+    AOTDispatchCompiler,
+    MarkedBoxed,
+    OutputType,
+    PlainTensorMeta,
+    TracingContext,
+    mark_boxed,
+)
+from tofuse.torch_internals.dispatch import autocast_on
 
 CompileGraph = Callable[[GraphModule, str], Callable[[list[object]], object]]
 RuntimeKind = InferenceRuntime | TrainingRuntime

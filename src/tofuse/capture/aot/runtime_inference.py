@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch.autograd.graph import increment_version
 
 from tofuse.capture.aot.boxed import BoxedFunction, Results
+from tofuse.torch_internals.autograd_compiler import OutputType, ViewAndMutationMeta
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch._C import _DisableAutocast
-from torch._C import _is_any_autocast_enabled as autocast_on
-from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta
 from torch.fx import GraphModule, Node
 
 from tofuse.capture.aot.boxed import BoxedFunction, Results
@@ -21,6 +18,9 @@ from tofuse.capture.aot.double_backward import (
     recover_arguments,
     weak_argument,
 )
+from tofuse.torch_internals.autograd_compiler import ViewAndMutationMeta
+from tofuse.torch_internals.dispatch import DisableAutocast, autocast_on
+from tofuse.torch_internals.operators import OpOverload, schema_of
 
 
 class Context(torch.autograd.function.FunctionCtx):
@@ -80,7 +80,7 @@ class TrainingRuntime:
             arguments = [*(ctx.saved_sizes if saved_sizes else ()), *ctx.saved_tensors, *used]
             ctx.maybe_clear_saved_tensors()  # the plan releases each after its last use
             if autocast_on():
-                with _DisableAutocast():
+                with DisableAutocast():
                     return tuple(backward()(arguments))
             return tuple(backward()(arguments))
 
@@ -104,7 +104,7 @@ class TrainingRuntime:
                 return tuple(made[first:last])
 
             @staticmethod
-            @torch._dynamo.disable  # a function compiled by Dynamo may run this backward
+            @torch.compiler.disable  # a function compiled by Dynamo may run this backward
             def backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
                 if not torch.is_grad_enabled():
                     return run_backward(ctx, *grads)
@@ -190,9 +190,9 @@ def training_runtime(
 def _is_impure(node: Node) -> bool:
     """Return whether a call writes, or may return other results the next time."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
-    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+    return schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _has_all_gradients(backward: GraphModule, requires_grad: Sequence[bool]) -> bool:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torch import Tensor
-from torch._functorch._aot_autograd.schemas import MemoryFormatMeta, PlainTensorMeta
-from torch._guards import TracingContext
 
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.ir.dims import Dim, contiguous_strides
 from tofuse.ir.graph import Value, substitute_operands
+from tofuse.torch_internals.autograd_compiler import (
+    MemoryFormatMeta,
+    PlainTensorMeta,
+    TracingContext,
+)
 
 VIEWS = frozenset(("reshape", "permute", "slice", "broadcast"))
 Strides = tuple[int, ...]

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch._decomp import decomposition_table as torch_table
-from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from tofuse.capture.decomp.decompose_checks import CHECKED_DECOMPOSITIONS
@@ -28,6 +25,9 @@ from tofuse.capture.lower.executor_claims import (
     skip_claimed_calls,
 )
 from tofuse.torch_internals.decomposition_fixes import install_decomposition_fixes
+from tofuse.torch_internals.layouts import suggest_memory_format
+from tofuse.torch_internals.operators import OpOverload, OpOverloadPacket, schema_of
+from tofuse.torch_internals.operators import decomposition_table as torch_table
 
 aten = torch.ops.aten
 
@@ -90,12 +90,12 @@ def _foreach() -> dict[OpOverload, Decomposition]:
             numbers = overload in ("Scalar", "ScalarList")
             single = getattr(aten, SCALAR_VARIANTS.get(name, name) if numbers else name)
             has_packed_scalars = overload == "Tensor" and name.startswith("addc")
-            if not op._schema.is_mutable and not has_packed_scalars:
+            if not schema_of(op).is_mutable and not has_packed_scalars:
                 table[op] = _per_tensor(single)
     return table
 
 
-def _per_tensor(single: torch._ops.OpOverloadPacket) -> Decomposition:
+def _per_tensor(single: OpOverloadPacket) -> Decomposition:
     def apply(*lists: Sequence[Tensor] | float, **options: float) -> list[Tensor]:
         count = next(len(a) for a in lists if isinstance(a, (list, tuple)))
         results = []

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._decomp import decomposition_table as torch_table
-from torch._ops import OpOverload
 
 from tofuse.capture.lower.executor_claims import Decomposition
+from tofuse.torch_internals.operators import OpOverload
+from tofuse.torch_internals.operators import decomposition_table as torch_table
 
 aten = torch.ops.aten
 PROBABILITIES = "all elements of input should be between 0 and 1"

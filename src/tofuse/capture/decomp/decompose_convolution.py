@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 
 from tofuse.capture.lower.depthwise import is_depthwise
+from tofuse.torch_internals.layouts import suggest_memory_format
 
 aten = torch.ops.aten
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
-from torch._prims_common import elementwise_dtypes
 
 from tofuse.capture.lower.executor_claims import Decomposition
+from tofuse.torch_internals.layouts import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from tofuse.torch_internals.layouts import elementwise_dtypes
+from tofuse.torch_internals.operators import OpOverload
 
 aten = torch.ops.aten
 

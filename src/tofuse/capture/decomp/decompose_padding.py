@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 from torch.nn.functional import pad
 
 from tofuse.capture.lower.executor_claims import Decomposition
+from tofuse.torch_internals.layouts import suggest_memory_format
+from tofuse.torch_internals.operators import OpOverload
 
 aten = torch.ops.aten
 SidePadding = Callable[[Tensor, int, int, bool], Tensor]  # tensor, dimension, amount, is low side

@@ -18,6 +18,7 @@ from tofuse.capture.decomp.decompose_checks import check_probabilities, check_st
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
 from tofuse.ops.philox import uniform as philox_uniform
 from tofuse.ops.reference import draw_seed
+from tofuse.torch_internals.operators import OpOverload
 
 _LIBRARY = torch.library.Library("tofuse", "DEF")
 _LIBRARY.define("seed() -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
@@ -290,7 +291,7 @@ def _geometric(spec: TensorSpec, p: float) -> Tensor:
     return torch.clamp(trials, min=1.0)
 
 
-RANDOM_DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Tensor | tuple[Tensor, ...]]] = {
+RANDOM_DECOMPOSITIONS: dict[OpOverload, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     aten.native_dropout.default: _native_dropout,
     aten.native_dropout_backward.default: _native_dropout_backward,
     aten.bernoulli.default: _bernoulli,

@@ -8,10 +8,6 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.eval_frame import innermost_fn
-from torch._dynamo.exc import TorchDynamoException
-from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 
 from tofuse.capture.aot.boxed import BoxedFunction
@@ -29,8 +25,11 @@ from tofuse.capture.fx.capture_passes import CapturePasses
 from tofuse.capture.fx.node_tensors import module_tensors
 from tofuse.capture.fx.symbolic_floats import count_float_guards, symbolic_floats
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
+from tofuse.torch_internals.autograd_compiler import aot_autograd
+from tofuse.torch_internals.dynamo import TorchDynamoException, innermost_fn
 from tofuse.torch_internals.dynamo_overhead import without_dynamo_overhead
 from tofuse.torch_internals.fake_tensor_cache import ignore_storage_offsets
+from tofuse.torch_internals.fake_tensors import detect_fake_mode
 from tofuse.torch_internals.torch_types import Backend, CompiledFunction
 
 
@@ -170,7 +169,7 @@ class _ProgramCompiler:
         keep_mutations: bool,
         store: Callable[[RuntimeKind, Sequence[BoxedFunction]], None],
     ) -> CompiledFunction:
-        """Return the program without `torch._dynamo.disable`: Dynamo disables itself around it.
+        """Return the program without `torch.compiler.disable`: Dynamo disables itself around it.
 
         `store` is called when all graphs of a program without AOTAutograd's wrappers are compiled.
         """

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch._C import _are_functorch_transforms_active as transforms_active
-from torch.autograd import forward_ad
 from torch.fx import GraphModule
 
 from tofuse.torch_internals.torch_types import CompiledFunction
+from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 
 
 @dataclass
@@ -29,7 +28,7 @@ def add_derivative_guard(
     """
 
     def run(*args: object) -> object:
-        if forward_ad._current_level >= 0 or double_backward.requested or transforms_active():
+        if forward_mode_active() or double_backward.requested or transforms_active():
             return gm.forward(*args)
         return compiled(*args)
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from traceback import FrameSummary
 
-from torch._dynamo.utils import counters, graph_break_reasons
-
 from tofuse.capture.dynamo.code_objects import with_unique_code
+from tofuse.torch_internals.dynamo import counters, graph_break_reasons
 
 WRAPPER_FILE = with_unique_code.__code__.co_filename
 SKIPPED = re.compile(r"frame skipped: (\S+) \((.*) line (\d+)\)")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from torch._dynamo.types import GuardFilterEntry
 from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
+
+from tofuse.torch_internals.dynamo import GuardFilterEntry
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch._C import _are_functorch_transforms_active as transforms_active
-from torch.autograd import forward_ad
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.fx.mutation import written_nodes, written_storages, written_tensors
 from tofuse.capture.fx.node_tensors import (
@@ -18,6 +15,9 @@ from tofuse.capture.fx.node_tensors import (
     target_name,
 )
 from tofuse.capture.fx.overlap import byte_span, has_internal_overlap, has_write_overlap
+from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
+from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
+from tofuse.torch_internals.trees import tree_leaves
 
 
 def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
@@ -70,8 +70,8 @@ def returns_only_views(gm: GraphModule) -> bool:
 
 def modes_active() -> bool:
     """Return whether a mode or transform sees the calls of operators, and would see a capture."""
-    modes = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
-    return bool(modes) or forward_ad._current_level >= 0 or transforms_active()
+    modes = dispatch_modes() or function_modes()
+    return bool(modes) or forward_mode_active() or transforms_active()
 
 
 def _is_view_of_unfold(node: Node) -> bool:

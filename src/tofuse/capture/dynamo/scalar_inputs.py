@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch._dynamo.source import LocalSource
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
 from tofuse.capture.fx.node_tensors import example_tensor
+from tofuse.torch_internals.dynamo import LocalSource, set_source
+from tofuse.torch_internals.fake_tensors import DataDependentOutputException, FakeTensor
 from tofuse.torch_internals.torch_types import Backend, CompiledFunction
 
 
@@ -52,7 +52,7 @@ def _add_scalar_inputs(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> 
         with copy.inserting_after(last):
             scalar = copy.placeholder(f"{argument.name}_number")
         scalar.meta = {"example_value": _scalar(argument)}
-        scalar._dynamo_source = LocalSource(scalar.name)
+        set_source(scalar, LocalSource(scalar.name))
         for call in calls:
             copied[call].replace_input_with(copied[argument], scalar)
     return copy

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 import sympy  # type: ignore[import-untyped]  # it ships no types
 import torch
-from torch._dynamo.utils import preserve_rng_state
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Argument, Target, map_arg
 
 from tofuse.capture.dynamo.legality import modes_active
+from tofuse.torch_internals.autograd_compiler import TracingContext, tracing
+from tofuse.torch_internals.dynamo import get_source, preserve_rng_state, set_source
+from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
 from tofuse.torch_internals.torch_types import CompiledFunction
 
 Build = Callable[[GraphModule, Sequence[object]], CompiledFunction]
@@ -131,8 +131,8 @@ def _copy(gm: GraphModule) -> GraphModule:
     graph, copied = Graph(), dict[Node, Node]()
     graph.output(graph.graph_copy(gm.graph, copied))
     for node in gm.graph.find_nodes(op="placeholder"):
-        if (source := getattr(node, "_dynamo_source", None)) is not None:
-            copied[node]._dynamo_source = source
+        if (source := get_source(node)) is not None:
+            set_source(copied[node], source)
     return GraphModule(gm, graph)
 
 

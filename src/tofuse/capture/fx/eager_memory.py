@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.fx.sizes import size_hint
+from tofuse.torch_internals.memory import storage_key
+from tofuse.torch_internals.trees import tree_leaves
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def node_storages(node: Node) -> list[tuple[int, int]]:
     for value in leaves:
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
             storage = value.untyped_storage()
-            found.append((storage._cdata, size_hint(storage.nbytes())))
+            found.append((storage_key(storage), size_hint(storage.nbytes())))
     return found
 
 

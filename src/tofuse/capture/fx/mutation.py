@@ -6,9 +6,10 @@ import operator
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.fx.node_tensors import example_tensor, storage_id, target_name
+from tofuse.torch_internals.operators import OpOverload, schema_of
+from tofuse.torch_internals.trees import tree_leaves
 
 
 def written_storages(gm: GraphModule) -> set[int]:
@@ -35,8 +36,8 @@ def written_nodes(node: Node) -> list[Node]:
     if is_mutating_name(name) or node.kwargs.get("inplace") is True:
         first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
         written += node.args if name.startswith("_fused") else first
-    if isinstance(node.target, torch._ops.OpOverload):
-        pairs = zip(node.target._schema.arguments, node.args, strict=False)
+    if isinstance(node.target, OpOverload):
+        pairs = zip(schema_of(node.target).arguments, node.args, strict=False)
         written += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
     return [x for x in tree_leaves(written) if isinstance(x, Node)] if written else []
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import Target
 
 from tofuse.capture.fx.sizes import size_hint
+from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.memory import storage_key
 
 
 def example_tensor(node: Node) -> torch.Tensor | None:
@@ -26,7 +27,7 @@ def strided_fake_tensor(value: object) -> torch.Tensor | None:
 
 def storage_id(tensor: torch.Tensor) -> int:
     """Return a number that is equal for tensors that share a storage."""
-    return tensor.untyped_storage()._cdata
+    return storage_key(tensor.untyped_storage())
 
 
 def node_nbytes(argument: object) -> int:

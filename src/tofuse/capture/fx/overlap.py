@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from tofuse.capture.fx.sizes import size_hint
+from tofuse.torch_internals.fake_tensors import FakeTensor
 
 
 def has_write_overlap(spans: Sequence[tuple[int, int, bool]]) -> bool:

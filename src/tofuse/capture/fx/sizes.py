@@ -7,10 +7,10 @@ from typing import Union
 
 import sympy  # type: ignore[import-untyped]  # it ships no types
 import torch
-from torch.utils._sympy.printers import PythonPrinter
 
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
+from tofuse.torch_internals.symbolic_sizes import PythonPrinter
 
 Source = tuple[str, int, int]  # of a symbol: such as ("size", argument index, dimension)
 IntLike = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)

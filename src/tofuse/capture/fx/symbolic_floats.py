@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
+
+from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.symbolic_sizes import free_symbols_of
 
 
 def symbolic_floats(gm: GraphModule) -> list[torch.SymFloat]:
@@ -20,6 +22,6 @@ def count_float_guards(gm: GraphModule) -> int:
     A new guard means that something was specialized to a float's value.
     """
     floats = [m.node for m in symbolic_floats(gm)]
-    symbols = {s for n in floats for s in n._expr.free_symbols}
+    symbols = {s for n in floats for s in free_symbols_of(n)}
     guards = floats[0].shape_env.guards if floats else ()
     return sum(not symbols.isdisjoint(g.expr.free_symbols) for g in guards)

@@ -21,15 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
-from torch._functorch.partitioners import (
-    _extract_fwd_bwd_modules,
-    cleanup_recompute_tags,
-    has_recomputable_ops,
-    must_recompute,
-)
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.fx.eager_memory import (
     EagerMemory,
@@ -49,6 +41,15 @@ from tofuse.capture.joint.recomputable import (
 from tofuse.capture.joint.remat import Rematerializer, RematResult, budget_bytes
 from tofuse.capture.lower.lowerable import is_lowerable
 from tofuse.ops.table import TRANSCENDENTAL
+from tofuse.torch_internals.autograd_compiler import (
+    InputMutationAOTOutput,
+    cleanup_recompute_tags,
+    extract_forward_backward,
+    has_recomputable_ops,
+    must_recompute,
+)
+from tofuse.torch_internals.operators import OpOverload
+from tofuse.torch_internals.trees import tree_leaves
 
 MAX_RECOMPUTE_CHAIN = 30.0  # transcendental operations recomputed per value
 CHEAP_OP = 0.05  # the count of any other operation in this chain
@@ -96,7 +97,7 @@ def partition(
         for n in partitioner.order
         if n in partitioner.forward_nodes and isinstance(n.meta.get("val"), torch.SymInt)
     ]
-    forward, backward = _extract_fwd_bwd_modules(
+    forward, backward = extract_forward_backward(
         joint, tensors, saved_sym_nodes=integers, num_fwd_outputs=num_fwd_outputs
     )
     forward_calls = {n.name for n in partitioner.forward_nodes if n.op == "call_function"}
@@ -299,7 +300,7 @@ def _is_half_softmax_difference(node: Node) -> bool:
 def _read_by_library(node: Node, readers: set[Node]) -> bool:
     """Whether one of the readers is a library call, so that the value must be in memory."""
     for user in node.users:
-        in_library = isinstance(user.target, torch._ops.OpOverload) and not is_lowerable(user)
+        in_library = isinstance(user.target, OpOverload) and not is_lowerable(user)
         if user in readers and in_library:
             return True
     return False

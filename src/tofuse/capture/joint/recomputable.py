@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch._functorch.partitioners import must_recompute
 from torch.fx import Node
 
 from tofuse.capture.lower.lowerable import is_lowerable
@@ -13,6 +12,8 @@ from tofuse.capture.lower.rules.pooling import POOLING_RULES
 from tofuse.capture.lower.rules.reductions import REDUCTION_RULES
 from tofuse.hints import fusion_hint_of
 from tofuse.ir.fusion_hints import NO_FUSE
+from tofuse.torch_internals.autograd_compiler import must_recompute
+from tofuse.torch_internals.operators import OpOverload, schema_of
 
 # Rules of ops that read all of their operand.
 MEMORY_PASS_RULES = frozenset(
@@ -31,7 +32,7 @@ def is_recomputable(node: Node) -> bool:
         return False
     if must_recompute(node) or is_symbolic_number(node):
         return True
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return True  # a getitem
     return is_lowerable(node) and lowering_rule(node.target) not in MEMORY_PASS_RULES
 
@@ -50,9 +51,9 @@ def is_repeatable(node: Node) -> bool:
 
 def has_side_effect(node: Node) -> bool:
     """Whether a node has a side effect; drawing random numbers does not count."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return node.op in ("placeholder", "output") or node.is_impure()
-    schema = node.target._schema
+    schema = schema_of(node.target)
     return schema.is_mutable or not schema.returns
 
 
@@ -63,7 +64,4 @@ def is_symbolic_number(node: Node) -> bool:
 
 def _is_random(node: Node) -> bool:
     target = node.target
-    return (
-        isinstance(target, torch._ops.OpOverload)
-        and torch.Tag.nondeterministic_seeded in target.tags
-    )
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

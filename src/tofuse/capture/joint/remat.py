@@ -12,6 +12,7 @@ from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
 from tofuse.capture.fx.eager_memory import node_storages
+from tofuse.torch_internals.operators import OpOverload
 
 # Only the order of the costs matters, not the time.
 BYTES_PER_MICROSECOND = 40e3  # of memory traffic, with the arithmetic beside it
@@ -141,7 +142,7 @@ class Rematerializer:
 
     def _estimated_time(self, node: Node) -> float:
         """Return a rough estimate of a node's time in microseconds."""
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             return 0.0
         nodes = (node, *node.all_input_nodes)
         traffic = sum(size for n in nodes for _, size in self._cached_storages(n))

@@ -9,8 +9,6 @@ from functools import lru_cache
 from typing import Union
 
 import torch
-from torch._prims_common import is_non_overlapping_and_dense_or_false
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
 
@@ -39,6 +37,9 @@ from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.table import Pattern, opdef
+from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
+from tofuse.torch_internals.layouts import is_non_overlapping_and_dense_or_false
+from tofuse.torch_internals.operators import OpOverload, schema_of
 
 LoweredValue = Union[Value, Dim, SizeExpression, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
 FxGraphModule = GraphModule  # for callers that do not import torch
@@ -193,7 +194,7 @@ class _Converter:
             raise CaptureError(
                 f"{node.target} after a write into an argument{self._location_suffix()}"
             )
-        elif not isinstance(node.target, torch._ops.OpOverload):
+        elif not isinstance(node.target, OpOverload):
             raise CaptureError(f"{node.target} is not supported{self._location_suffix()}")
         else:
             try:
@@ -223,7 +224,7 @@ class _Converter:
             return SizeExpression(self.build.sizes.expression_text(value))
         return value if isinstance(value, int) else SizeExpression(repr(value))
 
-    def _lower_aten(self, node: Node, target: torch._ops.OpOverload) -> LoweredValue:
+    def _lower_aten(self, node: Node, target: OpOverload) -> LoweredValue:
         args = [self._resolve(a) for a in node.args]
         kwargs = {k: self._resolve(a) for k, a in node.kwargs.items()}
         names, defaults = _schema(target)
@@ -281,8 +282,8 @@ class _Converter:
     ) -> Sequence[Value | None]:
         """Copy results that are views if ATen's operator returns no view."""
         target = call.node.target
-        assert isinstance(target, torch._ops.OpOverload)
-        if any(r.alias_info for r in target._schema.returns) or str(target) in UNDECLARED_VIEWS:
+        assert isinstance(target, OpOverload)
+        if any(r.alias_info for r in schema_of(target).returns) or str(target) in UNDECLARED_VIEWS:
             return results
         producers = {r: op for op in self.build.ops[start:] for r in op.results}
         return [
@@ -340,9 +341,9 @@ def _has_own_memory(value: Value, producers: Mapping[Value, Op]) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _schema(target: torch._ops.OpOverload) -> tuple[tuple[str, ...], dict[str, Argument]]:
+def _schema(target: OpOverload) -> tuple[tuple[str, ...], dict[str, Argument]]:
     """Return the names of an overload's arguments, and their defaults."""
-    arguments = target._schema.arguments
+    arguments = schema_of(target).arguments
     defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
     return tuple(a.name for a in arguments), defaults
 

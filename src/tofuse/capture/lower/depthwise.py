@@ -6,8 +6,9 @@ import math
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 from torch.fx import Node
+
+from tofuse.torch_internals.layouts import suggest_memory_format
 
 aten = torch.ops.aten
 CONVOLUTIONS = frozenset((aten.convolution.default, aten.convolution_backward.default))

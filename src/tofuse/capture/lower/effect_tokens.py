@@ -8,6 +8,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import has_side_effect, map_arg
 
+from tofuse.torch_internals.operators import OpOverload, schema_of
+
 # The checks of `linalg.inv` and the like have no result: torch before 2.13 removes them as dead.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
@@ -22,7 +24,7 @@ def remove_effect_tokens(gm: GraphModule) -> GraphModule:
     effectful. Tokens stay arguments and results of the graph, and are None at run time.
     """
     calls = [n for n in gm.graph.nodes if n.target is WITH_EFFECTS]
-    if not all(isinstance(call.args[1], torch._ops.OpOverload) for call in calls):
+    if not all(isinstance(call.args[1], OpOverload) for call in calls):
         return gm
     tokens = {call.args[0] for call in calls if call.args[0].op == "placeholder"}
     for call in calls:
@@ -39,11 +41,11 @@ def remove_effect_tokens(gm: GraphModule) -> GraphModule:
 def _unwrap(gm: GraphModule, call: Node) -> None:
     """Replace a call by its operator; users of its token read its input token."""
     token, target, *args = call.args
-    assert isinstance(token, Node) and isinstance(target, torch._ops.OpOverload)
+    assert isinstance(token, Node) and isinstance(target, OpOverload)
     with gm.graph.inserting_before(call):
         unwrapped = gm.graph.call_function(target, tuple(args), call.kwargs)
     _, *values = call.meta["val"]
-    several = len(target._schema.returns) > 1
+    several = len(schema_of(target).returns) > 1
     value = tuple(values) if several else values[0]
     unwrapped.meta = {**call.meta, "val": value, EFFECT_KEY: True}
     for getitem in list(call.users):

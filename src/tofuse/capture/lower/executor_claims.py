@@ -7,9 +7,10 @@ from typing import Union
 
 import torch
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from tofuse.ir.executor import Request, Tensor
+from tofuse.torch_internals.operators import OpOverload
+from tofuse.torch_internals.trees import tree_leaves
 
 ClaimPredicate = Callable[[Request], bool]
 DecompositionResult = Union[torch.Tensor, Sequence[Union[torch.Tensor, None]]]  # noqa: UP007  (run time)
@@ -22,8 +23,8 @@ def claim_nothing(request: Request) -> bool:
 
 
 def skip_claimed_calls(
-    table: Mapping[torch._ops.OpOverload, Decomposition], claims: ClaimPredicate
-) -> dict[torch._ops.OpOverload, Decomposition]:
+    table: Mapping[OpOverload, Decomposition], claims: ClaimPredicate
+) -> dict[OpOverload, Decomposition]:
     """Return the table with rules that do not decompose claimed calls."""
     if claims is claim_nothing:
         return dict(table)
@@ -38,9 +39,7 @@ def is_claimed(node: Node, claims: ClaimPredicate) -> bool:
     return claims(_request(str(node.target), values))
 
 
-def _skip_if_claimed(
-    op: torch._ops.OpOverload, rule: Decomposition, claims: ClaimPredicate
-) -> Decomposition:
+def _skip_if_claimed(op: OpOverload, rule: Decomposition, claims: ClaimPredicate) -> Decomposition:
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
         if claims(_request(str(op), (args, kwargs))):
             return NotImplemented  # torch then keeps the call

@@ -12,6 +12,7 @@ from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.capture.lower.depthwise import CONVOLUTIONS, is_depthwise_call
 from tofuse.capture.lower.lowering_rules import lowering_rule
 from tofuse.ir.types import DType
+from tofuse.torch_internals.operators import OpOverload, schema_of
 
 # Operators that PyTorch, too, supports for fp8.
 _DATA_MOVEMENT_NAMES = (
@@ -28,7 +29,7 @@ def is_lowerable(node: Node) -> bool:
 
     The rule may still reject its arguments.
     """
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return False
     rule = lowering_rule(node.target)
     if rule is None:
@@ -44,9 +45,9 @@ class TypeSupport(Enum):
     FULL = "all rules: other tensors, and numbers"
 
 
-def has_supported_types(node: Node, target: torch._ops.OpOverload) -> bool:
+def has_supported_types(node: Node, target: OpOverload) -> bool:
     """Whether the rules support the dtype, layout and device of every tensor of the call."""
-    if target._schema.is_mutable or target._schema.overload_name.endswith("out"):
+    if schema_of(target).is_mutable or schema_of(target).overload_name.endswith("out"):
         return False
     moves_data = str(target).rpartition(".")[0] in DATA_MOVEMENT
     for n in (*node.all_input_nodes, node):

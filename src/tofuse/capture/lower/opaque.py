@@ -6,7 +6,6 @@ import operator
 
 import torch
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.lower.builder import Builder
 from tofuse.capture.lower.call import Argument, AtenCall, SizeExpression
@@ -15,6 +14,8 @@ from tofuse.errors import CaptureError
 from tofuse.ir.dims import SymDim, show_dim
 from tofuse.ir.graph import Attr, Op, Operand, Value
 from tofuse.ops.aten_aliases import returns_view
+from tofuse.torch_internals.operators import OpOverload, schema_of
+from tofuse.torch_internals.trees import tree_leaves
 
 
 def lower_to_opaque(
@@ -53,9 +54,9 @@ def lower_to_opaque(
 def is_effectful(node: Node) -> bool:
     """Whether a call must stay without users, and must not be merged with an equal call."""
     target = node.target
-    if EFFECT_KEY in node.meta or not isinstance(target, torch._ops.OpOverload):
+    if EFFECT_KEY in node.meta or not isinstance(target, OpOverload):
         return True
-    return target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+    return schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _used_results(node: Node, value: list[object] | tuple[object, ...]) -> tuple[int, ...]:

@@ -7,6 +7,8 @@ import operator
 import torch
 from torch.fx import Node
 
+from tofuse.torch_internals.operators import OpOverload, schema_of
+
 COPY_INTO = torch.ops.aten.copy_.default
 
 
@@ -25,6 +27,6 @@ def _base(node: Node) -> Node:
 
 def _is_view(node: Node) -> bool:
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not node.all_input_nodes:
+    if not isinstance(target, OpOverload) or not node.all_input_nodes:
         return False
-    return any(r.alias_info for r in target._schema.returns)
+    return any(r.alias_info for r in schema_of(target).returns)

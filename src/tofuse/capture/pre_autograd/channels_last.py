@@ -8,13 +8,12 @@ layout, so the copies inside are no-ops. Results are copied back to the layout t
 from __future__ import annotations
 
 import torch
-from torch._C import _functorch as functorch
-from torch._functorch import predispatch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from tofuse.capture.fx.mutation import written_tensors
 from tofuse.capture.fx.node_tensors import node_nbytes, storage_id, target_name
+from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.transforms import enter_vmap, leave_all_vmaps, leave_vmap
 
 CONVERTED = (
     "images are channels last from the first convolution on, the layout that the library's "
@@ -62,8 +61,8 @@ def _convolutions(gm: GraphModule) -> list[Node]:
     """Return the convolutions of images, except under vmap, where images have a fifth dimension."""
     depth, convolutions = 0, []
     for node in gm.graph.nodes:
-        depth += node.target is predispatch._vmap_increment_nesting
-        depth -= node.target is predispatch._vmap_decrement_nesting
+        depth += node.target is enter_vmap
+        depth -= node.target is leave_vmap
         if not depth and _is_convolution(node):
             convolutions.append(node)
     return convolutions
@@ -129,8 +128,7 @@ def _traces(gm: GraphModule) -> bool:
         with mode, torch.no_grad():
             Interpreter(gm).run(*values)
     except (RuntimeError, ValueError):
-        while functorch.peek_interpreter_stack() is not None:
-            predispatch._vmap_decrement_nesting()  # leave the vmap that the error left open
+        leave_all_vmaps()
         return False
     return True
 

@@ -10,10 +10,10 @@ import operator
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from tofuse.capture.fx.mutation import written_tensors
 from tofuse.capture.fx.node_tensors import example_tensor, storage_id
+from tofuse.torch_internals.trees import tree_leaves
 
 WHOLE = slice(None)
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from torch._C import _functorch as functorch
-from torch._functorch import predispatch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, Target, map_arg
 
@@ -25,6 +22,15 @@ from tofuse.capture.fx.mutation import written_tensors
 from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, storage_id, target_name
 from tofuse.capture.pre_autograd.slice_match import ConsecutiveSlices, match_slices
 from tofuse.hints import HINT_KEY, set_call_count
+from tofuse.torch_internals.operators import BUILTIN_NN
+from tofuse.torch_internals.transforms import (
+    add_batch_dim,
+    enter_vmap,
+    leave_vmap,
+    load_vmap_decompositions,
+    remove_batch_dim,
+    without_vmap_fallback,
+)
 
 VECTORIZED = "{count} isomorphic branches of {calls} each, on slices of a tensor, are vectorized"
 MIN_BRANCHES = 8  # without library calls; kernels fuse fewer as well without vmap
@@ -54,7 +60,7 @@ PURE = frozenset(_PURE.split()) | LIBRARY_CALLS
 _IN_PLACE = "celu elu hardsigmoid hardswish hardtanh leaky_relu mish relu relu6 selu silu"
 IN_PLACE = frozenset(_IN_PLACE.split())  # if called with `inplace`
 POOLS = frozenset((F.max_pool1d, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d))
-MODULES = (torch, F, operator, torch._C._nn, torch.special)
+MODULES = (torch, F, operator, BUILTIN_NN, torch.special)
 STATE_CHANGES = ("set_grad", "inference", "autocast", "nesting", "dual_level", "_enter", "_exit")
 
 Bundle = tuple[Node, ...]  # one node of each branch
@@ -172,7 +178,7 @@ class IsomorphicBranches:
             return env[self.operands[0]]
 
         try:
-            with result.fake_mode, torch.no_grad(), _without_vmap_fallback():
+            with result.fake_mode, torch.no_grad(), without_vmap_fallback():
                 batches = [_batch_of(values[n], len(self.operands)) for n in self.slices]
                 made = torch.func.vmap(branch)(*batches)
         except Exception:  # any error: the branches stay
@@ -192,8 +198,8 @@ class IsomorphicBranches:
         result = self.operands[0].meta["example_value"]
         with graph.inserting_before(self.concat), result.fake_mode, torch.no_grad():
             stacked = [s.stack(self.add_call) for s in self.slices.values()]
-            graph.call_function(predispatch.lazy_load_decompositions)
-            graph.call_function(predispatch._vmap_increment_nesting, (count, "error"))
+            graph.call_function(load_vmap_decompositions)
+            graph.call_function(enter_vmap, (count, "error"))
             copied = {
                 n: _batched_slice(graph, n, s) for n, s in zip(self.slices, stacked, strict=True)
             }
@@ -203,9 +209,9 @@ class IsomorphicBranches:
                 if "inplace" in node.kwargs:
                     copied[node].update_kwarg("inplace", False)
             last = copied[self.operands[0]]
-            batch = graph.call_function(predispatch._remove_batch_dim, (last, 1, count, 0))
+            batch = graph.call_function(remove_batch_dim, (last, 1, count, 0))
             batch.meta["example_value"] = _batch_of(result, count)
-            graph.call_function(predispatch._vmap_decrement_nesting)
+            graph.call_function(leave_vmap)
             batch = self._move_to_concat_dim(batch)
         batch.meta = dict(self.concat.meta)
         self.concat.replace_all_uses_with(batch)
@@ -368,7 +374,7 @@ def _inputs_are_written(branches: IsomorphicBranches) -> bool:
 
 def _batched_slice(graph: Graph, slice_node: Node, stacked: Node) -> Node:
     """Return the node that stands for each of the stacked slices under vmap."""
-    each = graph.call_function(predispatch._add_batch_dim, (stacked, 0, 1))
+    each = graph.call_function(add_batch_dim, (stacked, 0, 1))
     each.meta = dict(slice_node.meta)
     return each
 
@@ -385,14 +391,3 @@ def _evaluate(node: Node, env: dict[Node, object]) -> object:
 def _batch_of(one: object, count: int) -> torch.Tensor:
     assert isinstance(one, torch.Tensor)
     return torch.empty((count, *one.shape), dtype=one.dtype, device=one.device)
-
-
-@contextmanager
-def _without_vmap_fallback() -> Iterator[None]:
-    """Make vmap raise an error instead of calling an operator slice by slice."""
-    enabled = functorch._is_vmap_fallback_enabled()  # type: ignore[attr-defined]  # no stubs
-    functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        functorch._set_vmap_fallback_enabled(enabled)  # type: ignore[attr-defined]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, is_dataclass, replace
 from enum import Enum
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tofuse.capture.trace.pytree import flatten
+from tofuse.torch_internals.trees import TreeSpec, tree_flatten, tree_unflatten
 
 Signature = tuple[object, ...]
 Keywords = Mapping[str, object]

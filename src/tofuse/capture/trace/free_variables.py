@@ -6,23 +6,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import getattr_static
 from pathlib import Path
 from types import FrameType
 
 import torch
-from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from tofuse.capture.fx.mutation import is_mutating_name
 from tofuse.capture.fx.node_tensors import storage_id
@@ -30,6 +22,17 @@ from tofuse.capture.fx.overlap import has_internal_overlap
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError
+from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
+from tofuse.torch_internals.fake_tensors import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from tofuse.torch_internals.memory import tensor_version
+from tofuse.torch_internals.transforms import get_unwrapped, is_functorch_wrapped_tensor
+from tofuse.torch_internals.trees import tree_leaves, tree_map
 
 Function = Callable[..., object]
 _TORCH, _PACKAGE = str(Path(torch.__file__).parent), str(PACKAGE)
@@ -129,7 +132,7 @@ class _FreeTensorRecorder(TorchFunctionMode):
                 name = type(x).__name__
                 raise _NotPure(
                     f"returns tensors inside a {name}, which is not registered with "
-                    "torch.utils._pytree (return a tuple, list or dict)"
+                    "pytree (return a tuple, list or dict)"
                 )
 
 
@@ -140,7 +143,7 @@ class _NotPure(Exception):
 def _grad_version(t: torch.Tensor) -> tuple[int, int]:
     """Return the id of a tensor's .grad, and how often that was changed."""
     grad = t.grad if t.is_leaf else None
-    return (0, 0) if grad is None else (id(grad), grad._version)
+    return (0, 0) if grad is None else (id(grad), tensor_version(grad))
 
 
 def _written_tensor(func: Function, args: tuple[object, ...]) -> torch.Tensor | None:
@@ -155,7 +158,7 @@ def _written_tensor(func: Function, args: tuple[object, ...]) -> torch.Tensor | 
 
 def _without_saved_tensor_hooks() -> AbstractContextManager[object]:
     """Return a context in which the caller's hooks see no saved fake tensors."""
-    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooked = has_saved_tensor_hooks()
     return saved_tensors_hooks(lambda x: x, lambda x: x) if hooked else nullcontext()
 
 
@@ -236,7 +239,7 @@ DATA_DEPENDENCE_ERRORS = (
     GuardOnDataDependentSymNode,
     UnsupportedOperatorException,
 )
-GRAD = vars(torch._C.TensorBase)["grad"]
+GRAD = getattr_static(torch.Tensor, "grad")
 GRAD_ACCESS = (GRAD.__get__, GRAD.__set__, GRAD.__delete__)
 METADATA_WRITERS = frozenset(
     ("as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "set_", "squeeze_")

@@ -7,11 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch._functorch.aot_autograd import aot_function
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.traceback import preserve_node_meta
-from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointFunction
 
 from tofuse.capture.aot.boxed import Results
@@ -28,6 +24,14 @@ from tofuse.capture.trace.free_variables import (
 )
 from tofuse.capture.trace.pytree import flatten
 from tofuse.errors import CaptureError
+from tofuse.torch_internals.autograd_compiler import TracingContext, aot_function, tracing
+from tofuse.torch_internals.dispatch import (
+    has_saved_tensor_hooks,
+    mkldnn_enabled,
+    set_mkldnn_enabled,
+)
+from tofuse.torch_internals.fake_tensors import FakeTensorMode
+from tofuse.torch_internals.trees import tree_flatten, tree_unflatten
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def compile_program(
     run = flat_function.with_rebuilt_results(
         kind.make_program(artifacts.forward(), artifacts.backward, flat_function.eager)
     )
-    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooked = has_saved_tensor_hooks()
     if isinstance(kind, TrainingRuntime) and kind.pure and not hooked:
         result = run(*tensors)  # the first result, of AOTAutograd, has no second derivative
     return TracedProgram(run, result, artifacts.mutates_arguments())
@@ -148,12 +152,12 @@ def _decompose_lstms() -> Iterator[None]:
     If only weights require grad, torch would trace a call of mkldnn that saves nothing for the
     backward.
     """
-    enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(enabled and not torch.is_grad_enabled())
+    enabled = mkldnn_enabled()
+    set_mkldnn_enabled(enabled and not torch.is_grad_enabled())
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(enabled)
+        set_mkldnn_enabled(enabled)
 
 
 @contextmanager

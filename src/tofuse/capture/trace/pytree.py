@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 
 import torch
-from torch.utils._pytree import (
+
+from tofuse.torch_internals.trees import (
     TreeSpec,
     register_pytree_node,
     tree_flatten,

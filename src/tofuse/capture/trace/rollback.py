@@ -9,6 +9,7 @@ import torch
 
 from tofuse.capture.trace.pytree import field_values, tensor_dataclasses
 from tofuse.errors import CaptureError
+from tofuse.torch_internals.modules import tensor_tables
 
 
 @contextmanager
@@ -77,4 +78,4 @@ def reject_requires_grad_changes(tensors: Sequence[torch.Tensor]) -> Iterator[No
 
 
 def _tensor_tables(module: torch.nn.Module) -> tuple[MutableMapping[str, object], ...]:
-    return (module._parameters, module._buffers, module.__dict__)  # type: ignore[return-value]  # invariant
+    return (*tensor_tables(module), module.__dict__)  # type: ignore[return-value]  # invariant

@@ -17,13 +17,8 @@ from types import MethodType
 
 import torch
 from numpy import ndarray
-from torch._C import _are_functorch_transforms_active as transforms_active
-from torch._C._dynamo.guards import TensorGuards
-from torch._dynamo.convert_frame import compile_lock
-from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tofuse.capture.aot.handoff import CompileGraph
 from tofuse.capture.fx.capture_passes import CapturePasses
@@ -42,6 +37,11 @@ from tofuse.capture.trace.rollback import (
     reject_requires_grad_changes,
     restore_modules,
 )
+from tofuse.torch_internals.dispatch import TensorGuards, is_traceable_wrapper_subclass
+from tofuse.torch_internals.dynamo import compile_lock
+from tofuse.torch_internals.memory import storage_key
+from tofuse.torch_internals.modules import hook_tables, submodules, tensor_tables
+from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 
 grad_enabled = torch.is_grad_enabled
 
@@ -116,13 +116,13 @@ class Traced:
     def _scan_modules(self) -> None:
         """Find the submodules; drop all entries, which were compiled for other submodules."""
         self.modules = [] if self.module is None else list(self.module.modules())
-        self.submodules = [(h, tuple(h.values())) for m in self.modules if (h := m._modules)]
-        self.hooks = [h for m in self.modules for h in _hook_tables(m)]
+        self.submodules = [(h, tuple(h.values())) for m in self.modules if (h := submodules(m))]
+        self.hooks = [h for m in self.modules for h in hook_tables(m)]
         self.tensor_entries.clear()
         self.entries.clear()
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        if forward_ad._current_level >= 0:  # kernels have no forward-mode derivatives
+        if forward_mode_active():  # kernels have no forward-mode derivatives
             return self.function(*args, **kwargs)
         for table, children in self.submodules:
             if tuple(table.values()) != children:
@@ -238,7 +238,7 @@ class Traced:
         return [
             Slot(table, name)
             for module in self.modules
-            for table in (module._parameters, module._buffers)
+            for table in tensor_tables(module)
             for name in table
         ]
 
@@ -254,12 +254,6 @@ def _compiling_flag() -> Iterator[None]:
         torch.compiler._is_compiling_flag = before
 
 
-def _hook_tables(module: torch.nn.Module) -> tuple[Mapping[int, object], ...]:
-    """Return a module's tables of the hooks that run in a call, by key."""
-    before, after = module._forward_pre_hooks, module._forward_hooks
-    return (before, after, module._backward_pre_hooks, module._backward_hooks)
-
-
 def is_traceable(tensor: torch.Tensor) -> bool:
     """Return whether a fake tensor can replace an argument; otherwise eager runs the call."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
@@ -273,7 +267,7 @@ def shared_storage(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ..
 
     The entry of a tensor that shares no storage is (-1, 0).
     """
-    storages = [t.untyped_storage()._cdata for t in tensors]
+    storages = [storage_key(t.untyped_storage()) for t in tensors]
     first = [storages.index(s) for s in storages]
     return tuple(
         (k, int(t.storage_offset())) if first.count(k) > 1 else (-1, 0)

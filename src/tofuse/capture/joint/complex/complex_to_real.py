@@ -34,6 +34,7 @@ from tofuse.capture.joint.complex.pair_rules import (
 )
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
 from tofuse.ops.aten_aliases import returns_view
+from tofuse.torch_internals.operators import OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -61,10 +62,10 @@ def _is_returned(node: Node) -> bool:
 
 
 def _must_stay(node: Node) -> bool:
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return node.op in ("placeholder", "output")
     seeded = torch.Tag.nondeterministic_seeded in node.target.tags
-    return node.target._schema.is_mutable or seeded or not node.target._schema.returns
+    return schema_of(node.target).is_mutable or seeded or not schema_of(node.target).returns
 
 
 @dataclass

@@ -12,12 +12,13 @@ from typing import NamedTuple, Union
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.node import Argument, Target, map_arg
 
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
 from tofuse.capture.lower.lowerable import value_tensors
+from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.operators import OpOverload
 
 aten = torch.ops.aten
 Part = Union[Node, float]  # noqa: UP007  (evaluated at run time)
@@ -53,7 +54,7 @@ def is_supported_call(node: Node) -> bool:
 def operator_name(node: Node) -> str:
     """Return the name of a node's ATen operator, without overload; "" for others."""
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return str(target).split(".")[1] if target.namespace == "aten" else ""
     return "getitem" if target is operator.getitem else ""
 

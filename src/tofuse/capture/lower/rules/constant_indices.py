@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Union
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
 from tofuse.capture.lower.builder import Unsupported
@@ -17,6 +16,8 @@ from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.rules.view_ops import require_static, unsafe_index
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
+from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
+from tofuse.torch_internals.operators import OpOverload, schema_of
 
 MAX_INDEX_ELEMENTS = 1 << 16
 MAX_INDEX_OPS = 32  # that are evaluated for an index
@@ -111,7 +112,7 @@ def _evaluate(node: Node, values: dict[Node, ConstantValue]) -> ConstantValue:
     if node not in values:
         values[node] = None
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+        if not isinstance(target, OpOverload) or schema_of(target).is_mutable:
             return None
         if torch.Tag.nondeterministic_seeded not in target.tags and len(values) < MAX_INDEX_OPS:
             operands = {n: _evaluate(n, values) for n in node.all_input_nodes}

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
 from tofuse.capture.fx.dtypes import from_torch_dtype
@@ -22,6 +20,9 @@ from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
 from tofuse.ops.powers import is_repeated_product, repeated_squaring
 from tofuse.ops.reference import TO_TORCH
+from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
+from tofuse.torch_internals.layouts import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from tofuse.torch_internals.operators import schema_of
 
 
 def direct(kind: str, *names: str) -> LoweringRule:
@@ -285,7 +286,7 @@ def copy_into(call: AtenCall) -> Value:
 
 def common_dtype(call: AtenCall, *names: str) -> DType:
     """Return the dtype that torch promotes these arguments to."""
-    schema = [a.name for a in call.node.target._schema.arguments]  # type: ignore[union-attr]
+    schema = [a.name for a in schema_of(call.node.target).arguments]  # type: ignore[arg-type]
     arguments = {**dict(zip(schema, call.node.args, strict=False)), **call.node.kwargs}
     examples = [a.meta["val"] if isinstance(a, Node) else a for a in map(arguments.get, names)]
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
