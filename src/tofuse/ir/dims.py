@@ -161,6 +161,16 @@ def show_dim(dim: Dim) -> str:
     return "+".join(parts)
 
 
+def show_dims(dims: Iterable[Dim]) -> str:
+    """Return `4,s0`."""
+    return ",".join(map(show_dim, dims))
+
+
+def show_strides(strides: tuple[Dim, ...] | None) -> str:
+    """Return `{4,1}`, or nothing if the strides are not known."""
+    return "" if strides is None else f"{{{show_dims(strides)}}}"
+
+
 def parse_dim(text: str) -> Dim:
     """Parse the output of `show_dim`."""
     total: Dim = 0

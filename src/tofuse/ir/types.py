@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from tofuse.ir.dims import Dim, parse_dim, product, show_dim
+from tofuse.ir.dims import Dim, product, show_dims
 
 
 class DType(Enum):
@@ -72,15 +72,7 @@ class TensorType:
 def show_type(t: TensorType) -> str:
     """Return `f32[4,s0]`, or `f32[4]@cuda:0` for a device other than the CPU."""
     at = "" if t.device == "cpu" else f"@{t.device}"
-    return f"{t.dtype.value}[{','.join(map(show_dim, t.shape))}]{at}"
-
-
-def parse_type(text: str) -> TensorType:
-    """Parse the output of `show_type`."""
-    head, _, device = text.partition("@")
-    name, _, dims = head.partition("[")
-    shape = tuple(parse_dim(d) for d in dims.rstrip("]").split(",") if d.strip())
-    return TensorType(shape, DType(name.strip()), device.strip() or "cpu")
+    return f"{t.dtype.value}[{show_dims(t.shape)}]{at}"
 
 
 _ITEMSIZE = {

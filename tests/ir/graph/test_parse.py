@@ -120,18 +120,30 @@ BAD = (
     ("", "a graph is a header"),
     ("graph(x: f32[2]) {\n  return x", "a graph is a header"),
     ("graph(x: f32[2]) {\n  v0 = neg(y) : f32[2]\n  return v0\n}", None),
-    ("graph(x: f32[2]) {\n  v0 = neg('y') : f32[2]\n  return v0\n}", "line 2: 'y' is neither"),
-    ("graph(x: f32[2]) {\n  v0 = neg(x)\n  return v0\n}", "line 2: ':' expected"),
-    ("graph(x: f32[2]) {\n  v0 = neg(x) : q7[2]\n  return v0\n}", "line 2: 'q7[2]' is not a type"),
+    (
+        "graph(x: f32[2]) {\n  v0 = neg('y') : f32[2]\n  return v0\n}",
+        "line 2, column 12: 'y' is not a number",
+    ),
+    ("graph(x: f32[2]) {\n  v0 = neg(x)\n  return v0\n}", "line 2, column 14: ':' expected"),
+    (
+        "graph(x: f32[2]) {\n  v0 = neg(x) : q7[2]\n  return v0\n}",
+        "line 2, column 17: q7 is not an element type",
+    ),
     ("graph(x: f32[2]) {\n  v0 = neg(x) : f32[2] !\n  return v0\n}", "unexpected text"),
-    ("graph(x: f32[2]) {\n  x = neg(x) : f32[2]\n  return x\n}", "line 2: x is defined twice"),
+    (
+        "graph(x: f32[2]) {\n  x = neg(x) : f32[2]\n  return x\n}",
+        "line 2, column 16: x is defined twice",
+    ),
     (
         "graph(x: f32[2]) {\n  v0 = neg(x, a=1-2) : f32[2]\n  return v0\n}",
-        "neither a number nor a size",
+        "line 2, column 17: a number or a size expected",
     ),
-    ("graph(x: f32[2]) {\n  return y\n}", "line 2: y is not defined"),
-    ("graph(x: f32[2]) {\n  v0 = neg(x) : f32[2]\n}", "must be 'return' and the outputs"),
-    ("graph(x: f32[2]) {\n  v0 = neg(x : f32[2]\n  return v0\n}", "a name or a number expected"),
+    ("graph(x: f32[2]) {\n  return y\n}", "line 2, column 10: y is not defined"),
+    ("graph(x: f32[2]) {\n  v0 = neg(x) : f32[2]\n}", "line 2, column 3: 'return' expected"),
+    (
+        "graph(x: f32[2]) {\n  v0 = neg(x : f32[2]\n  return v0\n}",
+        "line 2, column 14: ')' expected",
+    ),
 )
 
 

@@ -89,17 +89,17 @@ def body(*lines: str) -> str:
 
 NOT_PARSED = (
     ("kernel k(x: in f32) over i0:4", "a kernel is a header"),
-    ("kernel k over i0:4 {\n}", "line 1: 'kernel k over i0:4 {' is not the header"),
-    ("kernel k() over i0 {\n}", "'i0' is not an axis"),
-    ("kernel k(x in f32) over 1 {\n}", "is not a buffer"),
-    (body("v0 = load x[i9] : f32"), "line 2: i9 is neither defined nor a size"),
-    (body("v0 = load x[(2)*i9] : f32"), "line 2: i9 is not an axis"),
-    (body("v0 = load x[i0] : q8"), "'q8' is not a valid DType"),
+    ("kernel k over i0:4 {\n}", "line 1, column 10: '(' expected at 'over i0:4 {'"),
+    ("kernel k() over i0 {\n}", "line 1, column 20: ':' expected at '{'"),
+    ("kernel k(x in f32) over 1 {\n}", "line 1, column 12: ':' expected at 'in f32)"),
+    (body("v0 = load x[i9] : f32"), "line 2, column 22: i9 is neither defined nor a size"),
+    (body("v0 = load x[(2)*i9] : f32"), "line 2, column 17: i9 is not an axis"),
+    (body("v0 = load x[i0] : q8"), "line 2, column 19: q8 is not an element type"),
     (body("v0 = add v1 1.0 of f32 : f32"), "v1 is neither defined nor a size"),
-    (body("v0 = load x[i0] if v7 : f32"), "line 2: v7 is not defined"),
-    (body("v0 = in_range [i0] 0 4 : f32"), "v0 is b1, not f32"),
-    (body(LOAD, "store y[i0] v0"), "line 3: 'store y[i0] v0' is not a store"),
-    (body("v0 = load : f32"), "'load' is not a statement"),
+    (body("v0 = load x[i0] if v7 : f32"), "line 2, column 20: v7 is not defined"),
+    (body("v0 = in_range [i0] 0 4 : f32"), "line 2, column 26: 'b1' expected at 'f32'"),
+    (body(LOAD, "store y[i0] v0"), "line 3, column 15: ':' expected at the end of the line"),
+    (body("v0 = load : f32"), "line 2, column 11: a name expected"),
     (body("v0 = load x[i0*2] : f32"), "i0 is neither defined nor a size"),
 )
 

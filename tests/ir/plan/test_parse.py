@@ -53,9 +53,9 @@ def plan(*lines: str, results: str = "") -> str:
     ("text", "message"),
     [
         ("plan p() {", "a plan is a header"),
-        ("plan p {\nreturn\n}", "line 1: 'plan p {' is not the header"),
-        (plan("jump"), "line 2: 'jump' is not a step"),
-        (plan("t_y = allocate q7[4]{1}"), "line 2: 'q7' is not a valid DType"),
+        ("plan p {\nreturn\n}", "line 1, column 8: '(' expected"),
+        (plan("jump"), "line 2, column 5: '=' expected at the end of the line"),
+        (plan("t_y = allocate q7[4]{1}"), "line 2, column 16: q7 is not an element type"),
     ],
 )
 def test_parse_errors_name_the_line(text: str, message: str):

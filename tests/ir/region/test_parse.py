@@ -50,9 +50,9 @@ def test_a_verdict_prints_all_counts():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("kernel k: v9 -> v0", "region k: there is no op v9"),
-        ("kernel k: v0 -> v9", "v9 is not defined"),
-        ("memref v9 = v0 + 0 {1}", "v9 is not defined"),
+        ("kernel k: v9 -> v0", "line 5, column 11: v9 is not an op"),
+        ("kernel k: v0 -> v9", "line 5, column 17: v9 is not defined"),
+        ("memref v9 = v0 + 0 {1}", "line 5, column 8: v9 is not defined"),
         ("something else", "neither a region nor a memref nor a verdict"),
     ],
 )

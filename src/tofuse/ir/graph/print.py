@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tofuse.ir.dims import show_dim
+from tofuse.ir.dims import show_strides
 from tofuse.ir.graph.data import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType, show_type
 
@@ -40,9 +40,7 @@ def show_operand(x: Operand) -> str:
 
 def show_value_type(value: Value) -> str:
     """Return `f32[4,s0]`, or `f32[4,s0]{1,4}` for a value that carries strides."""
-    if value.strides is None:
-        return show_type(value.type)
-    return f"{show_type(value.type)}{{{','.join(map(show_dim, value.strides))}}}"
+    return show_type(value.type) + show_strides(value.strides)
 
 
 def show_attr(value: Attr) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from tofuse.ir.dims import Dim, show_dim
+from tofuse.ir.dims import Dim, show_dim, show_dims, show_strides
 from tofuse.ir.types import DType
 
 
@@ -113,7 +113,7 @@ def show_plan(plan: Plan) -> str:
 
 
 def _show_parameter(p: Parameter) -> str:
-    return _with_strides(p.name, p.strides) + "!" * p.mutated + "~" * p.donated
+    return p.name + show_strides(p.strides) + "!" * p.mutated + "~" * p.donated
 
 
 def show_step(step: Step) -> str:
@@ -122,26 +122,19 @@ def show_step(step: Step) -> str:
         case Arena():
             return f"arena {step.nbytes}"
         case Allocate():
-            shape = f"[{','.join(map(show_dim, step.shape))}]"
             at = "" if step.device == "cpu" else f"@{step.device}"
-            layout = _with_strides(step.dtype.value + shape, step.strides)
-            return f"{step.name} = allocate {layout}{at}"
+            layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"
+            return f"{step.name} = allocate {step.dtype.value}{layout}{at}"
         case Launch():
             sizes = f"; {', '.join(step.symbols)}" if step.symbols else ""
             group = "" if step.group is None else f" in group {step.group}"
             return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes}){group}"
         case Call():
-            results = map(_with_strides, step.results, step.strides)
+            results = (r + show_strides(s) for r, s in zip(step.results, step.strides, strict=True))
             picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""
             return f"{', '.join(results) or '_'} = call {step.target}{picks}({step.args})"
         case View():
-            shape = f"[{','.join(map(show_dim, step.shape))}]"
-            layout = f"{_with_strides(shape, step.strides)} + {show_dim(step.offset)}"
-            return f"{step.name} = view {step.source} {layout}"
+            layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"
+            return f"{step.name} = view {step.source} {layout} + {show_dim(step.offset)}"
         case Release():
             return f"release {', '.join(step.names)}"
-
-
-def _with_strides(text: str, strides: tuple[Dim, ...] | None) -> str:
-    """Return `t_x{4,1}`: the text followed by the strides, if they are known."""
-    return text if strides is None else f"{text}{{{','.join(map(show_dim, strides))}}}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tofuse.errors import ParseError
-from tofuse.ir.dims import Dim, parse_dim
+from tofuse.ir.dims import Dim
+from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
 from tofuse.ir.plan.data import (
     Allocate,
     Arena,
@@ -17,97 +17,92 @@ from tofuse.ir.plan.data import (
     Step,
     View,
 )
-from tofuse.ir.types import DType
 
 Strides = tuple[Dim, ...]
 
 
 def parse_plan(text: str) -> Plan:
     """Parse the output of `show_plan`. Raises ParseError, which names the line."""
-    rows = [(n, row.strip()) for n, row in enumerate(text.splitlines(), 1) if row.strip()]
-    if len(rows) < 3 or rows[-1][1] != "}" or rows[-2][1].partition(" ")[0] != "return":
-        raise ParseError("a plan is a header 'plan p(t_x{1}) {', then steps, a return line and '}'")
-    number, header = rows[0]
-    try:
-        match = _match(_HEADER, header, "the header of a plan")
-        parameters = tuple(map(_parameter, _split(match["parameters"])))
-        symbols: list[tuple[str, str]] = []
-        steps: list[Step] = []
-        for n, row in rows[1:-2]:
-            number = n
-            size = _SIZE.fullmatch(row)
-            if size is None:
-                steps.append(_step(row))
-            else:
-                symbols.append((size["name"], size["text"]))
-    except ValueError as e:
-        raise ParseError(f"line {number}: {e}") from e
-    results = tuple(_split(rows[-2][1].removeprefix("return")))
-    return Plan(match["name"], parameters, tuple(symbols), tuple(steps), results)
+    header, body = read_block(
+        read_lines(text),
+        "a plan is a header 'plan p(t_x{1}) {', then steps, a return line and '}'",
+    )
+    name = header.expect("plan").word()
+    parameters = header.expect("(").items(")", lambda: _parameter(header))
+    header.expect("{").expect(END)
+    symbols: list[tuple[str, str]] = []
+    steps: list[Step] = []
+    for line in body[:-1]:
+        if line.skip("size"):
+            symbols.append((line.word(), line.expect("=").until(END)))
+        else:
+            steps.append(_step(line))
+            line.expect(END)
+    last = body[-1] if body else header
+    results = last.expect("return").words()
+    last.expect(END)
+    return Plan(name, tuple(parameters), tuple(symbols), tuple(steps), results)
 
 
-def _step(row: str) -> Step:
-    if match := _ARENA.fullmatch(row):
-        return Arena(int(match["nbytes"]))
-    if match := _ALLOCATE.fullmatch(row):
-        shape, strides = _dims(match["shape"]), _dims(match["strides"])
-        device = match["device"] or "cpu"
-        return Allocate(match["name"], shape, strides, DType(match["dtype"]), device)
-    if match := _LAUNCH.fullmatch(row):
-        tensors, symbols = _split(match["tensors"]), _split(match["symbols"] or "")
-        group = None if match["group"] is None else int(match["group"])
-        return Launch(int(match["kernel"]), match["name"], tuple(tensors), tuple(symbols), group)
-    if match := _VIEW.fullmatch(row):
-        shape, strides = _dims(match["shape"]), _dims(match["strides"])
-        return View(match["name"], match["source"], shape, strides, parse_dim(match["offset"]))
-    if match := _RELEASE.fullmatch(row):
-        return Release(tuple(_split(match["names"])))
-    match = _match(_CALL, row, "a step of a plan")
-    results = [] if match["results"] == "_" else [_tensor(r) for r in _split(match["results"])]
-    names, strides_of = tuple(n for n, _ in results), tuple(s for _, s in results)
-    picks = tuple(int(k) for k in (match["picks"] or "").split(",") if k)
-    return Call(match["target"], match["args"], names, picks, strides_of)
+def _step(line: LineReader) -> Step:
+    if line.skip("arena"):
+        return Arena(line.number())
+    if line.skip("launch"):
+        return _launch(line)
+    if line.skip("release"):
+        return Release(line.words())
+    results = [_tensor(line)]
+    while line.skip(","):
+        results.append(_tensor(line))
+    line.expect("=")
+    if line.skip("call"):
+        return _call(line, results)
+    name = results[0][0]
+    if line.skip("allocate"):
+        dtype = line.dtype()
+        shape, strides = _layout(line)
+        return Allocate(name, shape, strides, dtype, line.device())
+    source = line.expect("view").word()
+    shape, strides = _layout(line)
+    return View(name, source, shape, strides, line.expect("+").dim())
 
 
-def _parameter(text: str) -> Parameter:
-    """Parse `t_x{4,1}`; the suffix `!` means mutated, `~` donated."""
-    return Parameter(*_tensor(text.rstrip("!~")), text.endswith("!"), text.endswith("~"))
+def _launch(line: LineReader) -> Launch:
+    kernel, name = line.number(), line.word()
+    tensors = line.expect("(").words()
+    symbols = line.words() if line.skip(";") else ()
+    line.expect(")")
+    group = line.expect("group").number() if line.skip("in") else None
+    return Launch(kernel, name, tensors, symbols, group)
 
 
-def _tensor(text: str) -> tuple[str, Strides | None]:
-    """Parse `t_x{4,1}` into its name and strides."""
-    match = _match(_TENSOR, text, "a name, such as t_x{4,1}")
-    return match["name"], None if match["strides"] is None else _dims(match["strides"])
+def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:
+    target = line.match(_TARGET)
+    if target is None:
+        raise line.error("the name of an operator expected")
+    picks = line.items("]", line.number) if line.skip("[") else []
+    args = line.expect("(").until(")")
+    if results == [("_", None)]:
+        results = []
+    names, strides = tuple(n for n, _ in results), tuple(s for _, s in results)
+    return Call(target, args, names, tuple(picks), strides)
 
 
-def _dims(text: str) -> Strides:
-    return tuple(parse_dim(d) for d in text.split(",") if d)
+def _parameter(line: LineReader) -> Parameter:
+    """Consume `t_x{4,1}`; the suffix `!` means mutated, `~` donated."""
+    name, strides = _tensor(line)
+    mutated, donated = line.skip("!"), line.skip("~")
+    return Parameter(name, strides, mutated, donated)
 
 
-def _split(text: str) -> list[str]:
-    """Split at commas followed by a space; commas inside braces have none."""
-    return [part.strip() for part in text.split(", ") if part.strip()]
+def _tensor(line: LineReader) -> tuple[str, Strides | None]:
+    """Consume `t_x{4,1}` and return its name and strides."""
+    return line.word(), line.strides()
 
 
-def _match(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
-    match = pattern.fullmatch(text)
-    if match is None:
-        raise ParseError(f"{text!r} is not {what}")
-    return match
+def _layout(line: LineReader) -> tuple[Strides, Strides]:
+    """Consume `[4,s0]{s0,1}` and return the shape and the strides."""
+    return line.expect("[").dims("]"), line.expect("{").dims("}")
 
 
-_HEADER = re.compile(r"plan (?P<name>[^\s(]+)\((?P<parameters>[^)]*)\) \{")
-_TENSOR = re.compile(r"(?P<name>\w+)(?:\{(?P<strides>[^}]*)\})?")
-_SIZE = re.compile(r"size (?P<name>\w+) = (?P<text>.*)")
-_ARENA = re.compile(r"arena (?P<nbytes>\d+)")
-_LAYOUT = r"\[(?P<shape>[^\]]*)\]\{(?P<strides>[^}]*)\}"
-_ALLOCATE = re.compile(rf"(?P<name>\w+) = allocate (?P<dtype>\w+){_LAYOUT}(?:@(?P<device>\S+))?")
-_VIEW = re.compile(rf"(?P<name>\w+) = view (?P<source>\w+) {_LAYOUT} \+ (?P<offset>\S+)")
-_LAUNCH = re.compile(
-    r"launch (?P<kernel>\d+) (?P<name>[^\s(]+)\((?P<tensors>[^);]*)(?:; (?P<symbols>[^)]*))?\)"
-    r"(?: in group (?P<group>\d+))?"
-)
-_RELEASE = re.compile(r"release (?P<names>.*)")
-_CALL = re.compile(
-    r"(?P<results>\S.*?) = call (?P<target>[\w.:]+)(?:\[(?P<picks>[\d,]*)\])?\((?P<args>.*)\)"
-)
+_TARGET = re.compile(r"[\w.:]+")

@@ -2,119 +2,98 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from tofuse.errors import ParseError
-from tofuse.ir.dims import Dim, parse_dim
-from tofuse.ir.graph import (
-    Graph,
-    Loc,
-    Op,
-    Value,
-)
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.region.data import (
-    MemRef,
-    Partition,
-    Region,
-    Verdict,
-)
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.graph.parse import read_graph
+from tofuse.ir.line_reader import END, LineReader, read_lines
+from tofuse.ir.region.data import MemRef, Partition, Region, Verdict
 
 
 def parse_partition(text: str) -> Partition:
-    """Parse the output of `show_partition`. Raises ParseError."""
-    graph_text, brace, rest = text.partition("\n}")
-    return _Parser(parse_graph(graph_text + brace)).run(rest.splitlines())
+    """Parse the output of `show_partition`. Raises ParseError, which names the line."""
+    lines = read_lines(text)
+    size = next((k for k, line in enumerate(lines, 1) if line.closes), len(lines))
+    return _Parser(read_graph(lines[:size])).partition(lines[size:])
 
 
-@dataclass(eq=False)
 class _Parser:
-    graph: Graph
-    values: dict[str, Value] = field(default_factory=dict)
-    ops: dict[str, Op] = field(default_factory=dict)
+    """`values` and `ops` hold the values and ops of the graph by name."""
 
-    def run(self, rows: list[str]) -> Partition:
-        self.values = {v.name: v for v in self.graph.inputs}
-        for k, op in enumerate(self.graph.ops):
-            self.values |= {r.name: r for r in op.results}
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.values = {v.name: v for v in graph.values()}
+        self.ops: dict[str, Op] = {}
+        for k, op in enumerate(graph.ops):
             self.ops[op.results[0].name if op.results else f"#{k}"] = op
-        storage = {v: MemRef(v, 0, v.layout) for v in self.values.values()}
-        concat_slices: dict[Value, MemRef] = {}
-        regions: list[Region] = []
-        verdicts: list[Verdict] = []
-        rounded: frozenset[str] = frozenset()
-        for row in filter(None, map(str.strip, rows)):
-            if match := _REGION.fullmatch(row):
-                regions.append(self.region(match))
-            elif match := _MEMREF.fullmatch(row):
-                root, strides = self.value(match["root"]), _dims(match["strides"])
-                storage[self.value(match["name"])] = MemRef(
-                    root, parse_dim(match["offset"]), strides
-                )
-            elif match := _CONCAT_SLICE.fullmatch(row):
-                concat, v = self.value(match["root"]), self.value(match["name"])
-                concat_slices[v] = MemRef(concat, parse_dim(match["offset"]), storage[v].strides)
-            elif match := _NO_MEMREF.fullmatch(row):
-                del storage[self.value(match["name"])]
-            elif row.startswith("rounded "):
-                rounded = frozenset(self.value(name).name for name in row.split()[1:])
-            elif match := _EDGE.fullmatch(row):
-                verdicts.append(_verdict(match))
-            else:
-                raise ParseError(f"{row!r} is neither a region nor a memref nor a verdict")
+        self.storage = {v: MemRef(v, 0, v.layout) for v in self.values.values()}
+        self.concat_slices: dict[Value, MemRef] = {}
+        self.regions: list[Region] = []
+        self.verdicts: list[Verdict] = []
+        self.rounded: list[str] = []
+
+    def partition(self, lines: Sequence[LineReader]) -> Partition:
+        for line in lines:
+            self.line(line)
         return Partition(
             self.graph,
-            tuple(regions),
-            storage,
-            tuple(verdicts),
-            concat_slices=concat_slices,
-            rounded=rounded,
+            tuple(self.regions),
+            self.storage,
+            tuple(self.verdicts),
+            concat_slices=self.concat_slices,
+            rounded=frozenset(self.rounded),
         )
 
-    def region(self, match: re.Match[str]) -> Region:
-        for name in match["ops"].split():
-            if name not in self.ops:
-                raise ParseError(f"region {match['name']}: there is no op {name}")
-        ops = tuple(self.ops[name] for name in match["ops"].split())
-        outputs = tuple(self.value(name) for name in match["outputs"].split())
-        return Region(match["name"], ops, outputs, library=match["kind"] == "call")
+    def line(self, line: LineReader) -> None:
+        match line.word():
+            case "kernel" | "call" as kind:
+                name, ops, outputs = line.word(), [], []
+                line.expect(":")
+                while not line.skip("->"):
+                    ops.append(line.lookup(self.ops, "is not an op"))
+                while not line.skip(END):
+                    outputs.append(line.lookup(self.values))
+                self.regions.append(Region(name, tuple(ops), tuple(outputs), kind == "call"))
+            case "memref":
+                v = line.lookup(self.values)
+                self.storage[v] = MemRef(
+                    line.expect("=").lookup(self.values),
+                    line.expect("+").dim(),
+                    line.expect("{").dims("}"),
+                )
+                line.expect(END)
+            case "concat_slice":
+                v = line.lookup(self.values)
+                concat, offset = line.expect("=").lookup(self.values), line.expect("+").dim()
+                self.concat_slices[v] = MemRef(
+                    concat, offset, (self.storage.get(v) or MemRef(v, 0, v.layout)).strides
+                )
+                line.expect(END)
+            case "no_memref":
+                self.storage.pop(line.lookup(self.values), None)
+                line.expect(END)
+            case "rounded":
+                while not line.skip(END):
+                    self.rounded.append(line.lookup(self.values).name)
+            case "edge":
+                self.verdicts.append(_verdict(line))
+            case word:
+                raise line.error(f"{word!r} is neither a region nor a memref nor a verdict")
 
-    def value(self, name: str) -> Value:
-        if name not in self.values:
-            raise ParseError(f"{name} is not defined")
-        return self.values[name]
+    def strides(self, v: Value) -> tuple[Dim, ...]:
+        return self.storage[v].strides if v in self.storage else v.layout
 
 
-def _verdict(match: re.Match[str]) -> Verdict:
-    loc = None if match["file"] is None else Loc(match["file"], int(match["line"]))
+def _verdict(line: LineReader) -> Verdict:
     return Verdict(
-        match["producer"],
-        match["consumer"],
-        match["not"] is None,
-        match["rule"],
-        int(match["bytes"]),
-        int(match["launches"]),
-        float(match["recompute"]),
-        float(match["us"]),
-        loc,
+        producer=line.word(),
+        consumer=line.expect("->").word(),
+        fused=not line.skip("not"),
+        rule=line.expect("fused").expect(":").until("; bytes"),
+        bytes_saved=line.number(),
+        launches_saved=line.expect(";").expect("launches").number(),
+        recompute=line.expect(";").expect("recompute").real(),
+        predicted_us=line.expect(";").expect("us").real(),
+        loc=line.loc(),
     )
-
-
-def _dims(text: str) -> tuple[Dim, ...]:
-    return tuple(parse_dim(d) for d in text.split(",") if d)
-
-
-_REGION = re.compile(
-    r"(?P<kind>kernel|call) (?P<name>[^\s:]+): (?P<ops>[^>]*?) ->(?P<outputs>[^>]*)"
-)
-_MEMREF = re.compile(
-    r"memref (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+) \{(?P<strides>[^}]*)\}"
-)
-_CONCAT_SLICE = re.compile(r"concat_slice (?P<name>\w+) = (?P<root>\w+) \+ (?P<offset>\S+)")
-_NO_MEMREF = re.compile(r"no_memref (?P<name>\w+)")
-_EDGE = re.compile(
-    r"edge (?P<producer>\S+) -> (?P<consumer>\S+) (?P<not>not )?fused: (?P<rule>.*); "
-    r"bytes (?P<bytes>-?\d+); launches (?P<launches>-?\d+); recompute (?P<recompute>\S+); "
-    r"us (?P<us>\S+?)(?: # at (?P<file>.*):(?P<line>-?\d+))?"
-)

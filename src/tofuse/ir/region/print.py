@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.ir.dims import show_dim
+from tofuse.ir.dims import show_dim, show_strides
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region.data import (
@@ -26,9 +26,8 @@ def show_partition(partition: Partition) -> str:
         if memref is None:
             lines.append(f"no_memref {v.name}")
         elif memref != MemRef(v, 0, v.layout):
-            strides = ",".join(map(show_dim, memref.strides))
-            offset = show_dim(memref.offset)
-            lines.append(f"memref {v.name} = {memref.root.name} + {offset} {{{strides}}}")
+            at = f"{memref.root.name} + {show_dim(memref.offset)}"
+            lines.append(f"memref {v.name} = {at} {show_strides(memref.strides)}")
     for v, memref in partition.concat_slices.items():
         lines.append(f"concat_slice {v.name} = {memref.root.name} + {show_dim(memref.offset)}")
     if partition.rounded:
