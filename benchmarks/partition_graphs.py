@@ -6,7 +6,7 @@ from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
-from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
 from tofuse.ir.region import Partition
 from tofuse.ir.types import DType, TensorType
@@ -117,7 +117,7 @@ def calls(size: int) -> Graph:
 def partition_on_cpu(graph: Graph, fuel: int | None = None) -> Partition:
     """Partition for a machine with default costs."""
     target = host_target(2)
-    oracles = CostOracles(CostOracle(target, Machine()).reject, None, None)
+    oracles = RegionEvaluator(CostOracle(target, Machine()).reject, None, None)
     return partition(graph, oracles, machine=Machine(), fuel=fuel)
 
 

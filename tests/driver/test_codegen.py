@@ -13,7 +13,7 @@ from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import RunKernel, run_partition
 from tofuse.cost.nest import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
-from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Scalar, Value
 from tofuse.ir.graph.print import show_graph
@@ -77,7 +77,7 @@ def partition_on_cpu(graph: Graph) -> Partition:
             return str(e)
         return None
 
-    return partition(graph, CostOracles(reject, None, None), machine=Machine(), exact=True)
+    return partition(graph, RegionEvaluator(reject, None, None), machine=Machine(), exact=True)
 
 
 def random_inputs(graph: Graph, sizes: Mapping[str, int], seed: int) -> dict[Value, torch.Tensor]:

@@ -12,7 +12,7 @@ from tofuse.frontends.execute_definition import captured_graph
 from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
-from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
@@ -25,7 +25,7 @@ from tofuse.schedule.build_tiles import build_tiles
 
 def partition_for_gpu(graph: Graph) -> Partition:
     check_graph(graph)
-    oracles = CostOracles(lambda kernel: None, reject_on_gpu, None)
+    oracles = RegionEvaluator(lambda kernel: None, reject_on_gpu, None)
     return partition(run_graph_passes(graph), oracles, machine=Machine())
 
 
@@ -76,7 +76,7 @@ def test_ops_are_not_fused_on_a_device_without_kernels():
           return v1
         }"""
     )
-    part = partition(graph, CostOracles(lambda kernel: None, None, None), machine=Machine())
+    part = partition(graph, RegionEvaluator(lambda kernel: None, None, None), machine=Machine())
     assert [v.rule for v in part.verdicts] == ["no kernels are generated for this device"]
 
 

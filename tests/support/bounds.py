@@ -7,9 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from tofuse.driver import codegen
-from tofuse.fusion.lower import lower_region as lowering
-from tofuse.fusion.lower.lower_region import LoweredRegion
+from tofuse.fusion.lowering_memo import LoweringMemo, SharedKernel
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import AffineExpr, InRange, Kernel, Load, Store
@@ -64,10 +62,12 @@ def points(kernel: Kernel) -> int:
 def check_all_accesses(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Collect the out-of-bounds accesses of all kernels of static sizes that are lowered."""
     found: list[str] = []
-    original = lowering.lower_region
+    original = LoweringMemo.lower
 
-    def checked(region: Region, storage: dict[Value, MemRef], **options: object) -> LoweredRegion:
-        lowered = original(region, storage, **options)  # type: ignore[arg-type]
+    def checked(
+        memo: LoweringMemo, region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+    ) -> SharedKernel:
+        lowered = original(memo, region, storage, rounded)
         kernel = lowered.kernel
         if not kernel.symbols and points(kernel) <= MAX_POINTS:
             sizes = {}
@@ -79,5 +79,5 @@ def check_all_accesses(patch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             found.extend(f"{region.name}: {access}" for access in accesses)
         return lowered
 
-    patch.setattr(codegen, "lower_region", checked)
+    patch.setattr(LoweringMemo, "lower", checked)
     yield found

@@ -2,7 +2,7 @@
 
 from tofuse.cost.nest import Machine
 from tofuse.driver.pipeline import partition
-from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
@@ -28,4 +28,4 @@ def accept_all(kernel: Kernel) -> str | None:
 
 def make_partition(graph: Graph) -> Partition:
     """The partition in program order, if every kernel is good."""
-    return partition(graph, CostOracles(accept_all, None, None), machine=Machine())
+    return partition(graph, RegionEvaluator(accept_all, None, None), machine=Machine())

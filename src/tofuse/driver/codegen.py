@@ -1,48 +1,46 @@
-"""Generate kernels: lower each region, run the kernel passes, schedule, emit text."""
+"""Generate kernels: take what the cost oracle lowered and scheduled, and emit text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.triton.emit import emit as emit_triton
 from tofuse.config import Config
+from tofuse.driver.oracle import CostOracle
 from tofuse.errors import CompileError
 from tofuse.fusion.lower.axes import LoweringError
-from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
+from tofuse.fusion.lowering_memo import SharedKernel
+from tofuse.fusion.nontemporal import mark_nontemporal
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.graph import Value, device_of
-from tofuse.ir.kernel import Kernel
+from tofuse.ir.kernel import Kernel, Uniform
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
-from tofuse.ir.schedule import Schedule, Target
+from tofuse.ir.schedule import Schedule
 from tofuse.ir.tile import GpuTarget, TileProgram
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles
-from tofuse.schedule.choose_schedule import choose_schedule
 from tofuse.schedule.kernel_dedup import kernel_dedup
 from tofuse.schedule.schedule_legality import Unschedulable
 
-KernelPass = Callable[[Kernel], Kernel]
 NestPass = Callable[[Nest], Nest]
 
 
 @dataclass(frozen=True, eq=False)
 class CodegenContext:
-    """The state that all regions of a partition share: the machine, the options and the passes.
+    """The state that all regions of a partition share: the oracle, the options and the passes.
 
-    `nontemporal` are the results whose stores bypass the caches. `kernel_passes` returns the
-    passes for one lowered region on a device.
+    `nontemporal` are the results whose stores bypass the caches.
     """
 
     partition: Partition
     nontemporal: frozenset[Value]
-    target: Target
+    oracle: CostOracle
     config: Config
-    kernel_passes: Callable[[LoweredRegion, str, CodegenContext], Sequence[KernelPass]]
     nest_passes: Sequence[NestPass]
 
 
@@ -71,10 +69,13 @@ class RejectedRegion:
 
 @dataclass(frozen=True, eq=False)
 class _ScheduledRegion:
+    """A region's kernel with its schedule, and the nest if the oracle kept it."""
+
     region: Region
     kernel: Kernel
     schedule: Schedule
     arguments: tuple[Value, ...]
+    nest: Nest | None
 
 
 def generate_kernel(region: Region, context: CodegenContext) -> GeneratedKernel | RejectedRegion:
@@ -104,33 +105,39 @@ def generate_kernels(
     deduplicated = [kernel_dedup([p])[0] for p in pairs] if verify else kernel_dedup(pairs)
     for s, shared in zip(scheduled, deduplicated, strict=True):
         if shared.kernel not in emitted:
-            emitted[shared.kernel] = _emit_kernel(shared.kernel, s.schedule, context)
+            nest = s.nest if shared.kernel is s.kernel else None
+            emitted[shared.kernel] = _emit_kernel(shared.kernel, s.schedule, nest, context)
         result = emitted[shared.kernel]
         if isinstance(result, str):
             rejected.append(RejectedRegion(s.region, result))
         else:
-            nest, source, error = result
             generated.append(
-                GeneratedKernel(s.region, nest, s.arguments, shared.sizes, source, error)
+                GeneratedKernel(s.region, result[0], s.arguments, shared.sizes, *result[1:])
             )
     return [*generated, *rejected, *gpu_kernels]
 
 
-def _lower(region: Region, context: CodegenContext) -> tuple[Kernel, tuple[Value, ...]]:
-    """Return the kernel after all kernel passes, and its arguments; raises LoweringError."""
-    part = context.partition
-    lowered = lower_region(region, part.storage, rounded=part.rounded)
-    kernel = lowered.kernel
-    for kernel_pass in context.kernel_passes(lowered, device_of(region.ops), context):
-        kernel = kernel_pass(kernel)
-    return kernel, lowered.arguments
+def _finish(
+    kernel: Kernel, shared: SharedKernel, region: Region, nontemporal: frozenset[Value]
+) -> Kernel:
+    """Return the shared kernel with the name, the random streams and the stores of this region."""
+    body = kernel.body
+    if any(first != own for first, own in shared.streams.items()):
+        body = tuple(
+            replace(s, stream=shared.streams[s.stream]) if isinstance(s, Uniform) else s
+            for s in body
+        )
+    kernel = replace(kernel, name=region.name, body=body)
+    return mark_nontemporal(kernel, shared.arguments, nontemporal)
 
 
 def _generate_gpu_kernel(
     region: Region, context: CodegenContext
 ) -> GeneratedKernel | RejectedRegion:
+    part = context.partition
     try:
-        kernel, arguments = _lower(region, context)
+        shared = context.oracle.lowerings.lower(region, part.storage, part.rounded)
+        kernel = _finish(shared.kernel, shared, region, context.nontemporal)
         check_kernel(kernel)
         version, multiprocessors = capability(device_of(region.ops))
         tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
@@ -140,29 +147,34 @@ def _generate_gpu_kernel(
     try:
         source = emit_triton(tiles, exact=context.config.precision == "eager")
     except CompileError as e:
-        return GeneratedKernel(region, tiles, arguments, sizes, f"# {e}", str(e))
-    return GeneratedKernel(region, tiles, arguments, sizes, source)
+        return GeneratedKernel(region, tiles, shared.arguments, sizes, f"# {e}", str(e))
+    return GeneratedKernel(region, tiles, shared.arguments, sizes, source)
 
 
 def _schedule_region(
     region: Region, schedule: Schedule | None, context: CodegenContext
 ) -> _ScheduledRegion | RejectedRegion:
+    part = context.partition
     try:
-        kernel, arguments = _lower(region, context)
+        shared = context.oracle.lowerings.lower(region, part.storage, part.rounded)
     except LoweringError as e:
         return RejectedRegion(region, str(e))
-    schedule = schedule or choose_schedule(kernel, context.target)
-    return _ScheduledRegion(region, kernel, schedule, arguments)
+    kept = context.oracle.schedule(shared.kernel)
+    kernel = _finish(kept.kernel, shared, region, context.nontemporal)
+    nest = None
+    if isinstance(kept.nest, Nest) and kernel.body is kept.kernel.body:
+        nest = replace(kept.nest, kernel=kernel) if schedule in (None, kept.schedule) else None
+    return _ScheduledRegion(region, kernel, schedule or kept.schedule, shared.arguments, nest)
 
 
 def _emit_kernel(
-    kernel: Kernel, schedule: Schedule, context: CodegenContext
+    kernel: Kernel, schedule: Schedule, nest: Nest | None, context: CodegenContext
 ) -> tuple[Nest, str, str | None] | str:
     """Return a nest, its text, and the error if emission fails; or why there is no nest."""
     check_kernel(kernel)  # 8 us per statement; compiling a statement takes 1000 us
-    target = context.target
+    target = context.oracle.target
     try:
-        nest = build_nest(kernel, schedule, repeat_reductions=True)
+        nest = nest or build_nest(kernel, schedule, repeat_reductions=True)
     except Unschedulable as e:
         return str(e)
     for nest_pass in context.nest_passes:

@@ -1,13 +1,15 @@
-"""The cost oracle: whether a kernel can be scheduled, and what its loops cost."""
+"""The cost oracle: schedules each kernel of a compilation once, and predicts what it costs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tofuse.cost.machine import Machine
 from tofuse.cost.nest import Cost, nest_cost, recompute_rejection
+from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.schedule import Target
+from tofuse.ir.nest import Nest
+from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles
@@ -16,36 +18,52 @@ from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.unroll_axes import unroll_axes
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
+class ScheduledKernel:
+    """A kernel after unrolling, with the chosen schedule and the nest, or why it has none."""
+
+    kernel: Kernel
+    schedule: Schedule
+    nest: Nest | str
+
+
+@dataclass(frozen=True, eq=False)
 class CostOracle:
-    """Evaluates kernels for the CPU; keeps the last result, since `cost` follows `reject`."""
+    """Schedules and evaluates kernels for the CPU; code generation takes what it keeps."""
 
     target: Target
     machine: Machine
-    last: tuple[Kernel, Cost | str] | None = None
+    lowerings: LoweringMemo = field(default_factory=LoweringMemo)
+    scheduled: dict[Kernel, ScheduledKernel] = field(default_factory=dict)
+    costs: dict[Kernel, Cost] = field(default_factory=dict)
 
     def reject(self, kernel: Kernel) -> str | None:
         """Return why a kernel has no nest or costs more than its parts; None if it is accepted."""
-        result = self._evaluate(kernel)
-        return result if isinstance(result, str) else recompute_rejection(result)
+        nest = self.schedule(kernel).nest
+        return nest if isinstance(nest, str) else recompute_rejection(self._cost(kernel, nest))
 
     def cost(self, kernel: Kernel) -> Cost | None:
         """Return the predicted cost of a kernel; None if it has no nest."""
-        result = self._evaluate(kernel)
-        return None if isinstance(result, str) else result
+        nest = self.schedule(kernel).nest
+        return None if isinstance(nest, str) else self._cost(kernel, nest)
 
-    def _evaluate(self, kernel: Kernel) -> Cost | str:
-        if self.last is None or self.last[0] is not kernel:
-            self.last = (kernel, self._schedule_and_cost(kernel))
-        return self.last[1]
+    def schedule(self, kernel: Kernel) -> ScheduledKernel:
+        """Return the kernel with the schedule that the heuristics choose."""
+        if kernel not in self.scheduled:
+            unrolled = unroll_axes(kernel, self.target)
+            schedule = choose_schedule(unrolled, self.target)
+            nest: Nest | str
+            try:
+                nest = build_nest(unrolled, schedule)
+            except Unschedulable as e:
+                nest = str(e)
+            self.scheduled[kernel] = ScheduledKernel(unrolled, schedule, nest)
+        return self.scheduled[kernel]
 
-    def _schedule_and_cost(self, kernel: Kernel) -> Cost | str:
-        try:
-            kernel = unroll_axes(kernel, self.target)
-            nest = build_nest(kernel, choose_schedule(kernel, self.target))
-        except Unschedulable as e:
-            return str(e)
-        return nest_cost(nest, self.machine)
+    def _cost(self, kernel: Kernel, nest: Nest) -> Cost:
+        if kernel not in self.costs:
+            self.costs[kernel] = nest_cost(nest, self.machine)
+        return self.costs[kernel]
 
 
 def reject_on_gpu(kernel: Kernel) -> str | None:

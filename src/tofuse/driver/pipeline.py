@@ -37,7 +37,6 @@ from tofuse.driver.call_signature import call_signature, caller_outputs
 from tofuse.driver.codegen import (
     CodegenContext,
     GeneratedKernel,
-    KernelPass,
     RejectedRegion,
     generate_kernels,
 )
@@ -58,14 +57,10 @@ from tofuse.driver.tuning_callbacks import measured_choices
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
-from tofuse.fusion.host_scalars import mark_host_scalars
-from tofuse.fusion.lower.coalesce import coalesce
-from tofuse.fusion.lower.lower_region import LoweredRegion
-from tofuse.fusion.nontemporal import mark_nontemporal, nontemporal_values
+from tofuse.fusion.nontemporal import nontemporal_values
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
 from tofuse.fusion.partition.partitioner import form_regions
-from tofuse.fusion.partition.profitability import CostOracles
-from tofuse.fusion.partition.region_evaluator import EvaluationCache
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.region_liveness import unfused_peak
 from tofuse.fusion.split_reductions import split_reductions
@@ -76,7 +71,6 @@ from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.region.print import show_partition
-from tofuse.ir.schedule import Target
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
@@ -105,7 +99,6 @@ from tofuse.runtime.execute import CompiledPlan, Tensor
 from tofuse.runtime.launch import find_vector_library, thread_count
 from tofuse.runtime.out_variants import out_variant
 from tofuse.schedule.prefetch import prefetch
-from tofuse.schedule.unroll_axes import unroll_axes
 
 # The passes of every level, from the top.
 
@@ -146,18 +139,8 @@ LAST_GRAPH_PASSES = (dead_code, propagate_strides, simplify, dead_code)
 VIEW_PASSES = (materialize_views, duplicate_ranges, duplicate_views)
 
 
-def kernel_passes(
-    lowered: LoweredRegion, device: str, context: CodegenContext
-) -> tuple[KernelPass, ...]:
-    """Return the passes over the kernel of one region, in order: Kernel -> Kernel."""
-    arguments = lowered.arguments
-    passes: tuple[KernelPass, ...] = (
-        coalesce,
-        partial(mark_nontemporal, arguments=arguments, nontemporal=context.nontemporal),
-        partial(mark_host_scalars, arguments=arguments, device=device),
-    )
-    return passes if device != "cpu" else (*passes, partial(unroll_axes, target=context.target))
-
+# Kernel -> Kernel: `fusion/lowering_memo.py` runs coalesce and mark_host_scalars, the cost oracle
+# runs unroll_axes, and code generation, which takes their kernels, runs mark_nontemporal.
 
 NEST_PASSES = (prefetch,)  # Nest -> Nest
 
@@ -220,21 +203,22 @@ def compile_with_artifact(
     limit = unfused_peak(graph, saved) if captured.symbols else memory.peak(phase)
     target = host_target(thread_count())
     bind_vector_library(find_vector_library())
-    part = _fuse(graph, None if _has_derived_sizes(captured) else limit, saved, target, config)
+    oracle = CostOracle(target, assumed_machine(target, config))
+    part = _fuse(graph, None if _has_derived_sizes(captured) else limit, saved, oracle, config)
     log.finish_stage("partition")
 
     constants = [t for _, t in captured.constants]
     choices: Mapping[Region, Choice] = {}
     if config.tune == "measure":
-        build = partial(build_program, constants=(), target=target)
-        choices = measured_choices(codegen_context(part, target, config), build)
+        build = partial(build_program, constants=(), oracle=oracle)
+        choices = measured_choices(codegen_context(part, oracle, config), build)
     part, choices = apply_choices(part, choices)
     if choices:
         log.finish_stage("measured choice")
     log.log_text("regions", lambda: show_partition(part))
 
     signature = replace(call_signature(captured, part.graph, phase), saved=saved)
-    program = build_program(part, signature, choices, config, constants, target, log.finish_stage)
+    program = build_program(part, signature, choices, config, constants, oracle, log.finish_stage)
     generated = program.generated
     log.log_text("loops", lambda: "\n".join(f"{g.nest.kernel!r}\n{g.nest!r}" for g in generated))
     log.log_text("source", lambda: "\n".join(g.source for g in generated))
@@ -251,19 +235,17 @@ def compile_with_artifact(
 
 
 def _fuse(
-    graph: Graph, limit: int | None, saved: frozenset[str], target: Target, config: Config
+    graph: Graph, limit: int | None, saved: frozenset[str], oracle: CostOracle, config: Config
 ) -> Partition:
     """Partition the graph into regions that hold at most `limit` bytes; warn of failed hints."""
-    machine = assumed_machine(target, config)
-    oracle = CostOracle(target, machine)
-    oracles = CostOracles(oracle.reject, reject_on_gpu, oracle.cost)
+    evaluator = RegionEvaluator(oracle.reject, reject_on_gpu, oracle.cost, oracle.lowerings)
     partition_graph = partial(
-        partition, machine=machine, fuel=config.fuel, exact=config.precision == "eager"
+        partition, machine=oracle.machine, fuel=config.fuel, exact=config.precision == "eager"
     )
     part = partition_within_memory_limit(
         split_reductions(graph),
         partition_graph,
-        oracles,
+        evaluator,
         None if limit is None else limit + PEAK_TOLERANCE,
         saved,
     )
@@ -275,9 +257,8 @@ def _fuse(
 
 def partition(
     graph: Graph,
-    oracles: CostOracles,
+    evaluator: RegionEvaluator,
     splits: Collection[Split] = (),
-    cache: EvaluationCache | None = None,
     in_place_concats: bool = True,
     *,
     machine: Machine,
@@ -289,10 +270,9 @@ def partition(
     `in_place_concats`: operands of concats may be written into the concat; otherwise each has
     memory of its own. The other parameters are those of `form_regions`.
     """
-    cache = {} if cache is None else cache
 
     def form(graph: Graph, fuel: int | None) -> Partition:
-        return form_regions(graph, oracles, machine, VIEW_PASSES, fuel, splits, cache, exact)
+        return form_regions(graph, evaluator, machine, VIEW_PASSES, fuel, splits, exact)
 
     part = form(eliminate_concats(graph, in_place_concats), None)
     rewritten = fold_epilogues(part)
@@ -303,10 +283,10 @@ def partition(
     return part
 
 
-def codegen_context(part: Partition, target: Target, config: Config) -> CodegenContext:
+def codegen_context(part: Partition, oracle: CostOracle, config: Config) -> CodegenContext:
     """Return the context for code generation of all regions of a partition."""
-    nontemporal = nontemporal_values(part, assumed_machine(target, config).l3_bytes)
-    return CodegenContext(part, nontemporal, target, config, kernel_passes, NEST_PASSES)
+    nontemporal = nontemporal_values(part, oracle.machine.l3_bytes)
+    return CodegenContext(part, nontemporal, oracle, config, NEST_PASSES)
 
 
 def build_program(
@@ -315,13 +295,14 @@ def build_program(
     choices: Mapping[Region, Choice],
     config: Config,
     constants: Sequence[Tensor],
-    target: Target,
+    oracle: CostOracle,
     finish_stage: Callable[[str], None] = lambda stage: None,
 ) -> LinkedProgram:
     """Generate and load kernels, plan the call, and link both."""
+    target = oracle.target
     machine = measured_machine(target, config)
     executors = executors_of(config)
-    context = codegen_context(part, target, config)
+    context = codegen_context(part, oracle, config)
 
     assigned = assign_library_calls(part, executors, machine)
     requested, rejected = requested_kernels(part, choices, executors)

@@ -25,7 +25,7 @@ BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Conf
 
 def measured_choices(context: CodegenContext, build_program: BuildProgram) -> dict[Region, Choice]:
     """Return the fastest candidate for each region that the autotuner can time."""
-    target, config = context.target, context.config
+    target, config = context.oracle.target, context.config
     strict = replace(config, strict=True)
     machine = measured_machine(target, config)
 

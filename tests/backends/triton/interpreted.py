@@ -19,7 +19,7 @@ from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tiles
 from tofuse.cost.nest import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
-from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel
@@ -93,7 +93,7 @@ def test_random_graphs(data: st.DataObject):
     )
     inputs = random_inputs(graph, sizes, data.draw(st.integers(0, 3)))
     want = outputs(graph, inputs, sizes)
-    part = partition(graph, CostOracles(reject, None, None), machine=Machine(), exact=True)
+    part = partition(graph, RegionEvaluator(reject, None, None), machine=Machine(), exact=True)
     for a, b in zip(run_partition(part, inputs, sizes, run), want, strict=True):
         assert_close(a, b, repr(part))
 

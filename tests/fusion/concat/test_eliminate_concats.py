@@ -9,7 +9,7 @@ import tofuse
 from tests.support.eager import assert_as_eager
 from tofuse.cost.nest import Machine
 from tofuse.driver.pipeline import partition
-from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import is_eliminated_concat
@@ -193,7 +193,9 @@ LONG_CONCAT = parse_graph(
 
 
 def test_memory_of_an_eliminated_concat_counts_once():
-    part = partition(LONG_CONCAT, CostOracles(lambda kernel: None, None, None), machine=Machine())
+    part = partition(
+        LONG_CONCAT, RegionEvaluator(lambda kernel: None, None, None), machine=Machine()
+    )
     (cat,) = [op for op in part.graph.ops if is_eliminated_concat(op)]
     slices = part.concat_slices
     assert [slices[p].offset for p in cat.inputs] == [32 * k for k in range(8)]

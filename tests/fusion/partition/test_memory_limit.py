@@ -20,7 +20,7 @@ from tofuse.cost.nest import Machine
 from tofuse.driver.compile import compile_reporting
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit
-from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
 from tofuse.fusion.split_reductions import split_reductions
 
@@ -37,7 +37,7 @@ SIBLINGS = make_graph(
 
 
 def within_limit(graph, limit):
-    oracles = CostOracles(accept_all, None, None)
+    oracles = RegionEvaluator(accept_all, None, None)
     make = partial(partition, machine=Machine())
     return partition_within_memory_limit(split_reductions(graph), make, oracles, limit)
 

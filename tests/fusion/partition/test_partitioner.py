@@ -10,8 +10,7 @@ from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
-from tofuse.fusion.partition.profitability import CostOracles
-from tofuse.fusion.partition.region_evaluator import EvaluationCache
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region.print import show_partition
@@ -64,17 +63,18 @@ def test_elementwise_extensions_are_not_evaluated(returned, kernels):
         sums.append(p("add", *sums[-2:]))
     ends = [p("broadcast", sums[-1], shape=SIZE, dims=(d,)) for d in (0, 1)]
     graph = p.graph(p("mul", *ends), *(sums if returned else ()))
-    oracle, cache = CostOracle(host_target(2), Machine()), EvaluationCache()
+    oracle = CostOracle(host_target(2), Machine())
 
     def reject(kernel):
         evaluations.append(len(kernel.body))
         return oracle.reject(kernel)
 
-    part = partition(graph, CostOracles(reject, None, None), cache=cache, machine=Machine())
+    evaluator = RegionEvaluator(reject, None, None)
+    part = partition(graph, evaluator, machine=Machine())
     assert [len([op for op in r.ops if op.kind != "broadcast"]) for r in part.regions] == kernels
     assert len(evaluations) < 10
     before = len(evaluations)
-    partition(graph, CostOracles(reject, None, None), cache=cache, machine=Machine())
+    partition(graph, evaluator, machine=Machine())
     assert len(evaluations) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -18,7 +19,7 @@ from tofuse.fusion.partition.profitability import (
     merge_too_costly,
     vectorizes_poorly,
 )
-from tofuse.fusion.partition.region_evaluator import RegionEvaluator
+from tofuse.fusion.partition.region_evaluator import Evaluation
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op
@@ -26,9 +27,9 @@ from tofuse.ir.graph import Op
 NO_FUEL = "no fuel left"
 
 
-def grow(index: GraphIndex, legality: MergeLegality, evaluator: RegionEvaluator) -> Growth:
+def grow(index: GraphIndex, legality: MergeLegality, rounded: frozenset[str]) -> Growth:
     """Return groups grown optimistically if every kernel is accepted, otherwise step by step."""
-    growth = Growth(index, legality, evaluator)
+    growth = Growth(index, legality, rounded)
     if not growth.grow_optimistically():
         growth.grow_checked()
         if growth.trust_poorly_vectorized():
@@ -50,7 +51,7 @@ class Growth:
 
     index: GraphIndex
     legality: MergeLegality
-    evaluator: RegionEvaluator
+    rounded: frozenset[str]  # names of the values that kernels round
     check: Check = Check.LEGALITY
     groups: Groups = field(init=False)
     elementwise: ElementwiseIndex = field(init=False)
@@ -84,7 +85,7 @@ class Growth:
         self._grow()
         group_of = self.groups.group_of
         extended = dict.fromkeys(group_of[op] for op in self.unevaluated)
-        if any(self.evaluator.evaluate(g.ops).rejection is not None for g in extended):
+        if any(self._evaluate(g.ops).rejection is not None for g in extended):
             self.check = Check.EVERY_KERNEL
             self._grow()
 
@@ -96,7 +97,7 @@ class Growth:
         trusted_before = len(self.trusted)
         for k, (ops, us) in enumerate(self.poorly_vectorized):
             parts = dict.fromkeys(self.groups.group_of[op] for op in ops)
-            costs = [self.evaluator.evaluate(g.ops).cost for g in parts]
+            costs = [self._evaluate(g.ops).cost for g in parts]
             separate_us = sum(math.inf if c is None else c.us for c in costs)
             if len(costs) > 1 and separate_us >= SPLIT_THRESHOLD * us:
                 self.trusted |= dict.fromkeys(ops, -1 - k)
@@ -163,10 +164,13 @@ class Growth:
         if len(readers) > 1 and len({self.groups.group_of[u] for u in readers}) == 1:
             self.try_merge(concat, readers[0])
 
+    def _evaluate(self, ops: Sequence[Op]) -> Evaluation:
+        return self.legality.evaluator.evaluate(ops, self.index, self.rounded)
+
     def _is_accepted(self, group: Group) -> bool:
         if group.elementwise and self.elementwise.is_trivial_kernel(set(group.ops)):
             return True
-        rejection, cost = self.evaluator.evaluate(group.ops)
+        rejection, cost = self._evaluate(group.ops)
         if vectorizes_poorly(cost):
             self.poorly_vectorized.append((group.ops, cost.us))
             return False
@@ -188,14 +192,14 @@ class Growth:
         if self._extends_kernel(consumer, a, b):
             self.unevaluated.append(consumer)
             return None
-        rejection, together = self.evaluator.evaluate(self.groups.merged_ops(a, b))
+        rejection, together = self._evaluate(self.groups.merged_ops(a, b))
         if not vectorizes_poorly(together) or fusion_requested(producer, consumer):
             return rejection
         siblings = not shared.intersection(producer.results)
         if not siblings and not loop_structure_changes(a.ops, b.ops):
             return rejection
         self.cost_sensitive |= {a, b}
-        cost_a, cost_b = (self.evaluator.evaluate(g.ops).cost for g in (a, b))
+        cost_a, cost_b = (self._evaluate(g.ops).cost for g in (a, b))
         return merge_too_costly(together, (cost_a, cost_b))
 
     def _extends_kernel(self, consumer: Op, a: Group, b: Group) -> bool:

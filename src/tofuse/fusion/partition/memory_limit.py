@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from tofuse.fusion.order_regions import order_regions
-from tofuse.fusion.partition.profitability import CostOracles
-from tofuse.fusion.partition.region_evaluator import EvaluationCache
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split, split_by_peak
 from tofuse.fusion.region_liveness import Peak, find_peak
 from tofuse.ir.graph import Graph
@@ -15,15 +14,15 @@ from tofuse.ir.region import Partition
 
 TOLERATED_EXCESS = 1 << 20  # bytes above the limit for which no kernel is split op by op
 MAX_ROUNDS = 6  # of splitting kernels; few programs need more than one
-# Makes a partition of a graph: with these oracles, splits and cache, and concats in place or not.
-PartitionGraph = Callable[[Graph, CostOracles, frozenset[Split], EvaluationCache, bool], Partition]
+# Makes a partition of a graph: with this evaluator, these splits, and concats in place or not.
+PartitionGraph = Callable[[Graph, RegionEvaluator, frozenset[Split], bool], Partition]
 PartitionWithSplits = Callable[[frozenset[Split]], tuple[Partition, Peak]]
 
 
 def partition_within_memory_limit(
     graph: Graph,
     partition_graph: PartitionGraph,
-    oracles: CostOracles,
+    evaluator: RegionEvaluator,
     limit: int | None,
     releasable_inputs: frozenset[str] = frozenset(),
 ) -> Partition:
@@ -42,11 +41,11 @@ def partition_within_memory_limit(
     """
 
     def partition_with(splits: frozenset[Split]) -> tuple[Partition, Peak]:
-        part = partition_graph(graph, current_oracles, splits, cache, in_place_concats)
+        part = partition_graph(graph, current_evaluator, splits, in_place_concats)
         part = order_regions(part, releasable_inputs)
         return part, find_peak(part, releasable_inputs)
 
-    current_oracles, cache, in_place_concats = oracles, EvaluationCache(), True
+    current_evaluator, in_place_concats = evaluator, True
     best, lowest = partition_with(frozenset())
     if limit is None or lowest.nbytes <= limit:
         return best
@@ -56,13 +55,12 @@ def partition_within_memory_limit(
         in_place_concats = peak.nbytes >= lowest.nbytes
         if not in_place_concats:
             best, lowest = part, peak
-    cost_cache = cache
-    current_oracles, cache = replace(oracles, estimate_cost=None), EvaluationCache()
+    current_evaluator = replace(evaluator, estimate_cost=None, evaluations={})
     part, peak = partition_with(frozenset())
     if peak.nbytes < lowest.nbytes:
         best, lowest = part, peak
     else:
-        current_oracles, cache = oracles, cost_cache
+        current_evaluator = evaluator
     best, lowest = _split_over_limit(partition_with, best, lowest, limit, op_by_op=False)
     if lowest.nbytes > limit + TOLERATED_EXCESS:
         part, peak = _split_over_limit(partition_with, best, lowest, limit, op_by_op=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tofuse.fusion.concat.concat_cost import concat_too_costly
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.fusion.partition.groups import Group, Groups
-from tofuse.fusion.partition.profitability import CostOracles
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.window_reads import WindowReads
 from tofuse.ir.dims import Dim
 from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
@@ -40,7 +40,7 @@ class MergeLegality:
 
     index: GraphIndex
     splits: SplitConstraints
-    oracles: CostOracles
+    evaluator: RegionEvaluator
     window_reads: WindowReads = field(init=False)
     too_many_shapes: dict[Op, bool] = field(default_factory=dict)  # memo, by producer
 
@@ -67,7 +67,7 @@ class MergeLegality:
         # groups of several ops have passed the device rules before
         if device_of((producer,)) != device_of((consumer,)):
             return "on different devices"
-        if not self.oracles.supports(device_of((producer,))):
+        if not self.evaluator.supports(device_of((producer,))):
             return "no kernels are generated for this device"
         if not groups.can_merge(a, b):
             return "a value in between is computed elsewhere"

@@ -10,8 +10,7 @@ from tofuse.fusion.partition.graph_index import GraphIndex, index_graph
 from tofuse.fusion.partition.groups import Group
 from tofuse.fusion.partition.grow import grow
 from tofuse.fusion.partition.merge_legality import MergeLegality, SplitConstraints
-from tofuse.fusion.partition.profitability import CostOracles
-from tofuse.fusion.partition.region_evaluator import EvaluationCache, RegionEvaluator
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.partition.sibling_fusion import fuse_siblings
 from tofuse.fusion.partition.verdicts import edge_verdicts, rejected_hints, sibling_verdict
@@ -25,25 +24,23 @@ ViewPass = Callable[[Graph, dict[Value, MemRef]], Graph]
 
 def form_regions(
     graph: Graph,
-    oracles: CostOracles,
+    evaluator: RegionEvaluator,
     machine: Machine,
     view_passes: Sequence[ViewPass],
     fuel: int | None = None,
     splits: Collection[Split] = (),
-    cache: EvaluationCache | None = None,
     exact: bool = False,
 ) -> Partition:
     """Return regions in an order that runs. Deterministic: depends on the program alone.
 
-    `oracles` evaluate candidate kernels, and `cache` keeps evaluations for further calls. The
-    `view_passes` run first. `fuel` limits the merges to the first ones. No kernel computes results
-    of two parts of one of `splits`. `exact`: half-precision values are rounded after every op.
+    The `view_passes` run first. `fuel` limits the merges to the first ones. No kernel computes
+    results of two parts of one of `splits`. `exact`: half-precision values are rounded after
+    every op.
     """
     index = _index_after(view_passes, graph)
     graph = index.graph
     rounded = values_to_round(graph, exact)
-    evaluator = RegionEvaluator(index, oracles, rounded, {} if cache is None else cache)
-    growth = grow(index, MergeLegality(index, SplitConstraints(splits), oracles), evaluator)
+    growth = grow(index, MergeLegality(index, SplitConstraints(splits), evaluator), rounded)
     fuse_siblings(growth)
     if fuel is not None:
         growth.undo_merges(fuel)

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard
 
 from tofuse.cost.nest import Cost
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op
-from tofuse.ir.kernel import Kernel
 
 POOR_VECTORIZATION = 1.5  # times the cost of the same work in long contiguous vectors
 NEGLIGIBLE_US = 5.0  # about two launches: a smaller loss does not justify a second kernel
 SPLIT_THRESHOLD = 0.9  # two kernels pay off if they take less than this share of one's time
-Reject = Callable[[Kernel], "str | None"]  # the rejection reason; None if accepted
-EstimateCost = Callable[[Kernel], "Cost | None"]  # None if the kernel has no schedule
-
-
-class Evaluation(NamedTuple):
-    """Why a kernel is rejected, or else its cost, if the cost is known."""
-
-    rejection: str | None
-    cost: Cost | None
-
-
-@dataclass(frozen=True)
-class CostOracles:
-    """The oracles that judge kernels, by device."""
-
-    reject_on_cpu: Reject
-    reject_on_gpu: Reject | None  # None: no kernels are generated for GPUs
-    estimate_cost: EstimateCost | None  # on the CPU
-
-    def supports(self, device: str) -> bool:
-        """Whether kernels are generated for a device."""
-        return device == "cpu" or self.reject_on_gpu is not None
-
-    def evaluate(self, kernel: Kernel, device: str) -> Evaluation:
-        """Return why a kernel is rejected, or its cost; the cost of GPU kernels is unknown."""
-        reject = self.reject_on_cpu if device == "cpu" else self.reject_on_gpu
-        rejection = None if reject is None else reject(kernel)
-        if rejection is not None or device != "cpu" or self.estimate_cost is None:
-            return Evaluation(rejection, None)
-        return Evaluation(None, self.estimate_cost(kernel))
 
 
 def vectorizes_poorly(cost: Cost | None) -> TypeGuard[Cost]:

@@ -1,56 +1,71 @@
-"""Evaluate candidate regions: lower each to a kernel and consult the cost oracles, once."""
+"""Evaluate candidate regions: why a region cannot be one kernel, or what that kernel costs."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tofuse.fusion.host_scalars import mark_host_scalars
+from tofuse.cost.nest import Cost
 from tofuse.fusion.lower.axes import LoweringError
-from tofuse.fusion.lower.coalesce import coalesce
-from tofuse.fusion.lower.lower_region import lower_region
+from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.partition.elementwise_fusion import MAX_BUFFERS
 from tofuse.fusion.partition.graph_index import GraphIndex
-from tofuse.fusion.partition.profitability import CostOracles, Evaluation
-from tofuse.fusion.partition.region_hash import structural_key
 from tofuse.ir.graph import Op, device_of
-from tofuse.ir.region import Region
+from tofuse.ir.kernel import Kernel
 
 TOO_MANY_BUFFERS = f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
-EvaluationCache = dict[Hashable, Evaluation]  # by region, and by the structure of regions
+Reject = Callable[[Kernel], "str | None"]  # the rejection reason; None if accepted
+EstimateCost = Callable[[Kernel], "Cost | None"]  # None if the kernel has no schedule
+
+
+class Evaluation(NamedTuple):
+    """Why a kernel is rejected, or else its cost, if the cost is known."""
+
+    rejection: str | None
+    cost: Cost | None
 
 
 @dataclass(frozen=True, eq=False)
 class RegionEvaluator:
-    """Evaluates regions of one graph; `rounded` names the values that kernels round."""
+    """Evaluates the regions of one compilation, those of equal structure once.
 
-    index: GraphIndex
-    oracles: CostOracles
-    rounded: frozenset[str]
-    cache: EvaluationCache
+    `reject_on_gpu` is None if no kernels are generated for GPUs. `estimate_cost` is for the CPU.
+    """
 
-    def evaluate(self, ops: Sequence[Op]) -> Evaluation:
-        """Return why these ops cannot be one kernel, or the cost of that kernel."""
-        storage = self.index.storage
-        region = self.index.make_region(ops, "candidate")
-        memrefs = tuple(map(storage.get, region.inputs))
-        buffers_read = {m.root for m in memrefs if m is not None}
+    reject_on_cpu: Reject
+    reject_on_gpu: Reject | None
+    estimate_cost: EstimateCost | None
+    lowerings: LoweringMemo = field(default_factory=LoweringMemo)
+    evaluations: dict[Kernel, Evaluation] = field(default_factory=dict)
+
+    def supports(self, device: str) -> bool:
+        """Whether kernels are generated for a device."""
+        return device == "cpu" or self.reject_on_gpu is not None
+
+    def evaluate(self, ops: Sequence[Op], index: GraphIndex, rounded: frozenset[str]) -> Evaluation:
+        """Return why ops cannot be one kernel, or the cost of that kernel.
+
+        The kernel rounds the values named in `rounded`.
+        """
+        storage, region = index.storage, index.make_region(ops, "candidate")
+        buffers_read = {storage[v].root for v in region.inputs if v in storage}
         if len(buffers_read) + len(region.outputs) > MAX_BUFFERS:
             return Evaluation(TOO_MANY_BUFFERS, None)
-        key = region.ops, region.outputs, memrefs, self.rounded
-        if key not in self.cache:
-            structure = structural_key(region, storage, self.rounded)
-            if structure not in self.cache:
-                self.cache[structure] = self._lower_and_evaluate(region, device_of(ops))
-            self.cache[key] = self.cache[structure]
-        return self.cache[key]
-
-    def _lower_and_evaluate(self, region: Region, device: str) -> Evaluation:
         try:
-            lowered = lower_region(region, self.index.storage, rounded=self.rounded)
-            kernel = mark_host_scalars(coalesce(lowered.kernel), lowered.arguments, device)
+            kernel = self.lowerings.kernel(region, storage, rounded)
         except LoweringError as e:
             return Evaluation(str(e), None)
+        if kernel not in self.evaluations:
+            self.evaluations[kernel] = self._evaluate_kernel(kernel, device_of(ops))
+        return self.evaluations[kernel]
+
+    def _evaluate_kernel(self, kernel: Kernel, device: str) -> Evaluation:
+        """Return why a kernel is rejected, or its cost; the cost of GPU kernels is unknown."""
         if len(kernel.buffers) > MAX_BUFFERS:
             return Evaluation(TOO_MANY_BUFFERS, None)
-        return self.oracles.evaluate(kernel, device)
+        reject = self.reject_on_cpu if device == "cpu" else self.reject_on_gpu
+        rejection = None if reject is None else reject(kernel)
+        if rejection is not None or device != "cpu" or self.estimate_cost is None:
+            return Evaluation(rejection, None)
+        return Evaluation(None, self.estimate_cost(kernel))

@@ -7,8 +7,8 @@ from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
-from tofuse.fusion.partition.profitability import CostOracles
-from tofuse.fusion.partition.region_hash import structural_key
+from tofuse.fusion.partition.region_evaluator import RegionEvaluator
+from tofuse.fusion.region_hash import region_structure
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
@@ -19,7 +19,7 @@ def key_of(text: str, rounded: tuple[str, ...] = ()) -> object:
     """The key of a region of all ops of a graph."""
     graph = parse_graph(text)
     region = Region("r", graph.ops, tuple(v for v in graph.outputs if v is not None))
-    return structural_key(region, memrefs_of(graph), rounded)
+    return region_structure(region, memrefs_of(graph), rounded).key
 
 
 PLAIN = """forward(x: f32[8,16], y: f32[8,16]) {
@@ -100,7 +100,9 @@ def test_equal_layers_are_evaluated_once():
             calls += 1
             return oracle.reject(kernel)  # noqa: B023
 
-        part = partition(layers(count), CostOracles(reject, None, oracle.cost), machine=Machine())
+        part = partition(
+            layers(count), RegionEvaluator(reject, None, oracle.cost), machine=Machine()
+        )
         assert sum(not r.library for r in part.regions) == count
         evaluations.append(calls)
     assert evaluations[0] == evaluations[1] > 0

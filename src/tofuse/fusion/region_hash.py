@@ -1,44 +1,60 @@
-"""Structural keys of regions: equal layers of a deep model are evaluated once."""
+"""The structure of regions: equal layers of a deep model are lowered and evaluated once."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping
+from dataclasses import dataclass
 
+from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Attr, Op, Operand, Value
 from tofuse.ir.region import MemRef, Region
 
-IGNORED_ATTRS = ("stream",)  # attributes that the loops of a kernel do not depend on
 
-
-def structural_key(
-    region: Region, storage: Mapping[Value, MemRef], rounded: Container[str]
-) -> Hashable:
-    """Return equal keys for regions whose kernels differ only in the memory they are given.
+@dataclass(frozen=True, eq=False)
+class RegionStructure:
+    """A key that is equal for regions whose kernels differ only in memory and random streams.
 
     Such regions have the same ops, connected alike, on values of the same types, strides and
-    rounding.
+    rounding. Their `values` and `streams` correspond by position.
     """
-    return _Hasher(storage, rounded).key(region)
+
+    key: Hashable
+    values: tuple[Value, ...]
+    streams: tuple[Dim, ...]
+
+
+def region_structure(
+    region: Region, storage: Mapping[Value, MemRef], rounded: Container[str]
+) -> RegionStructure:
+    """Return the structure of a region."""
+    return _Hasher(storage, rounded).structure(region)
 
 
 class _Hasher:
-    """Numbers values in order of first use and describes each once."""
+    """Numbers values and streams in order of first use and describes each value once."""
 
     def __init__(self, storage: Mapping[Value, MemRef], rounded: Container[str]) -> None:
         self.storage, self.rounded = storage, rounded
         self.numbers: dict[Value, int] = {}
+        self.streams: dict[Dim, int] = {}
         self.entries: list[Hashable] = []
 
-    def key(self, region: Region) -> Hashable:
+    def structure(self, region: Region) -> RegionStructure:
         for op in region.ops:
             self.entries.append(self._op(op))
         self.entries.append(tuple(map(self._number, region.outputs)))
-        return tuple(self.entries)
+        return RegionStructure(tuple(self.entries), tuple(self.numbers), tuple(self.streams))
 
     def _op(self, op: Op) -> Hashable:
         operands = tuple(map(self._operand, op.operands))
-        attrs = tuple((n, _typed(a)) for n, a in op.attrs if n not in IGNORED_ATTRS)
+        attrs = tuple((n, self._attr(n, a)) for n, a in op.attrs)
         return op.kind, operands, attrs, tuple(map(self._number, op.results))
+
+    def _attr(self, name: str, attr: Attr) -> Hashable:
+        if name == "stream":
+            assert isinstance(attr, (int, SymDim))
+            return self.streams.setdefault(attr, len(self.streams))
+        return _typed(attr)
 
     def _operand(self, x: Operand) -> Hashable:
         return self._number(x) if isinstance(x, Value) else x.key

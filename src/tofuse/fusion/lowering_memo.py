@@ -1,0 +1,91 @@
+"""Lower each region of a compilation once; regions of equal structure share a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from tofuse.fusion.host_scalars import mark_host_scalars
+from tofuse.fusion.lower.axes import LoweringError
+from tofuse.fusion.lower.coalesce import coalesce
+from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
+from tofuse.fusion.region_hash import RegionStructure, region_structure
+from tofuse.ir.dims import Dim
+from tofuse.ir.graph import Value, device_of
+from tofuse.ir.kernel import Kernel
+from tofuse.ir.region import MemRef, Region
+
+
+@dataclass(frozen=True, eq=False)
+class SharedKernel:
+    """A kernel that may have been made for another region, and what it stands for in this one.
+
+    `arguments` own the memory of its buffers, and `streams` maps its random streams to those of
+    this region.
+    """
+
+    kernel: Kernel
+    arguments: tuple[Value, ...]
+    streams: Mapping[Dim, Dim]
+
+
+@dataclass(frozen=True, eq=False)
+class _Entry:
+    """The kernel of the first region of a structure; a text says why it has none."""
+
+    structure: RegionStructure
+    lowered: LoweredRegion | str
+
+
+@dataclass(frozen=True, eq=False)
+class LoweringMemo:
+    """The kernels of one compilation, after the passes that do not depend on a schedule."""
+
+    structures: dict[Hashable, RegionStructure] = field(default_factory=dict)  # by region
+    entries: dict[Hashable, _Entry] = field(default_factory=dict)  # by structure
+
+    def kernel(
+        self, region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+    ) -> Kernel:
+        """Return the same kernel for regions of equal structure; raise LoweringError if none."""
+        return self._find(region, storage, rounded)[1].kernel
+
+    def lower(
+        self, region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+    ) -> SharedKernel:
+        """Return the kernel of a region; raise LoweringError if it has none."""
+        structure, lowered, first = self._find(region, storage, rounded)
+        values = dict(zip(first.values, structure.values, strict=True))
+        streams = dict(zip(first.streams, structure.streams, strict=True))
+        return SharedKernel(lowered.kernel, tuple(values[v] for v in lowered.arguments), streams)
+
+    def _find(
+        self, region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+    ) -> tuple[RegionStructure, LoweredRegion, RegionStructure]:
+        """Return a region's structure, and the first lowered region of this structure with its."""
+        memrefs = tuple(map(storage.get, (*region.inputs, *region.outputs)))
+        key = region.ops, region.outputs, memrefs, rounded
+        if key not in self.structures:
+            self.structures[key] = region_structure(region, storage, rounded)
+        structure = self.structures[key]
+        entry = self.entries.get(structure.key)
+        if entry is None:
+            entry = _Entry(structure, _lower(region, storage, rounded))
+            self.entries[structure.key] = entry
+        if isinstance(entry.lowered, str):
+            raise LoweringError(entry.lowered)
+        return structure, entry.lowered, entry.structure
+
+
+def _lower(
+    region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+) -> LoweredRegion | str:
+    """Lower a region and run the passes over its kernel."""
+    try:
+        lowered = lower_region(region, storage, rounded=rounded)
+        arguments, device = lowered.arguments, device_of(region.ops)
+        return LoweredRegion(
+            mark_host_scalars(coalesce(lowered.kernel), arguments, device), arguments
+        )
+    except LoweringError as e:
+        return str(e)

@@ -1,0 +1,53 @@
+"""Regions of equal structure share one kernel, with the arguments and streams of each."""
+
+from tofuse.analysis.alias import memrefs_of
+from tofuse.backends.llvm.load import host_target
+from tofuse.config import Config
+from tofuse.cost.machine import Machine
+from tofuse.driver.codegen import CodegenContext, GeneratedKernel, generate_kernels
+from tofuse.driver.oracle import CostOracle
+from tofuse.fusion.lowering_memo import LoweringMemo
+from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.kernel import Uniform
+from tofuse.ir.nest import Nest
+from tofuse.ir.region import Partition, Region
+
+GRAPH = parse_graph("""forward(x: f32[8,64], y: f32[8,64], s: i64[2]) {
+  a = mul(x, 2.0) : f32[8,64]
+  r = uniform(s, stream=3, shape=(8, 64), dtype=f32) : f32[8,64]
+  b = add(a, r) : f32[8,64]
+  c = mul(y, 2.0) : f32[8,64]
+  q = uniform(s, stream=5, shape=(8, 64), dtype=f32) : f32[8,64]
+  d = add(c, q) : f32[8,64]
+  return b, d
+}""")
+STORAGE = memrefs_of(GRAPH)
+FIRST = Region("first", GRAPH.ops[:3], GRAPH.ops[2].results)
+SECOND = Region("second", GRAPH.ops[3:], GRAPH.ops[5].results)
+
+
+def test_equal_regions_are_lowered_once():
+    memo = LoweringMemo()
+    first, second = (memo.lower(r, STORAGE, frozenset()) for r in (FIRST, SECOND))
+    assert first.kernel is second.kernel is memo.kernel(SECOND, STORAGE, frozenset())
+    assert [v.name for v in first.arguments] == ["x", "s", "b"]
+    assert [v.name for v in second.arguments] == ["y", "s", "d"]
+    assert second.streams == {3: 5}
+
+
+def test_code_generation_takes_what_the_oracle_kept():
+    oracle = CostOracle(host_target(2), Machine())
+    part = Partition(GRAPH, (FIRST, SECOND), STORAGE, ())
+    context = CodegenContext(part, frozenset(), oracle, Config(verify=True), ())
+    kernel = oracle.lowerings.kernel(FIRST, STORAGE, frozenset())
+    assert oracle.reject(kernel) is None
+    nest = oracle.schedule(kernel).nest
+    first, second = generate_kernels({FIRST: None, SECOND: None}, context)
+    assert isinstance(first, GeneratedKernel) and isinstance(second, GeneratedKernel)
+    assert list(oracle.scheduled) == [kernel]
+    assert isinstance(nest, Nest) and isinstance(first.nest, Nest)
+    assert first.nest.phases is nest.phases
+    assert (first.nest.kernel.name, second.nest.kernel.name) == ("first", "second")
+    for generated, stream in ((first, 3), (second, 5)):
+        (drawn,) = (s for s in generated.nest.kernel.body if isinstance(s, Uniform))
+        assert drawn.stream == stream
