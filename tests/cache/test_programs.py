@@ -150,7 +150,7 @@ def test_damaged_entries_are_recompiled(counted, damage, monkeypatch):
     counted(run)(x)
     (path,) = counted.files()
     damage(path)
-    monkeypatch.setattr("tofuse.backends.llvm.load._entries", {})
+    monkeypatch.setattr("tofuse.backends.llvm.load.CODE.entries", {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.testing.assert_close(counted(run)(x), run(x))

@@ -27,12 +27,6 @@ from tofuse.runtime.launch import thread_count
 TARGET = host_target(thread_count())
 
 
-@pytest.fixture(autouse=True)
-def without_cached_machines(monkeypatch):
-    """Forget machines that earlier tests have read from disk."""
-    monkeypatch.setattr(machine_source, "_calibrated", {})
-
-
 @pytest.fixture(scope="module")
 def measured() -> Machine:
     return calibration.measure()
@@ -111,12 +105,11 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "empty", "changed", "foreign", "binary"])
-def test_a_damaged_or_foreign_file_is_ignored(tmp_path, monkeypatch, how):
+def test_a_damaged_or_foreign_file_is_ignored(tmp_path, how):
     config = Config(cache_dir=tmp_path)
     machine_source.store_machine(replace(Machine(), launch_us=7.25), TARGET, config)
     (path,) = tmp_path.rglob("*.json")
     damage(path, how)
-    monkeypatch.setattr(machine_source, "_calibrated", {})
     assert machine_source.measured_machine(TARGET, config) == machine_source.assumed_machine(
         TARGET, config
     )

@@ -6,7 +6,7 @@ import torch
 import tofuse
 from benchmarks.long_programs import chain, ladder, layers, scan
 from tests.support.eager import assert_as_eager, copies
-from tofuse.driver import load_kernels
+from tofuse.backends.llvm.load import CODE
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -51,13 +51,13 @@ def test_recursive_doubling_scan_compiles():
 
 def test_kernels_of_equal_layers_are_loaded_once(monkeypatch):
     """thunder 1490, 2700"""
-    loaded, load_text = [], load_kernels.load_text
+    loaded, load_text = [], CODE.load_text
 
     def counted(text, names, kept):
         loaded.append(text)
         return load_text(text, names, kept)
 
-    monkeypatch.setattr(load_kernels, "load_text", counted)
+    monkeypatch.setattr(CODE, "load_text", counted)
     x = torch.randn(16, 32, requires_grad=True)
     report = tofuse.explain(layers(30))(x)
     assert len(report.forward.kernels) == len(report.backward.kernels) == 30

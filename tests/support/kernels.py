@@ -10,7 +10,7 @@ from tests.support.numbers import TORCH_DTYPES
 from tofuse.analysis.alias import memrefs_of
 from tofuse.backends.interp.interpreter import run_kernel
 from tofuse.backends.llvm.emit import emit
-from tofuse.backends.llvm.load import Entry, bind_openmp, bind_vector_library, host_target, load
+from tofuse.backends.llvm.load import CODE, Entry, host_target
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.ir.dims import Dim, evaluate
@@ -110,9 +110,9 @@ def run_nest(
 
 @functools.cache
 def compiled(text: str, name: str) -> Entry:
-    bind_openmp(find_openmp())
-    bind_vector_library(find_vector_library())
-    (entry,) = load(text, [name])
+    CODE.bind_openmp(find_openmp())
+    CODE.bind_vector_library(find_vector_library())
+    (entry,) = CODE.load(text, [name])
     return entry
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.load import (
-    bind_openmp,
-    bind_vector_library,
-    function_address,
-    load,
-    load_by_digest,
-)
+from tofuse.backends.llvm.load import CODE, function_address
 from tofuse.backends.llvm.machine_code import CodeStore
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.config import Config
@@ -51,14 +45,14 @@ class Artifact:
             load_kernel(c, store) if isinstance(c, KernelCode) else load_gemm(c, store)
             for c in self.codes
         ]
-        (driver,) = load(PARALLEL_DRIVER, ["kernel"], store)
+        (driver,) = CODE.load(PARALLEL_DRIVER, ["kernel"], store)
         return load_plan(self.plan, kernels, driver, self.constants, {})
 
 
 def load_kernel(code: KernelCode, store: CodeStore) -> Launcher:
     """Return the launcher of a kernel. Raises CompileError if its machine code is missing."""
     names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
-    entry, *functions = load_by_digest(code.text_digest, names, store)
+    entry, *functions = CODE.load_by_digest(code.text_digest, names, store)
     shared = [shared for _, shared in code.parts]
     parts = [KernelPart(function_address(f), s) for f, s in zip(functions, shared, strict=True)]
     return Launcher(code, entry, parts)
@@ -67,15 +61,15 @@ def load_kernel(code: KernelCode, store: CodeStore) -> Launcher:
 def load_gemm(code: GemmCode, store: CodeStore) -> GemmLauncher:
     """Return the launcher of a matrix product. Raises CompileError if machine code is missing."""
     functions = {
-        word: function_address(load_by_digest(key, [name], store)[0])
+        word: function_address(CODE.load_by_digest(key, [name], store)[0])
         for word, (key, name) in code.functions.items()
     }
-    (entry,) = load_by_digest(code.driver, ["kernel"], store)
+    (entry,) = CODE.load_by_digest(code.driver, ["kernel"], store)
     return GemmLauncher(code, entry, functions)
 
 
 def bind_runtime(config: Config) -> None:
     """Bind the libraries that machine code calls, and set the limit of the memory pool."""
-    bind_openmp(find_openmp())
-    bind_vector_library(find_vector_library())
+    CODE.bind_openmp(find_openmp())
+    CODE.bind_vector_library(find_vector_library())
     POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit

@@ -21,8 +21,6 @@ from tofuse.ir.schedule import Target
 
 VERSION = "3"  # of the calibration, part of the store's key
 
-_calibrated: dict[tuple[Path, str, Target], Machine | None] = {}  # in-memory copy of the store
-
 
 def store_of(config: Config) -> Store:
     """Return the store on disk of a configuration."""
@@ -62,23 +60,14 @@ def check_machine(config: Config) -> None:
 
 def store_machine(machine: Machine, target: Target, config: Config) -> None:
     """Store calibrated costs for this process and later ones."""
-    store = store_of(config)
-    store.put("machine", _key(target), show_machine(machine))
-    _calibrated[store.folder, host().name, target] = machine
+    store_of(config).put("machine", _key(target), show_machine(machine))
 
 
 def _load(target: Target, config: Config) -> Machine | None:
-    store = store_of(config)
-    key = (store.folder, host().name, target)
-    if key not in _calibrated:
-        text = store.get("machine", _key(target))
-        _calibrated[key] = None if text is None else _parse_for_target(text, target)
-    return _calibrated[key]
-
-
-def _parse_for_target(text: str, target: Target) -> Machine | None:
+    """Return the calibrated costs on disk; None if there are none for this target."""
+    text = store_of(config).get("machine", _key(target))
     try:
-        machine = parse_machine(text)
+        machine = parse_machine(text or "")
     except ParseError:
         return None
     return machine if (machine.threads, machine.lanes) == (target.threads, target.lanes) else None

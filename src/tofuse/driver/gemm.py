@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tofuse.backends.llvm.load import load_text
+from tofuse.backends.llvm.load import CODE
 from tofuse.backends.llvm.machine_code import CodeStore
 from tofuse.backends.llvm.matmul.blocked_loops import (
     BLOCK_MICROPANELS,
@@ -117,9 +117,9 @@ def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
     bias_per_row = p.bias is not None and p.bias.column_stride == 0 and p.n != 1
     microkernel = microkernel_text(rows, a_transposed, bias_per_row)
     texts = {
-        "pack_a": (load_text(pack_a, ["pack"], store), "pack"),
-        "pack_b": (load_text(pack_b, ["pack"], store), "pack"),
-        "microkernel": (load_text(microkernel, ["micro"], store), "micro"),
+        "pack_a": (CODE.load_text(pack_a, ["pack"], store), "pack"),
+        "pack_b": (CODE.load_text(pack_b, ["pack"], store), "pack"),
+        "microkernel": (CODE.load_text(microkernel, ["micro"], store), "micro"),
     }
     constants = {"has_bias": int(p.bias is not None), "rows": rows, "micropanel": panel_bytes}
     sizes: dict[str, Dim] = {
@@ -142,6 +142,6 @@ def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
     }
     block_bytes = panel_bytes * BLOCK_MICROPANELS + 4 * DEPTH * PANEL_COLUMNS
     blocking = Blocking(rows, WIDTH, panel_bytes, block_bytes)
-    loops = load_text(blocked_loops_text(), ["kernel"], store)
+    loops = CODE.load_text(blocked_loops_text(), ["kernel"], store)
     offsets = tuple(x.offset for x in operands)
     return GemmCode(loops, texts, tuple(CONTEXT_WORDS), sizes, constants, offsets, blocking)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
-from tofuse.backends.llvm.load import load
+from tofuse.backends.llvm.load import CODE
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
 from tofuse.config import Config
@@ -86,7 +86,7 @@ def loader(
     config: Config,
 ) -> Callable[[Clock | None], CompiledPlan]:
     """Return a function that makes the plan callable."""
-    (parallel_driver,) = load(PARALLEL_DRIVER, ["kernel"], store_of(config))
+    (parallel_driver,) = CODE.load(PARALLEL_DRIVER, ["kernel"], store_of(config))
 
     def load_program(clock: Clock | None) -> CompiledPlan:
         return load_plan(plan, loaded.launchers, parallel_driver, constants, callables, clock)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.emit import phase_functions
-from tofuse.backends.llvm.load import load_text
+from tofuse.backends.llvm.load import CODE
 from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.load import LaunchSpec
 from tofuse.backends.triton.load import load as load_triton
@@ -88,7 +88,7 @@ def _load_kernel(g: GeneratedKernel, text: str, config: Config) -> Launch:
         raise CompileError(g.error)
     if isinstance(g.nest, Nest):
         phases, store = phase_functions(g.nest), store_of(config)
-        key = load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
+        key = CODE.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
         return load_kernel(kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes), store)
     parameters = [tuple(launch_parameters(nest)) for nest in g.nest.nests]
     specs = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.load import bind_vector_library
+from tofuse.backends.llvm.load import CODE
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
 from tofuse.executors import executors_of
@@ -17,7 +17,9 @@ def claims_of(config: Config) -> ClaimPredicate:
     library does not export is claimed on the CPU, because PyTorch has to run it.
     """
     executors = executors_of(config)
-    missing = frozenset(f"aten.{f}.default" for f in bind_vector_library(find_vector_library()))
+    missing = frozenset(
+        f"aten.{f}.default" for f in CODE.bind_vector_library(find_vector_library())
+    )
 
     def claims(request: Request) -> bool:
         is_missing = request.target in missing and all(t.device == "cpu" for t in request.inputs)

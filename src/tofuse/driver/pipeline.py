@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tofuse.backends.llvm.load import bind_vector_library, host_target
+from tofuse.backends.llvm.load import CODE, host_target
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.capture_passes import CapturePasses, FxPass
 from tofuse.capture.fx.eager_memory import EagerMemory, record_eager_memory
@@ -202,7 +202,7 @@ def compile_with_artifact(
     # with symbolic sizes, compute eager's peak from our size hints, as our own
     limit = unfused_peak(graph, saved) if captured.symbols else memory.peak(phase)
     target = host_target(thread_count())
-    bind_vector_library(find_vector_library())
+    CODE.bind_vector_library(find_vector_library())
     oracle = CostOracle(target, assumed_machine(target, config))
     part = _fuse(graph, None if _has_derived_sizes(captured) else limit, saved, oracle, config)
     log.finish_stage("partition")

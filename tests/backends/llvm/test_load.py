@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tofuse.backends.llvm.load import bind_vector_library, load
+from tofuse.backends.llvm.load import CODE
 from tofuse.errors import CompileError
 
 TEXT = """
@@ -25,16 +25,18 @@ def resident_bytes() -> int:
 
 
 def test_loaded_kernel_keeps_little_memory():
-    bind_vector_library(None)
-    load(TEXT.format(callee="abort", number=0), ["kernel"])
+    CODE.bind_vector_library(None)
+    CODE.load(TEXT.format(callee="abort", number=0), ["kernel"])
     before = resident_bytes()
     for k in range(1, 41):
-        load(TEXT.format(callee="abort", number=k), ["kernel"])
+        CODE.load(TEXT.format(callee="abort", number=k), ["kernel"])
     assert resident_bytes() - before < 40 * 300_000
 
 
 def test_equal_function_names_do_not_collide():
-    first, second = (load(TEXT.format(callee="abort", number=n), ["kernel"])[0] for n in (7, 11))
+    first, second = (
+        CODE.load(TEXT.format(callee="abort", number=n), ["kernel"])[0] for n in (7, 11)
+    )
     for kernel, wanted in ((first, 7), (second, 11)):
         words = (ctypes.c_longlong * 1)(0)
         assert kernel(words) == 0 and words[0] == wanted
@@ -45,5 +47,5 @@ def test_unresolved_symbol_raises_compile_error():
         "%word =", "call void @no_such_function()\n  %word ="
     )
     with pytest.raises(CompileError, match="cannot link"):
-        load(text, ["kernel"])
-    load(TEXT.format(callee="abort", number=1000), ["kernel"])
+        CODE.load(text, ["kernel"])
+    CODE.load(TEXT.format(callee="abort", number=1000), ["kernel"])

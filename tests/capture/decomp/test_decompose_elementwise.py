@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import tofuse
-import tofuse.driver.operator_claims
-from tofuse.backends.llvm.load import bind_vector_library, load
+from tofuse.backends.llvm.load import CODE
 from tofuse.backends.llvm.vector_math import LIBRARY, library_definition
 from tofuse.errors import CompileError
 
@@ -116,7 +115,7 @@ def test_gradients():
 
 def test_a_function_missing_in_the_library_is_a_library_call(monkeypatch):
     monkeypatch.setattr(
-        tofuse.driver.operator_claims, "bind_vector_library", lambda library: frozenset(["lgamma"])
+        type(CODE), "bind_vector_library", lambda code, library: frozenset(["lgamma"])
     )
     x = values(torch.float32)
     program = lambda x: torch.lgamma(x) * 2  # noqa: E731
@@ -126,12 +125,12 @@ def test_a_function_missing_in_the_library_is_a_library_call(monkeypatch):
 
 
 def test_without_a_library_every_function_is_missing():
-    assert bind_vector_library(None) == frozenset(LIBRARY)
+    assert CODE.bind_vector_library(None) == frozenset(LIBRARY)
 
 
 def test_an_unresolved_symbol_raises():
     with pytest.raises(CompileError, match="Sleef_nothing"):
-        load("declare void @Sleef_nothing()\ndefine i32 @f(ptr %c) {\n"
+        CODE.load("declare void @Sleef_nothing()\ndefine i32 @f(ptr %c) {\n"
              "  call void @Sleef_nothing()\n  ret i32 0\n}", ["f"])  # fmt: skip
 
 

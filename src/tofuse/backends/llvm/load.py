@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import llvmlite.binding as llvm
 
@@ -50,46 +52,95 @@ def host_target(threads: int) -> Target:
     return Target(lanes, threads, avx512=avx512, fast_gemm=products, native_lanes=max(4, lanes))
 
 
-_trackers: list[llvm.ResourceTracker] = []  # keep machine code alive as long as the process
-_library_numbers = itertools.count()  # of libraries, including failed ones
-_entries: dict[str, list[Entry]] = {}  # by digest: a process compiles a text once
-_symbols: dict[str, int] = {}  # addresses of the functions that kernels call
+@dataclass(eq=False)
+class LinkedCode:
+    """The machine code linked into this process, by the digest of its text.
 
-
-@functools.cache
-def linker() -> llvm.LLJIT:
-    """Return the JIT linker of this process.
-
-    LLVM frees a module's text and code generation state once its machine code exists: of 0.8 MB per
-    kernel, less than a tenth remains.
+    It lives as long as the process: a text is compiled once. `symbols` are the addresses of the
+    functions that kernels call. Threads may share it: `lock` is held while LLVM compiles and links,
+    which runs no code of torch.
     """
-    return llvm.create_lljit_compiler(new_target_machine())
+
+    entries: dict[str, list[Entry]] = field(default_factory=dict)
+    symbols: dict[str, int] = field(default_factory=dict)
+    libraries: list[llvm.ResourceTracker] = field(default_factory=list)  # keep the code alive
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of libraries, failed ones too
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @functools.cached_property
+    def linker(self) -> llvm.LLJIT:
+        """The JIT linker.
+
+        LLVM frees a module's text and code generation state once its machine code exists: of 0.8 MB
+        per kernel, less than a tenth remains.
+        """
+        return llvm.create_lljit_compiler(new_target_machine())
+
+    def load(self, text: str, names: Sequence[str], store: CodeStore | None = None) -> list[Entry]:
+        """Return the entries of a module, compiled or from the store; raise CompileError."""
+        return self.entries[self.load_text(text, names, store)]
+
+    def load_text(self, text: str, names: Sequence[str], store: CodeStore | None) -> str:
+        """Compile and link a module; return its digest, the key of `load_by_digest`."""
+        key = digest(text)
+        with self.lock:
+            if key not in self.entries:
+                self.entries[key] = self._link(object_code(text, store), names)
+        return key
+
+    def load_by_digest(self, key: str, names: Sequence[str], store: CodeStore) -> list[Entry]:
+        """Return the entries of the module with this digest, if it is loaded or in the store.
+
+        Raises CompileError otherwise.
+        """
+        with self.lock:
+            if key not in self.entries:
+                code = stored_code(key, store)
+                if code is None:
+                    raise CompileError("the cached machine code of a kernel was deleted")
+                self.entries[key] = self._link(code, names)
+        return self.entries[key]
+
+    def _link(self, code: ObjectCode, names: Sequence[str]) -> list[Entry]:
+        """Link object code into this process and return its entries; raise CompileError."""
+        for name in code.callees:
+            if name.startswith(PREFIX) and name not in self.symbols:
+                raise CompileError(f"this build of PyTorch has no {name}")
+        library = llvm.JITLibraryBuilder().add_object_img(code.image)
+        library.add_current_process()  # for memset, memcpy and similar
+        for name in code.callees:
+            if name in self.symbols:
+                library.import_symbol(name, self.symbols[name])
+        for name in names:
+            library.export_symbol(name)
+        try:
+            linked = library.link(self.linker, f"kernels{next(self.numbers)}")
+        except RuntimeError as e:
+            raise CompileError(f"LLVM cannot link the kernel: {e}") from e
+        self.libraries.append(linked)
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+        return [prototype(linked[n]) for n in names]
+
+    def bind_openmp(self, library: ctypes.CDLL | None) -> None:
+        """Resolve the functions of the OpenMP runtime that torch loaded, if it loaded one."""
+        for name in ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads"):
+            if library is not None:
+                self.symbols[name] = function_address(getattr(library, name))
+
+    def bind_vector_library(self, library: ctypes.CDLL | None) -> frozenset[str]:
+        """Resolve the functions of torch's vector library; return the names that it lacks."""
+        missing = set()
+        for name in LIBRARY:
+            for symbol in library_symbols(name, max(4, host_lanes())):
+                function = getattr(library, symbol, None)
+                if function is None:
+                    missing.add(name)
+                elif symbol not in self.symbols:
+                    self.symbols[symbol] = function_address(function)
+        return frozenset(missing)
 
 
-def load(text: str, names: Sequence[str], store: CodeStore | None = None) -> list[Entry]:
-    """Return the entries of a module, compiled or from the store; raise CompileError."""
-    return _entries[load_text(text, names, store)]
-
-
-def load_text(text: str, names: Sequence[str], store: CodeStore | None) -> str:
-    """Compile and link a module; return its digest, the key of `load_by_digest`."""
-    key = digest(text)
-    if key not in _entries:
-        _entries[key] = _link(object_code(text, store), names)
-    return key
-
-
-def load_by_digest(key: str, names: Sequence[str], store: CodeStore) -> list[Entry]:
-    """Return the entries of the module with this digest, if it is loaded or in the store.
-
-    Raises CompileError otherwise.
-    """
-    if key not in _entries:
-        code = stored_code(key, store)
-        if code is None:
-            raise CompileError("the cached machine code of a kernel was deleted")
-        _entries[key] = _link(code, names)
-    return _entries[key]
+CODE = LinkedCode()
 
 
 def function_address(entry: Callable[..., object]) -> int:
@@ -97,45 +148,3 @@ def function_address(entry: Callable[..., object]) -> int:
     address = ctypes.cast(entry, ctypes.c_void_p).value  # type: ignore[arg-type]  # a C function
     assert address is not None
     return address
-
-
-def _link(code: ObjectCode, names: Sequence[str]) -> list[Entry]:
-    """Link object code into this process and return its entries; raise CompileError."""
-    for name in code.callees:
-        if name.startswith(PREFIX) and name not in _symbols:
-            raise CompileError(f"this build of PyTorch has no {name}")
-    library = llvm.JITLibraryBuilder().add_object_img(code.image)
-    library.add_current_process()  # for memset, memcpy and similar
-    for name in code.callees:
-        if name in _symbols:
-            library.import_symbol(name, _symbols[name])
-    for name in names:
-        library.export_symbol(name)
-    try:
-        linked = library.link(linker(), f"kernels{next(_library_numbers)}")
-    except RuntimeError as e:
-        raise CompileError(f"LLVM cannot link the kernel: {e}") from e
-    _trackers.append(linked)
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    return [prototype(linked[n]) for n in names]
-
-
-def bind_openmp(library: ctypes.CDLL | None) -> None:
-    """Resolve the OpenMP functions in the runtime that torch loaded; without it, use one thread."""
-    names = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
-    for name in names:
-        if library is not None:
-            _symbols[name] = function_address(getattr(library, name))
-
-
-def bind_vector_library(library: ctypes.CDLL | None) -> frozenset[str]:
-    """Resolve the functions of torch's vector library; return the names that it lacks."""
-    missing = set()
-    for name in LIBRARY:
-        for symbol in library_symbols(name, max(4, host_lanes())):
-            function = getattr(library, symbol, None)
-            if function is None:
-                missing.add(name)
-            elif symbol not in _symbols:
-                _symbols[symbol] = function_address(function)
-    return frozenset(missing)

@@ -21,7 +21,6 @@ _DATA_MOVEMENT_NAMES = (
     "view"
 )
 DATA_MOVEMENT = frozenset(f"aten.{name}" for name in _DATA_MOVEMENT_NAMES.split())
-_SUPPORT_KEY = "tofuse_kind"  # in a node's meta: its value, and the memoized TypeSupport
 
 
 def is_lowerable(node: Node) -> bool:
@@ -67,16 +66,7 @@ def value_tensors(node: Node) -> list[torch.Tensor]:
 
 
 def _type_support(node: Node) -> TypeSupport:
-    """Return the support of a node's value, memoized in its meta."""
-    value = node.meta.get("val")
-    memo = node.meta.get(_SUPPORT_KEY)
-    if memo is None or memo[0] is not value:
-        memo = node.meta[_SUPPORT_KEY] = (value, _compute_type_support(node))
-    support: TypeSupport = memo[1]
-    return support
-
-
-def _compute_type_support(node: Node) -> TypeSupport:
+    """Return the support of a node's value."""
     tensors = value_tensors(node)
     dtypes = [from_torch_dtype(t.dtype) for t in tensors]
     for t, dtype in zip(tensors, dtypes, strict=True):
