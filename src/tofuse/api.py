@@ -15,7 +15,6 @@ from tofuse.driver.compile import backend_for, check_callable, check_options, co
 from tofuse.driver.report_sink import discard_report
 from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.errors import OptionError
-from tofuse.report.measured_times import add_measured_times
 from tofuse.report.model import GraphReport, MachineLimits, Report
 from tofuse.report.report_text import ReportText
 from tofuse.runtime.clock import Clock, machine_limits
@@ -111,7 +110,7 @@ def explain(
             report.calls = time_calls(target, compiled, args, kwargs)
             report.limits = MachineLimits(*machine_limits())
             report.graphs = [
-                add_measured_times(g, clock.median_us(), clock.last_run())
+                g.with_times(clock.median_us(), clock.last_run())
                 for g, clock in zip(report.graphs, clocks, strict=True)
             ]
         return ReportText(report)

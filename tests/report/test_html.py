@@ -134,7 +134,7 @@ def test_clicking_an_item_shows_its_details(tab):
     text = panel(tab)
     assert "Kernel" in text and "Measured" in text and "Loops" in text
     tab.click("#panel details summary")
-    assert "nest kernel" in tab.run("document.querySelector('#panel details pre').innerText")
+    assert "nest softmax_add" in tab.run("document.querySelector('#panel details pre').innerText")
 
 
 @needs_browser

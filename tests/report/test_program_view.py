@@ -5,26 +5,23 @@ import torch
 
 import tofuse
 from tests.support.sample_reports import block, block_arguments
+from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.ir.region import Verdict
 from tofuse.report.advice import NOT_FUSED, advice_for, group_by_advice
 from tofuse.report.diagram import draw_diagram
-from tofuse.report.memory_timeline import op_memory, plan_memory
-from tofuse.report.program_view import op_bytes, op_work, parse_program
+from tofuse.report.program_view import ProgramView, op_work, source_line
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def explain_program(f, *args):
     (graph,) = tofuse.explain(f)(*args).graphs
-    program = parse_program(graph)
-    assert program is not None
-    return program
+    return ProgramView(graph)
 
 
 def test_ops_have_regions_and_verdicts_have_edges():
     for graph in tofuse.explain(block)(*block_arguments()).graphs:
-        program = parse_program(graph)
-        assert program is not None
+        program = ProgramView(graph)
         assert set(program.region_of) == set(program.ops)
         assert {e.verdict for e in program.edges} == set(graph.verdicts)
         for e in program.edges:
@@ -34,12 +31,11 @@ def test_ops_have_regions_and_verdicts_have_edges():
 
 def test_op_boxes_lie_inside_region_boxes():
     for graph in tofuse.explain(block)(*block_arguments()).graphs:
-        program = parse_program(graph)
-        assert program is not None
+        program = ProgramView(graph)
         picture = draw_diagram(program)
         assert len(picture.edges) == len(program.edges)
         for op in program.ops:
-            box, around = picture.ops[op], picture.regions[program.region_of[op].name]
+            box, around = picture.ops[op], picture.regions[program.region_of[op]]
             assert around.x <= box.x and box.x + box.width <= around.x + around.width
             assert around.y < box.y and box.y + box.height < around.y + around.height
 
@@ -63,7 +59,7 @@ def test_op_bytes_and_work():
 def test_source_lines_have_text():
     program = explain_program(lambda x: x.sin() + 1, torch.randn(3))
     loc = program.ops[0].loc
-    assert loc is not None and "x.sin() + 1" in program.line(loc)
+    assert loc is not None and "x.sin() + 1" in source_line(loc)
 
 
 def test_locations_exclude_library_code():
@@ -76,8 +72,8 @@ def test_memory_of_an_elementwise_chain():
     """Op by op, two results are live at a time; in one kernel, only the last result."""
     x = torch.randn(100)
     program = explain_program(lambda x: x.sin().exp().cos(), x)
-    assert [m.nbytes for m in op_memory(program)] == [400, 800, 800]
-    assert [m.nbytes for m in plan_memory(program)] == [400]
+    assert [m.nbytes for m in program.op_memory()] == [400, 800, 800]
+    assert [m.nbytes for m in program.report.live_memory()] == [400]
 
 
 def test_memory_with_library_calls_and_views():
@@ -85,9 +81,11 @@ def test_memory_with_library_calls_and_views():
         return (x.sin().t() @ x).sum()
 
     program = explain_program(f, torch.randn(10, 10))
-    assert [m.nbytes for m in plan_memory(program)] == [400, 800, 404]
-    assert [m.name for m in plan_memory(program)] == [r.name for r in program.report.regions]
-    assert [m.nbytes for m in op_memory(program)] == [400, 800, 404]
+    assert [m.nbytes for m in program.report.live_memory()] == [400, 800, 404]
+    assert [m.name for m in program.report.live_memory()] == [
+        r.name for r in program.report.regions
+    ]
+    assert [m.nbytes for m in program.op_memory()] == [400, 800, 404]
 
 
 @pytest.mark.parametrize(

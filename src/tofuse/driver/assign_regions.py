@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.config import Config
 from tofuse.cost.machine import Machine, machine_on
 from tofuse.cost.nest import nest_cost, tile_program_us
@@ -23,7 +24,6 @@ from tofuse.ir.graph import device_of
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.tile import TileProgram
-from tofuse.report.model import region_bytes
 from tofuse.runtime.out_variants import out_variant
 
 

@@ -3,43 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tofuse.analysis.alias import is_view
+from tofuse.analysis.memory_traffic import region_bytes
+from tofuse.analysis.plan_memory import PEAK_TOLERANCE
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.driver.link import LinkedProgram
 from tofuse.ir.graph import Graph
-from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region import Partition, Region, is_eliminated_concat
 from tofuse.plan.launch_groups import describe_groups, launch_count
-from tofuse.plan.peak import MemoryTimeline
 from tofuse.report.model import (
     GraphReport,
     KernelReport,
     LibraryCall,
     RegionReport,
     TimeSpan,
-    add_memory_use,
-    bytes_before,
-    region_bytes,
 )
 
 
 def graph_report(
-    phase: str, graph: Graph, part: Partition, program: LinkedProgram, stages: Sequence[TimeSpan]
+    phase: str, captured: Graph, part: Partition, program: LinkedProgram, stages: Sequence[TimeSpan]
 ) -> GraphReport:
-    """Return the report of a compiled graph; `graph` is the captured graph before all passes."""
-    views = frozenset(op for op in graph.ops if is_view(op))
+    """Return the report of a compiled graph; `captured` is the graph before all passes."""
     generated = {g.region for g in program.generated}
     assigned = program.assigned
     regions = [
         RegionReport(
-            r.name,
+            r,
             phase,
-            tuple(op.kind if op.kind != "opaque" else str(op.attr("target")) for op in r.ops),
-            tuple(dict.fromkeys(op.loc for op in r.ops if op.loc is not None)),
             region_bytes(r, part.storage),
             r.name if r in generated else None,
-            tuple(v.name for op in r.ops for v in op.results),
             assigned[r].us,
             executor=assigned[r].name,
             why=assigned[r].why,
@@ -53,27 +46,18 @@ def graph_report(
         and not _target(r).startswith("tofuse.")
         and not is_eliminated_concat(r.ops[-1])
     ]
-    kernels = [
-        KernelReport(g.region.name, phase, g.source, f"{g.nest.kernel!r}\n{g.nest!r}")
-        for g in program.generated
-    ]
     return GraphReport(
         phase,
-        tuple(regions),
-        tuple(kernels),
-        tuple(calls),
-        part.verdicts,
-        bytes_before(graph, views),
-        sum(r.nbytes for r in regions),
-        (stages[-1].end - stages[0].begin) / 1e6,
-        show_graph(part.graph),
-        repr(program.plan),
         tuple(program.notes),
-        launches_before=sum(op.call_count for op in graph.ops if op not in views),
-        launches=launch_count(program.plan),
-        shared_launches=describe_groups(program.plan),
+        captured,
+        part,
+        program.plan,
+        tuple(regions),
+        tuple(KernelReport(g.region.name, phase, g.source, g.nest) for g in program.generated),
+        tuple(calls),
+        launch_count(program.plan),
+        describe_groups(program.plan),
         stages=tuple(stages),
-        fusions=part.fusions,
     )
 
 
@@ -92,16 +76,26 @@ def _target(region: Region) -> str:
     return str(region.ops[0].attr("target")) if region.library else region.name
 
 
-def add_memory(
-    report: GraphReport, timeline: MemoryTimeline, eager_peak: int, memory: EagerMemory
-) -> GraphReport:
-    """Return the report with the plan's memory use beside eager's, in bytes."""
-    return add_memory_use(
+def add_memory(report: GraphReport, memory: EagerMemory, eager_peak: int) -> GraphReport:
+    """Add eager's memory use, and a note where ours exceeds it or the memory budget."""
+    inputs = report.partition.graph.inputs
+    names = memory.saved_arguments if report.phase == "backward" else ()
+    saved = tuple(v for v in inputs if v.name in names)
+    report = replace(report, saved=saved, eager_peak_bytes=eager_peak)
+    notes, peak = report.notes, report.peak_bytes
+    if peak > eager_peak + PEAK_TOLERANCE:
+        notes += (f"holds up to {peak} bytes; eager holds up to {eager_peak}",)
+    if report.phase != "forward":
+        return replace(report, notes=notes)
+    budget = memory.budget_bytes
+    if budget is not None and memory.our_saved_bytes > budget:
+        why = "the rest, such as seeds of random numbers, cannot be recomputed"
+        saved_bytes = memory.our_saved_bytes
+        notes += (f"memory_budget allows {budget} bytes, and {saved_bytes} are saved: {why}",)
+    return replace(
         report,
-        timeline,
-        eager_peak=eager_peak,
-        saved=memory.our_saved_bytes,
-        eager_saved=memory.saved_bytes,
+        notes=notes,
+        saved_bytes=memory.our_saved_bytes,
+        eager_saved_bytes=memory.saved_bytes,
         recomputed=memory.recomputed_calls,
-        budget=memory.budget_bytes,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from tofuse.analysis.plan_memory import PEAK_TOLERANCE
 from tofuse.backends.llvm.load import CODE, host_target
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.capture_passes import CapturePasses, FxPass
@@ -87,13 +88,12 @@ from tofuse.passes.simplify import simplify
 from tofuse.passes.unalias_outputs import unalias_outputs
 from tofuse.plan.arena import allocate_arena
 from tofuse.plan.buffer_reuse import reuse_buffers
-from tofuse.plan.build import build_plan, plan_timeline
+from tofuse.plan.build import build_plan
 from tofuse.plan.fold_views import fold_views
 from tofuse.plan.insert_releases import insert_releases
 from tofuse.plan.launch_groups import group_launches
 from tofuse.plan.plan_context import PlanContext, PlanPasses
 from tofuse.plan.signature import CallSignature
-from tofuse.report.model import PEAK_TOLERANCE
 from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import CompiledPlan, Tensor
 from tofuse.runtime.launch import find_vector_library, thread_count
@@ -228,9 +228,7 @@ def compile_with_artifact(
     explained = replace(part, verdicts=(*part.verdicts, *remarks))
     report = graph_report(phase, captured.graph, explained, program, log.spans)
     report = replace(report, notes=(*captured.notes, *report.notes))
-    saved_values = [v for v in part.graph.inputs if v.name in saved]
-    timeline = plan_timeline(program.plan, part, saved_values)
-    clock = sink(add_memory(report, timeline, limit, memory))
+    clock = sink(add_memory(report, memory, limit))
     return program.load(clock), program.artifact
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from tofuse.analysis.plan_memory import PEAK_TOLERANCE, peak_bytes
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
-from tofuse.ir.plan import Allocate, Plan
+from tofuse.ir.plan import Allocate, Plan, variable
 from tofuse.ir.region import Partition, Region
-from tofuse.plan.build_steps import build_steps, variable
+from tofuse.plan.build_steps import build_steps
 from tofuse.plan.donation import assign_donations
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.library_results import OutVariant
-from tofuse.plan.peak import MemoryTimeline, memory_timeline, peak
 from tofuse.plan.plan_context import PlanContext, PlanPass, PlanPasses
 from tofuse.plan.signature import CallSignature
-
-PEAK_TOLERANCE = 64 * 1024  # bytes by which an arena or a group of launches may raise the peak
 
 
 def build_plan(
@@ -47,22 +45,15 @@ def build_plan(
     )
     todo = passes(context)
     plan = _run(draft.plan, todo.always)
-    limit = peak(plan_timeline(plan, partition, saved)) + PEAK_TOLERANCE
+    limit = peak_bytes(plan, partition.graph, saved) + PEAK_TOLERANCE
     candidates = (_run(plan, alternative) for alternative in todo.alternatives)
-    return next(c for c in candidates if peak(plan_timeline(c, partition, saved)) <= limit)
+    return next(c for c in candidates if peak_bytes(c, partition.graph, saved) <= limit)
 
 
 def _run(plan: Plan, passes: Sequence[PlanPass]) -> Plan:
     for plan_pass in passes:
         plan = plan_pass(plan)
     return plan
-
-
-def plan_timeline(plan: Plan, partition: Partition, saved: Iterable[Value] = ()) -> MemoryTimeline:
-    """Return the bytes live at each step of a plan; `saved` are arguments that count."""
-    values = (*partition.graph.inputs, *(r for op in partition.graph.ops for r in op.results))
-    sizes = {variable(v): size_hint(v.type.nbytes) for v in values}
-    return memory_timeline(plan, sizes, [variable(v) for v in saved])
 
 
 def _reusable_saved_tensors(saved: Iterable[Value]) -> list[Allocate]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.dims import Dim, contiguous_strides, product, show_dim, size_hint
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Step, View
+from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Step, View, variable
 from tofuse.ir.region import MemRef, Partition, Region, is_eliminated_concat
 from tofuse.ir.types import DType
 from tofuse.plan.donation import root_of
@@ -272,8 +272,3 @@ def _is_dense_on_cpu(v: Value) -> bool:
 
 def _is_contiguous(v: Value) -> bool:
     return v.layout == contiguous_strides(v.shape)
-
-
-def variable(v: Value) -> str:
-    """Return a Python name for a value."""
-    return "t_" + re.sub(r"\W", "_", v.name)

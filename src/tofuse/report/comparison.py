@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tofuse.report.memory_timeline import op_memory, plan_memory
 from tofuse.report.model import Report
 from tofuse.report.number_format import show_us
 from tofuse.report.program_view import ProgramView
@@ -42,8 +41,8 @@ def comparisons(report: Report, programs: Sequence[ProgramView]) -> tuple[Compar
         Comparison(
             "Memory for results",
             "bytes",
-            max((m.nbytes for p in programs for m in op_memory(p)), default=0),
-            max((m.nbytes for p in programs for m in plan_memory(p)), default=0),
+            max((m.nbytes for p in programs for m in p.op_memory()), default=0),
+            max((m.nbytes for p in programs for m in p.report.live_memory()), default=0),
             "peak of the live results; inputs not counted",
         ),
     ]

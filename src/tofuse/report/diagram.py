@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Union
 
 from tofuse.ir.dims import show_dim
-from tofuse.ir.graph import Op
+from tofuse.ir.graph import Op, Value
+from tofuse.ir.region import Region
 from tofuse.report.diagram_layout import (
     DiagramLayout,
     Gaps,
@@ -35,16 +37,26 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Diagram:
-    """The boxes of regions (by name), ops and ports, and the points of each edge (by number).
+class Port:
+    """An input that ops read, or an output that an op computes."""
 
-    Ports are the program's inputs and outputs, by `in <name>` and `out <name>`. An edge without
-    points is too long to draw.
+    value: Value
+    output: bool
+
+
+Node = Union[Region, Port]  # noqa: UP007
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """The boxes of regions, ops and ports, and the points of each edge (by number).
+
+    An edge without points is too long to draw.
     """
 
-    regions: Mapping[str, Box]
+    regions: Mapping[Region, Box]
     ops: Mapping[Op, Box]
-    ports: Mapping[str, Box]
+    ports: Mapping[Port, Box]
     edges: tuple[tuple[Point, ...], ...]
     width: float
     height: float
@@ -52,39 +64,40 @@ class Diagram:
 
 def draw_diagram(program: ProgramView) -> Diagram:
     """Lay out the ops of each region, then the regions, inputs and outputs."""
-    members: dict[str, list[Op]] = {}
-    for op in program.ops:
-        members.setdefault(program.region_of[op].name, []).append(op)
-    names = [r.name for r in program.report.regions if r.name in members]
-    region_layouts = {name: _layout_region(program, members[name]) for name in names}
-    sizes: dict[str, Size] = {}
-    links, ports = _ports(program)
-    sizes |= {p: ports[p] for p in ports if p.startswith("in ")}
-    for name in names:
-        width = (
-            max(region_layouts[name].width, len(name) * NAME_CHAR_WIDTH + 60) + 2 * REGION_PADDING
-        )
-        sizes[name] = (width, region_layouts[name].height + REGION_TITLE_HEIGHT + REGION_PADDING)
-    sizes |= {p: ports[p] for p in ports if p.startswith("out ")}
-    for e in program.edges:
-        links.append((program.region_of[e.producer].name, program.region_of[e.consumer].name))
-    program_layout = layered_layout(sizes, links, REGION_GAPS)
-    regions = {n: Box(*program_layout.positions[n], *sizes[n]) for n in names}
+    drawn = set(program.region_of.values())
+    regions = [r.region for r in program.report.regions if r.region in drawn]
+    inside = {r: _layout_region(program, r) for r in regions}
+    region_sizes: dict[Node, Size] = {}
+    for r, layout in inside.items():
+        width = max(layout.width, len(r.name) * NAME_CHAR_WIDTH + 60) + 2 * REGION_PADDING
+        region_sizes[r] = (width, layout.height + REGION_TITLE_HEIGHT + REGION_PADDING)
+    links = _port_links(program)
+    ports = dict.fromkeys(x for link in links for x in link if isinstance(x, Port))
+    sizes: dict[Node, Size] = {p: _port_size(p) for p in ports if not p.output}
+    sizes |= region_sizes | {p: _port_size(p) for p in ports if p.output}
+    links += [(program.region_of[e.producer], program.region_of[e.consumer]) for e in program.edges]
+    outside = layered_layout(sizes, links, REGION_GAPS)
+    boxes = {x: Box(*outside.positions[x], *sizes[x]) for x in sizes}
+    region_boxes = {r: boxes[r] for r in regions}
     ops = {}
-    for name in names:
-        for op, (x, y) in region_layouts[name].positions.items():
-            indent = (sizes[name][0] - region_layouts[name].width) / 2
-            ops[op] = Box(
-                regions[name].x + indent + x,
-                regions[name].y + REGION_TITLE_HEIGHT + y,
-                *op_size(op),
-            )
-    boxes = {p: Box(*program_layout.positions[p], *sizes[p]) for p in ports}
+    for r, layout in inside.items():
+        left, top = _origin(region_boxes[r], layout)
+        for op, (x, y) in layout.positions.items():
+            ops[op] = Box(left + x, top + y, *op_size(op))
     edges = tuple(
-        _edge_points(program, edge, region_layouts, program_layout, ops, regions)
-        for edge in program.edges
+        _edge_points(program, edge, inside, outside, ops, region_boxes) for edge in program.edges
     )
-    return Diagram(regions, ops, boxes, edges, program_layout.width, program_layout.height)
+    port_boxes = {p: boxes[p] for p in ports}
+    return Diagram(region_boxes, ops, port_boxes, edges, outside.width, outside.height)
+
+
+def _origin(box: Box, layout: DiagramLayout[Op]) -> Point:
+    """Return the place of a layout inside the box of its region."""
+    return box.x + (box.width - layout.width) / 2, box.y + REGION_TITLE_HEIGHT
+
+
+def _port_size(port: Port) -> Size:
+    return 30 + SHAPE_CHAR_WIDTH * len(port.value.name), 24
 
 
 def op_size(op: Op) -> Size:
@@ -100,67 +113,49 @@ def op_shape(op: Op) -> str:
     return " × ".join(map(show_dim, op.results[0].shape)) or "scalar"
 
 
-def _layout_region(program: ProgramView, ops: list[Op]) -> DiagramLayout[Op]:
-    members = set(ops)
+def _layout_region(program: ProgramView, region: Region) -> DiagramLayout[Op]:
     edges = [
         (e.producer, e.consumer)
         for e in program.edges
-        if e.producer in members and e.consumer in members
+        if program.region_of[e.producer] is program.region_of[e.consumer] is region
     ]
-    return layered_layout({op: op_size(op) for op in ops}, edges, OP_GAPS)
+    sizes = {op: op_size(op) for op in region.ops if op in program.region_of}
+    return layered_layout(sizes, edges, OP_GAPS)
 
 
-def _ports(program: ProgramView) -> tuple[list[tuple[str, str]], dict[str, Size]]:
-    """Return links between ports and regions, and the size of each port.
-
-    Ports are the inputs that ops read and the outputs that ops compute; none above MAX_PORTS.
-    """
-    links: list[tuple[str, str]] = []
-    ports: dict[str, Size] = {}
-    for op in program.ops:
-        for v in program.input_reads[op]:
-            ports[f"in {v.name}"] = (30 + SHAPE_CHAR_WIDTH * len(v.name), 24)
-            links.append((f"in {v.name}", program.region_of[op].name))
+def _port_links(program: ProgramView) -> list[tuple[Node, Node]]:
+    """Return links between ports and regions; none if there are more than MAX_PORTS ports."""
+    region_of = program.region_of
+    links: list[tuple[Node, Node]] = [
+        (Port(v, False), region_of[op]) for op in program.ops for v in program.input_reads[op]
+    ]
     producer_of = {r: op for op in program.ops for r in op.results}
     for out in program.graph.outputs:
         if out in producer_of:
-            ports[f"out {out.name}"] = (30 + SHAPE_CHAR_WIDTH * len(out.name), 24)
-            links.append((program.region_of[producer_of[out]].name, f"out {out.name}"))
-    return (links, ports) if len(ports) <= MAX_PORTS else ([], {})
+            links.append((region_of[producer_of[out]], Port(out, True)))
+    ports = {x for link in links for x in link if isinstance(x, Port)}
+    return links if len(ports) <= MAX_PORTS else []
 
 
 def _edge_points(
     program: ProgramView,
     edge: Edge,
-    region_layouts: Mapping[str, DiagramLayout[Op]],
-    program_layout: DiagramLayout[str],
+    inside: Mapping[Region, DiagramLayout[Op]],
+    outside: DiagramLayout[Node],
     ops: Mapping[Op, Box],
-    regions: Mapping[str, Box],
+    regions: Mapping[Region, Box],
 ) -> tuple[Point, ...]:
     """Return the points of an edge: its ends and the bends between them; none if too long."""
     producer_box, consumer_box = ops[edge.producer], ops[edge.consumer]
-    producer_region = program.region_of[edge.producer].name
-    consumer_region = program.region_of[edge.consumer].name
-    if producer_region == consumer_region:
-        bends_inside = region_layouts[producer_region].bends.get((edge.producer, edge.consumer))
-        if bends_inside is None:
-            return ()
-        box = regions[producer_region]
-        indent = box.x + (box.width - region_layouts[producer_region].width) / 2
-        bends = tuple((indent + x, box.y + REGION_TITLE_HEIGHT + y) for x, y in bends_inside)
-    else:
-        bends_between = program_layout.bends.get((producer_region, consumer_region))
-        if bends_between is None:
-            return ()
-        exit_point = (
-            producer_box.x + producer_box.width / 2,
-            regions[producer_region].y + regions[producer_region].height,
-        )
-        bends = (
-            exit_point,
-            *bends_between,
-            (consumer_box.x + consumer_box.width / 2, regions[consumer_region].y),
-        )
     start = (producer_box.x + producer_box.width / 2, producer_box.y + producer_box.height)
     end = (consumer_box.x + consumer_box.width / 2, consumer_box.y)
-    return (start, *bends, end)
+    source, target = program.region_of[edge.producer], program.region_of[edge.consumer]
+    if source is target:
+        bends = inside[source].bends.get((edge.producer, edge.consumer))
+        left, top = _origin(regions[source], inside[source])
+        return () if bends is None else (start, *((left + x, top + y) for x, y in bends), end)
+    bends = outside.bends.get((source, target))
+    if bends is None:
+        return ()
+    exit_point = start[0], regions[source].y + regions[source].height
+    return (start, exit_point, *bends, (end[0], regions[target].y), end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -22,7 +21,7 @@ def page_text(report: Report) -> str:
     )
     page = build_page_data(report)
     # a "</script>" in the data would end the script element around it
-    page_json = json.dumps(asdict(page), separators=(",", ":")).replace("<", "\\u003c")
+    page_json = json.dumps(page, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("page.html.j2").render(
         page=page,
         page_json=page_json,

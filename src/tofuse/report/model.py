@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tofuse.ir.dims import size_hint
+from tofuse.analysis.alias import is_view
+from tofuse.analysis.memory_traffic import op_bytes
+from tofuse.analysis.plan_memory import memory_timeline
 from tofuse.ir.executor import NO_EXECUTOR
 from tofuse.ir.graph import Graph, Loc, Op, Value
-from tofuse.ir.plan import Launch
-from tofuse.ir.plan.parse import parse_plan
-from tofuse.ir.region import MemRef, Region, Verdict, is_aten_view, is_eliminated_concat
+from tofuse.ir.graph.print import show_graph
+from tofuse.ir.nest import Nest
+from tofuse.ir.plan import Call, Launch, Plan, show_plan, variable
+from tofuse.ir.plan.verify import reads
+from tofuse.ir.region import (
+    Partition,
+    Region,
+    Verdict,
+    is_aten_view,
+)
+from tofuse.ir.tile import TileProgram
 
 
 @dataclass(frozen=True)
 class KernelReport:
-    """A generated kernel: `loops` is its loop nest, `source` the text the backend compiles."""
+    """A generated kernel: `source` is the text that the backend compiles."""
 
     name: str
     phase: str
     source: str
-    loops: str
+    nest: Nest | TileProgram
+
+    @property
+    def loops(self) -> str:
+        """The kernel and its loop nest as text."""
+        return f"{self.nest.kernel!r}\n{self.nest!r}"
 
 
 @dataclass(frozen=True)
@@ -36,22 +52,38 @@ class LibraryCall:
 class RegionReport:
     """Ops that run as one kernel or one library call.
 
-    `nbytes` counts the bytes read and written. `values` are the names of the ops' results, as
-    verdicts use them. `why` is the reason for the executor. `measured_us` is the median of several
+    `nbytes` counts the bytes read and written. `kernel` is the name of the generated kernel, None
+    if there is none. `why` is the reason for the executor. `measured_us` is the median of several
     runs, including the call from Python; None without `measure=True`.
     """
 
-    name: str
+    region: Region
     phase: str
-    ops: tuple[str, ...]
-    locs: tuple[Loc, ...]
     nbytes: int
     kernel: str | None
-    values: tuple[str, ...] = ()
     predicted_us: float = 0.0
     measured_us: float | None = None
     executor: str = "llvm"
     why: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.region.name
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The kinds of the ops, and the operator of a library call."""
+        return tuple(map(op_name, self.region.ops))
+
+    @property
+    def locs(self) -> tuple[Loc, ...]:
+        """The user's lines, without repeats."""
+        return tuple(dict.fromkeys(op.loc for op in self.region.ops if op.loc is not None))
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The names of the ops' results, as verdicts use them."""
+        return tuple(v.name for op in self.region.ops for v in op.results)
 
     @property
     def executor_label(self) -> str:
@@ -100,74 +132,154 @@ class MachineLimits:
 
 
 @dataclass(frozen=True)
+class MemorySample:
+    """The live bytes while a region or op runs."""
+
+    name: str
+    nbytes: int
+
+
+NO_PARTITION = Partition(Graph((), (), (), ""), (), {}, ())
+NO_PLAN = Plan("", (), (), (), ())
+
+
+@dataclass(frozen=True)
 class GraphReport:
     """One compiled graph: a forward, a backward, or an inference program.
 
-    `launches_before` counts the ops that compute; each would be one launch by itself. `launches`
-    counts the calls of machine code; `shared_launches` lists those that run several regions.
-    `stages` are the times of the compilation, `last_run` those of the last measured run.
+    `captured` is the graph before all passes, `partition` the graph that runs, with its regions
+    and verdicts, and `steps` its plan. All are empty if PyTorch runs the whole graph.
+
+    `launches` counts the calls of machine code; `shared_launches` lists those that run several
+    regions. `stages` are the times of the compilation, `last_run` those of the last measured run.
 
     Memory is in bytes, without the arguments and the workspaces of library calls.
-    `memory_timeline` holds the live bytes during each launch and library call, `peak_bytes` their
-    maximum, and `eager_peak_bytes` the peak of the eager program. A forward saves `saved_bytes` for
-    its backward (eager saves `eager_saved_bytes`); a backward counts them as live. `recomputed`
-    calls run again in the backward instead of having their results saved.
+    `eager_peak_bytes` is the peak of the eager program. A forward saves `saved_bytes` for its
+    backward (eager saves `eager_saved_bytes`); a backward counts the `saved` values as live.
+    `recomputed` calls run again in the backward instead of having their results saved.
     """
 
     phase: str
+    notes: tuple[str, ...] = ()
+    captured: Graph = NO_PARTITION.graph
+    partition: Partition = NO_PARTITION
+    steps: Plan = NO_PLAN
     regions: tuple[RegionReport, ...] = ()
     kernels: tuple[KernelReport, ...] = ()
     library_calls: tuple[LibraryCall, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    bytes_before: int = 0
-    bytes_after: int = 0
-    compile_ms: float = 0.0
-    graph: str = ""
-    plan: str = ""
-    notes: tuple[str, ...] = ()
-    peak_bytes: int = 0
+    launches: int = 0
+    shared_launches: tuple[str, ...] = ()
+    saved: tuple[Value, ...] = ()
     eager_peak_bytes: int = 0
-    memory_timeline: tuple[tuple[str, int], ...] = ()
     saved_bytes: int = 0
     eager_saved_bytes: int = 0
     recomputed: int = 0
-    launches_before: int = 0
-    launches: int = 0
-    shared_launches: tuple[str, ...] = ()
     stages: tuple[TimeSpan, ...] = ()
     last_run: tuple[TimeSpan, ...] = ()
-    fusions: tuple[Verdict, ...] = ()  # in the order of fusion, which `fuel` counts
 
+    @property
+    def graph(self) -> str:
+        """The text of the graph that runs; empty if PyTorch runs the whole graph."""
+        return "" if self.partition is NO_PARTITION else show_graph(self.partition.graph)
 
-def add_memory_use(
-    report: GraphReport,
-    timeline: tuple[tuple[str, int], ...],
-    *,
-    eager_peak: int,
-    saved: int,
-    eager_saved: int,
-    recomputed: int,
-    budget: int | None,
-) -> GraphReport:
-    """Add memory use, and a note where it exceeds eager's peak or the memory budget."""
-    peak = max((nbytes for _, nbytes in timeline), default=0)
-    notes = report.notes
-    if peak > eager_peak + PEAK_TOLERANCE:
-        notes += (f"holds up to {peak} bytes; eager holds up to {eager_peak}",)
-    report = replace(
-        report, peak_bytes=peak, eager_peak_bytes=eager_peak, memory_timeline=timeline, notes=notes
-    )
-    if report.phase != "forward":
-        return report
-    if budget is not None and saved > budget:
-        why = "the rest, such as seeds of random numbers, cannot be recomputed"
-        notes += (f"memory_budget allows {budget} bytes, and {saved} are saved: {why}",)
-    return replace(
-        report, saved_bytes=saved, eager_saved_bytes=eager_saved, recomputed=recomputed, notes=notes
-    )
+    @property
+    def plan(self) -> str:
+        """The text of the plan; empty if PyTorch runs the whole graph."""
+        return "" if self.steps is NO_PLAN else show_plan(self.steps)
 
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        return self.partition.verdicts
 
-PEAK_TOLERANCE = 64 * 1024  # bytes of row statistics and seeds, which eager does not hold
+    @property
+    def fusions(self) -> tuple[Verdict, ...]:
+        """The verdicts of merges in the order of fusion, which `fuel` counts."""
+        return self.partition.fusions
+
+    @property
+    def bytes_before(self) -> int:
+        """The bytes read and written if every op that computes runs by itself."""
+        ops = [op for op in self.captured.ops if op.call_count and not is_view(op)]
+        return sum(op_bytes(op) for op in ops if not is_aten_view(op))
+
+    @property
+    def bytes_after(self) -> int:
+        """The bytes read and written by the regions."""
+        return sum(r.nbytes for r in self.regions)
+
+    @property
+    def launches_before(self) -> int:
+        """The number of ops that compute; each would be one launch by itself."""
+        return sum(op.call_count for op in self.captured.ops if not is_view(op))
+
+    @property
+    def compile_ms(self) -> float:
+        """The milliseconds from the captured graph to loaded kernels."""
+        return (self.stages[-1].end - self.stages[0].begin) / 1e6 if self.stages else 0.0
+
+    @property
+    def memory_timeline(self) -> tuple[MemorySample, ...]:
+        """The live bytes during each launch and library call, with saved tensors."""
+        return self.live_memory(self.saved)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes live at once."""
+        return max((m.nbytes for m in self.memory_timeline), default=0)
+
+    def live_memory(self, saved: tuple[Value, ...] = ()) -> tuple[MemorySample, ...]:
+        """Return the live bytes during each launch and library call; arguments in `saved` count."""
+        regions = self.step_regions()
+        samples = []
+        for k, nbytes in memory_timeline(self.steps, self.partition.graph, saved):
+            step = self.steps.steps[k]
+            name = step.target if isinstance(step, Call) else str(step)
+            samples.append(MemorySample(regions[k].name if k in regions else name, nbytes))
+        return tuple(samples)
+
+    def step_regions(self) -> dict[int, RegionReport]:
+        """Return the region that each launch and library call of the plan runs, by step number."""
+        running = [r for r in self.regions if r.executor != NO_EXECUTOR]
+        by_name = {r.name: r for r in running}
+        by_tensor = {variable(v): r for r in running for op in r.region.ops for v in op.results}
+        without_results = [r for r in running if not r.values]
+        found: dict[int, RegionReport] = {}
+        for k, step in enumerate(self.steps.steps):
+            region = None
+            if isinstance(step, Launch):
+                region = by_name.get(step.name)
+            elif isinstance(step, Call) and step.results:
+                region = next((by_tensor[n] for n in step.results if n in by_tensor), None)
+            elif isinstance(step, Call):  # it writes into tensors that it is given
+                written = [by_tensor[n] for n in reversed(reads(step)) if n in by_tensor]
+                region = next((r for r in written if r not in found.values()), None)
+                if region is None and without_results:
+                    region = without_results.pop(0)
+            if region is not None:
+                found[k] = region
+        return found
+
+    def with_times(
+        self, median_us: Mapping[int, float], last_run: Mapping[int, tuple[int, int]]
+    ) -> GraphReport:
+        """Return the report with each region's `measured_us` and the spans of the last run.
+
+        Both arguments are by number of the plan's step: median microseconds, and begin and end.
+        """
+        if not median_us:
+            return self
+        region_of_step = self.step_regions()
+        total: dict[str, float] = {}
+        for step, us in median_us.items():
+            if step in region_of_step:
+                name = region_of_step[step].name
+                total[name] = total.get(name, 0.0) + us
+        regions = tuple(replace(r, measured_us=total.get(r.name)) for r in self.regions)
+        spans = [
+            TimeSpan(region_of_step[k].name if k in region_of_step else f"step {k}", *last_run[k])
+            for k in sorted(last_run)
+        ]
+        return replace(self, regions=regions, last_run=tuple(spans))
 
 
 @dataclass
@@ -261,7 +373,7 @@ class Report:
     def launches_after_grouping(self) -> int:
         """The number of launches and library calls, with each launch group counted once."""
         return self.launches_after - sum(
-            sum(isinstance(step, Launch) for step in parse_plan(g.plan).steps) - g.launches
+            sum(isinstance(step, Launch) for step in g.steps.steps) - g.launches
             for g in self.graphs
             if g.shared_launches
         )
@@ -279,35 +391,6 @@ class Report:
         return self.phase("backward")
 
 
-def traffic(reads_and_writes: list[tuple[tuple[Value, ...], tuple[Value, ...]]]) -> int:
-    """Sum the bytes of distinct inputs and of outputs."""
-    return sum(
-        size_hint(v.type.nbytes)
-        for ins, outs in reads_and_writes
-        for v in (*dict.fromkeys(ins), *outs)
-    )
-
-
-def bytes_before(graph: Graph, views: frozenset[Op]) -> int:
-    """Return the bytes read and written if every op that computes runs by itself."""
-    computing = [
-        op for op in graph.ops if op.call_count and op not in views and not is_aten_view(op)
-    ]
-    return traffic([(op.inputs, op.results) for op in computing])
-
-
-def region_bytes(region: Region, storage: dict[Value, MemRef]) -> int:
-    """Return the bytes that a region reads from outside, each tensor once, and writes.
-
-    A view counts its own elements; all views of one tensor together count at most that tensor's
-    bytes. An eliminated concat and a view that PyTorch makes move no bytes.
-    """
-    if is_eliminated_concat(region.ops[-1]) or is_aten_view(region.ops[-1]):
-        return 0
-    view_bytes: dict[Value, dict[object, int]] = {}
-    for v in region.inputs:
-        ref = storage.get(v) or MemRef(v, 0, v.layout)
-        views = view_bytes.setdefault(ref.root, {})
-        views[v.shape, ref.offset, ref.strides] = size_hint(v.type.nbytes)
-    read = sum(min(size_hint(root.type.nbytes), sum(s.values())) for root, s in view_bytes.items())
-    return read + sum(size_hint(v.type.nbytes) for v in region.outputs)
+def op_name(op: Op) -> str:
+    """Return an op's kind, or the operator's name for a library call."""
+    return str(op.attr("target")) if op.kind == "opaque" else op.kind

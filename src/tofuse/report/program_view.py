@@ -1,19 +1,18 @@
-"""The program of a graph report, parsed from its text, with a region and verdicts for each op."""
+"""The program of a graph report for readers: ops that compute, and the verdicts between them."""
 
 from __future__ import annotations
 
 import linecache
 import math
-import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from tofuse.analysis.alias import is_view
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.region import Verdict
+from tofuse.ir.region import Region, Verdict
 from tofuse.ops.table import Pattern, opdef
-from tofuse.report.model import GraphReport, RegionReport
+from tofuse.report.model import GraphReport, MemorySample, op_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,101 +32,100 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class ProgramView:
-    """A program split into ops that compute (`ops`) and `views`.
-
-    `edges` join computing ops. `input_reads` maps each op to the program's inputs that it reads,
-    directly or through views. `code` maps file and line to the user's source line.
-    """
+    """A program split into ops that compute (`ops`) and `views`."""
 
     report: GraphReport
-    graph: Graph
-    ops: tuple[Op, ...]
-    views: tuple[Op, ...]
-    region_of: dict[Op, RegionReport]
-    edges: tuple[Edge, ...]
-    input_reads: dict[Op, tuple[Value, ...]]
-    code: dict[tuple[str, int], str]
 
-    def line(self, loc: Loc) -> str:
-        """Return the text of a user's line, or "" if its file cannot be read."""
-        known = self.code.get((loc.file, loc.line), "")
-        return known or loc.code or linecache.getline(loc.file, loc.line).strip()
+    @property
+    def graph(self) -> Graph:
+        return self.report.partition.graph
 
+    @cached_property
+    def views(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.graph.ops if is_view(op))
 
-def parse_program(report: GraphReport) -> ProgramView | None:
-    """Parse the program of a report; None if PyTorch runs all of it and there is no graph."""
-    if not report.graph:
-        return None
-    graph = parse_graph(report.graph)
-    region_of_value = {v: r for r in report.regions for v in r.values}
-    views = tuple(op for op in graph.ops if is_view(op))
-    ops = tuple(op for op in graph.ops if not is_view(op))
-    region_of = {
-        op: r for op in ops for r in [_region(op, region_of_value, report)] if r is not None
-    }
-    code = {(loc.file, loc.line): loc.code for r in report.regions for loc in r.locs}
-    edges = _edges(graph, ops, report)
-    return ProgramView(report, graph, ops, views, region_of, edges, _reads(graph, ops, views), code)
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        return tuple(op for op in self.graph.ops if not is_view(op))
 
+    @cached_property
+    def region_of(self) -> dict[Op, Region]:
+        """The region of each op that computes."""
+        return {op: r for r in self.report.partition.regions for op in r.ops if not is_view(op)}
 
-def _reads(graph: Graph, ops: tuple[Op, ...], views: tuple[Op, ...]) -> dict[Op, tuple[Value, ...]]:
-    input_of = {v: v for v in graph.inputs}
-    for op in views:
-        if op.inputs and op.inputs[0] in input_of:
-            input_of[op.result] = input_of[op.inputs[0]]
-    return {op: tuple(dict.fromkeys(input_of[v] for v in op.inputs if v in input_of)) for op in ops}
+    @cached_property
+    def input_reads(self) -> dict[Op, tuple[Value, ...]]:
+        """The program's inputs that each op reads, directly or through views."""
+        input_of = {v: v for v in self.graph.inputs}
+        for op in self.views:
+            if op.inputs and op.inputs[0] in input_of:
+                input_of[op.result] = input_of[op.inputs[0]]
+        reads = {op: [input_of[v] for v in op.inputs if v in input_of] for op in self.ops}
+        return {op: tuple(dict.fromkeys(values)) for op, values in reads.items()}
 
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """An edge for each verdict on two ops; views are skipped to find the producer."""
+        verdicts = {(v.producer, v.consumer): v for v in self.report.verdicts}
+        producer_of: dict[Value, tuple[Op, tuple[str, ...]]] = {}
+        found: list[Edge] = []
+        for op in self.graph.ops:
+            if is_view(op):
+                if op.inputs and op.inputs[0] in producer_of:
+                    source, views = producer_of[op.inputs[0]]
+                    producer_of[op.result] = source, (*views, op.kind)
+                continue
+            producer_of |= dict.fromkeys(op.results, (op, ()))
+            sources: dict[Op, tuple[str, ...]] = {}
+            for v in op.inputs:
+                if v in producer_of:
+                    sources.setdefault(*producer_of[v])
+            for source, views in sources.items():
+                verdict = verdicts.get((source.results[0].name, consumer_name(op)))
+                if verdict is not None:
+                    found.append(Edge(source, op, verdict, views))
+        return tuple(found)
 
-def _region(
-    op: Op, region_of_value: dict[str, RegionReport], report: GraphReport
-) -> RegionReport | None:
-    for r in op.results:
-        if r.name in region_of_value:
-            return region_of_value[r.name]
-    # an op without results, such as one that only writes, is a region by itself
-    matches = [r for r in report.regions if not r.values and r.ops == (op_name(op),)]
-    return matches[0] if matches else None
-
-
-def _edges(graph: Graph, ops: tuple[Op, ...], report: GraphReport) -> tuple[Edge, ...]:
-    """Return an edge for each verdict; views are skipped to find the producer of a value."""
-    verdicts = {(v.producer, v.consumer): v for v in report.verdicts}
-    producer_of: dict[Value, tuple[Op, tuple[str, ...]]] = {}
-    for op in graph.ops:
-        for r in op.results:
+    def op_memory(self) -> tuple[MemorySample, ...]:
+        """Return one sample for each op, as if each ran by itself and dead values were freed."""
+        base: dict[Value, Value] = {}
+        for op in self.views:
+            if op.inputs:
+                base[op.result] = base.get(op.inputs[0], op.inputs[0])
+        returned = {base.get(v, v) for v in self.graph.outputs if v is not None}
+        last_reader: dict[Value, Op] = {}
+        for op in self.graph.ops:
+            last_reader |= dict.fromkeys((base.get(v, v) for v in op.inputs), op)
+        samples: list[MemorySample] = []
+        dying: dict[Op, int] = {}  # the bytes that die with each op
+        live = 0
+        for op in self.graph.ops:
+            for r in op.results if not is_view(op) else ():
+                nbytes = size_hint(r.type.nbytes)
+                live += nbytes
+                if r not in returned:
+                    last = last_reader.get(r, op)
+                    dying[last] = dying.get(last, 0) + nbytes
             if not is_view(op):
-                producer_of[r] = (op, ())
-            elif op.inputs and op.inputs[0] in producer_of:
-                source, views_between = producer_of[op.inputs[0]]
-                producer_of[r] = (source, (*views_between, op.kind))
-    found: list[Edge] = []
-    for op in ops:
-        sources: dict[Op, tuple[str, ...]] = {}
-        for v in op.inputs:
-            if v in producer_of:
-                sources.setdefault(producer_of[v][0], producer_of[v][1])
-        name = op.results[0].name if op.results else op.kind
-        for source, views_between in sources.items():
-            verdict = verdicts.get((source.results[0].name, name))
-            if verdict is not None:
-                found.append(Edge(source, op, verdict, views_between))
-    return tuple(found)
+                samples.append(MemorySample(short_name(op), live))
+            live -= dying.pop(op, 0)
+        return tuple(samples)
 
 
-def op_name(op: Op) -> str:
-    """Return an op's kind, or the operator's name for a library call."""
-    return str(op.attr("target")) if op.kind == "opaque" else op.kind
+def consumer_name(op: Op) -> str:
+    """Return the name of an op as the consumer of a verdict."""
+    return op.results[0].name if op.results else op.kind
+
+
+def source_line(loc: Loc) -> str:
+    """Return the text of a user's line, or "" if its file cannot be read."""
+    return loc.code or linecache.getline(loc.file, loc.line).strip()
 
 
 def short_name(op: Op) -> str:
     """Return the name without namespace and overload: `mm` for `aten.mm.default`."""
     parts = op_name(op).split(".")
     return parts[1] if len(parts) > 1 else parts[0]
-
-
-def op_bytes(op: Op) -> int:
-    """Return the bytes that the op alone reads, each tensor once, and writes."""
-    return sum(size_hint(v.type.nbytes) for v in (*dict.fromkeys(op.inputs), *op.results))
 
 
 def op_work(op: Op) -> float:
@@ -148,8 +146,3 @@ def _library_work(op: Op) -> float:
     if name in ("convolution", "_convolution") and len(op.inputs) > 1:
         return 2.0 * out * math.prod(size_hint(d) for d in op.inputs[1].shape[1:])
     return 0.0
-
-
-def plan_name(value: str) -> str:
-    """Return the variable name of a value in the plan."""
-    return "t_" + re.sub(r"\W", "_", value)

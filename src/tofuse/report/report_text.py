@@ -20,7 +20,7 @@ from tofuse.report.comparison import Comparison, comparisons
 from tofuse.report.html import write_page
 from tofuse.report.model import GraphReport, RegionReport, Report
 from tofuse.report.number_format import plural, show_bytes, show_us
-from tofuse.report.program_view import Edge, ProgramView, parse_program
+from tofuse.report.program_view import Edge, ProgramView, source_line
 
 PLAIN_TEXT_WIDTH = 110  # a terminal's own width is used under `rich.print`
 MAX_PAIRS_PER_RULE = 5
@@ -68,7 +68,7 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
         yield Text(f"{report.name or 'program'}: nothing was compiled")
         yield from _breaks(report)
         return
-    programs = [parse_program(g) for g in report.graphs]
+    programs = [ProgramView(g) for g in report.graphs]
     calls = report.launches_after - len(report.kernels)
     yield Text.assemble(
         (f"{report.name or 'program'}: ", "bold"),
@@ -76,10 +76,10 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
         f" and {plural(calls, 'library call')}",
     )
     yield from _breaks(report)
-    yield _comparison_table(comparisons(report, [p for p in programs if p is not None]))
-    for graph, program in zip(report.graphs, programs, strict=True):
+    yield _comparison_table(comparisons(report, programs))
+    for program in programs:
         yield Text()
-        yield from _graph(graph, program)
+        yield from _graph(program)
     if report.kernels:
         yield Text(
             "\nKernel code: report.kernels[k].loops and .source. "
@@ -109,7 +109,8 @@ def _increase(ratio: float) -> str:
     return f"{1 / ratio:.3g}x more" if ratio else ""
 
 
-def _graph(g: GraphReport, program: ProgramView | None) -> Iterator[RenderableType]:
+def _graph(program: ProgramView) -> Iterator[RenderableType]:
+    g = program.report
     yield Text.assemble(
         (f"{g.phase}", "bold"),
         f": {plural(len(g.kernels), 'kernel')}, {plural(len(g.library_calls), 'library call')}, "
@@ -122,7 +123,7 @@ def _graph(g: GraphReport, program: ProgramView | None) -> Iterator[RenderableTy
         yield Padding(Text(f"note: {note}", "yellow"), (0, 0, 0, 2))
     if g.peak_bytes or g.eager_peak_bytes:
         yield Padding(Text(_memory_line(g)), (0, 0, 0, 2))
-    if program is None or not g.regions:
+    if not g.regions:
         return
     yield Padding(_launch_table(g), (0, 0, 0, 2))
     fused = [v for v in g.verdicts if v.fused]
@@ -136,7 +137,7 @@ def _graph(g: GraphReport, program: ProgramView | None) -> Iterator[RenderableTy
             ),
             (0, 0, 0, 2),
         )
-    yield from _not_fused(g, program)
+    yield from _not_fused(program)
 
 
 def _memory_line(g: GraphReport) -> str:
@@ -186,9 +187,9 @@ def _show_locs(r: RegionReport) -> str:
     )
 
 
-def _not_fused(g: GraphReport, program: ProgramView) -> Iterator[RenderableType]:
+def _not_fused(program: ProgramView) -> Iterator[RenderableType]:
     """List the pairs that were not fused by rule, with its meaning and advice."""
-    groups = group_by_advice(g.verdicts)
+    groups = group_by_advice(program.report.verdicts)
     edges = {id(e.verdict): e for e in program.edges}
     total = sum(len(group.verdicts) for group in groups)
     if total:
@@ -211,7 +212,7 @@ def _not_fused(g: GraphReport, program: ProgramView) -> Iterator[RenderableType]
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # truncated if too long
         for v, pair in zip(shown, pairs, strict=True):
             rule = f"{v.rule}  " if rules else ""
-            place = Text(rule + _source_line(v.loc, program))
+            place = Text(rule + _place(v.loc))
             table.add_row(Text(pair), _value_size(edges.get(id(v))), place)
         yield Padding(table, (0, 0, 0, 6))
         if len(group.verdicts) > MAX_PAIRS_PER_RULE:
@@ -226,10 +227,8 @@ def _value_size(edge: Edge | None) -> str:
     return "" if edge is None else show_bytes(edge.nbytes)
 
 
-def _source_line(loc: Loc | None, program: ProgramView) -> str:
-    if loc is None:
-        return ""
-    return f"{PurePath(loc.file).name}:{loc.line}  {program.line(loc)}"
+def _place(loc: Loc | None) -> str:
+    return "" if loc is None else f"{PurePath(loc.file).name}:{loc.line}  {source_line(loc)}"
 
 
 def _table(*columns: str) -> Table:

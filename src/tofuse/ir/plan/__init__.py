@@ -12,9 +12,10 @@ from tofuse.ir.plan.data import (
     View,
     show_plan,
     show_step,
+    variable,
 )
 
 __all__ = [
     "Allocate", "Arena", "Call", "Launch", "Parameter", "Plan", "Release", "Step", "View",
-    "show_plan", "show_step",
+    "show_plan", "show_step", "variable",
 ]  # fmt: skip

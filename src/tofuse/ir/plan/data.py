@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Union
 
 from tofuse.ir.dims import Dim, show_dim, show_dims, show_strides
+from tofuse.ir.graph import Value
 from tofuse.ir.types import DType
 
 
@@ -102,6 +104,11 @@ class Plan:
 
     def __repr__(self) -> str:
         return show_plan(self)
+
+
+def variable(v: Value) -> str:
+    """Return the name of a value's tensor in a plan, which is a Python name."""
+    return "t_" + re.sub(r"\W", "_", v.name)
 
 
 def show_plan(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""`explain(fn, measure=True)`: the times of calls and regions."""
+"""The times of calls and regions under `explain(fn, measure=True)`."""
 
 import itertools
 
@@ -7,8 +7,6 @@ import torch
 
 import tofuse
 from tests.support.sample_reports import block, block_arguments
-from tofuse.ir.plan.parse import parse_plan
-from tofuse.report.measured_times import step_regions
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -66,8 +64,7 @@ def test_measuring_does_not_change_random_numbers():
 def test_plan_steps_map_to_regions():
     report = tofuse.explain(lambda x: (x.sin() @ x.cos()).exp().sort())(torch.randn(8, 8))
     (graph,) = report.graphs
-    names = step_regions(parse_plan(graph.plan), graph)
-    assert list(names.values()) == [r.name for r in graph.regions]
+    assert list(graph.step_regions().values()) == list(graph.regions)
 
 
 def test_library_call_with_out_argument_has_a_time():

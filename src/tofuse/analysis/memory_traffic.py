@@ -1,0 +1,31 @@
+"""Bytes of memory that ops and regions read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tofuse.ir.dims import size_hint
+from tofuse.ir.graph import Op, Value
+from tofuse.ir.region import MemRef, Region, is_aten_view, is_eliminated_concat
+
+
+def op_bytes(op: Op) -> int:
+    """Return the bytes that the op alone reads, each tensor once, and writes."""
+    return sum(size_hint(v.type.nbytes) for v in (*dict.fromkeys(op.inputs), *op.results))
+
+
+def region_bytes(region: Region, storage: Mapping[Value, MemRef]) -> int:
+    """Return the bytes that a region reads from outside, each tensor once, and writes.
+
+    A view counts its own elements; all views of one tensor together count at most that tensor's
+    bytes. An eliminated concat and a view that PyTorch makes move no bytes.
+    """
+    if is_eliminated_concat(region.ops[-1]) or is_aten_view(region.ops[-1]):
+        return 0
+    view_bytes: dict[Value, dict[object, int]] = {}
+    for v in region.inputs:
+        ref = storage.get(v) or MemRef(v, 0, v.layout)
+        views = view_bytes.setdefault(ref.root, {})
+        views[v.shape, ref.offset, ref.strides] = size_hint(v.type.nbytes)
+    read = sum(min(size_hint(root.type.nbytes), sum(s.values())) for root, s in view_bytes.items())
+    return read + sum(size_hint(v.type.nbytes) for v in region.outputs)
