@@ -64,15 +64,10 @@ def unfused_with_break(x):
     return x.cos() * x.sum().item()
 
 
-def break_inside_hint(x):
-    with tofuse.fuse(), tofuse.no_fuse():
-        x = x.sin() + 1
-        x = x.cos() * x.sum().item()
-    return x.exp() + 1
+def test_a_decorators_hint_holds_after_a_graph_break():
+    def f(x):
+        return unfused_with_break(x).exp() + 1
 
-
-@pytest.mark.parametrize("f", [break_inside_hint, lambda x: unfused_with_break(x).exp() + 1])
-def test_a_hint_holds_after_a_graph_break(f):
     x = torch.rand(30, requires_grad=True)
     report = tofuse.explain(f)(x)
     found = [set(r.ops) for g in report.graphs if g.phase == "forward" for r in g.regions]
@@ -81,15 +76,43 @@ def test_a_hint_holds_after_a_graph_break(f):
     assert_as_eager(f, x)
 
 
-def test_hints_run_in_a_function_that_falls_back():
-    def f(x):
-        for _ in range(3):
-            with tofuse.no_fuse():
-                x = x.sin() * x.sum().item()
-        return x
+def break_inside_hint(x):
+    with tofuse.fuse(), tofuse.no_fuse():
+        x = x.sin() + 1
+        x = x.cos() * x.sum().item()
+    return x.exp() + 1
 
+
+def break_in_a_loop(x):
+    for _ in range(3):
+        with tofuse.no_fuse():
+            x = x.sin() * x.sum().item()
+    return x
+
+
+@pytest.mark.parametrize("f", [break_inside_hint, break_in_a_loop])
+def test_a_function_with_a_graph_break_inside_a_hint_runs_in_eager(f):
     x = torch.rand(30)
-    torch.testing.assert_close(tofuse.compile(f)(x), f(x))
+    with pytest.warns(UserWarning, match="in eager") as caught:
+        torch.testing.assert_close(tofuse.compile(f)(x), f(x), rtol=0, atol=0)
+    assert {w.filename for w in caught} == {__file__}
+    with pytest.warns(UserWarning, match="in eager"):
+        report = tofuse.explain(f)(x)
+    assert not report.graphs and "graph break at test_hints" in report.breaks[0]
+
+
+def test_a_hint_holds_for_calls_in_a_function_that_runs_in_eager():
+    def inner(x):
+        return x.sin().cos()
+
+    def f(x):
+        with tofuse.no_fuse():
+            return inner(x) * x.sum().item()
+
+    x = torch.rand(30, requires_grad=True)
+    with pytest.warns(UserWarning, match="in eager"):
+        report = tofuse.explain(f)(x)
+    assert [set(r.ops) for r in report.graphs[0].regions] == [{"sin"}, {"cos"}]
 
 
 def test_a_hint_around_the_call_does_not_apply_to_the_program():

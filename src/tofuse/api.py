@@ -19,7 +19,6 @@ from tofuse.report.model import GraphReport, MachineLimits, Report
 from tofuse.report.report_text import ReportText
 from tofuse.runtime.clock import Clock, machine_limits
 from tofuse.runtime.pool import POOL
-from tofuse.torch_internals.graph_break_prediction import predict_graph_breaks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -131,7 +130,6 @@ def empty_cache() -> int:
     return POOL.trim()
 
 
-@predict_graph_breaks
 def dynamo_backend(
     gm: GraphModule,
     example_inputs: Sequence[object],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
@@ -13,6 +14,7 @@ from torch.fx import Node
 from torch.fx.traceback import annotate, has_preserved_node_meta, preserve_node_meta
 
 from tofuse.ir.fusion_hints import FUSE, NO_FUSE
+from tofuse.torch_internals.dynamo_settings import is_frame_callback_set, never_compile_frames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,32 +22,40 @@ R = TypeVar("R")
 # keys in the annotations that torch copies from the program to the graph's nodes
 HINT_KEY = "tofuse"
 CALL_COUNT_KEY = "tofuse_times"
+UNCOMPILED = (
+    "PyTorch runs the function with the hint {} in eager, for example because of a graph break "
+    "inside the hint; call what breaks the graph outside of it"
+)
 
 
 class FusionHint(AbstractContextManager[None]):
     """A hint for the operators inside a `with` block, or in calls of a decorated function.
 
-    With `whole_programs`, it also holds for programs whose capture starts inside the block.
+    Dynamo cannot resume inside a hint. It runs a function with a graph break inside a hint in
+    eager; the hint then holds for the functions called inside that are compiled by themselves.
     """
 
-    def __init__(self, word: str, *, whole_programs: bool = False) -> None:
+    def __init__(self, word: str, *, decorates: bool = False) -> None:
         self._word = word
-        self._whole_programs = whole_programs
+        self._decorates = decorates
         self._entered: list[ExitStack] = []
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        hint = no_fuse if self._word == NO_FUSE else fuse
+        word = self._word
 
         @functools.wraps(function)
         def hinted(*args: P.args, **kwargs: P.kwargs) -> R:
-            with hint():
+            with _hint(word, decorates=True):
                 return function(*args, **kwargs)
 
         return hinted
 
     def __enter__(self) -> None:
         stack = ExitStack()
-        if has_preserved_node_meta() or self._whole_programs:
+        compiles_calls = is_frame_callback_set()
+        if compiles_calls and not self._decorates:
+            warnings.warn(UNCOMPILED.format(self._word), stacklevel=2)
+        if has_preserved_node_meta() or compiles_calls:
             stack.enter_context(preserve_node_meta())
             stack.enter_context(annotate({HINT_KEY: self._word}))
         self._entered.append(stack)
@@ -71,9 +81,7 @@ def no_fuse(function: Callable[P, R] | None = None, /) -> FusionHint | Callable[
     """
     if function is not None:
         return FusionHint(NO_FUSE)(function)
-    if torch.compiler.is_compiling():  # Dynamo traces only context managers that it knows
-        return annotate({HINT_KEY: NO_FUSE})  # type: ignore[return-value]
-    return FusionHint(NO_FUSE)
+    return _hint(NO_FUSE)
 
 
 @overload
@@ -88,9 +96,13 @@ def fuse(function: Callable[P, R] | None = None, /) -> FusionHint | Callable[P, 
     """
     if function is not None:
         return FusionHint(FUSE)(function)
-    if torch.compiler.is_compiling():
-        return annotate({HINT_KEY: FUSE})  # type: ignore[return-value]
-    return FusionHint(FUSE)
+    return _hint(FUSE)
+
+
+def _hint(word: str, *, decorates: bool = False) -> FusionHint:
+    if torch.compiler.is_compiling():  # Dynamo traces only context managers that it knows
+        return annotate({HINT_KEY: word})  # type: ignore[return-value]
+    return FusionHint(word, decorates=decorates)
 
 
 def fusion_hint_of(node: Node) -> str:
@@ -121,3 +133,6 @@ def _user_call(node: Node) -> str:
         return node.name
     functions = node.meta.get("source_fn_stack") or [("", None)]
     return f"{original} {functions[-1][0]} {node.meta.get('seq_nr')}"
+
+
+never_compile_frames(no_fuse, fuse, _hint)  # called from plain Python, they are no programs

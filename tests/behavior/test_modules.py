@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tofuse
-from tofuse.capture.dynamo.hook_guards import NO_HOOKS_GUARD, without_hook_guards
+from tofuse.capture.dynamo.hook_guards import NO_HOOKS_GUARD, recompile_for_hooks
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -140,7 +140,7 @@ def test_no_guards_on_empty_hooks():
 
         return torch.compile(net, backend="eager", options={"guard_filter_fn": record})
 
-    without_hook_guards(compiled)(torch.randn(3, 4))
+    recompile_for_hooks(compiled)(torch.randn(3, 4))
     assert found and NO_HOOKS_GUARD not in found
 
 

@@ -17,7 +17,7 @@ from tofuse.backends.llvm.load import host_target
 from tofuse.cache.programs import ProgramCache, program_cache
 from tofuse.capture.dynamo.backend import CompileGraph, aot_backend
 from tofuse.capture.dynamo.code_objects import with_unique_code
-from tofuse.capture.dynamo.hook_guards import GuardFilter, without_hook_guards
+from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
 from tofuse.cost.machine_source import check_machine, store_of
@@ -34,8 +34,6 @@ from tofuse.report.model import GraphReport, Report
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
-from tofuse.torch_internals.dynamo import dynamo_config
-from tofuse.torch_internals.graph_break_prediction import predict_graph_breaks
 from tofuse.torch_internals.modules import call_of
 from tofuse.torch_internals.torch_types import Backend
 
@@ -58,12 +56,18 @@ def compile_target(target, config: Config, sink: ReportSink):  # type: ignore[no
     if config.capture == "trace":
         return _trace(target, config, sink)
     if not isinstance(target, torch.nn.Module):
-        target = with_unique_code(target) if inspect.ismethod(target) else target
-        return _jit(target, backend_for(config, sink), config)
+        return recompile_for_hooks(
+            lambda f: _jit(
+                with_unique_code(target) if inspect.ismethod(target) else target,
+                backend_for(config, sink),
+                config,
+                f,
+            )
+        )
     call = call_of(target)
     return share_state(
         target,
-        without_hook_guards(
+        recompile_for_hooks(
             lambda f: _jit(with_unique_code(call), backend_for(config, sink), config, f)
         ),
     )
@@ -97,16 +101,15 @@ def _jit(
     function: Callable[..., object],
     backend: Backend,
     config: Config,
-    guards: GuardFilter | None = None,
+    guards: GuardFilter,
 ) -> Callable[..., R]:
     """Return the function, captured by Dynamo and compiled by `backend`."""
-    dynamo_config.skip_nnmodule_hook_guards = False  # see hook_guards.py
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
-        backend=predict_graph_breaks(backend),
+        backend=backend,
         dynamic=config.dynamic,
         fullgraph=config.fullgraph,
-        options={"guard_filter_fn": guards} if guards else None,
+        options={"guard_filter_fn": guards},
         **_recompile_limit(),
     )
 
@@ -114,12 +117,11 @@ def _jit(
 def _recompile_limit() -> dict[str, int]:
     """Return the argument of torch.compile that raises Dynamo's limit of eight recompilations.
 
-    Older releases have no such argument; set the global limit instead.
+    torch 2.11 has no such argument: calls that would be the ninth program of a function, or more,
+    run in eager there.
     """
     if "recompile_limit" in inspect.signature(torch.compile).parameters:
         return {"recompile_limit": RECOMPILATIONS}
-    dynamo = dynamo_config
-    dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILATIONS)
     return {}
 
 

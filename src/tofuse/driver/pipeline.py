@@ -22,6 +22,7 @@ from tofuse.capture.lower.executor_claims import ClaimPredicate
 from tofuse.capture.pre_autograd.channels_last import channels_last
 from tofuse.capture.pre_autograd.indexing import indexing
 from tofuse.capture.pre_autograd.interpolate import interpolate
+from tofuse.capture.pre_autograd.margin_loss import margin_loss
 from tofuse.capture.pre_autograd.noop_dropout import noop_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
@@ -103,7 +104,14 @@ from tofuse.schedule.prefetch import prefetch
 # The passes of every level, from the top.
 
 # Dynamo's program, before autograd. The last two return a new program.
-PRE_AUTOGRAD_PASSES = (noop_dropout, interpolate, indexing, vectorize, channels_last)
+PRE_AUTOGRAD_PASSES = (
+    noop_dropout,
+    interpolate,
+    margin_loss,
+    indexing,
+    vectorize,
+    channels_last,
+)
 
 
 def traced_passes(claims: ClaimPredicate, num_fwd_outputs: int | None) -> tuple[FxPass, ...]:

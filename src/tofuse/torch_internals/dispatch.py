@@ -24,15 +24,11 @@ __all__ = [
     "function_modes",
     "has_saved_tensor_hooks",
     "is_traceable_wrapper_subclass",
-    "mkldnn_enabled",
-    "set_mkldnn_enabled",
 ]
 
 PROFILER_FLAG = "_is_profiler_enabled"  # the attribute of `profiler_state` that says so
 dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
 function_modes: Callable[[], int] = _C._len_torch_function_stack
-mkldnn_enabled: Callable[[], bool] = _C._get_mkldnn_enabled
-set_mkldnn_enabled: Callable[[bool], None] = _C._set_mkldnn_enabled
 
 
 LIBRARY_SWITCHES: tuple[Callable[[], object], ...] = (  # which libraries operators call

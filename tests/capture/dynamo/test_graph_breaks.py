@@ -1,4 +1,4 @@
-"""Graph breaks in the report: their place and reason."""
+"""Graph breaks: results are eager's, and the report has their place and reason."""
 
 import pytest
 import torch
@@ -72,3 +72,118 @@ def test_training_step_that_returns_its_loss(measure):
 def test_kernels_in_one_launch_are_counted_once():
     report = tofuse.explain(lambda a, b: (a.sin() + 1, b.cos() * 2))(torch.rand(8), torch.rand(4))
     assert (len(report.kernels), report.launches_after, report.launches_after_grouping) == (2, 2, 1)
+
+
+def linear(x):
+    return nn.Linear(x.shape[1], 3, device=x.device)(x.sin()).cos()
+
+
+def keyword_arguments(x):
+    layer = nn.Linear(in_features=8, out_features=3, bias=False, dtype=torch.float32)
+    return layer(x * 2) + 1
+
+
+def several_layers(x):
+    norm = nn.LayerNorm(8)
+    wide = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+    return norm(x + wide(x.tanh()))
+
+
+def without_parameters(x):
+    norm, drop = nn.LayerNorm(8, elementwise_affine=False), nn.Dropout(0.0)
+    return drop(norm(x.sin()))
+
+
+def without_gradients(x):
+    y = x.exp()
+    with torch.no_grad():
+        y = nn.Linear(8, 8)(y)
+    return y * x
+
+
+def layer_in_loop(x):
+    for _ in range(3):
+        x = nn.Linear(8, 8)(x).relu()
+    return x
+
+
+def conditional_layer(x):
+    kind = nn.Linear if x.shape[0] > 2 else nn.Identity
+    return kind(*(8, 4))(x.sin())
+
+
+def parameter_from_argument(x):
+    """Dynamo converts an argument to a parameter without a break."""
+    return nn.Embedding(5, 8, _weight=x)(torch.arange(3)).sin()
+
+
+@torch.compiler.disable
+def disabled_cumsum(x):
+    return x.cumsum(0)
+
+
+def calls_disabled(x):
+    return disabled_cumsum(x.sin()) * 2
+
+
+class LayerInForward(nn.Module):
+    def forward(self, x):
+        return nn.Linear(8, 2)(x.sin())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        linear,
+        keyword_arguments,
+        several_layers,
+        without_parameters,
+        without_gradients,
+        layer_in_loop,
+        conditional_layer,
+        parameter_from_argument,
+        calls_disabled,
+        LayerInForward(),
+    ],
+)
+def test_layers_built_inside_match_eager(function):
+    """Results and the state of the random generator are eager's."""
+    x = torch.randn(5, 8)
+    torch.manual_seed(0)
+    expected, next_random = function(x), torch.rand(1)
+    torch.manual_seed(0)
+    result = tofuse.compile(function)(x)
+    assert torch.equal(torch.rand(1), next_random)
+    torch.testing.assert_close(result, expected)
+
+
+def test_symbolic_sizes():
+    compiled = tofuse.compile(linear, dynamic=True)
+    for width in (8, 9, 12):
+        x = torch.randn(4, width)
+        torch.manual_seed(0)
+        expected = linear(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(compiled(x), expected)
+
+
+def test_gradients_flow_through_the_break():
+    x, y = (torch.ones(5, 8, requires_grad=True) for _ in "xy")
+    torch.manual_seed(0)
+    linear(x).sum().backward()
+    torch.manual_seed(0)
+    tofuse.compile(linear)(y).sum().backward()
+    torch.testing.assert_close(y.grad, x.grad)
+
+
+def test_fullgraph_is_an_error():
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="Parameter"):
+        tofuse.compile(linear, fullgraph=True)(torch.randn(5, 8))
+
+
+def test_constructor_errors_are_raised():
+    def wrong(x):
+        return nn.Linear(8)(x)  # type: ignore[call-arg]
+
+    with pytest.raises(TypeError, match="out_features"):
+        tofuse.compile(wrong)(torch.randn(5, 8))

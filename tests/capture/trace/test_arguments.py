@@ -247,13 +247,25 @@ def test_threads_compile_and_run_at_once():
     assert torch.equal(tofuse.compile(lambda x: x + 1)(torch.ones(3)), torch.full((3,), 2.0))
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_checkpoint_inside(reentrant):
+def checkpointed(x, w, reentrant):
     def body(x, w):
         return torch.tanh(x @ w) * x
 
+    return torch.utils.checkpoint.checkpoint(body, x, w, use_reentrant=reentrant).sum(-1)
+
+
+def test_gradient_of_a_reentrant_checkpoint_is_an_error():
+    compiled = tofuse.compile(checkpointed, capture="trace")
+    x, w = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, w, True), checkpointed(x, w, True))
+    with pytest.raises(CaptureError, match="use_reentrant=False"):
+        compiled(x, w, True)
+
+
+def test_checkpoint_inside():
     def f(x, w):
-        return torch.utils.checkpoint.checkpoint(body, x, w, use_reentrant=reentrant).sum(-1)
+        return checkpointed(x, w, False)
 
     compiled = tofuse.compile(f, capture="trace")
     for _ in range(2):

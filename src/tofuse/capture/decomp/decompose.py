@@ -24,7 +24,6 @@ from tofuse.capture.lower.executor_claims import (
     claim_nothing,
     skip_claimed_calls,
 )
-from tofuse.torch_internals.decomposition_fixes import install_decomposition_fixes
 from tofuse.torch_internals.layouts import suggest_memory_format
 from tofuse.torch_internals.operators import OpOverload, OpOverloadPacket, schema_of
 from tofuse.torch_internals.operators import decomposition_table as torch_table
@@ -43,7 +42,6 @@ def decompositions(
     Calls that an executor claims are not decomposed. With `has_symbolic_floats`, operators with a
     symbolic factor are, so that the factor is read from memory.
     """
-    install_decomposition_fixes()
     table = _table(decompose_random)
     return skip_claimed_calls(
         {**table, **SYMBOLIC_FLOAT_DECOMPOSITIONS} if has_symbolic_floats else table, claims

@@ -27,9 +27,6 @@ from tofuse.capture.fx.symbolic_floats import count_float_guards, symbolic_float
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.torch_internals.autograd_compiler import aot_autograd
 from tofuse.torch_internals.dynamo import TorchDynamoException, innermost_fn
-from tofuse.torch_internals.dynamo_overhead import without_dynamo_overhead
-from tofuse.torch_internals.fake_tensor_cache import ignore_storage_offsets
-from tofuse.torch_internals.fake_tensors import detect_fake_mode
 from tofuse.torch_internals.torch_types import Backend, CompiledFunction
 
 
@@ -62,7 +59,6 @@ def aot_backend(
 
     @pause_gc()
     def build(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:
-        ignore_storage_offsets(detect_fake_mode(inputs))
         program = gm
         notes: tuple[str, ...] = ()
         for pre_autograd_pass in passes.pre_autograd:
@@ -90,7 +86,7 @@ def aot_backend(
             on_failure(error)
             return gm.forward
 
-    return without_dynamo_overhead(with_scalar_inputs(backend))
+    return with_scalar_inputs(backend)
 
 
 class ProgramStore(Protocol):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from torch.nn import Module
+from torch.compiler import is_dynamo_compiling
 from torch.utils.hooks import RemovableHandle
 
 from tofuse.torch_internals.dynamo import GuardFilterEntry
+from tofuse.torch_internals.dynamo_settings import without_profiler_marks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -16,32 +17,24 @@ GuardFilter = Callable[[Sequence[GuardFilterEntry]], Sequence[bool]]
 NO_HOOKS_GUARD = "EMPTY_NN_MODULE_HOOKS_DICT"  # Dynamo's guard that a module has no hooks of a kind
 
 
-def without_hook_guards(
-    compile_with: Callable[[GuardFilter | None], Callable[P, R]],
-) -> Callable[P, R]:
-    """Return the function of `compile_with(guard_filter)`, without guards on absent hooks.
+def recompile_for_hooks(compile_with: Callable[[GuardFilter], Callable[P, R]]) -> Callable[P, R]:
+    """Return the function of `compile_with(guard_filter)`, compiled again for new module hooks.
 
-    Dynamo guards at every call that modules without hooks still have none: six guards a module.
-    The filter drops these guards. Instead, each call compares torch's counter of registered hooks.
-    If one of these modules has got a hook, the function is compiled again, with all guards.
+    By default Dynamo does not notice hooks that modules get later; its guards would check six
+    tables a module at every call. Instead, each call compares torch's counter of registered hooks.
+    If it has grown, and a table that was empty has got a hook, the function is compiled again.
     """
-    unhooked: dict[tuple[Module, str], None] = {}
+    empty_tables: dict[int, object] = {}  # by id
     checked_hook_id = -1
 
     def guard_filter(guards: Sequence[GuardFilterEntry]) -> list[bool]:
         nonlocal checked_hook_id
         checked_hook_id = -1
-        modules = {g.name: g.value for g in guards if isinstance(g.value, Module)}
-        return [g.guard_type != NO_HOOKS_GUARD or not watch(g, modules) for g in guards]
-
-    def watch(guard: GuardFilterEntry, modules: dict[str, Module]) -> bool:
-        owner, _, kind = guard.name.rpartition(".")
-        module = modules.get(owner)
-        if getattr(module, kind, None) is not guard.value:
-            return False
-        assert module is not None
-        unhooked[module, kind] = None
-        return True
+        absent = [g.guard_type == NO_HOOKS_GUARD for g in guards]
+        empty_tables.update(
+            (id(g.value), g.value) for g, empty in zip(guards, absent, strict=True) if empty
+        )
+        return [not empty for empty in absent]
 
     compiled = compile_with(guard_filter)
 
@@ -49,9 +42,12 @@ def without_hook_guards(
         nonlocal checked_hook_id, compiled
         if checked_hook_id != RemovableHandle.next_id:
             checked_hook_id = RemovableHandle.next_id
-            if any(getattr(module, kind) for module, kind in unhooked):
-                unhooked.clear()
-                compiled = compile_with(None)
+            if any(empty_tables.values()):
+                empty_tables.clear()
+                compiled = compile_with(guard_filter)
+            if not is_dynamo_compiling():
+                with without_profiler_marks():
+                    return compiled(*args, **kwargs)
         return compiled(*args, **kwargs)
 
     return call

@@ -42,12 +42,19 @@ class SubstituteTensors(TorchFunctionMode):
     """A mode that replaces the free tensors of a function by traced ones.
 
     If a call returns one of its arguments, the function gets the real tensor, so that it stores no
-    traced tensors. The mode also notes the user's line of each call.
+    traced tensors. The mode also notes the user's line of each call, and runs other functions than
+    those that `substitutes` maps to them.
     """
 
-    def __init__(self, traced: Mapping[int, torch.Tensor], real: Mapping[int, torch.Tensor]):
+    def __init__(
+        self,
+        traced: Mapping[int, torch.Tensor],
+        real: Mapping[int, torch.Tensor],
+        substitutes: Mapping[Function, Function],
+    ) -> None:
         super().__init__()
         self.traced, self.real = traced, real  # by id
+        self.substitutes = substitutes
 
     def __torch_function__(
         self,
@@ -61,7 +68,7 @@ class SubstituteTensors(TorchFunctionMode):
             fx_traceback.set_stack_trace([line])
         if self.traced:
             args, kwargs = tree_map(self._substitute, (args, kwargs or {}), is_leaf=is_size)
-        result = func(*args, **(kwargs or {}))
+        result = self.substitutes.get(func, func)(*args, **(kwargs or {}))
         return self.real.get(id(result), result)
 
     def _substitute(self, x: object) -> object:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch.fx.traceback import preserve_node_meta
 from torch.utils.checkpoint import CheckpointFunction
 
@@ -17,6 +19,7 @@ from tofuse.capture.aot.runtime_training import TrainingRuntime
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.fx.capture_passes import CapturePasses
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
+from tofuse.capture.pre_autograd.margin_loss import multilabel_margin_loss
 from tofuse.capture.trace.free_variables import (
     Function,
     SubstituteTensors,
@@ -25,13 +28,9 @@ from tofuse.capture.trace.free_variables import (
 from tofuse.capture.trace.pytree import flatten
 from tofuse.errors import CaptureError
 from tofuse.torch_internals.autograd_compiler import TracingContext, aot_function, tracing
-from tofuse.torch_internals.dispatch import (
-    has_saved_tensor_hooks,
-    mkldnn_enabled,
-    set_mkldnn_enabled,
-)
+from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 from tofuse.torch_internals.fake_tensors import FakeTensorMode
-from tofuse.torch_internals.trees import tree_flatten, tree_unflatten
+from tofuse.torch_internals.trees import tree_flatten, tree_leaves, tree_unflatten
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,13 @@ def compile_program(
                 f"capture='trace' cannot trace a program that AOTAutograd rejects: {why}; "
                 "compile it without capture='trace'"
             ) from error
+        except RuntimeError as error:
+            if not _is_raised_in(CheckpointFunction.backward, error):
+                raise
+            raise CaptureError(
+                "capture='trace' cannot trace the gradient of a reentrant checkpoint; call it with "
+                "use_reentrant=False, or compile the program without capture='trace'"
+            ) from error
     kind = artifacts.runtime_kind(tensors, views=True)
     result = flat_function.rebuild(flat_result)
     if kind is None:
@@ -108,7 +114,7 @@ class _FlatFunction:
         mapping = {id(real): traced for real, traced in free}
         mapping |= {key: tensors[k] for key, k in self.argument_index.items()}
         real = {id(traced): real for real, traced in free}
-        with SubstituteTensors(mapping, real), _decompose_lstms(), _inline_checkpoints():
+        with SubstituteTensors(mapping, real, SUBSTITUTES):
             result = self.function(*tensors[: self.argument_count])
         leaves, self.spec = flatten(result)
         self.leaves = [mapping.get(id(x), x) for x in leaves]
@@ -123,7 +129,7 @@ class _FlatFunction:
         """
         pairs = zip(arguments, aliases, strict=True)
         mapping = {id(t): a for t, a in pairs if a is not t and isinstance(a, torch.Tensor)}
-        with SubstituteTensors(mapping, {}):
+        with SubstituteTensors(mapping, {}, {}):
             result = self.function(*aliases[: self.argument_count])
         leaves = [mapping.get(id(x), x) for x in flatten(result)[0]]
         return [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -145,36 +151,26 @@ class _FlatFunction:
         return lambda *xs: self.rebuild(program(*xs))
 
 
-@contextmanager
-def _decompose_lstms() -> Iterator[None]:
-    """Disable mkldnn in grad mode, so that torch decomposes LSTMs.
+def _is_raised_in(function: Function, error: BaseException) -> bool:
+    """Return whether `function` itself raised the error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return frames[-1].f_code is inspect.unwrap(function).__code__
 
-    If only weights require grad, torch would trace a call of mkldnn that saves nothing for the
-    backward.
+
+def _decomposed_lstm(x: torch.Tensor, *rest: object) -> object:
+    """Run an LSTM that torch decomposes if a gradient is taken.
+
+    If only its weights require grad, torch would trace a call of oneDNN, which saves nothing for
+    the backward. It does not if the input requires grad.
     """
-    enabled = mkldnn_enabled()
-    set_mkldnn_enabled(enabled and not torch.is_grad_enabled())
-    try:
-        yield
-    finally:
-        set_mkldnn_enabled(enabled)
-
-
-@contextmanager
-def _inline_checkpoints() -> Iterator[None]:
-    """Make reentrant checkpoints call their function directly.
-
-    Their recomputation cannot be traced, and the partition decides which tensors are saved.
-    """
-
-    def apply(run: Callable[..., object], preserve_rng_state: bool, *args: object) -> object:
-        return run(*args)
-
-    CheckpointFunction.apply = apply  # type: ignore[method-assign]  # undone below
-    try:
-        yield
-    finally:
-        del CheckpointFunction.apply  # restores the inherited one
+    trains = any(isinstance(t, torch.Tensor) and t.requires_grad for t in tree_leaves(rest))
+    if trains and torch.is_grad_enabled() and not x.requires_grad:
+        x = x.detach().requires_grad_()
+    return torch.lstm(x, *rest)  # type: ignore[call-overload]  # as the program calls it
 
 
 _TENSOR = object()  # marks the position of a tensor among the leaves of a result
+SUBSTITUTES: dict[Function, Function] = {
+    F.multilabel_margin_loss: multilabel_margin_loss,
+    torch.lstm: _decomposed_lstm,
+}

@@ -10,8 +10,7 @@ module that is itself compiled. Python numbers and other globals are constants a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 
@@ -39,6 +38,7 @@ from tofuse.capture.trace.rollback import (
 )
 from tofuse.torch_internals.dispatch import TensorGuards, is_traceable_wrapper_subclass
 from tofuse.torch_internals.dynamo import compile_lock
+from tofuse.torch_internals.dynamo_settings import compiling_session
 from tofuse.torch_internals.memory import storage_key
 from tofuse.torch_internals.modules import hook_tables, submodules, tensor_tables
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
@@ -179,7 +179,7 @@ class Traced:
         module_tensors = [s.table[s.name] for s in self._slots()]
         if any(t is not None and is_lazy(t) for t in module_tensors):  # this call initializes them
             return self.function(*args, **kwargs)
-        with compile_lock, _compiling_flag():
+        with compile_lock, compiling_session():
             entry, result = self._trace(call)
         if call.only_tensors:
             self.tensor_entries.insert(0, entry)
@@ -241,17 +241,6 @@ class Traced:
             for table in tensor_tables(module)
             for name in table
         ]
-
-
-@contextmanager
-def _compiling_flag() -> Iterator[None]:
-    """Set torch's flag of a compilation; without it, Dynamo's programs raise in other threads."""
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
 
 
 def is_traceable(tensor: torch.Tensor) -> bool:
