@@ -80,6 +80,9 @@ BAD: tuple[tuple[Check, str, str], ...] = (
     (house_rules.environment_only_in_config, "api.py", "import os\nx = os.environ['X']"),
     (house_rules.environment_only_in_config, "api.py", "import os\nx = os.getenv('X')"),
     (house_rules.environment_only_in_config, "api.py", "from os import environ"),
+    (house_rules.steering_numbers_in_cost, "passes/cse.py", "MAX_OPS = 3"),
+    (house_rules.steering_numbers_in_cost, "plan/arena.py", "A, B = 1, 1 << 20"),
+    (house_rules.steering_numbers_in_cost, "fusion/concat/guards.py", "C: float = -0.5"),
     (house_rules.honest_types, "api.py", "def f(x: Any): ..."),
     (house_rules.honest_types, "api.py", "import typing\nx: typing.Any = 1"),
     (house_rules.honest_types, "api.py", "from typing import Any"),
@@ -105,6 +108,8 @@ GOOD: tuple[tuple[Check, str, str], ...] = (
     (house_rules.third_party_fences, "backends/aten/calls.py", "from torch import Tensor"),
     (house_rules.no_lazy_imports, "backends/llvm/load.py", "def f():\n    import llvmlite.binding"),
     (house_rules.environment_only_in_config, "config.py", "import os\nx = os.environ"),
+    (house_rules.steering_numbers_in_cost, "passes/cse.py", "RULES = ('a',)\nx = 1"),
+    (house_rules.steering_numbers_in_cost, "passes/fixed_point.py", "MAX_ROUNDS = 3"),
     (house_rules.honest_types, "api.py", "x: dict[str, int] = {}\ny = any(x)"),
     (house_rules.sizes, "api.py", "x = 1\n" * 400),
     (house_rules.sizes, "api.py", long_function(60)),
@@ -182,6 +187,17 @@ def test_documents_name_files_that_exist(document: str):
     known += [p.as_posix() for p in (ROOT / "tests").rglob("*.py")]
     assert paths
     assert [p for p in paths if not any(k.endswith(f"/{p}") for k in known)] == []
+
+
+def test_every_threshold_names_its_measurement():
+    """Each line of `cost/thresholds.py` ends with a section of measurements.md or says none."""
+    thresholds = (ROOT / "src" / "tofuse" / "cost" / "thresholds.py").read_text("utf-8")
+    measurements = (ROOT / "docs" / "measurements.md").read_text("utf-8")
+    titles = re.findall("^### (.+)$", measurements, re.MULTILINE)
+    sources = {"not measured", *(f'"{title}"' for title in titles)}
+    numbers = re.findall("^[A-Z_, ]+ = .*$", thresholds, re.MULTILINE)
+    assert numbers
+    assert [n for n in numbers if n.rpartition(": ")[2] not in sources] == []
 
 
 def test_every_check_has_a_counter_example():

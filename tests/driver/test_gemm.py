@@ -16,7 +16,7 @@ def generate_all_products(monkeypatch):
     """Generate products on any processor and of any size; they are slow without AVX-512."""
     target = pipeline.host_target
     monkeypatch.setattr(pipeline, "host_target", lambda n: replace(target(n), fast_gemm=True))
-    for name in ("MIN_ROWS", "MIN_COLUMNS", "MIN_FLOPS"):
+    for name in ("MIN_GEMM_ROWS", "MIN_GEMM_COLUMNS", "MIN_GEMM_FLOPS"):
         monkeypatch.setattr(decisions, name, 1)
     torch._dynamo.reset()
 

@@ -1,7 +1,7 @@
 """Checks of the house rules: each takes a file's syntax tree and names what breaks the rule."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -104,6 +104,31 @@ def environment_only_in_config(source: Source) -> Iterator[str]:
                 for alias in names:
                     if alias.name in ("environ", "environb", "getenv"):
                         yield f"{source.path}:{node.lineno}: os.{alias.name} belongs in config.py"
+
+
+def steering_numbers_in_cost(source: Source) -> Iterator[str]:
+    """A number that steers a decision stands in `cost`, unless `LIMITS` says what else it is."""
+    if source.module.split(".")[0] not in STEERED:
+        return
+    for node in source.tree.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not _is_number(node.value):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+        places = {f"{source.path}:{n}": n for n in names if n.isupper()}
+        for name in (n for place, n in places.items() if not place.startswith(tuple(LIMITS))):
+            yield f"{source.path}:{node.lineno}: {name} belongs in cost/thresholds.py"
+
+
+def _is_number(value: ast.expr | None) -> bool:
+    """Whether an expression computes a number, or some, from constants."""
+    if isinstance(value, ast.Tuple):
+        return bool(value.elts) and all(map(_is_number, value.elts))
+    if isinstance(value, ast.BinOp):
+        return any(isinstance(n, ast.Constant) and _is_number(n) for n in ast.walk(value))
+    if isinstance(value, ast.UnaryOp):
+        return _is_number(value.operand)
+    return isinstance(value, ast.Constant) and type(value.value) in (int, float)
 
 
 def honest_types(source: Source) -> Iterator[str]:
@@ -239,12 +264,32 @@ FENCES: dict[str, tuple[str, ...]] = {
 
 LAZY = frozenset({"llvmlite", "triton"})
 
+STEERED = frozenset({"fusion", "schedule", "passes", "plan", "capture", "backends"})
+# What the numbers are that steer nothing. A key is a folder, or a file and a name.
+LIMITS: Mapping[str, str] = {
+    "backends/llvm/vector_math/": "coefficients and constants of formulas",
+    "backends/llvm/matmul/masked_vectors.py:LANES": "floats of an AVX-512 register",
+    "backends/llvm/matmul/pack.py:WIDTH": "two registers",
+    "backends/llvm/matmul/microkernel.py:A": "flags",
+    "backends/llvm/random.py:KEY_WORDS": "round keys of Philox",
+    "backends/triton/emit.py:NO_POSITION": "a position after all others",
+    "backends/triton/index_space.py:MAX_INT32_INDEX": "overflow",
+    "capture/dynamo/specialize_sizes.py:MAX_": "bounds of programs and of memory",
+    "capture/joint/mincut.py:INFINITE": "a capacity",
+    "capture/joint/partition.py:MUTATED_ARGUMENT_PRICE": "a capacity that is never cut",
+    "capture/lower/rules/pooling.py:MAX_IMAGE_ELEMENTS": "overflow",
+    "passes/fixed_point.py:MAX_ROUNDS": "termination",
+    "schedule/loop_placement.py:PHASE_LEVEL": "a level outside all loops",
+    "schedule/scratch.py:PHILOX_KEY_WORDS": "the size of an array",
+}
+
 CHECKS: tuple[Check, ...] = (
     import_law,
     third_party_fences,
     no_lazy_imports,
     environment_only_in_config,
     honest_types,
+    steering_numbers_in_cost,
     sizes,
     opening_sentence,
 )

@@ -10,9 +10,6 @@ from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, v
 from tofuse.ir.plan.verify import defines
 from tofuse.ops.aten_aliases import alias_base
 
-# Bytes by which a peak may exceed its limit: row statistics and seeds, which eager does not hold.
-PEAK_TOLERANCE = 64 * 1024
-
 
 def memory_timeline(
     plan: Plan, graph: Graph, saved: Iterable[Value] = ()

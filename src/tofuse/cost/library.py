@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tofuse.cost.machine import Machine, machine_on
+from tofuse.cost.machine import MMAP_THRESHOLD, Machine, machine_on
 from tofuse.cost.traffic import traffic_us
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value, device_of
@@ -14,7 +14,6 @@ from tofuse.ops.table import Pattern, opdef
 PASSES = 3.0  # transfers of the operands of an operator without a model, such as softmax, pooling
 FREE_OPERANDS = 3  # tensor operands that the cost of a call includes
 OPERAND_COST = 0.15  # of a call, per further operand; measured in docs/measurements.md
-MMAP_THRESHOLD = 32 << 20  # bytes from which glibc's malloc maps new pages for each allocation
 
 
 def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:

@@ -26,7 +26,10 @@ DEFAULT_NS: Mapping[str, float] = {
     "strided": 0.27,  # a load or store with a stride along the vector
 }
 VECTOR_LANES = 16  # of the core that DEFAULT_NS was measured on
+CACHE_LINE = 64  # bytes, of all processors that we compile for, and of their widest vectors
+L1_LINES = 512  # cache lines of an L1 cache of 32 KB
 SMALLEST_POOLED = 256 * 1024  # bytes; malloc reuses smaller blocks without new pages
+MMAP_THRESHOLD = 32 << 20  # bytes from which glibc's malloc maps new pages for each allocation
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from tofuse.analysis.footprint import Access, Footprint
 from tofuse.analysis.guard_coverage import statement_coverage
-from tofuse.cost.machine import Machine
+from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
+from tofuse.cost.thresholds import SHORT_ROW_BYTES
 from tofuse.cost.traffic import bandwidth, traffic_us
 from tofuse.cost.work import kernel_work, op_class, threads_worth
 from tofuse.ir.dims import product, size_hint
@@ -27,13 +28,10 @@ from tofuse.ir.tile import TileProgram
 from tofuse.ir.types import DType
 
 # Fitted to the measured and predicted kernels of docs/measurements.md.
-CACHE_LINE = 64  # bytes
 OVERLAP = 0.15  # fraction of the smaller of arithmetic and traffic that the larger does not hide
 REJECTION_MARGIN = 2.5  # factor over the separate kernels, whose cost is a lower bound
-SHORT_ROW = 512  # bytes: rows up to this length end before the prefetcher follows them
 UNPREFETCHED_LINE_NS = 1.5
 SHUFFLE_COST = 2  # cheap ops per shuffle of a vector
-L1_LINES = 512  # strided cache lines that stay in L1 between two iterations of an outer loop
 
 
 @dataclass(frozen=True)
@@ -338,7 +336,11 @@ class _Estimate:
         outer, along = (lp.axis for lp in around[-2:])
         extent = size_hint(self.nest.kernel.extent(along))
         row, step = extent * itemsize, abs(size_hint(stmt.index.coefficient(outer))) * itemsize
-        if stmt.index.coefficient(along) == 1 and row <= SHORT_ROW and step >= row + CACHE_LINE:
+        if (
+            stmt.index.coefficient(along) == 1
+            and row <= SHORT_ROW_BYTES
+            and step >= row + CACHE_LINE
+        ):
             lines = math.ceil(row / CACHE_LINE) + (row % CACHE_LINE != 0) / 2
             lanes = self.nest.schedule.vector
             rows = times / (math.ceil(extent / lanes) * lanes) / self.threads

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from tofuse.cost.thresholds import WORK_PER_THREAD
 from tofuse.ir.kernel import Compute, Kernel, Load, Uniform
 from tofuse.ops.table import OPS
-
-WORK_PER_THREAD = 300_000.0  # units of kernel_work, about 10 us; measured in docs/measurements.md
 
 
 def kernel_work(kernel: Kernel) -> float:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from tofuse.analysis.alias import is_view, memrefs_of
 from tofuse.cache.store import Store
+from tofuse.cost.thresholds import MAX_CUTS, MAX_SCHEDULES, MIN_GAIN, TIMING_S
 from tofuse.errors import TofuseError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.dims import symbols_of
@@ -28,11 +29,7 @@ from tofuse.runtime.timing import TimedCall, interleaved_us, real_tensors
 
 KIND = "choice"
 VERSION = "1"  # of the candidates; stored choices of other versions are ignored
-TIMING_S = 0.05  # seconds of timing per candidate
-MIN_GAIN = 0.03  # part of the default kernel's time that another candidate must save
 
-MAX_SCHEDULES = 4  # timed beside the heuristics' schedule: those predicted to be fastest
-MAX_CUTS = 12  # predicted per region, to choose the one that is timed
 
 FUSED, SPLIT, ATEN = "fused", "split", "aten"
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config, Option, make_config
 from tofuse.cost.host import host
-from tofuse.cost.library import MMAP_THRESHOLD
-from tofuse.cost.machine import Machine
+from tofuse.cost.machine import MMAP_THRESHOLD, Machine
 from tofuse.cost.machine_source import assumed_machine, store_machine
 from tofuse.driver.compile_graph import compile_text
 from tofuse.ir.graph.parse import parse_graph

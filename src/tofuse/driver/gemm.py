@@ -7,16 +7,10 @@ from dataclasses import dataclass, replace
 
 from tofuse.backends.llvm.load import CODE
 from tofuse.backends.llvm.machine_code import CodeStore
-from tofuse.backends.llvm.matmul.blocked_loops import (
-    BLOCK_MICROPANELS,
-    CONTEXT_WORDS,
-    PANEL_COLUMNS,
-    blocked_loops_text,
-)
+from tofuse.backends.llvm.matmul.blocked_loops import CONTEXT_WORDS, blocked_loops_text
 from tofuse.backends.llvm.matmul.masked_vectors import LANES
 from tofuse.backends.llvm.matmul.microkernel import microkernel_text
 from tofuse.backends.llvm.matmul.pack import (
-    DEPTH,
     WIDTH,
     micropanel_elements,
     pack_depth_major,
@@ -27,6 +21,7 @@ from tofuse.config import Config
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import store_of
+from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.fusion.assign_executors import ONLY_PYTORCH, Assignment
 from tofuse.fusion.gemm_match import NOT_A_GEMM, Gemm, match_gemm
 from tofuse.ir.dims import Dim, symbol
@@ -99,9 +94,6 @@ def kernel_rows(m: Dim) -> int:
     return min(range(MAX_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + PANEL_OVERHEAD))
 
 
-PANEL_OVERHEAD = 0.7  # fixed cost of a micropanel, in the time of one row
-
-
 def _arguments(p: Gemm) -> tuple[Value, ...]:
     return tuple(x.root for x in (p.a, p.b, p.c, *([p.bias] if p.bias is not None else [])))
 
@@ -140,7 +132,7 @@ def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
         "bias_stride": bias.row_stride,
         "bias_column": bias.column_stride,
     }
-    block_bytes = panel_bytes * BLOCK_MICROPANELS + 4 * DEPTH * PANEL_COLUMNS
+    block_bytes = panel_bytes * BLOCK_MICROPANELS + 4 * PANEL_DEPTH * PANEL_COLUMNS
     blocking = Blocking(rows, WIDTH, panel_bytes, block_bytes)
     loops = CODE.load_text(blocked_loops_text(), ["kernel"], store)
     offsets = tuple(x.offset for x in operands)

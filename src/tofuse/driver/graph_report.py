@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.analysis.memory_traffic import region_bytes
-from tofuse.analysis.plan_memory import PEAK_TOLERANCE
 from tofuse.capture.fx.eager_memory import EagerMemory
+from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.link import LinkedProgram
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition, Region, is_eliminated_concat

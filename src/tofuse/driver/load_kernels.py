@@ -18,6 +18,7 @@ from tofuse.cache.artifact import (
 )
 from tofuse.config import Config
 from tofuse.cost.machine_source import store_of
+from tofuse.cost.thresholds import MAX_GROUPED_WORKSPACE
 from tofuse.driver.codegen import (
     GeneratedKernel,
 )
@@ -36,7 +37,6 @@ from tofuse.runtime.launch import Launcher, kernel_code
 from tofuse.schedule.alias_legality import legal_aliases
 
 Launch = Launcher | CudaLauncher | GemmLauncher
-LARGE_WORKSPACE = 1 << 16  # bytes per thread; kernels with more are launched alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ def _bind(g: GeneratedKernel, number: int) -> KernelBinding:
     """Return how a region calls kernel `number`; a GPU kernel is not grouped and reuses nothing."""
     if isinstance(g.nest, TileProgram):
         return KernelBinding(number, g.arguments, g.sizes, None)
-    launch_alone = size_hint(g.nest.block_bytes) > LARGE_WORKSPACE
+    launch_alone = size_hint(g.nest.block_bytes) > MAX_GROUPED_WORKSPACE
     written = None if launch_alone else tuple(b.role != "in" for b in g.nest.kernel.buffers)
     return KernelBinding(number, g.arguments, g.sizes, written, legal_aliases(g.nest))
 

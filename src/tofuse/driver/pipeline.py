@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tofuse.analysis.plan_memory import PEAK_TOLERANCE
 from tofuse.backends.llvm.load import CODE, host_target
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.capture_passes import CapturePasses, FxPass
@@ -28,6 +27,7 @@ from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
 from tofuse.cost.machine_source import assumed_machine, measured_machine
+from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.assign_regions import (
     assign_kernels_and_fallbacks,
     assign_library_calls,

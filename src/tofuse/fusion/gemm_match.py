@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Union
 
+from tofuse.cost.thresholds import MIN_GEMM_COLUMNS, MIN_GEMM_FLOPS, MIN_GEMM_ROWS
 from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import MemRef, Region
@@ -14,9 +15,6 @@ from tofuse.ir.types import DType
 
 Storage = Mapping[Value, MemRef]
 Matcher = Callable[[Op, Storage], Union["Gemm", None]]
-
-MIN_ROWS, MIN_COLUMNS = 4, 16  # below, most lanes of the kernel would be idle
-MIN_FLOPS = 1 << 19  # below, PyTorch's call takes no longer
 
 
 @dataclass(frozen=True)
@@ -223,8 +221,8 @@ def _rejection(p: Gemm) -> str | None:
     for x, rows, columns in ((p.a, p.m, p.k), (p.b, p.k, p.n)):
         if not _is_unit(x.column_stride, columns) and not _is_unit(x.row_stride, rows):
             return "neither rows nor columns of an operand are contiguous"
-    is_narrow = size_hint(p.m) < MIN_ROWS or size_hint(p.n) < MIN_COLUMNS
-    if is_narrow or size_hint(p.flops) < MIN_FLOPS:
+    is_narrow = size_hint(p.m) < MIN_GEMM_ROWS or size_hint(p.n) < MIN_GEMM_COLUMNS
+    if is_narrow or size_hint(p.flops) < MIN_GEMM_FLOPS:
         return "it is too small to be faster"
     return None
 

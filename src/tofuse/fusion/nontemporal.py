@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tofuse.cost.machine import CACHE_LINE
+from tofuse.cost.thresholds import MIN_NONTEMPORAL_BYTES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import MemRef, Partition, is_eliminated_concat
-
-CACHE_LINE = 64  # bytes
-MIN_BYTES = 8 << 20  # of such a result, whatever the size of the caches
 
 
 def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
@@ -32,7 +31,11 @@ def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
             for v in region.outputs
             if v not in part.concat_slices or _is_aligned(v, part.concat_slices[v])
         ]
-        large = {v for v in stored if size_hint(owner(v).type.nbytes) >= max(MIN_BYTES, half_cache)}
+        large = {
+            v
+            for v in stored
+            if size_hint(owner(v).type.nbytes) >= max(MIN_NONTEMPORAL_BYTES, half_cache)
+        }
         if region.library or not large:
             continue
         bytes_between = 0

@@ -6,11 +6,10 @@ import heapq
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.cost.thresholds import MIN_ORDER_SAVING
 from tofuse.fusion.region_liveness import RegionLiveness, has_effect, nbytes
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Partition, Region
-
-MIN_SAVING = 256 * 1024  # bytes; moving regions apart may keep them from being one launch
 
 
 def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset()) -> Partition:
@@ -25,7 +24,7 @@ def order_regions(part: Partition, releasable_inputs: frozenset[str] = frozenset
     if (early_peak := liveness.peak(early)[0]) < lowest:
         best, lowest = early, early_peak
     late = _allocate_late(liveness, best)
-    if liveness.peak(late)[0] <= lowest - MIN_SAVING:
+    if liveness.peak(late)[0] <= lowest - MIN_ORDER_SAVING:
         best = late
     return part if best == list(part.regions) else replace(part, regions=tuple(best))
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tofuse.analysis.alias import is_view, view_memref
+from tofuse.cost.thresholds import LONG_ROW, MIN_SPLIT_RATIO
 from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import MemRef
@@ -21,8 +22,6 @@ from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
 from tofuse.ops.table import Pattern, opdef
 
-LONG_ROW = 64  # contiguous elements; vectors run well along so many
-MIN_RATIO = 8  # elements of the large tensor for each element of the intermediate one
 SPLITTABLE_REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "any", "all"})
 Strides = tuple[Dim, ...]
 
@@ -80,7 +79,7 @@ def _split_reduction(
     if row is None:
         return None
     outer = tuple(d for d in dims if d not in row.dims)
-    if size_hint(product(x.shape[d] for d in outer)) < MIN_RATIO:
+    if size_hint(product(x.shape[d] for d in outer)) < MIN_SPLIT_RATIO:
         return None
     dtype = op.result.dtype
     partial_dtype = DType.F32 if dtype.is_reduced_float and op.kind in ("sum", "prod") else dtype
@@ -105,7 +104,7 @@ def _split_broadcast(
     new_dims = frozenset(range(len(shape))) - set(dims)
     strides = next((loop_strides[r.result] for r in readers), None)
     row = None if strides is None else _short_row(shape, strides, new_dims)
-    if row is None or size_hint(product(shape[d] for d in new_dims)) < MIN_RATIO * row.extent:
+    if row is None or size_hint(product(shape[d] for d in new_dims)) < MIN_SPLIT_RATIO * row.extent:
         return None
     inner_dims = tuple(sorted({*dims, *row.dims}))
     steps: list[Op] = []

@@ -15,8 +15,8 @@ import numpy.typing as npt
 Words = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Word = Union[int, npt.NDArray[np.uint32]]  # noqa: UP007  (evaluated at run time)
 
-GROUP = 64  # columns per sixteen counters: one 512-bit vector of each of the four words
-LANES = 16
+PHILOX_BLOCK = 64  # columns per sixteen counters: one 512-bit vector of each of the four words
+PHILOX_COUNTERS = 16
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -31,15 +31,15 @@ def uniform(seed: tuple[int, int], shape: tuple[int, ...], stream: int) -> npt.N
     """
     columns = shape[-1] if shape else 1
     rows = int(np.prod(shape[:-1], dtype=np.int64))
-    groups = -(-columns // GROUP)
-    counter = np.arange(rows * groups * LANES, dtype=np.uint64)
+    groups = -(-columns // PHILOX_BLOCK)
+    counter = np.arange(rows * groups * PHILOX_COUNTERS, dtype=np.uint64)
     words = philox4x32(
         (_low(counter), _high(counter), seed[1] & 0xFFFFFFFF, stream & 0xFFFFFFFF),
         (seed[0] & 0xFFFFFFFF, (seed[0] >> 32) & 0xFFFFFFFF),
     )
     # (row, group, lane, word) -> (row, group, word, lane): consecutive words are 16 columns apart
-    bits = np.stack(words, axis=-1).reshape(rows, groups, LANES, 4).swapaxes(2, 3)
-    chosen = bits.reshape(rows, groups * GROUP)[:, :columns] >> np.uint32(8)
+    bits = np.stack(words, axis=-1).reshape(rows, groups, PHILOX_COUNTERS, 4).swapaxes(2, 3)
+    chosen = bits.reshape(rows, groups * PHILOX_BLOCK)[:, :columns] >> np.uint32(8)
     return (chosen.astype(np.float32) * np.float32(2.0**-24)).reshape(shape)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from tofuse.cost.thresholds import MAX_HOISTED_COST
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Op, Operand, Value
 from tofuse.ops.table import Pattern, opdef
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
-
-MAX_RECOMPUTE_COST = 4.0  # in additions per element
 
 
 def hoist_gather(graph: Graph) -> Graph:
@@ -26,7 +25,7 @@ def take_of_elementwise(op: Op, rewriter: Rewriter) -> Replacement | None:
     inner = rewriter.producer.get(x)
     if inner is None or opdef(inner.kind).pattern is not Pattern.ELEMENTWISE:
         return None
-    if opdef(inner.kind).cost > MAX_RECOMPUTE_COST:
+    if opdef(inner.kind).cost > MAX_HOISTED_COST:
         return None
     if size_hint(index.type.numel) >= size_hint(x.type.numel):
         return None

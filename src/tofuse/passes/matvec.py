@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from tofuse.cost.thresholds import MIN_ROWS_PER_COLUMN
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.types import DType
@@ -19,7 +20,7 @@ def matvec(graph: Graph) -> Graph:
 def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x[M,K] @ w[K,1] = sum(x * w, k); x[M,1] @ w[1,N] = x * w
 
-    x[1,K] @ w[K,N] = sum(x * w, k), if K >= ROWS_PER_COLUMN * N. Each may be batched, have an
+    x[1,K] @ w[K,N] = sum(x * w, k), if K >= MIN_ROWS_PER_COLUMN * N. Each may be batched, have an
     addend, or have a vector w[K].
     """
     operands = _call_operands(op)
@@ -137,12 +138,8 @@ def _is_float_product(op: Op, operands: tuple[Value, ...]) -> bool:
 def _is_weight_gradient(w: Value) -> bool:
     """Whether x[1,K] @ w[K,N] is likely a weight's gradient, not a layer applied to one row."""
     k, n = w.shape[-2:]
-    return not isinstance(k, int) or k >= ROWS_PER_COLUMN * size_hint(n)
+    return not isinstance(k, int) or k >= MIN_ROWS_PER_COLUMN * size_hint(n)
 
-
-# With this many more rows than columns, the rows are likely a batch and their producer fuses with
-# the sum. A layer has similar numbers of input and output features, and the library is as fast.
-ROWS_PER_COLUMN = 8
 
 _OPERAND = re.compile(r"\$(\d+)")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from tofuse.cost.thresholds import MAX_LENGTH_RATIO
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
-
-MAX_LENGTH_RATIO = 2  # of the result to all padded values: beyond, a concat writes mostly zeros
 
 
 def pad_add_to_concat(graph: Graph) -> Graph:

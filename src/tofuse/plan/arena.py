@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import product
 from tofuse.ir.plan import Allocate, Arena, Launch, Plan, Release, Step
 from tofuse.ir.plan.verify import (
@@ -14,8 +15,6 @@ from tofuse.ir.plan.verify import (
     reads,
 )
 from tofuse.ir.types import DType
-
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def assign_offsets(lifetimes: Sequence[_Lifetime]) -> tuple[dict[str, int], int]
         for other, start in sorted(placed, key=lambda p: p[1]):
             both_live = other.first <= life.last and life.first <= other.last
             if both_live and start < offset + life.nbytes and offset < start + other.nbytes:
-                offset = -(-(start + other.nbytes) // ALIGNMENT) * ALIGNMENT
+                offset = -(-(start + other.nbytes) // CACHE_LINE) * CACHE_LINE
         placed.append((life, offset))
     total = max((start + v.nbytes for v, start in placed), default=0)
     return {v.name: start for v, start in placed}, total

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tofuse.analysis.plan_memory import PEAK_TOLERANCE, peak_bytes
+from tofuse.analysis.plan_memory import peak_bytes
 from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.plan import Allocate, Plan, variable

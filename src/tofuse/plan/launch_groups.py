@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tofuse.cost.thresholds import TOLERATED_EXCESS
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.plan import Allocate, Launch, Plan, Release, Step, View
 from tofuse.ir.plan.verify import base_of, defines
 from tofuse.ops.aten_aliases import alias_base
-
-# Bytes that a group may allocate although tensors released in it could give up their memory first.
-MAX_EXTRA_LIVE_BYTES = 1 << 20
 
 WriteMasks = Mapping[int, "tuple[bool, ...] | None"]  # by kernel; None: never in a group
 
@@ -110,7 +108,7 @@ class _Grouping:
         """Hoist an allocation, unless too much memory then is live that is not in plan order."""
         if self.frees_memory and self.levels:
             self.extra_live_bytes += size_hint(product((*step.shape, step.dtype.itemsize)))
-            if self.extra_live_bytes > MAX_EXTRA_LIVE_BYTES:
+            if self.extra_live_bytes > TOLERATED_EXCESS:
                 self._end_segment()
         self.hoisted.append(step)
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from tofuse.cost.thresholds import FLOPS_PER_THREAD, PACKED_ELEMENT_COST
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.runtime.launch import Entry, workspace
-
-FLOPS_PER_THREAD = 2_000_000  # about 10 us: less work does not pay for a thread
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def _grid(m: int, n: int, batch: int, threads: int, blocking: Blocking) -> tuple
         across = -(-threads // (batch * down))
         rows, columns = _step(m, down, blocking.rows), _step(n, across, blocking.columns)
         tiles = batch * -(-max(1, m) // rows) * -(-max(1, n) // columns)
-        return -(-tiles // threads) * (rows * columns + PACKING_COST * (rows + columns))
+        return -(-tiles // threads) * (rows * columns + PACKED_ELEMENT_COST * (rows + columns))
 
     wanted = -(-threads // max(1, batch))
     down = min(range(1, wanted + 1), key=cost) if batch else 1
@@ -137,4 +136,3 @@ def _step(size: int, tiles: int, unit: int) -> int:
 
 
 MAX_TEMPLATES = 64  # for different sizes
-PACKING_COST = 8  # of one element, in iterations of the microkernel

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 
 import torch
 
-from tofuse.cost.work import WORK_PER_THREAD
+from tofuse.cost.thresholds import (
+    MAX_SERIAL_KERNELS,
+    MAX_SHARED_WORKSPACE,
+    TASKS_PER_THREAD,
+    WORK_PER_TASK,
+    WORK_PER_THREAD,
+)
 from tofuse.ir.dims import evaluate
 from tofuse.runtime.launch import Entry, Launcher, workspace
 
-TASKS_PER_THREAD = 8  # with enough work: the more tasks, the less threads wait for the last one
-WORK_PER_TASK = WORK_PER_THREAD / 4  # a task with less work does not pay for its overhead
 TASK_WORDS = 4
 HEADER_WORDS = 2  # before the rounds, see `backends/llvm/parallel_driver.py`
-MAX_SERIAL_KERNELS = 4  # on one thread, that many separate calls are faster than a group
-LARGE_WORKSPACE = 1 << 14  # bytes per thread: a kernel with more gets one share per thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,5 +160,5 @@ def _share_count(wanted: float, space: int, threads: int) -> int:
     """Return into how many shares a kernel's work is divided; `space` is workspace per thread."""
     if threads == 1:
         return 1
-    limit = threads if space > LARGE_WORKSPACE else TASKS_PER_THREAD * threads
+    limit = threads if space > MAX_SHARED_WORKSPACE else TASKS_PER_THREAD * threads
     return max(1, min(round(wanted), limit))

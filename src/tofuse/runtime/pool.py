@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.cost.thresholds import MAX_OVERSIZE, RECENT_PROBES
 from tofuse.torch_internals.memory import (
     empty_strided_cpu,
     reinterpret_tensor,
@@ -30,10 +31,6 @@ from tofuse.torch_internals.memory import storage_use_count as use_count
 
 HUGE_PAGE = 2 * 1024 * 1024
 MADV_HUGEPAGE = 14
-RECENT_PROBES = 2  # most recently used blocks that are checked before all others
-MAX_OVERSIZE = (
-    2  # a free block of up to that many times the request serves it; see docs/measurements.md
-)
 
 
 class Block:

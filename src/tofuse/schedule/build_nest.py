@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tofuse.cost.thresholds import (
+    MAX_RECOMPUTE_COST,
+    MAX_ROW_BYTES,
+    MEMORY_ROUND_TRIP,
+    MIN_HOIST_TRIPS,
+)
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Definition, Kernel, Reduce, Store, Uniform, iteration_axes
 from tofuse.ir.nest import For, Nest, Node, Phase, Reload, StmtNode
@@ -19,11 +25,6 @@ from tofuse.schedule.recompute import (
 )
 from tofuse.schedule.schedule_legality import Unschedulable, check_schedule
 from tofuse.schedule.scratch import ScratchAllocator
-
-MAX_RECOMPUTE_COST = 3.0  # in additions; a value that costs more is spilled
-MAX_RECOMPUTE_COST_LARGE = 40.0  # the same for a row that would not stay in the L2 cache
-MAX_SPILL_ROW_BYTES = 256 * 1024  # of scratch per thread, about a quarter of an L2 cache
-MIN_HOIST_TRIPS = 8  # iterations of a loop from which hoisting a value into an array pays
 
 
 def build_nest(kernel: Kernel, schedule: Schedule, *, repeat_reductions: bool = False) -> Nest:
@@ -148,8 +149,8 @@ class _NestBuilder:
             return Reload(name, self.scratch.arrays[name]) if spilled else stmt
         if self.placement.is_always_recomputed(name, level):
             return stmt
-        large = level == PHASE_LEVEL or self.placement.row_bytes(name, level) > MAX_SPILL_ROW_BYTES
-        limit = MAX_RECOMPUTE_COST_LARGE if large else MAX_RECOMPUTE_COST
+        large = level == PHASE_LEVEL or self.placement.row_bytes(name, level) > MAX_ROW_BYTES
+        limit = MEMORY_ROUND_TRIP if large else MAX_RECOMPUTE_COST
         if level == PHASE_LEVEL or self._recompute_cost(name, level, earlier) <= limit:
             return stmt
         return Reload(name, self.scratch.spill(stmt, level))
@@ -285,7 +286,7 @@ class _NestBuilder:
             spilled = s.name in self.scratch.arrays
             if self.schedule.loops[-1].axis not in self.placement.stmt_axes[s] or spilled:
                 return spilled and self.scratch.spill_levels.get(s.name) == level
-            small = self.placement.row_bytes(s.name, level) <= MAX_SPILL_ROW_BYTES
+            small = self.placement.row_bytes(s.name, level) <= MAX_ROW_BYTES
             if not small or self._recompute_cost(s.name, level, needed) <= MAX_RECOMPUTE_COST:
                 return False
             self.scratch.spill(s, level)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tofuse.cost.thresholds import MAX_LAUNCHES
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
 from tofuse.ir.tile import (
     GpuTarget,
@@ -18,8 +19,6 @@ from tofuse.ir.tile import (
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.split_launches import reduces_over, runs_once, split_launches
-
-MAX_LAUNCHES = 8
 
 
 def build_tiles(

@@ -6,7 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tofuse.cost.work import WORK_PER_THREAD, kernel_work
+from tofuse.cost.thresholds import (
+    CPU_TRANSPOSE_TILE,
+    MAX_CACHED_COLUMNS,
+    MAX_COLUMNS_PER_TASK,
+    MAX_TASK_ELEMENTS,
+    MIN_TASK_ELEMENTS,
+    PARAMETER_CACHE_BYTES,
+    PARAMETER_TILE,
+    WHOLE_LINE_ELEMENTS,
+    WORK_PER_THREAD,
+)
+from tofuse.cost.work import kernel_work
 from tofuse.ir.dims import known_multiple, size_hint, static_or
 from tofuse.ir.interleave import is_vectorizable_stride
 from tofuse.ir.kernel import (
@@ -24,17 +35,8 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
+from tofuse.ops.philox import PHILOX_BLOCK
 from tofuse.schedule.unroll_factor import unroll_factor
-
-MAX_TASK_ELEMENTS = 4096  # of a flat loop, a few microseconds of work
-MIN_TASK_ELEMENTS = 64
-TRANSPOSE_TILE = 16  # floats in a cache line; tiles have twice this side if the axes are long
-MAX_COLUMNS_PER_TASK = 512  # reduced at a time: rows of 2 KB keep the hardware prefetcher running
-MAX_CACHED_COLUMNS = 2048  # whose sums fit in the L1 cache
-PARAMETER_TILE = 64  # columns whose parameters stay in the L1 cache
-PARAMETER_CACHE_BYTES = 8 * 1024  # of parameters that fit in the L1 cache beside the rows
-CACHE_LINE_ELEMENTS = 32  # elements that fill whole cache lines in any type of two bytes or more
-PHILOX_BLOCK = 64  # elements that share 16 Philox counters, all four words of each
 
 
 def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
@@ -51,7 +53,7 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     if transposed is not None:
         around = [Loop(a) for a in rest if a != transposed]
         shorter = min(k.extent(a) for a in (transposed, vector))
-        side = TRANSPOSE_TILE if shorter < 4 * TRANSPOSE_TILE else 2 * TRANSPOSE_TILE
+        side = CPU_TRANSPOSE_TILE if shorter < 4 * CPU_TRANSPOSE_TILE else 2 * CPU_TRANSPOSE_TILE
         # the inner tile loop runs along the transposed axis: its buffer is read in long streams
         tiles = [Loop(vector, side), Loop(transposed, side), Loop(transposed), Loop(vector)]
         return Schedule((*around, *tiles), len(around) + 1, target.lanes, 1)
@@ -152,7 +154,7 @@ def _vector_score(k: _KernelSummary, axis: str) -> float:
         step = x.index.coefficient(axis)
         if step == 1:
             score += x.elements
-        elif is_vectorizable_stride(step, TRANSPOSE_TILE):
+        elif is_vectorizable_stride(step, CPU_TRANSPOSE_TILE):
             score += x.elements / 2
         elif step != 0:
             score -= x.max_elements
@@ -212,7 +214,7 @@ def _transposed_axis(k: _KernelSummary, vector: str, target: Target) -> str | No
         if x.index.coefficient(vector) in (0, 1):
             continue
         for axis in x.index.axes:
-            long = k.extent(axis) >= TRANSPOSE_TILE and k.extent(vector) >= TRANSPOSE_TILE
+            long = k.extent(axis) >= CPU_TRANSPOSE_TILE and k.extent(vector) >= CPU_TRANSPOSE_TILE
             if axis != vector and x.index.coefficient(axis) == 1 and long:
                 return axis
     return None
@@ -261,7 +263,7 @@ def _column_tile(
     if per_thread < 64 and not inner:
         return 0
     random = any(isinstance(s, Uniform) for s in k.kernel.body)
-    unit = PHILOX_BLOCK if per_thread >= PHILOX_BLOCK or random else CACHE_LINE_ELEMENTS
+    unit = PHILOX_BLOCK if per_thread >= PHILOX_BLOCK or random else WHOLE_LINE_ELEMENTS
     rows = math.prod(k.extent(a) for a in (*outer, *inner) if a in k.reduced)
     fits_in_l2 = 8 * extent * rows <= target.l2_bytes
     widest = MAX_CACHED_COLUMNS if fits_in_l2 else MAX_COLUMNS_PER_TASK

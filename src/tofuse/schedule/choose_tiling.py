@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tofuse.cost.thresholds import (
+    GPU_TRANSPOSE_TILE,
+    MAX_COLUMNS,
+    MAX_ROW_TILE,
+    MIN_COLUMNS,
+    POINTWISE_BLOCK,
+    SPLITS_PER_SM,
+    SPLITS_PER_SM_BESIDE_WHOLE,
+    UNKNOWN_SIZE,
+)
 from tofuse.ir.dims import product, size_hint, static_or
 from tofuse.ir.kernel import (
     AffineExpr,
@@ -17,15 +27,6 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.tile import GpuTarget, Tile, Tiling
 from tofuse.schedule.schedule_legality import Unschedulable
-
-POINTWISE_BLOCK = 1024  # elements without reductions: 8 a thread, two 16-byte accesses of floats
-TRANSPOSE_TILE = 64  # side of a tile that is read along one axis and written along the other
-MAX_ROW_TILE = 2048  # elements of a tile of several rows that are reduced
-MAX_COLUMNS = 64  # contiguous columns that a program instance reduces
-MIN_COLUMNS = 8  # 32 bytes of floats, the unit of a memory access
-DYNAMIC_SIZE_GUESS = 4096  # stands for a dynamic size
-SPLITS_PER_SM = 2  # program instances per multiprocessor that share a reduction
-SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers; see docs/measurements.md
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _axis_groups(kernel: Kernel) -> list[_AxisGroup]:
             if all(p.coefficient(a) != 0 for a in axes):
                 axes = sorted(axes, key=lambda a, p=p: -size_hint(p.coefficient(a)))  # type: ignore[misc]
         extent = product(kernel.extent(a) for a in axes)
-        size, static = static_or(extent, DYNAMIC_SIZE_GUESS), isinstance(extent, int)
+        size, static = static_or(extent, UNKNOWN_SIZE), isinstance(extent, int)
         reduced = bool(reductions) and any(key)
         groups.append(_AxisGroup(tuple(axes), size, static, reduced, vector in axes))
     return sorted(groups, key=lambda g: (g.contiguous, transposed in g.axes))
@@ -98,7 +99,7 @@ def _axis_order(kernel: Kernel) -> tuple[list[str], str | None, str | None]:
     for s in kernel.body:
         if isinstance(s, (Load, Store, Gather)):
             points = product(kernel.extent(a) for a in stmt_axes[s])
-            elements = static_or(points, DYNAMIC_SIZE_GUESS)
+            elements = static_or(points, UNKNOWN_SIZE)
             weights.append((s.index, elements * (1 + isinstance(s, Store))))
 
     def stride(axis: str) -> float:
@@ -121,7 +122,7 @@ def _axis_order(kernel: Kernel) -> tuple[list[str], str | None, str | None]:
         if index.coefficient(vector) in (0, 1):
             continue
         for axis in index.axes:
-            sides = [static_or(kernel.extent(a), DYNAMIC_SIZE_GUESS) for a in (axis, vector)]
+            sides = [static_or(kernel.extent(a), UNKNOWN_SIZE) for a in (axis, vector)]
             if axis != vector and index.coefficient(axis) == 1 and min(sides) >= 16:
                 return order, vector, axis
     return order, vector, None
@@ -132,7 +133,7 @@ def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
         size = min(POINTWISE_BLOCK, _next_power_of_2(groups[0].extent) if groups else 1)
         tiles = tuple(Tile(g.axes, size, "grid") for g in groups)
         return Tiling(tiles, max(1, min(4, size // 128)))
-    sides = [min(TRANSPOSE_TILE, _next_power_of_2(g.extent)) for g in groups[-2:]]
+    sides = [min(GPU_TRANSPOSE_TILE, _next_power_of_2(g.extent)) for g in groups[-2:]]
     blocks = [1] * (len(groups) - 2) + sides
     tiles = tuple(Tile(g.axes, block, "grid") for g, block in zip(groups, blocks, strict=True))
     return Tiling(tiles, _num_warps(_max_elements(kernel, tiles)))

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tofuse.cost.machine import CACHE_LINE
+from tofuse.cost.thresholds import (
+    MAX_ROW_BYTES,
+    MIN_PASS_COST,
+    MIN_PREFETCHED_BYTES,
+    ROWS_AHEAD,
+    SHORT_ROW_BYTES,
+)
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Compute, Kernel, Load, iteration_axes, make_affine
 from tofuse.ir.nest import (
@@ -16,13 +24,6 @@ from tofuse.ir.nest import (
 )
 from tofuse.ir.schedule import Loop
 from tofuse.ops.table import OPS, opdef
-
-MIN_TENSOR_BYTES = 1 << 20  # a smaller tensor may be in the L2 cache anyway
-MIN_PASS_COST = 8.0  # additions per element, such as of an exp, that leave memory bandwidth idle
-MAX_ROW_BYTES = 256 * 1024  # of the next row; with as much of the current row, half an L2 cache
-SHORT_ROW_BYTES = 512  # a row that ends before the hardware prefetcher follows it
-MIN_ROW_GAP = 64  # bytes between short rows: at least a cache line
-ROWS_AHEAD = 16  # the prefetch distance of short rows
 
 
 def prefetch(nest: Nest) -> Nest:
@@ -76,7 +77,7 @@ def _next_row_loads(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:
         and n.stmt.guard is None
         and n.stmt.index.coefficient(first.loop.axis) == 1
         and n.stmt.index.coefficient(axis) != 0
-        and _bytes(kernel, n.stmt, stmt_axes[n.stmt]) >= MIN_TENSOR_BYTES
+        and _bytes(kernel, n.stmt, stmt_axes[n.stmt]) >= MIN_PREFETCHED_BYTES
     ]
     row_bytes = sum(_bytes(kernel, s, frozenset([first.loop.axis])) for s in loads)
     if row_bytes > MAX_ROW_BYTES:
@@ -98,8 +99,8 @@ def _short_row_loads(kernel: Kernel, pass_: For, axis: str) -> tuple[Load, ...]:
             continue
         row_bytes = _bytes(kernel, s, frozenset([row_axis]))
         step = s.index.coefficient(axis)
-        has_gap = size_hint(step) * _bytes(kernel, s, frozenset()) >= row_bytes + MIN_ROW_GAP
-        large = _bytes(kernel, s, stmt_axes[s]) >= MIN_TENSOR_BYTES
+        has_gap = size_hint(step) * _bytes(kernel, s, frozenset()) >= row_bytes + CACHE_LINE
+        large = _bytes(kernel, s, stmt_axes[s]) >= MIN_PREFETCHED_BYTES
         if row_bytes <= SHORT_ROW_BYTES and has_gap and large:
             found.append(replace(s, index=s.index + make_affine([], step * ROWS_AHEAD)))
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Union
 
+from tofuse.cost.thresholds import STRIDED_LOAD_COST
 from tofuse.ir.kernel import (
     Compute,
     InRange,
@@ -22,8 +23,6 @@ from tofuse.ops.table import opdef
 from tofuse.schedule.loop_placement import NestStmt
 
 Hoistable = Union[Compute, Load]  # noqa: UP007
-
-STRIDED_LOAD_COST = 8.0  # of a vector of elements that are not contiguous
 
 
 def statement_cost(stmt: Stmt, vector_axis: str) -> float:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tofuse.cost.thresholds import MAX_UNROLL, TILE_SIZES
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.schedule_legality import Unschedulable
-
-TILE_SIZES = (1024, 4096, 16384)
-MAX_UNROLL = 8
 
 
 def schedule_variants(kernel: Kernel, chosen: Schedule) -> tuple[Schedule, ...]:

@@ -9,6 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tofuse.cost.thresholds import (
+    ITERATIONS_PER_EXCLUSION,
+    MAX_SHORT_EXTENT,
+    MAX_SHORT_ROW,
+    MAX_SHUFFLES_PER_LANE,
+    MAX_STATEMENTS,
+    MAX_UNROLLED_STATEMENTS,
+    MIN_GUARDS,
+    MIN_VECTOR_EXTENT,
+)
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import is_interleaved, shuffle_count
@@ -30,15 +40,6 @@ from tofuse.ir.kernel import (
     make_affine,
 )
 from tofuse.ir.schedule import Target
-
-MIN_VECTOR_EXTENT = 16  # of the long axis, along which vectors then run
-MAX_SHORT_ROW = 8  # elements of an interleaved row whose axes are always unrolled
-MAX_SHORT_EXTENT = 4  # of an axis that is always unrolled, in longer rows such as matrices, too
-MAX_SHUFFLES_PER_LANE = 13  # to transpose a longer row that is reduced repeatedly
-MIN_GUARDS = 2  # that exclude iterations, so that unrolling a longer axis pays
-ITERATIONS_PER_EXCLUSION = 4  # these guards exclude at least one in 4 iterations on average
-MAX_STATEMENTS = 512  # of the kernel with the axis unrolled
-MAX_UNROLLED_STATEMENTS = 4096  # before guards and dead statements are removed
 
 
 def unroll_axes(kernel: Kernel, target: Target) -> Kernel:

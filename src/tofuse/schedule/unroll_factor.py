@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tofuse.cost.thresholds import FULL_ILP_CHAINS, MAX_OVERLAPPED_STATEMENTS, WINDOW
 from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store
 from tofuse.ops.table import OPS, opdef
-
-FULL_ILP_CHAINS = 8.0  # chains that saturate a core: two instructions a cycle, latency of four
-WINDOW = 200.0  # additions in the out-of-order window: iterations of shorter bodies overlap anyway
-MAX_STATEMENTS = 1536  # of the unrolled body
 
 
 def unroll_factor(
@@ -22,7 +19,7 @@ def unroll_factor(
     if not work:
         return by_length
     useful = FULL_ILP_CHAINS * critical_path / work / max(1.0, WINDOW / work)
-    allowed = [n for n in (2, 4) if n < 2 * useful and n * len(body) <= MAX_STATEMENTS]
+    allowed = [n for n in (2, 4) if n < 2 * useful and n * len(body) <= MAX_OVERLAPPED_STATEMENTS]
     return max([by_length, *allowed])
 
 

@@ -5,7 +5,8 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
-from tofuse.backends.llvm.unroll_rows import ROWS, choose_row_unroll
+from tofuse.backends.llvm.unroll_rows import choose_row_unroll
+from tofuse.cost.thresholds import REDUCED_ROWS
 from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
 from tofuse.schedule.build_nest import build_nest
@@ -60,7 +61,7 @@ def row_unroll(body: str, order: str) -> int:
 def test_row_unroll_conditions():
     load, store = "v0 = load x[(64)*i + j] : f32", "store y[j] v1 : f32"
     column = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}"
-    assert row_unroll(column, "order i j") == ROWS
+    assert row_unroll(column, "order i j") == REDUCED_ROWS
     row = f"{load}\nv1 = reduce sum<j> v0 : f32\nstore y[i] v1 : f32"
     assert row_unroll(row, "order i j") == 1
     both = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}\nstore y[(64)*i + j] v0 : f32"

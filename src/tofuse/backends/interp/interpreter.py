@@ -28,7 +28,7 @@ from tofuse.ir.kernel import (
     show_stmt,
 )
 from tofuse.ir.types import DType
-from tofuse.ops.philox import GROUP, LANES, philox4x32
+from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS, philox4x32
 from tofuse.ops.reference import REDUCE, REFERENCE, TO_TORCH
 
 
@@ -163,14 +163,14 @@ class _Interpreter:
         """Compute `ops.philox.uniform` for single elements."""
         seed, offset = self.buffers[stmt.seed][:2].tolist()
         row, col = torch.broadcast_tensors(self.affine(stmt.row), self.affine(stmt.col))
-        groups = -(-self.size(stmt.extent) // GROUP)
-        group = row * groups + torch.div(col, GROUP, rounding_mode="floor")
-        counter = (group * LANES + col % LANES).numpy().astype(np.uint64)
+        groups = -(-self.size(stmt.extent) // PHILOX_BLOCK)
+        group = row * groups + torch.div(col, PHILOX_BLOCK, rounding_mode="floor")
+        counter = (group * PHILOX_COUNTERS + col % PHILOX_COUNTERS).numpy().astype(np.uint64)
         low, high = counter.astype(np.uint32), (counter >> np.uint64(32)).astype(np.uint32)
         stream = self.size(stmt.stream) & 0xFFFFFFFF
         key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
         words = philox4x32((low, high, offset & 0xFFFFFFFF, stream), key)
-        which = (col // LANES % 4).numpy()
+        which = (col // PHILOX_COUNTERS % 4).numpy()
         bits = np.choose(which, words) >> np.uint32(8)
         return torch.as_tensor(bits.astype(np.float32)) * 2.0**-24
 

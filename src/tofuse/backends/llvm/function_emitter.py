@@ -16,14 +16,13 @@ from tofuse.backends.llvm.ir_text import (
 )
 from tofuse.backends.llvm.random import splat
 from tofuse.backends.llvm.unroll_rows import RowUnroll
+from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import Access
 from tofuse.ir.kernel import AffineExpr, Arg, Load, Stmt, Store
 from tofuse.ir.nest import Nest, Scratch
 from tofuse.ir.types import DType
-
-CACHE_LINE = 64  # bytes
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tofuse.backends.llvm.ir_text import FunctionBuilder
+from tofuse.cost.thresholds import MAX_SEGMENT_LOADS, MAX_SEGMENTS
 from tofuse.ir.kernel import InRange, Load
 from tofuse.ir.nest import Node, StmtNode
-
-MAX_SEGMENTS = 6  # of one loop; each has code of its own
-MAX_LOADS = 64  # in all segments: more segments are allowed if each reads few operands of a concat
-MAX_STATEMENTS = 512  # in all segments of an outer loop
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,8 @@ def split_index_set(
         else:
             found.append(Segment(start, end, guards))
     few = (
-        len(found) <= MAX_SEGMENTS or sum(_count_loads(nodes, s.guards) for s in found) <= MAX_LOADS
+        len(found) <= MAX_SEGMENTS
+        or sum(_count_loads(nodes, s.guards) for s in found) <= MAX_SEGMENT_LOADS
     )
     return found if found and few else [Segment(0, extent, {})]
 

@@ -9,7 +9,7 @@ from typing_extensions import assert_never
 
 from tofuse.backends.llvm.active_reductions import ActiveReductions
 from tofuse.backends.llvm.function_emitter import FunctionEmitter, tail_masks
-from tofuse.backends.llvm.index_set_split import MAX_STATEMENTS, in_segment, split_index_set
+from tofuse.backends.llvm.index_set_split import in_segment, split_index_set
 from tofuse.backends.llvm.peel import peel_count, stores_to_align
 from tofuse.backends.llvm.register_transpose import (
     find_transposed_tile,
@@ -29,6 +29,7 @@ from tofuse.backends.llvm.statements import (
 )
 from tofuse.backends.llvm.uniform import emit_uniform
 from tofuse.backends.llvm.unroll_rows import RowUnroll, choose_row_unroll
+from tofuse.cost.thresholds import MAX_STATEMENTS
 from tofuse.ir.dims import Dim, known_multiple
 from tofuse.ir.interleave import interleave_groups
 from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Reduce, Store, Uniform

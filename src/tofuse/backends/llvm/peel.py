@@ -6,11 +6,10 @@ Loops with reductions are not peeled: the result must not depend on the row's ad
 from __future__ import annotations
 
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
+from tofuse.cost.thresholds import MIN_PEELED_GROUPS
 from tofuse.ir.dims import Dim, known_multiple
 from tofuse.ir.kernel import AffineExpr, Reduce, Store, Uniform
 from tofuse.ir.nest import For, StmtNode
-
-MIN_GROUPS = 4  # of vectors in a loop; the code of a peeled part does not pay for shorter ones
 
 
 def stores_to_align(emitter: FunctionEmitter, node: For, extent: Dim | None) -> tuple[Store, ...]:
@@ -19,7 +18,7 @@ def stores_to_align(emitter: FunctionEmitter, node: For, extent: Dim | None) -> 
     Return none if all are known to be aligned, or if the loop must not be peeled.
     """
     schedule, axis = emitter.nest.schedule, node.loop.axis
-    if isinstance(extent, int) and extent < MIN_GROUPS * schedule.vector * schedule.unroll:
+    if isinstance(extent, int) and extent < MIN_PEELED_GROUPS * schedule.vector * schedule.unroll:
         return ()
     stmts = [n.stmt for n in node.body if isinstance(n, StmtNode)]
     if any(isinstance(s, (Reduce, Uniform)) for s in stmts):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from tofuse.backends.llvm.ir_text import FunctionBuilder, literal, vector_type
 from tofuse.ir.types import DType
+from tofuse.ops.philox import MULTIPLIERS, ROUNDS, WEYL
 
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)
-ROUNDS = 10
 KEY_WORDS = 2 * ROUNDS + 1
 
 

@@ -13,12 +13,11 @@ from tofuse.backends.llvm.function_emitter import (
 )
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, vector_type
 from tofuse.backends.llvm.shuffles import transpose
+from tofuse.cost.thresholds import PREFETCHED_MATRIX
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import AffineExpr, Load, Stmt, Store, make_affine
 from tofuse.ir.nest import For, Nest, StmtNode
 from tofuse.ir.types import DType
-
-PREFETCH_ELEMENTS = 1 << 18  # of a matrix that does not fit in the L2 cache
 
 
 def find_transposed_tile(
@@ -106,7 +105,7 @@ def _prefetch_next_tile(
     partial rows.
     """
     extents = [size_hint(emitter.nest.kernel.extent(a)) for a in (tile.rows, tile.columns)]
-    if extents[0] * extents[1] < PREFETCH_ELEMENTS:
+    if extents[0] * extents[1] < PREFETCHED_MATRIX:
         return
     loads = [s for s in tile.accesses if isinstance(s, Load)]
     next_loads = [(s, tile.columns) for s in loads if len(loads) > 1]

@@ -13,12 +13,11 @@ from tofuse.backends.llvm.reduce import (
     identity,
     is_better,
 )
+from tofuse.cost.thresholds import STAGE_UNROLL
 from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import AffineExpr, Reduce
 from tofuse.ir.nest import Accumulator, Scratch
 from tofuse.ir.types import DType
-
-UNROLL = 4  # vectors per iteration when a stage is added to the next
 
 
 def reset_arrays(emitter: FunctionEmitter, a: Accumulator) -> None:
@@ -82,8 +81,8 @@ def _add_and_reset(
     """Add elements of one array to another and set them to `start`; `part` is (first, count)."""
     f, (source, target), (first, count) = emitter.f, arrays, part
     lanes, dtype = _padded_lanes(emitter, target), target.dtype
-    divides = count.isdigit() and int(count) % (UNROLL * lanes) == 0
-    unroll = UNROLL if divides else 1
+    divides = count.isdigit() and int(count) % (STAGE_UNROLL * lanes) == 0
+    unroll = STAGE_UNROLL if divides else 1
     with f.loop("0", count, str(unroll * lanes)) as k:
         for u in range(unroll):
             i = f.let(f"add i64 {first}, {f.let(f'add i64 {k}, {u * lanes}')}")

@@ -15,17 +15,15 @@ from tofuse.backends.llvm.random import (
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.kernel import Uniform
 from tofuse.ir.types import DType
-
-BLOCK_ELEMENTS = 64  # that share 16 counters
-COUNTERS = 16
+from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS
 
 
 def emit_uniform(emitter: FunctionEmitter, s: Uniform) -> None:
     """Emit the uniform numbers of a statement."""
     f = emitter.f
     keys = emitter.scratch_pointer(emitter.nest.philox_keys[s.seed])
-    blocks_per_row = f.let(f"add i64 {emitter.size(s.extent)}, {BLOCK_ELEMENTS - 1}")
-    blocks_per_row = f.let(f"sdiv i64 {blocks_per_row}, {BLOCK_ELEMENTS}")
+    blocks_per_row = f.let(f"add i64 {emitter.size(s.extent)}, {PHILOX_BLOCK - 1}")
+    blocks_per_row = f.let(f"sdiv i64 {blocks_per_row}, {PHILOX_BLOCK}")
     philox = _PhiloxWords(emitter, s, keys, blocks_per_row)
     words = philox.block_words() if _runs_in_blocks(emitter, s) else philox.lane_words()
     emitter.define(s.name, [uniform_from_bits(f, w, emitter.lanes) for w in words], DType.F32)
@@ -34,11 +32,11 @@ def emit_uniform(emitter: FunctionEmitter, s: Uniform) -> None:
 def _runs_in_blocks(emitter: FunctionEmitter, s: Uniform) -> bool:
     """Return whether one iteration of the vector loop covers one block of the generator."""
     axis, lanes = emitter.vector_axis, emitter.lanes
-    if axis is None or emitter.unroll * lanes != BLOCK_ELEMENTS or COUNTERS % lanes:
+    if axis is None or emitter.unroll * lanes != PHILOX_BLOCK or PHILOX_COUNTERS % lanes:
         return False
     others = [c for a, c in s.col.terms if a != axis] + [s.col.const]
     others += [lp.strip for lp in emitter.nest.schedule.loops if lp.axis == axis]
-    starts_at_block = all(known_multiple(c, BLOCK_ELEMENTS) for c in others)
+    starts_at_block = all(known_multiple(c, PHILOX_BLOCK) for c in others)
     return s.col.coefficient(axis) == 1 and starts_at_block
 
 
@@ -76,12 +74,12 @@ class _PhiloxWords:
         col = f.let(f"lshr i64 {self.emitter.affine(self.s.col)}, 6")
         first = f.let(f"shl i64 {f.let(f'add i64 {row}, {col}')}, 4")
         counter_ty, words = vector_type("i64", lanes), []
-        for half in range(COUNTERS // lanes):
+        for half in range(PHILOX_COUNTERS // lanes):
             ramp = ", ".join(f"i64 {half * lanes + k}" for k in range(lanes))
             ramp = f"<{ramp}>" if lanes > 1 else str(half)
             counter = f.let(f"add {counter_ty} {splat(f, first, 'i64', lanes)}, {ramp}")
             words.append(self.words(counter, lanes))
-        return [words[half][k] for k in range(4) for half in range(COUNTERS // lanes)]
+        return [words[half][k] for k in range(4) for half in range(PHILOX_COUNTERS // lanes)]
 
     def lane_words(self) -> list[str]:
         """Return the words of any elements: one counter per lane, and one of its words."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tofuse.cost.thresholds import MAX_REDUCED_ROW_STATEMENTS, REDUCED_ROWS
 from tofuse.ir.dims import static_or
 from tofuse.ir.kernel import Compute, Iota, Load, Reduce, Store
 from tofuse.ir.nest import For, Nest, StmtNode
-
-ROWS = 4  # per iteration: they share the load and the store of the accumulator
-MAX_STATEMENTS = 6  # of a row, whose values all stay in registers
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,10 @@ def choose_row_unroll(nest: Nest, node: For) -> RowUnroll | None:
         for s in stmts
     )
     spills = any(not isinstance(s, Store) and s.name in nest.spills for s in stmts)
-    is_small = len(stmts) == len(inner.body) <= MAX_STATEMENTS
-    is_long = static_or(nest.kernel.extent(axis), 1 << 20) >= 4 * ROWS
-    return RowUnroll(axis, ROWS) if is_supported and not spills and is_small and is_long else None
+    is_small = len(stmts) == len(inner.body) <= MAX_REDUCED_ROW_STATEMENTS
+    is_long = static_or(nest.kernel.extent(axis), 1 << 20) >= 4 * REDUCED_ROWS
+    unrolls = is_supported and not spills and is_small and is_long
+    return RowUnroll(axis, REDUCED_ROWS) if unrolls else None
 
 
 def _is_column_reduction(r: Reduce, axis: str, vector_axis: str) -> bool:

@@ -6,7 +6,7 @@ from tofuse.backends.triton.index_space import IndexSpace
 from tofuse.ir.dims import Dim, exact_div, known_multiple
 from tofuse.ir.kernel import AffineExpr, Uniform, make_affine
 from tofuse.ir.tile import Tile
-from tofuse.ops.philox import GROUP, LANES
+from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS
 
 
 def uniform_expression(
@@ -21,16 +21,18 @@ def uniform_expression(
         dims = [t for t in space.tiles if t is not tile and not set(t.axes).isdisjoint(axes)]
         rows = dims[0].block if dims else 1
         counter = f"{space.start(tile)} // 4 + tl.arange(0, {tile.block // 4})[None, :]"
-        first = f"{space.affine(others)} * {LANES}"
+        first = f"{space.affine(others)} * {PHILOX_COUNTERS}"
         if space.rank == 1:
             first = f"tl.full([1, 1], 0, tl.int32) + {first}"
         shape = f"[{rows}, {tile.block // 4}]"
         counter = f"tl.broadcast_to({counter} + ({first}), {shape})"
-        expression = f"_uniform_block({counter}, {seed_words}, {rows}, {tile.block // GROUP})"
+        expression = (
+            f"_uniform_block({counter}, {seed_words}, {rows}, {tile.block // PHILOX_BLOCK})"
+        )
         return expression if space.rank == 2 else f"tl.reshape({expression}, [{tile.block}])"
-    groups = f"(({space.size(stmt.extent)} + {GROUP - 1}) // {GROUP})"
+    groups = f"(({space.size(stmt.extent)} + {PHILOX_BLOCK - 1}) // {PHILOX_BLOCK})"
     col = space.affine(stmt.col)
-    group = f"({space.affine(stmt.row)}) * {groups} + ({col}) // {GROUP}"
+    group = f"({space.affine(stmt.row)}) * {groups} + ({col}) // {PHILOX_BLOCK}"
     zeros = f"tl.zeros({space.shape(())}, tl.int32)" if space.rank else "tl.full([], 0, tl.int32)"
     return f"_uniform({zeros} + {group}, {zeros} + {col}, {seed_words})"
 
@@ -43,9 +45,9 @@ def _block_groups(space: IndexSpace, u: Uniform) -> tuple[Tile, AffineExpr] | No
     if not 1 <= space.rank <= 2:
         return None
     tile = space.tiles[-1]
-    if tile.block % GROUP:
+    if tile.block % PHILOX_BLOCK:
         return None
-    if known_multiple(u.extent, GROUP):
+    if known_multiple(u.extent, PHILOX_BLOCK):
         flat = u.row * u.extent + u.col
         row_groups: AffineExpr = AffineExpr()
     else:
@@ -57,8 +59,8 @@ def _block_groups(space: IndexSpace, u: Uniform) -> tuple[Tile, AffineExpr] | No
         row_groups = u.row * groups
     if space.index_terms(tile, flat) != [(space.index(tile), 1)]:
         return None
-    outer_terms = [(a, exact_div(c, GROUP)) for a, c in flat.terms if a not in tile.axes]
-    const = exact_div(flat.const, GROUP) if flat.const != 0 else 0
+    outer_terms = [(a, exact_div(c, PHILOX_BLOCK)) for a, c in flat.terms if a not in tile.axes]
+    const = exact_div(flat.const, PHILOX_BLOCK) if flat.const != 0 else 0
     terms = [(a, c) for a, c in outer_terms if c is not None]
     if const is None or len(terms) < len(outer_terms):
         return None
@@ -66,4 +68,4 @@ def _block_groups(space: IndexSpace, u: Uniform) -> tuple[Tile, AffineExpr] | No
 
 
 def _group_count(extent: Dim) -> Dim | None:
-    return -(-extent // GROUP) if isinstance(extent, int) else None
+    return -(-extent // PHILOX_BLOCK) if isinstance(extent, int) else None

@@ -24,6 +24,7 @@ from tofuse.capture.lower.executor_claims import (
     claim_nothing,
     skip_claimed_calls,
 )
+from tofuse.cost.thresholds import MAX_UNROLLED_MATRIX
 from tofuse.torch_internals.layouts import suggest_memory_format
 from tofuse.torch_internals.operators import OpOverload, OpOverloadPacket, schema_of
 from tofuse.torch_internals.operators import decomposition_table as torch_table
@@ -313,7 +314,6 @@ def _in_input_memory_format(rule: Decomposition) -> Decomposition:
     return apply
 
 
-MAX_UNROLLED_MATRIX = 4  # rows and columns of a matrix that is too small for a library call
 SHUFFLES = (aten.channel_shuffle.default, aten.pixel_shuffle.default, aten.pixel_unshuffle.default)
 
 OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {

@@ -8,16 +8,16 @@ from typing import Union
 import sympy  # type: ignore[import-untyped]  # it ships no types
 import torch
 
+from tofuse.cost.thresholds import UNKNOWN_SIZE
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
 from tofuse.torch_internals.symbolic_sizes import PythonPrinter
 
 Source = tuple[str, int, int]  # of a symbol: such as ("size", argument index, dimension)
 IntLike = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
-DEFAULT_SIZE_HINT = 4096  # for a size without a hint
 
 
-def size_hint(size: IntLike, default: int = DEFAULT_SIZE_HINT) -> int:
+def size_hint(size: IntLike, default: int = UNKNOWN_SIZE) -> int:
     """Return a size's value at the first call, without adding a guard."""
     if isinstance(size, int):
         return size

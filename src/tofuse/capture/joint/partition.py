@@ -40,6 +40,14 @@ from tofuse.capture.joint.recomputable import (
 )
 from tofuse.capture.joint.remat import Rematerializer, RematResult, budget_bytes
 from tofuse.capture.lower.lowerable import is_lowerable
+from tofuse.cost.thresholds import (
+    ARGUMENT_PRICE,
+    CHEAP_OP,
+    HALF_SOFTMAX,
+    MAX_RECOMPUTE_CHAIN,
+    PEAK_TOLERANCE,
+    RESULT_PRICE,
+)
 from tofuse.ops.table import TRANSCENDENTAL
 from tofuse.torch_internals.autograd_compiler import (
     InputMutationAOTOutput,
@@ -51,11 +59,6 @@ from tofuse.torch_internals.autograd_compiler import (
 from tofuse.torch_internals.operators import OpOverload
 from tofuse.torch_internals.trees import tree_leaves
 
-MAX_RECOMPUTE_CHAIN = 30.0  # transcendental operations recomputed per value
-CHEAP_OP = 0.05  # the count of any other operation in this chain
-HALF_SOFTMAX = 0.6 * MAX_RECOMPUTE_CHAIN  # the count of a softmax in half precision
-RESULT_PRICE, ARGUMENT_PRICE = 1, 2  # of values in memory; a result saves more work
-SAVED_SLACK = 64 * 1024  # bytes that may be saved beyond eager's, such as row statistics
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 MUTATED_ARGUMENT_PRICE = 1 << 50
 
@@ -169,7 +172,7 @@ class _Partitioner:
     ) -> RematResult:
         """Reduce the saved values to the budget, and to eager's unless library calls are needed."""
         remat = self._rematerializer(is_recomputable_or_reduction)
-        result = remat.rematerialize(saved, eager.saved_bytes + SAVED_SLACK)
+        result = remat.rematerialize(saved, eager.saved_bytes + PEAK_TOLERANCE)
         limit = budget_bytes(budget, self.nbytes(saved))
         if limit is None or self.nbytes(result.saved) <= limit:
             return replace(result, limit=limit)

@@ -12,12 +12,8 @@ from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
 from tofuse.capture.fx.eager_memory import node_storages
+from tofuse.cost.thresholds import FUSED_TRAFFIC, REMAT_BYTES_PER_US, REMAT_FLOPS_PER_US
 from tofuse.torch_internals.operators import OpOverload
-
-# Only the order of the costs matters, not the time.
-BYTES_PER_MICROSECOND = 40e3  # of memory traffic, with the arithmetic beside it
-FLOPS_PER_MICROSECOND = 50e3
-FUSED_TRAFFIC = 0.25  # share of the traffic of an op that fuses with its users
 
 
 @dataclass(frozen=True)
@@ -146,14 +142,14 @@ class Rematerializer:
             return 0.0
         nodes = (node, *node.all_input_nodes)
         traffic = sum(size for n in nodes for _, size in self._cached_storages(n))
-        time = traffic / BYTES_PER_MICROSECOND * (FUSED_TRAFFIC if self.is_fusible(node) else 1.0)
+        time = traffic / REMAT_BYTES_PER_US * (FUSED_TRAFFIC if self.is_fusible(node) else 1.0)
         formula = flop_registry.get(node.target.overloadpacket)
         if formula is None:
             return time
         args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
         flops = formula(*args, **kwargs, out_val=node.meta["val"])
         hint = flops if isinstance(flops, (int, float)) else flops.node.hint
-        return time + float(hint or 0) / FLOPS_PER_MICROSECOND
+        return time + float(hint or 0) / REMAT_FLOPS_PER_US
 
 
 def budget_bytes(budget: float | int | None, default_bytes: int) -> int | None:

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from tofuse.cost.thresholds import MAX_DEPTHWISE_TAPS, SLOW_LIBRARY_CHANNELS, SLOW_LIBRARY_TAPS
 from tofuse.torch_internals.layouts import suggest_memory_format
 
 aten = torch.ops.aten
 CONVOLUTIONS = frozenset((aten.convolution.default, aten.convolution_backward.default))
-MAX_TAPS = 64  # of a filter; each is a load and a product
-# The library's forward is slower up to so many taps, or below so many channels.
-SLOW_LIBRARY_TAPS, SLOW_LIBRARY_CHANNELS = 32, 16
 
 
 def is_depthwise(image: Tensor, weight: Tensor, transposed: object, groups: object) -> bool:
@@ -31,7 +29,7 @@ def is_depthwise(image: Tensor, weight: Tensor, transposed: object, groups: obje
     sizes = tuple(weight.shape)
     if not all(isinstance(n, int) for n in sizes) or sizes[:2] != (groups, 1):
         return False
-    return bool(image.shape[1] == groups) and math.prod(sizes[2:]) <= MAX_TAPS
+    return bool(image.shape[1] == groups) and math.prod(sizes[2:]) <= MAX_DEPTHWISE_TAPS
 
 
 def is_depthwise_call(node: Node) -> bool:

@@ -16,12 +16,10 @@ import torch
 
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import AtenCall
+from tofuse.cost.thresholds import MAX_POOLING_TAPS, MAX_RESIDUES
 from tofuse.ir.dims import Dim, contiguous_strides, size_hint
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType
-
-MAX_TAPS = 27  # of a window; each is a load and an operation
-MAX_RESIDUES = 16
 
 Tap = tuple[int, ...]  # the position of an element in a window
 
@@ -52,8 +50,8 @@ def pooling_window(
 
     sizes, lows, ceil = per_dim("kernel_size"), per_dim("padding"), call.flag("ceil_mode")
     strides = per_dim("stride" if call.integers("stride") else "kernel_size")
-    if math.prod(sizes) > MAX_TAPS:
-        raise Unsupported(f"a window of more than {MAX_TAPS} elements")
+    if math.prod(sizes) > MAX_POOLING_TAPS:
+        raise Unsupported(f"a window of more than {MAX_POOLING_TAPS} elements")
     dilations = per_dim(dilation) if dilation else (1,) * rank
     extents = call.tensor("self").shape[-rank:]
     counts = shape[-rank:]

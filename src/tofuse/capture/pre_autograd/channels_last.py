@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from tofuse.capture.fx.mutation import written_tensors
 from tofuse.capture.fx.node_tensors import node_nbytes, storage_id, target_name
+from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_CONVOLUTIONS
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.transforms import enter_vmap, leave_all_vmaps, leave_vmap
 
@@ -23,8 +24,6 @@ NOT_CONVERTED = (
     "images keep the default layout, though the library's convolutions read channels last: weights "
     "would be converted at every call, and are {weights:.1f} MB to {images:.1f} MB of images"
 )
-MIN_CONVOLUTIONS = 2  # for a single one, the copies to channels last and back remain
-IMAGE_BYTES_PER_WEIGHT_BYTE = 2.5  # above it, conversions of images cost less; measured
 
 
 def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:

@@ -21,6 +21,7 @@ from torch.fx.node import Argument, Target, map_arg
 from tofuse.capture.fx.mutation import written_tensors
 from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, storage_id, target_name
 from tofuse.capture.pre_autograd.slice_match import ConsecutiveSlices, match_slices
+from tofuse.cost.thresholds import BYTES_PER_CALL, MIN_BRANCHES, TOLERATED_EXCESS
 from tofuse.hints import HINT_KEY, set_call_count
 from tofuse.torch_internals.operators import BUILTIN_NN
 from tofuse.torch_internals.transforms import (
@@ -33,9 +34,6 @@ from tofuse.torch_internals.transforms import (
 )
 
 VECTORIZED = "{count} isomorphic branches of {calls} each, on slices of a tensor, are vectorized"
-MIN_BRANCHES = 8  # without library calls; kernels fuse fewer as well without vmap
-BYTES_PER_CALL = 100_000  # copied in the time of a small library call
-EXTRA_BYTES = 1 << 20  # memory that a vectorized program may hold beyond eager's
 CONCATS = {torch.stack: 1, torch.cat: 0, torch.concat: 0, torch.concatenate: 0}  # dimensions added
 _LIBRARY_CALLS = (
     "linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d __matmul__ bilinear"
@@ -146,7 +144,7 @@ class IsomorphicBranches:
     def max_width(self) -> int:
         """Return how many branches can be vectorized without exceeding eager's memory.
 
-        `EXTRA_BYTES` more are allowed. With gradients, eager holds all branches: no limit.
+        `TOLERATED_EXCESS` more are allowed. With gradients, eager holds all branches: no limit.
         """
         count, library_calls = len(self.operands), self.library_calls()
         result = self.operands[0].meta["example_value"]
@@ -157,7 +155,7 @@ class IsomorphicBranches:
         )
         # eager holds the results of all branches, and their concat
         each = peak - 2 * node_nbytes(self.operands[0])
-        return min(count, (peak + EXTRA_BYTES) // each) if each > 0 else count
+        return min(count, (peak + TOLERATED_EXCESS) // each) if each > 0 else count
 
     def _branch_inputs(self, node: Node) -> list[Node]:
         return [n for n in node.all_input_nodes if n in self.calls or n in self.slices]

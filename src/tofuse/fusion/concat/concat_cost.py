@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 
+from tofuse.cost.thresholds import MEMORY_ROUND_TRIP
 from tofuse.ir.graph import Op
 from tofuse.ops.table import Pattern, opdef
-
-MEMORY_ROUND_TRIP = 40.0  # about what storing and loading an element takes, in additions
 
 
 def concat_too_costly(

@@ -17,6 +17,7 @@ from tofuse.analysis.alias import (
     operand_slice,
     view_memref,
 )
+from tofuse.cost.thresholds import FEW_OPERANDS, MAX_OPERANDS, MIN_RUN_BYTES
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import ELIMINATED, MemRef, Partition, is_eliminated_concat
@@ -24,9 +25,6 @@ from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
 
 CAT = "aten.cat.default"
-FEW_OPERANDS = 6  # a concat of so few is better in a kernel, even if other kernels compute them
-MAX_OPERANDS = 12  # of a concat in a CPU kernel, which has one loop without masks for each operand
-MIN_RUN_BYTES = 64  # contiguous bytes of an operand in the concat; PyTorch copies shorter runs
 
 
 def eliminate_concats(graph: Graph, enabled: bool = True) -> Graph:

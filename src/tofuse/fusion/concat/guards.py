@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from tofuse.cost.thresholds import EXPENSIVE_OPERAND
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.kernel import AffineExpr
 from tofuse.ops.table import opdef
-
-EXPENSIVE = 8.0  # additions per element
 
 
 @dataclass(frozen=True)
@@ -89,8 +88,8 @@ class ConcatGuards:
         costs: dict[Value, float] = {}
         for op in self.ops:
             total = opdef(op.kind).cost + sum(costs.get(v, 0.0) for v in op.inputs)
-            costs[op.result] = min(EXPENSIVE, total)
-        return frozenset(v for v, total in costs.items() if total >= EXPENSIVE)
+            costs[op.result] = min(EXPENSIVE_OPERAND, total)
+        return frozenset(v for v, total in costs.items() if total >= EXPENSIVE_OPERAND)
 
 
 def operand_start(concat: Op, k: int, dim: int) -> Dim:

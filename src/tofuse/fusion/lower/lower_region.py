@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tofuse.cost.thresholds import MAX_STATEMENTS, MAX_SUBSTITUTIONS
 from tofuse.fusion.concat.guards import ConcatGuards, is_in_range, operand_start
 from tofuse.fusion.lower.align import Alignment, align
 from tofuse.fusion.lower.axes import Atom, LoweringError, row_major_strides
@@ -45,8 +46,6 @@ from tofuse.ir.region import MemRef, Region
 from tofuse.ir.types import DType
 from tofuse.ops.table import Pattern, opdef
 
-MAX_STATEMENTS = 512  # or three for each op, if more; nested slices of concats exceed this
-MAX_SUBSTITUTIONS = 8  # in one read of a value
 Substitution = tuple[tuple[Atom, AffineExpr], ...]  # atoms with an index other than their loop
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tofuse.cost.thresholds import MAX_BUFFERS
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.graph import Op, Value
 from tofuse.ops.table import Pattern, opdef
-
-MAX_BUFFERS = 64  # that one kernel reads and writes
 
 
 @dataclass(eq=False)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from tofuse.cost.thresholds import SPLIT_THRESHOLD
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.concat.eliminate_concats import library_call_rule
 from tofuse.fusion.partition.elementwise_fusion import ElementwiseIndex
@@ -14,7 +15,6 @@ from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.fusion.partition.groups import Group, Groups
 from tofuse.fusion.partition.merge_legality import MergeLegality
 from tofuse.fusion.partition.profitability import (
-    SPLIT_THRESHOLD,
     loop_structure_changes,
     merge_too_costly,
     vectorizes_poorly,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from tofuse.cost.thresholds import MAX_SPLIT_ROUNDS, TOLERATED_EXCESS
 from tofuse.fusion.order_regions import order_regions
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split, split_by_peak
@@ -12,8 +13,6 @@ from tofuse.fusion.region_liveness import Peak, find_peak
 from tofuse.ir.graph import Graph
 from tofuse.ir.region import Partition
 
-TOLERATED_EXCESS = 1 << 20  # bytes above the limit for which no kernel is split op by op
-MAX_ROUNDS = 6  # of splitting kernels; few programs need more than one
 # Makes a partition of a graph: with this evaluator, these splits, and concats in place or not.
 PartitionGraph = Callable[[Graph, RegionEvaluator, frozenset[Split], bool], Partition]
 PartitionWithSplits = Callable[[frozenset[Split]], tuple[Partition, Peak]]
@@ -74,7 +73,7 @@ def _split_over_limit(
     """Return the best partition of some rounds that split the kernels which hold too much."""
     part, peak = best, lowest
     splits: frozenset[Split] = frozenset()
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_SPLIT_ROUNDS):
         more = _splits_of_regions_over_limit(part, peak, peak.nbytes - limit, op_by_op)
         if lowest.nbytes <= limit or more <= splits:
             break

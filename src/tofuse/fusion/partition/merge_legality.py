@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tofuse.cost.thresholds import MAX_READER_SHAPES, MAX_STATEMENTS
 from tofuse.fusion.concat.concat_cost import concat_too_costly
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.fusion.partition.groups import Group, Groups
@@ -13,9 +14,6 @@ from tofuse.fusion.partition.window_reads import WindowReads
 from tofuse.ir.dims import Dim
 from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
 from tofuse.ir.graph import Op, device_of
-
-MAX_OPS = 512  # of one kernel; each cut keeps the values that cross it in memory at once
-MAX_READER_SHAPES = 8  # a value broadcast to more shapes is computed once, by its own kernel
 
 
 class SplitConstraints:
@@ -80,8 +78,8 @@ class MergeLegality:
             reason = concat_too_costly(concats, inside, self.index.predecessors)
             if reason is not None:
                 return reason
-        if len(a.ops) + len(b.ops) > MAX_OPS:
-            return f"a kernel holds at most {MAX_OPS} ops"
+        if len(a.ops) + len(b.ops) > MAX_STATEMENTS:
+            return f"a kernel holds at most {MAX_STATEMENTS} ops"
         return self.window_reads.rejection(producer, consumer, a.ops)
 
     def _has_too_many_reader_shapes(self, producer: Op) -> bool:

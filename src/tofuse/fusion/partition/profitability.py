@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 from tofuse.cost.nest import Cost
+from tofuse.cost.thresholds import NEGLIGIBLE_US, POOR_VECTORIZATION, SPLIT_THRESHOLD
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op
-
-POOR_VECTORIZATION = 1.5  # times the cost of the same work in long contiguous vectors
-NEGLIGIBLE_US = 5.0  # about two launches: a smaller loss does not justify a second kernel
-SPLIT_THRESHOLD = 0.9  # two kernels pay off if they take less than this share of one's time
 
 
 def vectorizes_poorly(cost: Cost | None) -> TypeGuard[Cost]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tofuse.cost.nest import Cost
+from tofuse.cost.thresholds import MAX_BUFFERS
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import LoweringMemo
-from tofuse.fusion.partition.elementwise_fusion import MAX_BUFFERS
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.graph import Op, device_of
 from tofuse.ir.kernel import Kernel

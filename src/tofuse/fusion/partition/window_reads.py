@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tofuse.fusion.concat.concat_cost import MEMORY_ROUND_TRIP, is_concat_or_pad
+from tofuse.cost.thresholds import MEMORY_ROUND_TRIP, MIN_OVERLAP
+from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value
 from tofuse.ops.table import Pattern, opdef
-
-MIN_OVERLAP = 1.5  # reads of an element by different windows
 
 
 @dataclass(eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Union
 
+from tofuse.cost.thresholds import MIN_WORK_PER_PACKED
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ops.table import OPS, Pattern
@@ -206,7 +207,7 @@ def _cost_rejection(cat: Op, matcher: BranchMatcher) -> str | None:
             work = max(work, size)
         if isinstance(node, IsomorphicOps) and len({v in outputs for v in bundle}) > 1:
             return "the program returns a value of one branch, which would keep all in memory"
-    if packed * PACKING_COST > work:
+    if packed * MIN_WORK_PER_PACKED > work:
         return "each branch reads other tensors, which would have to be copied into one first"
     return None
 
@@ -257,7 +258,3 @@ BATCHABLE = frozenset(
         Pattern.REDUCE,
     }
 )
-
-# Packing writes and reads each packed element once more. Up to an eighth of the work, batching
-# gains more: n - 1 fewer launches, and one parallel loop instead of n.
-PACKING_COST = 8

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from tofuse.backends.llvm.ir_text import FunctionBuilder
 from tofuse.backends.llvm.matmul.microkernel import ACCUMULATE, ADD_BIAS
-from tofuse.backends.llvm.matmul.pack import DEPTH, WIDTH
-
-BLOCK_MICROPANELS = 16  # of A: with B's micropanel in use they fill half of a core's L2 cache
-PANEL_COLUMNS = 512  # of B in a panel
+from tofuse.backends.llvm.matmul.pack import WIDTH
+from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH
 
 CONTEXT_WORDS = (
     *("a", "b", "c", "bias"),
@@ -67,8 +65,8 @@ def _task_text() -> str:
             columns = _min(f, str(PANEL_COLUMNS), f.let(f"sub i64 {n1}, {n}"))
             # an empty sum gives zeros: one iteration with depth 0
             depth_end = f.let(f"call i64 @llvm.smax.i64(i64 {words['k']}, i64 1)")
-            with f.loop("0", depth_end, str(DEPTH)) as k:
-                depth = _min(f, str(DEPTH), f.let(f"sub i64 {words['k']}, {k}"))
+            with f.loop("0", depth_end, str(PANEL_DEPTH)) as k:
+                depth = _min(f, str(PANEL_DEPTH), f.let(f"sub i64 {words['k']}, {k}"))
                 steps = [(n, words["b_line"]), (k, words["b_depth"]), (product, words["b_depths"])]
                 source = _element_pointer(f, base["b"], steps)
                 _call_pack(f, words["pack_b"], source, words["b_stride"], columns, depth, packed_b)
@@ -103,7 +101,9 @@ def _multiply_block(
     """Multiply every micropanel of a block of A with every micropanel of a panel of B."""
     (packed_a, packed_b), (m, n), (rows, columns) = packed, corner, sizes
     with f.loop("0", columns, str(WIDTH)) as j:
-        b = f.let(f"getelementptr float, ptr {packed_b}, i64 {f.let(f'mul i64 {j}, {DEPTH}')}")
+        b = f.let(
+            f"getelementptr float, ptr {packed_b}, i64 {f.let(f'mul i64 {j}, {PANEL_DEPTH}')}"
+        )
         width = f.let(f"sub i64 {columns}, {j}")
         column = f.let(f"add i64 {n}, {j}")
         with f.loop("0", rows, words["rows"]) as i:
@@ -132,7 +132,7 @@ def _call_pack(
 def _flags(f: FunctionBuilder, words: dict[str, str], product: str, k: str) -> str:
     """Return the flags: accumulate after the first step, add the bias in the last."""
     not_first = f.let(f"icmp ne i64 {f.let(f'or i64 {product}, {k}')}, 0")
-    ends_depth = f.let(f"icmp sge i64 {f.let(f'add i64 {k}, {DEPTH}')}, {words['k']}")
+    ends_depth = f.let(f"icmp sge i64 {f.let(f'add i64 {k}, {PANEL_DEPTH}')}, {words['k']}")
     ends_products = f.let(f"icmp eq i64 {f.let(f'add i64 {product}, 1')}, {words['depths']}")
     last = f.let(f"and i1 {ends_depth}, {ends_products}")
     accumulate = f.let(f"select i1 {not_first}, i64 {ACCUMULATE}, i64 0")

@@ -1,7 +1,7 @@
 """Packing: copy a block of an operand into micropanels, in the order in which the kernel reads it.
 
-A block has lines (rows of A, columns of B) of up to DEPTH elements along the sum. A micropanel
-holds as many lines as the microkernel takes at once; lines outside the block are zeros.
+A block has lines (rows of A, columns of B) of up to PANEL_DEPTH elements along the sum. A
+micropanel holds as many lines as the microkernel takes at once; lines outside the block are zeros.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tofuse.backends.llvm.matmul.masked_vectors import (
     store,
 )
 from tofuse.backends.llvm.shuffles import transpose
+from tofuse.cost.thresholds import PANEL_DEPTH
 
 WIDTH = 2 * LANES  # columns of B in a micropanel
-DEPTH = 256
 
 
 def micropanel_strides(depth_major: bool) -> tuple[int, int]:
@@ -30,12 +30,12 @@ def micropanel_strides(depth_major: bool) -> tuple[int, int]:
     line after the other, each padded by a cache line so that lines do not map to the same cache
     sets.
     """
-    return (1, LANES) if depth_major else (DEPTH + LANES, 1)
+    return (1, LANES) if depth_major else (PANEL_DEPTH + LANES, 1)
 
 
 def micropanel_elements(lines: int, depth_major: bool) -> int:
     """Return the number of elements of a micropanel of A."""
-    return DEPTH * LANES if depth_major else lines * (DEPTH + LANES)
+    return PANEL_DEPTH * LANES if depth_major else lines * (PANEL_DEPTH + LANES)
 
 
 ARGUMENTS = "ptr %from, i64 %stride, i64 %lines, i64 %depth, ptr %to"
@@ -109,7 +109,7 @@ def pack_transposed() -> str:
 
 def _micropanel(f: FunctionBuilder, first: str, lines: int, width: int) -> str:
     """Return the address of the micropanel whose first line is `first`."""
-    start = f.let(f"mul i64 {f.let(f'sdiv i64 {first}, {lines}')}, {DEPTH * width}")
+    start = f.let(f"mul i64 {f.let(f'sdiv i64 {first}, {lines}')}, {PANEL_DEPTH * width}")
     return f.let(f"getelementptr float, ptr %to, i64 {start}")
 
 

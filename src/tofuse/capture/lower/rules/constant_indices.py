@@ -14,13 +14,12 @@ from torch.fx import Node
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.rules.view_ops import require_static, unsafe_index
+from tofuse.cost.thresholds import MAX_INDEX_ELEMENTS, MAX_INDEX_OPS
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
-MAX_INDEX_ELEMENTS = 1 << 16
-MAX_INDEX_OPS = 32  # that are evaluated for an index
 ConstantValue = Union[torch.Tensor, int, float, bool, None]  # noqa: UP007
 
 

@@ -1,0 +1,128 @@
+"""Thresholds that steer decisions, by stage; properties of machines are in `machine.py`.
+
+A title in quotes names the section of docs/measurements.md that a number comes from.
+"""
+
+# -- several stages ------------------------------------------------------------------------------
+TOLERATED_EXCESS = 1 << 20  # bytes beyond eager's peak that do not count: "Partition"
+PEAK_TOLERANCE = 64 * 1024  # bytes of row statistics and seeds, not held by eager: not measured
+MAX_STATEMENTS = 512  # of one kernel, and ops of a region; each cut costs memory: "Partition"
+MEMORY_ROUND_TRIP = 40.0  # additions while an element is stored and loaded: not measured
+MAX_ROW_BYTES = 256 * 1024  # of a row kept between passes, a quarter of L2: not measured
+SHORT_ROW_BYTES = 512  # of rows too short to be prefetched: "Unroll factor, prefetch and hoisting"
+UNKNOWN_SIZE = 4096  # stands for a size without a hint: not measured
+
+# -- capture -------------------------------------------------------------------------------------
+MIN_BRANCHES = 8  # vectorized without library calls; fewer fuse without: not measured
+BYTES_PER_CALL = 100_000  # copied in the time of a library call: not measured
+MIN_CONVOLUTIONS = 2  # for channels last; a single one keeps two copies: not measured
+IMAGE_BYTES_PER_WEIGHT_BYTE = 2.5  # from which images become channels last: "Channels-last layout"
+MAX_RECOMPUTE_CHAIN = 30.0  # transcendental operations recomputed per saved value: not measured
+CHEAP_OP = 0.05  # the count of any other operation in this chain: not measured
+HALF_SOFTMAX = 0.6 * MAX_RECOMPUTE_CHAIN  # the count of a softmax in half precision: not measured
+RESULT_PRICE, ARGUMENT_PRICE = 1, 2  # of a saved byte; a result saves more work: "Peak memory"
+REMAT_BYTES_PER_US = 40e3  # of traffic; only the order of recomputations counts: not measured
+REMAT_FLOPS_PER_US = 50e3  # of library calls; only the order counts: not measured
+FUSED_TRAFFIC = 0.25  # share of the traffic of an op that fuses with its users: not measured
+MAX_DEPTHWISE_TAPS = 64  # of a filter; each is a load and a product: not measured
+SLOW_LIBRARY_TAPS, SLOW_LIBRARY_CHANNELS = 32, 16  # at most, or below: "Depthwise convolutions"
+MAX_POOLING_TAPS = 27  # of a window, 3 x 3 x 3: not measured
+MAX_RESIDUES = 16  # modulo the strides, each with a sum: not measured
+MAX_INDEX_ELEMENTS = 1 << 16  # of a constant index that is looked into: not measured
+MAX_INDEX_OPS = 32  # that are evaluated for a constant index: not measured
+MAX_UNROLLED_MATRIX = 4  # rows of a matrix too small for a library call: not measured
+
+# -- passes --------------------------------------------------------------------------------------
+MIN_WORK_PER_PACKED = 8  # work per element packed that pays for batching: not measured
+MAX_HOISTED_COST = 4.0  # additions per element that a hoisted gather may repeat: not measured
+MIN_ROWS_PER_COLUMN = 8  # from which a product fuses as a sum; a layer has fewer: not measured
+MAX_LENGTH_RATIO = 2  # of a concat to its pieces; more is mostly zeros: not measured
+
+# -- fusion --------------------------------------------------------------------------------------
+POOR_VECTORIZATION = 1.5  # times the same work in long contiguous vectors: not measured
+NEGLIGIBLE_US = 5.0  # about two launches; less does not justify a kernel: "Threads and launches"
+SPLIT_THRESHOLD = 0.9  # of one kernel's time, below which two pay off: "Group normalization"
+MAX_BUFFERS = 64  # that one kernel reads and writes: not measured
+MAX_READER_SHAPES = 8  # a value broadcast to more has its own kernel: not measured
+MIN_SHARED_ELEMENTS = 1024  # of a tensor worth reading once by siblings: not measured
+MAX_SIBLINGS = 8  # readers of one tensor merged with the first: not measured
+MIN_OVERLAP = 1.5  # reads of an element by windows, to compute it before: not measured
+MAX_SPLIT_ROUNDS = 6  # of splitting for memory; few programs need two: not measured
+MIN_ORDER_SAVING = 256 * 1024  # bytes; reordering may separate launches: not measured
+MIN_NONTEMPORAL_BYTES = 8 << 20  # of a result that bypasses the caches: "Nontemporal stores"
+MAX_SUBSTITUTIONS = 8  # of axes in one read, in chains of slices: not measured
+FEW_OPERANDS = 6  # of a concat that stays in its kernel: "Concat elimination"
+MAX_OPERANDS = 12  # of a concat in a CPU kernel, a loop each: "Concat elimination"
+MIN_RUN_BYTES = 64  # contiguous in the concat; PyTorch copies shorter runs: not measured
+EXPENSIVE_OPERAND = 8.0  # additions; nested concats share such an operand: not measured
+LONG_ROW = 64  # contiguous elements along which vectors run well: not measured
+MIN_SPLIT_RATIO = 8  # elements reduced for each of the intermediate: not measured
+MIN_GEMM_ROWS, MIN_GEMM_COLUMNS = 4, 16  # below, most lanes would be idle: not measured
+MIN_GEMM_FLOPS = 1 << 19  # below, PyTorch's call takes no longer: not measured
+
+# -- schedule, on the CPU ------------------------------------------------------------------------
+MAX_RECOMPUTE_COST = 3.0  # additions; values that cost more are spilled: not measured
+MIN_HOIST_TRIPS = 8  # from which hoisting into an array pays: not measured
+STRIDED_LOAD_COST = 8.0  # additions, a vector: not measured
+MAX_TASK_ELEMENTS = 4096  # of a flat loop, a few microseconds of work: not measured
+MIN_TASK_ELEMENTS = 64  # of a flat loop: not measured
+CPU_TRANSPOSE_TILE = 16  # a vector; long axes have tiles of twice the side: "Register transposes"
+MAX_COLUMNS_PER_TASK = 512  # reduced at a time; the prefetcher follows 2 KB: "Column tiles"
+MAX_CACHED_COLUMNS = 2048  # whose sums fit in the L1 cache: "Column tiles"
+PARAMETER_TILE = 64  # columns whose parameters stay in the L1 cache: not measured
+PARAMETER_CACHE_BYTES = 8 * 1024  # of parameters in the L1 cache beside the rows: not measured
+WHOLE_LINE_ELEMENTS = 32  # of two bytes or more, that fill whole cache lines: not measured
+MIN_PREFETCHED_BYTES = 1 << 20  # of a tensor; a smaller one may be in L2: not measured
+MIN_PASS_COST = 8.0  # additions that leave memory idle: "Unroll factor, prefetch and hoisting"
+ROWS_AHEAD = 16  # prefetched, of short rows: "Unroll factor, prefetch and hoisting"
+TILE_SIZES = (1024, 4096, 16384)  # of columns, that autotuning tries: not measured
+MAX_UNROLL = 8  # that autotuning tries: not measured
+MIN_VECTOR_EXTENT = 16  # of the axis that vectors run along: not measured
+MAX_SHORT_ROW = 8  # elements of a row that is always unrolled: "Unrolled short axes"
+MAX_SHORT_EXTENT = 4  # of an axis that is always unrolled: "Unrolled short axes"
+MAX_SHUFFLES_PER_LANE = 13  # to transpose a row reduced repeatedly: "Unrolled short axes"
+MIN_GUARDS = 2  # with different formulas, to unroll a longer axis: not measured
+ITERATIONS_PER_EXCLUSION = 4  # of such guards, on average: not measured
+MAX_UNROLLED_STATEMENTS = 4096  # before dead ones are removed: not measured
+FULL_ILP_CHAINS = 8.0  # that saturate a core: "Unroll factor, prefetch and hoisting"
+WINDOW = 200.0  # additions that overlap anyway: "Unroll factor, prefetch and hoisting"
+MAX_OVERLAPPED_STATEMENTS = 3 * MAX_STATEMENTS  # of the body after the unroll factor: not measured
+
+# -- schedule, on a GPU --------------------------------------------------------------------------
+MAX_LAUNCHES = 8  # of one kernel: not measured
+POINTWISE_BLOCK = 1024  # elements, two 16-byte accesses of floats a thread: not measured
+GPU_TRANSPOSE_TILE = 64  # side of a tile read along one axis, written along another: not measured
+MAX_ROW_TILE = 2048  # elements of a tile of several rows: "H200"
+MAX_COLUMNS = 64  # contiguous, that a program instance reduces: "H200"
+MIN_COLUMNS = 8  # 32 bytes of floats, the unit of an access: "H200"
+SPLITS_PER_SM = 2  # program instances that share a reduction: "H200"
+SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers: "H200"
+
+# -- backends ------------------------------------------------------------------------------------
+MAX_SEGMENTS = 6  # of one loop, each with code of its own: not measured
+MAX_SEGMENT_LOADS = 64  # in all segments, that allow more segments: "Index-set splitting"
+MIN_PEELED_GROUPS = 4  # of vectors in a loop worth peeling: not measured
+REDUCED_ROWS = 4  # an iteration, that share an accumulator in memory: "Staged sums"
+MAX_REDUCED_ROW_STATEMENTS = 6  # so that all values stay in registers: not measured
+STAGE_UNROLL = 4  # vectors an iteration when a stage is added to the next: not measured
+PREFETCHED_MATRIX = 1 << 18  # elements that do not fit in L2: "Register transposes"
+BLOCK_MICROPANELS = 16  # of A, which with B's fill half of L2: "Matrix products"
+PANEL_COLUMNS = 512  # of B in a panel: "Matrix products"
+PANEL_DEPTH = 256  # of a micropanel: "Matrix products"
+PANEL_OVERHEAD = 0.7  # of a micropanel, in rows: not measured
+
+# -- plan, runtime and autotuning ----------------------------------------------------------------
+MAX_OVERSIZE = 2  # times the request, of a block that serves it: "Memory pool"
+RECENT_PROBES = 2  # blocks that are checked before all others: "Memory pool"
+WORK_PER_THREAD = 300_000.0  # units of `kernel_work`, about 10 us: "Threads and launches"
+WORK_PER_TASK = WORK_PER_THREAD / 4  # less does not pay for a task: not measured
+FLOPS_PER_THREAD = 2_000_000  # of a product, about 10 us: "Threads and launches"
+PACKED_ELEMENT_COST = 8  # in iterations of the microkernel: not measured
+TASKS_PER_THREAD = 8  # so that threads wait little for the last one: not measured
+MAX_SERIAL_KERNELS = 4  # on one thread, faster as separate calls: "Threads and launches"
+MAX_SHARED_WORKSPACE = 1 << 14  # bytes a thread; more is one share per thread: not measured
+MAX_GROUPED_WORKSPACE = 1 << 16  # bytes a thread; more is launched alone: not measured
+MIN_GAIN = 0.03  # of the default's time that another candidate saves: not measured
+TIMING_S = 0.05  # of timing per candidate: not measured
+MAX_SCHEDULES = 4  # timed beside the heuristics' choice: not measured
+MAX_CUTS = 12  # predicted per region: not measured
