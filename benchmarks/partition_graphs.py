@@ -8,6 +8,7 @@ from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
+from tofuse.ir.parse_arguments import parse_arguments
 from tofuse.ir.region import Partition
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.result_types import make_op
@@ -105,7 +106,7 @@ def calls(size: int) -> Graph:
         h = p("exp", p("sin", p("neg", p("sin", x))))
         attrs: dict[str, Attr] = {
             "target": "aten.mm.default",
-            "args": "$0, $0",
+            "args": parse_arguments("$0, $0"),
             "shape": SIZE,
             "dtype": DType.F32,
         }

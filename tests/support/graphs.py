@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tofuse.ir.dims import Dim, contiguous_strides, product, symbol
 from tofuse.ir.graph import Attr, Graph, Loc, Op, Operand, Scalar, Value
+from tofuse.ir.parse_arguments import parse_arguments
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.result_types import infer_type
 
@@ -160,7 +161,7 @@ def _reduce(g: GraphBuilder, x: Value) -> None:
 
 def _cumsum(g: GraphBuilder, x: Value) -> None:
     if x.dtype is DType.F32 and x.shape:
-        attrs: dict[str, Attr] = {"target": "aten.neg.default", "args": "$0"}
+        attrs: dict[str, Attr] = {"target": "aten.neg.default", "args": parse_arguments("$0")}
         op = Op("opaque", (x,), (Value(x.type, f"v{len(g.ops)}"),), tuple(attrs.items()))
         g.values.append(op.result)
         g.ops.append(op)

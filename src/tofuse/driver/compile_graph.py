@@ -19,6 +19,7 @@ from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Value
 from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ops.check_graph import check_graph
 from tofuse.report.model import GraphReport
 from tofuse.runtime.execute import CompiledPlan
@@ -89,6 +90,8 @@ def compile_text(text: str, config: Config, sink: ReportSink = discard_report) -
     values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
     names = sorted({s for v in values for d in (*v.shape, *v.layout) for s in symbols_of(d)})
     arguments: tuple[Value | Dim, ...] = (*graph.inputs, *(symbol(s) for s in names))
-    sources = {str(s): ("argument", k, 0) for k, s in enumerate(names, len(graph.inputs))}
+    sources: dict[str, SizeSource] = {
+        str(s): ArgumentSize("argument", k) for k, s in enumerate(names, len(graph.inputs))
+    }
     captured = CapturedGraph(graph, arguments, graph.outputs, (), sources)
     return compile_captured(captured, graph.name, config, sink)

@@ -73,6 +73,7 @@ from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.region.print import show_partition
+from tofuse.ir.size_expression import ArgumentSize
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks
 from tofuse.passes.canonicalize_views import canonicalize_views
@@ -353,4 +354,4 @@ def _has_derived_sizes(captured: CapturedGraph) -> bool:
 
     Size hints are chosen independently and contradict such a size, so byte counts mean nothing.
     """
-    return any(kind.startswith("expr:") for kind, _, _ in captured.symbols.values())
+    return not all(isinstance(source, ArgumentSize) for source in captured.symbols.values())

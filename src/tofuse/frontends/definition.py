@@ -21,6 +21,7 @@ from tofuse.frontends.ops_pointwise import POINTWISE
 from tofuse.frontends.ops_reduce import REDUCE
 from tofuse.frontends.ops_shape import SHAPE, with_stride_order
 from tofuse.ir.graph import Loc, Value
+from tofuse.ir.size_expression import ArgumentSize
 from tofuse.ir.types import TensorType
 
 Constant = Union[bool, int, float, complex]  # noqa: UP007  (evaluated at run time)
@@ -176,12 +177,15 @@ def _bind_results(
 def _tensor(low: Lowering, s: DefineTensor) -> Node:
     k = len(low.arguments)
     shape = tuple(
-        low.symbol(f"i{k}d{d}", ("size", k, d)) if e == -1 else e for d, e in enumerate(s.shape)
+        low.symbol(f"i{k}d{d}", ArgumentSize("size", k, d)) if e == -1 else e
+        for d, e in enumerate(s.shape)
     )
     layout = low.stride_patterns[k] if k < len(low.stride_patterns) else None
     strides = None
     if layout is not None:
-        strides = layout.strides(shape, lambda d: low.symbol(f"i{k}s{d}", ("stride", k, d)))
+        strides = layout.strides(
+            shape, lambda d: low.symbol(f"i{k}s{d}", ArgumentSize("stride", k, d))
+        )
     device = "cpu" if s.is_cpu else low.device
     value = Value(TensorType(shape, s.dtype.ir, device), repr(s.result), strides)
     node = low.make_node(value, s.dtype)
@@ -194,7 +198,7 @@ def _scalar(low: Lowering, s: DefineScalar) -> Item:
         return low.make_number(s.value, s.dtype)
     k = len(low.arguments)
     if s.dtype.is_int:
-        item: Item = low.make_number(low.symbol(f"i{k}n", ("argument", k, 0)), s.dtype)
+        item: Item = low.make_number(low.symbol(f"i{k}n", ArgumentSize("argument", k)), s.dtype)
     else:
         value = Value(TensorType((), s.dtype.ir), repr(s.result))  # in CPU memory
         item = low.make_node(value, s.dtype, scalar=True)
@@ -207,7 +211,9 @@ def _vector(low: Lowering, s: DefineVector, env: Environment) -> tuple[Item, ...
         lowered: list[Item] = []
         for _ in range(s.size):
             k = len(low.arguments)
-            lowered.append(low.make_number(low.symbol(f"i{k}n", ("argument", k, 0)), DataType.Int))
+            lowered.append(
+                low.make_number(low.symbol(f"i{k}n", ArgumentSize("argument", k)), DataType.Int)
+            )
             low.arguments.append(lowered[-1])
         return tuple(lowered)
     found = []

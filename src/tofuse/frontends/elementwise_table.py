@@ -63,7 +63,7 @@ class ElementwiseOp:
     to_float: bool = False
     to_bool: bool = False
     categories: str = "bif"  # of the operands: bool, integer, float, complex
-    pytorch_args: str = ""  # text of further arguments of `pytorch_op`
+    rounding_mode: str = ""  # of `pytorch_op`, if it takes one
 
 
 def emit_elementwise(low: Lowering, name: str, op: ElementwiseOp, *arguments: OperandLike) -> Item:
@@ -133,9 +133,8 @@ def _emit(
             del low.builder.ops[op_count:]
             low.builder.value_count = value_count
     values = tuple(broadcast_unless_0d(low, low.value_of(x, dtype), shape, dtype) for x in items)
-    operands = tuple(dict.fromkeys(values))
-    text = ", ".join([f"${operands.index(v)}" for v in values])
-    return low.emit_opaque(op.pytorch_op, text + op.pytorch_args, operands, shape, result_type)
+    keyword = {"rounding_mode": op.rounding_mode} if op.rounding_mode else {}
+    return low.emit_opaque(op.pytorch_op, values, shape, result_type, keyword=keyword)
 
 
 def broadcast_unless_0d(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
@@ -344,7 +343,7 @@ BINARY: dict[str, ElementwiseOp] = {
         division("truncdiv", "div"),
         "aten.div.Tensor_mode",
         categories="if",
-        pytorch_args=", rounding_mode='trunc'",
+        rounding_mode="trunc",
     ),
     "truediv": ElementwiseOp(same_kind("div"), "aten.div.Tensor", True, categories="bifc"),
     "fmod": ElementwiseOp(division("fmod", "fmod"), "aten.fmod.Tensor", categories="if"),

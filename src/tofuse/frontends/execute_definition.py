@@ -9,7 +9,6 @@ from typing import Union, cast
 import torch
 
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
-from tofuse.capture.fx.sizes import Source
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.config import Config
 from tofuse.driver.pipeline import compile_captured
@@ -27,6 +26,8 @@ from tofuse.frontends.inputs import Input, InputSpec, PlanArgument, flatten_inpu
 from tofuse.frontends.lowering import Item, Lowering, Node
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Value
+from tofuse.ir.size_expression import ArgumentSize, SizeSource
+from tofuse.ops.reference import argument_size, bind_symbols
 from tofuse.report.model import GraphReport
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.torch_internals.dispatch import TensorGuards
@@ -52,7 +53,7 @@ class Variant:
     run: CompiledPlan
     captured: CapturedGraph
     checks: tuple[SizeCheck, ...]
-    symbol_sources: tuple[tuple[str, Source], ...]  # of the symbols in the checks
+    symbol_sources: Mapping[str, SizeSource]  # of the symbols in the checks
     lowering: Lowering
     report: GraphReport
 
@@ -95,7 +96,7 @@ class DefinitionExecutor:
     name: str
     statements: Sequence[Statement]
     config: Config
-    specialized: dict[str, Source] = field(default_factory=dict)
+    specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     variants: dict[VariantKey, Variant] = field(default_factory=dict)
     last_variant: Variant | None = None
     last_call: LastCallGuard | None = None
@@ -159,7 +160,7 @@ class DefinitionExecutor:
 
     def _check(self, variant: Variant, flat: Sequence[PlanArgument]) -> None:
         """Raise DefinitionError if the sizes are not those that the program needs."""
-        env = {name: symbol_value(flat, source) for name, source in variant.symbol_sources}
+        env = bind_symbols(variant.symbol_sources, flat)
         for check in variant.checks:
             tensor = flat[check.argument]
             assert isinstance(tensor, torch.Tensor)
@@ -196,7 +197,7 @@ class DefinitionExecutor:
             if not isinstance(x, torch.Tensor):
                 continue
             parts += (x.device, stride_pattern(x))
-        parts.append(tuple(symbol_value(flat, source) for source in self.specialized.values()))
+        parts.append(tuple(argument_size(source, flat) for source in self.specialized.values()))
         return tuple(parts)
 
     def _compile(self, flat: Sequence[PlanArgument], key: VariantKey) -> Variant:
@@ -208,8 +209,8 @@ class DefinitionExecutor:
             raise UnsupportedError(f"{self.name}: tofuse generates no kernels for {device}")
         low = self.lower({}, layouts, device)
         while True:
-            self.specialized |= {s: low.symbols[s] for s in low.specialized}
-            fixed = {s: symbol_value(flat, source) for s, source in self.specialized.items()}
+            self.specialized |= low.specialized
+            fixed = {s: argument_size(source, flat) for s, source in self.specialized.items()}
             low = self.lower(fixed, layouts, device)
             if set(low.specialized) <= set(fixed):
                 return self._build(low, fixed)
@@ -219,13 +220,8 @@ class DefinitionExecutor:
         reports: list[GraphReport] = []
         run = compile_captured(captured, self.name, self.config, reports.append)
         checks = tuple(_size_checks(low, fixed))
-        names = dict.fromkeys(
-            s
-            for d in (*(c.size for c in checks), *(d for d, _ in low.nonzero_sizes))
-            for s in symbols_of(d)
-        )
-        symbol_sources = tuple((s, low.symbols[s]) for s in names)
-        return Variant(run, captured, checks, symbol_sources, low, reports[-1])
+        sizes = (*(c.size for c in checks), *(d for d, _ in low.nonzero_sizes))
+        return Variant(run, captured, checks, low.sources_of(sizes), low, reports[-1])
 
     def _mismatch(
         self, low: Lowering, check: SizeCheck, tensor: torch.Tensor, expected: int
@@ -288,12 +284,3 @@ def _size_checks(low: Lowering, fixed: Mapping[str, int]) -> list[SizeCheck]:
                 ):
                     checks.append(SizeCheck(k, d, extent))
     return checks
-
-
-def symbol_value(flat: Sequence[PlanArgument], source: Source) -> int:
-    """Return the value of a symbol in a call."""
-    kind, position, dim = source
-    argument = flat[position]
-    if isinstance(argument, torch.Tensor):
-        return argument.shape[dim] if kind == "size" else argument.stride(dim)
-    return argument

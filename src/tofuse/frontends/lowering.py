@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
 
 import torch
 
-from tofuse.capture.fx.sizes import Source, SymbolicSizes
+from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.capture.lower.builder import Builder
+from tofuse.capture.lower.call import Argument
+from tofuse.capture.lower.opaque import call_arguments
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, PromotionOperand, number_type, promote
 from tofuse.frontends.input_layouts import StridePattern
 from tofuse.frontends.symbol_substitution import SymbolSubstitution
 from tofuse.ir.dims import Dim, SymDim, product, show_dim, symbol, symbols_of
 from tofuse.ir.graph import Attr, Loc, Op, Scalar, Value
+from tofuse.ir.size_expression import (
+    ArgumentSize,
+    SizeFunction,
+    SizeSource,
+    SizeTerm,
+    apply_function,
+    size_symbols,
+)
 from tofuse.ir.types import DType, TensorType
-
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(eq=False)
@@ -89,9 +96,9 @@ class Lowering:
     nodes: list[Item] = field(default_factory=list)
     arguments: list[Item] = field(default_factory=list)
     constants: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
-    symbols: dict[str, Source] = field(default_factory=dict)
+    symbols: dict[str, SizeSource] = field(default_factory=dict)
     size_guards: list[SizeGuard] = field(default_factory=list)
-    specialized: dict[str, None] = field(default_factory=dict)
+    specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     nonzero_sizes: list[tuple[Dim, str]] = field(default_factory=list)  # sizes that must not be 0
     substitutions: list[SymbolSubstitution] = field(default_factory=list)
     # each output, and the number of the input that it is written into
@@ -175,8 +182,8 @@ class Lowering:
         if isinstance(x, Node):
             return self.convert(x.value, x.dtype, dtype)
         if dtype.ir is DType.OTHER or isinstance(x.value, complex):
-            text = f"{x.value!r}, dtype={dtype.torch}"
-            return self.emit_opaque("aten.scalar_tensor.default", text, (), (), dtype)
+            call = "aten.scalar_tensor.default", (x.value,)
+            return self.emit_opaque(*call, (), dtype, keyword={"dtype": dtype.torch})
         return self.builder.full((), Scalar(x.value), dtype.ir)
 
     def convert(self, value: Value, source: DataType, target: DataType) -> Value:
@@ -185,13 +192,13 @@ class Lowering:
             return value
         if DType.OTHER not in (source.ir, target.ir):
             return self.builder.convert(value, target.ir)
-        text = f"$0, dtype={target.torch}"
-        return self.emit_opaque("aten._to_copy.default", text, (value,), value.shape, target)
+        call, keyword = ("aten._to_copy.default", (value,)), {"dtype": target.torch}
+        return self.emit_opaque(*call, value.shape, target, keyword=keyword)
 
     def copy(self, x: Node) -> Node:
         """Return a copy of `x`."""
         if x.dtype.ir is DType.OTHER:
-            value = self.emit_opaque("aten.clone.default", "$0", (x.value,), x.shape, x.dtype)
+            value = self.emit_opaque("aten.clone.default", (x.value,), x.shape, x.dtype)
             return self.make_node(value, x.dtype)
         return self.make_node(self.builder.copy(x.value), x.dtype)
 
@@ -200,15 +207,16 @@ class Lowering:
     def emit_opaque(
         self,
         target: str,
-        args: str,
-        operands: tuple[Value, ...],
+        args: Sequence[Argument],
         shape: tuple[Dim, ...],
         dtype: DataType,
         *,
+        keyword: Mapping[str, Argument] = {},
         effect: bool = False,
     ) -> Value:
-        """Append a call of a PyTorch operator; `args` is text in the format of the op table."""
-        attrs: dict[str, Attr] = {"target": target, "args": args}
+        """Append a call of a PyTorch operator with these arguments."""
+        operands, arguments = call_arguments(args, keyword)
+        attrs: dict[str, Attr] = {"target": target, "args": arguments}
         attrs |= {"shape": shape, "dtype": dtype.ir}
         if effect:
             attrs["effect"] = True
@@ -218,13 +226,14 @@ class Lowering:
     def emit_opaque_results(
         self,
         target: str,
-        args: str,
-        operands: tuple[Value, ...],
+        args: Sequence[Argument],
         results: Sequence[tuple[tuple[Dim, ...], DataType]],
         picks: tuple[int, ...],
+        keyword: Mapping[str, Argument] = {},
     ) -> list[Value]:
         """Append a call of a PyTorch operator with several results; return those at `picks`."""
-        attrs: dict[str, Attr] = {"target": target, "args": args, "picks": picks}
+        operands, arguments = call_arguments(args, keyword)
+        attrs: dict[str, Attr] = {"target": target, "args": arguments, "picks": picks}
         return self._append(operands, results, attrs)
 
     def _append(
@@ -247,14 +256,14 @@ class Lowering:
 
     # -- sizes -----------------------------------------------------------------------------------
 
-    def symbol(self, name: str, source: Source) -> Dim:
+    def symbol(self, name: str, source: SizeSource) -> Dim:
         """Return a size read from the arguments, as a symbol or as its static size."""
         self.symbols[name] = source
         return self.static_sizes[name] if name in self.static_sizes else symbol(name)
 
-    def derived_size(self, text: str) -> Dim:
-        """Return a symbol for a size computed by Python text over other symbols."""
-        source = (f"expr:{text}", 0, 0)
+    def derived_size(self, function: SizeFunction, *operands: SizeTerm) -> Dim:
+        """Return a symbol for a size computed from other symbols."""
+        source = apply_function(function, *operands)
         for name, known_source in self.symbols.items():
             if known_source == source:
                 return symbol(name)
@@ -282,13 +291,17 @@ class Lowering:
 
     def specialize(self, dims: Iterable[Dim]) -> None:
         """Require these sizes to be static: the definition is then compiled for each of them."""
-        names = [s for d in dims for s in symbols_of(self.resolve_dim(d))]
+        for name, source in self.sources_of(map(self.resolve_dim, dims)).items():
+            if isinstance(source, ArgumentSize):
+                self.specialized[name] = source
+
+    def sources_of(self, dims: Iterable[Dim]) -> dict[str, SizeSource]:
+        """Return the sources of these sizes' symbols, and of those that they are computed from."""
+        names = [s for d in dims for s in symbols_of(d)]
         for name in names:  # the loop appends to it
-            text = self.symbols[name][0]
-            if text.startswith("expr:"):
-                names += [w for w in _IDENTIFIER.findall(text) if w in self.symbols]
-            else:
-                self.specialized[name] = None
+            source = self.symbols[name]
+            names += () if isinstance(source, ArgumentSize) else size_symbols(source)
+        return {s: source for s, source in self.symbols.items() if s in names}
 
     def checked_reshape(self, value: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
         """Reshape a value, through PyTorch if only a run can tell whether the sizes match."""
@@ -302,8 +315,7 @@ class Lowering:
                 f"{show_shape(shape)}"
             )
         self.specialize((*value.shape, *shape))
-        text = f"$0, {show_shape(shape)}"
-        return self.emit_opaque("aten.reshape.default", text, (value,), shape, dtype)
+        return self.emit_opaque("aten.reshape.default", (value, shape), shape, dtype)
 
     def _substitute(self, substitution: SymbolSubstitution) -> None:
         """Substitute a size for a symbol everywhere in the graph so far."""

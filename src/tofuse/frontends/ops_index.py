@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
-from tofuse.ir.dims import Dim, SymDim, show_dim
+from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.types import DType
 
@@ -25,8 +28,8 @@ def index_select(low: Lowering, arg: OperandLike, index: OperandLike, dim: Opera
     if _is_readable(x):
         broadcast_index = low.builder.broadcast(indices, shape, (axis,))
         return _take(low, x, x.value, broadcast_index, axis)
-    text = f"$0, {axis}, $1"
-    return _opaque(low, "aten.index_select.default", text, (x.value, indices), shape, x.dtype)
+    args = (x.value, axis, indices)
+    return _opaque(low, "aten.index_select.default", args, shape, x.dtype)
 
 
 def select(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike) -> Node:
@@ -43,8 +46,7 @@ def select(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike
         if isinstance(k, int) and k >= 0 and isinstance(extent, int):
             one = low.builder.slice(x.value, axis, k, 1)
             return low.make_node(low.builder.reshape(one, shape), x.dtype)
-        text = f"$0, {axis}, {show_dim(k)}"
-        return _opaque(low, "aten.select.int", text, (x.value,), shape, x.dtype)
+        return _opaque(low, "aten.select.int", (x.value, axis, k), shape, x.dtype)
     picked = index_select(low, x, number, axis)
     return low.make_node(low.builder.reshape(picked.value, shape), x.dtype)
 
@@ -66,15 +68,8 @@ def gather(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike
         for d in others:
             value = low.builder.slice(value, d, 0, index_node.shape[d])
         return _take(low, x, value, index_node.value, axis)
-    text = f"$0, {axis}, $1"
-    return _opaque(
-        low,
-        "aten.gather.default",
-        text,
-        (x.value, _as_int64(low, index_node)),
-        index_node.shape,
-        x.dtype,
-    )
+    args = (x.value, axis, _as_int64(low, index_node))
+    return _opaque(low, "aten.gather.default", args, index_node.shape, x.dtype)
 
 
 def take_along_axis(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike) -> Node:
@@ -94,9 +89,8 @@ def take_along_axis(low: Lowering, arg: OperandLike, index: OperandLike, dim: Op
     indices = low.builder.expand(_reshape_index(low, index_node, wide_index), tuple(wide_index))
     if _is_readable(x):
         return _take(low, x, source, indices, axis)
-    text = f"$0, {axis}, $1"
-    operands = (source, low.builder.convert(indices, DType.I64))
-    return _opaque(low, "aten.gather.default", text, operands, tuple(wide_index), x.dtype)
+    args = (source, axis, low.builder.convert(indices, DType.I64))
+    return _opaque(low, "aten.gather.default", args, tuple(wide_index), x.dtype)
 
 
 def _reshape_index(low: Lowering, index_node: Node, broadcast_index: list[Dim]) -> Value:
@@ -118,14 +112,12 @@ def scatter(
         if source.rank != x.rank:
             raise low.error(f"src has rank {source.rank}, but the tensor has rank {x.rank}")
         written = low.convert(source.value, source.dtype, x.dtype)
-        operands = tuple(dict.fromkeys((x.value, positions, written)))
-        text = f"$0, {axis}, $1, ${operands.index(written)}"
-        return _opaque(low, "aten.scatter.src", text, operands, x.shape, x.dtype)
+        args = (x.value, axis, positions, written)
+        return _opaque(low, "aten.scatter.src", args, x.shape, x.dtype)
     if isinstance(source, Node):
         raise low.error("src must be a tensor or a constant")
-    value = show_dim(source.value) if isinstance(source.value, SymDim) else repr(source.value)
-    text = f"$0, {axis}, $1, {value}"
-    return _opaque(low, "aten.scatter.value", text, (x.value, positions), x.shape, x.dtype)
+    filled = (x.value, axis, positions, source.value)
+    return _opaque(low, "aten.scatter.value", filled, x.shape, x.dtype)
 
 
 def topk(
@@ -143,11 +135,9 @@ def topk(
     if isinstance(count, int) and isinstance(extent, int) and not 0 <= count <= extent:
         raise low.error(f"k is {count}, out of range for a dimension of size {extent}")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :]) if x.rank else ()
-    text = f"$0, {show_dim(count)}, {axis}, {largest}, {sorted}"
+    args = (x.value, count, axis, largest, sorted)
     results = [(shape, x.dtype), (shape, DataType.Int)]
-    best, positions = low.emit_opaque_results(
-        "aten.topk.default", text, (x.value,), results, (0, 1)
-    )
+    best, positions = low.emit_opaque_results("aten.topk.default", args, results, (0, 1))
     return [low.make_node(best, x.dtype), low.make_node(positions, DataType.Int)]
 
 
@@ -160,9 +150,10 @@ def argsort(
 ) -> Node:
     x = low.tensor(arg)
     axis = low.axis(dim, x.rank)
-    text = f"$0, stable={stable}, dim={axis}, descending={descending}"
+    keyword = {"stable": stable, "dim": axis, "descending": descending}
     results = [(x.shape, DataType.Int)]
-    (positions,) = low.emit_opaque_results("aten.sort.stable", text, (x.value,), results, (1,))
+    call = "aten.sort.stable", (x.value,)
+    (positions,) = low.emit_opaque_results(*call, results, (1,), keyword)
     return low.make_node(positions, DataType.Int)
 
 
@@ -201,12 +192,11 @@ def _take(low: Lowering, x: Node, value: Value, index: Value, axis: int) -> Node
 def _opaque(
     low: Lowering,
     target: str,
-    text: str,
-    operands: tuple[Value, ...],
+    args: Sequence[Argument],
     shape: tuple[Dim, ...],
     dtype: DataType,
 ) -> Node:
-    return low.make_node(low.emit_opaque(target, text, operands, shape, dtype), dtype)
+    return low.make_node(low.emit_opaque(target, args, shape, dtype), dtype)
 
 
 INDEX: dict[str, Rule] = {

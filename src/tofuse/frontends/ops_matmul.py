@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.elementwise_table import BINARY, UNARY, emit_elementwise
 from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule, show_shape
@@ -20,13 +21,12 @@ def matmul(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Node:
     low.require_equal(a.shape[-1], b.shape[inner], "the sizes of the summed dimension")
     batch = _broadcast_batch(low, a.shape[:-2], b.shape[:-2])
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.rank > 1 else ()
-    shape, operands = (*batch, *rows, *columns), _distinct_operands(a.value, b.value)
-    args_text = "$0, $1" if len(operands) == 2 else "$0, $0"
+    shape, operands = (*batch, *rows, *columns), (a.value, b.value)
     target = {(2, 2): "mm", (3, 3): "bmm", (2, 1): "mv"}.get((a.rank, b.rank), "matmul")
     if target == "bmm" and a.shape[0] != b.shape[0]:
         target = "matmul"
     return low.make_node(
-        low.emit_opaque(f"aten.{target}.default", args_text, operands, shape, a.dtype), a.dtype
+        low.emit_opaque(f"aten.{target}.default", operands, shape, a.dtype), a.dtype
     )
 
 
@@ -53,11 +53,7 @@ def linear(
             low.require_equal(bias_node.shape[0], weight.shape[0], "bias and weight")
     shape = (*x.shape[:-1], *weight.shape[:-1])
     operands = (x.value, weight.value, *([bias_node.value] if bias_node else []))
-    distinct = tuple(dict.fromkeys(operands))
-    text = ", ".join(f"${distinct.index(v)}" for v in operands)
-    return low.make_node(
-        low.emit_opaque("aten.linear.default", text, distinct, shape, x.dtype), x.dtype
-    )
+    return low.make_node(low.emit_opaque("aten.linear.default", operands, shape, x.dtype), x.dtype)
 
 
 def sdpfa_fwd(
@@ -76,12 +72,8 @@ def sdpfa_fwd(
     length = (*q.shape[:2], q.shape[2])
     wide = DataType.Double if q.dtype is DataType.Double else DataType.Float
     results = [((*q.shape[:3], v.shape[3]), q.dtype), (length, wide)]
-    distinct = tuple(dict.fromkeys((q.value, k.value, v.value)))
-    names = ", ".join(f"${distinct.index(x.value)}" for x in (q, k, v))
-    target = f"aten.{FLASH}.default"
-    outputs = low.emit_opaque_results(
-        target, f"{names}, {p}, {causal}{options}", distinct, results, (0, 1)
-    )
+    args = (q.value, k.value, v.value, p, causal)
+    outputs = low.emit_opaque_results(f"aten.{FLASH}.default", args, results, (0, 1), options)
     output, total = low.make_node(outputs[0], q.dtype), low.make_node(outputs[1], wide)
     zero = [
         low.make_node(low.value_of(low.operand(0), DataType.Int), DataType.Int) for _ in range(2)
@@ -110,13 +102,10 @@ def sdpfa_bwd(
     q, k, v = tensors[1:4]
     _attention_shapes(low, q, k, v)
     p, causal, options = _attention_options(low, dropout_p, is_causal, scale)
-    distinct = tuple(dict.fromkeys(t.value for t in tensors))
-    text = ", ".join(f"${distinct.index(t.value)}" for t in tensors)
+    args: tuple[Argument, ...] = (*(t.value for t in tensors), p, causal)
     results = [(t.shape, t.dtype) for t in (q, k, v)]
     target = f"aten.{FLASH}_backward.default"
-    outputs = low.emit_opaque_results(
-        target, f"{text}, {p}, {causal}{options}", distinct, results, (0, 1, 2)
-    )
+    outputs = low.emit_opaque_results(target, args, results, (0, 1, 2), options)
     return [low.make_node(g, t.dtype) for g, t in zip(outputs, (q, k, v), strict=True)]
 
 
@@ -139,11 +128,11 @@ def _attention_shapes(low: Lowering, q: Node, k: Node, v: Node) -> None:
 
 def _attention_options(
     low: Lowering, p: OperandLike | None, causal: OperandLike | None, scale: OperandLike | None
-) -> tuple[float, bool, str]:
+) -> tuple[float, bool, dict[str, Argument]]:
     drop, mask, factor = (_constant(low, x) for x in (p, causal, scale))
     if drop:
         raise low.error("dropout inside attention is not supported on the CPU")
-    return float(drop or 0.0), bool(mask), "" if factor is None else f", scale={factor!r}"
+    return float(drop or 0.0), bool(mask), {} if factor is None else {"scale": factor}
 
 
 def _constant(low: Lowering, x: OperandLike | None) -> float | None:

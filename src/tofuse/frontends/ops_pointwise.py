@@ -70,7 +70,7 @@ def segment(low: Lowering, arg: OperandLike) -> Node:
     """Return the same value and prevent fusion across it."""
     x = low.tensor(arg)
     return low.make_node(
-        low.emit_opaque("aten.alias.default", "$0", (x.value,), x.shape, x.dtype), x.dtype
+        low.emit_opaque("aten.alias.default", (x.value,), x.shape, x.dtype), x.dtype
     )
 
 
@@ -82,7 +82,7 @@ def where(low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike
     chosen = broadcast_to(low, low.value_of(test, DataType.Bool), shape, DataType.Bool)
     if dtype.ir is DType.OTHER:
         values = (chosen, low.value_of(yes, dtype), low.value_of(no, dtype))
-        value = low.emit_opaque("aten.where.self", "$0, $1, $2", values, shape, dtype)
+        value = low.emit_opaque("aten.where.self", values, shape, dtype)
         return low.make_node(value, dtype, scalar=scalars)
     a, b = (typed_operand(low, x, shape, dtype) for x in (yes, no))
     value = Emitter(low.builder, shape, dtype.ir).where(chosen, a, b)
@@ -130,7 +130,7 @@ def erfcinv(low: Lowering, arg: OperandLike) -> Item:
     half = emit_elementwise(low, "mul", BINARY["mul"], arg, 0.5)
     x = low.operand(half)
     value = low.value_of(x, x.dtype)
-    quantile = low.emit_opaque("aten.special_ndtri.default", "$0", (value,), value.shape, x.dtype)
+    quantile = low.emit_opaque("aten.special_ndtri.default", (value,), value.shape, x.dtype)
     scalar = not isinstance(x, Node) or x.scalar
     node = low.make_node(quantile, x.dtype, scalar=scalar)
     return emit_elementwise(low, "mul", BINARY["mul"], node, -(0.5**0.5))
@@ -178,8 +178,7 @@ def complex_(low: Lowering, real: OperandLike, imag: OperandLike) -> Item:
     shape = broadcast_shape(low, parts)
     values = tuple(low.value_of(x, dtype) for x in parts)
     out = DataType.ComplexDouble if dtype is DataType.Double else DataType.ComplexFloat
-    text = "$0, $1" if values[0] is not values[1] else "$0, $0"
-    made = low.emit_opaque("aten.complex.default", text, tuple(dict.fromkeys(values)), shape, out)
+    made = low.emit_opaque("aten.complex.default", values, shape, out)
     return low.make_node(made, out, scalar=all(not isinstance(x, Node) or x.scalar for x in parts))
 
 
@@ -187,9 +186,9 @@ def _complex_part(low: Lowering, x: Item, target: str) -> Node:
     value = low.value_of(x, x.dtype)
     out = DataType.Double if x.dtype is DataType.ComplexDouble else DataType.Float
     scalar = not isinstance(x, Node) or x.scalar
-    part = low.emit_opaque(target, "$0", (value,), value.shape, out)
+    part = low.emit_opaque(target, (value,), value.shape, out)
     if target != "aten.abs.default":  # a view with stride 2 that kernels cannot read
-        part = low.emit_opaque("aten.clone.default", "$0", (part,), value.shape, out)
+        part = low.emit_opaque("aten.clone.default", (part,), value.shape, out)
     return low.make_node(part, out, scalar=scalar)
 
 

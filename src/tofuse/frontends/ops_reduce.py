@@ -75,9 +75,7 @@ def _pytorch_reduction(
     )
     if name == "prod" or dtype is DataType.UInt64:
         raise low.error(f"it does not take {dtype.value} operands")
-    made = low.emit_opaque(
-        "aten.sum.dim_IntList", f"$0, {list(axes)}, {keepdim}", (value,), shape, dtype
-    )
+    made = low.emit_opaque("aten.sum.dim_IntList", (value, axes, keepdim), shape, dtype)
     return low.make_node(made, dtype)
 
 
@@ -181,10 +179,10 @@ def scan(name: str) -> Rule:
         if name in ("cumsum", "cumprod") and dtype.category < 2:
             dtype = DataType.Int
         value = low.convert(x.value, x.dtype, dtype)
-        target, text = f"aten.{name}.default", f"$0, {axis}"
+        target, args = f"aten.{name}.default", (value, axis)
         if name in ("cumsum", "cumprod"):
-            return low.make_node(low.emit_opaque(target, text, (value,), x.shape, dtype), dtype)
-        (best,) = low.emit_opaque_results(target, text, (value,), [(x.shape, dtype)], (0,))
+            return low.make_node(low.emit_opaque(target, args, x.shape, dtype), dtype)
+        (best,) = low.emit_opaque_results(target, args, [(x.shape, dtype)], (0,))
         return low.make_node(best, dtype)
 
     return rule

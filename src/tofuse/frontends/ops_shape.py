@@ -18,8 +18,9 @@ from tofuse.frontends.lowering import (
     Rule,
     show_shape,
 )
-from tofuse.ir.dims import Dim, SymDim, exact_div, product, show_dim
+from tofuse.ir.dims import Dim, SymDim, exact_div, product
 from tofuse.ir.graph import Attr, Scalar, Value
+from tofuse.ir.size_expression import SizeFunction, apply_function
 from tofuse.ir.types import DType
 
 Shape = Lowered | Sequence[OperandLike]
@@ -67,7 +68,9 @@ def _infer_size(low: Lowering, x: Node, known_size: Dim) -> Dim:
             f"its number of elements is not a multiple of {known_size}"
         )
     low.specialize([*x.shape, known_size])
-    return low.derived_size(f"({show_dim(numel)}) // max(1, {show_dim(known_size)})")
+    return low.derived_size(
+        SizeFunction.FLOOR_DIV, numel, apply_function(SizeFunction.MAX, 1, known_size)
+    )
 
 
 def permute(low: Lowering, arg: OperandLike, dims: Shape | None = None) -> Node:
@@ -209,10 +212,10 @@ def slice_(
             value = low.builder.slice(value, d, begin, count, step)
             continue
         low.specialize([start, end, extent])
-        text = f"$0, {d}, {show_dim(start)}, {show_dim(end)}, {step}"
-        length = _slice_length(low, start, end, extent, step)
+        args = (value, d, start, end, step)
+        length = low.derived_size(SizeFunction.SLICE_LENGTH, extent, start, end, step)
         shape = (*value.shape[:d], length, *value.shape[d + 1 :])
-        value = low.emit_opaque("aten.slice.Tensor", text, (value,), shape, x.dtype)
+        value = low.emit_opaque("aten.slice.Tensor", args, shape, x.dtype)
     return low.make_node(value, x.dtype)
 
 
@@ -222,11 +225,6 @@ def _resolve_range(start: Dim, end: Dim, extent: Dim, step: int) -> tuple[int, D
         return 0, extent
     resolved = range(extent)[start:end:step]
     return (resolved.start, len(resolved)) if len(resolved) else (0, 0)
-
-
-def _slice_length(low: Lowering, start: Dim, end: Dim, extent: Dim, step: int) -> Dim:
-    operands = ", ".join(map(show_dim, (start, end)))
-    return low.derived_size(f"len(range({show_dim(extent)})[slice({operands}, {step})])")
 
 
 def pad(
@@ -291,10 +289,7 @@ def cat(
     if dtype.ir is DType.OTHER:
         total = sum((v.shape[at] for v in values), start=0)
         shape = (*values[0].shape[:at], total, *values[0].shape[at + 1 :])
-        text = f"[{', '.join(f'${k}' for k in range(len(values)))}], {at}"
-        return low.make_node(
-            low.emit_opaque("aten.cat.default", text, tuple(values), shape, dtype), dtype
-        )
+        return low.make_node(low.emit_opaque("aten.cat.default", (values, at), shape, dtype), dtype)
     concatenated = low.builder.cat(values, at)
     return low.make_node(
         low.builder.copy(concatenated) if len(operands) == 1 else concatenated, dtype
@@ -352,7 +347,7 @@ def triu(low: Lowering, arg: OperandLike, diagonal: OperandLike = 0) -> Node:
     if x.rank < 2:
         raise low.error(f"the tensor must have at least rank 2, not {x.rank}")
     if x.dtype.ir is DType.OTHER:
-        value = low.emit_opaque("aten.triu.default", f"$0, {first}", (x.value,), x.shape, x.dtype)
+        value = low.emit_opaque("aten.triu.default", (x.value, first), x.shape, x.dtype)
         return low.make_node(value, x.dtype)
     rows, columns = (_iota_along(low, x, d) for d in (x.rank - 2, x.rank - 1))
     from_diagonal = low.builder.emit("sub", (columns, rows), {})

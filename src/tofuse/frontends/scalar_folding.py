@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.lowering import Item, Lowering, Number
-from tofuse.ir.dims import Dim, SymDim, exact_div, show_dim
+from tofuse.ir.dims import Dim, SymDim, exact_div
+from tofuse.ir.size_expression import SizeFunction
 
 
 def fold_scalars(low: Lowering, name: str, items: Sequence[Item], dtype: DataType) -> Number | None:
@@ -37,8 +38,7 @@ def _fold_sizes(low: Lowering, name: str, dims: Sequence[Dim]) -> Dim | None:
     if name == "div" and (quotient := exact_div(*dims)) is not None:
         return quotient
     if name in DERIVED:
-        a, b = (f"({show_dim(d)})" for d in dims)
-        return low.derived_size(DERIVED[name].replace("$a", a).replace("$b", b))
+        return low.derived_size(DERIVED[name], *dims)
     return None
 
 
@@ -63,10 +63,10 @@ EXACT: dict[str, Callable[..., Dim]] = {
 }
 
 DERIVED = {
-    "div": "($a // $b if ($a < 0) == ($b < 0) else -(-$a // $b))",
-    "mod": "($a % $b if ($a < 0) == ($b < 0) or $a % $b == 0 else $a % $b - $b)",
-    "minimum": "min($a, $b)",
-    "maximum": "max($a, $b)",
+    "div": SizeFunction.TRUNC_DIV,
+    "mod": SizeFunction.TRUNC_MOD,
+    "minimum": SizeFunction.MIN,
+    "maximum": SizeFunction.MAX,
 }
 
 FOLDS: dict[str, Callable[..., bool | int | float | complex]] = {

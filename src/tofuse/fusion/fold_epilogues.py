@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from tofuse.analysis.alias import is_view
+from tofuse.ir.call_arguments import OperandRef
 from tofuse.ir.fusion_hints import fusion_forbidden
 from tofuse.ir.graph import Attr, Graph, Op, Value
 from tofuse.ir.region import Partition
@@ -58,10 +58,10 @@ def _fused_call(product: Op, add: Op, summand: Value) -> Op | None:
     target = FUSED_TARGETS.get(str(product.attr("target")))
     if target is None or add.result.dtype not in EXACT_DTYPES:
         return None
-    shifted = re.sub(r"\$(\d+)", lambda m: f"${int(m[1]) + 1}", str(product.attr("args")))
+    shifted = product.arguments.map_operands(lambda k: OperandRef(k + 1))
     attrs: dict[str, Attr] = {
         "target": target,
-        "args": f"$0, {shifted}",
+        "args": replace(shifted, positional=(OperandRef(0), *shifted.positional)),
         "shape": add.result.shape,
         "dtype": add.result.dtype,
         "epilogue": "add",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
 from tofuse.cost.thresholds import MIN_GEMM_COLUMNS, MIN_GEMM_FLOPS, MIN_GEMM_ROWS
+from tofuse.ir.call_arguments import CallArgument, OperandRef
 from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import MemRef, Region
@@ -99,8 +99,8 @@ def _product(operand_count: int) -> Matcher:
     """Return the matcher of mm, bmm, addmm, baddbmm by the number of operands."""
 
     def match(op: Op, storage: Storage) -> Gemm | None:
-        operands = _operands(op, operand_count)
-        if operands is None:
+        operands = op.argument_tensors
+        if operands is None or len(operands) != operand_count:
             return None
         *bias, x, y = operands
         a, b, c = (_matrix(v, storage) for v in (x, y, op.result))
@@ -114,15 +114,19 @@ def _product(operand_count: int) -> Matcher:
 
 def _convolution(op: Op, storage: Storage) -> Gemm | None:
     """Match a pointwise convolution: the channels of each position by the weight."""
-    found = re.fullmatch(rf"\$0, \$1, (None|\$2), {_POINTWISE}", str(op.attr("args")))
-    if found is None or not _is_pointwise(op.inputs[1]):
+    match op.arguments.positional:
+        case OperandRef(0), OperandRef(1), OperandRef(2) | None as added, *geometry:
+            pass
+        case _:
+            return None
+    if not _is_pointwise(op.inputs[1], geometry):
         return None
     image, weight = _image_matrix(op.inputs[0], storage), _weight_matrix(op.inputs[1], storage)
     result = _image_matrix(op.result, storage)
     if image is None or result is None:
         return None
     bias = None
-    if found[1] != "None":
+    if added is not None:
         memref = storage[op.inputs[2]]
         bias = Matrix(memref.root, memref.offset, 0, memref.strides[0], 0)
     (count, out, *sizes), k = op.result.shape, op.inputs[1].shape[1]
@@ -131,18 +135,21 @@ def _convolution(op: Op, storage: Storage) -> Gemm | None:
 
 def _convolution_backward(op: Op, storage: Storage) -> Gemm | None:
     """Match the gradient of a pointwise convolution's image, or of its weight."""
-    tail = r"\[(True|False), (True|False), False\]"
-    found = re.fullmatch(
-        rf"\$0, \$1, \$2, {_BIAS_SIZES}, {_POINTWISE}, {tail}", str(op.attr("args"))
-    )
-    if found is None or found[1] == found[2] or not _is_pointwise(op.inputs[2]):
+    match op.arguments.positional:
+        case (
+            OperandRef(0), OperandRef(1), OperandRef(2), _, *geometry,
+            (bool(of_image), bool(of_weight), False),
+        ) if of_image != of_weight:  # fmt: skip
+            grad, image, weight = op.inputs
+        case _:
+            return None
+    if not _is_pointwise(weight, geometry):
         return None
-    grad, image, weight = op.inputs
     grad_matrix, image_matrix = _image_matrix(grad, storage), _image_matrix(image, storage)
     (count, out, *sizes), channels = grad.shape, image.shape[1]
     if grad_matrix is None or image_matrix is None:
         return None
-    if found[1] == "True":
+    if of_image:
         image_grad = _image_matrix(op.results[0], storage)
         transposed_weight = _weight_matrix(weight, storage).transposed()
         if image_grad is None:
@@ -163,13 +170,6 @@ def _convolution_backward(op: Op, storage: Storage) -> Gemm | None:
     )
 
 
-def _operands(op: Op, count: int) -> list[Value] | None:
-    """Return the tensors that a call takes; None if it takes other arguments too."""
-    pattern = ", ".join([r"\$(\d+)"] * count)
-    found = re.fullmatch(pattern, str(op.attr("args")))
-    return None if found is None else [op.inputs[int(k)] for k in found.groups()]
-
-
 def _matrix(v: Value, storage: Storage) -> Matrix:
     memref = storage[v]
     batch, row, column = (0, *memref.strides)[-3:]
@@ -187,8 +187,13 @@ def _broadcast_bias(bias: Value, result: Value, storage: Storage) -> Matrix:
     return Matrix(memref.root, memref.offset, *strides)
 
 
-def _is_pointwise(weight: Value) -> bool:
-    return all(d == 1 for d in weight.shape[2:])
+def _is_pointwise(weight: Value, geometry: Sequence[CallArgument]) -> bool:
+    """Whether a convolution has one point; any dilation and output padding are the same then."""
+    match geometry:
+        case [tuple(stride), tuple(padding), _, False, _, 1]:
+            steps = {*stride} == {1} and {*padding} == {0}
+            return steps and all(d == 1 for d in weight.shape[2:])
+    return False
 
 
 def _weight_matrix(weight: Value, storage: Storage) -> Matrix:
@@ -231,10 +236,6 @@ def _is_unit(stride: Dim, extent: Dim) -> bool:
     return stride == 1 or extent == 1
 
 
-_BIAS_SIZES = r"(?:None|\[\d*\])"  # of a bias
-_LIST = r"\[[\d, ]*\]"
-# stride, padding, dilation (any, for one point), not transposed, output padding, groups
-_POINTWISE = rf"\[1(?:, 1)*\], \[0(?:, 0)*\], {_LIST}, False, {_LIST}, 1"
 _MATCHERS: dict[str, Matcher] = {
     "aten.mm.default": _product(2),
     "aten.bmm.default": _product(2),

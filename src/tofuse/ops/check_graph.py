@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tofuse.errors import VerifyError
+from tofuse.ir.call_arguments import CallArguments
 from tofuse.ir.graph import Graph, Op
 from tofuse.ir.graph.verify import op_error, verify_graph
 from tofuse.ir.types import TensorType
@@ -44,8 +45,8 @@ def verify_op(op: Op) -> None:
 
 def _verify_opaque(op: Op) -> None:
     attrs = dict(op.attrs)
-    for name in ("target", "args"):
-        if not isinstance(attrs.get(name), str):
+    for name, kind in (("target", str), ("args", CallArguments)):
+        if not isinstance(attrs.get(name), kind):
             raise op_error(op, f"opaque needs the text attribute {name!r}")
     if "picks" in attrs:
         picks = attrs["picks"]

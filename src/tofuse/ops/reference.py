@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Union
 
 import torch
 from torch import Tensor
 
-from tofuse.ir.dims import evaluate
+from tofuse.ir.call_arguments import CallArgument, CallArguments, Device, OperandRef, TorchConstant
+from tofuse.ir.dims import SymDim, evaluate
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value
+from tofuse.ir.size_expression import ArgumentSize, SizeExpression, SizeSource, evaluate_size
 from tofuse.ir.types import DType
 from tofuse.ops.philox import uniform
 from tofuse.ops.table import OPS, Pattern
@@ -32,24 +33,28 @@ def run_graph(graph: Graph, inputs: Mapping[Value, Tensor], sizes: Sizes) -> dic
     return env
 
 
-def bind_symbols(
-    symbols: Mapping[str, tuple[str, int, int]], arguments: Sequence[object]
-) -> dict[str, int]:
+def bind_symbols(symbols: Mapping[str, SizeSource], arguments: Sequence[object]) -> dict[str, int]:
     """Return the value of every symbol, read from the flat arguments of a call.
 
     An expression must come after the symbols it uses.
     """
     sizes: dict[str, int] = {}
-    for name, (source, index, dim) in symbols.items():
-        argument = arguments[index] if source in ("argument", "size", "stride") else None
-        if source == "argument":
-            assert isinstance(argument, int)
-            sizes[name] = argument
-        elif isinstance(argument, Tensor):
-            sizes[name] = argument.shape[dim] if source == "size" else argument.stride(dim)
+    for name, source in symbols.items():
+        if isinstance(source, ArgumentSize):
+            sizes[name] = argument_size(source, arguments)
         else:
-            sizes[name] = int(eval(source.removeprefix("expr:"), {"torch": torch}, dict(sizes)))
+            sizes[name] = int(evaluate_size(source, sizes))
     return sizes
+
+
+def argument_size(source: ArgumentSize, arguments: Sequence[object]) -> int:
+    """Return a size that is read from the flat arguments of a call."""
+    argument = arguments[source.argument]
+    if isinstance(argument, Tensor):
+        of = argument.shape if source.kind == "size" else argument.stride()
+        return of[source.dim]
+    assert isinstance(argument, int)
+    return argument
 
 
 def _run(op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> list[Tensor]:
@@ -91,6 +96,8 @@ def _concrete(value: Attr, sizes: Sizes) -> object:
             return TO_TORCH[value]
         case bool() | int() | float() | str() | None:
             return value
+        case CallArguments():
+            raise AssertionError("only opaque ops have call arguments")
         case _:
             return evaluate(value, sizes)
 
@@ -121,18 +128,39 @@ def resolve_operator(target: str) -> Callable[..., object]:
 
 
 def _opaque(op: Op, operands: list[Tensor], sizes: Sizes) -> list[Tensor]:
-    attrs = dict(op.attrs)
-    text = re.sub(r"\$(\d+)", r"_operands[\1]", str(attrs["args"]))
-    names = {"torch": torch, "inf": math.inf, "nan": math.nan, "_operands": operands, **sizes}
-    args, kwargs = eval(f"(lambda *a, **k: (a, k))({text})", names)
-    returned = resolve_operator(str(attrs["target"]))(*args, **kwargs)
+    args = [_argument(a, operands, sizes) for a in op.arguments.positional]
+    kwargs = {k: _argument(a, operands, sizes) for k, a in op.arguments.keyword}
+    returned = resolve_operator(str(op.attr("target")))(*args, **kwargs)
     if not op.results:
         return []
-    if "picks" not in attrs:
+    if all(name != "picks" for name, _ in op.attrs):
         assert isinstance(returned, Tensor)
         return [returned]
     assert isinstance(returned, (list, tuple))
     return [returned[k] for k in op.ints("picks")]
+
+
+def _argument(argument: CallArgument, operands: Sequence[Tensor], sizes: Sizes) -> object:
+    match argument:
+        case OperandRef(index):
+            return operands[index]
+        case tuple():
+            return [_argument(a, operands, sizes) for a in argument]
+        case SymDim() | SizeExpression():
+            return evaluate_size(argument, sizes)
+        case _:
+            return torch_constant(argument)
+
+
+def torch_constant(argument: CallArgument) -> object:
+    """Return the object of torch or Python that a constant argument stands for."""
+    match argument:
+        case Device(name):
+            return torch.device(name)
+        case TorchConstant(name):
+            return getattr(torch, name)
+        case _:
+            return argument
 
 
 def _convert(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -92,8 +92,8 @@ OPS: dict[str, OpDef] = {
     **_rows(Pattern.RANDOM, 1, 20, "uniform"),
     # full: attrs value. iota: attrs start, step, along the only dim of the result.
     **_rows(Pattern.SOURCE, 0, 0, "full iota"),
-    # attrs target: 'aten.mm.default'; args: Python text of the call's arguments with operands $0,
-    # $1, ... and size symbols by name, such as '$0, None, [1, s0], dtype=torch.int64'.
+    # attrs target: 'aten.mm.default'; args: the CallArguments, printed with operands $0, $1, ...
+    # and size symbols by name, such as '$0, None, [1, s0], dtype=torch.int64'.
     # picks: with several results, their positions in the returned tuple; effect: True if the op
     # must run even if no result is used; strided: False if results are sparse.
     **_rows(Pattern.OPAQUE, -1, 0, "opaque"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from tofuse.cost.thresholds import MIN_ROWS_PER_COLUMN
@@ -23,7 +22,7 @@ def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
     x[1,K] @ w[K,N] = sum(x * w, k), if K >= MIN_ROWS_PER_COLUMN * N. Each may be batched, have an
     addend, or have a vector w[K].
     """
-    operands = _call_operands(op)
+    operands = op.argument_tensors
     addends = PRODUCT_OPS.get(str(op.attr("target")))
     if addends is None or operands is None or not _is_float_product(op, operands):
         return None
@@ -111,17 +110,6 @@ class _ProductBuilder:
         return (*self.ops[:-1], replace(self.ops[-1], results=self.op.results))
 
 
-def _call_operands(op: Op) -> tuple[Value, ...] | None:
-    """Return the tensors in the order of the call's arguments; None if it has other arguments."""
-    operands: list[Value] = []
-    for text in str(op.attr("args")).split(","):
-        match = _OPERAND.fullmatch(text.strip())
-        if match is None:
-            return None
-        operands.append(op.inputs[int(match[1])])
-    return tuple(operands)
-
-
 def _shapes_match(x: Value, w: Value, result: Value) -> bool:
     """Whether the sizes are known to match; symbolic sizes may only match by a guard."""
     columns = () if len(w.shape) == 1 else w.shape[-1:]
@@ -140,8 +128,6 @@ def _is_weight_gradient(w: Value) -> bool:
     k, n = w.shape[-2:]
     return not isinstance(k, int) or k >= MIN_ROWS_PER_COLUMN * size_hint(n)
 
-
-_OPERAND = re.compile(r"\$(\d+)")
 
 # The products, with their number of addends.
 PRODUCT_OPS = {

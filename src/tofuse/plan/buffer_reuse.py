@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Allocate, Call, Launch, Plan, Step, View
 from tofuse.ir.plan.verify import base_of, defines, reads
@@ -37,9 +37,12 @@ def reuse_buffers(plan: Plan, context: PlanContext) -> Plan:
 
 def _reuse_candidates(step: Step, alias_pairs: Mapping[int, AliasPairs]) -> AliasPairs:
     """Return positions (read, written) among a step's tensors that may be the same memory."""
-    if isinstance(step, Call) and step.target in ACCUMULATING_CALLS and step.args.startswith("t_"):
-        return ((0, len(reads(step)) - 1),)
-    return alias_pairs.get(step.kernel, ()) if isinstance(step, Launch) else ()
+    match step:
+        case Call(target, CallArguments(positional=(TensorRef(), *_))):
+            return ((0, len(reads(step)) - 1),) if target in ACCUMULATING_CALLS else ()
+        case Launch(kernel):
+            return alias_pairs.get(kernel, ())
+    return ()
 
 
 class _Reuse:
@@ -147,6 +150,6 @@ def rename_operand(step: Step, old: str, new: str) -> Step:
         case View():
             return replace(step, source=new if step.source == old else step.source)
         case Call():
-            return replace(step, args=re.sub(rf"\b{old}\b", new, step.args))
+            return replace(step, arguments=step.arguments.renamed(old, new))
         case _:
             return step

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.cost.machine import SMALLEST_POOLED
-from tofuse.ir.dims import Dim, contiguous_strides, product, show_dim, size_hint
+from tofuse.ir.call_arguments import CallArguments, TensorRef
+from tofuse.ir.dims import Dim, contiguous_strides, product, show_dim, size_hint, symbol
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Step, View, variable
 from tofuse.ir.region import MemRef, Partition, Region, is_eliminated_concat
@@ -94,7 +94,7 @@ class _StepBuilder:
         signature = self.signature
         results = tuple(self._result(k, r) for k, r in enumerate(signature.results))
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(signature.arguments))
-        symbols = tuple((s, self._size_source(*where)) for s, where in signature.symbols.items())
+        symbols = tuple(signature.symbols.items())
         name = self.partition.graph.name
         plan = Plan(name, parameters, symbols, tuple(self.steps), results)
         return DraftPlan(plan, tuple(self.exclusive))
@@ -113,19 +113,6 @@ class _StepBuilder:
         while name in self.signature.symbols:
             name += "_"
         return name
-
-    def _size_source(self, kind: str, k: int, dim: int) -> str:
-        """Return the Python text that computes a size symbol from the parameters."""
-        if kind.startswith("expr:"):
-            return kind[len("expr:") :]
-        argument = self.signature.arguments[k]
-        name = variable(argument) if isinstance(argument, Value) else self._scalar_name(k)
-        sources = {
-            "argument": name,
-            "size": f"{name}.size({dim})",
-            "stride": f"{name}.stride({dim})",
-        }
-        return sources[kind]
 
     def _result(self, k: int, result: Value | Dim | None) -> str:
         if isinstance(result, Value):
@@ -148,10 +135,10 @@ class _StepBuilder:
             source = self._tensor(new)
             if root_of(self.partition, new) in mutated:  # an earlier copy may overwrite it
                 saved = f"t_old{len(copies)}_{variable(target)}"
-                self.steps.append(Call("aten.clone.default", source, (saved,), (), (None,)))
+                clone = CallArguments((TensorRef(source),))
+                self.steps.append(Call("aten.clone.default", clone, (saved,), (), (None,)))
                 source = saved
-            args = f"{variable(target)}, {source}"
-            copies.append(Call("aten.copy_.default", args, (), (), ()))
+            copies.append(_copy(variable(target), source))
         self.steps += copies
 
     # -- memory ----------------------------------------------------------------------------------
@@ -216,11 +203,11 @@ class _StepBuilder:
             memref = self.partition.concat_slices[v]
             name = f"{variable(v)}_slice"
             self.steps.append(View(name, variable(concat), v.shape, memref.strides, memref.offset))
-            self.steps.append(Call("aten.copy_.default", f"{name}, {variable(v)}", (), (), ()))
+            self.steps.append(_copy(name, variable(v)))
 
     def _library_call(self, op: Op, target: str) -> None:
-        tensors = [self._tensor(v) for v in op.inputs]
-        args = re.sub(r"\$(\d+)", lambda m: tensors[int(m[1])], str(op.attr("args")))
+        tensors = [TensorRef(self._tensor(v)) for v in op.inputs]
+        arguments = op.arguments.map_operands(tensors.__getitem__)
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
         names = tuple(variable(r) for r in op.results)
         variant = self._usable_out_variant(op, picks)
@@ -229,16 +216,16 @@ class _StepBuilder:
         ):
             for r in op.results:
                 self._allocate(r)
-            outs = zip(variant.names, names, strict=True)
-            args = ", ".join([*([args] if args else []), *(f"{k}={n}" for k, n in outs)])
-            self.steps.append(Call(variant.target, args, (), (), ()))
+            outs = zip(variant.names, map(TensorRef, names), strict=True)
+            arguments = replace(arguments, keyword=(*arguments.keyword, *outs))
+            self.steps.append(Call(variant.target, arguments, (), (), ()))
             return
         # an operator with an out variant never returns an operand's memory
         if variant is not None or target in EXCLUSIVE_RESULTS:
             self.exclusive += map(self._allocation, op.results)
         sparse = ("strided", False) in op.attrs
         strides = tuple(None if sparse else r.layout for r in op.results)
-        self.steps.append(Call(target, args, names, picks, strides))
+        self.steps.append(Call(target, arguments, names, picks, strides))
 
     def _usable_out_variant(self, op: Op, picks: Sequence[int]) -> OutVariant | None:
         """Return the out variant of a library call if it writes dense results where we say."""
@@ -257,13 +244,17 @@ class _StepBuilder:
         region = inline_reversed_views(region, self.partition)
         operands = dict.fromkeys(v for v in region.outputs if v in self.partition.concat_slices)
         self.operands_to_copy |= operands
-        tensors = ", ".join(self._tensor(v) for v in region.inputs)
+        tensors = tuple(TensorRef(self._tensor(v)) for v in region.inputs)
         names = tuple(variable(v) for v in region.outputs)
         strides = tuple(self.partition.storage[v].strides for v in region.outputs)
         picks = tuple(range(len(names)))
-        symbols = "".join(f", {s}={s}" for s in self.signature.symbols)
-        call = Call(f"region{number}", f"[{tensors}]{symbols}", names, picks, strides)
-        self.steps.append(call)
+        arguments = CallArguments((tensors,), tuple((s, symbol(s)) for s in self.signature.symbols))
+        self.steps.append(Call(f"region{number}", arguments, names, picks, strides))
+
+
+def _copy(target: str, source: str) -> Call:
+    arguments = CallArguments((TensorRef(target), TensorRef(source)))
+    return Call("aten.copy_.default", arguments, (), (), ())
 
 
 def _is_dense_on_cpu(v: Value) -> bool:

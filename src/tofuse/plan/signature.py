@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
+from tofuse.ir.size_expression import SizeSource
 
 
 @dataclass(frozen=True)
 class CallSignature:
     """Arguments and results: tensors, sizes or None; and the source of each size symbol.
 
-    `symbols` maps a name to (kind, argument, dimension); the kind is "argument", "size", "stride"
-    or "expr:" with a Python expression. `mutations` are pairs of an argument and its value when the
-    program ends. `duplicates` are positions of results that repeat an earlier result's value, and
-    need a tensor object of their own. `saved` names the arguments that the forward saved for this
-    backward: nothing else need hold them.
+    `mutations` are pairs of an argument and its value when the program ends. `duplicates` are
+    positions of results that repeat an earlier result's value, and need a tensor object of their
+    own. `saved` names the arguments that the forward saved for this backward: nothing else need
+    hold them.
     """
 
     arguments: tuple[Value | Dim | None, ...]
     results: tuple[Value | Dim | None, ...]
-    symbols: Mapping[str, tuple[str, int, int]]
+    symbols: Mapping[str, SizeSource]
     mutations: tuple[tuple[Value, Value], ...] = ()
     duplicates: tuple[int, ...] = ()
     saved: frozenset[str] = frozenset()

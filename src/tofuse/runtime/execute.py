@@ -8,11 +8,14 @@ from sys import getrefcount
 import torch
 
 from tofuse.cost.machine import SMALLEST_POOLED
-from tofuse.ir.dims import Dim, product, show_dim
+from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
+from tofuse.ir.dims import Dim, SymDim, product, show_dim
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
+from tofuse.ir.plan.data import show_source
 from tofuse.ir.plan.verify import ARENA
+from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
 from tofuse.ir.types import DType
-from tofuse.ops.reference import draw_seed
+from tofuse.ops.reference import draw_seed, torch_constant
 from tofuse.plan.launch_groups import launches_by_group
 from tofuse.runtime.clock import Clock, now
 from tofuse.runtime.cuda import CudaLauncher, empty_on
@@ -43,6 +46,7 @@ def load_plan(
     """
     namespace = dict(
         fallbacks,
+        **{function.value: python for function, python in SIZE_FUNCTIONS.items()},
         torch=torch,
         empty=empty_strided_cpu,
         pooled=POOL.empty,
@@ -52,8 +56,6 @@ def load_plan(
         references=getrefcount,
         is_shared=is_shared,
         launch_traced=_launch_traced,
-        inf=float("inf"),
-        nan=float("nan"),
         constants=tuple(constants),
     )
     for k, kernel in enumerate(kernels):
@@ -69,21 +71,26 @@ def load_plan(
     namespace["is_profiling"] = profiler_state
     if clock is not None:
         namespace |= {"now": now, "record": clock.record}
-    source = plan_source(plan, timed=clock is not None)
+    source, bound = plan_source(plan, timed=clock is not None)
+    namespace |= {f"constant{k}": torch_constant(x) for k, x in enumerate(bound)}
     exec(compile(source, f"<tofuse {plan.name}>", "exec"), namespace)
     run = namespace["run"]
     assert callable(run)
     return run
 
 
-def plan_source(plan: Plan, timed: bool = False) -> str:
-    """Return the Python text of a plan; `timed` adds calls of `record(step, begin, end)`."""
+def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument]]:
+    """Return the Python text of a plan, and the arguments that it reads as `constant<k>`.
+
+    `timed` adds calls of `record(step, begin, end)`.
+    """
+    bound: list[CallArgument] = []
     names = [p.name for p in plan.parameters]
     lines = ["def run(args):"]
     if names:
         lines.append(f"{', '.join(names)}, = *args, *constants")
     lines.append("args.clear()")
-    lines += [f"{name} = {text}" for name, text in plan.symbols]
+    lines += [f"{name} = {show_source(plan, source)}" for name, source in plan.symbols]
     copies_back = any(p.mutated and p.strides for p in plan.parameters)
     lines += ["restrided = []"] if copies_back else []
     for p in plan.parameters:
@@ -101,22 +108,24 @@ def plan_source(plan: Plan, timed: bool = False) -> str:
     returned = frozenset(plan.results)
     for k, step in enumerate(plan.steps):
         if timed and isinstance(step, (Launch, Call)):  # launches of a group one by one
-            lines += ["begin = now()", *_step_source(step), f"record({k}, begin, now())"]
+            lines += ["begin = now()", *_step_source(step, bound), f"record({k}, begin, now())"]
         elif isinstance(step, Launch) and step.group is not None:
             launches = groups[step.group]
             lines += _group_source(launches) if step is launches[-1] else []
         elif isinstance(step, View):
             lines.append(_view_source(step, step.name in returned))
         else:
-            lines += _step_source(step)
+            lines += _step_source(step, bound)
     if copies_back:
         copy = "old.data_ptr() == new.data_ptr() or old.copy_(new)"
         lines.append(f"for old, new in restrided: {copy}")
     lines.append(f"return [{', '.join(plan.results)}]")
-    return "\n    ".join(lines)
+    return "\n    ".join(lines), bound
 
 
-def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
+def _step_source(
+    step: Arena | Allocate | Launch | Call | Release, bound: list[CallArgument]
+) -> list[str]:
     match step:
         case Arena():
             return [
@@ -140,7 +149,7 @@ def _step_source(step: Arena | Allocate | Launch | Call | Release) -> list[str]:
                 f"else: {call}({', '.join(words)})",
             ]
         case Call():
-            return _call_source(step)
+            return _call_source(step, bound)
         case Release():
             return [f"del {', '.join(step.names)}"]
 
@@ -175,8 +184,10 @@ def _address(tensor: str) -> str:
     return f"{start} + {offset}" if offset not in ("", "0") else start
 
 
-def _call_source(step: Call) -> list[str]:
-    call = f"{_identifier(step.target)}({step.args})"
+def _call_source(step: Call, bound: list[CallArgument]) -> list[str]:
+    arguments = [_argument_source(a, bound) for a in step.arguments.positional]
+    arguments += [f"{k}={_argument_source(a, bound)}" for k, a in step.arguments.keyword]
+    call = f"{_identifier(step.target)}({', '.join(arguments)})"
     if not step.results:
         return [call]
     if step.picks:
@@ -190,6 +201,18 @@ def _call_source(step: Call) -> list[str]:
             check = f"if {name}.stride() != {_dims(strides)}: "
             lines.append(f"{check}{name} = restride({name}, {_dims(strides)})")
     return lines
+
+
+def _argument_source(argument: CallArgument, bound: list[CallArgument]) -> str:
+    """Return the text of an argument; constants other than integers are bound as values."""
+    match argument:
+        case tuple():
+            return f"[{', '.join(_argument_source(a, bound) for a in argument)}]"
+        case TensorRef() | SymDim() | SizeExpression() | bool() | int() | None:
+            return show_argument(argument)
+        case _:
+            bound.append(argument)
+            return f"constant{len(bound) - 1}"
 
 
 def _dims(dims: tuple[Dim, ...]) -> str:

@@ -1,14 +1,8 @@
-"""Symbolic sizes: the expressions behind them, and their text."""
+"""Symbolic sizes: the expressions behind them."""
 
 from __future__ import annotations
 
 from torch.fx.experimental.sym_node import SymNode
-from torch.utils._sympy.printers import PythonPrinter
-
-__all__ = [
-    "PythonPrinter",
-    "free_symbols_of",
-]
 
 
 def free_symbols_of(node: SymNode) -> set[object]:

@@ -7,6 +7,7 @@ import torch
 
 import tofuse
 from tofuse.errors import ParseError, VerifyError
+from tofuse.ir.parse_arguments import parse_arguments
 from tofuse.ir.plan import Call, show_plan
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.plan.verify import verify_plan
@@ -14,13 +15,15 @@ from tofuse.ir.plan.verify import verify_plan
 EXAMPLE = """\
 plan forward(t_x{s0,1}!, t_e{}, n2, t_z{4,1}~) {
   size s0 = t_x.size(0)
-  size s1 = max(t_x.size(1), 2) + n2
+  size s1 = t_x.stride(0)
+  size s2 = n2
+  size e0 = (max(s1, 2*s0) // 2) + s2
   arena 4096
   t_v = allocate f32[s0,2*s1]{2*s1,1}
   launch 0 softmax_3(t_x, t_v, arena+64; s0, s1)
   launch 1 neg_4(t_v)
   t_a{4,1}, t_b = call aten.topk.default[0,1](t_x, 2, dim=[1, -1], name='a) = call (b')
-  _ = call my.log.default(t_a, f"{x}")
+  _ = call my.log.default(t_a, "don't")
   t_c{} = call region3([t_a, t_e], s0=s0)
   release t_x, t_e
   t_w = view t_v [s0]{2*s1} + 3+2*s1
@@ -36,7 +39,8 @@ def test_example():
     call = plan.steps[4]
     assert isinstance(call, Call)
     assert (call.results, call.picks, call.strides) == (("t_a", "t_b"), (0, 1), ((4, 1), None))
-    assert call.args.endswith("name='a) = call (b'")
+    assert call.arguments.keyword[-1] == ("name", "a) = call (b")
+    assert plan.steps[5] == Call("my.log.default", parse_arguments('t_a, "don\'t"'), (), (), ())
 
 
 def test_an_empty_plan():

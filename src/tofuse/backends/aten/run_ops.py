@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ import torch
 
 from tofuse.errors import TofuseError
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
-from tofuse.ir.graph import Graph, Op, Operand, Value
+from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region, is_aten_view
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
@@ -71,7 +70,7 @@ def checked_executor_callable(
     picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else None
     symbolic = any(isinstance(d, SymDim) for v in op.results for d in v.shape)
     may_alias, target = is_aten_view(op), op.attr("target")
-    tensor_operands = [op.operands[int(k)] for k in re.findall(r"\$(\d+)", str(op.attr("args")))]
+    tensor_operands = [op.inputs[k] for k in op.arguments.operand_indices]
 
     def call(*args: object, **kwargs: object) -> object:
         leaves = tree_leaves((args, kwargs))
@@ -108,12 +107,11 @@ def checked_executor_callable(
     return call
 
 
-def _symbol_values(tensor_operands: Sequence[Operand], leaves: Sequence[object]) -> dict[str, int]:
+def _symbol_values(tensor_operands: Sequence[Value], leaves: Sequence[object]) -> dict[str, int]:
     """Return the values of size symbols that the operands of a call determine."""
     values: dict[str, int] = {}
     tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
     for value, tensor in zip(tensor_operands, tensors, strict=True):
-        assert isinstance(value, Value)
         for dim, size in zip(value.shape, tensor.shape, strict=True):
             if symbols_of(dim) and dim == symbol(symbols_of(dim)[0]):
                 values[symbols_of(dim)[0]] = size

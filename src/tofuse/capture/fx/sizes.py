@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial, reduce
 from typing import Union
 
 import sympy  # type: ignore[import-untyped]  # it ships no types
 import torch
+from sympy.logic.boolalg import BooleanFalse, BooleanTrue  # type: ignore[import-untyped]
 
 from tofuse.cost.thresholds import UNKNOWN_SIZE
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
-from tofuse.torch_internals.symbolic_sizes import PythonPrinter
+from tofuse.ir.size_expression import (
+    ArgumentSize,
+    SizeFunction,
+    SizeSource,
+    SizeTerm,
+    apply_function,
+    is_dim,
+)
 
-Source = tuple[str, int, int]  # of a symbol: such as ("size", argument index, dimension)
 IntLike = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
 
 
@@ -28,26 +35,26 @@ def size_hint(size: IntLike, default: int = UNKNOWN_SIZE) -> int:
 class SymbolicSizes:
     """The sizes of one FX graph as polynomials over symbols with known sources.
 
-    An expression that is no polynomial (`s0 // 2`) becomes a new symbol. Its source is the text
-    of a Python expression over other symbols: `("expr:s0 // 2", 0, 0)`. It may be 0 or 1.
+    An expression that is no polynomial (`s0 // 2`) becomes a new symbol. Its source is the
+    expression over other symbols. It may be 0 or 1.
     """
 
     def __init__(self) -> None:
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, SizeSource] = {}
         self._hints: dict[sympy.Symbol, int] = {}
         self._derived: dict[sympy.Expr, SymDim] = {}
-        self._composite: list[tuple[sympy.Expr, Source, int | None]] = []
+        self._composite: list[tuple[sympy.Expr, ArgumentSize, int | None]] = []
 
     def add_argument(self, index: int, value: torch.SymInt) -> None:
         """Record an integer argument, by its index among the flat arguments."""
-        self._record(value, ("argument", index, 0))
+        self._record(value, ArgumentSize("argument", index))
 
     def add_tensor(self, index: int, tensor: torch.Tensor) -> None:
         """Record the sizes and strides of a tensor argument, by its index."""
         for dim, extent in enumerate(tensor.shape):
-            self._record(extent, ("size", index, dim))
+            self._record(extent, ArgumentSize("size", index, dim))
         for dim, stride in enumerate(tensor.stride()):
-            self._record(stride, ("stride", index, dim))
+            self._record(stride, ArgumentSize("stride", index, dim))
 
     def solve(self) -> None:
         """Give sources to symbols that occur only in linear expressions, such as `2*s0 + 1`."""
@@ -58,8 +65,9 @@ class SymbolicSizes:
             coefficients = sympy.Poly(expr, unsolved[0]).all_coeffs()
             if len(coefficients) == 2 and all(c.is_Integer for c in coefficients):
                 factor, offset = map(int, coefficients)
-                total = self._new_symbol(source)
-                self.sources[unsolved[0].name] = (f"expr:({total} - {offset}) // {factor}", 0, 0)
+                scaled = symbol(self._new_symbol(source)) - offset
+                solution = apply_function(SizeFunction.FLOOR_DIV, scaled, factor)
+                self.sources[unsolved[0].name] = solution
                 if hint is not None:
                     self._hints[unsolved[0]] = (hint - offset) // factor
 
@@ -83,11 +91,11 @@ class SymbolicSizes:
             return None
         return tuple(r if extent == 1 else s for extent, s, r in triples)
 
-    def expression_text(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> str:
-        """Return Python text of a number over symbols, such as `torch.sym_float(s0) / 2`."""
-        return self._print(_expression(value))
+    def term(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> SizeTerm:
+        """Return a number as an expression over symbols, such as `float(s0) / 2`."""
+        return self._to_term(_expression(value))
 
-    def _record(self, value: IntLike, source: Source) -> None:
+    def _record(self, value: IntLike, source: ArgumentSize) -> None:
         if isinstance(value, int):
             return
         expr, hint = _expression(value), value.node.hint
@@ -103,8 +111,7 @@ class SymbolicSizes:
         if isinstance(expr, sympy.Integer):
             return int(expr)
         if isinstance(expr, sympy.Symbol):
-            self._require_source(expr)
-            return symbol(expr.name, self._hints.get(expr))
+            return self._symbol(expr)
         if isinstance(expr, sympy.Add):
             total: Dim = 0
             for term in expr.args:
@@ -115,24 +122,43 @@ class SymbolicSizes:
         if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and expr.exp > 0:
             return product([self._to_dim(expr.base)] * int(expr.exp))
         if expr not in self._derived:
-            name = self._new_symbol((f"expr:{self._print(expr)}", 0, 0))
+            name = self._new_symbol(self._to_term(expr))
             hint = expr.subs(self._hints)
             self._derived[expr] = symbol(name, int(hint) if hint.is_Integer else None)
         return self._derived[expr]
 
-    def _print(self, expr: sympy.Expr) -> str:
-        for s in sorted(expr.free_symbols, key=str):
-            self._require_source(s)
-        text = PythonPrinter().doprint(expr)
-        return re.sub(r"\bmath\.", "torch.math.", text)
+    def _to_term(self, expr: sympy.Basic) -> SizeTerm:
+        """Convert an expression, without new symbols for its parts."""
+        name = expr.func.__name__.removeprefix("OpaqueUnaryFn_").removeprefix("BitwiseFn_")
+        operands = tuple(map(self._to_term, expr.args))
+        match expr:
+            case sympy.Symbol():
+                return self._symbol(expr)
+            case sympy.Number():
+                return int(expr) if isinstance(expr, sympy.Integer) else float(expr)
+            case BooleanTrue() | BooleanFalse():
+                return bool(expr)
+            case sympy.Add() | sympy.Mul():
+                function = SizeFunction.ADD if isinstance(expr, sympy.Add) else SizeFunction.MUL
+                return reduce(partial(apply_function, function), operands)
+        match name, *operands:
+            case "Pow", base, int(exponent) if is_dim(base) and exponent > 0:
+                return product([base] * exponent)
+            case "Identity", x:
+                return x
+            case "ModularIndexing", x, divisor, modulus:
+                quotient = apply_function(SizeFunction.FLOOR_DIV, x, divisor)
+                return apply_function(SizeFunction.MOD, quotient, modulus)
+        if name not in FUNCTIONS:
+            raise CaptureError(f"the size {expr} is not supported")
+        return apply_function(FUNCTIONS[name], *operands)
 
-    def _require_source(self, symbol: sympy.Symbol) -> None:
-        if symbol.name not in self.sources:
-            raise CaptureError(
-                f"the size {symbol} depends on data or on no argument of the program"
-            )
+    def _symbol(self, s: sympy.Symbol) -> SymDim:
+        if s.name not in self.sources:
+            raise CaptureError(f"the size {s} depends on data or on no argument of the program")
+        return symbol(s.name, self._hints.get(s))
 
-    def _new_symbol(self, source: Source) -> str:
+    def _new_symbol(self, source: SizeSource) -> str:
         name = f"e{sum(s.startswith('e') for s in self.sources)}"
         self.sources[name] = source
         return name
@@ -143,3 +169,38 @@ def _expression(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.E
     if not isinstance(expr, sympy.Basic):
         raise CaptureError(f"the size {value} of a nested tensor is not supported")
     return expr
+
+
+# Sympy's and torch's functions of sizes, by the names of their classes.
+FUNCTIONS = {
+    "Pow": SizeFunction.POW,
+    "PowByNatural": SizeFunction.POW,
+    "FloatPow": SizeFunction.POW,
+    "FloorDiv": SizeFunction.FLOOR_DIV,
+    "CleanDiv": SizeFunction.FLOOR_DIV,
+    "IntTrueDiv": SizeFunction.TRUE_DIV,
+    "FloatTrueDiv": SizeFunction.TRUE_DIV,
+    "Mod": SizeFunction.MOD,
+    "PythonMod": SizeFunction.MOD,
+    "StrictLessThan": SizeFunction.LT,
+    "LessThan": SizeFunction.LE,
+    "StrictGreaterThan": SizeFunction.GT,
+    "GreaterThan": SizeFunction.GE,
+    "Equality": SizeFunction.EQ,
+    "Unequality": SizeFunction.NE,
+    "And": SizeFunction.AND,
+    "Or": SizeFunction.OR,
+    "Not": SizeFunction.NOT,
+    "Max": SizeFunction.MAX,
+    "Min": SizeFunction.MIN,
+    "Abs": SizeFunction.ABS,
+    "ToFloat": SizeFunction.FLOAT,
+    "floor": SizeFunction.FLOOR,
+    "FloorToInt": SizeFunction.FLOOR,
+    "ceiling": SizeFunction.CEIL,
+    "CeilToInt": SizeFunction.CEIL,
+    "TruncToInt": SizeFunction.TRUNC,
+    "RoundToInt": SizeFunction.ROUND,
+    "RoundDecimal": SizeFunction.ROUND,
+    **{f.value: f for f in SizeFunction if f.value.isidentifier()},  # sqrt, bitwise_and
+}

@@ -11,17 +11,11 @@ from torch.fx import Node
 
 from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.capture.lower.builder import Builder, Unsupported
+from tofuse.ir.call_arguments import CallArguments, TorchConstant
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
+from tofuse.ir.size_expression import SizeExpression
 from tofuse.ir.types import DType, TensorType
-
-
-@dataclass(frozen=True)
-class SizeExpression:
-    """A number that is computed from sizes but is no polynomial: Python text over symbols."""
-
-    text: str
-
 
 Constant = Union[  # noqa: UP007  (evaluated at run time)
     bool, int, float, complex, str, None, torch.dtype, torch.device, torch.layout,
@@ -146,7 +140,7 @@ def scalar_tensor(build: Builder, value: SizeExpression) -> Value:
         (),
         {
             "target": "aten.scalar_tensor.default",
-            "args": f"{value.text}, dtype=torch.float64",
+            "args": CallArguments((value,), (("dtype", TorchConstant("float64")),)),
             "shape": (),
             "dtype": DType.F64,
         },

@@ -15,14 +15,13 @@ from torch.fx.node import Argument as FxArgument
 from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.capture.fx.eager_memory import EagerMemory, get_eager_memory
 from tofuse.capture.fx.location import source_location
-from tofuse.capture.fx.sizes import Source, SymbolicSizes
+from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import (
     Argument,
     AtenCall,
     LoweringRule,
     RuleResult,
-    SizeExpression,
 )
 from tofuse.capture.lower.effect_tokens import remove_effect_tokens
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
@@ -35,13 +34,14 @@ from tofuse.capture.lower.rules.view_ops import VIEW_RULES
 from tofuse.errors import CaptureError, VerifyError
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
+from tofuse.ir.size_expression import SizeSource, SizeTerm
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.table import Pattern, opdef
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.layouts import is_non_overlapping_and_dense_or_false
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
-LoweredValue = Union[Value, Dim, SizeExpression, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
+LoweredValue = Union[Value, SizeTerm, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
 FxGraphModule = GraphModule  # for callers that do not import torch
 
 
@@ -58,7 +58,7 @@ class CapturedGraph:
     arguments: tuple[Value | Dim | None, ...]
     results: tuple[Value | Dim | None, ...]
     constants: tuple[tuple[Value, torch.Tensor], ...]
-    symbols: dict[str, Source]
+    symbols: dict[str, SizeSource]
     eager_memory: EagerMemory | None = None
     writes: tuple[tuple[Value, Value], ...] = ()
     notes: tuple[str, ...] = ()
@@ -221,8 +221,9 @@ class _Converter:
         if isinstance(value, torch.SymInt):
             return self.build.sizes.dim(value)
         if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            return SizeExpression(self.build.sizes.expression_text(value))
-        return value if isinstance(value, int) else SizeExpression(repr(value))
+            return self.build.sizes.term(value)
+        assert isinstance(value, (bool, int, float))
+        return value
 
     def _lower_aten(self, node: Node, target: OpOverload) -> LoweredValue:
         args = [self._resolve(a) for a in node.args]

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.fx import Node
 
 from tofuse.capture.lower.builder import Builder
-from tofuse.capture.lower.call import Argument, AtenCall, SizeExpression
+from tofuse.capture.lower.call import Argument, AtenCall
 from tofuse.capture.lower.effect_tokens import EFFECT_KEY
 from tofuse.errors import CaptureError
-from tofuse.ir.dims import SymDim, show_dim
-from tofuse.ir.graph import Attr, Op, Operand, Value
+from tofuse.ir.call_arguments import (
+    CallArgument,
+    CallArguments,
+    Device,
+    OperandRef,
+    TorchConstant,
+)
+from tofuse.ir.dims import SymDim
+from tofuse.ir.graph import Attr, Op, Value
+from tofuse.ir.size_expression import SizeExpression
 from tofuse.ops.aten_aliases import returns_view
 from tofuse.torch_internals.operators import OpOverload, schema_of
 from tofuse.torch_internals.trees import tree_leaves
@@ -22,10 +31,8 @@ def lower_to_opaque(
     call: AtenCall, args: list[Argument], kwargs: dict[str, Argument]
 ) -> Value | list[Value | None]:
     """Append the op; return its result, or a list of results with None for unused ones."""
-    operands: list[Operand] = []
-    parts = [_render(a, operands) for a in args]
-    parts += [f"{k}={_render(a, operands)}" for k, a in kwargs.items()]
-    attrs: dict[str, Attr] = {"target": str(call.node.target), "args": ", ".join(parts)}
+    operands, arguments = call_arguments(args, kwargs)
+    attrs: dict[str, Attr] = {"target": str(call.node.target), "args": arguments}
     value = call.node.meta.get("val")
     effect = {"effect": True} if is_effectful(call.node) else {}
     if any(t.layout is not torch.strided for t in tree_leaves(value) if torch.is_tensor(t)):
@@ -72,31 +79,32 @@ def _result(call: AtenCall, tensor: object, name: str) -> Value:
 
 
 def _append(
-    build: Builder, operands: list[Operand], results: tuple[Value, ...], attrs: dict[str, Attr]
+    build: Builder, operands: tuple[Value, ...], results: tuple[Value, ...], attrs: dict[str, Attr]
 ) -> None:
-    build.ops.append(Op("opaque", tuple(operands), results, tuple(attrs.items()), build.loc))
+    build.ops.append(Op("opaque", operands, results, tuple(attrs.items()), build.loc))
 
 
-def _render(value: Argument, operands: list[Operand]) -> str:
-    """Return Python text of an argument; tensors become $0, $1 ... and join `operands`."""
+def call_arguments(
+    args: Sequence[Argument], kwargs: Mapping[str, Argument]
+) -> tuple[tuple[Value, ...], CallArguments]:
+    """Return the distinct tensors of a call, in order, and its arguments, which refer to them."""
+    operands: dict[Value, OperandRef] = {}
+    positional = tuple(_argument(a, operands) for a in args)
+    keyword = tuple((k, _argument(a, operands)) for k, a in kwargs.items())
+    return tuple(operands), CallArguments(positional, keyword)
+
+
+def _argument(value: Argument, operands: dict[Value, OperandRef]) -> CallArgument:
     match value:
         case Value():
-            if value not in operands:
-                operands.append(value)
-            return f"${operands.index(value)}"
-        case SymDim():
-            return show_dim(value)
-        case SizeExpression():
-            return value.text
+            return operands.setdefault(value, OperandRef(len(operands)))
         case list() | tuple():
-            return "[" + ", ".join(_render(v, operands) for v in value) + "]"
+            return tuple(_argument(v, operands) for v in value)
         case torch.device():
-            return f"torch.device({str(value)!r})"
+            return Device(str(value))
         case torch.dtype() | torch.layout() | torch.memory_format():
-            return str(value)
-        case complex():
-            return f"complex({value.real!r}, {value.imag!r})"
-        case bool() | int() | float() | str() | None:
-            return repr(value)
+            return TorchConstant(str(value).removeprefix("torch."))
+        case SymDim() | SizeExpression() | bool() | int() | float() | complex() | str() | None:
+            return value
         case _:
             raise CaptureError(f"an argument of type {type(value).__name__} is not supported")

@@ -18,6 +18,7 @@ from tofuse.analysis.alias import (
     view_memref,
 )
 from tofuse.cost.thresholds import FEW_OPERANDS, MAX_OPERANDS, MIN_RUN_BYTES
+from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import ELIMINATED, MemRef, Partition, is_eliminated_concat
@@ -183,8 +184,8 @@ def _is_too_long(op: Op) -> bool:
 
 def _library_concat(concat: Op) -> Op:
     """Return a call of PyTorch's own operator for a concat."""
-    operands = ", ".join(f"${k}" for k in range(len(concat.inputs)))
-    attrs: dict[str, Attr] = {"target": CAT, "args": f"[{operands}], {concat.int('dim')}"}
+    operands = tuple(OperandRef(k) for k in range(len(concat.inputs)))
+    attrs: dict[str, Attr] = {"target": CAT, "args": CallArguments((operands, concat.int("dim")))}
     attrs |= {"shape": concat.result.shape, "dtype": concat.result.dtype, "dim": concat.int("dim")}
     call = make_op("opaque", concat.inputs, attrs, name=concat.result.name, like=concat)
     return replace(call, results=concat.results)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Union
 
+from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides
 from tofuse.ir.types import DType, TensorType
 
 Attr = Union[  # noqa: UP007
-    int, float, bool, str, None, SymDim, DType, tuple["Attr", ...]
+    int, float, bool, str, None, SymDim, DType, CallArguments, tuple["Attr", ...]
 ]
 
 
@@ -129,6 +130,20 @@ class Op:
         value = self.attr(name)
         assert isinstance(value, int)
         return value
+
+    @property
+    def arguments(self) -> CallArguments:
+        """The arguments of an opaque op's call."""
+        value = self.attr("args")
+        assert isinstance(value, CallArguments)
+        return value
+
+    @property
+    def argument_tensors(self) -> tuple[Value, ...] | None:
+        """The tensors in the order of the call's arguments; None if it has other arguments."""
+        positional, keyword = self.arguments.positional, self.arguments.keyword
+        found = tuple(self.inputs[a.index] for a in positional if isinstance(a, OperandRef))
+        return found if len(found) == len(positional) and not keyword else None
 
     def __repr__(self) -> str:
         return f"{', '.join(r.name for r in self.results)} = {self.kind}(...)"

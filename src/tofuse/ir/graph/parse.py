@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tofuse.ir.graph.data import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
+from tofuse.ir.parse_arguments import parse_arguments
 
 
 def parse_graph(text: str) -> Graph:
@@ -66,7 +67,10 @@ class _Parser:
         if word in self.values:
             return line.lookup(self.values)
         if (name := line.match(_ATTR_NAME)) is not None:
-            return name[:-1], _attr(line)
+            value = _attr(line)
+            if name == "args=" and isinstance(value, str):
+                value = line.parsed(value, parse_arguments)
+            return name[:-1], value
         return Scalar(line.scalar())
 
     def define(self, line: LineReader, name: str) -> Value:

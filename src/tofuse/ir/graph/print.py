@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tofuse.ir.call_arguments import CallArguments, show_arguments
 from tofuse.ir.dims import show_strides
 from tofuse.ir.graph.data import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType, show_type
@@ -47,6 +48,8 @@ def show_attr(value: Attr) -> str:
     """Return Python's text of an attribute, with dtypes and sizes printed by name."""
     if isinstance(value, DType):
         return value.value
+    if isinstance(value, CallArguments):
+        return repr(show_arguments(value))
     if isinstance(value, tuple):
         return f"({', '.join(map(show_attr, value))}{',' if len(value) == 1 else ''})"
     return repr(value)

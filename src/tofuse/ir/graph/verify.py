@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tofuse.errors import VerifyError
+from tofuse.ir.call_arguments import CallArguments
 from tofuse.ir.dims import SymDim, symbols_of
 from tofuse.ir.graph.data import Graph, Op, Value
 from tofuse.ir.graph.print import show_op
@@ -39,8 +40,20 @@ def _verify_operands(op: Op, defined: set[Value], symbols: set[str]) -> None:
                 raise op_error(op, f"operand {x.name} is not defined before")
         elif isinstance(x.value, SymDim):
             symbols.update(symbols_of(x.value))
+    for _, value in op.attrs:
+        if isinstance(value, CallArguments):
+            _verify_arguments(op, value)
+            symbols.update(value.symbols)
     if len({name for name, _ in op.attrs}) != len(op.attrs):
         raise op_error(op, "an attribute is repeated")
+
+
+def _verify_arguments(op: Op, arguments: CallArguments) -> None:
+    if arguments.tensor_names:
+        raise op_error(op, f"{arguments.tensor_names[0]} names no operand")
+    for k in arguments.operand_indices:
+        if k >= len(op.inputs):
+            raise op_error(op, f"${k} is not among the {len(op.inputs)} operands")
 
 
 def _define(v: Value, defined: set[Value], names: set[str], symbols: set[str], where: str) -> None:

@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Union
 
+from tofuse.ir.call_arguments import CallArguments, show_arguments
 from tofuse.ir.dims import Dim, show_dim, show_dims, show_strides
 from tofuse.ir.graph import Value
+from tofuse.ir.size_expression import ArgumentSize, SizeSource, show_size
 from tofuse.ir.types import DType
 
 
@@ -38,13 +40,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class Call:
-    """Run a PyTorch operator. `args` is the text of its arguments, with tensors by name.
+    """Run a PyTorch operator. Its arguments refer to tensors by name.
 
     `results` are the elements `picks` of the returned tuple; without picks, the returned tensor.
     """
 
     target: str
-    args: str
+    arguments: CallArguments
     results: tuple[str, ...]
     picks: tuple[int, ...]
     strides: tuple[tuple[Dim, ...] | None, ...]
@@ -94,11 +96,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Plan:
-    """A straight-line program. `symbols` gives each size as Python text over the parameters."""
+    """A straight-line program. `symbols` gives the source of each size among the parameters."""
 
     name: str
     parameters: tuple[Parameter, ...]
-    symbols: tuple[tuple[str, str], ...]
+    symbols: tuple[tuple[str, SizeSource], ...]
     steps: tuple[Step, ...]
     results: tuple[str, ...]
 
@@ -114,9 +116,17 @@ def variable(v: Value) -> str:
 def show_plan(plan: Plan) -> str:
     """Return the text of a plan, one step per line, which `parse_plan` accepts."""
     lines = [f"plan {plan.name}({', '.join(map(_show_parameter, plan.parameters))}) {{"]
-    lines += [f"  size {name} = {text}" for name, text in plan.symbols]
+    lines += [f"  size {name} = {show_source(plan, source)}" for name, source in plan.symbols]
     lines += [f"  {show_step(step)}" for step in plan.steps]
     return "\n".join([*lines, f"  return {', '.join(plan.results)}".rstrip(), "}"])
+
+
+def show_source(plan: Plan, source: SizeSource) -> str:
+    """Return Python text of a size: `t_x.size(0)`, `n1` for an argument, or an expression."""
+    if not isinstance(source, ArgumentSize):
+        return show_size(source)
+    name = plan.parameters[source.argument].name
+    return name if source.kind == "argument" else f"{name}.{source.kind}({source.dim})"
 
 
 def _show_parameter(p: Parameter) -> str:
@@ -139,7 +149,8 @@ def show_step(step: Step) -> str:
         case Call():
             results = (r + show_strides(s) for r, s in zip(step.results, step.strides, strict=True))
             picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""
-            return f"{', '.join(results) or '_'} = call {step.target}{picks}({step.args})"
+            call = f"{step.target}{picks}({show_arguments(step.arguments)})"
+            return f"{', '.join(results) or '_'} = call {call}"
         case View():
             layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"
             return f"{step.name} = view {step.source} {layout} + {show_dim(step.offset)}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
+from tofuse.ir.parse_arguments import parse_arguments, parse_size
 from tofuse.ir.plan.data import (
     Allocate,
     Arena,
@@ -17,6 +19,7 @@ from tofuse.ir.plan.data import (
     Step,
     View,
 )
+from tofuse.ir.size_expression import ArgumentSize, SizeSource
 
 Strides = tuple[Dim, ...]
 
@@ -30,11 +33,11 @@ def parse_plan(text: str) -> Plan:
     name = header.expect("plan").word()
     parameters = header.expect("(").items(")", lambda: _parameter(header))
     header.expect("{").expect(END)
-    symbols: list[tuple[str, str]] = []
+    symbols: list[tuple[str, SizeSource]] = []
     steps: list[Step] = []
     for line in body[:-1]:
         if line.skip("size"):
-            symbols.append((line.word(), line.expect("=").until(END)))
+            symbols.append((line.word(), _source(line.expect("="), parameters)))
         else:
             steps.append(_step(line))
             line.expect(END)
@@ -81,11 +84,21 @@ def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:
     if target is None:
         raise line.error("the name of an operator expected")
     picks = line.items("]", line.number) if line.skip("[") else []
-    args = line.expect("(").until(")")
+    arguments = line.parsed(line.expect("(").until(")"), parse_arguments)
     if results == [("_", None)]:
         results = []
     names, strides = tuple(n for n, _ in results), tuple(s for _, s in results)
-    return Call(target, args, names, tuple(picks), strides)
+    return Call(target, arguments, names, tuple(picks), strides)
+
+
+def _source(line: LineReader, parameters: Sequence[Parameter]) -> SizeSource:
+    """Consume `t_x.size(0)`, the name of a parameter, or a size expression."""
+    names, text = [p.name for p in parameters], line.until(END)
+    match = _ARGUMENT_SIZE.fullmatch(text)
+    if match is None or match["name"] not in names:
+        return line.parsed(text, parse_size)
+    kind, dim = match["kind"] or "argument", int(match["dim"] or 0)
+    return ArgumentSize(kind, names.index(match["name"]), dim)
 
 
 def _parameter(line: LineReader) -> Parameter:
@@ -105,4 +118,5 @@ def _layout(line: LineReader) -> tuple[Strides, Strides]:
     return line.expect("[").dims("]"), line.expect("{").dims("}")
 
 
+_ARGUMENT_SIZE = re.compile(r"(?P<name>\w+)(?:\.(?P<kind>size|stride)\((?P<dim>\d+)\))?")
 _TARGET = re.compile(r"[\w.:]+")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, parse_dim, symbols_of
 from tofuse.ir.plan.data import Allocate, Arena, Call, Launch, Plan, Release, Step, View, show_step
+from tofuse.ir.size_expression import ArgumentSize, size_symbols
 
 
 def verify_plan(plan: Plan) -> None:
@@ -17,7 +17,7 @@ def verify_plan(plan: Plan) -> None:
     defined: set[str] = set()
     for p in plan.parameters:
         _define(p.name, live, defined, "the parameters")
-    symbols = {name for name, _ in plan.symbols}
+    symbols = _verify_sources(plan)
     if clash := sorted(symbols & defined):
         raise VerifyError(f"{clash[0]} names both a tensor and a size")
     for p in plan.parameters:
@@ -35,6 +35,7 @@ def verify_plan(plan: Plan) -> None:
             _verify_arena_offsets(step, arena_bytes, where)
         if isinstance(step, Call):
             _verify_call(step, where)
+            _verify_symbols(step.arguments.symbols, symbols, where)
         if isinstance(step, Release):
             arena_bytes = -1 if ARENA in step.names else arena_bytes
             live -= set(step.names)
@@ -45,13 +46,26 @@ def verify_plan(plan: Plan) -> None:
     _verify_results(plan, live, defined, symbols)
 
 
+def _verify_sources(plan: Plan) -> set[str]:
+    """Return the sizes; each is read from a parameter or computed from earlier ones."""
+    symbols: set[str] = set()
+    for name, source in plan.symbols:
+        where = f"the source of {name}"
+        if not isinstance(source, ArgumentSize):
+            _verify_symbols(size_symbols(source), symbols, where)
+        elif source.argument >= len(plan.parameters):
+            raise VerifyError(f"there is no parameter {source.argument}, in {where}")
+        symbols.add(name)
+    return symbols
+
+
 def reads(step: Step) -> tuple[str, ...]:
-    """Return the tensors a step reads. The arguments of a call name them as `t_...`."""
+    """Return the tensors a step reads, in order; a call may repeat one."""
     match step:
         case Launch():
             return tuple(base_of(t) for t in step.tensors if not t.startswith(ARENA_PREFIX))
         case Call():
-            return tuple(re.findall(r"\bt_\w+", step.args))
+            return step.arguments.tensor_names
         case View():
             return (step.source,)
         case Release():
@@ -101,9 +115,13 @@ def _dims(step: Step) -> Iterable[Dim]:
 
 def _verify_sizes(dims: Iterable[Dim], symbols: set[str], where: str) -> None:
     for d in dims:
-        for s in symbols_of(d):
-            if s not in symbols:
-                raise VerifyError(f"the size {s} is not defined, in {where}")
+        _verify_symbols(symbols_of(d), symbols, where)
+
+
+def _verify_symbols(used: Iterable[str], symbols: set[str], where: str) -> None:
+    for s in used:
+        if s not in symbols:
+            raise VerifyError(f"the size {s} is not defined, in {where}")
 
 
 def _verify_arena_offsets(step: Launch, arena_bytes: int, where: str) -> None:
@@ -114,6 +132,8 @@ def _verify_arena_offsets(step: Launch, arena_bytes: int, where: str) -> None:
 
 
 def _verify_call(step: Call, where: str) -> None:
+    if step.arguments.operand_indices:
+        raise VerifyError(f"${step.arguments.operand_indices[0]} names no tensor, in {where}")
     if len(step.strides) != len(step.results):
         raise VerifyError(
             f"{len(step.strides)} stride tuples for {len(step.results)} results, in {where}"
