@@ -20,7 +20,7 @@ from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel, show_kernel
 from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Partition
+from tofuse.ir.region import Partition, Reason
 from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Loop, Schedule, Target
@@ -69,12 +69,12 @@ def is_unstable(graph: Graph) -> bool:
 def partition_on_cpu(graph: Graph) -> Partition:
     target = Target(16, 2)
 
-    def reject(kernel: Kernel) -> str | None:
+    def reject(kernel: Kernel) -> Reason | None:
         try:
             kernel = unroll_axes(kernel, target)
             build_nest(kernel, choose_schedule(kernel, target))
         except Unschedulable as e:
-            return str(e)
+            return e.reason
         return None
 
     return partition(graph, RegionEvaluator(reject, None, None), machine=Machine(), exact=True)

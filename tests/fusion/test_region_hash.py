@@ -12,7 +12,7 @@ from tofuse.fusion.region_hash import region_structure
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Region
+from tofuse.ir.region import Reason, Region
 
 
 def key_of(text: str, rounded: tuple[str, ...] = ()) -> object:
@@ -95,7 +95,7 @@ def test_equal_layers_are_evaluated_once():
     for count in (2, 12):
         oracle, calls = CostOracle(host_target(2), Machine()), 0
 
-        def reject(kernel: Kernel) -> str | None:
+        def reject(kernel: Kernel) -> Reason | None:
             nonlocal calls
             calls += 1
             return oracle.reject(kernel)  # noqa: B023

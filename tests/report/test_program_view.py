@@ -1,4 +1,4 @@
-"""The program of a report: ops, edges, memory samples and advice."""
+"""The program of a report: ops, edges, memory samples."""
 
 import pytest
 import torch
@@ -6,8 +6,6 @@ import torch
 import tofuse
 from tests.support.sample_reports import block, block_arguments
 from tofuse.analysis.memory_traffic import op_bytes
-from tofuse.ir.region import Verdict
-from tofuse.report.advice import NOT_FUSED, advice_for, group_by_advice
 from tofuse.report.diagram import draw_diagram
 from tofuse.report.program_view import ProgramView, op_work, source_line
 
@@ -86,49 +84,3 @@ def test_memory_with_library_calls_and_views():
         r.name for r in program.report.regions
     ]
     assert [m.nbytes for m in program.op_memory()] == [400, 800, 404]
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "library call",
-        "a value in between is computed elsewhere",
-        "iteration spaces differ",
-        "extents 6 and 8 do not divide each other",
-        "sizes differ",
-        "a reshape of a sliced dimension",
-        "a slice of merged dimensions",
-        "a view that strides cannot express",
-        "a kernel holds at most 160 ops",
-        "a kernel reads and writes at most 64 buffers",
-        "pad of a value computed in the same kernel",
-        "a gather from a value computed in the same kernel",
-        "a value would be read along its diagonal",
-        "a slice of a reduction's result",
-        "each was fused with other ops first",
-        "on different devices",
-        "every element of the cat would compute all operands",
-        "one kernel would recompute 100 additions' worth of work and take about 20 us",
-        "one kernel would hold more memory than eager",
-        "kept separate by no_fuse",
-        "no fuel left",
-    ],
-)
-def test_rules_have_advice(rule: str):
-    found = advice_for(verdict_against(rule))
-    assert found.title != rule and found in [a for _, a in NOT_FUSED]
-
-
-def test_unknown_rule_is_its_own_title():
-    assert advice_for(verdict_against("the moon is full")).title == "the moon is full"
-
-
-def test_advice_groups_exclude_fused_verdicts():
-    graph = tofuse.explain(block)(*block_arguments()).backward.graphs[0]
-    groups = group_by_advice(graph.verdicts)
-    assert sum(len(g.verdicts) for g in groups) == sum(not v.fused for v in graph.verdicts) > 1
-    assert [len(g.verdicts) for g in groups] == sorted(len(g.verdicts) for g in groups)[::-1]
-
-
-def verdict_against(rule: str):
-    return Verdict("a", "b", False, rule)

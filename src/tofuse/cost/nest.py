@@ -23,6 +23,7 @@ from tofuse.ir.nest import (
     Reload,
     StmtNode,
 )
+from tofuse.ir.region import Reason, Rule
 from tofuse.ir.schedule import Loop
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.types import DType
@@ -69,7 +70,7 @@ def tile_program_us(program: TileProgram, machine: Machine) -> float:
     return len(program.nests) * machine.launch_us + traffic_us(machine, touched + passed)
 
 
-def recompute_rejection(cost: Cost) -> str | None:
+def recompute_rejection(cost: Cost) -> Reason | None:
     """Return why a kernel is rejected for recomputation; None if it is accepted.
 
     A kernel recomputes values in loops that they do not depend on. It is rejected if it is
@@ -77,11 +78,8 @@ def recompute_rejection(cost: Cost) -> str | None:
     """
     if not cost.recomputed_adds or cost.us <= REJECTION_MARGIN * cost.separate_us:
         return None
-    return (
-        f"one kernel would recompute {_two_digits(cost.recomputed_adds)} additions' worth of "
-        f"work and take about {_two_digits(cost.us)} us, "
-        f"separate kernels {_two_digits(cost.separate_us)} us"
-    )
+    numbers = (cost.recomputed_adds, cost.us, cost.separate_us)
+    return Rule.RECOMPUTATION(*map(_two_digits, numbers))
 
 
 def _two_digits(x: float) -> str:

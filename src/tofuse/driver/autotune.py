@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,8 +94,8 @@ def autotune(
     with progress_bar(len(regions), "tofuse times candidates") as advance, real_tensors():
         for region in regions:
             isolated = isolate_region(region, part)
-            text = re.sub(r" *# at .*", "", show_graph(isolated.graph))
-            text = text.replace(isolated.graph.name, "region", 1)
+            anonymous = tuple(replace(op, loc=None) for op in isolated.graph.ops)
+            text = show_graph(replace(isolated.graph, name="region", ops=anonymous))
             candidates = list(_candidates(isolated, callbacks))
             choices[region] = choose(candidates, (*key, text), store)
             advance()

@@ -9,6 +9,7 @@ from tofuse.cost.nest import Cost, nest_cost, recompute_rejection
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest
+from tofuse.ir.region import Reason
 from tofuse.ir.schedule import Schedule, Target
 from tofuse.ir.tile import GpuTarget
 from tofuse.schedule.build_nest import build_nest
@@ -24,7 +25,7 @@ class ScheduledKernel:
 
     kernel: Kernel
     schedule: Schedule
-    nest: Nest | str
+    nest: Nest | Reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,26 +38,26 @@ class CostOracle:
     scheduled: dict[Kernel, ScheduledKernel] = field(default_factory=dict)
     costs: dict[Kernel, Cost] = field(default_factory=dict)
 
-    def reject(self, kernel: Kernel) -> str | None:
+    def reject(self, kernel: Kernel) -> Reason | None:
         """Return why a kernel has no nest or costs more than its parts; None if it is accepted."""
         nest = self.schedule(kernel).nest
-        return nest if isinstance(nest, str) else recompute_rejection(self._cost(kernel, nest))
+        return nest if isinstance(nest, Reason) else recompute_rejection(self._cost(kernel, nest))
 
     def cost(self, kernel: Kernel) -> Cost | None:
         """Return the predicted cost of a kernel; None if it has no nest."""
         nest = self.schedule(kernel).nest
-        return None if isinstance(nest, str) else self._cost(kernel, nest)
+        return None if isinstance(nest, Reason) else self._cost(kernel, nest)
 
     def schedule(self, kernel: Kernel) -> ScheduledKernel:
         """Return the kernel with the schedule that the heuristics choose."""
         if kernel not in self.scheduled:
             unrolled = unroll_axes(kernel, self.target)
             schedule = choose_schedule(unrolled, self.target)
-            nest: Nest | str
+            nest: Nest | Reason
             try:
                 nest = build_nest(unrolled, schedule)
             except Unschedulable as e:
-                nest = str(e)
+                nest = e.reason
             self.scheduled[kernel] = ScheduledKernel(unrolled, schedule, nest)
         return self.scheduled[kernel]
 
@@ -66,10 +67,10 @@ class CostOracle:
         return self.costs[kernel]
 
 
-def reject_on_gpu(kernel: Kernel) -> str | None:
+def reject_on_gpu(kernel: Kernel) -> Reason | None:
     """Return why a kernel has no GPU launches; None if it has, whatever they cost."""
     try:
         build_tiles(kernel, GpuTarget())
     except Unschedulable as e:
-        return str(e)
+        return e.reason
     return None

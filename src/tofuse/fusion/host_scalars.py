@@ -7,6 +7,7 @@ from dataclasses import replace
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel, Uniform
+from tofuse.ir.region import Rule
 
 
 def mark_host_scalars(kernel: Kernel, arguments: tuple[Value, ...], device: str) -> Kernel:
@@ -21,9 +22,9 @@ def mark_host_scalars(kernel: Kernel, arguments: tuple[Value, ...], device: str)
     for b, v in zip(kernel.buffers, arguments, strict=True):
         if v.type.device != device:
             if v.type.device != "cpu" or b.role != "in":
-                raise LoweringError("a tensor is on another device")
+                raise LoweringError(Rule.TENSOR_ON_OTHER_DEVICE())
             if v.type.numel != 1 and b.name not in seeds:
-                raise LoweringError("a tensor is on the CPU and is not a scalar")
+                raise LoweringError(Rule.TENSOR_ON_CPU())
             b = replace(b, role="host")
         buffers.append(b)
     return replace(kernel, buffers=tuple(buffers))

@@ -13,7 +13,7 @@ from tofuse.fusion.region_hash import RegionStructure, region_structure
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import MemRef, Reason, Region
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +31,10 @@ class SharedKernel:
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """The kernel of the first region of a structure; a text says why it has none."""
+    """The kernel of the first region of a structure; a reason says why it has none."""
 
     structure: RegionStructure
-    lowered: LoweredRegion | str
+    lowered: LoweredRegion | Reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +72,14 @@ class LoweringMemo:
         if entry is None:
             entry = _Entry(structure, _lower(region, storage, rounded))
             self.entries[structure.key] = entry
-        if isinstance(entry.lowered, str):
+        if isinstance(entry.lowered, Reason):
             raise LoweringError(entry.lowered)
         return structure, entry.lowered, entry.structure
 
 
 def _lower(
     region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
-) -> LoweredRegion | str:
+) -> LoweredRegion | Reason:
     """Lower a region and run the passes over its kernel."""
     try:
         lowered = lower_region(region, storage, rounded=rounded)
@@ -88,4 +88,4 @@ def _lower(
             mark_host_scalars(coalesce(lowered.kernel), arguments, device), arguments
         )
     except LoweringError as e:
-        return str(e)
+        return e.reason

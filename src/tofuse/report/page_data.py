@@ -14,7 +14,7 @@ from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Loc, Op
 from tofuse.ir.graph.print import show_value_type
-from tofuse.report.advice import advice_for, group_by_advice
+from tofuse.report.advice import Advice, advice_for, group_by_advice
 from tofuse.report.comparison import comparisons
 from tofuse.report.diagram import Box, Point, Port, draw_diagram, op_shape
 from tofuse.report.model import MachineLimits, RegionReport, Report, op_name
@@ -138,7 +138,7 @@ class _GraphDataBuilder:
             "target": self.op_number[e.consumer],
             "fused": e.verdict.fused,
             "rule": e.verdict.rule,
-            **asdict(advice_for(e.verdict)),
+            **_advice(advice_for(e.verdict)),
             "value": show_value_type(e.producer.results[0]),
             "nbytes": e.nbytes,
             "saved": e.verdict.bytes_saved,
@@ -164,7 +164,7 @@ class _GraphDataBuilder:
                 if k is None
             ]
             members = sorted(drawn, key=lambda k: -edges[k].nbytes)
-            rules.append(asdict(group.advice) | {"edges": members, "other_verdicts": others})
+            rules.append(_advice(group.advice) | {"edges": members, "other_verdicts": others})
         return rules
 
     def _region(self, r: RegionReport) -> Record:
@@ -189,6 +189,10 @@ class _GraphDataBuilder:
             "source": -1 if kernel is None else self._text_number(kernel.source),
             "box": None if box is None else asdict(box),
         }
+
+
+def _advice(advice: Advice) -> Record:
+    return {"title": advice.title, "meaning": advice.meaning, "todo": advice.todo}
 
 
 def _line(loc: Loc) -> Record:

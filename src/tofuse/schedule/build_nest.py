@@ -14,6 +14,7 @@ from tofuse.cost.thresholds import (
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Definition, Kernel, Reduce, Store, Uniform, iteration_axes
 from tofuse.ir.nest import For, Nest, Node, Phase, Reload, StmtNode
+from tofuse.ir.region import Rule
 from tofuse.ir.schedule import Schedule
 from tofuse.schedule.dead_statements import dead_statements
 from tofuse.schedule.loop_placement import PHASE_LEVEL, LoopPlacement, NestStmt
@@ -207,7 +208,7 @@ class _NestBuilder:
         if not outside:
             return (phase,)
         if any(map(depth, outside)) and not any(isinstance(s, Reload) for s in outside):
-            raise Unschedulable("iteration spaces differ")  # too much work for one thread
+            raise Unschedulable(Rule.DIFFERENT_LOOPS())  # too much work for one thread
         epilogue = self._nodes(parallel, outside, frozenset())
         # after the barrier, since its stores may reuse buffers that the threads read
         return (phase, Phase((), (), epilogue, ()))
@@ -307,5 +308,5 @@ class _NestBuilder:
         """Return the nodes of statements; a store or reduction must depend on all loops around."""
         for s in stmts:
             if isinstance(s, (Store, Reduce)) and not outer_axes <= self.placement.stmt_axes[s]:
-                raise Unschedulable("iteration spaces differ")
+                raise Unschedulable(Rule.DIFFERENT_LOOPS())
         return tuple(s if isinstance(s, Reload) else StmtNode(s) for s in stmts)

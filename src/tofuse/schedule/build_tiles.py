@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tofuse.cost.thresholds import MAX_LAUNCHES
 from tofuse.ir.kernel import Kernel, Reduce, Stmt, Store, iteration_axes
+from tofuse.ir.region import Rule
 from tofuse.ir.tile import (
     GpuTarget,
     Tile,
@@ -31,7 +32,7 @@ def build_tiles(
     while pending:
         k = pending.pop(0)
         if len(nests) >= MAX_LAUNCHES:
-            raise Unschedulable(f"more than {MAX_LAUNCHES} launches, one after another")
+            raise Unschedulable(Rule.TOO_MANY_LAUNCHES(MAX_LAUNCHES))
         tiling = choose_tiling(k, target, limits)
         split_tile = next((t for t in tiling.tiles if t.role == "split"), None)
         if split_tile is None:

@@ -25,6 +25,7 @@ from tofuse.ir.kernel import (
     Store,
     iteration_axes,
 )
+from tofuse.ir.region import Rule
 from tofuse.ir.tile import GpuTarget, Tile, Tiling
 from tofuse.schedule.schedule_legality import Unschedulable
 
@@ -152,12 +153,9 @@ def _choose_loop_group(
     resident = [g for g in reduced if g is not looped]
     tiles = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
     if not all(g.static for g in resident):
-        raise Unschedulable("reductions over several axes of dynamic size")
+        raise Unschedulable(Rule.DYNAMIC_REDUCTIONS())
     if _max_elements(kernel, tiles) > limits.register_tile:
-        raise Unschedulable(
-            f"reductions over different axes, whose more than {limits.register_tile} elements "
-            "do not fit in registers"
-        )
+        raise Unschedulable(Rule.LARGE_REDUCTIONS(limits.register_tile))
     return looped, resident
 
 
@@ -207,7 +205,7 @@ def _reduction_tiling(
     looped_tile = Tile(looped.axes, block, role)
     all_tiles = _contiguous_last(kernel, (*tiles, looped_tile, *whole))
     if sum(t.block > 1 for t in all_tiles) > 4:
-        raise Unschedulable("more than four groups of axes")
+        raise Unschedulable(Rule.TOO_MANY_GROUPS())
     return Tiling(all_tiles, _num_warps(_max_elements(kernel, all_tiles)), splits)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.region import RejectedKernel, Rule
 from tofuse.ir.schedule import Schedule
 
 
-class Unschedulable(Exception):
-    """A kernel has no such loops or launches; the message is a verdict's reason."""
+class Unschedulable(RejectedKernel):
+    """A kernel has no such loops or launches."""
 
 
 def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
@@ -19,13 +20,13 @@ def check_schedule(kernel: Kernel, schedule: Schedule) -> None:
     strips: dict[str, list[int]] = {a.name: [] for a in kernel.axes}
     for lp in loops:
         if lp.axis not in strips:
-            raise Unschedulable(f"there is no axis {lp.axis}")
+            raise Unschedulable(Rule.UNKNOWN_AXIS(lp.axis))
         strips[lp.axis].append(lp.strip)
     for axis, found in strips.items():
         if not found or found[-1] != 0 or 0 in found[:-1] or len(found) > 2:
-            raise Unschedulable(f"{axis} needs one loop, and at most one tile loop outside of it")
+            raise Unschedulable(Rule.AXIS_LOOPS(axis))
     shared = [lp.axis for lp in loops[:parallel]]
     if len(set(shared)) != len(shared):
-        raise Unschedulable("an axis and its tiles are both parallel")
+        raise Unschedulable(Rule.PARALLEL_TILES())
     if schedule.vector > 1 and parallel == len(loops) and loops:
-        raise Unschedulable("the vector loop is parallel")
+        raise Unschedulable(Rule.PARALLEL_VECTOR())

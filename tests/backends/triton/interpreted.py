@@ -23,6 +23,7 @@ from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.region import Reason
 from tofuse.ir.tile import GpuTarget
 from tofuse.ops.check_kernel import check_kernel
 from tofuse.schedule.build_tiles import build_tiles
@@ -70,11 +71,11 @@ def test_random_graphs(data: st.DataObject):
     loop_block = data.draw(st.sampled_from((2, DEFAULT_LIMITS.loop_block)))
     limits = TilingLimits(register_tile, register_tile, loop_block, loop_block, min_split)
 
-    def reject(kernel: Kernel) -> str | None:
+    def reject(kernel: Kernel) -> Reason | None:
         try:
             build_tiles(kernel, target, limits)
         except Unschedulable as e:
-            return str(e)
+            return e.reason
         return None
 
     def run(kernel: Kernel, buffers: Mapping[str, torch.Tensor], sizes: Mapping[str, int]):

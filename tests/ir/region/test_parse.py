@@ -3,7 +3,7 @@
 import pytest
 
 from tofuse.errors import ParseError
-from tofuse.ir.region import MemRef, Verdict
+from tofuse.ir.region import MemRef, Rule, Verdict
 from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.region.print import show_partition, show_verdict
 
@@ -25,7 +25,7 @@ memref v1 = v0 + 0 {1,6}
 no_memref v3
 rounded v0 v3
 edge v0 -> v2 not fused: library call; bytes 0; launches 0; recompute 0.0; us 0.0 # at a b.py:12
-edge v0 -> v4 fused: elementwise: over; common axes; bytes 192; launches 1; recompute 1.5; us -5.25"""  # noqa: E501
+edge v0 -> v4 fused: elementwise over common axes, as requested by fuse(); bytes 192; launches 1; recompute 1.5; us -5.25"""  # noqa: E501
 
 
 def test_example():
@@ -36,15 +36,25 @@ def test_example():
     assert [r.library for r in part.regions] == [False, True, False, True]
     assert part.regions[2].inputs == (v0,) and part.regions[3].outputs == ()
     assert part.rounded == {"v0", "v3"}
-    assert part.verdicts[1].rule == "elementwise: over; common axes"
+    assert part.verdicts[1].reason == Rule.ELEMENTWISE() and part.verdicts[1].requested
     assert part.verdicts[1].predicted_us == -5.25
 
 
 def test_a_verdict_prints_all_counts():
-    verdict = Verdict("a", "b", True, "same loops", 4, 1, 0.5, 2.0)
+    verdict = Verdict("a", "b", True, Rule.SAME_LOOPS(), 4, 1, 0.5, 2.0)
     assert show_verdict(verdict) == (
         "edge a -> b fused: same loops; bytes 4; launches 1; recompute 0.5; us 2.0"
     )
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("rule", Rule)
+def test_every_reason_parses(rule: Rule, fused: bool):
+    graph = "graph(x: f32[2]) {\n  return x\n}"
+    reason = rule(*(f"{k}; is: a" for k in range(rule.value.count("{}"))))
+    verdict = Verdict("a", "b", fused, reason, requested=fused)
+    (parsed,) = parse_partition(f"{graph}\n{show_verdict(verdict)}").verdicts
+    assert parsed == verdict
 
 
 @pytest.mark.parametrize(
@@ -53,6 +63,10 @@ def test_a_verdict_prints_all_counts():
         ("kernel k: v9 -> v0", "line 5, column 11: v9 is not an op"),
         ("kernel k: v0 -> v9", "line 5, column 17: v9 is not defined"),
         ("memref v9 = v0 + 0 {1}", "line 5, column 8: v9 is not defined"),
+        (
+            "edge x -> v0 fused: luck; bytes 0; launches 0; recompute 0.0; us 0.0",
+            "there is no rule 'luck'",
+        ),
         ("something else", "neither a region nor a memref nor a verdict"),
     ],
 )

@@ -7,12 +7,13 @@ from collections.abc import Container, Mapping, Sequence
 
 from tofuse.cost.thresholds import MEMORY_ROUND_TRIP
 from tofuse.ir.graph import Op
+from tofuse.ir.region import Reason, Rule
 from tofuse.ops.table import Pattern, opdef
 
 
 def concat_too_costly(
     concats: Sequence[Op], inside: Container[Op], predecessors: Mapping[Op, list[Op]]
-) -> str | None:
+) -> Reason | None:
     """Return why a kernel of the ops `inside` may not hold these concats; None if it may.
 
     Each element of the result computes all operands and selects one.
@@ -28,7 +29,7 @@ def concat_too_costly(
             work += new
             budget -= sum(opdef(p.kind).cost for p in new)
         if budget < 0:
-            return f"every element of the {concat.kind} would compute all operands"
+            return Rule.CONCAT_COMPUTES_ALL(concat.kind)
     return None
 
 

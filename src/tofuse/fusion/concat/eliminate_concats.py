@@ -21,7 +21,7 @@ from tofuse.cost.thresholds import FEW_OPERANDS, MAX_OPERANDS, MIN_RUN_BYTES
 from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
-from tofuse.ir.region import ELIMINATED, MemRef, Partition, is_eliminated_concat
+from tofuse.ir.region import ELIMINATED, MemRef, Partition, Reason, Rule, is_eliminated_concat
 from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
 
@@ -59,12 +59,12 @@ def eliminate_stored_concats(graph: Graph, part: Partition) -> Graph:
     return _Elimination(graph, frozenset(found), stored).run() if found else graph
 
 
-def library_call_rule(op: Op) -> str:
+def library_call_rule(op: Op) -> Reason:
     """Return the rule by which a library call is not fused with its producers."""
     if is_eliminated_concat(op):
-        return "written directly into the cat"
+        return Rule.WRITTEN_INTO_CONCAT()
     is_long_concat = op.attr("target") == CAT and len(op.inputs) > FEW_OPERANDS
-    return "a cat of many operands is a call" if is_long_concat else "library call"
+    return Rule.LONG_CONCAT() if is_long_concat else Rule.LIBRARY_CALL()
 
 
 @dataclass(eq=False)

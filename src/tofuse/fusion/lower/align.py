@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tofuse.fusion.lower.axes import Atom, Atoms, LoweringError
 from tofuse.ir.dims import Dim, contiguous_strides
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import MemRef
+from tofuse.ir.region import MemRef, Rule
 from tofuse.ops.table import Pattern, opdef
 
 Dims = list[list[Atom]]  # per dimension, the axes it consists of, outermost first
@@ -41,7 +41,7 @@ def align(ops: Sequence[Op], storage: Mapping[Value, MemRef]) -> Alignment:
         state.value_dims[op.result] = _RULES[opdef(op.kind).pattern](state, op)
     _share_reads(state, storage)
     if _is_diagonal(state):
-        raise LoweringError("a value would be read along its diagonal")
+        raise LoweringError(Rule.DIAGONAL())
     return state
 
 
@@ -166,7 +166,7 @@ def _concat(state: Alignment, op: Op) -> Dims:
 
 def _gather(state: Alignment, op: Op) -> Dims:
     if (op, 0) not in state.input_dims:
-        raise LoweringError("a gather from a value computed in the same kernel")
+        raise LoweringError(Rule.GATHER_FROM_KERNEL())
     return state.operand_dims(op, 1)
 
 
@@ -177,7 +177,7 @@ def _reduce(state: Alignment, op: Op) -> Dims:
 
 def _random(state: Alignment, op: Op) -> Dims:
     if (op, 0) not in state.input_dims:
-        raise LoweringError("a seed computed in the same kernel")
+        raise LoweringError(Rule.SEED_FROM_KERNEL())
     return fresh_dims(state.atoms, op.result.shape)
 
 
@@ -186,7 +186,7 @@ def _source(state: Alignment, op: Op) -> Dims:
 
 
 def _opaque(state: Alignment, op: Op) -> Dims:
-    raise LoweringError("an operator that only PyTorch runs")
+    raise LoweringError(Rule.ONLY_PYTORCH())
 
 
 _RULES: dict[Pattern, Callable[[Alignment, Op], Dims]] = {

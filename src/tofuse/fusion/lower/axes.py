@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.ir.dims import Dim, exact_div, product
+from tofuse.ir.region import RejectedKernel, Rule
 
 Atom = int
 Snapshot = tuple[list[int], list[Dim], dict[int, tuple[int, int]], set[int]]
 
 
-class LoweringError(Exception):
-    """A region cannot become one kernel; the message is the rule of a verdict."""
+class LoweringError(RejectedKernel):
+    """A region cannot become one kernel."""
 
 
 class Atoms:
@@ -55,7 +56,7 @@ class Atoms:
         """Keep a dimension one axis from now on, because it is read at an offset."""
         leaves = self.leaves(dim)
         if len(leaves) > 1:
-            raise LoweringError("a slice of merged dimensions")
+            raise LoweringError(Rule.SLICE_OF_MERGED())
         self._pinned.update(leaves)
 
     def unify(self, a: Sequence[Atom], b: Sequence[Atom]) -> None:
@@ -73,7 +74,7 @@ class Atoms:
             if ex == ey:
                 self._union(x, y)
             elif 0 in (ex, ey):
-                raise LoweringError("an axis of size 0 cannot be split")
+                raise LoweringError(Rule.EMPTY_AXIS())
             elif (q := exact_div(ex, ey)) is not None:
                 hi, lo = self._split(x, q, ey)
                 self._union(lo, y)
@@ -83,9 +84,9 @@ class Atoms:
                 self._union(lo, x)
                 right.append(hi)
             else:
-                raise LoweringError(f"extents {ex} and {ey} do not divide each other")
+                raise LoweringError(Rule.INDIVISIBLE_EXTENTS(str(ex), str(ey)))
         if left or right:
-            raise LoweringError("sizes differ")
+            raise LoweringError(Rule.DIFFERENT_SIZES())
 
     def _find(self, atom: Atom) -> Atom:
         parent = self._parent
@@ -101,7 +102,7 @@ class Atoms:
 
     def _split(self, atom: Atom, outer: Dim, inner: Dim) -> tuple[Atom, Atom]:
         if atom in self._pinned:
-            raise LoweringError("a reshape of a sliced dimension")
+            raise LoweringError(Rule.RESHAPE_OF_SLICE())
         hi, lo = self.fresh(outer)[0], self.fresh(inner)[0]
         self._split_atoms[atom] = (hi, lo)
         return hi, lo

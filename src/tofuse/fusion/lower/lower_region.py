@@ -42,7 +42,7 @@ from tofuse.ir.kernel import (
     make_affine,
     stmt_dims,
 )
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import MemRef, Region, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import Pattern, opdef
 
@@ -142,7 +142,7 @@ class _Lowering:
             elif atom in self.axes:
                 total += make_affine([(self.axes[atom].name, stride)])
             else:
-                raise LoweringError("a dimension that no loop runs over")
+                raise LoweringError(Rule.NO_LOOP())
         return total
 
     def address(self, memref: MemRef, dims: list[list[Atom]], sub: Substitution) -> AffineExpr:
@@ -165,7 +165,7 @@ class _Lowering:
 
     def add(self, stmt: Definition) -> str:
         if len(self.body) >= max(MAX_STATEMENTS, 3 * len(self.region.ops)):
-            raise LoweringError("nested slices of concats: values would be recomputed too often")
+            raise LoweringError(Rule.NESTED_CONCAT_SLICES())
         self.body.append(stmt)
         self.types[stmt.name] = stmt.dtype
         return stmt.name
@@ -186,7 +186,7 @@ class _Lowering:
 
     def load(self, x: Value, dims: list[list[Atom]], sub: Substitution, guard: str | None) -> Arg:
         if x not in self.storage:
-            raise LoweringError("a view that strides cannot express")
+            raise LoweringError(Rule.VIEW_WITHOUT_STRIDES())
         memref = self.storage[x]
         index = self.address(memref, dims, sub)
         if guard is not None:
@@ -221,7 +221,7 @@ class _Lowering:
         key = (v, sub, guard)
         if key not in self.memo:
             if len(sub) > MAX_SUBSTITUTIONS:
-                raise LoweringError("a deep chain of slices")
+                raise LoweringError(Rule.SLICE_CHAIN())
             op = self.producers[v]
             made = _EMIT[opdef(op.kind).pattern](self, op, sub, guard)
             if v.name in self.rounded and isinstance(made, str):
@@ -296,7 +296,7 @@ def _operand_index(
             self.guards.add(mask, op, index, outer, single_element=not atoms)
         for atom in atoms:
             if atom in self.axes and x in self.alignment.value_dims:
-                raise LoweringError(f"an operand of the {op.kind} has loops of its own")
+                raise LoweringError(Rule.OPERAND_LOOPS(op.kind))
             moved[atom] = index + AffineExpr((), -1 * start)
     return tuple(sorted(moved.items(), key=lambda s: s[0])), mask
 
@@ -328,7 +328,7 @@ def _gather(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
 def _reduce(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
     source, reduced = self.alignment.operand_dims(op, 0), op.ints("dims")
     if set(self.alignment.leaves(source)) & {a for a, _ in sub}:
-        raise LoweringError("a slice of a reduction's result")
+        raise LoweringError(Rule.SLICE_OF_REDUCTION())
     (x,) = op.inputs
     arg, dtype = self.operand(op, 0, (), None), register_dtype(op.result.dtype)
     if op.kind in ("any", "all"):
@@ -368,7 +368,7 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
 
 
 def _opaque(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
-    raise LoweringError("an operator that only PyTorch runs")
+    raise LoweringError(Rule.ONLY_PYTORCH())
 
 
 def _add_symbols(kernel: Kernel) -> Kernel:

@@ -23,8 +23,7 @@ from tofuse.fusion.partition.region_evaluator import Evaluation
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op
-
-NO_FUEL = "no fuel left"
+from tofuse.ir.region import Reason, Rule
 
 
 def grow(index: GraphIndex, legality: MergeLegality, rounded: frozenset[str]) -> Growth:
@@ -56,7 +55,7 @@ class Growth:
     groups: Groups = field(init=False)
     elementwise: ElementwiseIndex = field(init=False)
     merges: list[tuple[Op, Op]] = field(default_factory=list)  # in order; an op of each group
-    rejections: dict[tuple[Op, Op], str] = field(default_factory=dict)
+    rejections: dict[tuple[Op, Op], Reason] = field(default_factory=dict)
     trusted: dict[Op, int] = field(default_factory=dict)  # ops with one number may be one kernel
     poorly_vectorized: list[tuple[list[Op], float]] = field(default_factory=list)  # ops, us
     cost_sensitive: set[Group] = field(default_factory=set)  # every later merge is evaluated
@@ -130,7 +129,7 @@ class Growth:
             self.groups.merge(group_of[producer], group_of[consumer])
         for producer, consumer in self.index.edges():
             if merged_group_of[producer] is merged_group_of[consumer]:
-                self.rejections[producer, consumer] = NO_FUEL
+                self.rejections[producer, consumer] = Rule.NO_FUEL()
 
     def _grow(self) -> None:
         self.groups = Groups(self.index.order)
@@ -176,7 +175,7 @@ class Growth:
             return False
         return rejection is None
 
-    def _rejection(self, producer: Op, consumer: Op) -> str | None:
+    def _rejection(self, producer: Op, consumer: Op) -> Reason | None:
         """Return why the groups of two ops are not merged; None if they are."""
         rejection = self.legality.rejection(self.groups, producer, consumer)
         if rejection is not None or self.check is Check.LEGALITY:

@@ -14,6 +14,7 @@ from tofuse.fusion.partition.window_reads import WindowReads
 from tofuse.ir.dims import Dim
 from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
 from tofuse.ir.graph import Op, device_of
+from tofuse.ir.region import Reason, Rule
 
 
 class SplitConstraints:
@@ -45,33 +46,33 @@ class MergeLegality:
     def __post_init__(self) -> None:
         self.window_reads = WindowReads(self.index)
 
-    def rejection(self, groups: Groups, producer: Op, consumer: Op) -> str | None:
+    def rejection(self, groups: Groups, producer: Op, consumer: Op) -> Reason | None:
         """Return why the groups of two ops may not become one; None if they may."""
         a, b = groups.group_of[producer], groups.group_of[consumer]
         if a.library and b.elementwise:
-            return f"library call: its epilogue ({consumer.kind}) is in the next kernel"
+            return Rule.LIBRARY_EPILOGUE(consumer.kind)
         if a.library or b.library:
-            return "library call"
+            return Rule.LIBRARY_CALL()
         if self.splits.forbid(a, b):
-            return "one kernel would hold more memory than eager"
+            return Rule.MORE_MEMORY()
         if fusion_forbidden(producer, consumer):
-            return "kept separate by no_fuse"
+            return Rule.NO_FUSE()
         if not fusion_requested(producer, consumer):
             reason = self._cost_rejection(a, b, producer, consumer)
             if reason is not None:
                 return reason
         if self._has_too_many_reader_shapes(producer):
-            return f"broadcast to more than {MAX_READER_SHAPES} different shapes: computed once"
+            return Rule.TOO_MANY_SHAPES(MAX_READER_SHAPES)
         # groups of several ops have passed the device rules before
         if device_of((producer,)) != device_of((consumer,)):
-            return "on different devices"
+            return Rule.DIFFERENT_DEVICES()
         if not self.evaluator.supports(device_of((producer,))):
-            return "no kernels are generated for this device"
+            return Rule.NO_KERNELS_ON_DEVICE()
         if not groups.can_merge(a, b):
-            return "a value in between is computed elsewhere"
+            return Rule.COMPUTED_BETWEEN()
         return None
 
-    def _cost_rejection(self, a: Group, b: Group, producer: Op, consumer: Op) -> str | None:
+    def _cost_rejection(self, a: Group, b: Group, producer: Op, consumer: Op) -> Reason | None:
         """Return why one kernel would repeat work or be too large; a fusion hint overrides it."""
         if a.concats or b.concats:
             concats, inside = a.concats + b.concats, {*a.ops, *b.ops}
@@ -79,7 +80,7 @@ class MergeLegality:
             if reason is not None:
                 return reason
         if len(a.ops) + len(b.ops) > MAX_STATEMENTS:
-            return f"a kernel holds at most {MAX_STATEMENTS} ops"
+            return Rule.TOO_MANY_OPS(MAX_STATEMENTS)
         return self.window_reads.rejection(producer, consumer, a.ops)
 
     def _has_too_many_reader_shapes(self, producer: Op) -> bool:

@@ -9,6 +9,7 @@ from tofuse.cost.nest import Cost
 from tofuse.cost.thresholds import NEGLIGIBLE_US, POOR_VECTORIZATION, SPLIT_THRESHOLD
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op
+from tofuse.ir.region import Reason, Rule
 
 
 def vectorizes_poorly(cost: Cost | None) -> TypeGuard[Cost]:
@@ -39,12 +40,9 @@ def _stride_order(op: Op) -> tuple[int, ...]:
 
 def merge_too_costly(
     together: Cost | None, separate: tuple[Cost | None, Cost | None]
-) -> str | None:
+) -> Reason | None:
     """Return why two kernels stay separate; None if one kernel is as good."""
     a, b = separate
     if together is None or a is None or b is None or a.us + b.us >= SPLIT_THRESHOLD * together.us:
         return None
-    return (
-        f"short or strided rows in one kernel: {together.us:.0f} us, "
-        f"separate kernels {a.us + b.us:.0f} us"
-    )
+    return Rule.SHORT_ROWS(f"{together.us:.0f}", f"{a.us + b.us:.0f}")

@@ -13,16 +13,17 @@ from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.graph import Op, device_of
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.region import Reason, Rule
 
-TOO_MANY_BUFFERS = f"a kernel reads and writes at most {MAX_BUFFERS} buffers"
-Reject = Callable[[Kernel], "str | None"]  # the rejection reason; None if accepted
+TOO_MANY_BUFFERS = Rule.TOO_MANY_BUFFERS(MAX_BUFFERS)
+Reject = Callable[[Kernel], "Reason | None"]  # the rejection reason; None if accepted
 EstimateCost = Callable[[Kernel], "Cost | None"]  # None if the kernel has no schedule
 
 
 class Evaluation(NamedTuple):
     """Why a kernel is rejected, or else its cost, if the cost is known."""
 
-    rejection: str | None
+    rejection: Reason | None
     cost: Cost | None
 
 
@@ -55,7 +56,7 @@ class RegionEvaluator:
         try:
             kernel = self.lowerings.kernel(region, storage, rounded)
         except LoweringError as e:
-            return Evaluation(str(e), None)
+            return Evaluation(e.reason, None)
         if kernel not in self.evaluations:
             self.evaluations[kernel] = self._evaluate_kernel(kernel, device_of(ops))
         return self.evaluations[kernel]

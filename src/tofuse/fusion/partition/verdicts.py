@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from tofuse.cost.machine import Machine, machine_on
 from tofuse.cost.traffic import traffic_us
-from tofuse.fusion.partition.grow import NO_FUEL, Growth
+from tofuse.fusion.partition.grow import Growth
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op
-from tofuse.ir.region import Verdict
+from tofuse.ir.region import Rule, Verdict
 from tofuse.ops.table import Pattern, opdef
 
 FUSED_RULES = {
-    Pattern.ELEMENTWISE: "elementwise over common axes",
-    Pattern.REDUCE: "reduction over the producer's axes",
-    Pattern.GATHER: "index computed in the same kernel",
-    Pattern.CONCAT: "operands of a cat or pad read in place",
-}
-SAME_LOOPS = "same loops"  # the rule of other ops
+    Pattern.ELEMENTWISE: Rule.ELEMENTWISE,
+    Pattern.REDUCE: Rule.REDUCTION,
+    Pattern.GATHER: Rule.GATHER,
+    Pattern.CONCAT: Rule.CONCAT_OPERANDS,
+}  # by the consumer; of others: SAME_LOOPS
 
 
 def edge_verdicts(growth: Growth, machine: Machine) -> dict[tuple[Op, Op], Verdict]:
@@ -27,7 +26,7 @@ def edge_verdicts(growth: Growth, machine: Machine) -> dict[tuple[Op, Op], Verdi
 
 def sibling_verdict(a: Op, b: Op) -> Verdict:
     """Return the verdict on two ops fused because they read the same tensor."""
-    return Verdict(a.result.name, b.result.name, True, "both read the same tensor", loc=b.loc)
+    return Verdict(a.result.name, b.result.name, True, Rule.SIBLINGS(), loc=b.loc)
 
 
 def rejected_hints(growth: Growth, verdicts: dict[tuple[Op, Op], Verdict]) -> tuple[Verdict, ...]:
@@ -38,7 +37,7 @@ def rejected_hints(growth: Growth, verdicts: dict[tuple[Op, Op], Verdict]) -> tu
     return tuple(
         verdict
         for edge, verdict in verdicts.items()
-        if fusion_requested(*edge) and not verdict.fused and growth.rejections.get(edge) != NO_FUEL
+        if fusion_requested(*edge) and not verdict.fused and verdict.reason.rule is not Rule.NO_FUEL
     )
 
 
@@ -49,9 +48,9 @@ def _edge_verdict(growth: Growth, machine: Machine, producer: Op, consumer: Op) 
     requested = fusion_requested(producer, consumer)
     group = group_of[producer]
     if group is not group_of[consumer]:
-        rule = growth.rejections.get((producer, consumer), "each was fused with other ops first")
-        rule += ", although fuse() requests it" if requested else ""
-        return Verdict(*names, False, rule, loc=consumer.loc)
+        others_first = Rule.FUSED_WITH_OTHERS()
+        reason = growth.rejections.get((producer, consumer), others_first)
+        return Verdict(*names, False, reason, loc=consumer.loc, requested=requested)
     result = producer.result
     readers = index.readers[result]
     inside = [u for u in readers if group_of[u] is group]
@@ -59,8 +58,7 @@ def _edge_verdict(growth: Growth, machine: Machine, producer: Op, consumer: Op) 
     # each reader saves a load, and the first one saves the store too
     accesses = 2 if consumer is inside[0] and not is_stored else 1
     nbytes = size_hint(result.type.nbytes) * accesses
-    rule = FUSED_RULES.get(opdef(consumer.kind).pattern, SAME_LOOPS)
-    rule += ", as requested by fuse()" if requested else ""
+    rule = FUSED_RULES.get(opdef(consumer.kind).pattern, Rule.SAME_LOOPS)
     device_machine = machine_on(result.type.device, machine)
     saved_us = traffic_us(device_machine, nbytes) + device_machine.launch_us
-    return Verdict(*names, True, rule, nbytes, 1, 0.0, saved_us, consumer.loc)
+    return Verdict(*names, True, rule(), nbytes, 1, 0.0, saved_us, consumer.loc, requested)

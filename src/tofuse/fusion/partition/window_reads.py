@@ -11,6 +11,7 @@ from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value
+from tofuse.ir.region import Reason, Rule
 from tofuse.ops.table import Pattern, opdef
 
 
@@ -21,7 +22,7 @@ class WindowReads:
     index: GraphIndex
     overlaps: dict[Value, float] = field(default_factory=dict)  # memo
 
-    def rejection(self, producer: Op, consumer: Op, ops: Sequence[Op]) -> str | None:
+    def rejection(self, producer: Op, consumer: Op, ops: Sequence[Op]) -> Reason | None:
         """Return why the kernel of `ops` stores a value before its windows are read.
 
         In one kernel, each window computes its elements again. None if that is cheap.
@@ -42,7 +43,7 @@ class WindowReads:
             work += new
         if budget >= 0:
             return None
-        return f"read in overlapping windows: each element would be computed {overlap:.0f} times"
+        return Rule.OVERLAPPING_WINDOWS(f"{overlap:.0f}")
 
     def _overlap(self, value: Value) -> float:
         """Return the elements of all distinct windows over those of the value; 1 for one window."""

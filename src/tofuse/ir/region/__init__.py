@@ -9,8 +9,9 @@ from tofuse.ir.region.data import (
     is_aten_view,
     is_eliminated_concat,
 )
+from tofuse.ir.region.rules import Reason, RejectedKernel, Rule
 
 __all__ = [
-    "ELIMINATED", "MemRef", "Partition", "Region", "Verdict", "is_aten_view",
-    "is_eliminated_concat",
+    "ELIMINATED", "MemRef", "Partition", "Reason", "Region", "RejectedKernel",
+    "Rule", "Verdict", "is_aten_view", "is_eliminated_concat",
 ]  # fmt: skip

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Loc, Op, Value
+from tofuse.ir.region.rules import Reason
 
+REQUESTED = {True: ", as requested by fuse()", False: ", although fuse() requests it"}
 ELIMINATED = "eliminated"  # the attribute of a concat whose operands are written into its result
 
 
@@ -31,21 +33,27 @@ class MemRef:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether two ops were fused into one kernel, the deciding rule, and the predicted savings.
+    """Whether two ops were fused into one kernel, the reason, and the predicted savings.
 
     `bytes_saved` is memory traffic, `recompute` repeated work in additions, `predicted_us`
-    microseconds saved (negative: lost).
+    microseconds saved (negative: lost). `requested`: a `fuse` hint covers both ops.
     """
 
     producer: str
     consumer: str
     fused: bool
-    rule: str
+    reason: Reason
     bytes_saved: int = 0
     launches_saved: int = 0
     recompute: float = 0.0
     predicted_us: float = 0.0
     loc: Loc | None = None
+    requested: bool = False
+
+    @property
+    def rule(self) -> str:
+        """The reason as text."""
+        return f"{self.reason}{REQUESTED[self.fused] if self.requested else ''}"
 
     def __repr__(self) -> str:
         word = "fused" if self.fused else "not fused"

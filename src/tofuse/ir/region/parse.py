@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.graph.parse import read_graph
 from tofuse.ir.line_reader import END, LineReader, read_lines
-from tofuse.ir.region.data import MemRef, Partition, Region, Verdict
+from tofuse.ir.region.data import REQUESTED, MemRef, Partition, Region, Verdict
+from tofuse.ir.region.rules import Reason, Rule
 
 
 def parse_partition(text: str) -> Partition:
@@ -86,14 +88,28 @@ class _Parser:
 
 
 def _verdict(line: LineReader) -> Verdict:
+    producer, consumer = line.word(), line.expect("->").word()
+    fused = not line.skip("not")
+    rule = line.expect("fused").expect(":").until("; bytes")
+    text = rule.removesuffix(REQUESTED[fused])
     return Verdict(
-        producer=line.word(),
-        consumer=line.expect("->").word(),
-        fused=not line.skip("not"),
-        rule=line.expect("fused").expect(":").until("; bytes"),
+        producer,
+        consumer,
+        fused,
+        _reason(text, line),
+        requested=text != rule,
         bytes_saved=line.number(),
         launches_saved=line.expect(";").expect("launches").number(),
         recompute=line.expect(";").expect("recompute").real(),
         predicted_us=line.expect(";").expect("us").real(),
         loc=line.loc(),
     )
+
+
+def _reason(text: str, line: LineReader) -> Reason:
+    for rule in Rule:
+        pattern = "(.*)".join(map(re.escape, rule.value.split("{}")))
+        match = re.fullmatch(pattern, text)
+        if match is not None:
+            return rule(*match.groups())
+    raise line.error(f"there is no rule {text!r}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tofuse.ir.dims import show_dim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
-from tofuse.ir.region import Verdict
+from tofuse.ir.region import Rule, Verdict
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.batch.branch_match import BATCHABLE, BranchMatcher, rejection
 from tofuse.passes.batch.branch_ranges import BranchRange, matching_ranges
@@ -30,7 +30,7 @@ def missed_batching_remarks(before: Graph, after: Graph) -> tuple[Verdict, ...]:
         if remark is not None:
             branch, why = remark
             where = f"branch[{branch}]", cat.result.name
-            found.append(Verdict(*where, False, f"not batched: {why}", loc=cat.loc))
+            found.append(Verdict(*where, False, Rule.NOT_BATCHED(why), loc=cat.loc))
     return tuple(found)
 
 
