@@ -82,6 +82,16 @@ def two_stacks(x: Tensor) -> Tensor:
     return torch.stack([UP(first[:, t]) for t in range(3)], 1)
 
 
+def less_the_first(x: Tensor) -> Tensor:
+    first = x[0]  # the slice of the first branch, and an operand of all
+    return torch.stack([mlp(x[k] - first if k else first - first) for k in range(4)])
+
+
+def first_squared(x: Tensor) -> Tensor:
+    y, first = x * 2, x[0]  # both operands of the first product are slices of x
+    return torch.stack([mlp(y[k] * x[k] if k else first * first) for k in range(4)])
+
+
 def one_differs(x: Tensor) -> Tensor:
     return torch.stack([mlp(x[:, t]) if t != 2 else mlp(-x[:, t]) for t in range(5)], 1)
 
@@ -122,11 +132,14 @@ VECTORIZED: dict[str, Case] = {
     "empty": (lambda x: torch.stack([mlp(x[:, t]) for t in range(4)], 1), (0, 4, 12)),
     "shared operand": (shared_mean, (5, 9, 12)),
     "two stacks": (two_stacks, (5, 3, 12)),
+    "less the first": (less_the_first, (4, 5, 12)),
+    "every other row": (lambda x: torch.cat([mlp(x[k : k + 4 : 2]) for k in (0, 4, 8)]), (12, 12)),
 }
 NOT_VECTORIZED: dict[str, Case] = {
     "uneven": (lambda x: torch.cat([mlp(c) for c in x.split(2)]), (9, 12)),
     "recurrence": (recurrent, (5, 9, 12)),
     "one branch read": (reads_one_branch, (5, 9, 12)),
+    "first squared": (first_squared, (4, 5, 12)),
     "one differs": (one_differs, (5, 5, 12)),
     "out of order": (lambda x: torch.stack([mlp(x[:, t]) for t in (2, 1, 0)], 1), (5, 3, 12)),
     "random": (
