@@ -112,7 +112,7 @@ def regions(text: str) -> Iterator[tuple[Graph, bool]]:
     part = parse_partition(text)
     for region in part.regions:
         if region.outputs and not any("tofuse." in str(op.attrs) for op in region.ops):
-            yield region_graph(region, part.storage), region.library
+            yield region_graph(region, part.aliases.memrefs), region.library
 
 
 def _measure_region(workload: str, phase: str, graph: Graph, library: bool, seconds: float) -> Row:

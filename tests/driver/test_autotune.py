@@ -12,7 +12,7 @@ import torch
 import tofuse
 from tests.support.eager import assert_as_eager
 from tests.support.kernels import kernel
-from tofuse.analysis.alias import memrefs_of
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.cache.store import Store
 from tofuse.driver import autotune
 from tofuse.driver.autotune import (
@@ -232,7 +232,7 @@ def test_cut_positions_have_computation_on_both_sides():
   return v0, v2, v4
 }""")
     outputs = tuple(v for v in graph.outputs if v is not None)
-    region, storage = Region("r", graph.ops, outputs), memrefs_of(graph)
+    region, storage = Region("r", graph.ops, outputs), AliasAnalysis(graph).memrefs
     assert cut_positions(region) == (1, 2, 3, 4)
     parts = split_region(region, storage, 2)
     assert parts is not None
@@ -250,15 +250,17 @@ def test_isolated_region_keeps_views_of_one_tensor():
   v3 = mul(x, v2) : f32[6,8]
   return v3
 }""")
-    storage = memrefs_of(graph)
+    storage = AliasAnalysis(graph).memrefs
     views = [op for op in graph.ops if op.kind == "reshape"]
     outputs = tuple(v for v in graph.outputs if v is not None)
     region = Region("r", tuple(op for op in graph.ops if op not in views), outputs)
     assert len(region.inputs) == 2
-    isolated = autotune.isolate_region(region, Partition(graph, (region,), storage, ()))
+    isolated = autotune.isolate_region(
+        region, Partition(graph, (region,), AliasAnalysis(graph), ())
+    )
     assert [v.name for v in isolated.graph.inputs] == ["x"]
     assert (
-        lower_region(isolated.regions[0], isolated.storage).kernel.axes
+        lower_region(isolated.regions[0], isolated.aliases.memrefs).kernel.axes
         == lower_region(region, storage).kernel.axes
     )
 

@@ -33,7 +33,7 @@ def kernels(part: Partition) -> list[tuple[str, Kernel]]:
     found = []
     for region in part.regions:
         if not region.library:
-            lowered, device = lower_region(region, part.storage), device_of(region.ops)
+            lowered, device = lower_region(region, part.aliases.memrefs), device_of(region.ops)
             kernel = mark_host_scalars(coalesce(lowered.kernel), lowered.arguments, device)
             found.append((device, kernel))
     return found

@@ -1,6 +1,6 @@
 """Regions of equal structure share one kernel, with the arguments and streams of each."""
 
-from tofuse.analysis.alias import memrefs_of
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.backends.llvm.load import host_target
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
@@ -21,7 +21,7 @@ GRAPH = parse_graph("""forward(x: f32[8,64], y: f32[8,64], s: i64[2]) {
   d = add(c, q) : f32[8,64]
   return b, d
 }""")
-STORAGE = memrefs_of(GRAPH)
+STORAGE = AliasAnalysis(GRAPH).memrefs
 FIRST = Region("first", GRAPH.ops[:3], GRAPH.ops[2].results)
 SECOND = Region("second", GRAPH.ops[3:], GRAPH.ops[5].results)
 
@@ -37,7 +37,7 @@ def test_equal_regions_are_lowered_once():
 
 def test_code_generation_takes_what_the_oracle_kept():
     oracle = CostOracle(host_target(2), Machine())
-    part = Partition(GRAPH, (FIRST, SECOND), STORAGE, ())
+    part = Partition(GRAPH, (FIRST, SECOND), AliasAnalysis(GRAPH), ())
     context = CodegenContext(part, frozenset(), oracle, Config(verify=True), ())
     kernel = oracle.lowerings.kernel(FIRST, STORAGE, frozenset())
     assert oracle.reject(kernel) is None

@@ -1,5 +1,6 @@
 """Large results are stored nontemporally only if they are not read soon."""
 
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.nontemporal import nontemporal_values
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Partition, Region
@@ -20,7 +21,7 @@ def partition_in(*order):
     graph = parse_graph(TEXT.strip())
     made = {op.result.name: op for op in graph.ops}
     regions = tuple(Region(n, (made[n],), (made[n].result,)) for n in order)
-    return Partition(graph, regions, {}, ())
+    return Partition(graph, regions, AliasAnalysis(graph), ())
 
 
 def nontemporal_names(part, l3_bytes=10 << 20):

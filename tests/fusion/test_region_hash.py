@@ -2,7 +2,7 @@
 
 import pytest
 
-from tofuse.analysis.alias import memrefs_of
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.backends.llvm.load import host_target
 from tofuse.cost.nest import Machine
 from tofuse.driver.oracle import CostOracle
@@ -19,7 +19,7 @@ def key_of(text: str, rounded: tuple[str, ...] = ()) -> object:
     """The key of a region of all ops of a graph."""
     graph = parse_graph(text)
     region = Region("r", graph.ops, tuple(v for v in graph.outputs if v is not None))
-    return region_structure(region, memrefs_of(graph), rounded).key
+    return region_structure(region, AliasAnalysis(graph).memrefs, rounded).key
 
 
 PLAIN = """forward(x: f32[8,16], y: f32[8,16]) {

@@ -59,6 +59,31 @@ def test_a_view_depends_on_its_source():
     assert launch_order(*lines) == [("one", None), ("two", None)]
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("launch 0 one(t_c, t_d)", "launch 1 two(t_c+8)"),  # the memory of a dead operand is reused
+        ("launch 0 one(t_a, t_c)", "launch 0 two(t_c+8, t_e)"),
+        ("launch 1 one(t_c+8)", "launch 0 two(t_c, t_d)"),
+        ("launch 1 one(t_c+8)", "launch 0 two(t_c+8, t_d)"),
+        ("launch 1 one(t_v)", "launch 1 two(t_c+8)"),
+        ("launch 1 one(t_c+8)", "launch 1 two(t_v)"),
+    ],
+)
+def test_a_slice_and_its_whole_tensor_are_ordered(first, second):
+    view = "t_v = view t_c [2]{1} + 0"
+    assert launch_order(*ALLOCATIONS, view, first, second) == [("one", None), ("two", None)]
+
+
+def test_slices_that_start_elsewhere_are_independent():
+    lines = [*ALLOCATIONS, "launch 1 one(t_c+0)", "launch 1 two(t_c+8)", "launch 1 next(t_c)"]
+    lines += ["launch 0 reads(t_c+0, t_d)", "launch 0 too(t_c, t_e)"]
+    assert launch_order(*lines) == [
+        *(("one", 0), ("two", 0), ("next", None)),
+        *(("reads", 1), ("too", 1)),
+    ]
+
+
 def test_launches_do_not_move_across_a_call():
     lines = [
         *ALLOCATIONS,

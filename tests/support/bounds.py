@@ -7,11 +7,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lowering_memo import LoweringMemo, SharedKernel
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import AffineExpr, InRange, Kernel, Load, Store
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import Region
 
 MAX_POINTS = 1 << 20  # of one statement; larger kernels are not checked
 

@@ -227,6 +227,8 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("executors",),
     ("cost",),
     ("analysis",),
+    ("ir.region",),
+    ("analysis.alias",),
     ("hints",),
     ("torch_internals",),
     ("ops",),

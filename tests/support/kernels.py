@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.support.numbers import TORCH_DTYPES
-from tofuse.analysis.alias import memrefs_of
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.backends.interp.interpreter import run_kernel
 from tofuse.backends.llvm.emit import emit
 from tofuse.backends.llvm.load import CODE, Entry, host_target
@@ -35,7 +35,7 @@ def lower_graph(graph: Graph) -> LoweredRegion:
     """Lower all ops of a graph to one kernel, with collapsed axes."""
     outputs = tuple(dict.fromkeys(v for v in graph.outputs if v is not None))
     region = Region("k", graph.ops, outputs)
-    lowered = lower_region(region, memrefs_of(graph))
+    lowered = lower_region(region, AliasAnalysis(graph).memrefs)
     return LoweredRegion(coalesce(lowered.kernel), lowered.arguments)
 
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 import torch
 
 from tests.support.numbers import TORCH_DTYPES
+from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.ir.dims import evaluate
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import MemRef, Partition
+from tofuse.ir.region import Partition
 from tofuse.ops.reference import run_graph
 
 Sizes = Mapping[str, int]
@@ -39,7 +40,7 @@ def view_of_memory(v: Value, memref: MemRef, memory: torch.Tensor, sizes: Sizes)
 def copy_inputs(part: Partition, inputs: Mapping[Value, torch.Tensor], sizes: Sizes) -> Memory:
     memory: Memory = {}
     for v, x in inputs.items():
-        memref = part.storage[v]
+        memref = part.aliases.memrefs[v]
         memory[v] = allocate_flat(v, memref, sizes)
         view_of_memory(v, memref, memory[v], sizes).copy_(x)
     return memory
@@ -54,7 +55,7 @@ def run_lowered(
     for b in lowered.kernel.buffers:
         root = roots[b.name]
         if b.role != "in":
-            buffers[b.name] = allocate_flat(root, part.storage[root], sizes)
+            buffers[b.name] = allocate_flat(root, part.aliases.memrefs[root], sizes)
         else:
             buffers[b.name] = memory[root]
     for name, written in run(lowered.kernel, buffers, sizes).items():
@@ -71,21 +72,25 @@ def run_partition(
     memory = copy_inputs(part, inputs, sizes)
     for region in part.regions:
         if not region.library:
-            lowered = lower_region(region, part.storage, rounded=part.rounded)
+            lowered = lower_region(region, part.aliases.memrefs, rounded=part.rounded)
             lowered = LoweredRegion(coalesce(lowered.kernel), lowered.arguments)
             run_lowered(lowered, part, memory, sizes, run)
             continue
         operands = {
-            v: view_of_memory(v, part.storage[v], memory[part.storage[v].root], sizes)
+            v: view_of_memory(
+                v, part.aliases.memrefs[v], memory[part.aliases.memrefs[v].root], sizes
+            )
             for v in region.inputs
         }
         graph = Graph(region.inputs, region.ops, region.outputs)
         results = run_graph(graph, operands, sizes)
         for v in region.outputs:
-            memory[v] = allocate_flat(v, part.storage[v], sizes)
-            view_of_memory(v, part.storage[v], memory[v], sizes).copy_(results[v])
+            memory[v] = allocate_flat(v, part.aliases.memrefs[v], sizes)
+            view_of_memory(v, part.aliases.memrefs[v], memory[v], sizes).copy_(results[v])
     outputs = [v for v in part.graph.outputs if v is not None]
     return [
-        view_of_memory(v, part.storage[v], memory[part.storage[v].root], sizes).clone()
+        view_of_memory(
+            v, part.aliases.memrefs[v], memory[part.aliases.memrefs[v].root], sizes
+        ).clone()
         for v in outputs
     ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tofuse.analysis.alias import MemRef, is_aten_view, is_eliminated_concat
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import MemRef, Region, is_aten_view, is_eliminated_concat
+from tofuse.ir.region import Region
 
 
 def op_bytes(op: Op) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+from tofuse.analysis.alias import is_aten_view, is_view
 from tofuse.cost.machine import MMAP_THRESHOLD, Machine, machine_on
 from tofuse.cost.traffic import traffic_us
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value, device_of
-from tofuse.ir.region import Region, is_aten_view
+from tofuse.ir.region import Region
 from tofuse.ops.table import Pattern, opdef
 
 PASSES = 3.0  # transfers of the operands of an operator without a model, such as softmax, pooling
@@ -22,7 +23,9 @@ def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:
     With `pooled`, results are written into memory of the pool, without new pages.
     """
     on_device = machine_on(device_of(region.ops), machine)
-    return sum(_op_us(op, on_device, pooled) for op in region.ops if not _is_view(op))
+    running = (op for op in region.ops if not is_view(op))
+    running = (op for op in running if opdef(op.kind).pattern is not Pattern.SOURCE)
+    return sum(_op_us(op, on_device, pooled) for op in running)
 
 
 def _op_us(op: Op, machine: Machine, pooled: bool) -> float:
@@ -76,7 +79,3 @@ def _flops(op: Op) -> float:
 
 def _nbytes(v: Value) -> int:
     return size_hint(v.type.nbytes)
-
-
-def _is_view(op: Op) -> bool:
-    return opdef(op.kind).pattern in (Pattern.VIEW, Pattern.BROADCAST, Pattern.SOURCE)

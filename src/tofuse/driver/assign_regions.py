@@ -78,7 +78,7 @@ def _predicted_us(g: GeneratedKernel, part: Partition, machine: Machine) -> floa
         return tile_program_us(g.nest, machine_on(device_of(g.region.ops), machine))
     if g.sizes == tuple(symbol(s) for s in g.nest.kernel.symbols):
         return nest_cost(g.nest, machine).us
-    return traffic_us(machine, region_bytes(g.region, part.storage)) + machine.launch_us
+    return traffic_us(machine, region_bytes(g.region, part.aliases.memrefs)) + machine.launch_us
 
 
 def unsupported_on_gpu(part: Partition, config: Config) -> list[str]:

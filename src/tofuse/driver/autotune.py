@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from tofuse.analysis.alias import is_view, memrefs_of
+from tofuse.analysis.alias import AliasAnalysis, is_view
 from tofuse.cache.store import Store
 from tofuse.cost.thresholds import MAX_CUTS, MAX_SCHEDULES, MIN_GAIN, TIMING_S
 from tofuse.errors import TofuseError
@@ -109,7 +109,7 @@ def apply_choices(
     cuts = {r: c.cut for r, c in choices.items() if c.kind == SPLIT}
     if not cuts:
         return part, dict(choices)
-    splits = {r: split_region(r, part.storage, cut) for r, cut in cuts.items()}
+    splits = {r: split_region(r, part.aliases.memrefs, cut) for r, cut in cuts.items()}
     regions: list[Region] = []
     new_choices: dict[Region, Choice] = {}
     for r in part.regions:
@@ -133,9 +133,9 @@ def isolate_region(region: Region, part: Partition) -> Partition:
             views[op] = None
             worklist += op.inputs
     ops = tuple(op for op in part.graph.ops if op in views or op in region.ops)
-    graph = region_graph(replace(region, ops=ops), part.storage)
+    graph = region_graph(replace(region, ops=ops), part.aliases.memrefs)
     isolated = Region(region.name, graph.ops, region.outputs)
-    return Partition(graph, (isolated,), memrefs_of(graph), (), rounded=part.rounded)
+    return Partition(graph, (isolated,), AliasAnalysis(graph), (), rounded=part.rounded)
 
 
 def _candidates(part: Partition, callbacks: TuningCallbacks) -> Iterator[Candidate]:
@@ -167,7 +167,7 @@ def _best_cut(part: Partition, region: Region, callbacks: TuningCallbacks) -> in
     positions = cut_positions(region)
     best_us, best_cut = float("inf"), 0
     for cut in positions[:: max(1, len(positions) // MAX_CUTS)]:
-        regions = split_region(region, part.storage, cut)
+        regions = split_region(region, part.aliases.memrefs, cut)
         if regions is None:
             continue
         us = sum(callbacks.predicted_us(part, r) for r in regions)

@@ -136,7 +136,7 @@ def _generate_gpu_kernel(
 ) -> GeneratedKernel | RejectedRegion:
     part = context.partition
     try:
-        shared = context.oracle.lowerings.lower(region, part.storage, part.rounded)
+        shared = context.oracle.lowerings.lower(region, part.aliases.memrefs, part.rounded)
         kernel = _finish(shared.kernel, shared, region, context.nontemporal)
         check_kernel(kernel)
         version, multiprocessors = capability(device_of(region.ops))
@@ -156,7 +156,7 @@ def _schedule_region(
 ) -> _ScheduledRegion | RejectedRegion:
     part = context.partition
     try:
-        shared = context.oracle.lowerings.lower(region, part.storage, part.rounded)
+        shared = context.oracle.lowerings.lower(region, part.aliases.memrefs, part.rounded)
     except LoweringError as e:
         return RejectedRegion(region, str(e))
     kept = context.oracle.schedule(shared.kernel)

@@ -67,7 +67,7 @@ def generate_gemms(
     for region, current in assigned.items():
         if current.executor is not None:
             continue
-        gemm = match_gemm(region, part.storage)
+        gemm = match_gemm(region, part.aliases.memrefs)
         if isinstance(gemm, str):
             if current.why == ONLY_PYTORCH and gemm != NOT_A_GEMM:
                 why = f"PyTorch's library runs it: {gemm}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.link import LinkedProgram
 from tofuse.ir.graph import Graph
-from tofuse.ir.region import Partition, Region, is_eliminated_concat
+from tofuse.ir.region import Partition, Region
 from tofuse.plan.launch_groups import describe_groups, launch_count
 from tofuse.report.model import (
     GraphReport,
@@ -31,7 +32,7 @@ def graph_report(
         RegionReport(
             r,
             phase,
-            region_bytes(r, part.storage),
+            region_bytes(r, part.aliases.memrefs),
             r.name if r in generated else None,
             assigned[r].us,
             executor=assigned[r].name,

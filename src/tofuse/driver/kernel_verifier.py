@@ -42,11 +42,11 @@ def kernel_verifier(
     ) -> VerifiedKernel:
         def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
             text = save_inputs(inputs, repro_folder(config.dump), region.name)
-            graph = region_graph(region, part.storage)
+            graph = region_graph(region, part.aliases.memrefs)
             return write_mismatch_repro(graph, text, sizes, error, config.dump)
 
         launcher = launchers[binding.kernel]
         assert isinstance(launcher, Launcher)  # only kernels on the CPU are compared
-        return VerifiedKernel(region, part.storage, launcher, binding, verify_alone, write)
+        return VerifiedKernel(region, part.aliases.memrefs, launcher, binding, verify_alone, write)
 
     return verify

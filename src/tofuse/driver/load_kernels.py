@@ -113,7 +113,7 @@ def _report_compile_failure(
 ) -> str:
     """Write a reproducer, then warn, or raise under `strict`; return the note for the report."""
     name = g.nest.kernel.name
-    path = write_repro(g.region, part.storage, str(error), config.dump)
+    path = write_repro(g.region, part.aliases.memrefs, str(error), config.dump)
     reproducer = "" if path is None else f"; {path} reproduces it"
     lines = dict.fromkeys(repr(op.loc) for op in g.region.ops if op.loc is not None)
     where = f" (from {', '.join(lines)})" if lines else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.ir.executor import (
@@ -18,7 +19,7 @@ from tofuse.ir.executor import (
     Tensor,
 )
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import Region, is_eliminated_concat
+from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 
 ONLY_PYTORCH = "only PyTorch has this operator"

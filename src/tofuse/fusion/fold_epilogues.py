@@ -34,7 +34,7 @@ def fold_epilogues(part: Partition) -> Graph:
         if region.library or len(computing) != 1 or computing[0].kind != "add":
             continue
         (add,) = computing
-        if add.result in part.concat_slices:
+        if add.result in part.aliases.slices:
             continue  # the library would not write into the concat
         for k, v in enumerate(add.inputs if len(add.inputs) == 2 else ()):
             product = producers.get(v)

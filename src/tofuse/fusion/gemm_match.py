@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
+from tofuse.analysis.alias import MemRef
 from tofuse.cost.thresholds import MIN_GEMM_COLUMNS, MIN_GEMM_FLOPS, MIN_GEMM_ROWS
 from tofuse.ir.call_arguments import CallArgument, OperandRef
 from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 
 Storage = Mapping[Value, MemRef]

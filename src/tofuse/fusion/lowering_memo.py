@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
+from tofuse.analysis.alias import MemRef
 from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lower.coalesce import coalesce
@@ -13,7 +14,7 @@ from tofuse.fusion.region_hash import RegionStructure, region_structure
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value, device_of
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import MemRef, Reason, Region
+from tofuse.ir.region import Reason, Region
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +46,13 @@ class LoweringMemo:
     entries: dict[Hashable, _Entry] = field(default_factory=dict)  # by structure
 
     def kernel(
-        self, region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+        self, region: Region, storage: Mapping[Value, MemRef], rounded: frozenset[str]
     ) -> Kernel:
         """Return the same kernel for regions of equal structure; raise LoweringError if none."""
         return self._find(region, storage, rounded)[1].kernel
 
     def lower(
-        self, region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+        self, region: Region, storage: Mapping[Value, MemRef], rounded: frozenset[str]
     ) -> SharedKernel:
         """Return the kernel of a region; raise LoweringError if it has none."""
         structure, lowered, first = self._find(region, storage, rounded)
@@ -60,7 +61,7 @@ class LoweringMemo:
         return SharedKernel(lowered.kernel, tuple(values[v] for v in lowered.arguments), streams)
 
     def _find(
-        self, region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+        self, region: Region, storage: Mapping[Value, MemRef], rounded: frozenset[str]
     ) -> tuple[RegionStructure, LoweredRegion, RegionStructure]:
         """Return a region's structure, and the first lowered region of this structure with its."""
         memrefs = tuple(map(storage.get, (*region.inputs, *region.outputs)))
@@ -78,7 +79,7 @@ class LoweringMemo:
 
 
 def _lower(
-    region: Region, storage: dict[Value, MemRef], rounded: frozenset[str]
+    region: Region, storage: Mapping[Value, MemRef], rounded: frozenset[str]
 ) -> LoweredRegion | Reason:
     """Lower a region and run the passes over its kernel."""
     try:

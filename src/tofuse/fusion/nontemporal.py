@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tofuse.analysis.alias import MemRef, is_eliminated_concat
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.cost.thresholds import MIN_NONTEMPORAL_BYTES
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import MemRef, Partition, is_eliminated_concat
+from tofuse.ir.region import Partition
 
 
 def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
@@ -19,17 +20,13 @@ def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
     cache, with the operands they were made from.
     """
     found: set[Value] = set()
-    half_cache = l3_bytes // 2
-
-    def owner(v: Value) -> Value:
-        root = part.storage[v].root if v in part.storage else v
-        return part.concat_slices[root].root if root in part.concat_slices else root
+    half_cache, owner = l3_bytes // 2, part.aliases.owner
 
     for k, region in enumerate(part.regions):
         stored = [
             v
             for v in region.outputs
-            if v not in part.concat_slices or _is_aligned(v, part.concat_slices[v])
+            if v not in part.aliases.slices or _is_aligned(v, part.aliases.slices[v])
         ]
         large = {
             v

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from tofuse.cost.thresholds import MIN_ORDER_SAVING
-from tofuse.fusion.region_liveness import RegionLiveness, has_effect, nbytes
+from tofuse.fusion.region_liveness import RegionLiveness, is_effectful, nbytes
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Partition, Region
 
@@ -42,7 +42,7 @@ def _free_early(liveness: RegionLiveness) -> list[Region]:
     for r in number:
         for p in sorted(liveness.predecessors[r], key=number.__getitem__):
             successors[p].append(r)
-    slice_writers: dict[Value, list[Region]] = {v: [] for v in liveness.owners.values()}
+    slice_writers: dict[Value, list[Region]] = {v: [] for v in liveness.shared}
     for r in number:
         for v in (v for v in liveness.writes[r] if v in slice_writers):
             slice_writers[v].append(r)
@@ -81,12 +81,11 @@ def _allocate_late(liveness: RegionLiveness, order: Sequence[Region]) -> list[Re
     """Move regions that free nothing to just before their first successor."""
     number = {r: k for k, r in enumerate(order)}
     last = {v: max(rs, key=number.__getitem__) for v, rs in liveness.readers.items()}
-    owners = set(liveness.owners.values())
     position = dict(number)
     first_successor: dict[Region, int] = {}  # its position
     for r in reversed(order):
         frees = any(last[v] is r and v not in liveness.returned for v in liveness.reads[r])
-        if not frees and not has_effect(r) and owners.isdisjoint(liveness.writes[r]):
+        if not frees and not is_effectful(r) and liveness.shared.isdisjoint(liveness.writes[r]):
             position[r] = first_successor.get(r, number[r])
         for p in liveness.predecessors[r]:
             first_successor[p] = min(position[r], first_successor.get(p, position[r]))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 
+from tofuse.analysis.alias import MemRef
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Attr, Op, Operand, Value
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import Region
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.analysis.alias import is_view, memrefs_of
+from tofuse.analysis.alias import AliasAnalysis, has_effect, is_view
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.region import Partition, Region, is_aten_view
+from tofuse.ir.region import Partition, Region
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def unfused_peak(graph: Graph, releasable_inputs: frozenset[str] = frozenset()) 
     """Return the peak of running each op by itself, views being free; see `find_peak`."""
     ops = [op for op in graph.ops if not is_view(op)]
     regions = tuple(Region("", (op,), op.results) for op in ops)
-    return peak_bytes(Partition(graph, regions, memrefs_of(graph), ()), releasable_inputs)
+    return peak_bytes(Partition(graph, regions, AliasAnalysis(graph), ()), releasable_inputs)
 
 
 @dataclass(eq=False)
@@ -63,38 +63,35 @@ class RegionLiveness:
     writes: dict[Region, tuple[Value, ...]] = field(default_factory=dict)
     readers: dict[Value, list[Region]] = field(default_factory=dict)
     predecessors: dict[Region, set[Region]] = field(default_factory=dict)
-    returned: set[Value] = field(default_factory=set)  # held until the end
+    returned: frozenset[Value] = frozenset()  # held until the end
     inputs_held: list[Value] = field(default_factory=list)  # releasable ones that a region reads
-    owners: dict[Value, Value] = field(default_factory=dict)  # by value in another's memory
+    shared: set[Value] = field(default_factory=set)  # memory that regions write in parts
 
     def __post_init__(self) -> None:
-        graph = self.part.graph
+        graph, aliases = self.part.graph, self.part.aliases
         releasable = {v for v in graph.inputs if v.name in self.releasable_inputs}
         all_inputs = set(graph.inputs)
         callers_inputs = all_inputs - releasable
-        self.owners = {v: memref.root for v, memref in self.part.concat_slices.items()}
-        for op in filter(is_aten_view, graph.ops):
-            (self.owners[op.result],) = self._owners((self._root(op.inputs[0]),))
         producers: dict[Value, Region] = {}
         since_effect: list[Region] = []  # the last region with an effect, and those after it
         for r in self.part.regions:
-            roots = tuple(dict.fromkeys(self._root(v) for v in r.inputs))
+            roots = [aliases.root(v) for v in r.inputs]
             self.predecessors[r] = {producers[v] for v in roots if v in producers}
-            read = self._owners(v for v in roots if v in producers or v in releasable)
+            read = dict.fromkeys(map(aliases.owner, r.inputs))
             self.reads[r] = tuple(v for v in read if v not in callers_inputs)
-            written = self._owners(r.outputs)
+            written = dict.fromkeys(map(aliases.owner, r.outputs))
             self.writes[r] = tuple(v for v in written if v not in all_inputs)
+            self.shared |= written.keys() - set(r.outputs)
             for v in self.reads[r]:
                 self.readers.setdefault(v, []).append(r)
             producers |= dict.fromkeys(r.outputs, r)
-            if has_effect(r):
+            if is_effectful(r):
                 self.predecessors[r] |= set(since_effect)
                 since_effect = [r]
             else:
-                self.predecessors[r] |= {p for p in since_effect[:1] if has_effect(p)}
+                self.predecessors[r] |= {p for p in since_effect[:1] if is_effectful(p)}
                 since_effect.append(r)
-        outputs = [v for v in graph.outputs if v is not None]
-        self.returned = set(self._owners(self._root(v) for v in outputs))
+        self.returned = aliases.returned
         self.inputs_held = [v for v in releasable if v in self.readers]
 
     def peak(self, order: Sequence[Region]) -> tuple[int, Region | None]:
@@ -125,11 +122,10 @@ class RegionLiveness:
         now = number[region]
         first = {v: min(number[r] for r in rs) for v, rs in self.readers.items()}
         last = {v: max(number[r] for r in rs) for v, rs in self.readers.items()}
-        owners = set(self.owners.values())
         found = []
         for r in self.part.regions[:now]:
             unread = [v for v in self.writes[r] if first.get(v, now + 1) > now]
-            unread = [v for v in unread if v not in owners]
+            unread = [v for v in unread if v not in self.shared]
             unread = [v for v in unread if v in self.returned or v in first]
             freed = [v for v in self.reads[r] if last[v] < now and v not in self.returned]
             saved = sum(map(nbytes, unread)) - sum(map(nbytes, freed))
@@ -137,20 +133,13 @@ class RegionLiveness:
                 found.append((r, saved))
         return tuple(sorted(found, key=lambda each: -each[1]))
 
-    def _root(self, v: Value) -> Value:
-        memref = self.part.storage.get(v)
-        return v if memref is None else memref.root
-
-    def _owners(self, roots: Iterable[Value]) -> tuple[Value, ...]:
-        return tuple(dict.fromkeys(self.owners.get(v, v) for v in roots))
-
     def _dead_after(self, r: Region, pending_reads: Mapping[Value, int]) -> list[Value]:
         values = (*self.reads[r], *self.writes[r])
         return [v for v in values if not pending_reads.get(v, 0) and v not in self.returned]
 
 
-def has_effect(r: Region) -> bool:
-    return any(("effect", True) in op.attrs for op in r.ops)
+def is_effectful(r: Region) -> bool:
+    return any(map(has_effect, r.ops))
 
 
 def nbytes(v: Value) -> int:

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from tofuse.analysis.alias import is_view, view_memref
+from tofuse.analysis.alias import MemRef, is_view, view_memref
 from tofuse.cost.thresholds import LONG_ROW, MIN_SPLIT_RATIO
 from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
-from tofuse.ir.region import MemRef
 from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
 from tofuse.ops.table import Pattern, opdef

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tofuse.analysis.alias import has_effect
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.passes.dead_code import has_effect
 from tofuse.passes.rewrite import Rewriter
 
 ExpressionKey = tuple[str, tuple[object, ...], str, str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tofuse.analysis.alias import has_effect
 from tofuse.ir.graph import Graph, Op, Value
 
 
@@ -18,8 +19,3 @@ def dead_code(graph: Graph) -> Graph:
     if len(kept) == len(graph.ops):
         return graph
     return replace(graph, ops=tuple(reversed(kept)))
-
-
-def has_effect(op: Op) -> bool:
-    """Whether an op has a side effect, so that it stays even if its results are unused."""
-    return op.kind == "opaque" and ("effect", True) in op.attrs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.ir.dims import size_hint, strides_in
 from tofuse.ir.graph import Graph, Op, Value, substitute_operands
 from tofuse.ops.table import Pattern, opdef
-from tofuse.passes.rewrite import escaping_values
 
 DimOrder = tuple[int, ...]
 
@@ -21,13 +21,8 @@ def propagate_strides(graph: Graph) -> Graph:
     Captured strides are those of eager, whose layout copies earlier passes have removed. A value
     that is written in one order and read in another costs strided accesses or a tiled transpose.
     """
-    fixed = escaping_values(graph) | {
-        v for op in graph.ops if op.kind == "opaque" for v in op.inputs
-    }
-    users: dict[Value, list[Op]] = {}
-    for op in graph.ops:
-        for v in op.inputs:
-            users.setdefault(v, []).append(op)
+    aliases, users = AliasAnalysis(graph), graph.users()
+    fixed = aliases.escaping | aliases.read_by_library
     restrided: dict[Value, Value] = {}
     for op in reversed(graph.ops):
         if opdef(op.kind).pattern not in RESTRIDABLE or op.result in fixed:

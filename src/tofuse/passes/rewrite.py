@@ -8,18 +8,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Union
 
+from tofuse.analysis.alias import AliasAnalysis, is_view, view_chain
 from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute_operands
-from tofuse.ops.aten_aliases import returns_view
 from tofuse.ops.result_types import infer_type
 
 Replacement = Union[Value, tuple[Op, ...]]  # noqa: UP007
-
-VIEWS = frozenset({"reshape", "permute", "slice", "broadcast"})
-
-# PyTorch operators whose result depends on the storage offset of their operand.
-OFFSET_SENSITIVE = frozenset(
-    ("aten.as_strided.default", "aten.view.dtype", "aten.view_as_complex.default")
-)
 
 
 class Rewriter:
@@ -63,16 +56,16 @@ class Rewriter:
         `eager_copies` defaults to whether `op` is no view.
         """
         if eager_copies is None:
-            eager_copies = op.kind not in VIEWS
+            eager_copies = not is_view(op)
         old = op.result
         if not isinstance(value, Value) or value.type != old.type:
             return None
-        if old in self._fixed_strides and old.layout != value.layout:
+        if old in self._aliases.fixed_strides and old.layout != value.layout:
             return None
-        if old in self._fixed_offset:
+        if old in self._aliases.fixed_offsets:
             return None
         if old in self._escaping:
-            base = self.alias_base(value)
+            base = self.base(value)
             if eager_copies and (base in self._inputs or base in self._escaping):
                 return None
             if eager_copies and not self._is_reshape_of_base(value):
@@ -84,22 +77,22 @@ class Rewriter:
         """Whether `value` escapes and an output that is no view of it shares some of its memory."""
         if value not in self._escaping:
             return False
-        chain = self._view_chain(value)
+        chain = self._aliases.view_chain(value)
         for output in self.graph.outputs:
-            other = self._view_chain(output) if output is not None else (value,)
+            other = self._aliases.view_chain(output) if output is not None else (value,)
             if value in other or other[-1] is not chain[-1]:
                 continue
             ancestor = next(v for v in other if v in chain)
             branches = [c[c.index(ancestor) - 1] for c in (chain, other) if c[0] is not ancestor]
             if len(branches) < 2:
                 return True
-            if not _are_disjoint_slices(*(self._original_producers[v] for v in branches)):
+            if not _are_disjoint_slices(*map(self._aliases.producer, branches)):
                 return True
         return False
 
     def is_private(self, value: Value) -> bool:
         """Whether only rewritable ops see the strides and the memory of a value."""
-        return value not in self._fixed_strides and value not in self._escaping
+        return value not in self._aliases.fixed_strides and value not in self._escaping
 
     def users(self, value: Value) -> Sequence[Op]:
         """Return the ops of the original graph that read one of its values."""
@@ -129,28 +122,15 @@ class Rewriter:
         outputs = tuple(None if v is None else self.mapping.get(v, v) for v in self.graph.outputs)
         return replace(self.graph, ops=tuple(self.ops), outputs=outputs)
 
-    def alias_base(self, value: Value) -> Value:
-        """Return the value that a view, or a chain of views, shares memory with."""
-        while (op := self.producer.get(value)) is not None and may_alias(op):
-            value = op.inputs[0]
-        return value
+    def base(self, value: Value) -> Value:
+        """Return the base of a value in the rewritten program; see `AliasAnalysis`."""
+        return view_chain(value, self.producer)[-1]
 
     def _is_reshape_of_base(self, value: Value) -> bool:
         """Whether a value is all elements of its base, in order."""
         while (op := self.producer.get(value)) is not None and op.kind == "reshape":
             value = op.inputs[0]
-        return self.alias_base(value) is value
-
-    def _view_chain(self, value: Value) -> tuple[Value, ...]:
-        """Return a value of the original graph, then each value it is a view of, up to its base."""
-        chain = [value]
-        while (op := self._original_producers.get(chain[-1])) is not None and may_alias(op):
-            chain.append(op.inputs[0])
-        return tuple(chain)
-
-    @cached_property
-    def _original_producers(self) -> dict[Value, Op]:
-        return {r: op for op in self.graph.ops for r in op.results}
+        return self.base(value) is value
 
     @cached_property
     def _users(self) -> dict[Value, list[Op]]:
@@ -165,25 +145,14 @@ class Rewriter:
         return frozenset(self.graph.inputs)
 
     @cached_property
-    def _fixed_strides(self) -> set[Value]:
-        """The values whose strides the caller or a PyTorch operator sees."""
-        fixed = {v for v in self.graph.outputs if v is not None}
-        fixed.update(v for op in self.graph.ops if op.kind == "opaque" for v in op.inputs)
-        return fixed
-
-    @cached_property
-    def _fixed_offset(self) -> set[Value]:
-        """The values whose storage offset a PyTorch operator sees."""
-        fixed: set[Value] = set()
-        for op in reversed(self.graph.ops):
-            sensitive = op.kind == "opaque" and op.attr("target") in OFFSET_SENSITIVE
-            if sensitive or (may_alias(op) and not fixed.isdisjoint(op.results)):
-                fixed.update(op.inputs)
-        return fixed
+    def _aliases(self) -> AliasAnalysis:
+        """Of the graph before it is rewritten."""
+        return AliasAnalysis(self.graph)
 
     @cached_property
     def _escaping(self) -> set[Value]:
-        return escaping_values(self.graph)
+        """The values that the caller may see; grows as values take the place of others."""
+        return set(self._aliases.escaping)
 
 
 def _are_disjoint_slices(a: Op, b: Op) -> bool:
@@ -201,22 +170,6 @@ def _slice_bounds(op: Op) -> list[tuple[float, float]]:
         (a, a + (n - 1) * s) if isinstance(a, int) and isinstance(n, int) else (0, math.inf)
         for a, s, n in rows
     ]
-
-
-def escaping_values(graph: Graph) -> set[Value]:
-    """Return the values whose memory the caller may see: outputs, and the bases of output views."""
-    escaping = {v for v in graph.outputs if v is not None}
-    for op in reversed(graph.ops):
-        if may_alias(op) and not escaping.isdisjoint(op.results):
-            escaping.update(op.inputs)
-    return escaping
-
-
-def may_alias(op: Op) -> bool:
-    """Whether the result of an op may share memory with its first operand."""
-    if op.kind != "opaque":
-        return op.kind in VIEWS
-    return bool(op.inputs) and returns_view(str(op.attr("target")))
 
 
 RewriteRule = Callable[[Op, Rewriter], Replacement | None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from tofuse.analysis.alias import has_effect
 from tofuse.ir.graph import Op
-from tofuse.passes.dead_code import has_effect
 
 
 def toposort(ops: Sequence[Op]) -> tuple[Op, ...] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.ir.graph import Graph, Names, Op, Value
 from tofuse.ops.result_types import make_op
-from tofuse.passes.rewrite import may_alias
 
 
 def unalias_outputs(graph: Graph, before: Graph, caller_writable: Collection[Value]) -> Graph:
@@ -18,12 +18,12 @@ def unalias_outputs(graph: Graph, before: Graph, caller_writable: Collection[Val
     `before` that the caller may write.
     """
     pairs = list(zip(before.outputs, graph.outputs, strict=True))
-    bases_before, bases_after = _alias_bases(before), _alias_bases(graph)
+    aliases_before, aliases = AliasAnalysis(before), AliasAnalysis(graph)
     origin: dict[Value, Value] = {}  # from the base of an output to its base before the passes
     merged: set[Value] = set()  # the bases with outputs of several origins
     for old, new in pairs:
         if old is not None and new is not None:
-            base, base_before = bases_after.get(new, new), bases_before.get(old, old)
+            base, base_before = aliases.base(new), aliases_before.base(old)
             if origin.setdefault(base, base_before) is not base_before:
                 merged.add(base)
     names = Names(graph)
@@ -31,7 +31,7 @@ def unalias_outputs(graph: Graph, before: Graph, caller_writable: Collection[Val
     for old, new in pairs:
         if old is None or new is None or old not in caller_writable or old in copies:
             continue
-        if bases_after.get(new, new) not in merged:
+        if aliases.base(new) not in merged:
             continue
         copy = make_op(
             "convert", (new,), {"dtype": new.dtype}, name=names.fresh(f"{new.name}_copy")
@@ -41,12 +41,3 @@ def unalias_outputs(graph: Graph, before: Graph, caller_writable: Collection[Val
         return graph
     outputs = (copies[old].result if old in copies else new for old, new in pairs)
     return replace(graph, ops=(*graph.ops, *copies.values()), outputs=tuple(outputs))
-
-
-def _alias_bases(graph: Graph) -> dict[Value, Value]:
-    """Return the base of every view: the value at the end of its chain of views."""
-    bases: dict[Value, Value] = {}
-    for op in graph.ops:
-        if may_alias(op):
-            bases |= dict.fromkeys(op.results, bases.get(op.inputs[0], op.inputs[0]))
-    return bases

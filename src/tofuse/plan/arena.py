@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tofuse.analysis.plan_liveness import last_uses
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import product
 from tofuse.ir.plan import Allocate, Arena, Launch, Plan, Release, Step
@@ -69,27 +70,19 @@ def _lifetimes(plan: Plan) -> list[_Lifetime]:
     """Return the lifetimes of CPU tensors of static size that only launches use."""
     sizes: dict[str, int] = {}
     first: dict[str, int] = {}
-    last: dict[str, int] = {}
     escaping = set(plan.results)
-    group_ends = {x.group: k for k, x in enumerate(plan.steps) if isinstance(x, Launch)}
     for k, step in enumerate(plan.steps):
         match step:
             case Allocate(device="cpu"):
                 nbytes = product((*step.shape, step.dtype.itemsize))
                 if isinstance(nbytes, int) and step.dtype is not DType.OTHER:
                     sizes[step.name], first[step.name] = nbytes, k
-            case Launch():
-                end = k if step.group is None else group_ends[step.group]
-                last |= dict.fromkeys(reads(step), end)
-            case Release():
+            case Launch() | Release():
                 continue
             case _:
                 escaping |= {*reads(step), *defines(step)}
-    return [
-        _Lifetime(n, size, first[n], last.get(n, first[n]))
-        for n, size in sizes.items()
-        if n not in escaping
-    ]
+    last = last_uses(plan)
+    return [_Lifetime(n, size, first[n], last[n]) for n, size in sizes.items() if n not in escaping]
 
 
 def assign_offsets(lifetimes: Sequence[_Lifetime]) -> tuple[dict[str, int], int]:

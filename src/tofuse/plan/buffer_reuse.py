@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.analysis.plan_liveness import access_of, last_uses, owners_of
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Allocate, Call, Launch, Plan, Step, View
-from tofuse.ir.plan.verify import base_of, defines, reads
-from tofuse.ops.aten_aliases import alias_base
+from tofuse.ir.plan.verify import base_of, reads
 from tofuse.plan.kernel_binding import AliasPairs
 from tofuse.plan.plan_context import PlanContext
 
@@ -25,7 +25,7 @@ def reuse_buffers(plan: Plan, context: PlanContext) -> Plan:
     library call that aliases nothing. A saved tensor that is reused becomes a donated parameter.
     An output of another shape becomes a view of the operand, if more than launches read it.
     """
-    reuse = _Reuse(list(plan.steps), plan.results, context.exclusive)
+    reuse = _Reuse(plan, context.exclusive)
     for k in range(len(reuse.steps)):
         for read, written in _reuse_candidates(reuse.steps[k], context.alias_pairs):
             reuse.try_reuse(k, read, written)
@@ -48,11 +48,15 @@ def _reuse_candidates(step: Step, alias_pairs: Mapping[int, AliasPairs]) -> Alia
 class _Reuse:
     """The steps of a plan while outputs move into the memory of operands."""
 
-    def __init__(self, steps: list[Step], results: tuple[str, ...], exclusive: Sequence[Allocate]):
-        self.steps, self.results = steps, results
-        self.allocations = {s.name: s for s in (*steps, *exclusive) if isinstance(s, Allocate)}
-        self.roots = _alias_roots(steps)
-        self.last_use = _last_uses(steps, results, self.roots)
+    def __init__(self, plan: Plan, exclusive: Sequence[Allocate]):
+        self.steps, self.results = list(plan.steps), plan.results
+        known = (*plan.steps, *exclusive)
+        self.allocations = {s.name: s for s in known if isinstance(s, Allocate)}
+        self.owners = owners_of(plan.steps)
+        self.last_use: dict[str, int] = {}  # by owner
+        for name, k in last_uses(plan).items():
+            owner = self.owners.get(name, name)
+            self.last_use[owner] = max(k, self.last_use.get(owner, k))
         self.eliminated: set[str] = set()
         self.reused: set[str] = set()
         self.new_views: dict[int, list[Step]] = {}
@@ -67,8 +71,8 @@ class _Reuse:
         if tensors[read] not in self.allocations or tensors[written] not in self.allocations:
             return
         old, new = self.allocations[tensors[read]], self.allocations[tensors[written]]
-        roots = [self.roots.get(base, base) for base in map(base_of, tensors)]
-        distinct = roots.count(old.name) == roots.count(new.name) == 1
+        owners = [access_of(t, self.owners).owner for t in tensors]
+        distinct = owners.count(old.name) == owners.count(new.name) == 1
         same_layout = (old.shape, old.strides) == (new.shape, new.strides)
         if not distinct or self.last_use[old.name] != k or old.dtype != new.dtype:
             return
@@ -87,8 +91,8 @@ class _Reuse:
         elif new.name in self.results or any(new.name in reads(s) for s in self.steps[k:]):
             view = View(new.name, old.name, new.shape, new.strides, 0)
             self.new_views.setdefault(k, []).append(view)
-        self.roots |= {v: old.name for v, root in self.roots.items() if root == new.name}
-        self.roots[new.name] = old.name
+        self.owners |= {v: old.name for v, owner in self.owners.items() if owner == new.name}
+        self.owners[new.name] = old.name
         self.last_use[old.name] = self.last_use[new.name]
         self.eliminated.add(new.name)
         self.reused.add(old.name)
@@ -119,26 +123,6 @@ def dense_elements(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:
 def _same_dense_size(old: Allocate, new: Allocate) -> bool:
     size = dense_elements(old.shape, old.strides)
     return size is not None and size == dense_elements(new.shape, new.strides)
-
-
-def _alias_roots(steps: Sequence[Step]) -> dict[str, str]:
-    """Map each view, those of PyTorch's operators included, to the tensor that owns its memory."""
-    roots: dict[str, str] = {}
-    for step in steps:
-        source = alias_base(step)
-        if source is not None:
-            roots |= dict.fromkeys(defines(step), roots.get(source, source))
-    return roots
-
-
-def _last_uses(
-    steps: Sequence[Step], results: Sequence[str], roots: Mapping[str, str]
-) -> dict[str, int]:
-    """Return the last step that reads a tensor or a view of it; past the end if it is returned."""
-    last: dict[str, int] = {}
-    for k, step in enumerate(steps):
-        last |= dict.fromkeys((roots.get(name, name) for name in reads(step)), k)
-    return last | dict.fromkeys((roots.get(name, name) for name in results), len(steps))
 
 
 def rename_operand(step: Step, old: str, new: str) -> Step:

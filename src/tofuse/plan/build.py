@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tofuse.analysis.plan_memory import peak_bytes
+from tofuse.analysis.plan_liveness import peak_bytes
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.ir.dims import size_hint

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tofuse.analysis.alias import EXCLUSIVE_RESULTS, MemRef, is_eliminated_concat
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, contiguous_strides, product, show_dim, size_hint, symbol
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Step, View, variable
-from tofuse.ir.region import MemRef, Partition, Region, is_eliminated_concat
+from tofuse.ir.region import Partition, Region
 from tofuse.ir.types import DType
-from tofuse.plan.donation import root_of
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.plan.library_results import EXCLUSIVE_RESULTS, OutVariant
+from tofuse.plan.library_results import OutVariant
 from tofuse.plan.signature import CallSignature
 
 
@@ -47,7 +47,7 @@ def inline_reversed_views(region: Region, partition: Partition) -> Region:
 
     Torch has no negative strides, so the ops that make such views become part of the region.
     """
-    work = [v for v in region.inputs if _has_negative_stride(partition.storage.get(v))]
+    work = [v for v in region.inputs if _has_negative_stride(partition.aliases.memrefs.get(v))]
     if not work:
         return region
     producers = {r: op for op in partition.graph.ops for r in op.results}
@@ -55,7 +55,7 @@ def inline_reversed_views(region: Region, partition: Partition) -> Region:
     while work:
         op = producers[work.pop()]
         wanted.update(op.results)
-        work += [v for v in op.inputs if _has_negative_stride(partition.storage.get(v))]
+        work += [v for v in op.inputs if _has_negative_stride(partition.aliases.memrefs.get(v))]
     ops = tuple(op for op in partition.graph.ops if not wanted.isdisjoint(op.results))
     return replace(region, ops=ops)
 
@@ -119,7 +119,7 @@ class _StepBuilder:
             tensor = self._tensor(result)
             if k not in self.signature.duplicates:
                 return tensor
-            strides = self.partition.storage[result].strides
+            strides = self.partition.aliases.memrefs[result].strides
             self.steps.append(View(f"{tensor}_duplicate{k}", tensor, result.shape, strides, 0))
             return f"{tensor}_duplicate{k}"
         return "None" if result is None else show_dim(result)
@@ -133,7 +133,7 @@ class _StepBuilder:
         copies: list[Step] = []
         for target, new in copied:
             source = self._tensor(new)
-            if root_of(self.partition, new) in mutated:  # an earlier copy may overwrite it
+            if self.partition.aliases.owner(new) in mutated:  # an earlier copy may overwrite it
                 saved = f"t_old{len(copies)}_{variable(target)}"
                 clone = CallArguments((TensorRef(source),))
                 self.steps.append(Call("aten.clone.default", clone, (saved,), (), (None,)))
@@ -145,7 +145,7 @@ class _StepBuilder:
 
     def _concat_slice(self, v: Value) -> MemRef | None:
         """Return the slice of a concat that a value is written into; None if there is none."""
-        return None if v in self.operands_to_copy else self.partition.concat_slices.get(v)
+        return None if v in self.operands_to_copy else self.partition.aliases.slices.get(v)
 
     def _launch_operand(self, v: Value) -> str:
         """Return the start of a value's memory, as a launch names it: `t_x` or `t_cat+64`."""
@@ -157,7 +157,7 @@ class _StepBuilder:
 
     def _tensor(self, v: Value) -> str:
         """Return the name of a value's tensor; add a view step if the value shares memory."""
-        memref = self.partition.storage[v]
+        memref = self.partition.aliases.memrefs[v]
         if memref.root is v and self._concat_slice(v) is None:
             return self._launch_operand(v)
         if v not in self.views:
@@ -171,7 +171,7 @@ class _StepBuilder:
         self.steps.append(self._allocation(v))
 
     def _allocation(self, v: Value) -> Allocate:
-        strides = self.partition.storage[v].strides
+        strides = self.partition.aliases.memrefs[v].strides
         return Allocate(variable(v), v.shape, strides, v.dtype, v.type.device)
 
     def _allocate_concat(self, concat: Value) -> None:
@@ -198,9 +198,9 @@ class _StepBuilder:
         (concat,) = op.results
         self._allocate_concat(concat)
         for v in (
-            v for v in self.operands_to_copy if self.partition.concat_slices[v].root is concat
+            v for v in self.operands_to_copy if self.partition.aliases.slices[v].root is concat
         ):
-            memref = self.partition.concat_slices[v]
+            memref = self.partition.aliases.slices[v]
             name = f"{variable(v)}_slice"
             self.steps.append(View(name, variable(concat), v.shape, memref.strides, memref.offset))
             self.steps.append(_copy(name, variable(v)))
@@ -242,11 +242,11 @@ class _StepBuilder:
     def _fallback(self, region: Region, number: int) -> None:
         """Call a region that has no kernel: PyTorch runs it op by op."""
         region = inline_reversed_views(region, self.partition)
-        operands = dict.fromkeys(v for v in region.outputs if v in self.partition.concat_slices)
+        operands = dict.fromkeys(v for v in region.outputs if v in self.partition.aliases.slices)
         self.operands_to_copy |= operands
         tensors = tuple(TensorRef(self._tensor(v)) for v in region.inputs)
         names = tuple(variable(v) for v in region.outputs)
-        strides = tuple(self.partition.storage[v].strides for v in region.outputs)
+        strides = tuple(self.partition.aliases.memrefs[v].strides for v in region.outputs)
         picks = tuple(range(len(names)))
         arguments = CallArguments((tensors,), tuple((s, symbol(s)) for s in self.signature.symbols))
         self.steps.append(Call(f"region{number}", arguments, names, picks, strides))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tofuse.analysis.alias import MemRef
 from tofuse.ir.graph import Value
-from tofuse.ir.region import MemRef, Partition, Region
+from tofuse.ir.region import Partition, Region
 from tofuse.plan.kernel_binding import KernelBinding
 
 
@@ -22,23 +23,20 @@ def assign_donations(
     """
     regions = enumerate(partition.regions)
     producers = {v: k for k, r in regions if r in bindings for v in r.outputs}
+    aliases = partition.aliases
     last_read: dict[Value, int] = {}
     for k, region in enumerate(partition.regions):
-        last_read |= dict.fromkeys((root_of(partition, v) for v in region.inputs), k)
-    returned = {root_of(partition, v) for v in results}
-    library_operands = {
-        root_of(partition, v) for r in partition.regions if r.library for v in r.inputs
-    }
-    sources = {root_of(partition, v) for target, v in mutations if v is not target}
+        last_read |= dict.fromkeys(map(aliases.owner, region.inputs), k)
+    returned = set(map(aliases.owner, results))
+    sources = (v for target, v in mutations if v is not target)
+    # the result of a library call may be a view of its operand
+    read_later = returned.union(map(aliases.owner, (*aliases.read_by_library, *sources)))
     donations: dict[Value, Value] = {}
     for target, new in mutations:
-        memref = partition.storage.get(new)
+        memref = aliases.memrefs.get(new)
         if new in donations or new not in producers or new in returned or memref is None:
             continue
-        # the result of a library call may be a view of its operand
-        if target in library_operands or target in returned or target in sources:
-            continue
-        if not _same_layout(target, memref):
+        if target in read_later or not _same_layout(target, memref):
             continue
         producer = producers[new]
         read = last_read.get(target, -1)
@@ -46,11 +44,6 @@ def assign_donations(
         if read < producer or (read == producer and binding.may_alias(target, new)):
             donations[new] = target
     return donations
-
-
-def root_of(partition: Partition, v: Value) -> Value:
-    """Return the value that owns the memory of `v`."""
-    return partition.storage[v].root if v in partition.storage else v
 
 
 def _same_layout(target: Value, memref: MemRef) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tofuse.analysis.plan_liveness import Access, access_of, owners_of
 from tofuse.cost.thresholds import TOLERATED_EXCESS
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.plan import Allocate, Launch, Plan, Release, Step, View
-from tofuse.ir.plan.verify import base_of, defines
-from tofuse.ops.aten_aliases import alias_base
 
 WriteMasks = Mapping[int, "tuple[bool, ...] | None"]  # by kernel; None: never in a group
 
@@ -57,21 +56,21 @@ class _Grouping:
     plan: Plan
     write_masks: WriteMasks
     steps: list[Step] = field(default_factory=list)
-    roots: dict[str, str] = field(default_factory=dict)  # of views: the owner of the memory
     segment: list[Step] = field(default_factory=list)  # in the order of the plan
     hoisted: list[Step] = field(default_factory=list)  # allocations and views of the segment
     levels: list[list[Launch]] = field(default_factory=list)
     releases: list[str] = field(default_factory=list)
     frees_memory: bool = False  # whether a release of the segment frees memory
+    owners: dict[str, str] = field(init=False)
     caller_owned: frozenset[str] = frozenset()  # tensors that outlive the call
-    slices: dict[str, dict[str, None]] = field(default_factory=dict)  # of tensors: t_x+64
-    last_read: dict[str, int] = field(default_factory=dict)  # the last level that reads a tensor
-    last_write: dict[str, int] = field(default_factory=dict)
+    # by owner of memory: the last level that reads or writes it
+    last_levels: dict[str, dict[tuple[Access, bool], int]] = field(default_factory=dict)
     extra_live_bytes: int = 0
     groups: int = 0
 
     def __post_init__(self) -> None:
         """Only a backward owns its arguments: the tensors that the forward saved for it."""
+        self.owners = owners_of(self.plan.steps)
         if self.plan.name != "backward":
             self.caller_owned = frozenset(p.name for p in self.plan.parameters)
 
@@ -89,20 +88,13 @@ class _Grouping:
                     self._allocate(step)
                     self.segment.append(step)
                 case View():
-                    self._record_alias(step)
                     self.hoisted.append(step)
                     self.segment.append(step)
                 case _:
                     self._end_segment()
-                    self._record_alias(step)
                     self.steps.append(step)
         self._end_segment()
         return replace(self.plan, steps=tuple(self.steps))
-
-    def _record_alias(self, step: Step) -> None:
-        source = alias_base(step)
-        if source is not None:
-            self.roots |= dict.fromkeys(defines(step), self.roots.get(source, source))
 
     def _allocate(self, step: Allocate) -> None:
         """Hoist an allocation, unless too much memory then is live that is not in plan order."""
@@ -119,32 +111,30 @@ class _Grouping:
             self._end_segment()
             self.steps.append(step)
             return
-        operands = zip(step.tensors, write_mask, strict=True)
         accesses = [
-            (t, written) for operand, written in operands for t in self._overlapping(operand)
+            (access_of(operand, self.owners), written)
+            for operand, written in zip(step.tensors, write_mask, strict=True)
         ]
-        level = 0
-        for t, written in accesses:
-            level = max(level, self.last_write.get(t, -1) + 1)
-            if written:
-                level = max(level, self.last_read.get(t, -1) + 1)
-        for t, written in accesses:
-            last = self.last_write if written else self.last_read
-            last[t] = max(level, last.get(t, -1))
+        level = max((self._first_level(*access) for access in accesses), default=0)
+        for access, written in accesses:
+            levels = self.last_levels.setdefault(access.owner, {})
+            levels[access, written] = max(level, levels.get((access, written), -1))
         if level == len(self.levels):
             self.levels.append([])
         self.levels[level].append(step)
         self.segment.append(step)
 
-    def _overlapping(self, tensor: str) -> tuple[str, ...]:
-        """Return the names of memory that an operand overlaps: a slice only itself, a whole tensor
-        also its slices."""
-        root = self.roots.get(tensor, tensor)
-        base = base_of(root)
-        if base != root:
-            self.slices.setdefault(base, {})[root] = None
-            return (root,)
-        return (root, *self.slices.get(root, ()))
+    def _first_level(self, access: Access, written: bool) -> int:
+        """Return the first level after the writes of that memory; after its reads, for a write."""
+        earlier = self.last_levels.get(access.owner, {}).items()
+        return max(
+            (
+                n + 1
+                for (other, was_written), n in earlier
+                if (written or was_written) and other.overlaps(access)
+            ),
+            default=0,
+        )
 
     def _end_segment(self) -> None:
         """Write the segment: by levels if any level has several launches, else in plan order."""
@@ -154,7 +144,7 @@ class _Grouping:
             self.steps += self.segment
         self.segment, self.hoisted, self.levels, self.releases = [], [], [], []
         self.extra_live_bytes, self.frees_memory = 0, False
-        self.last_read, self.last_write = {}, {}
+        self.last_levels = {}
 
     def _write_levels(self) -> None:
         self.steps += self.hoisted

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tofuse.analysis.alias import is_view
+from tofuse.analysis.alias import AliasAnalysis, is_aten_view, is_view
 from tofuse.analysis.memory_traffic import op_bytes
-from tofuse.analysis.plan_memory import memory_timeline
+from tofuse.analysis.plan_liveness import memory_timeline
 from tofuse.ir.executor import NO_EXECUTOR
 from tofuse.ir.graph import Graph, Loc, Op, Value
 from tofuse.ir.graph.print import show_graph
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Call, Launch, Plan, show_plan, variable
 from tofuse.ir.plan.verify import reads
-from tofuse.ir.region import (
-    Partition,
-    Region,
-    Verdict,
-    is_aten_view,
-)
+from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.tile import TileProgram
 
 
@@ -139,7 +134,8 @@ class MemorySample:
     nbytes: int
 
 
-NO_PARTITION = Partition(Graph((), (), (), ""), (), {}, ())
+NO_GRAPH = Graph((), (), (), "")
+NO_PARTITION = Partition(NO_GRAPH, (), AliasAnalysis(NO_GRAPH), ())
 NO_PLAN = Plan("", (), (), (), ())
 
 

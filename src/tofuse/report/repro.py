@@ -9,11 +9,12 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
+from tofuse.analysis.alias import MemRef
 from tofuse.ir.dims import evaluate, symbols_of
 from tofuse.ir.graph import Graph, Op, Operand, Value, substitute_operands
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import show_graph
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import Region
 from tofuse.ops.reference import TO_TORCH
 
 EXAMPLE_SIZE = 64  # replaces every symbolic size

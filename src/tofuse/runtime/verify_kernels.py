@@ -9,10 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tofuse.analysis.alias import MemRef
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.f64_reference import to_f64
 from tofuse.ops.reference import TO_TORCH, run_graph

@@ -7,12 +7,12 @@ from torch import nn
 
 import tofuse
 from tests.support.eager import assert_as_eager
+from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.cost.nest import Machine
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
 from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.region import is_eliminated_concat
 from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.region.print import show_partition
 
@@ -197,14 +197,14 @@ def test_memory_of_an_eliminated_concat_counts_once():
         LONG_CONCAT, RegionEvaluator(lambda kernel: None, None, None), machine=Machine()
     )
     (cat,) = [op for op in part.graph.ops if is_eliminated_concat(op)]
-    slices = part.concat_slices
+    slices = part.aliases.slices
     assert [slices[p].offset for p in cat.inputs] == [32 * k for k in range(8)]
     assert {slices[p].strides for p in cat.inputs} == {(256, 1)}
     assert peak_bytes(part) == 4 * (8 * 3200 + 100)
     assert unfused_peak(LONG_CONCAT) == 4 * 16 * 3200
     parsed = parse_partition(show_partition(part))
     assert show_partition(parsed) == show_partition(part)
-    assert {v.name: p.offset for v, p in parsed.concat_slices.items()} == {
+    assert {v.name: p.offset for v, p in parsed.aliases.slices.items()} == {
         f"p{k}": 32 * k for k in range(8)
     }
 

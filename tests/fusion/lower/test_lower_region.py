@@ -9,7 +9,7 @@ from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import lower_graph, run_interpreter, run_llvm, schedules
 from tests.support.numbers import plain_inputs, sizes_of
 from tests.support.partition_runner import copy_inputs, run_lowered, view_of_memory
-from tofuse.analysis.alias import memrefs_of
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.fusion.rounding import values_to_round
 from tofuse.ir.graph import Graph, Value
@@ -45,10 +45,10 @@ def test_values(case: Case):
     graph = parse_graph(case.before)
     inputs, sizes = inputs_of(graph), sizes_of(graph)
     want = run_graph(graph, inputs, sizes)
-    part = Partition(graph, (), memrefs_of(graph), ())
+    part = Partition(graph, (), AliasAnalysis(graph), ())
     region = Region("k", graph.ops, tuple(v for v in graph.outputs if v is not None))
     # rounded after every op, a kernel agrees with the graph; else, with other backends
-    exact = lower_region(region, part.storage, rounded=values_to_round(graph, exact=True))
+    exact = lower_region(region, part.aliases.memrefs, rounded=values_to_round(graph, exact=True))
     for lowered in (exact, lower_graph(graph)):
         check_kernel(lowered.kernel)
         judged = outputs(lowered, part, inputs, sizes, run_interpreter)
@@ -74,7 +74,7 @@ def outputs(
     memory = copy_inputs(part, inputs, sizes)
     run_lowered(lowered, part, memory, sizes, run)
     return {
-        v: view_of_memory(v, part.storage[v], memory[part.storage[v].root], sizes)
+        v: view_of_memory(v, part.aliases.memrefs[v], memory[part.aliases.memrefs[v].root], sizes)
         for v in part.graph.outputs
         if v is not None
     }

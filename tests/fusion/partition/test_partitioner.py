@@ -106,5 +106,5 @@ def test_elementwise_ops_of_equal_shape_on_separate_views_are_checked():
 }""")
     )
     for region in part.regions:
-        kernel = coalesce(lower_region(region, part.storage).kernel)
+        kernel = coalesce(lower_region(region, part.aliases.memrefs).kernel)
         assert CostOracle(host_target(2), Machine()).reject(kernel) is None

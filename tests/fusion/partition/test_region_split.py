@@ -1,6 +1,6 @@
 """Where a region is split in two."""
 
-from tofuse.analysis.alias import memrefs_of
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.partition.region_split import split_by_peak
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.region import Region
@@ -15,7 +15,7 @@ def test_split_by_peak_frees_inputs_of_the_first_part():
   d = neg(b) : f32[100,20]
   return d
 }""")
-    region, storage = Region("r", graph.ops, (graph.ops[-1].result,)), memrefs_of(graph)
+    region, storage = Region("r", graph.ops, (graph.ops[-1].result,)), AliasAnalysis(graph).memrefs
     first, second = frozenset(("s",)), frozenset(("e", "d"))
     assert split_by_peak(region, {graph.inputs[0]}, storage) == frozenset((first, second))
     assert split_by_peak(region, set(), storage) is None

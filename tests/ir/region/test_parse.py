@@ -2,8 +2,9 @@
 
 import pytest
 
+from tofuse.analysis.alias import MemRef
 from tofuse.errors import ParseError
-from tofuse.ir.region import MemRef, Rule, Verdict
+from tofuse.ir.region import Rule, Verdict
 from tofuse.ir.region.parse import parse_partition
 from tofuse.ir.region.print import show_partition, show_verdict
 
@@ -32,7 +33,7 @@ def test_example():
     part = parse_partition(EXAMPLE)
     assert show_partition(part) == EXAMPLE
     v0, v1, v3 = part.graph.ops[0].result, part.graph.ops[1].result, part.graph.ops[3].result
-    assert part.storage[v1] == MemRef(v0, 0, (1, 6)) and v3 not in part.storage
+    assert part.aliases.memrefs[v1] == MemRef(v0, 0, (1, 6)) and v3 not in part.aliases.memrefs
     assert [r.library for r in part.regions] == [False, True, False, True]
     assert part.regions[2].inputs == (v0,) and part.regions[3].outputs == ()
     assert part.rounded == {"v0", "v3"}
@@ -67,6 +68,7 @@ def test_every_reason_parses(rule: Rule, fused: bool):
             "edge x -> v0 fused: luck; bytes 0; launches 0; recompute 0.0; us 0.0",
             "there is no rule 'luck'",
         ),
+        ("memref v0 = x + 0 {1}", "not the memory that the graph gives v0"),
         ("something else", "neither a region nor a memref nor a verdict"),
     ],
 )

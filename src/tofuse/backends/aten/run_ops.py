@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import torch
 
+from tofuse.analysis.alias import is_aten_view
 from tofuse.errors import TofuseError
 from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import Region, is_aten_view
+from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.torch_internals.memory import tensor_version

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.ir.dims import Dim, contiguous_strides
 from tofuse.ir.graph import Value, substitute_operands
@@ -16,7 +17,6 @@ from tofuse.torch_internals.autograd_compiler import (
     TracingContext,
 )
 
-VIEWS = frozenset(("reshape", "permute", "slice", "broadcast"))
 Strides = tuple[int, ...]
 
 
@@ -97,13 +97,11 @@ def find_tangent_layouts(captured: CapturedGraph) -> TangentLayouts:
 
     Excluded are tangents that a PyTorch operator reads, and those with symbolic sizes.
     """
-    read_by_opaque = {v for op in captured.graph.ops if op.kind == "opaque" for v in op.inputs}
-    for op in reversed(captured.graph.ops):
-        if op.kind in VIEWS and not read_by_opaque.isdisjoint(op.results):
-            read_by_opaque.update(op.inputs)
+    aliases = AliasAnalysis(captured.graph)
+    read_by_library = {u for v in aliases.read_by_library for u in aliases.view_chain(v)}
     expected: dict[int, Strides] = {}
     for k, v in enumerate(captured.arguments):
-        if not isinstance(v, Value) or not v.name.startswith("tangents_") or v in read_by_opaque:
+        if not isinstance(v, Value) or not v.name.startswith("tangents_") or v in read_by_library:
             continue
         strides = tuple(s for s in v.layout if isinstance(s, int))
         if len(strides) == len(v.shape) and all(isinstance(n, int) for n in v.shape) and strides:

@@ -22,7 +22,6 @@ from tofuse.ir.call_arguments import (
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Attr, Op, Value
 from tofuse.ir.size_expression import SizeExpression
-from tofuse.ops.aten_aliases import returns_view
 from tofuse.torch_internals.operators import OpOverload, schema_of
 from tofuse.torch_internals.trees import tree_leaves
 
@@ -40,8 +39,6 @@ def lower_to_opaque(
     if isinstance(value, torch.Tensor):
         result = _result(call, value, call.node.name)
         attrs |= {"shape": result.shape, "dtype": result.dtype, **effect}
-        if len(operands) == 1 and returns_view(str(call.node.target)):
-            attrs["view"] = True
         _append(call.build, operands, (result,), attrs)
         return result
     if value is None and (effect or call.node.is_impure()):  # such as an assertion

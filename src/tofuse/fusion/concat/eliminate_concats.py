@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tofuse.analysis.alias import (
-    concat_slices,
+    ELIMINATED,
+    AliasAnalysis,
+    MemRef,
     dense_strides,
+    is_eliminated_concat,
     is_view,
     operand_slice,
     view_memref,
@@ -21,7 +24,7 @@ from tofuse.cost.thresholds import FEW_OPERANDS, MAX_OPERANDS, MIN_RUN_BYTES
 from tofuse.ir.call_arguments import CallArguments, OperandRef
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
-from tofuse.ir.region import ELIMINATED, MemRef, Partition, Reason, Rule, is_eliminated_concat
+from tofuse.ir.region import Partition, Reason, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
 
@@ -49,7 +52,7 @@ def eliminate_stored_concats(graph: Graph, part: Partition) -> Graph:
     producers = part.graph.producers()
 
     def is_stored_elsewhere(v: Value, concat: Op) -> bool:
-        op = producers.get(_view_root(v, producers))
+        op = producers.get(part.aliases.base(v))
         return op is not None and op in region_of and region_of[op] is not region_of[concat]
 
     concats = [op for op in region_of if op.kind == "cat"]
@@ -78,17 +81,17 @@ class _Elimination:
     graph: Graph
     concats: frozenset[Op]
     stored: frozenset[Op] | None = None
+    aliases: AliasAnalysis = field(init=False)
     producers: Mapping[Value, Op] = field(default_factory=dict)
     users: Mapping[Value, Sequence[Op]] = field(default_factory=dict)
-    returned: set[Value] = field(default_factory=set)
     names: Names = field(init=False)
     in_place: set[Value] = field(default_factory=set)  # values in a slice of some concat
 
     def run(self) -> Graph:
         graph = self.graph
-        self.in_place = set(concat_slices(graph))
+        self.aliases = AliasAnalysis(graph)
+        self.in_place = set(self.aliases.slices)
         self.producers, self.users = graph.producers(), graph.users()
-        self.returned = {_view_root(v, self.producers) for v in graph.outputs if v is not None}
         self.names = Names(graph)
         ops: list[Op] = []
         for op in graph.ops:
@@ -134,23 +137,11 @@ class _Elimination:
         producer = self.producers.get(root)
         if producer is None or producer.kind == "opaque" or is_view(producer):
             return False
-        if producer in self.concats or root in self.returned or self._may_escape(root):
+        if producer in self.concats or root in self.aliases.possibly_returned:
             return False
         if _has_dense_strides(root, strides):
             return True
         return self._is_read_by_kernels(MemRef(root, 0, strides), root)
-
-    def _may_escape(self, v: Value) -> bool:
-        """Whether the program returns a library call's result that may be a view of a value."""
-        seen, work = {v}, [v]
-        while work:
-            for op in self.users.get(work.pop(), ()):
-                if op.kind == "opaque" and not self.returned.isdisjoint(op.results):
-                    return True
-                if op.kind == "opaque" or is_view(op):
-                    work += [r for r in op.results if r not in seen]
-                    seen.update(op.results)
-        return False
 
     def _is_read_by_kernels(self, memref: MemRef, v: Value) -> bool:
         """Whether no library call reads a value, and every view of it has strides."""
@@ -166,13 +157,6 @@ class _Elimination:
     def _copy(self, v: Value, concat: Op) -> Op:
         name = self.names.fresh(f"{v.name}_in_place")
         return make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=concat)
-
-
-def _view_root(v: Value, producers: Mapping[Value, Op]) -> Value:
-    """Return the value that a chain of views starts from."""
-    while v in producers and is_view(producers[v]):
-        v = producers[v].inputs[0]
-    return v
 
 
 def _is_too_long(op: Op) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lower.axes import Atom, Atoms, LoweringError
 from tofuse.ir.dims import Dim, contiguous_strides
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.region import MemRef, Rule
+from tofuse.ir.region import Rule
 from tofuse.ops.table import Pattern, opdef
 
 Dims = list[list[Atom]]  # per dimension, the axes it consists of, outermost first

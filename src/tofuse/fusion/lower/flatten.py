@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from tofuse.analysis.alias import reshape_strides
+from tofuse.analysis.alias import MemRef, reshape_strides
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Attr, Op, Operand, Value, substitute_operands
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import Region
 from tofuse.ops.table import Pattern, opdef
 
 FlatRegion = tuple[Region, dict[Value, MemRef]]
 
 
-def flatten(region: Region, storage: dict[Value, MemRef]) -> FlatRegion | None:
+def flatten(region: Region, storage: Mapping[Value, MemRef]) -> FlatRegion | None:
     """Return a region that does the same work over one dimension, in row-major order.
 
     None unless all ops are elementwise or reshapes, all values have one number of elements or are

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tofuse.analysis.alias import MemRef
 from tofuse.cost.thresholds import MAX_STATEMENTS, MAX_SUBSTITUTIONS
 from tofuse.fusion.concat.guards import ConcatGuards, is_in_range, operand_start
 from tofuse.fusion.lower.align import Alignment, align
@@ -42,7 +43,7 @@ from tofuse.ir.kernel import (
     make_affine,
     stmt_dims,
 )
-from tofuse.ir.region import MemRef, Region, Rule
+from tofuse.ir.region import Region, Rule
 from tofuse.ir.types import DType
 from tofuse.ops.table import Pattern, opdef
 
@@ -59,7 +60,7 @@ class LoweredRegion:
 
 def lower_region(
     region: Region,
-    storage: dict[Value, MemRef],
+    storage: Mapping[Value, MemRef],
     *,
     rounded: frozenset[str] = frozenset(),
 ) -> LoweredRegion:
@@ -81,7 +82,7 @@ def lower_region(
 @dataclass(eq=False)
 class _Lowering:
     region: Region
-    storage: dict[Value, MemRef]
+    storage: Mapping[Value, MemRef]
     alignment: Alignment
     rounded: frozenset[str]
     body: list[Stmt] = field(default_factory=list)

@@ -46,7 +46,7 @@ class ElementwiseIndex:
         """
         shape = next(iter(ops)).result.shape
         equal = all(
-            v.shape == shape and v in self.index.storage and not self._is_inner_view(v, ops)
+            v.shape == shape and v in self.index.aliases.memrefs and not self._is_inner_view(v, ops)
             for op in ops
             for v in (*op.inputs, op.result)
         )
@@ -66,7 +66,7 @@ class ElementwiseIndex:
         ]
         if len({None if p is None else self._find(p) for p in peers}) != 1 or None in peers:
             return False
-        if any(v not in self.index.storage for v in op.inputs):
+        if any(v not in self.index.aliases.memrefs for v in op.inputs):
             return False
         return self._buffer_count({*ops, op}) <= MAX_BUFFERS
 
@@ -92,7 +92,12 @@ class ElementwiseIndex:
     def _buffer_count(self, ops: set[Op]) -> int:
         """Return how many tensors a kernel of these ops reads and writes."""
         index = self.index
-        read = {index.storage[v].root for op in ops for v in op.inputs if v in index.storage}
+        read = {
+            index.aliases.memrefs[v].root
+            for op in ops
+            for v in op.inputs
+            if v in index.aliases.memrefs
+        }
         made = {op.result for op in ops}
         written = [v for v in made if v in index.returned or not ops.issuperset(index.readers[v])]
         return len(read - made) + len(written)

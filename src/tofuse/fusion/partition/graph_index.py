@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tofuse.analysis.alias import is_view
+from tofuse.analysis.alias import AliasAnalysis, is_view
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import Region
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +18,7 @@ class GraphIndex:
     """
 
     graph: Graph
-    storage: dict[Value, MemRef]
+    aliases: AliasAnalysis
     order: Mapping[Op, int]  # position in the program
     is_view: Mapping[Op, bool]
     producers: Mapping[Value, Op]
@@ -43,7 +43,7 @@ class GraphIndex:
                 v = work.pop()
                 if v not in self.producers or not self.is_view[self.producers[v]]:
                     continue
-                if self.computing_ops.get(v) in inside or v not in self.storage:
+                if self.computing_ops.get(v) in inside or v not in self.aliases.memrefs:
                     views[self.producers[v]] = None
                     work += self.producers[v].inputs
         members = sorted([*ops, *views], key=self.order.__getitem__)
@@ -55,8 +55,9 @@ class GraphIndex:
         return Region(name, tuple(members), tuple(outputs))
 
 
-def index_graph(graph: Graph, storage: dict[Value, MemRef]) -> GraphIndex:
-    """Return the index of a graph whose values are stored as `storage` says."""
+def index_graph(aliases: AliasAnalysis) -> GraphIndex:
+    """Return the index of the graph that was analyzed."""
+    graph = aliases.graph
     order = {op: k for k, op in enumerate(graph.ops)}
     views = {op: is_view(op) for op in graph.ops}
     computing_ops = _computing_ops(graph.ops, views)
@@ -64,7 +65,7 @@ def index_graph(graph: Graph, storage: dict[Value, MemRef]) -> GraphIndex:
     values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
     return GraphIndex(
         graph,
-        storage,
+        aliases,
         order,
         views,
         graph.producers(),
@@ -72,7 +73,7 @@ def index_graph(graph: Graph, storage: dict[Value, MemRef]) -> GraphIndex:
         computing_ops,
         _predecessors(graph.ops, computing_ops),
         {v: _readers(v, users, views, order) for v in values},
-        frozenset(storage[v].root for v in graph.outputs if v in storage),
+        frozenset(aliases.root(v) for v in graph.outputs if v is not None),
     )
 
 

@@ -48,7 +48,7 @@ def partition_within_memory_limit(
     best, lowest = partition_with(frozenset())
     if limit is None or lowest.nbytes <= limit:
         return best
-    if best.concat_slices:
+    if best.aliases.slices:
         in_place_concats = False
         part, peak = partition_with(frozenset())
         in_place_concats = peak.nbytes >= lowest.nbytes
@@ -99,7 +99,7 @@ def _splits_of_regions_over_limit(
             excess -= nbytes
     at_peak = peak.region
     if excess > 0 and at_peak is not None and not at_peak.library and len(at_peak.ops) > 1:
-        split = None if op_by_op else split_by_peak(at_peak, peak.last_reads, part.storage)
+        split = None if op_by_op else split_by_peak(at_peak, peak.last_reads, part.aliases.memrefs)
         splits.add(split or _one_part_each(v.name for op in at_peak.ops for v in op.results))
     return frozenset(splits)
 

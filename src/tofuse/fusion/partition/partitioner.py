@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tofuse.analysis.alias import concat_slices, memrefs_of
+from tofuse.analysis.alias import AliasAnalysis, MemRef
 from tofuse.cost.machine import Machine
 from tofuse.fusion.partition.graph_index import GraphIndex, index_graph
 from tofuse.fusion.partition.groups import Group
@@ -17,9 +17,9 @@ from tofuse.fusion.partition.verdicts import edge_verdicts, rejected_hints, sibl
 from tofuse.fusion.region_names import region_name
 from tofuse.fusion.rounding import values_to_round
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.region import MemRef, Partition, Region
+from tofuse.ir.region import Partition, Region
 
-ViewPass = Callable[[Graph, dict[Value, MemRef]], Graph]
+ViewPass = Callable[[Graph, Mapping[Value, MemRef]], Graph]
 
 
 def form_regions(
@@ -49,23 +49,21 @@ def form_regions(
     return Partition(
         graph,
         tuple(_region(index, g, k) for k, g in enumerate(groups)),
-        index.storage,
+        index.aliases,
         tuple(verdicts.values()),
         tuple(verdicts.get(edge) or sibling_verdict(*edge) for edge in growth.merges),
         rejected_hints(growth, verdicts),
-        concat_slices(graph),
         rounded,
     )
 
 
 def _index_after(view_passes: Sequence[ViewPass], graph: Graph) -> GraphIndex:
     """Run the passes, and return the index of the result."""
-    storage = memrefs_of(graph)
+    aliases = AliasAnalysis(graph)
     for view_pass in view_passes:
-        rewritten = view_pass(graph, storage)
-        storage = storage if rewritten is graph else memrefs_of(rewritten)
-        graph = rewritten
-    return index_graph(graph, storage)
+        rewritten = view_pass(aliases.graph, aliases.memrefs)
+        aliases = aliases if rewritten is aliases.graph else AliasAnalysis(rewritten)
+    return index_graph(aliases)
 
 
 def _region(index: GraphIndex, group: Group, number: int) -> Region:

@@ -49,7 +49,7 @@ class RegionEvaluator:
 
         The kernel rounds the values named in `rounded`.
         """
-        storage, region = index.storage, index.make_region(ops, "candidate")
+        storage, region = index.aliases.memrefs, index.make_region(ops, "candidate")
         buffers_read = {storage[v].root for v in region.inputs if v in storage}
         if len(buffers_read) + len(region.outputs) > MAX_BUFFERS:
             return Evaluation(TOO_MANY_BUFFERS, None)

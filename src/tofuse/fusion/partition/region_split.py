@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-from tofuse.analysis.alias import is_view
+from tofuse.analysis.alias import MemRef, is_view
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
-from tofuse.ir.region import MemRef, Region
+from tofuse.ir.region import Region
 
 Split = frozenset[frozenset[str]]  # result names in parts; no kernel computes results of two parts
 

@@ -55,7 +55,7 @@ class WindowReads:
                 v = work.pop()
                 users = index.users.get(v, ())
                 work += [op.result for op in users if index.is_view[op]]
-                memref = index.storage.get(v)
+                memref = index.aliases.memrefs.get(v)
                 if memref is not None and not all(index.is_view[op] for op in users):
                     extents = zip(v.shape, memref.strides, strict=True)
                     elements = math.prod(size_hint(n) for n, stride in extents if stride != 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tofuse.analysis.alias import MemRef
 from tofuse.ir.graph import Graph, Names, Op, Value
-from tofuse.ir.region import MemRef
 
 
 def duplicate_ranges(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lower.align import align
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute_operands
-from tofuse.ir.region import MemRef
 
 
 def duplicate_views(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:

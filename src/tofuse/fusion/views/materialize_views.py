@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from tofuse.analysis.alias import dense_strides, is_view, view_memref
+from tofuse.analysis.alias import (
+    MemRef,
+    dense_strides,
+    is_aten_view,
+    is_eliminated_concat,
+    is_view,
+    view_memref,
+)
 from tofuse.fusion.lower.align import align
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.ir.dims import contiguous_strides, size_hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute_operands
-from tofuse.ir.region import MemRef, is_aten_view, is_eliminated_concat
 from tofuse.ops.result_types import make_op
 from tofuse.ops.table import Pattern, opdef
 
-Requirement = Callable[[Value, dict[Value, MemRef]], bool]  # False: the value is copied
+Requirement = Callable[[Value, Mapping[Value, MemRef]], bool]  # False: the value is copied
 
 
-def materialize_views(graph: Graph, storage: dict[Value, MemRef]) -> Graph:
+def materialize_views(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
     """Make tensors of the operands of library calls and of the graph's outputs.
 
     Outputs get the strides they were captured with. Operands of concats get strides, and so do
@@ -86,17 +92,17 @@ def _aligns(op: Op, producers: Mapping[Value, Op], storage: Mapping[Value, MemRe
     return True
 
 
-def _has_strides(v: Value, storage: dict[Value, MemRef]) -> bool:
+def _has_strides(v: Value, storage: Mapping[Value, MemRef]) -> bool:
     """Whether strides express a value."""
     return v in storage
 
 
-def _is_torch_view(v: Value, storage: dict[Value, MemRef]) -> bool:
+def _is_torch_view(v: Value, storage: Mapping[Value, MemRef]) -> bool:
     """Whether torch can express a value as a view; it has no negative strides."""
     return v in storage and all(size_hint(s) >= 0 for s in storage[v].strides)
 
 
-def _is_contiguous(v: Value, storage: dict[Value, MemRef]) -> bool:
+def _is_contiguous(v: Value, storage: Mapping[Value, MemRef]) -> bool:
     """Whether a value is stored in row-major order without gaps."""
     if v not in storage:
         return False
@@ -104,7 +110,7 @@ def _is_contiguous(v: Value, storage: dict[Value, MemRef]) -> bool:
     return all(a == b or n == 1 for n, a, b in pairs)
 
 
-def _is_as_captured(v: Value, storage: dict[Value, MemRef]) -> bool:
+def _is_as_captured(v: Value, storage: Mapping[Value, MemRef]) -> bool:
     """Whether a value has the strides it has in eager, which an aten view depends on."""
     if not _is_torch_view(v, storage):
         return False
@@ -126,7 +132,7 @@ def _contiguous_inputs(op: Op, storage: Mapping[Value, MemRef]) -> tuple[int, ..
     return ()
 
 
-def _is_returnable(v: Value, storage: dict[Value, MemRef], computed: Collection[Value]) -> bool:
+def _is_returnable(v: Value, storage: Mapping[Value, MemRef], computed: Collection[Value]) -> bool:
     """Whether the caller may get a value as it is stored.
 
     Elements must not repeat (stride 0) if they are separate in eager. A value without gaps in

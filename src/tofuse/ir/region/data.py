@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from tofuse.ir.dims import Dim
+from tofuse.analysis.alias import AliasAnalysis
 from tofuse.ir.graph import Graph, Loc, Op, Value
 from tofuse.ir.region.rules import Reason
 
 REQUESTED = {True: ", as requested by fuse()", False: ", although fuse() requests it"}
-ELIMINATED = "eliminated"  # the attribute of a concat whose operands are written into its result
-
-
-def is_aten_view(op: Op) -> bool:
-    """Whether an op is a call of a PyTorch operator that returns a view of its operand."""
-    return op.kind == "opaque" and ("view", True) in op.attrs
-
-
-def is_eliminated_concat(op: Op) -> bool:
-    """Whether an op is a concat whose operands are written into its result, so nothing runs."""
-    return (ELIMINATED, True) in op.attrs
-
-
-@dataclass(frozen=True)
-class MemRef:
-    """The memory of a value: a strided view of `root`, with offset and strides in elements."""
-
-    root: Value
-    offset: Dim
-    strides: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -89,18 +69,16 @@ class Region:
 class Partition:
     """A graph divided into regions in a legal execution order.
 
-    - `storage`: the memory of every value that has strides.
+    - `aliases`: who shares memory with whom in the graph.
     - `fusions`: the merges of groups of ops, in the order in which they were done.
     - `rejected_hints`: a verdict for each edge that a `fuse` hint covers and that is not fused.
-    - `concat_slices`: the values that are written into a slice of an eliminated concat.
     - `rounded`: the names of values that kernels round to half precision, as memory would.
     """
 
     graph: Graph
     regions: tuple[Region, ...]
-    storage: dict[Value, MemRef]
+    aliases: AliasAnalysis
     verdicts: tuple[Verdict, ...]
     fusions: tuple[Verdict, ...] = ()
     rejected_hints: tuple[Verdict, ...] = ()
-    concat_slices: dict[Value, MemRef] = field(default_factory=dict)
     rounded: frozenset[str] = frozenset()

@@ -5,19 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Graph, Op, Value
+from tofuse.analysis.alias import AliasAnalysis, MemRef
+from tofuse.errors import VerifyError
+from tofuse.ir.graph import Graph, Op
 from tofuse.ir.graph.parse import read_graph
 from tofuse.ir.line_reader import END, LineReader, read_lines
-from tofuse.ir.region.data import REQUESTED, MemRef, Partition, Region, Verdict
+from tofuse.ir.region.data import REQUESTED, Partition, Region, Verdict
 from tofuse.ir.region.rules import Reason, Rule
+from tofuse.ops.check_graph import check_graph
 
 
 def parse_partition(text: str) -> Partition:
     """Parse the output of `show_partition`. Raises ParseError, which names the line."""
     lines = read_lines(text)
     size = next((k for k, line in enumerate(lines, 1) if line.closes), len(lines))
-    return _Parser(read_graph(lines[:size])).partition(lines[size:])
+    graph = read_graph(lines[:size])
+    try:
+        check_graph(graph)
+    except VerifyError as error:
+        raise lines[0].error(str(error).replace("\n", " ")) from error
+    return _Parser(graph).partition(lines[size:])
 
 
 class _Parser:
@@ -29,8 +36,7 @@ class _Parser:
         self.ops: dict[str, Op] = {}
         for k, op in enumerate(graph.ops):
             self.ops[op.results[0].name if op.results else f"#{k}"] = op
-        self.storage = {v: MemRef(v, 0, v.layout) for v in self.values.values()}
-        self.concat_slices: dict[Value, MemRef] = {}
+        self.aliases = AliasAnalysis(graph)
         self.regions: list[Region] = []
         self.verdicts: list[Verdict] = []
         self.rounded: list[str] = []
@@ -41,9 +47,8 @@ class _Parser:
         return Partition(
             self.graph,
             tuple(self.regions),
-            self.storage,
+            self.aliases,
             tuple(self.verdicts),
-            concat_slices=self.concat_slices,
             rounded=frozenset(self.rounded),
         )
 
@@ -57,24 +62,8 @@ class _Parser:
                 while not line.skip(END):
                     outputs.append(line.lookup(self.values))
                 self.regions.append(Region(name, tuple(ops), tuple(outputs), kind == "call"))
-            case "memref":
-                v = line.lookup(self.values)
-                self.storage[v] = MemRef(
-                    line.expect("=").lookup(self.values),
-                    line.expect("+").dim(),
-                    line.expect("{").dims("}"),
-                )
-                line.expect(END)
-            case "concat_slice":
-                v = line.lookup(self.values)
-                concat, offset = line.expect("=").lookup(self.values), line.expect("+").dim()
-                self.concat_slices[v] = MemRef(
-                    concat, offset, (self.storage.get(v) or MemRef(v, 0, v.layout)).strides
-                )
-                line.expect(END)
-            case "no_memref":
-                self.storage.pop(line.lookup(self.values), None)
-                line.expect(END)
+            case "memref" | "concat_slice" | "no_memref" as kind:
+                self.memory(kind, line)
             case "rounded":
                 while not line.skip(END):
                     self.rounded.append(line.lookup(self.values).name)
@@ -83,8 +72,20 @@ class _Parser:
             case word:
                 raise line.error(f"{word!r} is neither a region nor a memref nor a verdict")
 
-    def strides(self, v: Value) -> tuple[Dim, ...]:
-        return self.storage[v].strides if v in self.storage else v.layout
+    def memory(self, kind: str, line: LineReader) -> None:
+        """Read a line that repeats what the analysis says of the graph, and check that it does."""
+        v, said = line.lookup(self.values), None
+        known = (self.aliases.slices if kind == "concat_slice" else self.aliases.memrefs).get(v)
+        if kind != "no_memref":
+            root, offset = line.expect("=").lookup(self.values), line.expect("+").dim()
+            if kind == "memref":
+                strides = line.expect("{").dims("}")
+            else:
+                strides = v.layout if known is None else known.strides
+            said = MemRef(root, offset, strides)
+        if said != known:
+            raise line.error(f"this is not the memory that the graph gives {v.name}")
+        line.expect(END)
 
 
 def _verdict(line: LineReader) -> Verdict:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from tofuse.analysis.alias import MemRef
 from tofuse.ir.dims import show_dim, show_strides
 from tofuse.ir.graph import Graph
 from tofuse.ir.graph.print import show_graph
-from tofuse.ir.region.data import (
-    MemRef,
-    Partition,
-    Region,
-    Verdict,
-)
+from tofuse.ir.region.data import Partition, Region, Verdict
 
 
 def show_partition(partition: Partition) -> str:
@@ -22,13 +18,13 @@ def show_partition(partition: Partition) -> str:
     lines = [show_graph(graph)]
     lines += [_show_region(r, graph) for r in partition.regions]
     for v in graph.values():
-        memref = partition.storage.get(v)
+        memref = partition.aliases.memrefs.get(v)
         if memref is None:
             lines.append(f"no_memref {v.name}")
         elif memref != MemRef(v, 0, v.layout):
             at = f"{memref.root.name} + {show_dim(memref.offset)}"
             lines.append(f"memref {v.name} = {at} {show_strides(memref.strides)}")
-    for v, memref in partition.concat_slices.items():
+    for v, memref in partition.aliases.slices.items():
         lines.append(f"concat_slice {v.name} = {memref.root.name} + {show_dim(memref.offset)}")
     if partition.rounded:
         lines.append(" ".join(["rounded", *sorted(partition.rounded)]))

@@ -138,7 +138,7 @@ class _BatchBuilder:
 
     def claim_memory(self, value: Value) -> bool:
         """Mark the memory of a value as returned to the caller; False if it already was."""
-        base = self.rewriter.alias_base(value)
+        base = self.rewriter.base(value)
         if base in self.returned_bases:
             return False
         self.returned_bases.add(base)

@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Union
 
+from tofuse.analysis.alias import AliasAnalysis, has_effect, is_view
 from tofuse.analysis.isomorphism import (
     Branches,
     BranchMatcher,
@@ -23,8 +24,6 @@ from tofuse.ir.dims import show_dim, size_hint
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.graph.print import show_attr
 from tofuse.ops.table import OPS, Pattern
-from tofuse.passes.dead_code import has_effect
-from tofuse.passes.rewrite import VIEWS, escaping_values
 
 BranchRange = tuple[int, int]  # the first branch, and one past the last
 # The operands of each concat, with branches to batch in place of the values they compute.
@@ -42,8 +41,8 @@ class ConcatBranches:
         self.matcher = BranchMatcher(self.describe)
 
     @cached_property
-    def escaping(self) -> set[Value]:
-        return escaping_values(self.graph)
+    def escaping(self) -> frozenset[Value]:
+        return AliasAnalysis(self.graph).escaping
 
     @cached_property
     def effects(self) -> dict[Op, int]:
@@ -146,7 +145,7 @@ class ConcatBranches:
     def is_view_of_leaf(self, branches: Branches[Value], bundle: Bundle[Value]) -> bool:
         """Whether a bundle is a leaf or a view of a leaf."""
         while isinstance(role := branches.roles[bundle], Equal):
-            if self.producers[bundle[0]].kind not in VIEWS or not role.operands:
+            if not is_view(self.producers[bundle[0]]) or not role.operands:
                 return False
             bundle = role.operands[0]
         return True

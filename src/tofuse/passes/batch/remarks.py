@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tofuse.analysis.alias import is_view
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Rule, Verdict
 from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.batch.branch_match import ConcatBranches
-from tofuse.passes.rewrite import VIEWS
 
 
 def missed_batching_remarks(before: Graph, after: Graph) -> tuple[Verdict, ...]:
@@ -48,7 +48,7 @@ def _remark(cat: Op, concats: ConcatBranches) -> tuple[int, str] | None:
         OPS[op.kind].pattern is Pattern.RANDOM for op in _branch_ops(cat.inputs[odd], producers)
     ):
         why = "random numbers depend on their index in the tensor"
-    computed = any(v in producers and producers[v].kind not in VIEWS for v in equal)
+    computed = any(v in producers and not is_view(producers[v]) for v in equal)
     if not (ranges or computed or _read_slices_of_one_tensor(cat.inputs, producers)):
         return None
     if end - start == 1:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
+from tofuse.analysis.alias import returns_view
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.complex.pair_builder import (
     Pair,
@@ -33,7 +34,6 @@ from tofuse.capture.joint.complex.pair_rules import (
     has_rule,
 )
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
-from tofuse.ops.aten_aliases import returns_view
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
 aten = torch.ops.aten

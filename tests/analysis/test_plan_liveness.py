@@ -1,6 +1,6 @@
 """The bytes that a plan holds at each step."""
 
-from tofuse.analysis.plan_memory import memory_timeline, peak_bytes
+from tofuse.analysis.plan_liveness import memory_timeline, peak_bytes
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.plan.parse import parse_plan
 

@@ -1,0 +1,21 @@
+"""Alias analysis: who shares memory with whom, who may write it, and who sees it."""
+
+from tofuse.analysis.alias.concat_slices import operand_slice
+from tofuse.analysis.alias.graph import AliasAnalysis, view_chain
+from tofuse.analysis.alias.memory_effects import (
+    ELIMINATED,
+    EXCLUSIVE_RESULTS,
+    UNDECLARED_VIEWS,
+    has_effect,
+    is_aten_view,
+    is_eliminated_concat,
+    is_view,
+    returns_view,
+)
+from tofuse.analysis.alias.strides import MemRef, dense_strides, reshape_strides, view_memref
+
+__all__ = [
+    "ELIMINATED", "EXCLUSIVE_RESULTS", "UNDECLARED_VIEWS", "AliasAnalysis", "MemRef",
+    "dense_strides", "has_effect", "is_aten_view", "is_eliminated_concat", "is_view",
+    "operand_slice", "reshape_strides", "returns_view", "view_chain", "view_memref",
+]  # fmt: skip

@@ -1,0 +1,68 @@
+"""Which ops share memory with an operand, or write: by kind, and for PyTorch's by their schemas."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tofuse.ir.graph import Op, Value
+from tofuse.ops.reference import resolve_operator
+from tofuse.ops.table import Pattern, opdef
+
+ELIMINATED = "eliminated"  # the attribute of a concat whose operands are written into its result
+
+# Operators without an out variant whose results never share memory with an operand.
+EXCLUSIVE_RESULTS = frozenset(
+    f"aten.{name}.default"
+    for name in (
+        "convolution",
+        "convolution_backward",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    )
+)
+
+# Operators whose result depends on the storage offset of their operand.
+OFFSET_SENSITIVE = frozenset(
+    ("aten.as_strided.default", "aten.view.dtype", "aten.view_as_complex.default")
+)
+
+# Operators that return their operand's memory, although their schema declares no alias.
+UNDECLARED_VIEWS = frozenset(("aten._unsafe_view.default", "aten.lift.default"))
+
+
+@cache
+def returns_view(target: str) -> bool:
+    """Whether the schema of an ATen operator says that its results are views of its first argument.
+
+    A list of views counts; an operator that writes into its argument does not.
+    """
+    if not target.startswith("aten.") or target.count(".") != 2:
+        return False
+    schema = getattr(resolve_operator(target), "_schema", None)
+    returned = [] if schema is None else [r.alias_info for r in schema.returns]
+    return len(returned) == 1 and returned[0] is not None and not returned[0].is_write
+
+
+def is_view(op: Op) -> bool:
+    """Whether an op is a view of the graph IR, which reads no elements."""
+    return opdef(op.kind).pattern in (Pattern.VIEW, Pattern.BROADCAST)
+
+
+def is_aten_view(op: Op) -> bool:
+    """Whether an op is a call of a PyTorch operator that returns a view of its operand."""
+    return op.kind == "opaque" and bool(op.inputs) and returns_view(str(op.attr("target")))
+
+
+def viewed_operand(op: Op) -> Value | None:
+    """Return the operand whose memory an op's results may share; None if they have their own."""
+    return op.inputs[0] if is_view(op) or is_aten_view(op) else None
+
+
+def is_eliminated_concat(op: Op) -> bool:
+    """Whether an op is a concat whose operands are written into its result, so nothing runs."""
+    return (ELIMINATED, True) in op.attrs
+
+
+def has_effect(op: Op) -> bool:
+    """Whether an op may write into tensors, or must run for another reason than its results."""
+    return op.kind == "opaque" and ("effect", True) in op.attrs

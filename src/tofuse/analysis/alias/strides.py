@@ -1,0 +1,83 @@
+"""Strides of views: what PyTorch's `view`, `permute`, `expand` and slicing give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tofuse.ir.dims import Dim, contiguous_strides, exact_div, product, size_hint, strides_in
+from tofuse.ir.graph import Op, Value
+
+
+@dataclass(frozen=True)
+class MemRef:
+    """The memory of a value: a strided view of `root`, with offset and strides in elements."""
+
+    root: Value
+    offset: Dim
+    strides: tuple[Dim, ...]
+
+
+def dense_strides(value: Value) -> tuple[Dim, ...]:
+    """Return dense strides in the order of the captured ones (equal to them if they are dense)."""
+    shape = value.shape
+    row_major = contiguous_strides(shape)
+    if value.strides is None or value.strides == row_major:
+        return row_major
+    order = sorted(range(len(shape)), key=lambda k: (-size_hint(value.layout[k]), k))
+    return strides_in(order, shape)
+
+
+def view_memref(op: Op, source: MemRef) -> MemRef | None:
+    """Return the memory reference of a view of `source`; None if no strides express the view."""
+    shape = op.inputs[0].shape
+    match op.kind:
+        case "permute":
+            strides: tuple[Dim, ...] | None = tuple(source.strides[d] for d in op.ints("dims"))
+            offset = source.offset
+        case "broadcast":
+            dims = op.ints("dims")
+            strides = tuple(
+                source.strides[dims.index(k)] if k in dims else 0
+                for k in range(len(op.result.shape))
+            )
+            offset = source.offset
+        case "slice":
+            starts, steps = op.dims("start"), op.ints("step")
+            strides = tuple(product((s, t)) for s, t in zip(source.strides, steps, strict=True))
+            offsets = [product((a, s)) for a, s in zip(starts, source.strides, strict=True)]
+            offset = sum(offsets, source.offset)
+        case _:
+            strides, offset = reshape_strides(shape, source.strides, op.result.shape), source.offset
+    return None if strides is None else MemRef(source.root, offset, strides)
+
+
+def reshape_strides(
+    shape: tuple[Dim, ...], strides: tuple[Dim, ...], new: tuple[Dim, ...]
+) -> tuple[Dim, ...] | None:
+    """Return the strides of a reshape without a copy, as `Tensor.view` does; None if it copies."""
+    if any(d == 0 for d in shape):
+        return contiguous_strides(new)
+    chunks: list[tuple[Dim, Dim]] = []  # (elements, stride of the innermost), outermost first
+    for extent, stride in zip(shape, strides, strict=True):
+        if extent == 1:
+            continue
+        if chunks and chunks[-1][1] == product((extent, stride)):
+            chunks[-1] = (product((chunks[-1][0], extent)), stride)
+        else:
+            chunks.append((extent, stride))
+    result: list[Dim] = []
+    rest, step = chunks.pop() if chunks else (1, 1)
+    for extent in reversed(new):
+        if extent == 1:
+            result.append(step)
+            continue
+        if rest == 1 and chunks:
+            rest, step = chunks.pop()
+        quotient = exact_div(rest, extent)
+        if quotient is None:
+            return None
+        result.append(step)
+        rest, step = quotient, product((step, extent))
+    if rest != 1 or chunks:
+        return None
+    return tuple(reversed(result))

@@ -1,0 +1,116 @@
+"""Liveness of a plan's tensors: who owns their memory, who uses it last, what is held when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tofuse.analysis.alias import returns_view
+from tofuse.ir.dims import product, size_hint
+from tofuse.ir.graph import Graph, Value
+from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View, variable
+from tofuse.ir.plan.verify import base_of, defines, reads
+
+
+def viewed_tensor(step: Step) -> str | None:
+    """Return the tensor whose memory a step's results share; None if they have their own."""
+    if isinstance(step, View):
+        return step.source
+    if isinstance(step, Call) and returns_view(step.target):
+        return reads(step)[0]
+    return None
+
+
+def owners_of(steps: Iterable[Step]) -> dict[str, str]:
+    """Return the tensor that owns the memory of each view, those of PyTorch's included."""
+    owners: dict[str, str] = {}
+    for step in steps:
+        source = viewed_tensor(step)
+        if source is not None:
+            owners |= dict.fromkeys(defines(step), owners.get(source, source))
+    return owners
+
+
+def last_uses(plan: Plan) -> dict[str, int]:
+    """Return the last step that reads or makes each tensor; -1 for an unused parameter.
+
+    Results are used after the last step. Releases do not count, and a launch of a group counts as
+    the last one of its group.
+    """
+    last = dict.fromkeys((p.name for p in plan.parameters), -1)
+    group_ends = {x.group: k for k, x in enumerate(plan.steps) if isinstance(x, Launch)}
+    for k, step in enumerate(plan.steps):
+        if isinstance(step, Release):
+            continue
+        end = k if not isinstance(step, Launch) or step.group is None else group_ends[step.group]
+        last |= dict.fromkeys((*reads(step), *defines(step)), end)
+    return last | dict.fromkeys(plan.results, len(plan.steps))
+
+
+@dataclass(frozen=True)
+class Access:
+    """The memory that a launch reads or writes: all of a tensor, or the slice from a byte on."""
+
+    owner: str
+    start: str  # of the slice in bytes; "" for the whole tensor
+
+    def overlaps(self, other: Access) -> bool:
+        """Whether two accesses may touch one byte. Slices that start elsewhere are disjoint."""
+        same_part = not self.start or not other.start or self.start == other.start
+        return self.owner == other.owner and same_part
+
+
+def access_of(operand: str, owners: Mapping[str, str]) -> Access:
+    """Return the memory of an operand of a launch, which may be `t_x+64`."""
+    name = base_of(operand)
+    # a view may cover any part of its owner
+    start = "" if name in owners else operand[len(name) + 1 :]
+    return Access(owners.get(name, name), start)
+
+
+def memory_timeline(
+    plan: Plan, graph: Graph, saved: Iterable[Value] = ()
+) -> tuple[tuple[int, int], ...]:
+    """Return the number of each launch and library call, with the bytes live while it runs.
+
+    `graph` is the program of the plan. The arguments in `saved` count: tensors that the forward
+    saved for this backward alone.
+    """
+    sizes = {variable(v): size_hint(v.type.nbytes) for v in graph.values()}
+    owners = {variable(v): variable(v) for v in saved}
+    live = {name: sizes[name] for name in owners}
+    references = dict.fromkeys(owners, 1)  # of each owner: live names for its memory
+    total, timeline = sum(live.values()), []
+    for k, step in enumerate(plan.steps):
+        for name in defines(step):
+            source = viewed_tensor(step)
+            owner = name if source is None else owners.get(source)
+            if owner is None:
+                continue  # a view of an argument
+            owners[name] = owner
+            references[owner] = references.get(owner, 0) + 1
+            if owner == name:
+                live[name] = _nbytes(step, name, sizes)
+                total += live[name]
+        if isinstance(step, (Launch, Call)):
+            timeline.append((k, total))
+        if isinstance(step, Release):
+            for owner in (owners[n] for n in step.names if n in owners):
+                references[owner] -= 1
+                total -= live[owner] if references[owner] == 0 else 0
+    return tuple(timeline)
+
+
+def peak_bytes(plan: Plan, graph: Graph, saved: Iterable[Value] = ()) -> int:
+    """Return the most bytes that a plan holds at once; see `memory_timeline`."""
+    return max((nbytes for _, nbytes in memory_timeline(plan, graph, saved)), default=0)
+
+
+def _nbytes(step: Step, name: str, sizes: Mapping[str, int]) -> int:
+    match step:
+        case Arena():
+            return step.nbytes
+        case Allocate():
+            return size_hint(product((*step.shape, step.dtype.itemsize)))
+        case _:
+            return sizes.get(name, 0)
