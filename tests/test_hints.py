@@ -242,7 +242,7 @@ def test_bisect_finds_the_planted_fusion(planted, capture, tmp_path, capsys):
 
 def test_the_repro_of_a_fusion_runs(tmp_path):
     (graph,) = tofuse.explain(program)(torch.randn(30, 20)).graphs
-    path = write_fusion_repro(graph.graph, 2, "a -> b: fused", tmp_path)
+    path = write_fusion_repro(graph.partition.graph, 2, "a -> b: fused", tmp_path)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
     assert "largest difference: tensor(" in done.stdout
 

@@ -15,7 +15,7 @@ from tofuse.driver.compile import backend_for, check_callable, check_options, co
 from tofuse.driver.report_sink import discard_report
 from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.errors import OptionError
-from tofuse.report.model import GraphReport, MachineLimits, Report
+from tofuse.report.model import GraphReport, MachineLimits
 from tofuse.report.report_text import ReportText
 from tofuse.runtime.clock import Clock, machine_limits
 from tofuse.runtime.pool import POOL
@@ -90,7 +90,7 @@ def explain(
         raise OptionError(f"measure must be True or False, not {measure!r}")
 
     def run(*args: P.args, **kwargs: P.kwargs) -> ReportText:
-        report = Report(name=getattr(target, "__name__", type(target).__name__))
+        report = ReportText(name=getattr(target, "__name__", type(target).__name__))
         clocks: list[Clock] = []
 
         def add_graph(graph: GraphReport) -> Clock | None:
@@ -112,7 +112,7 @@ def explain(
                 g.with_times(clock.median_us(), clock.last_run())
                 for g, clock in zip(report.graphs, clocks, strict=True)
             ]
-        return ReportText(report)
+        return report
 
     return run
 

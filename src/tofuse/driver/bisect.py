@@ -151,5 +151,5 @@ def _make_culprit(report: Report, number: int, folder: Path | None) -> Culprit:
     region = next(r for r in graph.regions if verdict.consumer in r.values)
     path = None
     if folder is not None:
-        path = write_fusion_repro(graph.graph, fuel, repr(verdict), folder)
+        path = write_fusion_repro(graph.partition.graph, fuel, repr(verdict), folder)
     return Culprit(verdict, number, graph.phase, region.name, region.ops, path)

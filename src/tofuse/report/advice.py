@@ -23,22 +23,13 @@ def advice_for(verdict: Verdict) -> Advice:
     return ADVICE[verdict.reason.rule]
 
 
-@dataclass(frozen=True)
-class VerdictGroup:
-    """Verdicts against fusion with the same advice."""
-
-    advice: Advice
-    verdicts: tuple[Verdict, ...]
-
-
-def group_by_advice(verdicts: tuple[Verdict, ...]) -> tuple[VerdictGroup, ...]:
-    """Group the verdicts against fusion by their advice, the largest group first."""
+def group_by_advice(verdicts: tuple[Verdict, ...]) -> list[tuple[Advice, list[Verdict]]]:
+    """Return the verdicts against fusion by their advice, the most frequent advice first."""
     groups: dict[Advice, list[Verdict]] = {}
     for v in verdicts:
         if not v.fused:
             groups.setdefault(advice_for(v), []).append(v)
-    verdict_groups = [VerdictGroup(a, tuple(vs)) for a, vs in groups.items()]
-    return tuple(sorted(verdict_groups, key=lambda g: -len(g.verdicts)))
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
 
 
 _TABLE = (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Union
 
 from tofuse.report.model import GraphReport, RegionReport, Report, TimeSpan
 
-Event = dict[str, Union[str, int, float, dict[str, Union[str, int, float]]]]  # noqa: UP007
+Args = dict[str, Union[str, int, float]]  # noqa: UP007
+Event = dict[str, Union[str, int, float, Args]]  # noqa: UP007
 
 PROCESS_ID = 1
 COMPILE_THREAD, RUN_THREAD = 1, 2  # tracks: compilation stages, and the last measured run
@@ -19,16 +19,14 @@ def trace_text(report: Report) -> str:
     """Return JSON in the trace event format: complete events, in µs from the first one."""
     spans = [s for g in report.graphs for s in (*g.stages, *g.last_run)]
     start = min((s.begin for s in spans), default=0)
-    events = [*_metadata_events(report)]
+    events = [_name("process_name", COMPILE_THREAD, f"tofuse {report.name}".strip())]
+    events.append(_name("thread_name", COMPILE_THREAD, "compile"))
+    if any(g.last_run for g in report.graphs):
+        events.append(_name("thread_name", RUN_THREAD, "run: kernels and library calls"))
     for g in report.graphs:
-        events += [
-            _span_event(s, COMPILE_THREAD, start, f"compile {g.phase}", {}) for s in g.stages
-        ]
-        regions = {r.name: r for r in g.regions}
-        events += [
-            _span_event(s, RUN_THREAD, start, g.phase, _region_args(g, regions.get(s.name)))
-            for s in g.last_run
-        ]
+        events += [_span(s, COMPILE_THREAD, start, f"compile {g.phase}", {}) for s in g.stages]
+        args = {r.name: _region_args(g, r) for r in g.regions}
+        events += [_span(s, RUN_THREAD, start, g.phase, args.get(s.name, {})) for s in g.last_run]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, indent=1)
 
 
@@ -38,30 +36,14 @@ def write_trace(report: Report, path: Path) -> None:
     path.write_text(trace_text(report), encoding="utf-8")
 
 
-def _metadata_events(report: Report) -> Iterable[Event]:
-    names = [("process_name", COMPILE_THREAD, f"tofuse {report.name}".strip())]
-    names += [("thread_name", COMPILE_THREAD, "compile")]
-    if any(g.last_run for g in report.graphs):
-        names += [("thread_name", RUN_THREAD, "run: kernels and library calls")]
-    for kind, thread, name in names:
-        yield {
-            "ph": "M",
-            "name": kind,
-            "pid": PROCESS_ID,
-            "tid": thread,
-            "ts": 0,
-            "args": {"name": name},
-        }
+def _name(kind: str, thread: int, name: str) -> Event:
+    event: Event = {"ph": "M", "name": kind, "pid": PROCESS_ID, "tid": thread, "ts": 0}
+    return event | {"args": {"name": name}}
 
 
-def _span_event(
-    span: TimeSpan, thread: int, start: int, category: str, args: dict[str, str | int | float]
-) -> Event:
-    return {
-        "ph": "X",
-        "name": span.name,
-        "cat": category,
-        "pid": PROCESS_ID,
+def _span(span: TimeSpan, thread: int, start: int, category: str, args: Args) -> Event:
+    event: Event = {"ph": "X", "name": span.name, "cat": category, "pid": PROCESS_ID}
+    return event | {
         "tid": thread,
         "ts": (span.begin - start) / 1e3,
         "dur": span.us,
@@ -69,11 +51,9 @@ def _span_event(
     }
 
 
-def _region_args(graph: GraphReport, region: RegionReport | None) -> dict[str, str | int | float]:
+def _region_args(graph: GraphReport, region: RegionReport) -> Args:
     """Return the event arguments that a trace viewer shows for a selected region."""
-    if region is None:
-        return {}
-    args: dict[str, str | int | float] = {
+    args: Args = {
         "bytes": region.nbytes,
         "ops": " ".join(region.ops),
         "executor": region.executor_label,

@@ -155,8 +155,8 @@ class _GraphDataBuilder:
             (e.producer.results[0].name, consumer_name(e.consumer)): k for k, e in enumerate(edges)
         }
         rules: list[Record] = []
-        for group in group_by_advice(self.report.verdicts):
-            numbered = [(v, number.get((v.producer, v.consumer))) for v in group.verdicts]
+        for advice, verdicts in group_by_advice(self.report.verdicts):
+            numbered = [(v, number.get((v.producer, v.consumer))) for v in verdicts]
             drawn = [k for _, k in numbered if k is not None]
             others: list[Record] = [
                 {"rule": f"{v.producer}: {v.rule}", "line": self._line_number(v.loc)}
@@ -164,7 +164,7 @@ class _GraphDataBuilder:
                 if k is None
             ]
             members = sorted(drawn, key=lambda k: -edges[k].nbytes)
-            rules.append(_advice(group.advice) | {"edges": members, "other_verdicts": others})
+            rules.append(_advice(advice) | {"edges": members, "other_verdicts": others})
         return rules
 
     def _region(self, r: RegionReport) -> Record:

@@ -20,22 +20,25 @@ from tofuse.report.comparison import Comparison, comparisons
 from tofuse.report.html import write_page
 from tofuse.report.model import GraphReport, RegionReport, Report
 from tofuse.report.number_format import plural, show_bytes, show_us
-from tofuse.report.program_view import Edge, ProgramView, source_line
+from tofuse.report.program_view import ProgramView, source_line
 
 PLAIN_TEXT_WIDTH = 110  # a terminal's own width is used under `rich.print`
 MAX_PAIRS_PER_RULE = 5
 MAX_LAUNCH_ROWS = 40
+INDENT = {columns: (0, 0, 0, columns) for columns in (2, 4, 6, 8)}
 
 
 @dataclass
 class ReportText(Report):
     """A report that prints as text, in colour under `rich.print`, and saves a page and a trace."""
 
-    def __init__(self, report: Report) -> None:
-        super().__init__(report.graphs, report.name, report.calls, report.limits, report.breaks)
-
     def __str__(self) -> str:
-        return show_report(self)
+        console = Console(
+            file=io.StringIO(), width=PLAIN_TEXT_WIDTH, color_system=None, force_terminal=False
+        )
+        with console.capture() as capture:
+            console.print(self, highlight=False)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
     __repr__ = __str__
 
@@ -51,16 +54,6 @@ class ReportText(Report):
         """Write a trace for Perfetto and chrome://tracing; return its path."""
         write_trace(self, Path(path))
         return Path(path)
-
-
-def show_report(report: Report) -> str:
-    """Return the report of all graphs as plain text."""
-    console = Console(
-        file=io.StringIO(), width=PLAIN_TEXT_WIDTH, color_system=None, force_terminal=False
-    )
-    with console.capture() as capture:
-        console.print(Group(*_blocks(report)), highlight=False)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def _blocks(report: Report) -> Iterator[RenderableType]:
@@ -90,7 +83,7 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
 
 def _breaks(report: Report) -> Iterator[RenderableType]:
     for line in report.breaks:
-        yield Padding(Text(line, style="yellow"), (0, 0, 0, 2))
+        yield Padding(Text(line, style="yellow"), INDENT[2])
 
 
 def _comparison_table(rows: tuple[Comparison, ...]) -> RenderableType:
@@ -102,7 +95,7 @@ def _comparison_table(rows: tuple[Comparison, ...]) -> RenderableType:
         if ratio <= 1.005:
             change, colour = ("the same", "dim") if ratio >= 0.995 else (_increase(ratio), "yellow")
         table.add_row(row.name.lower(), show(row.before), show(row.after), Text(change, colour))
-    return Padding(table, (0, 0, 0, 2))
+    return Padding(table, INDENT[2])
 
 
 def _increase(ratio: float) -> str:
@@ -120,12 +113,12 @@ def _graph(program: ProgramView) -> Iterator[RenderableType]:
     for shared in g.shared_launches:
         yield Text(shared, style="dim")
     for note in g.notes:
-        yield Padding(Text(f"note: {note}", "yellow"), (0, 0, 0, 2))
+        yield Padding(Text(f"note: {note}", "yellow"), INDENT[2])
     if g.peak_bytes or g.eager_peak_bytes:
-        yield Padding(Text(_memory_line(g)), (0, 0, 0, 2))
+        yield Padding(Text(_memory_line(g)), INDENT[2])
     if not g.regions:
         return
-    yield Padding(_launch_table(g), (0, 0, 0, 2))
+    yield Padding(_launch_table(g), INDENT[2])
     fused = [v for v in g.verdicts if v.fused]
     if fused:
         saved = sum(v.bytes_saved for v in fused)
@@ -135,7 +128,7 @@ def _graph(program: ProgramView) -> Iterator[RenderableType]:
                 (f"fused: {plural(len(fused), 'pair')}", "green"),
                 f" ({rules}); {show_bytes(saved)} of memory traffic saved",
             ),
-            (0, 0, 0, 2),
+            INDENT[2],
         )
     yield from _not_fused(program)
 
@@ -190,41 +183,34 @@ def _show_locs(r: RegionReport) -> str:
 def _not_fused(program: ProgramView) -> Iterator[RenderableType]:
     """List the pairs that were not fused by rule, with its meaning and advice."""
     groups = group_by_advice(program.report.verdicts)
-    edges = {id(e.verdict): e for e in program.edges}
-    total = sum(len(group.verdicts) for group in groups)
+    sizes = {e.verdict: e.nbytes for e in program.edges}
+    total = sum(len(verdicts) for _, verdicts in groups)
     if total:
-        yield Padding(Text(f"not fused: {plural(total, 'pair')}", "yellow"), (0, 0, 0, 2))
-    for group in groups:
-        rules = {v.rule for v in group.verdicts}
-        title = Text.assemble((f"{group.advice.title} ({len(group.verdicts)})", "bold"))
-        if len(rules) == 1 and rules != {group.advice.title}:
-            title.append(f": {rules.pop()}", "dim")
-        yield Padding(title, (0, 0, 0, 4))
-        yield Padding(Text(group.advice.meaning), (0, 0, 0, 6))
-        by_size = sorted(
-            group.verdicts, key=lambda v: -edges[id(v)].nbytes if id(v) in edges else 0
-        )
-        shown = by_size[:MAX_PAIRS_PER_RULE]
+        yield Padding(Text(f"not fused: {plural(total, 'pair')}", "yellow"), INDENT[2])
+    for advice, verdicts in groups:
+        rules = {v.rule for v in verdicts}
+        title = Text.assemble((f"{advice.title} ({len(verdicts)})", "bold"))
+        same_rule = len(rules) == 1 and rules != {advice.title}
+        if same_rule:
+            title.append(f": {verdicts[0].rule}", "dim")
+        yield Padding(title, INDENT[4])
+        yield Padding(Text(advice.meaning), INDENT[6])
+        shown = sorted(verdicts, key=lambda v: -sizes.get(v, 0))[:MAX_PAIRS_PER_RULE]
         pairs = [f"{v.producer} -> {v.consumer}" for v in shown]
         table = Table.grid(padding=(0, 3, 0, 0), expand=True)
         table.add_column(no_wrap=True, min_width=max(map(len, pairs)))
         table.add_column(no_wrap=True, min_width=7, justify="right")
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # truncated if too long
         for v, pair in zip(shown, pairs, strict=True):
-            rule = f"{v.rule}  " if rules else ""
-            place = Text(rule + _place(v.loc))
-            table.add_row(Text(pair), _value_size(edges.get(id(v))), place)
-        yield Padding(table, (0, 0, 0, 6))
-        if len(group.verdicts) > MAX_PAIRS_PER_RULE:
-            yield Padding(
-                Text(f"and {len(group.verdicts) - MAX_PAIRS_PER_RULE} more", "dim"), (0, 0, 0, 8)
+            size = show_bytes(sizes[v]) if v in sizes else ""
+            table.add_row(
+                Text(pair), size, Text(f"{'' if same_rule else f'{v.rule}  '}{_place(v.loc)}")
             )
-        if group.advice.todo:
-            yield Padding(Text.assemble(("to do: ", "bold"), group.advice.todo), (0, 0, 0, 6))
-
-
-def _value_size(edge: Edge | None) -> str:
-    return "" if edge is None else show_bytes(edge.nbytes)
+        yield Padding(table, INDENT[6])
+        if len(verdicts) > len(shown):
+            yield Padding(Text(f"and {len(verdicts) - len(shown)} more", "dim"), INDENT[8])
+        if advice.todo:
+            yield Padding(Text.assemble(("to do: ", "bold"), advice.todo), INDENT[6])
 
 
 def _place(loc: Loc | None) -> str:
