@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -50,4 +51,4 @@ def recompile_for_hooks(compile_with: Callable[[GuardFilter], Callable[P, R]]) -
                     return compiled(*args, **kwargs)
         return compiled(*args, **kwargs)
 
-    return call
+    return functools.update_wrapper(call, compiled)  # Dynamo inlines it as it does torch.compile's
