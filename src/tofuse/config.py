@@ -13,6 +13,8 @@ from tofuse.errors import OptionError
 
 PACKAGE = Path(__file__).parent  # the folder of tofuse's source
 Option = Union[bool, str, float, None, Path, tuple[str, ...]]  # noqa: UP007  (evaluated at run time)
+# For developers: private names of torch to do without, as if it lacked them (TOFUSE_WITHOUT).
+ABSENT_TORCH_NAMES = frozenset(os.environ.get("TOFUSE_WITHOUT", "").split(","))
 STAGES = ("definition", "graph", "regions", "loops", "source", "plan")
 
 

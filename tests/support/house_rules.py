@@ -149,6 +149,43 @@ def honest_types(source: Source) -> Iterator[str]:
                 yield f"{source.path}:{node.lineno}: dict[str, object]"
 
 
+def torch_internals_alone(source: Source) -> Iterator[str]:
+    """Only torch_internals names what is private in torch; operators of aten are public."""
+    if source.path.parts[0] == "torch_internals":
+        return
+    tree, path = source.tree, source.path
+    for line, name in imports(source):
+        if name.startswith("torch.") and is_private(name):
+            yield f"{path}:{line}: imports {name}"
+    roots = {
+        alias.asname or alias.name.split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        or (isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "torch")
+        for alias in node.names
+        if isinstance(node, ast.ImportFrom) or alias.name.split(".")[0] == "torch"
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=attribute):
+                name = ast.unparse(node)
+                of_torch = name.split(".")[0] in roots and not name.startswith("torch.ops.")
+                ours = name == f"self.{attribute}"
+                if (attribute in TORCH_ATTRIBUTES and not ours) or (
+                    of_torch and is_private(attribute)
+                ):
+                    yield f"{path}:{node.lineno}: {name}"
+            case ast.Call(func=ast.Name(id="getattr" | "setattr" | "attrgetter"), args=args):
+                for arg in args:
+                    if isinstance(arg, ast.Constant) and arg.value in TORCH_ATTRIBUTES:
+                        yield f"{path}:{node.lineno}: {arg.value}"
+
+
+def is_private(name: str) -> bool:
+    """Whether a part of a dotted name has a leading underscore; `__name__` has two."""
+    return any(part[:1] == "_" != part[1:2] for part in name.split("."))
+
+
 def sizes(source: Source) -> Iterator[str]:
     """A file, a package's __init__ and a function each fit their limit."""
     limit = INIT_LINES if source.path.name == "__init__.py" else FILE_LINES
@@ -230,10 +267,10 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("ir.region",),
     ("analysis.alias",),
     ("hints",),
-    ("torch_internals",),
     ("ops",),
     ("ir",),
     ("cache.store",),
+    ("torch_internals",),
     ("config",),
     ("errors",),
 )
@@ -264,6 +301,14 @@ FENCES: dict[str, tuple[str, ...]] = {
     "triton": ("backends/triton/",),
 }
 
+# Private attributes of torch's tensors, operators, modules, nodes and symbols.
+TORCH_ATTRIBUTE_NAMES = """
+_schema _op _cdata _version _base _use_count _is_view _call_impl _compiled_call_impl _parameters
+_buffers _modules _forward_hooks _forward_pre_hooks _backward_hooks _backward_pre_hooks
+_dynamo_source _boxed_call _expr _current_level _impls _is_profiler_enabled _inside_ddp_forward
+_run_ddp_forward
+"""
+TORCH_ATTRIBUTES = frozenset(TORCH_ATTRIBUTE_NAMES.split())
 LAZY = frozenset({"llvmlite", "triton"})
 
 STEERED = frozenset({"fusion", "schedule", "passes", "plan", "capture", "backends"})
@@ -292,6 +337,7 @@ CHECKS: tuple[Check, ...] = (
     environment_only_in_config,
     honest_types,
     steering_numbers_in_cost,
+    torch_internals_alone,
     sizes,
     opening_sentence,
 )

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import tofuse
-from tofuse.torch_internals.dynamo import dynamo_config as config
 from tofuse.torch_internals.dynamo_settings import compiling_session
 
+config = torch._dynamo.config
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 

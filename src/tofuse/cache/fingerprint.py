@@ -25,8 +25,8 @@ from torch.fx.immutable_collections import immutable_list
 
 from tofuse.capture.fx.node_tensors import module_tensors
 from tofuse.config import PACKAGE
+from tofuse.errors import UnsupportedError
 from tofuse.hints import HINT_KEY
-from tofuse.torch_internals.autograd_compiler import functorch_config_hash
 from tofuse.torch_internals.dispatch import LIBRARY_SWITCHES, autocast_on, dispatch_modes
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.memory import storage_key
@@ -50,7 +50,7 @@ def fingerprint(gm: GraphModule, inputs: Sequence[object]) -> tuple[str, ...] | 
         held_texts = (_tensor_text(t) for t in held.values())
         lines = _node_lines(gm, list(held))
         return (_torch_state(), *_argument_aliases(tensors), *held_texts, *lines)
-    except _NotIdentifiable:
+    except (_NotIdentifiable, UnsupportedError):
         return None
 
 
@@ -236,5 +236,4 @@ STATE_QUERIES: tuple[Callable[[], object], ...] = (
     *LIBRARY_SWITCHES,
     lambda: torch.get_autocast_dtype("cpu"),
     torch.is_autocast_cache_enabled,
-    functorch_config_hash,
 )

@@ -34,7 +34,8 @@ from tofuse.report.model import GraphReport, Report
 from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.launch import thread_count
-from tofuse.torch_internals.modules import call_of
+from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
+from tofuse.torch_internals.private_names import unsupported_capture
 from tofuse.torch_internals.torch_types import Backend
 
 P = ParamSpec("P")
@@ -48,8 +49,9 @@ def compile_target(target, config: Config, sink: ReportSink):  # type: ignore[no
     check_torch()
     check_options(config)
     check_callable(target)
-    if isinstance(target, torch.jit.ScriptModule):
-        Fallback(config, sink).report("TorchScript has no Python code to capture")
+    reason = _eager_reason(target, config)
+    if reason is not None:
+        Fallback(config, sink).report(reason)
         return target
     if isinstance(target, DistributedDataParallel):
         return wrap_distributed(target, compile_target(target.module, config, sink))
@@ -71,6 +73,15 @@ def compile_target(target, config: Config, sink: ReportSink):  # type: ignore[no
             lambda f: _jit(with_unique_code(call), backend_for(config, sink), config, f)
         ),
     )
+
+
+def _eager_reason(target: object, config: Config) -> str | None:
+    """Return why PyTorch must run every call of the target; None if it can be compiled."""
+    if isinstance(target, torch.jit.ScriptModule):
+        return "TorchScript has no Python code to capture"
+    if isinstance(target, DistributedDataParallel) and not CAN_WRAP_DDP:
+        return "this release of torch has another DistributedDataParallel"
+    return unsupported_capture(config.capture)
 
 
 def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[P, R], Report]:
@@ -128,6 +139,9 @@ def _recompile_limit() -> dict[str, int]:
 def backend_for(config: Config, sink: ReportSink) -> Backend:
     """Return the backend for `torch.compile`."""
     fallback = Fallback(config, sink)
+    if reason := unsupported_capture("dynamo"):
+        fallback.report(reason)
+        return lambda gm, example_inputs: gm.forward
     programs = program_cache(config, compile_for_strides) if sink is discard_report else None
     claims = claims_of(config)
     backend = aot_backend(

@@ -101,6 +101,7 @@ from tofuse.runtime.execute import CompiledPlan, Tensor
 from tofuse.runtime.launch import find_vector_library, thread_count
 from tofuse.runtime.out_variants import out_variant
 from tofuse.schedule.prefetch import prefetch
+from tofuse.torch_internals.private_names import missing_notes
 
 # The passes of every level, from the top.
 
@@ -236,7 +237,7 @@ def compile_with_artifact(
     remarks = missed_batching_remarks(captured.graph, graph)
     explained = replace(part, verdicts=(*part.verdicts, *remarks))
     report = graph_report(phase, captured.graph, explained, program, log.spans)
-    report = replace(report, notes=(*captured.notes, *report.notes))
+    report = replace(report, notes=(*captured.notes, *report.notes, *missing_notes()))
     clock = sink(add_memory(report, memory, limit))
     return program.load(clock), program.artifact
 

@@ -10,6 +10,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from tofuse.torch_internals.modules import COMPILED_CALL, DDP_FORWARD, inside_ddp_forward
+
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
@@ -17,7 +19,7 @@ M = TypeVar("M", bound=torch.nn.Module)
 
 def share_state(module: M, call: Callable[..., object]) -> M:
     """Return a module that shares all state with `module` but runs `call`."""
-    return _with_members(module, {"_compiled_call_impl": staticmethod(call)})
+    return _with_members(module, {COMPILED_CALL: staticmethod(call)})
 
 
 def wrap_distributed(
@@ -29,10 +31,10 @@ def wrap_distributed(
     """
 
     def run(self: DistributedDataParallel, *inputs: object, **kwargs: object) -> object:
-        with self._inside_ddp_forward():
+        with inside_ddp_forward(self):
             return inner(*inputs, **kwargs)
 
-    return _with_members(module, {"_run_ddp_forward": run})
+    return _with_members(module, {DDP_FORWARD: run})
 
 
 def _with_members(module: M, members: Mapping[str, object]) -> M:

@@ -22,5 +22,5 @@ def is_operator(op: str) -> bool:
 def nearest_operator(op: str) -> str | None:
     """Return an existing ATen operator with a similar name; None if there is none."""
     name = op.split(".")[1]
-    near = difflib.get_close_matches(name, dir(torch._C._VariableFunctions), 3)
+    near = difflib.get_close_matches(name, dir(torch), 3)
     return next((f"aten.{n}" for n in (name, *near) if is_operator(f"aten.{n}")), None)

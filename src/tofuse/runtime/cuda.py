@@ -18,6 +18,7 @@ from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
 from tofuse.torch_internals.memory import empty_strided_cuda
+from tofuse.torch_internals.streams import get_device, get_stream
 
 # The code of launch number k, given which of its arguments are multiples of 16.
 CompileBinary = Callable[[int, "tuple[bool, ...]"], GpuBinary]
@@ -318,8 +319,6 @@ def _index_error_message() -> str:
 _flag = ctypes.c_int32(0)
 _UNPINNED_ADDRESS = ctypes.addressof(_flag)  # until pinned memory is allocated
 _kernel_names: list[str] = []
-get_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
-get_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 _FORMATS = {
     DType.F64: "<d",
     DType.F32: "<f",

@@ -22,6 +22,7 @@ import torch
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.cost.thresholds import MAX_OVERSIZE, RECENT_PROBES
 from tofuse.torch_internals.memory import (
+    counts_show_owners,
     empty_strided_cpu,
     reinterpret_tensor,
     storage_key,
@@ -130,7 +131,7 @@ class Pool:
         self, nbytes: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         """Return an uninitialized tensor of `nbytes`; strides are in elements and leave no gaps."""
-        if nbytes < SMALLEST_POOLED or nbytes > self.limit:
+        if nbytes < SMALLEST_POOLED or nbytes > self.limit or not COUNTS_SHOW_OWNERS:
             return empty_strided_cpu(shape, strides, dtype)
         size = size_class(nbytes)
         with self.lock:
@@ -214,7 +215,7 @@ def is_shared(tensor: torch.Tensor) -> bool:
     that must be the only owner compares the Python references to the tensor with
     `LOCAL_REFERENCES`, the count for a tensor that only one local variable names.
     """
-    if tensor_use_count(tensor) != 1:
+    if tensor_use_count(tensor) != 1 or not COUNTS_SHOW_OWNERS:
         return True
     storage = tensor.untyped_storage()
     if not storage.resizable() or storage.is_shared():  # memory of numpy, a file or other processes
@@ -272,6 +273,7 @@ def _find_libc() -> ctypes.CDLL | None:
 
 
 _libc = _find_libc()
+COUNTS_SHOW_OWNERS = counts_show_owners()  # if not, no memory is used twice
 POOL = Pool(limit=0)
 LOCAL_REFERENCES, _UNSHARED_COUNTS = _unshared_counts()
 if os.name == "posix":

@@ -3,46 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
-from torch._functorch._aot_autograd.schemas import (
-    AOTDispatchCompiler,
-    MemoryFormatMeta,
-    OutputType,
-    PlainTensorMeta,
-    ViewAndMutationMeta,
+from tofuse.torch_internals.private_names import (
+    EVERYTHING,
+    TRACING,
+    essential,
+    private,
+    stand_in,
+    takes,
 )
-from torch._functorch.aot_autograd import aot_function
-from torch._functorch.config import get_hash as functorch_config_hash
-from torch._functorch.partitioners import _extract_fwd_bwd_modules as extract_forward_backward
-from torch._functorch.partitioners import (
-    cleanup_recompute_tags,
-    has_recomputable_ops,
-    must_recompute,
-)
-from torch._guards import TracingContext, tracing
 
-__all__ = [
-    "MarkedBoxed",
-    "mark_boxed",
-    "AOTDispatchCompiler",
-    "InputMutationAOTOutput",
-    "MemoryFormatMeta",
-    "OutputType",
-    "PlainTensorMeta",
-    "TracingContext",
-    "ViewAndMutationMeta",
-    "aot_autograd",
-    "aot_function",
-    "cleanup_recompute_tags",
-    "extract_forward_backward",
-    "functorch_config_hash",
-    "has_recomputable_ops",
-    "must_recompute",
-    "tracing",
-]
+if TYPE_CHECKING:
+    from torch._dynamo.backends.common import aot_autograd as aot_autograd
+    from torch._functorch._aot_autograd.descriptors import (
+        InputMutationAOTOutput as InputMutationAOTOutput,
+    )
+    from torch._functorch._aot_autograd.schemas import AOTDispatchCompiler as AOTDispatchCompiler
+    from torch._functorch._aot_autograd.schemas import MemoryFormatMeta as MemoryFormatMeta
+    from torch._functorch._aot_autograd.schemas import OutputType as OutputType
+    from torch._functorch._aot_autograd.schemas import PlainTensorMeta as PlainTensorMeta
+    from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta as ViewAndMutationMeta
+    from torch._functorch.aot_autograd import aot_function as aot_function
+    from torch._functorch.partitioners import _extract_fwd_bwd_modules as extract_forward_backward
+    from torch._functorch.partitioners import cleanup_recompute_tags as cleanup_recompute_tags
+    from torch._functorch.partitioners import has_recomputable_ops as has_recomputable_ops
+    from torch._functorch.partitioners import must_recompute as must_recompute
+    from torch._guards import TracingContext as TracingContext
+    from torch._guards import tracing as tracing
+else:
+    AOTDispatchCompiler = ViewAndMutationMeta = object  # only in annotations
+    (aot_autograd,) = essential("torch._dynamo.backends.common", "aot_autograd")
+    (InputMutationAOTOutput,) = essential(
+        "torch._functorch._aot_autograd.descriptors", "InputMutationAOTOutput"
+    )
+    MemoryFormatMeta, OutputType, PlainTensorMeta = essential(
+        "torch._functorch._aot_autograd.schemas",
+        "MemoryFormatMeta",
+        "OutputType",
+        "PlainTensorMeta",
+    )
+    aot_function = private(
+        "torch._functorch.aot_autograd",
+        "aot_function",
+        TRACING,
+        stand_in("aot_function"),
+        takes("fw_compiler", "bw_compiler", "partition_fn", "decompositions", "inference_compiler"),
+    )
+    extract_forward_backward = private(
+        "torch._functorch.partitioners",
+        "_extract_fwd_bwd_modules",
+        EVERYTHING,
+        stand_in("_extract_fwd_bwd_modules"),
+        takes("saved_values", "saved_sym_nodes", "num_fwd_outputs", "static_lifetime_input_nodes"),
+    )
+    cleanup_recompute_tags, has_recomputable_ops, must_recompute = essential(
+        "torch._functorch.partitioners",
+        "cleanup_recompute_tags",
+        "has_recomputable_ops",
+        "must_recompute",
+    )
+    TracingContext, tracing = essential("torch._guards", "TracingContext", "tracing")
 
 
 class MarkedBoxed(Protocol):

@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
-from torch._dynamo import config as dynamo_config
-from torch._dynamo.convert_frame import compile_lock
-from torch._dynamo.eval_frame import innermost_fn
-from torch._dynamo.exc import TorchDynamoException
-from torch._dynamo.source import LocalSource
-from torch._dynamo.types import GuardFilterEntry
-from torch._dynamo.utils import counters, graph_break_reasons, preserve_rng_state
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from traceback import FrameSummary
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import torch
 from torch.fx import Node
 
-__all__ = [
-    "GuardFilterEntry",
-    "LocalSource",
+from tofuse.torch_internals.private_names import TRACING, essential, private, stand_in
+
+T = TypeVar("T", bound=Callable[..., object])
+BREAKS = "the report lists no graph breaks"
+
+
+class GraphBreak(Protocol):
+    """Why a graph was broken, and where."""
+
+    reason: str
+    user_stack: Sequence[FrameSummary]
+
+
+def _unwrapped(function: T) -> T:
+    return function
+
+
+if TYPE_CHECKING:
+    from torch._dynamo.source import LocalSource as LocalSource
+    from torch._dynamo.types import GuardFilterEntry as GuardFilterEntry
+else:
+    GuardFilterEntry = object  # only in annotations
+    (LocalSource,) = essential("torch._dynamo.source", "LocalSource")
+
+compile_lock: AbstractContextManager[object]
+(compile_lock,) = essential(  # type: ignore[assignment]  # a lock
+    "torch._dynamo.convert_frame", "compile_lock", lost=TRACING
+)
+innermost_fn = private(
+    "torch._dynamo.eval_frame", "innermost_fn", "a call takes about 1 us more", _unwrapped
+)
+TorchDynamoException: type[Exception] = private(
+    "torch._dynamo.exc",
     "TorchDynamoException",
-    "compile_lock",
-    "counters",
-    "dynamo_config",
-    "get_source",
-    "graph_break_reasons",
-    "innermost_fn",
+    "PyTorch runs programs on which Dynamo would try again",
+    stand_in("TorchDynamoException"),
+)
+counters: Mapping[str, Mapping[str, int]] = private(
+    "torch._dynamo.utils", "counters", BREAKS, {"unimplemented": {}}
+)
+graph_break_reasons: Sequence[GraphBreak] = private(
+    "torch._dynamo.utils", "graph_break_reasons", BREAKS, ()
+)
+preserve_rng_state: Callable[[], AbstractContextManager[object]] = private(
+    "torch._dynamo.utils",
     "preserve_rng_state",
-    "set_source",
-]
+    "a recompilation takes longer",
+    torch.random.fork_rng,
+)
 
 
 def get_source(argument: Node) -> object:

@@ -4,13 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from types import CodeType
 
-import torch
-from torch._C._dynamo.eval_frame import get_eval_frame_callback
-from torch._dynamo.eval_frame import skip_code
+from tofuse.torch_internals.private_names import private
 
-_config = torch._dynamo.config
-_HAS_MARKS = bool(getattr(_config, "record_runtime_overhead", False))
+
+def _no_patch(**settings: object) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def _compile_all(code: CodeType) -> None: ...
+
+
+def _no_callback() -> None: ...
+
+
+def _without_session() -> AbstractContextManager[object]:
+    return _patch(error_on_nested_fx_trace=False)
+
+
+_patch: Callable[..., AbstractContextManager[object]] = private(
+    "torch._dynamo", "config.patch", "a call takes 2 us more", _no_patch
+)
+_HAS_MARKS = private(
+    "torch._dynamo", "config.record_runtime_overhead", "", False, lambda on: isinstance(on, bool)
+)
+_session: Callable[[], AbstractContextManager[object]] = private(
+    "torch.compiler", "_compile_session_context", "", _without_session
+)
+_skip_code: Callable[[CodeType], None] = private(
+    "torch._dynamo.eval_frame", "skip_code", "hints are compiled by themselves", _compile_all
+)
+_callback: Callable[[], object] = private(
+    "torch._C._dynamo.eval_frame",
+    "get_eval_frame_callback",
+    "hints do not hold for functions called after a graph break",
+    _no_callback,
+)
 
 
 def without_profiler_marks() -> AbstractContextManager[object]:
@@ -19,7 +49,7 @@ def without_profiler_marks() -> AbstractContextManager[object]:
     The marks are two calls into Python: 1.9 of the 11.5 us of a small call. The setting holds for
     this thread alone (in torch 2.11 for all threads, until the context is left).
     """
-    return _config.patch(record_runtime_overhead=False) if _HAS_MARKS else nullcontext()
+    return _patch(record_runtime_overhead=False) if _HAS_MARKS else nullcontext()
 
 
 def compiling_session() -> AbstractContextManager[object]:
@@ -28,14 +58,13 @@ def compiling_session() -> AbstractContextManager[object]:
     While AOTAutograd traces outside of Dynamo, other threads could not call Dynamo's programs
     otherwise. torch 2.11 has no such context: programs of other threads run in eager meanwhile.
     """
-    session = getattr(torch.compiler, "_compile_session_context", None)
-    return _config.patch(error_on_nested_fx_trace=False) if session is None else session()
+    return _session()
 
 
 def never_compile_frames(*functions: Callable[..., object]) -> None:
     """Make Dynamo run frames of our own functions in Python, if they are not inlined in another."""
     for function in functions:
-        skip_code(function.__code__)
+        _skip_code(function.__code__)
 
 
 def is_frame_callback_set() -> bool:
@@ -43,4 +72,4 @@ def is_frame_callback_set() -> bool:
 
     So it is in a function that Dynamo runs in eager in the middle of a compiled program.
     """
-    return callable(get_eval_frame_callback())
+    return callable(_callback())

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-    unset_fake_temporarily,
-)
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "FakeTensor",
-    "FakeTensorMode",
-    "UnsupportedOperatorException",
-    "detect_fake_mode",
-    "unset_fake_temporarily",
-]
+from tofuse.torch_internals.private_names import essential, private, stand_in
+
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+    from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+else:
+    FakeTensor, FakeTensorMode = essential(
+        "torch._subclasses.fake_tensor", "FakeTensor", "FakeTensorMode"
+    )
+
+
+def _error(name: str) -> type[Exception]:
+    """Return a class of errors of fake tensors, or a class that no error has."""
+    return private(
+        "torch._subclasses.fake_tensor", name, "errors of tracing are less clear", stand_in(name)
+    )
+
+
+DataDependentOutputException = _error("DataDependentOutputException")
+DynamicOutputShapeException = _error("DynamicOutputShapeException")
+UnsupportedOperatorException = _error("UnsupportedOperatorException")
+unset_fake_temporarily: Callable[[], AbstractContextManager[object]]
+(unset_fake_temporarily,) = essential(  # type: ignore[assignment]  # of this type in torch
+    "torch._subclasses.fake_tensor", "unset_fake_temporarily"
+)

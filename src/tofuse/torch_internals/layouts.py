@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from torch._prims_common import (
-    ELEMENTWISE_TYPE_PROMOTION_KIND,
-    elementwise_dtypes,
-    is_non_overlapping_and_dense_or_false,
-    suggest_memory_format,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ELEMENTWISE_TYPE_PROMOTION_KIND",
-    "elementwise_dtypes",
-    "is_non_overlapping_and_dense_or_false",
-    "suggest_memory_format",
-]
+from tofuse.torch_internals.private_names import essential
+
+if TYPE_CHECKING:
+    from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as TypePromotion
+    from torch._prims_common import elementwise_dtypes as elementwise_dtypes
+    from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dense_or_false
+    from torch._prims_common import suggest_memory_format as suggest_memory_format
+else:
+    TypePromotion, elementwise_dtypes, is_dense_or_false, suggest_memory_format = essential(
+        "torch._prims_common",
+        "ELEMENTWISE_TYPE_PROMOTION_KIND",
+        "elementwise_dtypes",
+        "is_non_overlapping_and_dense_or_false",
+        "suggest_memory_format",
+    )

@@ -1,28 +1,100 @@
-"""Tensors made in little time, and how many owners they have."""
+"""Tensors made in little time, and the number of owners that memory has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
+from sys import getrefcount
 
+import torch
 from torch import Tensor, UntypedStorage
-from torch._C import _storage_Use_Count as storage_use_count
-from torch._C._dynamo.guards import _empty_strided_cpu as empty_strided_cpu  # type: ignore[attr-defined]  # no stubs
-from torch._C._dynamo.guards import _empty_strided_cuda as empty_strided_cuda  # type: ignore[attr-defined]
-from torch._C._dynamo.guards import _reinterpret_tensor as reinterpret_tensor  # type: ignore[attr-defined]
 
-__all__ = [
-    "Tensor",
-    "UntypedStorage",
-    "empty_strided_cpu",
-    "empty_strided_cuda",
-    "reinterpret_tensor",
-    "storage_key",
-    "storage_use_count",
-    "tensor_use_count",
-    "tensor_version",
-]
+from tofuse.torch_internals.private_names import TRACING, has_attribute, private
 
-storage_key: Callable[[UntypedStorage], int] = attrgetter("_cdata")
-tensor_version: Callable[[Tensor], int] = attrgetter("_version")
-tensor_use_count: Callable[[Tensor], int] = Tensor._use_count  # type: ignore[attr-defined]  # no stubs
+MICROSECOND = "a tensor takes about 1 us more to make"
+REUSE = "the memory of results is not reused"
+
+
+def _empty_strided_cpu(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype)
+
+
+def _empty_strided_cuda(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
+def _reinterpret_tensor(
+    source: Tensor, shape: Sequence[int], strides: Sequence[int], offset: int
+) -> Tensor:
+    """Return a tensor on the memory of `source` that autograd does not know as a view."""
+    result = torch.empty(0, dtype=source.dtype, device=source.device)
+    start = source.storage_offset() + offset
+    return result.set_(source.untyped_storage(), start, shape, strides)
+
+
+GUARDS = "torch._C._dynamo.guards"
+empty_strided_cpu = private(GUARDS, "_empty_strided_cpu", MICROSECOND, _empty_strided_cpu)
+empty_strided_cuda = private(GUARDS, "_empty_strided_cuda", MICROSECOND, _empty_strided_cuda)
+reinterpret_tensor = private(GUARDS, "_reinterpret_tensor", MICROSECOND, _reinterpret_tensor)
+
+_tensor = torch.empty(1)
+_HAS_KEY = has_attribute(_tensor.untyped_storage(), "_cdata", REUSE)
+# What identifies a storage; torch keeps its Python object as long as the storage.
+storage_key: Callable[[UntypedStorage], int] = attrgetter("_cdata") if _HAS_KEY else id
+
+# Counts writes into a tensor; two calls of it are compared.
+tensor_version: Callable[[Tensor], int] = (
+    attrgetter("_version") if has_attribute(_tensor, "_version", TRACING) else lambda tensor: 0
+)
+
+
+def _no_storage_count(key: int) -> int:
+    return 0
+
+
+def _no_tensor_count(tensor: Tensor) -> int:
+    return 0
+
+
+_storage_count = private("torch._C", "_storage_Use_Count", REUSE, _no_storage_count)
+storage_use_count = _storage_count if _HAS_KEY else _no_storage_count  # it takes the key
+tensor_use_count = private("torch", "Tensor._use_count", REUSE, _no_tensor_count)
+
+
+def counts_show_owners(
+    storage_count: Callable[[int], int] = storage_use_count,
+    tensor_count: Callable[[Tensor], int] = tensor_use_count,
+    references: Callable[[object], int] = getrefcount,
+) -> bool:
+    """Return whether each way to hold memory or a tensor raises a count, and its end lowers it.
+
+    If not, memory must not be reused: it may have an owner that no count shows.
+    """
+
+    def memory_counts(tensor: Tensor) -> tuple[int, int]:
+        storage = tensor.untyped_storage()
+        return storage_count(storage_key(storage)), references(storage)
+
+    def tensor_counts(tensor: Tensor) -> tuple[int, int]:
+        return tensor_count(tensor), references(tensor)
+
+    with torch.inference_mode(False), torch.enable_grad():
+        tensor, weight = torch.empty(4), torch.ones(4, requires_grad=True)
+        owners: tuple[tuple[Callable[[Tensor], tuple[int, int]], Callable[[], object]], ...] = (
+            (memory_counts, tensor.detach),
+            (memory_counts, lambda: tensor[1:]),
+            (memory_counts, lambda: reinterpret_tensor(tensor, (2,), (1,), 0)),
+            (memory_counts, tensor.untyped_storage),
+            (memory_counts, tensor.numpy),
+            (tensor_counts, lambda: tensor),
+            (tensor_counts, lambda: torch.mul(tensor, weight)),  # saves it
+        )
+        for counts, make in owners:
+            single = counts(tensor)
+            owner: object = make()
+            if all(now <= one for now, one in zip(counts(tensor), single, strict=True)):
+                return False
+            del owner
+            if counts(tensor) != single:
+                return False
+    return tensor_count(tensor) == 1

@@ -3,13 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from operator import attrgetter
+from types import MethodType
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from tofuse.torch_internals.private_names import TRACING, has_attribute, private
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+for _name in ("_modules", "_parameters", "_buffers", *_HOOKS):
+    has_attribute(torch.nn.Module(), _name, TRACING)
 
 
-def call_of(module: torch.nn.Module) -> Callable[..., object]:
-    """Return what a call of the module runs: its hooks and its `forward`."""
-    return module._call_impl
+# The attribute of a module's class that a call runs if it is not None.
+COMPILED_CALL = (
+    "_compiled_call_impl"
+    if has_attribute(torch.nn.Module(), "_compiled_call_impl", "a call takes longer to trace")
+    else "__call__"
+)
+DDP_FORWARD = "_run_ddp_forward"  # the method that calls the module inside
+_DDP = "PyTorch runs modules in DistributedDataParallel"
+_run_ddp: object = private(
+    "torch.nn.parallel", f"DistributedDataParallel.{DDP_FORWARD}", _DDP, None
+)
+_inside_ddp: object = private(
+    "torch.nn.parallel", "DistributedDataParallel._inside_ddp_forward", _DDP, None
+)
+CAN_WRAP_DDP = _run_ddp is not None and _inside_ddp is not None
+
+
+def inside_ddp_forward(module: DistributedDataParallel) -> AbstractContextManager[object]:
+    """Return the context in which DistributedDataParallel calls the module inside."""
+    return module._inside_ddp_forward()
+
+
+def _whole_call(module: torch.nn.Module) -> Callable[..., object]:
+    return MethodType(type(module).__call__, module)
+
+
+# What a call of a module runs: its hooks and its `forward`.
+call_of: Callable[[torch.nn.Module], Callable[..., object]] = (
+    attrgetter("_call_impl")
+    if has_attribute(torch.nn.Module(), "_call_impl", "a call of a module takes longer")
+    else _whole_call
+)
 
 
 def submodules(module: torch.nn.Module) -> Mapping[str, torch.nn.Module | None]:
@@ -24,7 +63,6 @@ def tensor_tables(
     return module._parameters, module._buffers
 
 
-def hook_tables(module: torch.nn.Module) -> tuple[Mapping[int, object], ...]:
+def hook_tables(module: torch.nn.Module) -> list[Mapping[int, object]]:
     """Return a module's tables of the hooks that run in a call, by key."""
-    before, after = module._forward_pre_hooks, module._forward_hooks
-    return (before, after, module._backward_pre_hooks, module._backward_hooks)
+    return [getattr(module, name) for name in _HOOKS]

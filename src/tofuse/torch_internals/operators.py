@@ -1,52 +1,73 @@
-"""PyTorch's operators: their types, schemas and decompositions."""
+"""PyTorch's operators: their types, schemas, kernels and decompositions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from torch import _C, FunctionSchema, library
-from torch._decomp import decomposition_table
-from torch._ops import OpOverload, OpOverloadPacket
+import torch
+from torch import FunctionSchema
 
-__all__ = [
-    "BUILTIN_MODULES",
-    "BUILTIN_NN",
-    "FunctionSchema",
-    "OpOverload",
-    "OpOverloadPacket",
+from tofuse.torch_internals.private_names import EVERYTHING, has_attribute, lacking, private
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload as OpOverload
+    from torch._ops import OpOverloadPacket as OpOverloadPacket
+else:
+    OpOverload = type(torch.ops.aten.add.Tensor)
+    OpOverloadPacket = type(torch.ops.aten.add)
+
+KEEPING = "fewer programs are kept on disk"
+MADE_ANYWHERE = "results of library calls do not use pooled memory"
+_ADD: OpOverload = torch.ops.aten.add.Tensor
+
+
+def _has_no_kernel(name: str, key: str) -> bool:
+    return False
+
+
+def _itself(operator: OpOverload) -> Callable[..., object]:
+    return operator
+
+
+def _module(name: str) -> ModuleType:
+    return private("torch._C", name, KEEPING, torch)
+
+
+decomposition_table: Mapping[OpOverload, Callable[..., torch.Tensor]] = private(
+    "torch._decomp",
     "decomposition_table",
-    "has_cpu_kernel",
-    "library",
-    "replaced_kernels",
-    "schema_of",
-    "without_python",
-]
-
-BUILTIN_NN: ModuleType = import_module("torch._C._nn")
-BUILTIN_MODULES: tuple[ModuleType, ...] = (  # of functions that programs call
-    _C,
-    BUILTIN_NN,
-    *(import_module(f"torch._C._{name}") for name in ("linalg", "special", "fft")),
+    EVERYTHING,
+    defaultdict(lambda: lacking),
 )
+_has_schema = has_attribute(_ADD, "_schema", EVERYTHING)
+schema_of: Callable[[OpOverload], FunctionSchema] = attrgetter("_schema")
 
+# The operator without its Python wrapper, which takes 1 us a call.
+without_python: Callable[[OpOverload], Callable[..., object]] = (
+    attrgetter("_op") if has_attribute(_ADD, "_op", "a library call takes 1 us more") else _itself
+)
+_has_kernel = private(
+    "torch._C", "_dispatch_has_kernel_for_dispatch_key", MADE_ANYWHERE, _has_no_kernel
+)
+_replaced_kernels: Iterable[str] = private("torch.library", "_impls", KEEPING, ("aten//CPU",))
 
-def schema_of(operator: OpOverload) -> FunctionSchema:
-    """Return the arguments and results that an operator declares."""
-    return operator._schema
-
-
-def without_python(operator: OpOverload) -> Callable[..., object]:
-    """Return the operator without its Python wrapper, which takes 1 us a call."""
-    return operator._op
+BUILTIN_NN = _module("_nn")
+BUILTIN_MODULES: tuple[ModuleType, ...] = (  # of functions that programs call
+    torch._C,
+    BUILTIN_NN,
+    *map(_module, ("_linalg", "_special", "_fft")),
+)
 
 
 def has_cpu_kernel(name: str) -> bool:
     """Return whether an operator such as `aten::mm.out` has a kernel of its own for the CPU."""
-    return _C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
+    return _has_kernel(name, "CPU")
 
 
 def replaced_kernels() -> list[str]:
     """Return `aten/name/key` for each kernel of PyTorch that this process has replaced."""
-    return list(library._impls)
+    return list(_replaced_kernels)

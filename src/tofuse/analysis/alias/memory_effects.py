@@ -7,6 +7,7 @@ from functools import cache
 from tofuse.ir.graph import Op, Value
 from tofuse.ops.reference import resolve_operator
 from tofuse.ops.table import Pattern, opdef
+from tofuse.torch_internals.operators import OpOverload, schema_of
 
 ELIMINATED = "eliminated"  # the attribute of a concat whose operands are written into its result
 
@@ -38,8 +39,10 @@ def returns_view(target: str) -> bool:
     """
     if not target.startswith("aten.") or target.count(".") != 2:
         return False
-    schema = getattr(resolve_operator(target), "_schema", None)
-    returned = [] if schema is None else [r.alias_info for r in schema.returns]
+    operator = resolve_operator(target)
+    if not isinstance(operator, OpOverload):
+        return False
+    returned = [r.alias_info for r in schema_of(operator).returns]
     return len(returned) == 1 and returned[0] is not None and not returned[0].is_write
 
 

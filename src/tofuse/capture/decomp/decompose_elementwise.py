@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from tofuse.capture.lower.executor_claims import Decomposition
-from tofuse.torch_internals.layouts import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
-from tofuse.torch_internals.layouts import elementwise_dtypes
+from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
 from tofuse.torch_internals.operators import OpOverload
 
 aten = torch.ops.aten
@@ -70,7 +69,9 @@ def _with_symbolic_factor(step: Callable[..., Tensor], factor: str) -> Callable[
 
     def apply(*tensors: Tensor | float, **numbers: float | torch.SymFloat) -> Tensor:
         number = numbers.get(factor, 1)
-        dtype, result_dtype = elementwise_dtypes(*tensors, type_promotion_kind=KIND.DEFAULT)
+        dtype, result_dtype = elementwise_dtypes(
+            *tensors, type_promotion_kind=TypePromotion.DEFAULT
+        )
         if not isinstance(number, torch.SymFloat) or not result_dtype.is_floating_point:
             return NotImplemented
         return step(*(torch.as_tensor(t, dtype=dtype) for t in tensors), number).to(result_dtype)

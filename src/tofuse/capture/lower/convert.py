@@ -38,7 +38,7 @@ from tofuse.ir.size_expression import SizeSource, SizeTerm
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.table import Pattern, opdef
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
-from tofuse.torch_internals.layouts import is_non_overlapping_and_dense_or_false
+from tofuse.torch_internals.layouts import is_dense_or_false
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
 LoweredValue = Union[Value, SizeTerm, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
@@ -157,7 +157,7 @@ class _Converter:
         type_ = TensorType(self.build.sizes.shape(tensor.shape), dtype, str(tensor.device))
         # AOTAutograd assumes that tangents have the strides of the results. A tangent of
         # overlapping elements never occurs, so such strides are dropped.
-        assumed = name.startswith("tangents_") and not is_non_overlapping_and_dense_or_false(tensor)
+        assumed = name.startswith("tangents_") and not is_dense_or_false(tensor)
         has_strides = plain and not assumed
         return Value(type_, name, self.build.sizes.layout(tensor) if has_strides else None)
 

@@ -14,7 +14,7 @@ from tofuse.capture.fx.mutation import written_tensors
 from tofuse.capture.fx.node_tensors import node_nbytes, storage_id, target_name
 from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_CONVOLUTIONS
 from tofuse.torch_internals.fake_tensors import FakeTensor
-from tofuse.torch_internals.transforms import enter_vmap, leave_all_vmaps, leave_vmap
+from tofuse.torch_internals.transforms import CAN_VMAP, enter_vmap, leave_all_vmaps, leave_vmap
 
 CONVERTED = (
     "images are channels last from the first convolution on, the layout that the library's "
@@ -33,7 +33,9 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     become faster.
     """
     convolutions = _convolutions(gm)
-    if len(convolutions) < MIN_CONVOLUTIONS or all(_window_size(n) == 1 for n in convolutions):
+    if not CAN_VMAP or len(convolutions) < MIN_CONVOLUTIONS:
+        return gm, ()
+    if all(_window_size(n) == 1 for n in convolutions):
         return gm, ()
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(_observes_layout(n) for n in calls) or not _results_are_restorable(gm):

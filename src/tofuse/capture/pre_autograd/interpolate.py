@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument
 
+from tofuse.torch_internals.dispatch import without_python_dispatcher
+
 _LIBRARY = torch.library.Library("tofuse", "FRAGMENT")
 _LIBRARY.define(
     "resize_bytes(Tensor x, SymInt[]? size, float[]? scale, str mode, bool? corners, "
@@ -84,7 +86,7 @@ def _without_decompositions(function: Callable[..., object]) -> Callable[..., ob
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
-        with torch._C._DisablePythonDispatcher():
+        with without_python_dispatcher():
             return function(*args, **kwargs)
 
     return call

@@ -31,6 +31,7 @@ from tofuse.cost.thresholds import BYTES_PER_CALL, MIN_BRANCHES, TOLERATED_EXCES
 from tofuse.hints import set_call_count
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.transforms import (
+    CAN_VMAP,
     add_batch_dim,
     enter_vmap,
     leave_vmap,
@@ -219,7 +220,9 @@ def vectorize(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
 
     Return the program itself if it has none, or changes a state such as grad mode.
     """
-    if not any(_is_concat(n) for n in gm.graph.nodes) or any(map(_changes_state, gm.graph.nodes)):
+    if not CAN_VMAP or not any(_is_concat(n) for n in gm.graph.nodes):
+        return gm, ()
+    if any(map(_changes_state, gm.graph.nodes)):
         return gm, ()
     graph, notes = Graph(), list[str]()
     graph.output(graph.graph_copy(gm.graph, {}))

@@ -21,7 +21,7 @@ from tofuse.ir.types import DType
 from tofuse.ops.powers import is_repeated_product, repeated_squaring
 from tofuse.ops.reference import TO_TORCH
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
-from tofuse.torch_internals.layouts import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
 from tofuse.torch_internals.operators import schema_of
 
 
@@ -289,7 +289,7 @@ def common_dtype(call: AtenCall, *names: str) -> DType:
     schema = [a.name for a in schema_of(call.node.target).arguments]  # type: ignore[arg-type]
     arguments = {**dict(zip(schema, call.node.args, strict=False)), **call.node.kwargs}
     examples = [a.meta["val"] if isinstance(a, Node) else a for a in map(arguments.get, names)]
-    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    kind = TypePromotion.DEFAULT
     return from_torch_dtype(elementwise_dtypes(*examples, type_promotion_kind=kind)[1])
 
 
