@@ -12,12 +12,8 @@ from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.kernel import (
     AffineExpr,
     Axis,
-    Compute,
-    Gather,
-    InRange,
     Kernel,
-    Reduce,
-    Stmt,
+    StatementMap,
     Uniform,
     make_affine,
 )
@@ -114,30 +110,10 @@ def _replace_parameters(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
 
 
 def _replace_sizes(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
+    def replace_index(index: AffineExpr) -> AffineExpr:
+        terms = [(a, replace_dim(c)) for a, c in index.terms]
+        return make_affine(terms, replace_dim(index.const))
+
     axes = tuple(Axis(a.name, replace_dim(a.extent)) for a in kernel.axes)
-    body = tuple(_replace_stmt_sizes(s, replace_dim) for s in kernel.body)
-    return replace(kernel, axes=axes, body=body)
-
-
-def _replace_stmt_sizes(stmt: Stmt, replace_dim: ReplaceDim) -> Stmt:
-    match stmt:
-        case Compute() | Uniform():
-            return stmt
-        case Reduce():
-            position = stmt.position
-            if position is None:
-                return stmt
-            return replace(stmt, position=_replace_index_sizes(position, replace_dim))
-        case Gather():
-            index = _replace_index_sizes(stmt.index, replace_dim)
-            stride, extent = replace_dim(stmt.stride), replace_dim(stmt.extent)
-            return replace(stmt, index=index, stride=stride, extent=extent)
-        case InRange():
-            index = _replace_index_sizes(stmt.index, replace_dim)
-            return replace(stmt, index=index, lo=replace_dim(stmt.lo), hi=replace_dim(stmt.hi))
-        case _:
-            return replace(stmt, index=_replace_index_sizes(stmt.index, replace_dim))
-
-
-def _replace_index_sizes(index: AffineExpr, replace_dim: ReplaceDim) -> AffineExpr:
-    return make_affine([(a, replace_dim(c)) for a, c in index.terms], replace_dim(index.const))
+    sizes = StatementMap(index=replace_index, dim=replace_dim)
+    return replace(kernel, axes=axes, body=tuple(s.map(sizes) for s in kernel.body))

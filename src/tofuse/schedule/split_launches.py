@@ -17,7 +17,6 @@ from tofuse.ir.kernel import (
     Stmt,
     Store,
     Uniform,
-    index_axes,
     iteration_axes,
     make_affine,
 )
@@ -121,7 +120,7 @@ def _extract_kernel(
                 needed.add(by_name[u])
                 work.append(by_name[u])
     live = tuple(s for s in body if s in needed)
-    axes = {a for s in live for a in index_axes(s)}
+    axes = {a for s in live for i in s.indices for a in i.axes}
     axes |= {a for s in live if isinstance(s, Reduce) for a in s.over}
     buffers = {s.buffer for s in live if isinstance(s, (Load, Gather, Store))}
     buffers |= {s.seed for s in live if isinstance(s, Uniform)}

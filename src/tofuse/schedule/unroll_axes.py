@@ -24,14 +24,13 @@ from tofuse.ir.graph import Scalar
 from tofuse.ir.interleave import is_interleaved, shuffle_count
 from tofuse.ir.kernel import (
     AffineExpr,
-    Arg,
     Compute,
     Gather,
     InRange,
-    Iota,
     Kernel,
     Load,
     Reduce,
+    StatementMap,
     Stmt,
     Store,
     Uniform,
@@ -156,8 +155,7 @@ class _Unroller:
         guard = s.guard if isinstance(s, (Load, Gather, InRange)) else None
         passes = True if guard is None else self.known_guards[k].get(guard)
         if isinstance(s, Store):
-            value = self._arg_at(s.value, k)
-            self.body.append(replace(s, index=self._index_at(s.index, k), value=value))
+            self.body.append(s.map(self._iteration(k)))
             return
         if isinstance(s, InRange):
             self._evaluate_guard(s, k, passes)
@@ -173,30 +171,9 @@ class _Unroller:
             args = (Scalar(True), zero, zero)
             self.body.append(Compute(name, "where", args, s.dtype, s.dtype))
             return
-        self.body.append(self._instantiate(s, name, k, None if passes else guard))
-
-    def _instantiate(self, s: Stmt, name: str, k: int, guard: str | None) -> Stmt:
-        """Return the statement with the names and indices of iteration `k`."""
-        names = self.names[k]
-        new_guard = None if guard is None else names.get(guard, guard)
-        match s:
-            case Load() | InRange():
-                return replace(s, name=name, index=self._index_at(s.index, k), guard=new_guard)
-            case Gather():
-                return replace(
-                    s,
-                    name=name,
-                    index=self._index_at(s.index, k),
-                    dynamic_index=names.get(s.dynamic_index, s.dynamic_index),
-                    guard=new_guard,
-                )
-            case Iota():
-                return replace(s, name=name, index=self._index_at(s.index, k))
-            case Compute():
-                return replace(s, name=name, args=tuple(self._arg_at(a, k) for a in s.args))
-            case Reduce():
-                return replace(s, name=name, arg=names.get(s.arg, s.arg))
-        raise AssertionError(s)
+        if passes and isinstance(s, (Load, Gather, InRange)):
+            s = replace(s, guard=None)
+        self.body.append(replace(s.map(self._iteration(k)), name=name))
 
     def _combine_iterations(self, s: Reduce) -> None:
         """Append a tree of pairs over all iterations, and the reduction over the other axes."""
@@ -233,8 +210,12 @@ class _Unroller:
         rest = [(a, c) for a, c in index.terms if a != self.axis]
         return make_affine(rest, index.const + index.coefficient(self.axis) * k)
 
-    def _arg_at(self, arg: Arg, k: int) -> Arg:
-        return self.names[k].get(arg, arg) if isinstance(arg, str) else arg
+    def _iteration(self, k: int) -> StatementMap:
+        """Return the map from a statement to its copy for iteration `k`."""
+        names = self.names[k]
+        return StatementMap(
+            index=lambda index: self._index_at(index, k), value=lambda name: names.get(name, name)
+        )
 
 
 COMBINE = {

@@ -8,9 +8,9 @@ from tofuse.ir.dims import known_multiple, product
 from tofuse.ir.kernel import (
     AffineExpr,
     Axis,
-    Compute,
     Kernel,
     Reduce,
+    StatementMap,
     Stmt,
     Uniform,
     iteration_axes,
@@ -47,7 +47,7 @@ def _stmt_mergeable(stmt: Stmt, p: Axis, q: Axis) -> bool:
         return _uniform_mergeable(stmt, p, q)
     if isinstance(stmt, Reduce) and (p.name in stmt.over) != (q.name in stmt.over):
         return False
-    return all(_follows(i, p, q) for i in _indices(stmt))
+    return all(_follows(i, p, q) for i in stmt.indices)
 
 
 def _follows(index: AffineExpr, p: Axis, q: Axis) -> bool:
@@ -60,18 +60,6 @@ def _uniform_mergeable(u: Uniform, p: Axis, q: Axis) -> bool:
     # numbers are drawn in groups of 64: rows of whole groups continue each other
     whole = u.col == make_affine([(q.name, 1)]) and u.extent == q.extent
     return whole and u.row == make_affine([(p.name, 1)]) and known_multiple(u.extent, 64)
-
-
-def _indices(stmt: Stmt) -> list[AffineExpr]:
-    match stmt:
-        case Compute():
-            return []
-        case Reduce():
-            return [] if stmt.position is None else [stmt.position]
-        case Uniform():
-            return [stmt.row, stmt.col]
-        case _:
-            return [stmt.index]
 
 
 def _merge(kernel: Kernel, p: Axis, q: Axis) -> Kernel:
@@ -87,19 +75,9 @@ def _rewrite(stmt: Stmt, p: Axis, q: Axis) -> Stmt:
         rest = [(a, c) for a, c in index.terms if a not in (p.name, q.name)]
         return make_affine([*rest, (p.name, step)], index.const)
 
-    match stmt:
-        case Compute():
-            return stmt
-        case Reduce():
-            over = tuple(a for a in stmt.over if a != q.name)
-            position = None if stmt.position is None else move(stmt.position)
-            return replace(stmt, over=over, position=position)
-        case Uniform():
-            if stmt.row.axes == (p.name,) and stmt.col.axes == (q.name,):
-                extent = product((p.extent, q.extent))
-                return replace(
-                    stmt, row=AffineExpr(), col=make_affine([(p.name, 1)]), extent=extent
-                )
-            return replace(stmt, row=move(stmt.row), col=move(stmt.col))
-        case _:
-            return replace(stmt, index=move(stmt.index))
+    if isinstance(stmt, Uniform) and (stmt.row.axes, stmt.col.axes) == ((p.name,), (q.name,)):
+        extent = product((p.extent, q.extent))
+        return replace(stmt, row=AffineExpr(), col=make_affine([(p.name, 1)]), extent=extent)
+    if isinstance(stmt, Reduce):
+        stmt = replace(stmt, over=tuple(a for a in stmt.over if a != q.name))
+    return stmt.map(StatementMap(index=move))

@@ -41,7 +41,6 @@ from tofuse.ir.kernel import (
     iteration_axes,
     live_statements,
     make_affine,
-    stmt_dims,
 )
 from tofuse.ir.region import Region, Rule
 from tofuse.ir.types import DType
@@ -378,7 +377,7 @@ def _add_symbols(kernel: Kernel) -> Kernel:
     used = set().union(*runs.values()) if runs else set()
     axes = tuple(a for a in kernel.axes if a.name in used)
     found: dict[str, None] = {}
-    for dim in [a.extent for a in axes] + [d for s in kernel.body for d in stmt_dims(s)]:
+    for dim in [a.extent for a in axes] + [d for s in kernel.body for d in s.dims]:
         found |= dict.fromkeys(symbols_of(dim))
     return Kernel(kernel.name, axes, kernel.buffers, tuple(sorted(found)), kernel.body)
 

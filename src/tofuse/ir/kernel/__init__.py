@@ -13,21 +13,20 @@ from tofuse.ir.kernel.data import (
     Kernel,
     Load,
     Reduce,
+    StatementMap,
     Stmt,
     Store,
     Uniform,
     buffers_of,
-    index_axes,
     iteration_axes,
     live_statements,
     make_affine,
     show_kernel,
     show_stmt,
-    stmt_dims,
 )
 
 __all__ = [
     "AffineExpr", "Arg", "Axis", "Buffer", "Compute", "Definition", "Gather", "InRange", "Iota",
-    "Kernel", "Load", "Reduce", "Stmt", "Store", "Uniform", "buffers_of", "index_axes",
-    "iteration_axes", "live_statements", "make_affine", "show_kernel", "show_stmt", "stmt_dims",
+    "Kernel", "Load", "Reduce", "StatementMap", "Stmt", "Store", "Uniform", "buffers_of",
+    "iteration_axes", "live_statements", "make_affine", "show_kernel", "show_stmt",
 ]  # fmt: skip

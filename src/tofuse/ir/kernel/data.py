@@ -7,14 +7,16 @@ their order, tiles and vectors (`ir/schedule.py`, `ir/nest/data.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Union
+from typing import TypeVar, Union
 
 from tofuse.ir.dims import Dim, SymDim, show_dim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.types import DType
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,67 @@ class Buffer:
 Arg = Union[str, Scalar]  # noqa: UP007
 
 
+def _unchanged(x: T) -> T:
+    return x
+
+
+@dataclass(frozen=True)
+class StatementMap:
+    """Functions that `Statement.map` applies to what a statement reads."""
+
+    index: Callable[[AffineExpr], AffineExpr] = _unchanged
+    dim: Callable[[Dim], Dim] = _unchanged
+    value: Callable[[str], str] = _unchanged
+
+    def arg(self, arg: Arg) -> Arg:
+        if isinstance(arg, str):
+            return self.value(arg)
+        return Scalar(self.dim(arg.value)) if isinstance(arg.value, SymDim) else arg
+
+    def guard(self, guard: str | None) -> str | None:
+        return None if guard is None else self.value(guard)
+
+
+class Statement:
+    """A statement of a kernel."""
+
+    @cached_property
+    def uses(self) -> tuple[str, ...]:
+        """The names of the values that the statement reads."""
+        found: list[str] = []
+        self.map(StatementMap(value=_recorder(found)))
+        return tuple(found)
+
+    @cached_property
+    def indices(self) -> tuple[AffineExpr, ...]:
+        found: list[AffineExpr] = []
+        self.map(StatementMap(index=_recorder(found)))
+        return tuple(found)
+
+    @cached_property
+    def dims(self) -> tuple[Dim, ...]:
+        """Every size that occurs in the statement."""
+        found = [d for i in self.indices for d in (i.const, *(c for _, c in i.terms))]
+        self.map(StatementMap(dim=_recorder(found)))
+        return tuple(found)
+
+    def map(self, f: StatementMap) -> Statement:
+        """Return the statement with functions applied to its indices, sizes and operands."""
+        raise NotImplementedError
+
+
+def _recorder(found: list[T]) -> Callable[[T], T]:
+    """Return a function that appends its argument to `found` and returns it."""
+
+    def record(x: T) -> T:
+        found.append(x)
+        return x
+
+    return record
+
+
 @dataclass(frozen=True, eq=False)
-class Load:
+class Load(Statement):
     """Read one element. If the guard is false, nothing is read and the value is zero."""
 
     name: str
@@ -86,14 +147,12 @@ class Load:
     dtype: DType
     guard: str | None = None
 
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        """The names of the values that the statement reads."""
-        return () if self.guard is None else (self.guard,)
+    def map(self, f: StatementMap) -> Load:
+        return replace(self, index=f.index(self.index), guard=f.guard(self.guard))
 
 
 @dataclass(frozen=True, eq=False)
-class Gather:
+class Gather(Statement):
     """Read the element at `index + stride * dynamic_index`.
 
     A `dynamic_index` outside [0, extent) is a run-time error. With `wrap`, negative values count
@@ -110,13 +169,19 @@ class Gather:
     dtype: DType
     guard: str | None = None
 
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        return (self.dynamic_index,) if self.guard is None else (self.dynamic_index, self.guard)
+    def map(self, f: StatementMap) -> Gather:
+        return replace(
+            self,
+            index=f.index(self.index),
+            dynamic_index=f.value(self.dynamic_index),
+            stride=f.dim(self.stride),
+            extent=f.dim(self.extent),
+            guard=f.guard(self.guard),
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class Compute:
+class Compute(Statement):
     """An elementwise op of `ops.table` on values and constants.
 
     The arguments have `operand_dtype`, the result has `dtype`.
@@ -128,26 +193,24 @@ class Compute:
     dtype: DType
     operand_dtype: DType
 
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        return tuple(a for a in self.args if isinstance(a, str))
+    def map(self, f: StatementMap) -> Compute:
+        return replace(self, args=tuple(map(f.arg, self.args)))
 
 
 @dataclass(frozen=True, eq=False)
-class Iota:
+class Iota(Statement):
     """The value of an affine function of the axes."""
 
     name: str
     index: AffineExpr
     dtype: DType
 
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        return ()
+    def map(self, f: StatementMap) -> Iota:
+        return replace(self, index=f.index(self.index))
 
 
 @dataclass(frozen=True, eq=False)
-class InRange:
+class InRange(Statement):
     """The boolean `lo <= index < hi`, and-ed with `guard` if there is one."""
 
     name: str
@@ -160,13 +223,13 @@ class InRange:
     def dtype(self) -> DType:
         return DType.BOOL
 
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        return () if self.guard is None else (self.guard,)
+    def map(self, f: StatementMap) -> InRange:
+        index, lo, hi = f.index(self.index), f.dim(self.lo), f.dim(self.hi)
+        return replace(self, index=index, lo=lo, hi=hi, guard=f.guard(self.guard))
 
 
 @dataclass(frozen=True, eq=False)
-class Uniform:
+class Uniform(Statement):
     """The uniform random number of element (row, col) of a tensor with last extent `extent`."""
 
     name: str
@@ -180,13 +243,14 @@ class Uniform:
     def dtype(self) -> DType:
         return DType.F32
 
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        return ()
+    def map(self, f: StatementMap) -> Uniform:
+        row, col, extent, stream = self.row, self.col, self.extent, self.stream
+        row, col, extent, stream = f.index(row), f.index(col), f.dim(extent), f.dim(stream)
+        return replace(self, row=row, col=col, extent=extent, stream=stream)
 
 
 @dataclass(frozen=True, eq=False)
-class Reduce:
+class Reduce(Statement):
     """Combine `arg` over the axes `over`. argmax and argmin return `position`."""
 
     name: str
@@ -196,13 +260,13 @@ class Reduce:
     dtype: DType
     position: AffineExpr | None = None
 
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        return (self.arg,)
+    def map(self, f: StatementMap) -> Reduce:
+        position = None if self.position is None else f.index(self.position)
+        return replace(self, arg=f.value(self.arg), position=position)
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
+class Store(Statement):
     """Write one element."""
 
     buffer: str
@@ -210,9 +274,8 @@ class Store:
     value: Arg
     dtype: DType
 
-    @cached_property
-    def uses(self) -> tuple[str, ...]:
-        return (self.value,) if isinstance(self.value, str) else ()
+    def map(self, f: StatementMap) -> Store:
+        return replace(self, index=f.index(self.index), value=f.arg(self.value))
 
 
 Definition = Union[Load, Gather, Compute, Iota, InRange, Uniform, Reduce]  # noqa: UP007
@@ -240,19 +303,6 @@ class Kernel:
         return show_kernel(self)
 
 
-def index_axes(stmt: Stmt) -> tuple[str, ...]:
-    """Return the axes in a statement's index expressions."""
-    match stmt:
-        case Uniform():
-            return stmt.row.axes + stmt.col.axes
-        case Compute():
-            return ()
-        case Reduce():
-            return () if stmt.position is None else stmt.position.axes
-        case _:
-            return stmt.index.axes
-
-
 @lru_cache(maxsize=8)
 def iteration_axes(
     kernel: Kernel,
@@ -265,7 +315,9 @@ def iteration_axes(
     values: dict[str, frozenset[str]] = {}
     domains: dict[Stmt, frozenset[str]] = {}
     for stmt in kernel.body:
-        axes = frozenset(index_axes(stmt)).union(*(values[u] for u in stmt.uses))
+        axes = frozenset(a for i in stmt.indices for a in i.axes).union(
+            *(values[u] for u in stmt.uses)
+        )
         domains[stmt] = axes | frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
         if not isinstance(stmt, Store):
             values[stmt.name] = axes - frozenset(stmt.over) if isinstance(stmt, Reduce) else axes
@@ -281,34 +333,6 @@ def buffers_of(stmt: Stmt) -> tuple[str, ...]:
             return (stmt.seed,)
         case _:
             return ()
-
-
-def stmt_dims(stmt: Stmt) -> list[Dim]:
-    """Return every size that occurs in a statement."""
-    dims: list[Dim] = []
-    match stmt:
-        case Uniform():
-            indices = [stmt.row, stmt.col]
-            dims += [stmt.extent, stmt.stream]
-        case Compute():
-            return [
-                a.value for a in stmt.args if isinstance(a, Scalar) and isinstance(a.value, SymDim)
-            ]
-        case Reduce():
-            indices = [] if stmt.position is None else [stmt.position]
-        case Gather():
-            indices = [stmt.index]
-            dims += [stmt.stride, stmt.extent]
-        case InRange():
-            indices = [stmt.index]
-            dims += [stmt.lo, stmt.hi]
-        case Store():
-            indices = [stmt.index]
-            if isinstance(stmt.value, Scalar) and isinstance(stmt.value.value, SymDim):
-                dims.append(stmt.value.value)
-        case _:
-            indices = [stmt.index]
-    return dims + [d for i in indices for d in (i.const, *(c for _, c in i.terms))]
 
 
 def live_statements(body: Sequence[Stmt]) -> list[Stmt]:

@@ -21,7 +21,6 @@ from tofuse.ir.kernel.data import (
     Store,
     Uniform,
     make_affine,
-    stmt_dims,
 )
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
 from tofuse.ir.types import DType
@@ -74,7 +73,7 @@ class _Parser:
             if isinstance(stmt, (InRange, Uniform)):  # of one element type
                 line.expect(":").expect(stmt.dtype.value)
             self.names[name] = name
-        for s in (s for dim in stmt_dims(stmt) for s in symbols_of(dim)):
+        for s in (s for dim in stmt.dims for s in symbols_of(dim)):
             if s not in self.symbols:
                 raise line.error(f"{s} is neither defined nor a size of the kernel")
         line.expect(END)

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tofuse.errors import VerifyError
-from tofuse.ir.dims import Dim, SymDim, symbols_of
-from tofuse.ir.graph import Scalar
+from tofuse.ir.dims import Dim, symbols_of
 from tofuse.ir.kernel.data import (
-    AffineExpr,
     Buffer,
     Compute,
     Gather,
@@ -58,19 +56,6 @@ def stmt_error(stmt: Stmt, message: str) -> VerifyError:
     return VerifyError(f"{message}, in '{show_stmt(stmt)}'")
 
 
-def indices(stmt: Stmt) -> tuple[AffineExpr, ...]:
-    """Return every affine expression in a statement."""
-    match stmt:
-        case Compute():
-            return ()
-        case Reduce():
-            return () if stmt.position is None else (stmt.position,)
-        case Uniform():
-            return (stmt.row, stmt.col)
-        case _:
-            return (stmt.index,)
-
-
 def _verify_header(kernel: Kernel) -> None:
     names = [*(a.name for a in kernel.axes), *(b.name for b in kernel.buffers), *kernel.symbols]
     for k, name in enumerate(names):
@@ -96,28 +81,15 @@ def _verify_dims(dims: Iterable[Dim], symbols: set[str], where: str) -> None:
 
 
 def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
-    where = f"'{show_stmt(stmt)}'"
-    for index in indices(stmt):
+    for index in stmt.indices:
         for axis, c in index.terms:
             if axis not in axes:
                 raise stmt_error(stmt, f"{axis} is not an axis of the kernel")
             if c == 0:
                 raise stmt_error(stmt, f"the coefficient of {axis} is 0")
-            _verify_dims((c,), symbols, where)
         if list(index.terms) != sorted(index.terms, key=lambda t: t[0]):
             raise stmt_error(stmt, f"the terms of {index!r} are not in order")
-        _verify_dims((index.const,), symbols, where)
-    match stmt:
-        case Gather():
-            _verify_dims((stmt.stride, stmt.extent), symbols, where)
-        case InRange():
-            _verify_dims((stmt.lo, stmt.hi), symbols, where)
-        case Uniform():
-            _verify_dims((stmt.extent,), symbols, where)
-        case Compute() | Store():
-            args = stmt.args if isinstance(stmt, Compute) else (stmt.value,)
-            scalars = [a.value for a in args if isinstance(a, Scalar)]
-            _verify_dims((v for v in scalars if isinstance(v, SymDim)), symbols, where)
+    _verify_dims(stmt.dims, symbols, f"'{show_stmt(stmt)}'")
 
 
 def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
