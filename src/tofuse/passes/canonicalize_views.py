@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Attr, Graph, Op, Value
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
+from tofuse.ir.graph import Graph, Op, Value
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, redefine, rewrite
 
 
 def canonicalize_views(graph: Graph) -> Graph:
@@ -25,7 +25,7 @@ def reshape_to_same_shape(op: Op, rewriter: Rewriter) -> Replacement | None:
 def reshape_of_reshape(op: Op, rewriter: Rewriter) -> Replacement | None:
     """reshape(reshape(x, s), t) = reshape(x, t)"""
     inner = rewriter.defining_op(op.operands[0], "reshape")
-    return _replace_with(op, "reshape", inner.inputs[0], shape=op.result.shape) if inner else None
+    return redefine(op, "reshape", inner.inputs[0], shape=op.result.shape) if inner else None
 
 
 def identity_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -43,7 +43,7 @@ def permute_of_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
         return None
     first = inner.ints("dims")
     dims = tuple(first[d] for d in op.ints("dims"))
-    return _replace_with(op, "permute", inner.inputs[0], dims=dims)
+    return redefine(op, "permute", inner.inputs[0], dims=dims)
 
 
 def permute_of_unit_dims(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -52,7 +52,7 @@ def permute_of_unit_dims(op: Op, rewriter: Rewriter) -> Replacement | None:
     moved = [d for d in op.ints("dims") if x.shape[d] != 1]
     if moved != sorted(moved):
         return None
-    return _replace_with(op, "reshape", x, shape=op.result.shape)
+    return redefine(op, "reshape", x, shape=op.result.shape)
 
 
 def identity_slice(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -142,7 +142,7 @@ def slice_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
         shape=tuple(shape[d] for d in dims),
         dtype=x.dtype,
     )
-    return part, *_replace_with(op, "broadcast", part.result, shape=shape, dims=dims)
+    return part, *redefine(op, "broadcast", part.result, shape=shape, dims=dims)
 
 
 def identity_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -157,7 +157,7 @@ def broadcast_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
         return None
     outer = op.ints("dims")
     dims = tuple(outer[d] for d in inner.ints("dims"))
-    return _replace_with(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
+    return redefine(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
 
 
 def permute_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -169,7 +169,7 @@ def permute_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
     dims = tuple(inverse[d] for d in inner.ints("dims"))
     if list(dims) != sorted(dims):
         return None
-    return _replace_with(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
+    return redefine(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
 
 
 def cat_of_one_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -185,7 +185,7 @@ def cat_of_equal_operands(op: Op, rewriter: Rewriter) -> Replacement | None:
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
     squeezed = rewriter.make_op("reshape", (x,), like=op, shape=shape)
     dims = tuple(d for d in range(len(x.shape)) if d != dim)
-    new = _replace_with(op, "broadcast", squeezed.result, shape=op.result.shape, dims=dims)
+    new = redefine(op, "broadcast", squeezed.result, shape=op.result.shape, dims=dims)
     return squeezed, *new
 
 
@@ -212,16 +212,11 @@ def identity_pad(op: Op, rewriter: Rewriter) -> Replacement | None:
     return rewriter.legal_replacement(op, op.operands[0])
 
 
-def _replace_with(op: Op, kind: str, x: Value, **attrs: Attr) -> tuple[Op, ...]:
-    """Return another op that defines the same result."""
-    return (Op(kind, (x,), op.results, tuple(attrs.items()), op.loc),)
-
-
 def _replace_with_slice(
     op: Op, x: Value, start: tuple[Dim, ...], step: tuple[int, ...]
 ) -> tuple[Op, ...]:
     shape, dtype = op.result.shape, op.result.dtype
-    return _replace_with(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
+    return redefine(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
 
 
 def _same_strides(a: Value, b: Value) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.ir.graph import Graph, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
+from tofuse.passes.rewrite import OpBuilder, Replacement, Rewriter, RewriteRule, redefine, rewrite
 
 MAX_EXACT_INT = {DType.F32: 2**24, DType.F64: 2**53}  # every integer up to here is representable
 
@@ -27,34 +27,29 @@ def closed_form_sum(op: Op, rewriter: Rewriter) -> Replacement | None:
     closed_form = builder.closed_form(x)
     if closed_form is None or not builder.has_one_hot:
         return None
-    return (*builder.ops, Op("add", (closed_form, Scalar(0.0)), op.results, (), op.loc))
+    return (*builder.ops, *redefine(op, "add", closed_form, Scalar(0.0)))
 
 
-class _SumBuilder:
+class _SumBuilder(OpBuilder):
     """Collect the ops of a sum over dimension `dim`; `has_one_hot` is set by a one-hot term."""
 
     def __init__(self, op: Op, rewriter: Rewriter, dim: int) -> None:
-        self.op, self.rewriter, self.dim = op, rewriter, dim
-        self.extent = op.inputs[0].shape[dim]
-        self.ops: list[Op] = []
+        super().__init__(op, rewriter)
+        self.dim, self.extent = dim, op.inputs[0].shape[dim]
         self.has_one_hot = False
-
-    def make(self, kind: str, *operands: Operand) -> Value:
-        self.ops.append(self.rewriter.make_op(kind, operands, like=self.op))
-        return self.ops[-1].result
 
     def closed_form(self, x: Value) -> Value | None:
         """Return the sum of `x`, or None if it has no closed form."""
         if (add := self.rewriter.defining_op(x, "add")) and len(add.inputs) == 2:
             a, b = (self.closed_form(y) for y in add.inputs)
-            return self.make("add", a, b) if a and b else None
+            return self.add("add", a, b) if a and b else None
         if (where := self.rewriter.defining_op(x, "where")) and where.inputs:
             return self._one_hot_sum(where)
         constant = self._drop_dim(x)
         limit = MAX_EXACT_INT[x.dtype]
         if constant is None or not isinstance(self.extent, int) or not 0 < self.extent <= limit:
             return None
-        return self.make("mul", constant, Scalar(float(self.extent)))
+        return self.add("mul", constant, Scalar(float(self.extent)))
 
     def _one_hot_sum(self, where: Op) -> Value | None:
         """Return the sum of where(i == t and rest, x, 0)."""
@@ -69,13 +64,13 @@ class _SumBuilder:
         value, index = self._drop_dim(x), self._drop_dim(indices[0])
         if value is None or index is None or None in rest:
             return None
-        selected = self.make("ge", index, Scalar(0))
-        selected = self.make("logical_and", selected, self.make("lt", index, Scalar(self.extent)))
+        selected = self.add("ge", index, Scalar(0))
+        selected = self.add("logical_and", selected, self.add("lt", index, Scalar(self.extent)))
         for c in rest:
             assert c is not None
-            selected = self.make("logical_and", selected, c)
+            selected = self.add("logical_and", selected, c)
         self.has_one_hot = True
-        return self.make("where", selected, value, Scalar(0.0))
+        return self.add("where", selected, value, Scalar(0.0))
 
     def _conjuncts(self, condition: Operand) -> list[Operand]:
         conjunction = self.rewriter.defining_op(condition, "logical_and")
@@ -107,9 +102,7 @@ class _SumBuilder:
         dims = tuple(k - (k > self.dim) for k in broadcast.ints("dims"))
         if source.shape == shape:
             return source
-        op = self.rewriter.make_op("broadcast", (source,), like=self.op, shape=shape, dims=dims)
-        self.ops.append(op)
-        return op.result
+        return self.add("broadcast", source, shape=shape, dims=dims)
 
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {"sum": (closed_form_sum,)}

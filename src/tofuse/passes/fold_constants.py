@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tofuse.ir.dims import product
 from tofuse.ir.graph import Graph, Op, Operand, Scalar, Value
 from tofuse.ops.table import BINARY
@@ -14,7 +16,7 @@ from tofuse.passes.constant_arithmetic import (
     same_bits,
     sum_of_constant,
 )
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, redefine, rewrite
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -39,7 +41,7 @@ def constant_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
     new = tuple(_as_scalar(x, rewriter) for x in op.operands)
     if new == op.operands or not any(isinstance(x, Value) for x in new):
         return None
-    return (Op(op.kind, new, op.results, op.attrs, op.loc),)
+    return (replace(op, operands=new),)
 
 
 def constant_condition(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -60,8 +62,8 @@ def constant_arms(op: Op, rewriter: Rewriter) -> Replacement | None:
     if new == tuple(arms):
         return None
     both = not any(isinstance(x, Value) for x in new)
-    attrs = (("dtype", op.result.dtype),) if both else op.attrs
-    return (Op("where", (condition, *new), op.results, attrs, op.loc),)
+    attrs = {"dtype": op.result.dtype} if both else dict(op.attrs)
+    return redefine(op, "where", condition, *new, **attrs)
 
 
 def view_of_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -119,9 +121,7 @@ def _as_scalar(x: Operand, rewriter: Rewriter) -> Operand:
 def _replace_with_full(op: Op, value: Number | None) -> Replacement | None:
     if value is None:
         return None
-    result = op.result
-    attrs = (("value", value), ("shape", result.shape), ("dtype", result.dtype))
-    return (Op("full", (), op.results, attrs, op.loc),)
+    return redefine(op, "full", value=value, shape=op.result.shape, dtype=op.result.dtype)
 
 
 def _reduced_elements(op: Op) -> int | None:

@@ -6,7 +6,7 @@ from tofuse.cost.thresholds import MAX_HOISTED_COST
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Op, Operand, Value
 from tofuse.ops.table import Pattern, opdef
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, redefine, rewrite
 
 
 def hoist_gather(graph: Graph) -> Graph:
@@ -34,7 +34,7 @@ def take_of_elementwise(op: Op, rewriter: Rewriter) -> Replacement | None:
         return None
     results = iter([o.result for o in ops])
     operands: list[Operand] = [next(results) if isinstance(y, Value) else y for y in inner.operands]
-    return (*ops, Op(inner.kind, tuple(operands), op.results, inner.attrs, op.loc))
+    return (*ops, *redefine(op, inner.kind, *operands, **dict(inner.attrs)))
 
 
 def _gather_operand(y: Value, op: Op, rewriter: Rewriter) -> Op:

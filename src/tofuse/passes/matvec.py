@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tofuse.cost.thresholds import MIN_ROWS_PER_COLUMN
 from tofuse.ir.dims import Dim, size_hint
-from tofuse.ir.graph import Attr, Graph, Op, Value
+from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.types import DType
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
+from tofuse.passes.rewrite import OpBuilder, Replacement, Rewriter, RewriteRule, rewrite
 
 
 def matvec(graph: Graph) -> Graph:
@@ -52,18 +50,12 @@ def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
     return builder.replacement()
 
 
-class _ProductBuilder:
+class _ProductBuilder(OpBuilder):
     """Collect the ops that replace one product."""
 
     def __init__(self, op: Op, rewriter: Rewriter) -> None:
-        self.op, self.rewriter = op, rewriter
-        self.ops: list[Op] = []
+        super().__init__(op, rewriter)
         self.dtype = DType.F32 if op.result.dtype.is_reduced_float else op.result.dtype
-
-    def add(self, kind: str, *operands: Value, **attrs: Attr) -> Value:
-        """Append an op and return its result."""
-        self.ops.append(self.rewriter.make_op(kind, operands, like=self.op, **attrs))
-        return self.ops[-1].result
 
     def widen(self, x: Value) -> Value:
         """Return the value in the accumulation type."""
@@ -104,10 +96,6 @@ class _ProductBuilder:
         dims = tuple(first + k for k, e in enumerate(x.shape) if e == shape[first + k] != 1)
         squeezed = self.add("reshape", x, shape=tuple(shape[d] for d in dims))
         return self.add("broadcast", squeezed, shape=shape, dims=dims)
-
-    def replacement(self) -> tuple[Op, ...]:
-        """Return the ops; the last one defines the result of the product."""
-        return (*self.ops[:-1], replace(self.ops[-1], results=self.op.results))
 
 
 def _shapes_match(x: Value, w: Value, result: Value) -> bool:

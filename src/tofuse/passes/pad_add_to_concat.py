@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from tofuse.cost.thresholds import MAX_LENGTH_RATIO
 from tofuse.ir.dims import size_hint
-from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
+from tofuse.ir.graph import Graph, Op, Scalar, Value
+from tofuse.passes.rewrite import OpBuilder, Replacement, Rewriter, RewriteRule, rewrite
 
 
 def pad_add_to_concat(graph: Graph) -> Graph:
@@ -51,12 +51,11 @@ class _PaddedValue:
     pad: Value
 
 
-class _PadSum:
+class _PadSum(OpBuilder):
     """One sum of many terms, and the ops that replace it."""
 
     def __init__(self, op: Op, rewriter: Rewriter, nested: Collection[Value]) -> None:
-        self.op, self.rewriter = op, rewriter
-        self.ops: list[Op] = []
+        super().__init__(op, rewriter)
         self.terms: list[Value] = []
         work = list(reversed(op.inputs)) if len(op.inputs) == 2 else []
         while work:
@@ -87,8 +86,8 @@ class _PadSum:
         )
         for term in self.terms:
             if term not in merged:
-                whole = self._make("add", (term, whole))
-        return (*self.ops[:-1], replace(self.ops[-1], results=self.op.results))
+                whole = self.add("add", term, whole)
+        return self.replacement()
 
     def _padded_values(self, dim: int) -> list[_PaddedValue]:
         """Return the terms that are zero outside of a range of dimension `dim`."""
@@ -114,7 +113,7 @@ class _PadSum:
         first, *rest = [p for p in padded if (p.start, p.end) == range_]
         total = first.value
         for p in rest:
-            total = self._make("add", (total, p.value))
+            total = self.add("add", total, p.value)
         return replace(first, value=total)
 
     def _concat_with_zeros(self, padded: Sequence[_PaddedValue], dim: int) -> Value:
@@ -126,7 +125,7 @@ class _PadSum:
             high = tuple(after if k == dim else 0 for k in range(len(shape)))
             shifted = [replace(p, start=p.start - low[dim], end=p.end - low[dim]) for p in padded]
             concat = self._concat(shifted, dim, shifted[-1].end)
-            return self._make("pad", (concat, Scalar(0.0)), low=low, high=high)
+            return self.add("pad", concat, Scalar(0.0), low=low, high=high)
         return self._concat(padded, dim, padded[-1].end + after)
 
     def _concat(self, padded: Sequence[_PaddedValue], dim: int, extent: int) -> Value:
@@ -140,15 +139,11 @@ class _PadSum:
             end = p.end
         if end < extent:
             operands.append(self._zeros(padded[-1].value, dim, extent - end))
-        return operands[0] if len(operands) == 1 else self._make("cat", tuple(operands), dim=dim)
+        return operands[0] if len(operands) == 1 else self.add("cat", *operands, dim=dim)
 
     def _zeros(self, like: Value, dim: int, extent: int) -> Value:
         shape = tuple(extent if k == dim else n for k, n in enumerate(like.shape))
-        return self._make("full", (), value=0.0, shape=shape, dtype=like.dtype)
-
-    def _make(self, kind: str, operands: tuple[Operand, ...], **attrs: Attr) -> Value:
-        self.ops.append(self.rewriter.make_op(kind, operands, like=self.op, **attrs))
-        return self.ops[-1].result
+        return self.add("full", value=0.0, shape=shape, dtype=like.dtype)
 
 
 def _without_overlaps(padded: Sequence[_PaddedValue]) -> list[_PaddedValue]:

@@ -172,6 +172,28 @@ def _slice_bounds(op: Op) -> list[tuple[float, float]]:
     ]
 
 
+class OpBuilder:
+    """Collect the ops that replace one op."""
+
+    def __init__(self, op: Op, rewriter: Rewriter) -> None:
+        self.op, self.rewriter = op, rewriter
+        self.ops: list[Op] = []
+
+    def add(self, kind: str, *operands: Operand, **attrs: Attr) -> Value:
+        """Append an op and return its result."""
+        self.ops.append(self.rewriter.make_op(kind, operands, like=self.op, **attrs))
+        return self.ops[-1].result
+
+    def replacement(self) -> tuple[Op, ...]:
+        """Return the ops; the last one defines the result of the replaced op."""
+        return (*self.ops[:-1], replace(self.ops[-1], results=self.op.results))
+
+
+def redefine(op: Op, kind: str, *operands: Operand, **attrs: Attr) -> tuple[Op, ...]:
+    """Return another op that defines the same results."""
+    return (Op(kind, operands, op.results, tuple(attrs.items()), op.loc),)
+
+
 RewriteRule = Callable[[Op, Rewriter], Replacement | None]
 
 

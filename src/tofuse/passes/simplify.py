@@ -6,7 +6,7 @@ import math
 
 from tofuse.ir.graph import Graph, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, redefine, rewrite
 
 
 def simplify(graph: Graph) -> Graph:
@@ -23,13 +23,13 @@ def mul_one(op: Op, rewriter: Rewriter) -> Replacement | None:
 def mul_minus_one(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x * -1 = -x, if x is not boolean"""
     x, c = _constant_last(op)
-    return _replace_with(op, "neg", x) if _is_constant(c, -1) and _is_numeric(op) else None
+    return redefine(op, "neg", x) if _is_constant(c, -1) and _is_numeric(op) else None
 
 
 def mul_neg_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     """(-x) * (-y) = x * y"""
     a, b = (rewriter.defining_op(x, "neg") for x in op.operands)
-    return _replace_with(op, "mul", a.operands[0], b.operands[0]) if a and b else None
+    return redefine(op, "mul", a.operands[0], b.operands[0]) if a and b else None
 
 
 def div_one(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -46,7 +46,7 @@ def div_power_of_two(op: Op, rewriter: Rewriter) -> Replacement | None:
     mantissa, exponent = math.frexp(c.value)
     if abs(mantissa) != 0.5 or abs(exponent - 1) > _MAX_EXPONENT.get(op.result.dtype, 0):
         return None
-    return _replace_with(op, "mul", x, Scalar(1.0 / c.value))
+    return redefine(op, "mul", x, Scalar(1.0 / c.value))
 
 
 def add_zero(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -60,9 +60,9 @@ def add_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x + (-y) = x - y; (-y) + x = x - y"""
     a, b = op.operands
     if neg := rewriter.defining_op(b, "neg"):
-        return _replace_with(op, "sub", a, neg.operands[0])
+        return redefine(op, "sub", a, neg.operands[0])
     if neg := rewriter.defining_op(a, "neg"):
-        return _replace_with(op, "sub", b, neg.operands[0])
+        return redefine(op, "sub", b, neg.operands[0])
     return None
 
 
@@ -75,7 +75,7 @@ def sub_zero(op: Op, rewriter: Rewriter) -> Replacement | None:
 def sub_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x - (-y) = x + y"""
     neg = rewriter.defining_op(op.operands[1], "neg")
-    return _replace_with(op, "add", op.operands[0], neg.operands[0]) if neg else None
+    return redefine(op, "add", op.operands[0], neg.operands[0]) if neg else None
 
 
 def involution(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -95,7 +95,7 @@ def abs_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     inner = rewriter.defining_op(op.operands[0], "neg")
     if inner is None or op.result.dtype is DType.U8:
         return None
-    return _replace_with(op, "abs", inner.operands[0])
+    return redefine(op, "abs", inner.operands[0])
 
 
 def not_of_equality(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -105,7 +105,7 @@ def not_of_equality(op: Op, rewriter: Rewriter) -> Replacement | None:
     """
     for kind, opposite in (("eq", "ne"), ("ne", "eq")):
         if inner := rewriter.defining_op(op.operands[0], kind):
-            return _replace_with(op, opposite, *inner.operands)
+            return redefine(op, opposite, *inner.operands)
     return None
 
 
@@ -146,7 +146,7 @@ def where_of_not(op: Op, rewriter: Rewriter) -> Replacement | None:
     inner = rewriter.defining_op(c, "logical_not")
     if inner is None or inner.inputs[0].dtype is not DType.BOOL:
         return None
-    return (Op("where", (inner.operands[0], y, x), op.results, op.attrs, op.loc),)
+    return redefine(op, "where", inner.operands[0], y, x, **dict(op.attrs))
 
 
 def pow_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -160,15 +160,15 @@ def pow_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
     if not isinstance(x, Value) or not isinstance(c, Scalar):
         return None
     if _is_constant(c, 2):
-        return _replace_with(op, "mul", x, x)
+        return redefine(op, "mul", x, x)
     if _is_constant(c, 3) and not x.dtype.is_reduced_float:
         square = rewriter.make_op("mul", (x, x), like=op)
-        return (square, *_replace_with(op, "mul", square.result, x))
+        return (square, *redefine(op, "mul", square.result, x))
     if op.result.dtype not in (DType.F64, DType.F32, DType.BF16):
         return None
     for exponent, kind in ((0.5, "sqrt"), (-0.5, "rsqrt"), (-1, "reciprocal")):
         if _is_constant(c, exponent):
-            return _replace_with(op, kind, x)
+            return redefine(op, kind, x)
     return None
 
 
@@ -197,7 +197,7 @@ def convert_of_convert(op: Op, rewriter: Rewriter) -> Replacement | None:
         return None
     if wide.is_float and to.is_int and not _represents_all(to, x.dtype):
         return None
-    return _replace_with(op, "convert", x)
+    return redefine(op, "convert", x, **dict(op.attrs))
 
 
 def extremum_of_one_element(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -207,13 +207,7 @@ def extremum_of_one_element(op: Op, rewriter: Rewriter) -> Replacement | None:
         return None
     if any(x.shape[d] != 1 for d in op.ints("dims")):
         return None
-    return (Op("reshape", (x,), op.results, (("shape", op.result.shape),), op.loc),)
-
-
-def _replace_with(op: Op, kind: str, *operands: Operand) -> tuple[Op, ...]:
-    """Return another op that defines the same result."""
-    attrs = op.attrs if kind == "convert" else ()
-    return (Op(kind, operands, op.results, attrs, op.loc),)
+    return redefine(op, "reshape", x, shape=op.result.shape)
 
 
 def _constant_last(op: Op) -> tuple[Operand, Operand]:
