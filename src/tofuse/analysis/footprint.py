@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Union
 
-from tofuse.analysis.guard_coverage import touched_fractions
+from tofuse.analysis.guard_ranges import touched_fractions
 from tofuse.ir.dims import size_hint
 from tofuse.ir.interleave import interleave_groups
 from tofuse.ir.kernel import AffineExpr, Gather, Kernel, Load, Store

@@ -10,9 +10,14 @@ from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Region
 
 
+def value_bytes(v: Value) -> int:
+    """Return the bytes of a tensor, with size hints for symbols."""
+    return size_hint(v.type.nbytes)
+
+
 def op_bytes(op: Op) -> int:
     """Return the bytes that the op alone reads, each tensor once, and writes."""
-    return sum(size_hint(v.type.nbytes) for v in (*dict.fromkeys(op.inputs), *op.results))
+    return sum(value_bytes(v) for v in (*dict.fromkeys(op.inputs), *op.results))
 
 
 def region_bytes(region: Region, storage: Mapping[Value, MemRef]) -> int:
@@ -27,6 +32,6 @@ def region_bytes(region: Region, storage: Mapping[Value, MemRef]) -> int:
     for v in region.inputs:
         ref = storage.get(v) or MemRef(v, 0, v.layout)
         views = view_bytes.setdefault(ref.root, {})
-        views[v.shape, ref.offset, ref.strides] = size_hint(v.type.nbytes)
-    read = sum(min(size_hint(root.type.nbytes), sum(s.values())) for root, s in view_bytes.items())
-    return read + sum(size_hint(v.type.nbytes) for v in region.outputs)
+        views[v.shape, ref.offset, ref.strides] = value_bytes(v)
+    read = sum(min(value_bytes(root), sum(s.values())) for root, s in view_bytes.items())
+    return read + sum(value_bytes(v) for v in region.outputs)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 from tofuse.analysis.alias import is_aten_view, is_view
+from tofuse.analysis.memory_traffic import op_bytes, value_bytes
 from tofuse.cost.machine import MMAP_THRESHOLD, Machine, machine_on
 from tofuse.cost.traffic import traffic_us
 from tofuse.ir.dims import size_hint
-from tofuse.ir.graph import Op, Value, device_of
+from tofuse.ir.graph import Op, device_of
 from tofuse.ir.region import Region
 from tofuse.ops.table import Pattern, opdef
 
@@ -34,14 +35,13 @@ def _op_us(op: Op, machine: Machine, pooled: bool) -> float:
     if is_aten_view(op):
         return machine.call_us
     call_us = machine.call_us * (1 + OPERAND_COST * max(0, len(op.inputs) - FREE_OPERANDS))
-    fresh = 0 if pooled else sum(n for v in op.results if (n := _nbytes(v)) >= MMAP_THRESHOLD)
+    fresh = 0 if pooled else sum(n for v in op.results if (n := value_bytes(v)) >= MMAP_THRESHOLD)
     return call_us + fresh / machine.fresh_rate / 1e3 + _run_us(op, machine)
 
 
 def _run_us(op: Op, machine: Machine) -> float:
     """Return the microseconds of an op without call overhead and page faults."""
-    nbytes = sum(_nbytes(v) for v in (*dict.fromkeys(op.inputs), *op.results))
-    memory_us = traffic_us(machine, nbytes)
+    memory_us = traffic_us(machine, op_bytes(op))
     if op.kind != "opaque":
         points = max((size_hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
         arithmetic_us = points * opdef(op.kind).cost * machine.cost("cheap") / 1e3 / machine.threads
@@ -75,7 +75,3 @@ def _flops(op: Op) -> float:
             return per * 2.5 if "backward" in name else per
         case _:
             return 0.0
-
-
-def _nbytes(v: Value) -> int:
-    return size_hint(v.type.nbytes)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tofuse.analysis.footprint import Access, Footprint
-from tofuse.analysis.guard_coverage import statement_coverage
+from tofuse.cost.guard_coverage import statement_coverage
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
 from tofuse.cost.traffic import bandwidth, traffic_us

@@ -13,18 +13,29 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
 from tofuse.cache.store import Store
+from tofuse.config import Config
+from tofuse.cost.machine import Machine
+from tofuse.cost.machine_source import measured_machine, store_of
+from tofuse.cost.nest import nest_cost
 from tofuse.cost.thresholds import MAX_CUTS, MAX_SCHEDULES, MIN_GAIN, TIMING_S
+from tofuse.driver.codegen import CodegenContext
+from tofuse.driver.link import LinkedProgram
 from tofuse.errors import TofuseError
+from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.dims import symbols_of
 from tofuse.ir.graph import Op, device_of
 from tofuse.ir.graph.print import show_graph
+from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, parse_schedule
+from tofuse.plan.signature import CallSignature
 from tofuse.report.repro import region_graph
-from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import TimedCall, interleaved_us, real_tensors
+from tofuse.schedule.build_nest import build_nest
+from tofuse.schedule.schedule_legality import Unschedulable
+from tofuse.schedule.schedule_variants import schedule_variants
 
 KIND = "choice"
 VERSION = "1"  # of the candidates; stored choices of other versions are ignored
@@ -63,40 +74,31 @@ class Choice:
         return f"measured: {fastest} {us:.4g} us{named}{rest}"
 
 
+BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], LinkedProgram]
 # a choice, and a function that builds it; it returns None if the candidate cannot be built
 Candidate = tuple[Choice, Callable[[], "TimedCall | None"]]
 
 
-@dataclass(frozen=True)
-class TuningCallbacks:
-    """What the autotuner needs from the compiler.
-
-    `build` compiles a partition with the given choices. `schedules` returns a region's alternative
-    schedules, the one predicted to be fastest first. `predicted_us` returns the predicted
-    microseconds of a region; infinite if it has no kernel.
-    """
-
-    build: Callable[[Partition, Mapping[Region, Choice]], CompiledPlan]
-    schedules: Callable[[Partition, Region], Sequence[Schedule]]
-    predicted_us: Callable[[Partition, Region], float]
-
-
-def autotune(
-    part: Partition, callbacks: TuningCallbacks, key: Sequence[str], store: Store
-) -> dict[Region, Choice]:
-    """Return the choice for each static region on the CPU that is no library call.
+def measured_choices(context: CodegenContext, build_program: BuildProgram) -> dict[Region, Choice]:
+    """Return the fastest candidate for each static region on the CPU that is no library call.
 
     Choices stored on disk are not measured again.
     """
+    part, config = context.partition, context.config
     on_cpu = [r for r in part.regions if not r.library and device_of(r.ops) == "cpu"]
     regions = [r for r in on_cpu if _is_static(r)]
+    key, store = (
+        (repr(context.oracle.target), config.precision, *config.executors),
+        store_of(config),
+    )
     choices: dict[Region, Choice] = {}
     with progress_bar(len(regions), "tofuse times candidates") as advance, real_tensors():
         for region in regions:
-            isolated = isolate_region(region, part)
-            anonymous = tuple(replace(op, loc=None) for op in isolated.graph.ops)
-            text = show_graph(replace(isolated.graph, name="region", ops=anonymous))
-            candidates = list(_candidates(isolated, callbacks))
+            isolated = replace(context, partition=isolate_region(region, part))
+            graph = isolated.partition.graph
+            anonymous = tuple(replace(op, loc=None) for op in graph.ops)
+            text = show_graph(replace(graph, name="region", ops=anonymous))
+            candidates = list(_candidates(isolated, build_program))
             choices[region] = choose(candidates, (*key, text), store)
             advance()
     return choices
@@ -138,40 +140,58 @@ def isolate_region(region: Region, part: Partition) -> Partition:
     return Partition(graph, (isolated,), AliasAnalysis(graph), (), rounded=part.rounded)
 
 
-def _candidates(part: Partition, callbacks: TuningCallbacks) -> Iterator[Candidate]:
+def _candidates(context: CodegenContext, build_program: BuildProgram) -> Iterator[Candidate]:
     """Yield the candidates for a partition of one region, the default kernel first."""
+    part, strict = context.partition, replace(context.config, strict=True)
     (region,) = part.regions
     inputs = sample_tensors(part.graph.inputs, {})
+    signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
 
     def candidate(choice: Choice) -> Candidate:
         def build() -> TimedCall | None:
             try:
-                run = callbacks.build(part, {region: choice})
+                split, choices = apply_choices(part, {region: choice})
+                run = build_program(split, signature, choices, strict).load(None)
             except TofuseError:
                 return None
             return lambda: run([*inputs])
 
         return choice, build
 
+    machine = measured_machine(context.oracle.target, context.config)
     yield candidate(Choice())
-    for schedule in callbacks.schedules(part, region)[:MAX_SCHEDULES]:
-        yield candidate(Choice(FUSED, schedule))
-    cut = _best_cut(part, region, callbacks)
+    if (nest := _nest(region, context)) is not None:
+        variants = schedule_variants(nest.kernel, nest.schedule)
+        for variant in sorted(variants, key=lambda n: nest_cost(n, machine).us)[:MAX_SCHEDULES]:
+            yield candidate(Choice(FUSED, variant.schedule))
+    cut = _best_cut(region, context, machine)
     if cut:
         yield candidate(Choice(SPLIT, None, cut))
     yield candidate(Choice(ATEN))
 
 
-def _best_cut(part: Partition, region: Region, callbacks: TuningCallbacks) -> int:
+def _nest(region: Region, context: CodegenContext) -> Nest | None:
+    """Return the nest with the schedule that the heuristics choose; None if there is none."""
+    part, oracle = context.partition, context.oracle
+    try:
+        kept = oracle.schedule(oracle.lowerings.kernel(region, part.aliases.memrefs, part.rounded))
+        if isinstance(kept.nest, Nest):
+            return kept.nest
+        return build_nest(kept.kernel, kept.schedule, repeat_reductions=True)
+    except (LoweringError, Unschedulable):
+        return None
+
+
+def _best_cut(region: Region, context: CodegenContext, machine: Machine) -> int:
     """Return the cut whose two kernels are predicted to be fastest; 0 if there is no cut."""
     positions = cut_positions(region)
     best_us, best_cut = float("inf"), 0
     for cut in positions[:: max(1, len(positions) // MAX_CUTS)]:
-        regions = split_region(region, part.aliases.memrefs, cut)
-        if regions is None:
-            continue
-        us = sum(callbacks.predicted_us(part, r) for r in regions)
-        if us < best_us:
+        parts = split_region(region, context.partition.aliases.memrefs, cut) or ()
+        nests = [_nest(r, context) for r in parts]
+        found = [n for n in nests if n is not None]
+        us = sum(nest_cost(n, machine).us for n in found)
+        if found and len(found) == len(nests) and us < best_us:
             best_us, best_cut = us, cut
     return best_cut
 

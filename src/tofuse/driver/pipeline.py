@@ -34,7 +34,7 @@ from tofuse.driver.assign_regions import (
     requested_kernels,
     unsupported_on_gpu,
 )
-from tofuse.driver.autotune import Choice, apply_choices
+from tofuse.driver.autotune import Choice, apply_choices, measured_choices
 from tofuse.driver.call_signature import call_signature, caller_outputs
 from tofuse.driver.codegen import (
     CodegenContext,
@@ -55,7 +55,6 @@ from tofuse.driver.link import (
 from tofuse.driver.load_kernels import add_gemms, load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
 from tofuse.driver.report_sink import ReportSink
-from tofuse.driver.tuning_callbacks import measured_choices
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues

@@ -6,8 +6,9 @@ import heapq
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
+from tofuse.analysis.memory_traffic import value_bytes
 from tofuse.cost.thresholds import MIN_ORDER_SAVING
-from tofuse.fusion.region_liveness import RegionLiveness, is_effectful, nbytes
+from tofuse.fusion.region_liveness import RegionLiveness, is_effectful
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Partition, Region
 
@@ -100,6 +101,6 @@ def _growth(
 ) -> int:
     """Return how many more bytes are held after a region than before, if it runs now."""
     new = [v for v in liveness.writes[r] if v not in allocated]
-    kept = sum(nbytes(v) for v in new if v in liveness.returned or v in liveness.readers)
+    kept = sum(value_bytes(v) for v in new if v in liveness.returned or v in liveness.readers)
     last_reads = [v for v in liveness.reads[r] if pending_reads[v] == 1]
-    return kept - sum(nbytes(v) for v in last_reads if v not in liveness.returned)
+    return kept - sum(value_bytes(v) for v in last_reads if v not in liveness.returned)

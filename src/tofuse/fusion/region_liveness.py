@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tofuse.analysis.alias import AliasAnalysis, has_effect, is_view
-from tofuse.ir.dims import size_hint
+from tofuse.analysis.memory_traffic import value_bytes
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Partition, Region
 
@@ -97,17 +97,17 @@ class RegionLiveness:
     def peak(self, order: Sequence[Region]) -> tuple[int, Region | None]:
         """Return the most bytes held while a region runs, and that region."""
         pending_reads = {v: len(rs) for v, rs in self.readers.items()}
-        held = most = sum(map(nbytes, self.inputs_held))
+        held = most = sum(map(value_bytes, self.inputs_held))
         peak_region = None
         allocated: set[Value] = set()
         for r in order:
-            held += sum(nbytes(v) for v in self.writes[r] if v not in allocated)
+            held += sum(value_bytes(v) for v in self.writes[r] if v not in allocated)
             allocated.update(self.writes[r])
             if held > most:
                 most, peak_region = held, r
             for v in self.reads[r]:
                 pending_reads[v] -= 1
-            held -= sum(nbytes(v) for v in self._dead_after(r, pending_reads))
+            held -= sum(value_bytes(v) for v in self._dead_after(r, pending_reads))
         return most, peak_region
 
     def last_reads(self, region: Region) -> frozenset[Value]:
@@ -128,7 +128,7 @@ class RegionLiveness:
             unread = [v for v in unread if v not in self.shared]
             unread = [v for v in unread if v in self.returned or v in first]
             freed = [v for v in self.reads[r] if last[v] < now and v not in self.returned]
-            saved = sum(map(nbytes, unread)) - sum(map(nbytes, freed))
+            saved = sum(map(value_bytes, unread)) - sum(map(value_bytes, freed))
             if saved > 0:
                 found.append((r, saved))
         return tuple(sorted(found, key=lambda each: -each[1]))
@@ -140,7 +140,3 @@ class RegionLiveness:
 
 def is_effectful(r: Region) -> bool:
     return any(map(has_effect, r.ops))
-
-
-def nbytes(v: Value) -> int:
-    return size_hint(v.type.nbytes)

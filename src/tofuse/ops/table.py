@@ -116,3 +116,7 @@ PREDICATES = frozenset(
     ]
 )
 TRANSCENDENTAL = frozenset(UNARY_MATH) | {"pow", "atan2", "hypot"}
+REDUCTION_COMBINES = {  # two partial results of a reduction
+    **{"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"},
+    **{"any": "logical_or", "all": "logical_and"},
+}

@@ -16,6 +16,7 @@ from tofuse.ir.kernel import Definition, Kernel, Reduce, Store, Uniform, iterati
 from tofuse.ir.nest import For, Nest, Node, Phase, Reload, StmtNode
 from tofuse.ir.region import Rule
 from tofuse.ir.schedule import Schedule
+from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.dead_statements import dead_statements
 from tofuse.schedule.loop_placement import PHASE_LEVEL, LoopPlacement, NestStmt
 from tofuse.schedule.recompute import (
@@ -255,17 +256,11 @@ class _NestBuilder:
         inside = {s for s in stmts if not axes.isdisjoint(self.placement.axes(s))}
         if not inside:
             return stmts, []
-        stores = {s for s in stmts if isinstance(s, Store) and s not in inside}
+        stores: set[NestStmt] = {s for s in stmts if isinstance(s, Store) and s not in inside}
         if not stores:
             return [], stmts
-        by_name = {s.name: s for s in stmts if not isinstance(s, Store)}
-        needed: set[NestStmt] = set(stores)
-        work: list[NestStmt] = list(stores)
-        while work:
-            s = work.pop()
-            operands = [by_name[u] for u in s.uses if u in by_name]
-            work += [d for d in operands if d not in needed]
-            needed.update(operands)
+        by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
+        needed = backward_slice(stores, by_name)
         if any(isinstance(s, Reduce) for s in needed):
             return [], stmts
         return [s for s in stmts if s in needed], [s for s in stmts if s not in stores]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tofuse.cost.thresholds import MAX_LAUNCHES
@@ -17,6 +16,7 @@ from tofuse.ir.tile import (
     Tiling,
     Workspace,
 )
+from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.choose_tiling import DEFAULT_LIMITS, TilingLimits, choose_tiling
 from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.split_launches import reduces_over, runs_once, split_launches
@@ -60,7 +60,7 @@ def _tile_loops(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[TileLoop, ...]
     _, stmt_axes = iteration_axes(kernel)
     looped = next((t for t in tiles if t.role in ("loop", "split")), None)
     axes = frozenset(looped.axes) if looped is not None else frozenset[str]()
-    by_name = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    by_name: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
     loop_of: dict[Stmt, int] = {}
     for s in kernel.body:
         operands = [by_name[u] for u in s.uses]
@@ -70,23 +70,9 @@ def _tile_loops(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[TileLoop, ...]
     for k in range(max(loop_of.values(), default=0) + 1):
         prologue = tuple(s for s in kernel.body if loop_of[s] == k and s not in inside)
         roots = [s for s in kernel.body if s in inside and loop_of[s] == k and runs_once(s, axes)]
-        needed = _loop_slice(roots, by_name, inside, axes)
+        # values of earlier loops are recomputed
+        needed = backward_slice(roots, by_name, lambda d: d in inside and not reduces_over(d, axes))
         body = tuple(s for s in kernel.body if s in needed)
         reductions = tuple(s for s in roots if isinstance(s, Reduce))
         loops.append(TileLoop(prologue, body, reductions))
     return tuple(loops)
-
-
-def _loop_slice(
-    roots: Iterable[Stmt], by_name: Mapping[str, Stmt], inside: set[Stmt], axes: frozenset[str]
-) -> set[Stmt]:
-    """Return the statements of a loop that `roots` need; values of earlier loops are recomputed."""
-    needed = set(roots)
-    work = list(roots)
-    while work:
-        for name in work.pop().uses:
-            d = by_name[name]
-            if d in inside and d not in needed and not reduces_over(d, axes):
-                needed.add(d)
-                work.append(d)
-    return needed

@@ -20,6 +20,7 @@ from tofuse.ir.kernel import (
 from tofuse.ir.nest import Reload
 from tofuse.ir.schedule import Schedule
 from tofuse.ops.table import opdef
+from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.loop_placement import NestStmt
 
 Hoistable = Union[Compute, Load]  # noqa: UP007
@@ -49,21 +50,16 @@ def loop_invariants(
 
     `spill` gets a value and the names of the statements that compute it.
     """
-    by_name = {s.name: s for s in stmts if not isinstance(s, Store)}
+    by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
     read = {u for s in stmts if varies(s) for u in s.uses}
     hoisted: set[NestStmt] = set()
     needed: set[NestStmt] = set()
     for s in stmts:
         if not isinstance(s, (Compute, Load)) or s.name not in read or varies(s):
             continue
-        names, work = {s.name}, [s.name]
-        while work:
-            new = [u for u in by_name[work.pop()].uses if u in by_name and u not in names]
-            names |= set(new)
-            work += new
-        slice_ = [by_name[n] for n in names]
+        slice_ = backward_slice([s], by_name)
         movable = all(isinstance(d, (Compute, Load, Iota, InRange, Reload)) for d in slice_)
-        if movable and spill(s, {d.name for d in slice_ if not isinstance(d, Reload)}):
+        if movable and spill(s, {d.name for d in slice_ if not isinstance(d, (Reload, Store))}):
             hoisted.add(s)
             needed.update(slice_)
     return hoisted, needed

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from tofuse.cost.thresholds import MAX_UNROLL, TILE_SIZES
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.schedule_legality import Unschedulable
 
 
-def schedule_variants(kernel: Kernel, chosen: Schedule) -> tuple[Schedule, ...]:
-    """Return the legal schedules that differ from the chosen one in one respect."""
-    found = [schedule for schedule in dict.fromkeys(_neighbors(chosen)) if schedule != chosen]
-    return tuple(schedule for schedule in found if _is_legal(kernel, schedule))
+def schedule_variants(kernel: Kernel, chosen: Schedule) -> list[Nest]:
+    """Return the nests of the legal schedules that differ from the chosen one in one respect."""
+    found: list[Nest] = []
+    for schedule in (s for s in dict.fromkeys(_neighbors(chosen)) if s != chosen):
+        with suppress(Unschedulable):
+            found.append(build_nest(kernel, schedule, repeat_reductions=True))
+    return found
 
 
 def _neighbors(schedule: Schedule) -> Iterator[Schedule]:
@@ -42,11 +47,3 @@ def _neighbors(schedule: Schedule) -> Iterator[Schedule]:
         tiled = (*loops[:-1], Loop(last, TILE_SIZES[1]), Loop(last))
         yield replace(schedule, loops=tiled)
         yield replace(schedule, loops=tiled, parallel=min(schedule.parallel + 1, len(tiled) - 1))
-
-
-def _is_legal(kernel: Kernel, schedule: Schedule) -> bool:
-    try:
-        build_nest(kernel, schedule, repeat_reductions=True)
-    except Unschedulable:
-        return False
-    return True

@@ -22,6 +22,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.tile import Partial, Tile, Workspace
 from tofuse.ir.types import DType
+from tofuse.schedule.backward_slice import backward_slice
 
 
 @dataclass(frozen=True)
@@ -93,32 +94,17 @@ def runs_once(stmt: Stmt, axes: frozenset[str]) -> bool:
 
 def _used_reductions(stores: Sequence[Stmt], kernel: Kernel, names: set[str]) -> set[str]:
     """Return which of the named reductions the stores depend on."""
-    by_name = {s.name: s for s in kernel.body if not isinstance(s, Store)}
-    used: set[str] = set()
-    work: list[Stmt] = list(stores)
-    seen: set[Stmt] = set(stores)
-    while work:
-        for u in work.pop().uses:
-            if u in names:
-                used.add(u)
-            elif by_name[u] not in seen:
-                seen.add(by_name[u])
-                work.append(by_name[u])
-    return used
+    by_name: dict[str, Stmt] = {s.name: s for s in kernel.body if not isinstance(s, Store)}
+    others = {name: s for name, s in by_name.items() if name not in names}
+    return {u for s in backward_slice(stores, others) for u in s.uses if u in names}
 
 
 def _extract_kernel(
     kernel: Kernel, ends: Iterable[Stmt], body: Sequence[Stmt], name: str
 ) -> Kernel:
     """Return the kernel of the statements that `ends` need, with their axes and buffers."""
-    by_name = {s.name: s for s in body if not isinstance(s, Store)}
-    needed = set(ends)
-    work = list(needed)
-    while work:
-        for u in work.pop().uses:
-            if by_name[u] not in needed:
-                needed.add(by_name[u])
-                work.append(by_name[u])
+    by_name: dict[str, Stmt] = {s.name: s for s in body if not isinstance(s, Store)}
+    needed = backward_slice(ends, by_name)
     live = tuple(s for s in body if s in needed)
     axes = {a for s in live for i in s.indices for a in i.axes}
     axes |= {a for s in live if isinstance(s, Reduce) for a in s.over}

@@ -39,6 +39,7 @@ from tofuse.ir.kernel import (
     make_affine,
 )
 from tofuse.ir.schedule import Target
+from tofuse.ops.table import REDUCTION_COMBINES
 
 
 def unroll_axes(kernel: Kernel, target: Target) -> Kernel:
@@ -178,7 +179,7 @@ class _Unroller:
     def _combine_iterations(self, s: Reduce) -> None:
         """Append a tree of pairs over all iterations, and the reduction over the other axes."""
         operands = [names.get(s.arg, s.arg) for names in self.names]
-        over, op = tuple(a for a in s.over if a != self.axis), COMBINE[s.op]
+        over, op = tuple(a for a in s.over if a != self.axis), REDUCTION_COMBINES[s.op]
         prefix = f"{s.name}_{self.axis}"  # unique if several axes of the reduction are unrolled
         root = s.name if not over else prefix
         number = 0
@@ -216,9 +217,3 @@ class _Unroller:
         return StatementMap(
             index=lambda index: self._index_at(index, k), value=lambda name: names.get(name, name)
         )
-
-
-COMBINE = {
-    **{"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"},
-    **{"any": "logical_or", "all": "logical_and"},
-}

@@ -208,13 +208,9 @@ class FunctionEmitter:
     def gather(self, pointer: str, dtype: DType, indices: str, lanes: int, mask: str | None) -> str:
         """Read one element per lane, at the i64 indices `indices`."""
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
-        mask = mask or literal(True, DType.BOOL, lanes)
-        pointers = self.f.let(
-            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, "
-            f"{vector_type('i64', lanes)} {indices}"
-        )
+        mask, ptr_ty = mask or literal(True, DType.BOOL, lanes), vector_type("ptr", lanes)
+        pointers = self._lane_pointers(pointer, dtype, indices, lanes)
         symbol = f"@llvm.masked.gather.v{lanes}{_short(dtype)}.v{lanes}p0"
-        ptr_ty = vector_type("ptr", lanes)
         self.f.declarations[symbol] = f"declare {ty} {symbol}({ptr_ty}, {mask_ty}, {ty})"
         raw = self.f.let(
             f"call {ty} {symbol}({ptr_ty} align {_alignment(dtype)} {pointers}, "
@@ -252,16 +248,17 @@ class FunctionEmitter:
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
         mask, ptr_ty = mask or literal(True, DType.BOOL, lanes), vector_type("ptr", lanes)
         raw = self.to_memory_type(value, dtype, lanes)
-        pointers = self.f.let(
-            f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, "
-            f"{vector_type('i64', lanes)} {indices}"
-        )
+        pointers = self._lane_pointers(pointer, dtype, indices, lanes)
         symbol = f"@llvm.masked.scatter.v{lanes}{_short(dtype)}.v{lanes}p0"
         self.f.declarations[symbol] = f"declare void {symbol}({ty}, {ptr_ty}, {mask_ty})"
         self.f.put(
             f"call void {symbol}({ty} {raw}, {ptr_ty} align {_alignment(dtype)} {pointers}, "
             f"{mask_ty} {mask})"
         )
+
+    def _lane_pointers(self, pointer: str, dtype: DType, indices: str, lanes: int) -> str:
+        ty = vector_type("i64", lanes)
+        return self.f.let(f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {ty} {indices}")
 
     def to_register_type(self, raw: str, dtype: DType, lanes: int) -> str:
         """Convert from the type in memory to the type in a register."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tofuse.analysis.guard_ranges import passing_indices
 from tofuse.backends.llvm.ir_text import FunctionBuilder
-from tofuse.cost.thresholds import MAX_SEGMENT_LOADS, MAX_SEGMENTS
+from tofuse.cost.guard_coverage import pays_to_split
 from tofuse.ir.kernel import InRange, Load
 from tofuse.ir.nest import Node, StmtNode
 
@@ -30,7 +31,7 @@ def split_index_set(
     guards if there would be too many.
     """
     guard_stmts = [n.stmt for n in nodes if isinstance(n, StmtNode) and isinstance(n.stmt, InRange)]
-    ranges = {g.name: _passing_range(g, axis) for g in guard_stmts}
+    ranges = {g.name: passing_indices(g, axis) for g in guard_stmts}
     cuts = {0, extent}
     for bounds in ranges.values():
         for b in bounds or ():
@@ -50,10 +51,7 @@ def split_index_set(
             found[-1] = Segment(found[-1].start, end, guards)
         else:
             found.append(Segment(start, end, guards))
-    few = (
-        len(found) <= MAX_SEGMENTS
-        or sum(_count_loads(nodes, s.guards) for s in found) <= MAX_SEGMENT_LOADS
-    )
+    few = pays_to_split(len(found), sum(_count_loads(nodes, s.guards) for s in found))
     return found if found and few else [Segment(0, extent, {})]
 
 
@@ -68,16 +66,6 @@ def in_segment(f: FunctionBuilder, index: str, start: int, end: int) -> str:
     """Return whether an index is in a segment, as an i1."""
     low, high = f.let(f"icmp sge i64 {index}, {start}"), f.let(f"icmp slt i64 {index}, {end}")
     return f.let(f"and i1 {low}, {high}")
-
-
-def _passing_range(g: InRange, axis: str) -> tuple[int, int] | None:
-    """Return the indices of the axis that pass; None if the guard depends on anything else."""
-    lo, hi, shift = g.lo, g.hi, g.index.const
-    if g.index.terms != ((axis, 1),):
-        return None
-    if not (isinstance(lo, int) and isinstance(hi, int) and isinstance(shift, int)):
-        return None
-    return lo - shift, hi - shift
 
 
 def _guard_outcome(bounds: tuple[int, int] | None, start: int, end: int) -> bool | None:

@@ -9,14 +9,8 @@ from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, vector_type
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.types import DType
+from tofuse.ops.table import REDUCTION_COMBINES
 
-COMBINE_OPS = {
-    "prod": "mul",
-    "amax": "maximum",
-    "amin": "minimum",
-    "any": "logical_or",
-    "all": "logical_and",
-}
 EXTREMUM_PREDICATES = {"amax": "ogt", "amin": "olt"}
 
 
@@ -146,46 +140,47 @@ def _update_position(
     position: str,
     mask: str | None,
 ) -> None:
-    f, ty, mask_ty, position_ty = emitter.f, acc.type, acc.mask_type, acc.position_type
-    old_value = f.let(f"load {ty}, ptr {acc.slots[u]}")
-    old_position = f.let(f"load {position_ty}, ptr {acc.positions[u]}")
-    better = is_better(emitter, acc, value, position, old_value, old_position, acc.lanes)
-    if mask is not None:
-        better = f.let(f"and {mask_ty} {better}, {mask}")
-    best = f.let(f"select {mask_ty} {better}, {ty} {value}, {ty} {old_value}")
-    positions = f"{position_ty} {position}, {position_ty} {old_position}"
-    new_position = f.let(f"select {mask_ty} {better}, {positions}")
-    f.put(f"store {ty} {best}, ptr {acc.slots[u]}")
-    f.put(f"store {position_ty} {new_position}, ptr {acc.positions[u]}")
+    f, slot, position_slot = emitter.f, acc.slots[u], acc.positions[u]
+    old_value = f.let(f"load {acc.type}, ptr {slot}")
+    old = old_value, f.let(f"load {acc.position_type}, ptr {position_slot}")
+    best, at = select_better(emitter, acc, old, (value, position), acc.lanes, mask)
+    f.put(f"store {acc.type} {best}, ptr {slot}")
+    f.put(f"store {acc.position_type} {at}, ptr {position_slot}")
 
 
-def is_better(
+def select_better(
     emitter: FunctionEmitter,
     acc: RegisterAccumulator,
-    value: str,
-    position: str,
-    old_value: str,
-    old_position: str,
+    old: tuple[str, str],
+    new: tuple[str, str],
     lanes: int,
-) -> str:
-    """Return whether a (value, position) beats the old one: larger or smaller, nan first.
+    mask: str | None = None,
+) -> tuple[str, str]:
+    """Return the better of two (value, position) pairs in each lane: larger or smaller, nan first.
 
-    Of equal values, the one at the lower position wins.
+    Of equal values, the one at the lower position wins. Outside `mask`, the old pair stays.
     """
     f, s = emitter.f, OpSignature(acc.dtype, DType.BOOL, lanes)
-    op = "gt" if acc.reduce.op == "argmax" else "lt"
-    beats = emit_elementwise(f, op, (value, old_value), s)
-    equal = emit_elementwise(f, "eq", (value, old_value), s)
+    values = new[0], old[0]
+    beats = emit_elementwise(f, "gt" if acc.reduce.op == "argmax" else "lt", values, s)
+    equal = emit_elementwise(f, "eq", values, s)
     if acc.dtype.is_float:
-        new_nan = emit_elementwise(f, "isnan", (value,), s)
-        old_nan = emit_elementwise(f, "isnan", (old_value,), s)
+        new_nan, old_nan = (emit_elementwise(f, "isnan", (v,), s) for v in values)
         both = f.let(f"and {s.mask_type} {new_nan}, {old_nan}")
         first = f.let(f"xor {s.mask_type} {both}, {new_nan}")  # the new value alone is nan
         beats = f.let(f"or {s.mask_type} {beats}, {first}")
         equal = f.let(f"or {s.mask_type} {equal}, {both}")
-    lower = f.let(f"icmp slt {vector_type('i64', lanes)} {position}, {old_position}")
+    position_ty = vector_type("i64", lanes)
+    lower = f.let(f"icmp slt {position_ty} {new[1]}, {old[1]}")
     tie = f.let(f"and {s.mask_type} {equal}, {lower}")
-    return f.let(f"or {s.mask_type} {beats}, {tie}")
+    better = f.let(f"or {s.mask_type} {beats}, {tie}")
+    if mask is not None:
+        better = f.let(f"and {s.mask_type} {better}, {mask}")
+    value, position = (
+        f.let(f"select {s.mask_type} {better}, {ty} {b}, {ty} {a}")
+        for ty, a, b in zip((s.operand_type, position_ty), old, new, strict=True)
+    )
+    return value, position
 
 
 def combine(emitter: FunctionEmitter, op: str, a: str, b: str, dtype: DType, lanes: int) -> str:
@@ -193,7 +188,7 @@ def combine(emitter: FunctionEmitter, op: str, a: str, b: str, dtype: DType, lan
     signature = OpSignature(dtype, dtype, lanes)
     if op == "sum":
         return emit_accumulation(emitter.f, a, b, signature)
-    return emit_elementwise(emitter.f, COMBINE_OPS[op], (a, b), signature)
+    return emit_elementwise(emitter.f, REDUCTION_COMBINES[op], (a, b), signature)
 
 
 def fold_into(
@@ -206,7 +201,7 @@ def fold_into(
 
 def fold_stage(emitter: FunctionEmitter, acc: RegisterAccumulator, stage: int) -> None:
     """Add a stage to the next one and reset it."""
-    rows, ty = ((acc.slots, *acc.stages), vector_type(REGISTER_TYPES[acc.dtype], acc.lanes))
+    rows, ty = (acc.slots, *acc.stages), acc.type
     start = literal(identity(acc.reduce.op, acc.dtype), acc.dtype, acc.lanes)
     for a, b in zip(rows[stage], rows[stage + 1], strict=True):
         _fold_slot(emitter, acc, emitter.f.let(f"load {ty}, ptr {a}"), b)
@@ -214,18 +209,16 @@ def fold_stage(emitter: FunctionEmitter, acc: RegisterAccumulator, stage: int) -
 
 
 def _fold_slot(emitter: FunctionEmitter, acc: RegisterAccumulator, x: str, slot: str) -> None:
-    ty = vector_type(REGISTER_TYPES[acc.dtype], acc.lanes)
-    old = emitter.f.let(f"load {ty}, ptr {slot}")
+    old = emitter.f.let(f"load {acc.type}, ptr {slot}")
     total = combine(emitter, acc.reduce.op, old, x, acc.dtype, acc.lanes)
-    emitter.f.put(f"store {ty} {total}, ptr {slot}")
+    emitter.f.put(f"store {acc.type} {total}, ptr {slot}")
 
 
 def combine_stages(emitter: FunctionEmitter, acc: RegisterAccumulator) -> list[str]:
     """Return the slots with all stages added, the smallest sums first."""
-    ty = vector_type(REGISTER_TYPES[acc.dtype], acc.lanes)
-    parts = [emitter.f.let(f"load {ty}, ptr {s}") for s in acc.slots]
+    parts = [emitter.f.let(f"load {acc.type}, ptr {s}") for s in acc.slots]
     for later in acc.stages:
-        more = [emitter.f.let(f"load {ty}, ptr {s}") for s in later]
+        more = [emitter.f.let(f"load {acc.type}, ptr {s}") for s in later]
         pairs = zip(parts, more, strict=True)
         parts = [combine(emitter, acc.reduce.op, a, b, acc.dtype, acc.lanes) for a, b in pairs]
     return parts
@@ -271,7 +264,7 @@ def _horizontal_argreduce(
     ]
     while len(found) > 1:
         pairs = zip(found[::2], found[1::2], strict=True)
-        found = [_select_better(emitter, acc, a, b, lanes) for a, b in pairs]
+        found = [select_better(emitter, acc, a, b, lanes) for a, b in pairs]
     best, where = found[0]
     while lanes > 1:
         low, high = (
@@ -282,24 +275,8 @@ def _horizontal_argreduce(
             for k in (0, 1)
         )
         lanes //= 2
-        best, where = _select_better(emitter, acc, low, high, lanes)
+        best, where = select_better(emitter, acc, low, high, lanes)
     return where, best
-
-
-def _select_better(
-    emitter: FunctionEmitter,
-    acc: RegisterAccumulator,
-    a: tuple[str, str],
-    b: tuple[str, str],
-    lanes: int,
-) -> tuple[str, str]:
-    """Return the better of two (value, position) pairs in each lane."""
-    f, mask_ty = emitter.f, vector_type("i1", lanes)
-    ty, position_ty = vector_type(REGISTER_TYPES[acc.dtype], lanes), vector_type("i64", lanes)
-    better = is_better(emitter, acc, b[0], b[1], a[0], a[1], lanes)
-    value = f.let(f"select {mask_ty} {better}, {ty} {b[0]}, {ty} {a[0]}")
-    at = f.let(f"select {mask_ty} {better}, {position_ty} {b[1]}, {position_ty} {a[1]}")
-    return value, at
 
 
 def _half_vector(emitter: FunctionEmitter, x: str, element: str, lanes: int, side: int) -> str:

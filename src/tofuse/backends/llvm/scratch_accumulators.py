@@ -11,7 +11,7 @@ from tofuse.backends.llvm.reduce import (
     combine,
     horizontal_reduce,
     identity,
-    is_better,
+    select_better,
 )
 from tofuse.cost.thresholds import STAGE_UNROLL
 from tofuse.ir.dims import size_hint
@@ -128,16 +128,13 @@ def _update_position(
     """Combine a vector and its positions into the elements at `slot` and in `best`."""
     assert a.best is not None
     assert a.reduce.position is not None
-    f, dtype = emitter.f, a.best.dtype
+    dtype = a.best.dtype
     acc = RegisterAccumulator(a.reduce, dtype, emitter.lanes, ())
     best_slot = emitter.scratch_element_pointer(a.best, u)
     old = emitter.load(best_slot, dtype, acc.lanes, mask)
     where = emitter.load(slot, DType.I64, acc.lanes, mask)
     at = emitter.lane_indices(a.reduce.position, u)
-    better = is_better(emitter, acc, x, at, old, where, acc.lanes)
-    mask_ty, position_ty = acc.mask_type, acc.position_type
-    best = f.let(f"select {mask_ty} {better}, {acc.type} {x}, {acc.type} {old}")
-    position = f.let(f"select {mask_ty} {better}, {position_ty} {at}, {position_ty} {where}")
+    best, position = select_better(emitter, acc, (old, where), (x, at), acc.lanes)
     emitter.store(best_slot, dtype, best, acc.lanes, mask)
     emitter.store(slot, DType.I64, position, acc.lanes, mask)
 
@@ -163,7 +160,7 @@ def _update(emitter: FunctionEmitter, a: Accumulator, slot: str, x: str, mask: s
 def fold_into_array(emitter: FunctionEmitter, acc: RegisterAccumulator, a: Accumulator) -> None:
     """Fold all lanes of an inner loop's accumulator into the array element it belongs to."""
     assert a.array is not None
-    f, dtype = emitter.f, acc.dtype
+    dtype = acc.dtype
     result, best = horizontal_reduce(emitter, acc)
     slot = emitter.scratch_element_pointer((*a.stages, a.array)[0], 0)
     if a.best is None:
@@ -173,11 +170,8 @@ def fold_into_array(emitter: FunctionEmitter, acc: RegisterAccumulator, a: Accum
         return
     best_slot = emitter.scratch_element_pointer(a.best, 0)
     old, where = emitter.load(best_slot, dtype, 1, None), emitter.load(slot, DType.I64, 1, None)
-    better = is_better(emitter, acc, best, result, old, where, 1)
-    ty = REGISTER_TYPES[dtype]
-    value = f.let(f"select i1 {better}, {ty} {best}, {ty} {old}")
+    value, position = select_better(emitter, acc, (old, where), (best, result), 1)
     emitter.store(best_slot, dtype, value, 1, None)
-    position = f.let(f"select i1 {better}, i64 {result}, i64 {where}")
     emitter.store(slot, DType.I64, position, 1, None)
 
 
@@ -234,14 +228,12 @@ def _combine_positions(
 ) -> None:
     """Combine element `i` of another thread's argmax or argmin; `positions` are (old, new)."""
     assert a.best is not None
-    f, (old, new) = emitter.f, positions
+    old, new = positions
     workspaces = (emitter.workspace, other_workspace)
     best_slots = [_element_pointer(emitter, w, a.best, i) for w in workspaces]
     best, x = (emitter.load(s, a.best.dtype, 1, None) for s in best_slots)
     acc = RegisterAccumulator(a.reduce, a.best.dtype, 1, ())
-    better = is_better(emitter, acc, x, new, best, old, 1)
-    best = f.let(f"select i1 {better}, {acc.type} {x}, {acc.type} {best}")
-    position = f.let(f"select i1 {better}, i64 {new}, i64 {old}")
+    best, position = select_better(emitter, acc, (best, old), (x, new), 1)
     emitter.store(best_slots[0], a.best.dtype, best, 1, None)
     emitter.store(slot, DType.I64, position, 1, None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from tofuse.cost.thresholds import MEMORY_ROUND_TRIP
 from tofuse.ir.graph import Op
@@ -21,16 +21,22 @@ def concat_too_costly(
     for concat in concats:
         count = len(concat.inputs)
         budget = MEMORY_ROUND_TRIP / (1 - 1 / count) if count > 1 else math.inf
-        seen: set[Op] = set()
-        work = [concat]
-        while work and budget >= 0:
-            new = [p for p in predecessors[work.pop()] if p in inside and p not in seen]
-            seen.update(new)
-            work += new
-            budget -= sum(opdef(p.kind).cost for p in new)
-        if budget < 0:
+        if costs_more_than(budget, concat, lambda p: p in inside, predecessors):
             return Rule.CONCAT_COMPUTES_ALL(concat.kind)
     return None
+
+
+def costs_more_than(
+    budget: float, op: Op, repeats: Callable[[Op], bool], predecessors: Mapping[Op, list[Op]]
+) -> bool:
+    """Whether the ops that an op reads, and that it `repeats`, cost more additions an element."""
+    seen, work = {op}, [op]
+    while work and budget >= 0:
+        new = [p for p in predecessors[work.pop()] if p not in seen and repeats(p)]
+        seen.update(new)
+        work += new
+        budget -= sum(opdef(p.kind).cost for p in new)
+    return budget < 0
 
 
 def is_concat_or_pad(op: Op) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from tofuse.analysis.alias import MemRef, is_view
-from tofuse.ir.dims import size_hint
+from tofuse.analysis.memory_traffic import value_bytes
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Region
 
@@ -69,7 +69,7 @@ def split_by_peak(
         names.append(frozenset(v.name for v in op.results))
     outputs = set(region.outputs)
     dying = [
-        (at, _nbytes(v))
+        (at, value_bytes(v))
         for v, at in last_read_at.items()
         if v not in written_at and v in dead_after
     ]
@@ -82,16 +82,12 @@ def split_by_peak(
             for v, at in written_at.items()
             if at < cut and (v in outputs or last_read_at.get(v, 0) >= cut)
         ]
-        first = inputs + sum(map(_nbytes, handed_over))
+        first = inputs + sum(map(value_bytes, handed_over))
         freed = sum(n for at, n in dying if at < cut)
-        second = first - freed + sum(_nbytes(v) for v in outputs if written_at[v] >= cut)
+        second = first - freed + sum(value_bytes(v) for v in outputs if written_at[v] >= cut)
         return max(first, second)
 
     best = min(range(1, len(names)), key=peak, default=0)
     if not best or peak(best) >= peak(0):
         return None
     return frozenset((frozenset().union(*names[:best]), frozenset().union(*names[best:])))
-
-
-def _nbytes(v: Value) -> int:
-    return size_hint(v.type.nbytes)

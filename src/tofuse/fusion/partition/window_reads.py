@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tofuse.cost.thresholds import MEMORY_ROUND_TRIP, MIN_OVERLAP
-from tofuse.fusion.concat.concat_cost import is_concat_or_pad
+from tofuse.fusion.concat.concat_cost import costs_more_than, is_concat_or_pad
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value
@@ -32,16 +32,9 @@ class WindowReads:
             overlap *= self._overlap(consumer.result)
         if overlap < MIN_OVERLAP:
             return None
-        inside = set(ops)
-        budget, seen, work = MEMORY_ROUND_TRIP / (overlap - 1), {producer}, [producer]
-        while work and budget >= 0:
-            op = work.pop()
-            budget -= opdef(op.kind).cost
-            new = [p for p in self.index.predecessors[op] if p in inside and p not in seen]
-            new = [p for p in new if opdef(p.kind).pattern in (Pattern.ELEMENTWISE, Pattern.CONCAT)]
-            seen.update(new)
-            work += new
-        if budget >= 0:
+        inside = {p for p in ops if opdef(p.kind).pattern in (Pattern.ELEMENTWISE, Pattern.CONCAT)}
+        budget = MEMORY_ROUND_TRIP / (overlap - 1) - opdef(producer.kind).cost
+        if not costs_more_than(budget, producer, inside.__contains__, self.index.predecessors):
             return None
         return Rule.OVERLAPPING_WINDOWS(f"{overlap:.0f}")
 

@@ -17,13 +17,13 @@ from tofuse.backends.llvm.vector_math.formula_builder import FORMATS, FormulaBui
 
 @dataclass(frozen=True)
 class MathSpec:
-    """A function, its number of operands, and bounds on its error.
+    """A function's formula, its number of operands, and bounds on its error.
 
     An error is the distance from the exact value in units in the last place of that value. A bound
     of 2.5 means at most 2 from the correctly rounded result.
     """
 
-    name: str
+    formula: Callable[..., Value]
     arity: int
     ulp_f32: float
     ulp_f64: float
@@ -56,7 +56,7 @@ def _define(b: FormulaBuilder, name: str, elem: str) -> str:
     scalar = FORMATS[elem].scalar
     ty = b.type(scalar)
     names = ("%x", "%y")[: MATH[name].arity]
-    result = FORMULAS[name](b, *(b.value(n, scalar) for n in names))
+    result = MATH[name].formula(b, *(b.value(n, scalar) for n in names))
     head = f"define internal {ty} {math_symbol(name, elem, b.width)}"
     parameters = ", ".join(f"{ty} {n}" for n in names)
     body = "\n".join(b.lines)
@@ -65,62 +65,31 @@ def _define(b: FormulaBuilder, name: str, elem: str) -> str:
     )
 
 
-FORMULAS: dict[str, Callable[..., Value]] = {
-    "exp": exponential.exp,
-    "exp2": exponential.exp2,
-    "expm1": exponential.expm1,
-    "sinh": exponential.sinh,
-    "cosh": exponential.cosh,
-    "tanh": exponential.tanh,
-    "sigmoid": exponential.sigmoid,
-    "log": logarithm.log,
-    "log2": logarithm.log2,
-    "log10": logarithm.log10,
-    "log1p": logarithm.log1p,
-    "sin": trigonometric.sin,
-    "cos": trigonometric.cos,
-    "tan": trigonometric.tan,
-    "asinh": logarithm.asinh,
-    "acosh": logarithm.acosh,
-    "atanh": logarithm.atanh,
-    "asin": inverse_trigonometric.asin,
-    "acos": inverse_trigonometric.acos,
-    "atan": inverse_trigonometric.atan,
-    "atan2": inverse_trigonometric.atan2,
-    "erf": error_function.erf,
-    "erfc": error_function.erfc,
-    "rsqrt": power.rsqrt,
-    "pow": power.pow,
-    "fmod": remainder.fmod,
-}
 MATH = {
-    spec.name: spec
-    for spec in (
-        MathSpec("exp", 1, 1.0, 1.0),
-        MathSpec("exp2", 1, 1.0, 1.0),
-        MathSpec("expm1", 1, 2.0, 2.0),
-        MathSpec("sinh", 1, 2.5, 2.5),
-        MathSpec("cosh", 1, 1.5, 1.5),
-        MathSpec("tanh", 1, 2.5, 2.5),
-        MathSpec("sigmoid", 1, 2.5, 2.5),
-        MathSpec("log", 1, 1.0, 1.0),
-        MathSpec("log2", 1, 1.0, 1.0),
-        MathSpec("log10", 1, 1.0, 1.0),
-        MathSpec("log1p", 1, 1.5, 1.0),
-        MathSpec("sin", 1, 2.0, 1.5),
-        MathSpec("cos", 1, 2.0, 1.5),
-        MathSpec("tan", 1, 2.5, 2.0),
-        MathSpec("asinh", 1, 2.0, 1.5),
-        MathSpec("acosh", 1, 2.0, 1.5),
-        MathSpec("atanh", 1, 2.0, 2.0),
-        MathSpec("asin", 1, 2.5, 2.0),
-        MathSpec("acos", 1, 1.5, 1.0),
-        MathSpec("atan", 1, 2.5, 2.0),
-        MathSpec("atan2", 2, 2.5, 2.0),
-        MathSpec("erf", 1, 2.5, 1.5),
-        MathSpec("erfc", 1, 1.0, 4.0),
-        MathSpec("rsqrt", 1, 1.5, 1.5),
-        MathSpec("pow", 2, 1.0, 1.0),
-        MathSpec("fmod", 2, 0.0, 0.0),
-    )
+    "exp": MathSpec(exponential.exp, 1, 1.0, 1.0),
+    "exp2": MathSpec(exponential.exp2, 1, 1.0, 1.0),
+    "expm1": MathSpec(exponential.expm1, 1, 2.0, 2.0),
+    "sinh": MathSpec(exponential.sinh, 1, 2.5, 2.5),
+    "cosh": MathSpec(exponential.cosh, 1, 1.5, 1.5),
+    "tanh": MathSpec(exponential.tanh, 1, 2.5, 2.5),
+    "sigmoid": MathSpec(exponential.sigmoid, 1, 2.5, 2.5),
+    "log": MathSpec(logarithm.log, 1, 1.0, 1.0),
+    "log2": MathSpec(logarithm.log2, 1, 1.0, 1.0),
+    "log10": MathSpec(logarithm.log10, 1, 1.0, 1.0),
+    "log1p": MathSpec(logarithm.log1p, 1, 1.5, 1.0),
+    "sin": MathSpec(trigonometric.sin, 1, 2.0, 1.5),
+    "cos": MathSpec(trigonometric.cos, 1, 2.0, 1.5),
+    "tan": MathSpec(trigonometric.tan, 1, 2.5, 2.0),
+    "asinh": MathSpec(logarithm.asinh, 1, 2.0, 1.5),
+    "acosh": MathSpec(logarithm.acosh, 1, 2.0, 1.5),
+    "atanh": MathSpec(logarithm.atanh, 1, 2.0, 2.0),
+    "asin": MathSpec(inverse_trigonometric.asin, 1, 2.5, 2.0),
+    "acos": MathSpec(inverse_trigonometric.acos, 1, 1.5, 1.0),
+    "atan": MathSpec(inverse_trigonometric.atan, 1, 2.5, 2.0),
+    "atan2": MathSpec(inverse_trigonometric.atan2, 2, 2.5, 2.0),
+    "erf": MathSpec(error_function.erf, 1, 2.5, 1.5),
+    "erfc": MathSpec(error_function.erfc, 1, 1.0, 4.0),
+    "rsqrt": MathSpec(power.rsqrt, 1, 1.5, 1.5),
+    "pow": MathSpec(power.pow, 2, 1.0, 1.0),
+    "fmod": MathSpec(remainder.fmod, 2, 0.0, 0.0),
 }

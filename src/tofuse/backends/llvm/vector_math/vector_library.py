@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from tofuse.backends.llvm.ir_text import vector_type
+
 PREFIX = "Sleef_"
 
 
@@ -21,7 +23,7 @@ def library_definition(name: str, elem: str, width: int, native: int) -> dict[st
     single = elem == "f32"
     scalar, lanes = ("float", native) if single else ("double", native // 2)
     symbol = library_symbols(name, native)[0 if single else 1]
-    whole, ty = f"<{lanes} x {scalar}>", _type(scalar, width)
+    whole, ty = f"<{lanes} x {scalar}>", vector_type(scalar, width)
     arguments = ("%x", "%y")[: LIBRARY[name][2]]
     b = _BodyBuilder()
     results = []
@@ -79,10 +81,6 @@ class _BodyBuilder:
         if width < lanes:
             return self.shuffle((results[0], results[0]), scalar, lanes, [*range(width)])
         return results[0]
-
-
-def _type(scalar: str, width: int) -> str:
-    return scalar if width == 1 else f"<{width} x {scalar}>"
 
 
 # name in the library, suffix of its precision (tenths of an ulp), number of operands

@@ -2,7 +2,8 @@
 
 from tests.cost.test_nest import cost
 from tests.support.kernels import kernel
-from tofuse.analysis.guard_coverage import statement_coverage, touched_fractions
+from tofuse.analysis.guard_ranges import touched_fractions
+from tofuse.cost.guard_coverage import statement_coverage
 
 CONCAT = """kernel k(x: in f32, w: in f32, z: in f32, y: out f32) over i:4096 j:{n} {{
   v0 = in_range [j] 0 {m} : b1
