@@ -44,7 +44,8 @@ def last_uses(plan: Plan) -> dict[str, int]:
             continue
         end = k if not isinstance(step, Launch) or step.group is None else group_ends[step.group]
         last |= dict.fromkeys((*reads(step), *defines(step)), end)
-    return last | dict.fromkeys(plan.results, len(plan.steps))
+    returned = (name for name in plan.results if isinstance(name, str))
+    return last | dict.fromkeys(returned, len(plan.steps))
 
 
 @dataclass(frozen=True)

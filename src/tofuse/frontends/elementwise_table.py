@@ -134,7 +134,7 @@ def _emit(
             low.builder.value_count = value_count
     values = tuple(broadcast_unless_0d(low, low.value_of(x, dtype), shape, dtype) for x in items)
     keyword = {"rounding_mode": op.rounding_mode} if op.rounding_mode else {}
-    return low.emit_opaque(op.pytorch_op, values, shape, result_type, keyword=keyword)
+    return low.emit_opaque(op.pytorch_op, values, shape, result_type, **keyword)
 
 
 def broadcast_unless_0d(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:

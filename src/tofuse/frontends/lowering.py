@@ -28,6 +28,8 @@ from tofuse.ir.size_expression import (
 )
 from tofuse.ir.types import DType, TensorType
 
+SEED = "tofuse.seed.default"
+
 
 @dataclass(eq=False)
 class Node:
@@ -182,8 +184,8 @@ class Lowering:
         if isinstance(x, Node):
             return self.convert(x.value, x.dtype, dtype)
         if dtype.ir is DType.OTHER or isinstance(x.value, complex):
-            call = "aten.scalar_tensor.default", (x.value,)
-            return self.emit_opaque(*call, (), dtype, keyword={"dtype": dtype.torch})
+            target = "aten.scalar_tensor.default"
+            return self.emit_opaque(target, (x.value,), (), dtype, dtype=dtype.torch)
         return self.builder.full((), Scalar(x.value), dtype.ir)
 
     def convert(self, value: Value, source: DataType, target: DataType) -> Value:
@@ -192,17 +194,30 @@ class Lowering:
             return value
         if DType.OTHER not in (source.ir, target.ir):
             return self.builder.convert(value, target.ir)
-        call, keyword = ("aten._to_copy.default", (value,)), {"dtype": target.torch}
-        return self.emit_opaque(*call, value.shape, target, keyword=keyword)
+        args = (value,)
+        return self.emit_opaque(
+            "aten._to_copy.default", args, value.shape, target, dtype=target.torch
+        )
 
     def copy(self, x: Node) -> Node:
         """Return a copy of `x`."""
         if x.dtype.ir is DType.OTHER:
-            value = self.emit_opaque("aten.clone.default", (x.value,), x.shape, x.dtype)
-            return self.make_node(value, x.dtype)
+            return self.call("aten.clone.default", (x.value,), x.shape, x.dtype)
         return self.make_node(self.builder.copy(x.value), x.dtype)
 
     # -- PyTorch operators -----------------------------------------------------------------------
+
+    def call(
+        self,
+        target: str,
+        args: Sequence[Argument],
+        shape: tuple[Dim, ...],
+        dtype: DataType,
+        *,
+        scalar: bool = False,
+    ) -> Node:
+        """Append a call of a PyTorch operator with one result."""
+        return self.make_node(self.emit_opaque(target, args, shape, dtype), dtype, scalar=scalar)
 
     def emit_opaque(
         self,
@@ -210,47 +225,46 @@ class Lowering:
         args: Sequence[Argument],
         shape: tuple[Dim, ...],
         dtype: DataType,
-        *,
-        keyword: Mapping[str, Argument] = {},
-        effect: bool = False,
+        /,
+        **keyword: Argument,
     ) -> Value:
-        """Append a call of a PyTorch operator with these arguments."""
-        operands, arguments = call_arguments(args, keyword)
-        attrs: dict[str, Attr] = {"target": target, "args": arguments}
-        attrs |= {"shape": shape, "dtype": dtype.ir}
-        if effect:
+        """Append a call as `call` does; return the value."""
+        attrs: dict[str, Attr] = {"shape": shape, "dtype": dtype.ir}
+        if target == SEED:
             attrs["effect"] = True
-        (value,) = self._append(operands, [(shape, dtype)], attrs)
+        (value,) = self._append(target, args, keyword, [(shape, dtype)], attrs)
         return value
 
-    def emit_opaque_results(
+    def call_results(
         self,
         target: str,
         args: Sequence[Argument],
         results: Sequence[tuple[tuple[Dim, ...], DataType]],
         picks: tuple[int, ...],
-        keyword: Mapping[str, Argument] = {},
-    ) -> list[Value]:
+        **keyword: Argument,
+    ) -> list[Node]:
         """Append a call of a PyTorch operator with several results; return those at `picks`."""
-        operands, arguments = call_arguments(args, keyword)
-        attrs: dict[str, Attr] = {"target": target, "args": arguments, "picks": picks}
-        return self._append(operands, results, attrs)
+        values = self._append(target, args, keyword, results, {"picks": picks})
+        return [self.make_node(v, dtype) for v, (_, dtype) in zip(values, results, strict=True)]
 
     def _append(
         self,
-        operands: tuple[Value, ...],
+        target: str,
+        args: Sequence[Argument],
+        keyword: Mapping[str, Argument],
         results: Sequence[tuple[tuple[Dim, ...], DataType]],
         attrs: dict[str, Attr],
-    ) -> list[Value]:
-        values = []
+    ) -> tuple[Value, ...]:
+        operands, arguments = call_arguments(args, keyword)
         # the state of the random number generator is in CPU memory
-        device = "cpu" if str(attrs["target"]).startswith("tofuse.seed") else self.device
-        for shape, dtype in results:
-            values.append(
-                Value(TensorType(shape, dtype.ir, device), f"v{self.builder.value_count}")
-            )
-            self.builder.value_count += 1
-        op = Op("opaque", operands, tuple(values), tuple(attrs.items()), self.builder.loc)
+        device, first = "cpu" if target == SEED else self.device, self.builder.value_count
+        self.builder.value_count += len(results)
+        values = tuple(
+            Value(TensorType(shape, dtype.ir, device), f"v{k}")
+            for k, (shape, dtype) in enumerate(results, first)
+        )
+        attrs = {"target": target, "args": arguments, **attrs}
+        op = Op("opaque", operands, values, tuple(attrs.items()), self.builder.loc)
         self.builder.ops.append(op)
         return values
 

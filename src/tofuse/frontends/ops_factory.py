@@ -10,6 +10,7 @@ import torch
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.elementwise_table import BINARY, UNARY, emit_elementwise
 from tofuse.frontends.lowering import (
+    SEED,
     Item,
     Lowered,
     Lowering,
@@ -222,8 +223,7 @@ def _rng_state(low: Lowering, seed: OperandLike | None, offset: OperandLike | No
         raise low.error("rng_seed and rng_offset must be given together")
     if seed is None or offset is None:
         if low.default_rng is None:
-            drawn = low.emit_opaque("tofuse.seed.default", (), (2,), DataType.Int, effect=True)
-            low.default_rng = RngState(low.make_node(drawn, DataType.Int))
+            low.default_rng = RngState(low.call(SEED, (), (2,), DataType.Int))
         return low.default_rng
     given = [low.operand(x) for x in (seed, offset)]
     fixed = [x.value for x in given if isinstance(x, Number) and isinstance(x.value, int)]
@@ -233,8 +233,7 @@ def _rng_state(low: Lowering, seed: OperandLike | None, offset: OperandLike | No
         low.constants.append((words, torch.tensor([_as_signed(w) for w in fixed])))
         return RngState(words)
     parts = tuple(low.builder.reshape(low.value_of(x, DataType.Int), ()) for x in given)
-    stacked = low.emit_opaque("aten.stack.default", (parts,), (2,), DataType.Int)
-    return RngState(low.make_node(stacked, DataType.Int))
+    return RngState(low.call("aten.stack.default", (parts,), (2,), DataType.Int))
 
 
 def _as_signed(word: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
@@ -29,7 +27,7 @@ def index_select(low: Lowering, arg: OperandLike, index: OperandLike, dim: Opera
         broadcast_index = low.builder.broadcast(indices, shape, (axis,))
         return _take(low, x, x.value, broadcast_index, axis)
     args = (x.value, axis, indices)
-    return _opaque(low, "aten.index_select.default", args, shape, x.dtype)
+    return low.call("aten.index_select.default", args, shape, x.dtype)
 
 
 def select(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike) -> Node:
@@ -46,7 +44,7 @@ def select(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike
         if isinstance(k, int) and k >= 0 and isinstance(extent, int):
             one = low.builder.slice(x.value, axis, k, 1)
             return low.make_node(low.builder.reshape(one, shape), x.dtype)
-        return _opaque(low, "aten.select.int", (x.value, axis, k), shape, x.dtype)
+        return low.call("aten.select.int", (x.value, axis, k), shape, x.dtype)
     picked = index_select(low, x, number, axis)
     return low.make_node(low.builder.reshape(picked.value, shape), x.dtype)
 
@@ -69,7 +67,7 @@ def gather(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike
             value = low.builder.slice(value, d, 0, index_node.shape[d])
         return _take(low, x, value, index_node.value, axis)
     args = (x.value, axis, _as_int64(low, index_node))
-    return _opaque(low, "aten.gather.default", args, index_node.shape, x.dtype)
+    return low.call("aten.gather.default", args, index_node.shape, x.dtype)
 
 
 def take_along_axis(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike) -> Node:
@@ -90,7 +88,7 @@ def take_along_axis(low: Lowering, arg: OperandLike, index: OperandLike, dim: Op
     if _is_readable(x):
         return _take(low, x, source, indices, axis)
     args = (source, axis, low.builder.convert(indices, DType.I64))
-    return _opaque(low, "aten.gather.default", args, tuple(wide_index), x.dtype)
+    return low.call("aten.gather.default", args, tuple(wide_index), x.dtype)
 
 
 def _reshape_index(low: Lowering, index_node: Node, broadcast_index: list[Dim]) -> Value:
@@ -113,11 +111,11 @@ def scatter(
             raise low.error(f"src has rank {source.rank}, but the tensor has rank {x.rank}")
         written = low.convert(source.value, source.dtype, x.dtype)
         args = (x.value, axis, positions, written)
-        return _opaque(low, "aten.scatter.src", args, x.shape, x.dtype)
+        return low.call("aten.scatter.src", args, x.shape, x.dtype)
     if isinstance(source, Node):
         raise low.error("src must be a tensor or a constant")
     filled = (x.value, axis, positions, source.value)
-    return _opaque(low, "aten.scatter.value", filled, x.shape, x.dtype)
+    return low.call("aten.scatter.value", filled, x.shape, x.dtype)
 
 
 def topk(
@@ -137,8 +135,7 @@ def topk(
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :]) if x.rank else ()
     args = (x.value, count, axis, largest, sorted)
     results = [(shape, x.dtype), (shape, DataType.Int)]
-    best, positions = low.emit_opaque_results("aten.topk.default", args, results, (0, 1))
-    return [low.make_node(best, x.dtype), low.make_node(positions, DataType.Int)]
+    return low.call_results("aten.topk.default", args, results, (0, 1))
 
 
 def argsort(
@@ -150,11 +147,10 @@ def argsort(
 ) -> Node:
     x = low.tensor(arg)
     axis = low.axis(dim, x.rank)
-    keyword = {"stable": stable, "dim": axis, "descending": descending}
+    keyword: dict[str, Argument] = {"stable": stable, "dim": axis, "descending": descending}
     results = [(x.shape, DataType.Int)]
-    call = "aten.sort.stable", (x.value,)
-    (positions,) = low.emit_opaque_results(*call, results, (1,), keyword)
-    return low.make_node(positions, DataType.Int)
+    (positions,) = low.call_results("aten.sort.stable", (x.value,), results, (1,), **keyword)
+    return positions
 
 
 def _index_tensor(low: Lowering, index: OperandLike) -> Node:
@@ -187,16 +183,6 @@ def _take(low: Lowering, x: Node, value: Value, index: Value, axis: int) -> Node
     return low.make_node(
         low.builder.emit("take", (value, index), {"dims": dims, "wrap": False}), x.dtype
     )
-
-
-def _opaque(
-    low: Lowering,
-    target: str,
-    args: Sequence[Argument],
-    shape: tuple[Dim, ...],
-    dtype: DataType,
-) -> Node:
-    return low.make_node(low.emit_opaque(target, args, shape, dtype), dtype)
 
 
 INDEX: dict[str, Rule] = {

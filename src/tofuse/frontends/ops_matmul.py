@@ -8,7 +8,7 @@ from tofuse.frontends.elementwise_table import BINARY, UNARY, emit_elementwise
 from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule, show_shape
 from tofuse.frontends.ops_reduce import reduction
 from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Attr, Value
+from tofuse.ir.graph import Attr
 from tofuse.ir.types import DType
 
 
@@ -25,9 +25,7 @@ def matmul(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Node:
     target = {(2, 2): "mm", (3, 3): "bmm", (2, 1): "mv"}.get((a.rank, b.rank), "matmul")
     if target == "bmm" and a.shape[0] != b.shape[0]:
         target = "matmul"
-    return low.make_node(
-        low.emit_opaque(f"aten.{target}.default", operands, shape, a.dtype), a.dtype
-    )
+    return low.call(f"aten.{target}.default", operands, shape, a.dtype)
 
 
 def linear(
@@ -53,7 +51,7 @@ def linear(
             low.require_equal(bias_node.shape[0], weight.shape[0], "bias and weight")
     shape = (*x.shape[:-1], *weight.shape[:-1])
     operands = (x.value, weight.value, *([bias_node.value] if bias_node else []))
-    return low.make_node(low.emit_opaque("aten.linear.default", operands, shape, x.dtype), x.dtype)
+    return low.call("aten.linear.default", operands, shape, x.dtype)
 
 
 def sdpfa_fwd(
@@ -73,12 +71,11 @@ def sdpfa_fwd(
     wide = DataType.Double if q.dtype is DataType.Double else DataType.Float
     results = [((*q.shape[:3], v.shape[3]), q.dtype), (length, wide)]
     args = (q.value, k.value, v.value, p, causal)
-    outputs = low.emit_opaque_results(f"aten.{FLASH}.default", args, results, (0, 1), options)
-    output, total = low.make_node(outputs[0], q.dtype), low.make_node(outputs[1], wide)
+    outputs = low.call_results(f"aten.{FLASH}.default", args, results, (0, 1), **options)
     zero = [
         low.make_node(low.value_of(low.operand(0), DataType.Int), DataType.Int) for _ in range(2)
     ]
-    return [output, total, *zero]
+    return [*outputs, *zero]
 
 
 def sdpfa_bwd(
@@ -105,8 +102,7 @@ def sdpfa_bwd(
     args: tuple[Argument, ...] = (*(t.value for t in tensors), p, causal)
     results = [(t.shape, t.dtype) for t in (q, k, v)]
     target = f"aten.{FLASH}_backward.default"
-    outputs = low.emit_opaque_results(target, args, results, (0, 1, 2), options)
-    return [low.make_node(g, t.dtype) for g, t in zip(outputs, (q, k, v), strict=True)]
+    return low.call_results(target, args, results, (0, 1, 2), **options)
 
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
@@ -201,10 +197,6 @@ def _same_type_operands(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> 
             f"the operands have types {a.dtype.value} and {b.dtype.value}; cast one of them"
         )
     return a, b
-
-
-def _distinct_operands(a: Value, b: Value) -> tuple[Value, ...]:
-    return (a,) if a is b else (a, b)
 
 
 def _broadcast_batch(low: Lowering, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[Dim, ...]:

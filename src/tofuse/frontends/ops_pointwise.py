@@ -69,9 +69,7 @@ def copy(low: Lowering, arg: OperandLike) -> Item:
 def segment(low: Lowering, arg: OperandLike) -> Node:
     """Return the same value and prevent fusion across it."""
     x = low.tensor(arg)
-    return low.make_node(
-        low.emit_opaque("aten.alias.default", (x.value,), x.shape, x.dtype), x.dtype
-    )
+    return low.call("aten.alias.default", (x.value,), x.shape, x.dtype)
 
 
 def where(low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike) -> Item:
@@ -82,8 +80,7 @@ def where(low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike
     chosen = broadcast_to(low, low.value_of(test, DataType.Bool), shape, DataType.Bool)
     if dtype.ir is DType.OTHER:
         values = (chosen, low.value_of(yes, dtype), low.value_of(no, dtype))
-        value = low.emit_opaque("aten.where.self", values, shape, dtype)
-        return low.make_node(value, dtype, scalar=scalars)
+        return low.call("aten.where.self", values, shape, dtype, scalar=scalars)
     a, b = (typed_operand(low, x, shape, dtype) for x in (yes, no))
     value = Emitter(low.builder, shape, dtype.ir).where(chosen, a, b)
     return low.make_node(value, dtype, scalar=scalars)
@@ -130,9 +127,8 @@ def erfcinv(low: Lowering, arg: OperandLike) -> Item:
     half = emit_elementwise(low, "mul", BINARY["mul"], arg, 0.5)
     x = low.operand(half)
     value = low.value_of(x, x.dtype)
-    quantile = low.emit_opaque("aten.special_ndtri.default", (value,), value.shape, x.dtype)
     scalar = not isinstance(x, Node) or x.scalar
-    node = low.make_node(quantile, x.dtype, scalar=scalar)
+    node = low.call("aten.special_ndtri.default", (value,), value.shape, x.dtype, scalar=scalar)
     return emit_elementwise(low, "mul", BINARY["mul"], node, -(0.5**0.5))
 
 
@@ -178,8 +174,8 @@ def complex_(low: Lowering, real: OperandLike, imag: OperandLike) -> Item:
     shape = broadcast_shape(low, parts)
     values = tuple(low.value_of(x, dtype) for x in parts)
     out = DataType.ComplexDouble if dtype is DataType.Double else DataType.ComplexFloat
-    made = low.emit_opaque("aten.complex.default", values, shape, out)
-    return low.make_node(made, out, scalar=all(not isinstance(x, Node) or x.scalar for x in parts))
+    scalar = all(not isinstance(x, Node) or x.scalar for x in parts)
+    return low.call("aten.complex.default", values, shape, out, scalar=scalar)
 
 
 def _complex_part(low: Lowering, x: Item, target: str) -> Node:

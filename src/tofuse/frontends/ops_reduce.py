@@ -75,8 +75,7 @@ def _pytorch_reduction(
     )
     if name == "prod" or dtype is DataType.UInt64:
         raise low.error(f"it does not take {dtype.value} operands")
-    made = low.emit_opaque("aten.sum.dim_IntList", (value, axes, keepdim), shape, dtype)
-    return low.make_node(made, dtype)
+    return low.call("aten.sum.dim_IntList", (value, axes, keepdim), shape, dtype)
 
 
 def reduced_axes(low: Lowering, x: Node, dims: Dims) -> tuple[int, ...]:
@@ -181,9 +180,8 @@ def scan(name: str) -> Rule:
         value = low.convert(x.value, x.dtype, dtype)
         target, args = f"aten.{name}.default", (value, axis)
         if name in ("cumsum", "cumprod"):
-            return low.make_node(low.emit_opaque(target, args, x.shape, dtype), dtype)
-        (best,) = low.emit_opaque_results(target, args, [(x.shape, dtype)], (0,))
-        return low.make_node(best, dtype)
+            return low.call(target, args, x.shape, dtype)
+        return low.call_results(target, args, [(x.shape, dtype)], (0,))[0]
 
     return rule
 

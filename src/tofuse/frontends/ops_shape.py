@@ -289,7 +289,7 @@ def cat(
     if dtype.ir is DType.OTHER:
         total = sum((v.shape[at] for v in values), start=0)
         shape = (*values[0].shape[:at], total, *values[0].shape[at + 1 :])
-        return low.make_node(low.emit_opaque("aten.cat.default", (values, at), shape, dtype), dtype)
+        return low.call("aten.cat.default", (values, at), shape, dtype)
     concatenated = low.builder.cat(values, at)
     return low.make_node(
         low.builder.copy(concatenated) if len(operands) == 1 else concatenated, dtype
@@ -347,8 +347,7 @@ def triu(low: Lowering, arg: OperandLike, diagonal: OperandLike = 0) -> Node:
     if x.rank < 2:
         raise low.error(f"the tensor must have at least rank 2, not {x.rank}")
     if x.dtype.ir is DType.OTHER:
-        value = low.emit_opaque("aten.triu.default", (x.value, first), x.shape, x.dtype)
-        return low.make_node(value, x.dtype)
+        return low.call("aten.triu.default", (x.value, first), x.shape, x.dtype)
     rows, columns = (_iota_along(low, x, d) for d in (x.rank - 2, x.rank - 1))
     from_diagonal = low.builder.emit("sub", (columns, rows), {})
     in_triangle = low.builder.emit("ge", (from_diagonal, Scalar(first)), {})

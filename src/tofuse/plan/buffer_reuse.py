@@ -8,7 +8,7 @@ from dataclasses import replace
 from tofuse.analysis.plan_liveness import access_of, last_uses, owners_of
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
-from tofuse.ir.plan import Allocate, Call, Launch, Plan, Step, View
+from tofuse.ir.plan import Allocate, Call, Launch, Plan, Result, Step, View
 from tofuse.ir.plan.verify import base_of, reads
 from tofuse.plan.kernel_binding import AliasPairs
 from tofuse.plan.plan_context import PlanContext
@@ -97,7 +97,7 @@ class _Reuse:
         self.eliminated.add(new.name)
         self.reused.add(old.name)
 
-    def finish(self) -> tuple[list[Step], tuple[str, ...], frozenset[str]]:
+    def finish(self) -> tuple[list[Step], tuple[Result, ...], frozenset[str]]:
         """Return the steps without eliminated allocations, the results, and the reused tensors."""
         steps: list[Step] = []
         for k, step in enumerate(self.steps):

@@ -8,9 +8,19 @@ from dataclasses import dataclass, field, replace
 from tofuse.analysis.alias import EXCLUSIVE_RESULTS, MemRef, is_eliminated_concat
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.call_arguments import CallArguments, TensorRef
-from tofuse.ir.dims import Dim, contiguous_strides, product, show_dim, size_hint, symbol
+from tofuse.ir.dims import Dim, contiguous_strides, product, size_hint, symbol
 from tofuse.ir.graph import Op, Value
-from tofuse.ir.plan import Allocate, Call, Launch, Parameter, Plan, Step, View, variable
+from tofuse.ir.plan import (
+    Allocate,
+    Call,
+    Launch,
+    Parameter,
+    Plan,
+    Result,
+    Step,
+    View,
+    variable,
+)
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.types import DType
 from tofuse.plan.kernel_binding import KernelBinding
@@ -114,7 +124,7 @@ class _StepBuilder:
             name += "_"
         return name
 
-    def _result(self, k: int, result: Value | Dim | None) -> str:
+    def _result(self, k: int, result: Value | Dim | None) -> Result:
         if isinstance(result, Value):
             tensor = self._tensor(result)
             if k not in self.signature.duplicates:
@@ -122,7 +132,7 @@ class _StepBuilder:
             strides = self.partition.aliases.memrefs[result].strides
             self.steps.append(View(f"{tensor}_duplicate{k}", tensor, result.shape, strides, 0))
             return f"{tensor}_duplicate{k}"
-        return "None" if result is None else show_dim(result)
+        return result
 
     def _copy_mutations(self) -> None:
         """Copy new values into the arguments, except those computed there."""
@@ -190,8 +200,7 @@ class _StepBuilder:
             elif v not in self.donations:
                 self._allocate(v)
         names = tuple(self._launch_operand(v) for v in binding.arguments)
-        sizes = tuple(map(show_dim, binding.sizes))
-        self.steps.append(Launch(binding.kernel, region.name, names, sizes))
+        self.steps.append(Launch(binding.kernel, region.name, names, binding.sizes))
 
     def _finish_concat(self, op: Op) -> None:
         """Copy the operands that PyTorch computed into the concat; kernels wrote the others."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tofuse.ir.plan import Allocate, Launch, Plan, Step, View
+from tofuse.ir.plan import Allocate, Launch, Plan, Result, Step, View
 from tofuse.ir.plan.verify import reads
 from tofuse.plan.buffer_reuse import dense_elements, rename_operand
 
@@ -21,7 +21,7 @@ def fold_views(plan: Plan) -> Plan:
     views = [s for s in steps if isinstance(s, View)]
     replaced = _identity_views(steps, views, results)
     pinned = {n for s in steps if not isinstance(s, (Launch, View)) for n in reads(s)}
-    pinned |= {*results, *replaced.values()}
+    pinned |= {*replaced.values(), *(n for n in results if isinstance(n, str))}
     allocations = {s.name: s for s in steps if isinstance(s, Allocate) and s.name not in pinned}
     folded: dict[str, View] = {}
     for view in sorted(views, key=lambda v: v.name not in results):
@@ -42,7 +42,7 @@ def fold_views(plan: Plan) -> Plan:
             if name in replaced:
                 step = rename_operand(step, name, replaced[name])
         rewritten.append(step)
-    names = tuple(replaced.get(n, n) for n in results)
+    names = tuple(replaced.get(n, n) if isinstance(n, str) else n for n in results)
     return replace(plan, steps=tuple(rewritten), results=names)
 
 
@@ -54,7 +54,7 @@ def _covers_allocation(view: View, allocation: Allocate) -> bool:
 
 
 def _identity_views(
-    steps: Sequence[Step], views: Sequence[View], results: Sequence[str]
+    steps: Sequence[Step], views: Sequence[View], results: Sequence[Result]
 ) -> dict[str, str]:
     """Map views with the shape and strides of their allocated source to that source."""
     layouts = {s.name: (s.shape, s.strides) for s in steps if isinstance(s, Allocate)}

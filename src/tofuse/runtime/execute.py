@@ -11,7 +11,7 @@ from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
 from tofuse.ir.dims import Dim, SymDim, product, show_dim
 from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
-from tofuse.ir.plan.data import show_source
+from tofuse.ir.plan.data import show_result, show_source
 from tofuse.ir.plan.verify import ARENA
 from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
 from tofuse.ir.types import DType
@@ -117,7 +117,7 @@ def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument
     if copies_back:
         copy = "old.data_ptr() == new.data_ptr() or old.copy_(new)"
         lines.append(f"for old, new in restrided: {copy}")
-    lines.append(f"return [{', '.join(plan.results)}]")
+    lines.append(f"return [{', '.join(map(show_result, plan.results))}]")
     return "\n    ".join(lines), bound
 
 
@@ -140,7 +140,7 @@ def _step_source(
                 return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
             return [f"{step.name} = pooled({show_dim(nbytes)}, {shape}, {strides}, {dtype})"]
         case Launch():
-            words = [*map(_address, step.tensors), *step.symbols]
+            words = [*map(_address, step.tensors), *map(show_dim, step.sizes)]
             call = f"k{step.kernel}"
             return [
                 f"if {PROFILING}: launch_traced({step.name!r}, {call}, {', '.join(words)})",
@@ -167,7 +167,7 @@ def _view_source(step: View, returned: bool) -> str:
 
 
 def _group_source(launches: Sequence[Launch]) -> list[str]:
-    words = [w for x in launches for w in (*map(_address, x.tensors), *x.symbols)]
+    words = [w for x in launches for w in (*map(_address, x.tensors), *map(show_dim, x.sizes))]
     name, call = f"{launches[0].name} and {len(launches) - 1} more", f"g{launches[0].group}"
     return [
         f"words = ({', '.join(words)}, )",

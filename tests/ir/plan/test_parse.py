@@ -28,7 +28,7 @@ plan forward(t_x{s0,1}!, t_e{}, n2, t_z{4,1}~) {
   release t_x, t_e
   t_w = view t_v [s0]{2*s1} + 3+2*s1
   release t_a, t_b, t_c
-  return t_w, None, s0, 2*s0+1
+  return t_w, None, s0, 1+2*s0
 }"""
 
 

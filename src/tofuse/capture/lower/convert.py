@@ -247,7 +247,7 @@ class _Converter:
 
     def _lower_by_rule(self, call: AtenCall, rule: LoweringRule, start: int) -> LoweredValue:
         """Apply a rule to a call, or replay the cached ops of an equal call."""
-        operands, first_number = dict[Value, int](), self.build.value_count
+        operands, first_number = list[Value](), self.build.value_count
         key = None if rule in UNCACHED_RULES else self.cache.key(call, operands)
         if key is not None and key in self.cache.entries:
             return self.cache.replay(self.cache.entries[key], operands, call.node.name)

@@ -9,7 +9,9 @@ from typing import Union
 import torch
 
 from tofuse.capture.lower.builder import Builder
-from tofuse.capture.lower.call import Argument, AtenCall
+from tofuse.capture.lower.call import AtenCall
+from tofuse.capture.lower.opaque import call_arguments
+from tofuse.errors import CaptureError
 from tofuse.ir.graph import Op, Value
 
 LoweredResults = Union[Value, list[Union[Value, None]]]  # noqa: UP007  (evaluated at run time)
@@ -33,7 +35,7 @@ class LoweringCache:
     build: Builder
     entries: dict[Hashable, CachedLowering] = field(default_factory=dict)
 
-    def key(self, call: AtenCall, operands: dict[Value, int]) -> Hashable | None:
+    def key(self, call: AtenCall, operands: list[Value]) -> Hashable | None:
         """Return a key that is equal for calls with equal ops; None with symbolic sizes.
 
         Add the tensors that the call reads to `operands`, each once, in order.
@@ -45,13 +47,18 @@ class LoweringCache:
         if None in results:
             return None
         try:
-            arguments = tuple(
-                (name, self._argument_key(x, operands)) for name, x in call.arguments.items()
-            )
-        except _SymbolicArgument:
+            tensors, arguments = call_arguments((), call.arguments)
+        except CaptureError:
             return None
+        if arguments.symbols:
+            return None
+        operands += tensors
+        constants = [self.build.constants.get(v) for v in tensors]
+        values = tuple(
+            (v.type, v.strides, c and c.key) for v, c in zip(tensors, constants, strict=True)
+        )
         used = frozenset(u.args[1:] for u in call.node.users) if len(results) > 1 else None
-        return str(call.node.target), arguments, tuple(results), used
+        return str(call.node.target), arguments, values, tuple(results), used
 
     def store(
         self,
@@ -95,22 +102,6 @@ class LoweringCache:
         number = int(value.name.removeprefix("v")) - cached.first_number
         return f"v{number + self.build.value_count}"
 
-    def _argument_key(self, x: Argument, operands: dict[Value, int]) -> Hashable:
-        """Return what a rule can read of an argument."""
-        if isinstance(x, Value):
-            constant = self.build.constants.get(x)
-            index = operands.setdefault(x, len(operands))
-            return index, x.type, x.strides, constant and constant.key
-        if isinstance(x, (list, tuple)):
-            return tuple(self._argument_key(y, operands) for y in x)
-        if isinstance(x, STATIC_TYPES):
-            return type(x), repr(x)  # text tells 0.0 from -0.0, and nan equals itself
-        raise _SymbolicArgument
-
-
-class _SymbolicArgument(Exception):
-    """A call's argument is a number that is not known at compile time."""
-
 
 def _result_key(value: object) -> Hashable | None:
     """Return what a rule can read of a result; None unless it is a tensor of static sizes."""
@@ -120,16 +111,3 @@ def _result_key(value: object) -> Hashable | None:
     if not all(isinstance(n, int) for n in (*shape, *strides)):
         return None
     return shape, strides, value.dtype, str(value.device)
-
-
-STATIC_TYPES = (
-    bool,
-    int,
-    float,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)

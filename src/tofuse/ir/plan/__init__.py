@@ -8,6 +8,7 @@ from tofuse.ir.plan.data import (
     Parameter,
     Plan,
     Release,
+    Result,
     Step,
     View,
     show_plan,
@@ -16,6 +17,6 @@ from tofuse.ir.plan.data import (
 )
 
 __all__ = [
-    "Allocate", "Arena", "Call", "Launch", "Parameter", "Plan", "Release", "Step", "View",
-    "show_plan", "show_step", "variable",
+    "Allocate", "Arena", "Call", "Launch", "Parameter", "Plan", "Release", "Result", "Step",
+    "View", "show_plan", "show_step", "variable",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from tofuse.ir.call_arguments import CallArguments, show_arguments
-from tofuse.ir.dims import Dim, show_dim, show_dims, show_strides
+from tofuse.ir.dims import Dim, SymDim, show_dim, show_dims, show_strides
 from tofuse.ir.graph import Value
 from tofuse.ir.size_expression import ArgumentSize, SizeSource, show_size
 from tofuse.ir.types import DType
@@ -34,7 +34,7 @@ class Launch:
     kernel: int
     name: str
     tensors: tuple[str, ...]
-    symbols: tuple[str, ...]
+    sizes: tuple[Dim, ...]
     group: int | None = None
 
 
@@ -77,6 +77,7 @@ class Arena:
     nbytes: int
 
 
+Result = Union[str, Dim, None]  # noqa: UP007  (of a plan: a tensor by name, or a size)
 Step = Union[Arena, Allocate, Launch, Call, View, Release]  # noqa: UP007
 
 
@@ -102,7 +103,7 @@ class Plan:
     parameters: tuple[Parameter, ...]
     symbols: tuple[tuple[str, SizeSource], ...]
     steps: tuple[Step, ...]
-    results: tuple[str, ...]
+    results: tuple[Result, ...]
 
     def __repr__(self) -> str:
         return show_plan(self)
@@ -118,7 +119,13 @@ def show_plan(plan: Plan) -> str:
     lines = [f"plan {plan.name}({', '.join(map(_show_parameter, plan.parameters))}) {{"]
     lines += [f"  size {name} = {show_source(plan, source)}" for name, source in plan.symbols]
     lines += [f"  {show_step(step)}" for step in plan.steps]
-    return "\n".join([*lines, f"  return {', '.join(plan.results)}".rstrip(), "}"])
+    results = ", ".join(map(show_result, plan.results))
+    return "\n".join([*lines, f"  return {results}".rstrip(), "}"])
+
+
+def show_result(result: Result) -> str:
+    """Return Python text of a result."""
+    return show_dim(result) if isinstance(result, (int, SymDim)) else str(result)
 
 
 def show_source(plan: Plan, source: SizeSource) -> str:
@@ -143,7 +150,7 @@ def show_step(step: Step) -> str:
             layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"
             return f"{step.name} = allocate {step.dtype.value}{layout}{at}"
         case Launch():
-            sizes = f"; {', '.join(step.symbols)}" if step.symbols else ""
+            sizes = f"; {', '.join(map(show_dim, step.sizes))}" if step.sizes else ""
             group = "" if step.group is None else f" in group {step.group}"
             return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes}){group}"
         case Call():

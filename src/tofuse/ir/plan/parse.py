@@ -16,6 +16,7 @@ from tofuse.ir.plan.data import (
     Parameter,
     Plan,
     Release,
+    Result,
     Step,
     View,
 )
@@ -42,9 +43,15 @@ def parse_plan(text: str) -> Plan:
             steps.append(_step(line))
             line.expect(END)
     last = body[-1] if body else header
-    results = last.expect("return").words()
-    last.expect(END)
-    return Plan(name, tuple(parameters), tuple(symbols), tuple(steps), results)
+    results = last.expect("return").items(END, lambda: _result(last))
+    return Plan(name, tuple(parameters), tuple(symbols), tuple(steps), tuple(results))
+
+
+def _result(line: LineReader) -> Result:
+    if line.skip("None"):
+        return None
+    is_tensor = (line.peek() or "").startswith("t_")
+    return line.word() if is_tensor else line.dim()
 
 
 def _step(line: LineReader) -> Step:
@@ -73,10 +80,13 @@ def _step(line: LineReader) -> Step:
 def _launch(line: LineReader) -> Launch:
     kernel, name = line.number(), line.word()
     tensors = line.expect("(").words()
-    symbols = line.words() if line.skip(";") else ()
-    line.expect(")")
+    sizes: Strides = ()
+    if line.skip(";"):
+        sizes = line.dims(")")
+    else:
+        line.expect(")")
     group = line.expect("group").number() if line.skip("in") else None
-    return Launch(kernel, name, tensors, symbols, group)
+    return Launch(kernel, name, tensors, sizes, group)
 
 
 def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tofuse.errors import VerifyError
-from tofuse.ir.dims import Dim, parse_dim, symbols_of
+from tofuse.ir.dims import Dim, SymDim, symbols_of
 from tofuse.ir.plan.data import Allocate, Arena, Call, Launch, Plan, Release, Step, View, show_step
 from tofuse.ir.size_expression import ArgumentSize, size_symbols
 
@@ -106,7 +106,7 @@ def _dims(step: Step) -> Iterable[Dim]:
         case View():
             return (*step.shape, *step.strides, step.offset)
         case Launch():
-            return tuple(parse_dim(s) for s in step.symbols)
+            return step.sizes
         case Call():
             return tuple(d for strides in step.strides for d in strides or ())
         case Arena() | Release():
@@ -144,13 +144,11 @@ def _verify_call(step: Call, where: str) -> None:
 
 def _verify_results(plan: Plan, live: set[str], defined: set[str], symbols: set[str]) -> None:
     for name in plan.results:
-        if name in live or name == "None":
-            continue
-        if name in defined:
-            raise VerifyError(f"the result {name} is released")
-        if name.startswith("t_"):
-            raise VerifyError(f"the result {name} is not defined")
-        _verify_sizes((parse_dim(name),), symbols, "the results")
+        if isinstance(name, (int, SymDim)):
+            _verify_sizes((name,), symbols, "the results")
+        elif name is not None and name not in live:
+            state = "released" if name in defined else "not defined"
+            raise VerifyError(f"the result {name} is {state}")
 
 
 ARENA = "arena"  # the name of the arena among the tensors of a plan
