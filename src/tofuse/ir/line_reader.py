@@ -179,13 +179,6 @@ class LineReader:
             return None
         return Loc(match[1], int(match[2]), fusion_hint=match[3] or "")
 
-    def parsed(self, text: str, parse: Callable[[str], T]) -> T:
-        """Return what `parse` makes of a part of the line; its error names the line."""
-        try:
-            return parse(text)
-        except ParseError as error:
-            raise self.error(str(error)) from error
-
     def error(self, message: str) -> ParseError:
         """Return an error that names the line and the column."""
         self._skip_spaces()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
-from tofuse.errors import ParseError
 from tofuse.ir.call_arguments import (
     CallArgument,
     CallArguments,
@@ -14,95 +12,89 @@ from tofuse.ir.call_arguments import (
     TensorRef,
     TorchConstant,
 )
-from tofuse.ir.dims import SymDim, symbol
+from tofuse.ir.dims import SymDim
+from tofuse.ir.line_reader import END, LineReader
 from tofuse.ir.size_expression import SizeExpression, SizeFunction, SizeTerm, apply_function
+from tofuse.ir.types import DType
 
 
 def parse_arguments(text: str) -> CallArguments:
-    """Parse the output of `show_arguments`. Raises ParseError, which shows the text."""
-    call = _parse(f"call({_OPERAND.sub(_operand_name, text)})", text)
-    if not isinstance(call, ast.Call):
-        raise ParseError(f"{text!r} are not the arguments of a call")
-    keyword = tuple((k.arg, _argument(k.value)) for k in call.keywords if k.arg is not None)
-    if len(keyword) < len(call.keywords):
-        raise ParseError(f"{text!r} has an argument without a name")
-    return CallArguments(tuple(map(_argument, call.args)), keyword)
+    """Parse the output of `show_arguments`. Raises ParseError."""
+    return read_arguments(LineReader(1, text), END)
 
 
 def parse_size(text: str) -> SizeTerm:
-    """Parse the output of `show_size`. Raises ParseError, which shows the text."""
-    return _size(_argument(_parse(text, text)), text)
+    """Parse the output of `show_size`. Raises ParseError."""
+    line = LineReader(1, text)
+    size = read_size(line)
+    line.expect(END)
+    return size
 
 
-def _parse(source: str, text: str) -> ast.expr:
-    try:
-        return ast.parse(source, mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise ParseError(f"{text!r} are not arguments of a call") from error
+def read_arguments(line: LineReader, close: str) -> CallArguments:
+    """Consume arguments, and the sign that closes them."""
+    found = line.items(close, lambda: ((line.match(_NAME) or "")[:-1], _argument(line)))
+    positional = tuple(a for name, a in found if not name)
+    return CallArguments(positional, tuple((name, a) for name, a in found if name))
 
 
-def _operand_name(found: re.Match[str]) -> str:
-    """Give an operand a name that Python reads and no size has."""
-    return found[0] if found[1] is None else f"_{found[1]}"
+def read_size(line: LineReader) -> SizeTerm:
+    """Consume a size expression: operands with one sign between each two."""
+    total = _term(line)
+    while (sign := line.match(_SIGN)) is not None:
+        total = apply_function(SizeFunction(sign), total, _term(line))
+    return total
 
 
-def _argument(node: ast.expr) -> CallArgument:
-    match node:
-        case ast.List(items):
-            return tuple(map(_argument, items))
-        case ast.Constant(bool() | int() | float() | str() | None as value):
-            return value
-        case ast.Name(name):
-            return _name(name)
-        case ast.Attribute(ast.Name("torch"), name):
-            return TorchConstant(name)
-        case ast.Call(
-            ast.Attribute(ast.Name("torch"), "device"), [ast.Constant(str() as name)], []
-        ):
+def _argument(line: LineReader) -> CallArgument:
+    if line.skip("["):
+        return tuple(line.items("]", lambda: _argument(line)))
+    start, value = line.at, _operand(line)
+    if line.match(_SIGN) is None:
+        return value
+    line.at = start
+    return read_size(line)
+
+
+def _operand(line: LineReader) -> CallArgument:
+    if line.skip("("):
+        size = read_size(line)
+        line.expect(")")
+        return size
+    if line.skip("$"):
+        return OperandRef(line.number())
+    start, word = line.at, line.peek() or ""
+    if word.startswith("t_") and word.isidentifier():
+        return TensorRef(line.word())
+    if word in _FUNCTIONS and line.skip(word) and line.skip("("):
+        return apply_function(_FUNCTIONS[word], *line.items(")", lambda: read_size(line)))
+    if word == "complex" and line.skip(word) and line.skip("("):
+        parts = line.items(")", line.real)
+        if len(parts) == 2:
+            return complex(*parts)
+    elif word == "torch.device" and line.skip(word) and line.skip("("):
+        name = line.constant()
+        if isinstance(name, str) and line.skip(")"):
             return Device(name)
-        case ast.Call(ast.Name("complex"), [real, imaginary], []):
-            return complex(_number(real), _number(imaginary))
-        case ast.Call(ast.Name(function), operands, []) if function in _FUNCTIONS:
-            return apply_function(_FUNCTIONS[function], *map(_term, operands))
-        case ast.BinOp(left, sign, right) if type(sign) in _SIGNS:
-            return apply_function(_SIGNS[type(sign)], _term(left), _term(right))
-        case ast.UnaryOp(ast.USub(), ast.Constant() | ast.Name("inf" | "nan") as operand):
-            return -_number(operand)
-    raise ParseError(f"{ast.unparse(node)!r} is no argument of a call")
+    elif word.startswith("torch.") and word[len("torch.") :].isidentifier():
+        return TorchConstant(line.word().removeprefix("torch."))
+    else:
+        line.at = start
+        value = line.constant()
+        if not isinstance(value, DType):
+            return value
+    line.at = start
+    raise line.error("an argument of a call expected")
 
 
-def _name(name: str) -> CallArgument:
-    if name in ("inf", "nan"):
-        return float(name)
-    if name.startswith("t_"):
-        return TensorRef(name)
-    return OperandRef(int(name[1:])) if name[:1] == "_" and name[1:].isdigit() else symbol(name)
-
-
-def _term(node: ast.expr) -> SizeTerm:
-    return _size(_argument(node), ast.unparse(node))
-
-
-def _size(value: CallArgument, text: str) -> SizeTerm:
+def _term(line: LineReader) -> SizeTerm:
+    start, value = line.at, _operand(line)
     if isinstance(value, (bool, int, float, SymDim, SizeExpression)):
         return value
-    raise ParseError(f"{text!r} is no size")
+    line.at = start
+    raise line.error("a size expected")
 
 
-def _number(node: ast.expr) -> int | float:
-    value = _argument(node)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ParseError(f"{ast.unparse(node)!r} is no number")
-    return value
-
-
-_OPERAND = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|\$(\d+)")  # strings stay as they are
+_NAME = re.compile(r"[A-Za-z_]\w*=")
+_SIGN = re.compile(r"(?://|\*\*|[+*/%])(?= )")
 _FUNCTIONS = {f.value: f for f in SizeFunction if not f.is_infix}
-_SIGNS: dict[type[ast.operator], SizeFunction] = {
-    ast.Add: SizeFunction.ADD,
-    ast.Mult: SizeFunction.MUL,
-    ast.FloorDiv: SizeFunction.FLOOR_DIV,
-    ast.Div: SizeFunction.TRUE_DIV,
-    ast.Mod: SizeFunction.MOD,
-    ast.Pow: SizeFunction.POW,
-}

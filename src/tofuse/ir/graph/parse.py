@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tofuse.ir.graph.data import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
-from tofuse.ir.parse_arguments import parse_arguments
+from tofuse.ir.parse_arguments import read_arguments
 
 
 def parse_graph(text: str) -> Graph:
@@ -69,7 +69,7 @@ class _Parser:
         if (name := line.match(_ATTR_NAME)) is not None:
             value = _attr(line)
             if name == "args=" and isinstance(value, str):
-                value = line.parsed(value, parse_arguments)
+                value = read_arguments(LineReader(line.row, value), END)
             return name[:-1], value
         return Scalar(line.scalar())
 

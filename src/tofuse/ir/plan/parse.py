@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
-from tofuse.ir.parse_arguments import parse_arguments, parse_size
+from tofuse.ir.parse_arguments import read_arguments, read_size
 from tofuse.ir.plan.data import (
     Allocate,
     Arena,
@@ -41,7 +41,7 @@ def parse_plan(text: str) -> Plan:
             symbols.append((line.word(), _source(line.expect("="), parameters)))
         else:
             steps.append(_step(line))
-            line.expect(END)
+        line.expect(END)
     last = body[-1] if body else header
     results = last.expect("return").items(END, lambda: _result(last))
     return Plan(name, tuple(parameters), tuple(symbols), tuple(steps), tuple(results))
@@ -94,7 +94,7 @@ def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:
     if target is None:
         raise line.error("the name of an operator expected")
     picks = line.items("]", line.number) if line.skip("[") else []
-    arguments = line.parsed(line.expect("(").until(")"), parse_arguments)
+    arguments = read_arguments(line.expect("("), ")")
     if results == [("_", None)]:
         results = []
     names, strides = tuple(n for n, _ in results), tuple(s for _, s in results)
@@ -103,12 +103,18 @@ def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:
 
 def _source(line: LineReader, parameters: Sequence[Parameter]) -> SizeSource:
     """Consume `t_x.size(0)`, the name of a parameter, or a size expression."""
-    names, text = [p.name for p in parameters], line.until(END)
-    match = _ARGUMENT_SIZE.fullmatch(text)
-    if match is None or match["name"] not in names:
-        return line.parsed(text, parse_size)
-    kind, dim = match["kind"] or "argument", int(match["dim"] or 0)
-    return ArgumentSize(kind, names.index(match["name"]), dim)
+    names, start, word = [p.name for p in parameters], line.at, line.peek() or ""
+    name, dot, kind = word.partition(".")
+    if name in names:
+        line.word()
+        if kind in ("size", "stride"):
+            dim = line.expect("(").number()
+            line.expect(")")
+            return ArgumentSize(kind, names.index(name), dim)
+        if not dot and line.peek() is None:
+            return ArgumentSize("argument", names.index(name))
+    line.at = start
+    return read_size(line)
 
 
 def _parameter(line: LineReader) -> Parameter:
@@ -128,5 +134,4 @@ def _layout(line: LineReader) -> tuple[Strides, Strides]:
     return line.expect("[").dims("]"), line.expect("{").dims("}")
 
 
-_ARGUMENT_SIZE = re.compile(r"(?P<name>\w+)(?:\.(?P<kind>size|stride)\((?P<dim>\d+)\))?")
 _TARGET = re.compile(r"[\w.:]+")
