@@ -10,8 +10,7 @@ import torch
 from tests.support.bounds import check_all_accesses
 from tests.support.broad import sample_cases, select_tests
 from tests.support.compiler import Compiler
-from tofuse.driver import compile as driver_compile
-from tofuse.driver import pipeline
+from tofuse.driver import compile_program, pipeline
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,8 +61,8 @@ def fresh_dynamo():
 @pytest.fixture
 def counted(monkeypatch, tmp_path):
     """Compiles as a new process would, and counts what is compiled."""
-    compiler = Compiler(tmp_path, driver_compile.compile_graph)
-    monkeypatch.setattr(driver_compile, "compile_graph", compiler.compile_and_record)
+    compiler = Compiler(tmp_path, compile_program.compile_graph)
+    monkeypatch.setattr(compile_program, "compile_graph", compiler.compile_and_record)
     return compiler
 
 

@@ -11,8 +11,9 @@ from torch.fx import GraphModule
 from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.graph_breaks import record_graph_breaks
 from tofuse.config import Option, make_config
-from tofuse.driver.compile import backend_for, check_callable, check_options, compile_target
-from tofuse.driver.report_sink import discard_report
+from tofuse.driver.compile import check_callable, compile_target
+from tofuse.driver.compile_program import compile_program
+from tofuse.driver.context import make_context
 from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.errors import OptionError
 from tofuse.report.model import GraphReport, MachineLimits
@@ -46,8 +47,8 @@ def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the over
     """
     config = make_config(options)
     if target is None:
-        return lambda target: compile_target(target, config, discard_report)
-    return compile_target(target, config, discard_report)
+        return lambda target: compile_target(target, make_context(config))
+    return compile_target(target, make_context(config))
 
 
 @overload
@@ -66,7 +67,7 @@ def memory_efficient_fusion(target, **options):  # type: ignore[no-untyped-def] 
         raise OptionError(
             "memory_efficient_fusion is capture='trace'; for another capture use tofuse.compile"
         )
-    return compile_target(target, make_config(options), discard_report)
+    return compile_target(target, make_context(make_config(options)))
 
 
 def explain(
@@ -99,7 +100,7 @@ def explain(
             return clocks[-1] if measure else None
 
         unique = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
-        compiled = compile_target(unique, config, add_graph)
+        compiled = compile_target(unique, make_context(config, add_graph, report.variants.append))
         with record_graph_breaks() as report.breaks:
             timed_call(compiled, args, kwargs)
         if measure:
@@ -146,6 +147,5 @@ def dynamo_backend(
             raise OptionError(
                 f"the backend 'tofuse' has no option {name!r}: torch.compile captures the program"
             )
-    config = make_config(options)
-    check_options(config)
-    return backend_for(config, discard_report)(gm, example_inputs)
+    context = make_context(make_config(options))
+    return compile_program(context, gm, example_inputs)

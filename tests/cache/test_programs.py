@@ -169,12 +169,12 @@ def test_the_source_digest_is_part_of_the_key(counted, monkeypatch):
 
 SCRIPT = """
 import torch, tofuse
-from tofuse.driver import compile as driver_compile
-compiled, compile_graph = [], driver_compile.compile_graph
-def counting(gm, phase, *rest):
-    compiled.append(phase)
-    return compile_graph(gm, phase, *rest)
-driver_compile.compile_graph = counting
+from tofuse.driver import compile_program
+compiled, compile_graph = [], compile_program.compile_graph
+def counting(graph, *rest):
+    compiled.append(graph.phase)
+    return compile_graph(graph, *rest)
+compile_program.compile_graph = counting
 torch.manual_seed(0)
 layer = torch.nn.TransformerEncoderLayer(32, 4, 64, 0.1, batch_first=True)
 x = torch.randn(2, 9, 32, requires_grad=True)

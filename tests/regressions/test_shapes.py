@@ -9,6 +9,7 @@ import tofuse
 from tests.support.eager import assert_as_eager, assert_same, copies, outcome
 from tofuse.config import make_config
 from tofuse.driver.compile import compile_target
+from tofuse.driver.context import make_context
 from tofuse.report.model import GraphReport
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -17,7 +18,9 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 def count_compilations(fn, inputs, **options):
     """Return how many graphs were compiled over all inputs; check every result against eager."""
     reports: list[GraphReport] = []
-    compiled = compile_target(fn, make_config({"strict": True, **options}), reports.append)
+    compiled = compile_target(
+        fn, make_context(make_config({"strict": True, **options}), reports.append)
+    )
     for x in inputs:
         got, expected = outcome(compiled, copies((x,)), {}), outcome(fn, copies((x,)), {})
         assert_same(got, expected, rtol=1e-4, atol=1e-4)

@@ -1,11 +1,14 @@
 """Capture of programs, run by the reference evaluator instead of kernels."""
 
+from unittest.mock import patch
+
 import torch
 
-from tofuse.capture.dynamo.backend import aot_backend
 from tofuse.capture.lower.convert import convert
-from tofuse.capture.lower.executor_claims import claim_nothing
-from tofuse.driver.pipeline import capture_passes
+from tofuse.config import make_config
+from tofuse.driver import compile_program
+from tofuse.driver.compile_graph import CompiledGraph
+from tofuse.driver.context import make_context
 from tofuse.ir.dims import evaluate as size_of
 from tofuse.ir.graph import Value
 from tofuse.ops.check_graph import check_graph
@@ -18,15 +21,18 @@ class Recorder:
     def __init__(self, **options):
         self.captured = []
         self.phases = []
-        passes = capture_passes(options.get("claims", claim_nothing))
-        self.backend = aot_backend(self.compile_graph, passes, **options)
+        self.context = make_context(make_config({"strict": True, "specialize": False, **options}))
 
-    def compile_graph(self, gm, phase):
-        captured = convert(gm, phase)
+    def backend(self, gm, inputs):
+        with patch.object(compile_program, "compile_graph", self.compile_graph):
+            return compile_program.compile_program(self.context, gm, inputs)
+
+    def compile_graph(self, graph, context, notes=()):
+        captured = convert(graph.gm, graph.phase, memory=graph.memory)
         check_graph(captured.graph)
         self.captured.append(captured)
-        self.phases.append(phase)
-        return lambda args: evaluate(captured, args)
+        self.phases.append(graph.phase)
+        return CompiledGraph(lambda args: evaluate(captured, args))
 
     def ops(self, phase):
         """Return the op kinds of all graphs of one phase; for an opaque op, its target."""

@@ -6,19 +6,21 @@ from pathlib import Path
 import torch
 
 import tofuse
+from tofuse.capture.aot.aot_graphs import AtenGraph
 from tofuse.config import Option
+from tofuse.driver.compile_graph import CompiledGraph
 
 
 class Compiler:
     """Compiles with its own cache folder and records the phases of the graphs it compiles."""
 
-    def __init__(self, folder: Path, compile_graph: Callable[..., Callable]) -> None:
+    def __init__(self, folder: Path, compile_graph: Callable[..., CompiledGraph]) -> None:
         self.folder, self.compile_graph = folder, compile_graph
         self.compiled: list[str] = []
 
-    def compile_and_record(self, gm: torch.fx.GraphModule, phase: str, *rest: object) -> Callable:
-        self.compiled.append(phase)
-        return self.compile_graph(gm, phase, *rest)
+    def compile_and_record(self, graph: AtenGraph, *rest: object) -> CompiledGraph:
+        self.compiled.append(graph.phase)
+        return self.compile_graph(graph, *rest)
 
     def __call__(self, target: Callable, **options: Option) -> Callable:
         """Return `target` compiled as in a new process."""

@@ -7,47 +7,39 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.fx import GraphModule
 
-from tofuse.cache.store import Store
+from tofuse.backends.llvm.load import host_target
+from tofuse.cost.machine_source import store_of
 from tofuse.driver.autotune import ATEN, Choice, choose
+from tofuse.driver.context import CompileContext
 from tofuse.runtime.cuda import synchronize
+from tofuse.runtime.launch import thread_count
 from tofuse.runtime.timing import TimedCall, real_tensors
 from tofuse.torch_internals.trees import tree_leaves
 
 Call = Callable[..., object]
 
 
-class ProgramAutotuner:
-    """Runs the faster of the compiled and the eager program; the first call times both.
+def fastest_program(
+    compiled: Call, eager: GraphModule, args: Sequence[object], context: CompileContext
+) -> tuple[Call, str]:
+    """Return the faster of the compiled and the eager program, and the measured times.
 
-    `on_fallback` is called if the eager program is faster.
+    Both run on copies of the arguments, with the backward if there is one.
     """
-
-    def __init__(
-        self, compiled: Call, eager: GraphModule, key: Sequence[str], store: Store
-    ) -> None:
-        self.compiled, self.eager, self.key, self.store = compiled, eager, key, store
-        self.fastest: Call | None = None
-        self.on_fallback: Callable[[Choice], None] = lambda choice: None
-
-    def __call__(self, *args: object) -> object:
-        if self.fastest is None:
-            self.fastest = self._choose(args)
-        return self.fastest(*args)
-
-    def _choose(self, args: Sequence[object]) -> Call:
-        """Time both programs on copies of the arguments, with the backward if there is one."""
-        grad = torch.is_grad_enabled()
-        types = [_describe(a) for a in args]
-        candidates = [
-            (Choice(), lambda: _step(self.compiled, args, grad)),
-            (Choice(ATEN), lambda: _step(self.eager.forward, args, grad)),
-        ]
-        with real_tensors():
-            choice = choose(candidates, (*self.key, self.eager.code, *types, str(grad)), self.store)
-        if choice.kind != ATEN:
-            return self.compiled
-        self.on_fallback(choice)
-        return self.eager.forward
+    grad, config = torch.is_grad_enabled(), context.config
+    target = repr(host_target(thread_count()))
+    types = [_describe(a) for a in args]
+    key = (target, torch.__version__, *config.executors, eager.code, *types, str(grad))
+    candidates = [
+        (Choice(), lambda: _step(compiled, args, grad)),
+        (Choice(ATEN), lambda: _step(eager.forward, args, grad)),
+    ]
+    with real_tensors():
+        choice = choose(candidates, key, store_of(config))
+    if choice.kind != ATEN:
+        return compiled, choice.why
+    context.report_fallback(f"the compiled program is slower; {choice.why}")
+    return eager.forward, choice.why
 
 
 def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:

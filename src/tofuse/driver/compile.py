@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import torch
-from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
-from tofuse.backends.aten.run_ops import eager_graph_callable
-from tofuse.backends.llvm.load import host_target
-from tofuse.cache.programs import ProgramCache, program_cache
-from tofuse.capture.dynamo.backend import CompileGraph, aot_backend
+from tofuse.capture.aot.aot_graphs import AOTGraphs
 from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
 from tofuse.config import Config
-from tofuse.cost.machine_source import check_machine, store_of
-from tofuse.driver.autotune_program import ProgramAutotuner
-from tofuse.driver.compile_graph import compile_for_strides, compile_graph
-from tofuse.driver.fallback import Fallback
-from tofuse.driver.operator_claims import claims_of
-from tofuse.driver.pipeline import capture_passes
-from tofuse.driver.report_sink import ReportSink, discard_report
+from tofuse.driver.compile_graph import compile_graph
+from tofuse.driver.compile_program import compile_program
+from tofuse.driver.context import CompileContext, make_context
+from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.wrap_module import share_state, wrap_distributed
-from tofuse.errors import OptionError, UnsupportedError
-from tofuse.executors import executors_of
-from tofuse.report.model import GraphReport, Report
-from tofuse.runtime.clock import Clock
-from tofuse.runtime.execute import CompiledPlan
-from tofuse.runtime.launch import thread_count
+from tofuse.errors import UnsupportedError
+from tofuse.report.model import Report
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
 from tofuse.torch_internals.private_names import unsupported_capture
-from tofuse.torch_internals.torch_types import Backend
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,35 +31,25 @@ M = TypeVar("M", bound=torch.nn.Module)
 OLDEST, NEWEST = (2, 11), (2, 13)
 
 
-def compile_target(target, config: Config, sink: ReportSink):  # type: ignore[no-untyped-def]
+def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-def]
     """Return the compiled function or module; check everything now, not at the first call."""
     check_torch()
-    check_options(config)
     check_callable(target)
-    reason = _eager_reason(target, config)
+    reason = _eager_reason(target, context.config)
     if reason is not None:
-        Fallback(config, sink).report(reason)
+        context.report_fallback(reason)
         return target
     if isinstance(target, DistributedDataParallel):
-        return wrap_distributed(target, compile_target(target.module, config, sink))
-    if config.capture == "trace":
-        return _trace(target, config, sink)
-    if not isinstance(target, torch.nn.Module):
-        return recompile_for_hooks(
-            lambda f: _jit(
-                with_unique_code(target) if inspect.ismethod(target) else target,
-                backend_for(config, sink),
-                config,
-                f,
-            )
-        )
-    call = call_of(target)
-    return share_state(
-        target,
-        recompile_for_hooks(
-            lambda f: _jit(with_unique_code(call), backend_for(config, sink), config, f)
-        ),
+        return wrap_distributed(target, compile_target(target.module, context))
+    if context.config.capture == "trace":
+        return _trace(target, context)
+    is_module = isinstance(target, torch.nn.Module)
+    call = call_of(target) if is_module else target
+    shared_code = is_module or inspect.ismethod(target)
+    compiled: Callable[..., object] = recompile_for_hooks(
+        lambda guards: _jit(with_unique_code(call) if shared_code else call, context, guards)
     )
+    return share_state(target, compiled) if is_module else compiled
 
 
 def _eager_reason(target: object, config: Config) -> str | None:
@@ -88,38 +65,36 @@ def compile_reporting(target: Callable[P, R], config: Config) -> tuple[Callable[
     """Return the function, compiled again, and a report that collects its compiled graphs."""
     report = Report()
     unique = target if isinstance(target, torch.nn.Module) else with_unique_code(target)
-    return compile_target(unique, config, report.graphs.append), report
+    context = make_context(config, report.graphs.append, report.variants.append)
+    return compile_target(unique, context), report
 
 
-def _trace(target, config: Config, sink: ReportSink):  # type: ignore[no-untyped-def]
+def _trace(target, context: CompileContext):  # type: ignore[no-untyped-def]
     """Return the target with `capture="trace"`."""
-    claims = claims_of(config)
     module = target if isinstance(target, torch.nn.Module) else None
-    traced = Traced(
-        target if module is None else call_of(module),
-        _aten_compiler(config, sink),
-        capture_passes(claims),
-        module,
-        config.memory_budget,
-        claims,
-    )
+
+    def new_graphs() -> AOTGraphs:
+        passes = functools.partial(run_traced_passes, claims=context.claims)
+        return AOTGraphs(
+            passes, lambda graph: compile_graph(graph, context).boxed, context.config.memory_budget
+        )
+
+    function = target if module is None else call_of(module)
+    traced = Traced(function, new_graphs, module, context.claims)
     return (
         functools.update_wrapper(traced, target) if module is None else share_state(module, traced)
     )
 
 
 def _jit(
-    function: Callable[..., object],
-    backend: Backend,
-    config: Config,
-    guards: GuardFilter,
+    function: Callable[..., object], context: CompileContext, guards: GuardFilter
 ) -> Callable[..., R]:
-    """Return the function, captured by Dynamo and compiled by `backend`."""
+    """Return the function, captured by Dynamo and compiled by `compile_program`."""
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
-        backend=backend,
-        dynamic=config.dynamic,
-        fullgraph=config.fullgraph,
+        backend=functools.partial(compile_program, context),
+        dynamic=context.config.dynamic,
+        fullgraph=context.config.fullgraph,
         options={"guard_filter_fn": guards},
         **_recompile_limit(),
     )
@@ -136,79 +111,10 @@ def _recompile_limit() -> dict[str, int]:
     return {}
 
 
-def backend_for(config: Config, sink: ReportSink) -> Backend:
-    """Return the backend for `torch.compile`."""
-    fallback = Fallback(config, sink)
-    if reason := unsupported_capture("dynamo"):
-        fallback.report(reason)
-        return lambda gm, example_inputs: gm.forward
-    programs = program_cache(config, compile_for_strides) if sink is discard_report else None
-    claims = claims_of(config)
-    backend = aot_backend(
-        _aten_compiler(config, sink, programs),
-        capture_passes(claims),
-        programs=programs,
-        decompose_random="llvm" in config.executors,
-        claims=claims,
-        memory_budget=config.memory_budget,
-        on_fallback=fallback.report,
-        on_failure=fallback.warn,
-        specialize=config.specialize and sink is discard_report,
-    )
-    if config.tune != "measure":
-        return backend
-
-    def autotuning_backend(
-        gm: GraphModule, example_inputs: Sequence[object]
-    ) -> Callable[..., object]:
-        """Return the faster of the compiled and the eager program, timed at the first call."""
-        key = (repr(host_target(thread_count())), torch.__version__, *config.executors)
-        autotuner = ProgramAutotuner(backend(gm, example_inputs), gm, key, store_of(config))
-        autotuner.on_fallback = lambda choice: fallback.report(
-            f"the compiled program is slower; {choice.why}"
-        )
-        return autotuner
-
-    return autotuning_backend
-
-
-def _aten_compiler(
-    config: Config, sink: ReportSink, programs: ProgramCache | None = None
-) -> CompileGraph:
-    """Return a compiler of ATen graphs; graphs whose compilation fails fall back to PyTorch."""
-    fallback = Fallback(config, sink)
-    fuel = config.fuel
-
-    def spend_fuel(report: GraphReport) -> Clock | None:
-        nonlocal fuel
-        fuel = None if fuel is None else fuel - len(report.fusions)
-        return sink(report)
-
-    def compile_aten(gm: GraphModule, phase: str) -> CompiledPlan:
-        try:
-            return compile_graph(gm, phase, replace(config, fuel=fuel), spend_fuel, programs)
-        except Exception as error:
-            fallback.warn(error)
-            return eager_graph_callable(gm)
-
-    return compile_aten
-
-
 def check_callable(target: object) -> None:
     """Raise TypeError for a target that is not callable."""
     if not callable(target):
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
-
-
-def check_options(config: Config) -> None:
-    """Raise OptionError for unknown executors, and for files and folders that cannot be used."""
-    executors_of(config)
-    check_machine(config)
-    try:
-        if config.dump is not None:
-            config.dump.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise OptionError(f"dump={str(config.dump)!r} is not a writable folder: {e}") from e
 
 
 def check_torch() -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
+from torch import Tensor
+
 from tofuse.backends.aten.run_ops import eager_graph_callable
-from tofuse.cache.programs import ProgramCache
+from tofuse.cache.artifact import Artifact
+from tofuse.capture.aot.aot_graphs import AtenGraph
+from tofuse.capture.aot.boxed import BoxedFunction
 from tofuse.capture.aot.tangent_layouts import TangentLayouts, find_tangent_layouts
-from tofuse.capture.lower.convert import CapturedGraph, FxGraphModule, convert
+from tofuse.capture.lower.convert import CapturedGraph, convert
 from tofuse.config import Config
-from tofuse.driver.operator_claims import claims_of
-from tofuse.driver.pipeline import compile_captured, compile_with_artifact
-from tofuse.driver.report_sink import ReportSink, discard_report
+from tofuse.driver.context import CompileContext, ReportSink, discard_report, make_context
+from tofuse.driver.pipeline import compile_captured
+from tofuse.driver.variants import Dispatcher, Specializer
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Value
@@ -23,61 +28,106 @@ from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ops.check_graph import check_graph
 from tofuse.report.model import GraphReport
 from tofuse.runtime.execute import CompiledPlan
-from tofuse.runtime.specialize_strides import StrideSpecializer
 
 SYMBOLIC_SIZES_NOTE = (
     "sizes are symbolic; numbers in this report are for the sizes of the first call; unless"
     " specialize=False, sizes that recur get a program of their own"
 )
+Strides = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledGraph:
+    """A compiled graph: as a callable, and as data if it consists of data.
+
+    `tangents` are there to compile a backward again for gradients with other strides.
+    """
+
+    run: CompiledPlan
+    artifact: Artifact | None = None
+    tangents: TangentLayouts | None = None
+
+    @property
+    def boxed(self) -> BoxedFunction:
+        """The callable as AOTAutograd calls it."""
+        return self.run  # type: ignore[return-value]  # its results are tensors, not sizes
 
 
 def compile_graph(
-    gm: FxGraphModule,
-    phase: str,
-    config: Config,
-    sink: ReportSink,
-    programs: ProgramCache | None = None,
-) -> CompiledPlan:
-    """Return a callable for an ATen graph; PyTorch runs the whole graph if capture fails.
-
-    `programs` records the compiled program.
-    """
+    graph: AtenGraph, context: CompileContext, notes: tuple[str, ...] = ()
+) -> CompiledGraph:
+    """Compile an ATen graph; PyTorch runs the whole graph if that fails."""
+    gm, phase = graph.gm, graph.phase
     try:
-        captured = convert(gm, phase, claims_of(config))
+        captured = convert(gm, phase, context.claims, graph.memory, notes)
+        if captured.symbols:
+            captured = replace(captured, notes=(*captured.notes, SYMBOLIC_SIZES_NOTE))
+        run, artifact = compile_captured(captured, phase, context)
     except CaptureError as e:
-        sink(GraphReport(phase, notes=(f"PyTorch runs the whole graph: {e}",)))
-        return eager_graph_callable(gm)
-    if captured.symbols:
-        captured = replace(captured, notes=(*captured.notes, SYMBOLIC_SIZES_NOTE))
-    run, artifact = compile_with_artifact(captured, phase, config, sink)
-    tangents = find_tangent_layouts(captured) if phase == "backward" else None
-    if tangents is not None and tangents.expected:
-        # compile again for tangents whose other strides recur
-        run = StrideSpecializer(
-            run, tangents.expected, partial(compile_for_strides, config, tangents, run)
-        )
-    if programs is not None:
-        programs.record(run, artifact, tangents)
-    return run
-
-
-def compile_for_strides(
-    config: Config,
-    tangents: TangentLayouts,
-    default: CompiledPlan,
-    strides: Mapping[int, tuple[int, ...]],
-) -> CompiledPlan:
-    """Compile the backward for tangents with these strides; on failure return `default`.
-
-    `default` copies tangents that do not have the expected strides.
-    """
-    try:
-        return compile_captured(tangents.with_strides(strides), "backward", config, discard_report)
+        context.report(GraphReport(phase, notes=(f"PyTorch runs the whole graph: {e}",)))
+        return CompiledGraph(eager_graph_callable(gm))
     except Exception as error:
-        if config.strict:
-            raise
-        warnings.warn(f"tofuse copies gradients to other strides: {error}", stacklevel=2)
-        return default
+        context.fall_back(error)
+        return CompiledGraph(eager_graph_callable(gm))
+    tangents = find_tangent_layouts(captured) if phase == "backward" else None
+    if tangents is None or not tangents.expected:
+        return CompiledGraph(run, artifact)
+    run = specialize_strides(run, tangents.expected, lambda: tangents, context)
+    return CompiledGraph(run, artifact, tangents)
+
+
+def load_graph(run: CompiledPlan, artifact: Artifact, context: CompileContext) -> CompiledGraph:
+    """Return a graph that was kept on disk, with variants if it is a backward."""
+    if artifact.tangent_strides is None:
+        return CompiledGraph(run, artifact)
+    layouts = partial(pickle.loads, artifact.tangent_layouts)
+    return CompiledGraph(specialize_strides(run, artifact.tangent_strides, layouts, context))
+
+
+def specialize_strides(
+    run: CompiledPlan,
+    expected: Mapping[int, Strides],
+    tangents: Callable[[], TangentLayouts],
+    context: CompileContext,
+) -> CompiledPlan:
+    """Return a backward that is compiled again for gradients whose other strides recur.
+
+    `expected` has the strides for which `run` was compiled, by argument; it copies arguments that
+    have others.
+    """
+
+    def strides_of(args: list[object]) -> tuple[Strides, ...] | None:
+        for k, strides in expected.items():
+            if args[k].stride() != strides:  # type: ignore[attr-defined]  # they are tensors
+                break
+        else:
+            return None
+        found = tuple(_significant_strides(args[k], s) for k, s in expected.items())
+        return None if found == tuple(expected.values()) else found
+
+    def make(args: list[object]) -> tuple[CompiledPlan, str]:
+        strides = dict(zip(expected, strides_of(args) or (), strict=True))
+        try:
+            captured = tangents().with_strides(strides)
+            unreported = replace(context, sink=discard_report)
+            variant, _ = compile_captured(captured, "backward", unreported)
+        except Exception as error:
+            if context.config.strict:
+                raise
+            warnings.warn(f"tofuse copies gradients to other strides: {error}", stacklevel=2)
+            return run, f"gradients are copied to other strides: {error}"
+        return variant, f"gradients with the strides {', '.join(map(str, strides.values()))} recur"
+
+    dispatcher = Dispatcher(run, context.report_variant)
+    dispatcher.specialize(Specializer(strides_of, make), threshold=0.0)
+    return dispatcher
+
+
+def _significant_strides(tensor: object, expected: Strides) -> Strides:
+    """Return the strides, with the expected stride for extents of 1: it does not matter there."""
+    assert isinstance(tensor, Tensor)
+    triples = zip(tensor.shape, tensor.stride(), expected, strict=True)
+    return tuple(e if n == 1 else s for n, s, e in triples)
 
 
 def compile_text(text: str, config: Config, sink: ReportSink = discard_report) -> CompiledPlan:
@@ -94,4 +144,4 @@ def compile_text(text: str, config: Config, sink: ReportSink = discard_report) -
         str(s): ArgumentSize("argument", k) for k, s in enumerate(names, len(graph.inputs))
     }
     captured = CapturedGraph(graph, arguments, graph.outputs, (), sources)
-    return compile_captured(captured, graph.name, config, sink)
+    return compile_captured(captured, graph.name, make_context(config, sink))[0]

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from torch.fx import GraphModule
+
 from tofuse.backends.llvm.load import CODE, host_target
 from tofuse.cache.artifact import Artifact
-from tofuse.capture.fx.capture_passes import CapturePasses, FxPass
-from tofuse.capture.fx.eager_memory import EagerMemory, record_eager_memory
+from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
 from tofuse.capture.joint.merge_seeds import merge_seeds
 from tofuse.capture.joint.narrow_indices import narrow_indices
@@ -42,6 +43,7 @@ from tofuse.driver.codegen import (
     RejectedRegion,
     generate_kernels,
 )
+from tofuse.driver.context import CompileContext
 from tofuse.driver.gemm import generate_gemms
 from tofuse.driver.graph_report import add_memory, graph_report
 from tofuse.driver.kernel_verifier import verified_regions
@@ -54,7 +56,6 @@ from tofuse.driver.link import (
 )
 from tofuse.driver.load_kernels import add_gemms, load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
-from tofuse.driver.report_sink import ReportSink
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
@@ -115,16 +116,8 @@ PRE_AUTOGRAD_PASSES = (
 )
 
 
-def traced_passes(claims: ClaimPredicate, num_fwd_outputs: int | None) -> tuple[FxPass, ...]:
-    """Return the passes over a joint or inference graph of ATen calls, in order."""
-    return (
-        merge_seeds,
-        partial(record_eager_memory, num_fwd_outputs=num_fwd_outputs),  # before pairs: as in eager
-        partial(complex_to_real, claims=claims),
-    )
-
-
-# The joint graph, before it is cut into forward and backward.
+# The joint graph, before it is cut into forward and backward. Before these run `merge_seeds` and
+# `complex_to_real`, which run on inference graphs, too (`run_traced_passes`).
 JOINT_PASSES = (clean_recompute_tags, scatter_to_select, narrow_indices)
 
 # Graph -> Graph: the first passes once, so that the others see one of many isomorphic branches;
@@ -174,9 +167,19 @@ def plan_passes(context: PlanContext) -> PlanPasses:
 # The functions that run them.
 
 
-def capture_passes(claims: ClaimPredicate) -> CapturePasses:
-    """Return the passes over FX graphs; calls that an executor claims stay whole."""
-    return CapturePasses(PRE_AUTOGRAD_PASSES, partial(traced_passes, claims), JOINT_PASSES)
+def run_traced_passes(
+    gm: GraphModule, num_fwd_outputs: int | None, claims: ClaimPredicate
+) -> tuple[GraphModule, EagerMemory]:
+    """Run the passes over a joint graph, or an inference graph (None).
+
+    Return the graph, and eager's memory. Calls that an executor claims stay whole.
+    """
+    gm = merge_seeds(gm)
+    memory = simulate_eager(gm, num_fwd_outputs)  # before pairs: as in eager
+    gm = complex_to_real(gm, claims)
+    for joint_pass in () if num_fwd_outputs is None else JOINT_PASSES:
+        gm = joint_pass(gm)
+    return gm, memory
 
 
 def run_graph_passes(graph: Graph) -> Graph:
@@ -190,16 +193,13 @@ def run_graph_passes(graph: Graph) -> Graph:
 
 
 def compile_captured(
-    captured: CapturedGraph, phase: str, config: Config, sink: ReportSink
-) -> CompiledPlan:
-    """Return a callable for a captured program: a list of flat arguments to a list of results."""
-    return compile_with_artifact(captured, phase, config, sink)[0]
-
-
-def compile_with_artifact(
-    captured: CapturedGraph, phase: str, config: Config, sink: ReportSink
+    captured: CapturedGraph, phase: str, compile_context: CompileContext
 ) -> tuple[CompiledPlan, Artifact | None]:
-    """Run all stages below capture: graph passes, fusion, code generation, planning, linking."""
+    """Run all stages below capture: graph passes, fusion, code generation, planning, linking.
+
+    Return a callable that takes the flat arguments in one list, and the program as data.
+    """
+    config = compile_context.current_config
     log = StageLog(phase, config.show, config.dump)
     graph = run_graph_passes(captured.graph)
     graph = unalias_outputs(graph, captured.graph, caller_outputs(captured, phase))
@@ -237,7 +237,7 @@ def compile_with_artifact(
     explained = replace(part, verdicts=(*part.verdicts, *remarks))
     report = graph_report(phase, captured.graph, explained, program, log.spans)
     report = replace(report, notes=(*captured.notes, *report.notes, *missing_notes()))
-    clock = sink(add_memory(report, memory, limit))
+    clock = compile_context.report(add_memory(report, memory, limit))
     return program.load(clock), program.artifact
 
 

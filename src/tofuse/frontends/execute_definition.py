@@ -11,6 +11,7 @@ import torch
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.config import Config
+from tofuse.driver.context import make_context
 from tofuse.driver.pipeline import compile_captured
 from tofuse.errors import DefinitionError, UnsupportedError
 from tofuse.frontends.definition import (
@@ -218,7 +219,8 @@ class DefinitionExecutor:
     def _build(self, low: Lowering, fixed: Mapping[str, int]) -> Variant:
         captured = captured_graph(low, self.name)
         reports: list[GraphReport] = []
-        run = compile_captured(captured, self.name, self.config, reports.append)
+        context = make_context(self.config, reports.append)
+        run = compile_captured(captured, self.name, context)[0]
         checks = tuple(_size_checks(low, fixed))
         sizes = (*(c.size for c in checks), *(d for d, _ in low.nonzero_sizes))
         return Variant(run, captured, checks, low.sources_of(sizes), low, reports[-1])

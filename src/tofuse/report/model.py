@@ -282,7 +282,8 @@ class GraphReport:
 class Report:
     """All graphs compiled for one function, in order of compilation.
 
-    `breaks` lists graph breaks and functions left to Python, each with its line and reason.
+    `breaks` lists graph breaks and functions left to Python, each with its line and reason,
+    `variants` the reason for each variant of a program that calls made.
     """
 
     graphs: list[GraphReport] = field(default_factory=list)
@@ -290,6 +291,7 @@ class Report:
     calls: CallTimes | None = None
     limits: MachineLimits | None = None
     breaks: list[str] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)
 
     @property
     def regions(self) -> list[RegionReport]:

@@ -82,7 +82,7 @@ def _blocks(report: Report) -> Iterator[RenderableType]:
 
 
 def _breaks(report: Report) -> Iterator[RenderableType]:
-    for line in report.breaks:
+    for line in (*report.breaks, *(f"another variant: {why}" for why in report.variants)):
         yield Padding(Text(line, style="yellow"), INDENT[2])
 
 

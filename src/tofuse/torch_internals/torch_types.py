@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from torch.fx import GraphModule
+from collections.abc import Callable
 
 CompiledFunction = Callable[..., object]  # what a backend returns to Dynamo
-Backend = Callable[[GraphModule, Sequence[object]], CompiledFunction]

@@ -5,10 +5,9 @@ import gc
 import pytest
 import torch
 
+import tofuse
 from tofuse.capture.aot.gc_pause import pause_gc
-from tofuse.capture.dynamo.backend import aot_backend
-from tofuse.capture.lower.executor_claims import claim_nothing
-from tofuse.driver.pipeline import capture_passes
+from tofuse.driver import compile_program
 
 
 @pytest.fixture
@@ -20,17 +19,19 @@ def restored_gc():
 
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
-def test_collector_state_is_restored(fresh_dynamo, restored_gc, enabled, fails):
-    states = []
+def test_collector_state_is_restored(
+    fresh_dynamo, monkeypatch, tmp_path, restored_gc, enabled, fails
+):
+    states, compile_graph = [], compile_program.compile_graph
 
-    def compile_graph(gm, phase):
+    def recorded(*args):
         states.append(gc.isenabled())
         if fails:
             raise ValueError("no")
-        return lambda args: gm(*args)
+        return compile_graph(*args)
 
-    backend = aot_backend(compile_graph, capture_passes(claim_nothing))
-    compiled = torch.compile(lambda x: x.sin() + 1, backend=backend)
+    monkeypatch.setattr(compile_program, "compile_graph", recorded)
+    compiled = tofuse.compile(lambda x: x.sin() + 1, strict=True, cache_dir=tmp_path)
     gc.enable() if enabled else gc.disable()
     if fails:
         with pytest.raises(Exception, match="no"):

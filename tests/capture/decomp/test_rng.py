@@ -91,6 +91,6 @@ def test_dtypes_are_as_requested():
 
 
 def test_without_decompositions_aten_draws():
-    run, recorder = compiled(lambda x: F.dropout(x, 0.5), decompose_random=False)
+    run, recorder = compiled(lambda x: F.dropout(x, 0.5), executors=("aten",))
     run(torch.ones(100))
     assert "uniform" not in recorder.ops("inference")

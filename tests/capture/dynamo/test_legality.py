@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import tofuse
-from tofuse.capture.dynamo import backend
+from tofuse.driver import compile_program
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 VIEWS = {
@@ -27,13 +27,13 @@ OTHERS = {
 @pytest.fixture
 def decisions(monkeypatch):
     found = []
-    returns_only_views = backend.returns_only_views
+    returns_only_views = compile_program.returns_only_views
 
     def recorded(gm):
         found.append(returns_only_views(gm))
         return found[-1]
 
-    monkeypatch.setattr(backend, "returns_only_views", recorded)
+    monkeypatch.setattr(compile_program, "returns_only_views", recorded)
     return found
 
 

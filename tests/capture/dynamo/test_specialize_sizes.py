@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tofuse
 from tests.support.eager import assert_same, copies, outcome
 from tofuse.capture.dynamo import specialize_sizes
-from tofuse.capture.dynamo.specialize_sizes import MAX_VARIANTS, SizeSpecializer
+from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram
+from tofuse.driver.variants import Dispatcher
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -21,19 +22,16 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 def specialized(monkeypatch):
     """Specialize sizes at their second call; list the argument shapes of specialized programs."""
     shapes: list[tuple[object, ...]] = []
-    make, compile_static = specialize_sizes.SizeSpecializer, specialize_sizes._compile_static
+    specialize = SymbolicProgram.specialize
 
-    def recorded(gm, args, *rest):
-        variant = compile_static(gm, args, *rest)
-        if variant is not None:
-            shapes.append(tuple(tuple(a.shape) for a in args if isinstance(a, torch.Tensor)))
+    def recorded(program, args, build):
+        variant = specialize(program, args, build)
+        shapes.append(tuple(tuple(a.shape) for a in args if isinstance(a, torch.Tensor)))
         return variant
 
-    def without_threshold(dynamic, size_arguments, float_arguments, compile_static, threshold):
-        return make(dynamic, size_arguments, float_arguments, compile_static, 0.0)
-
-    monkeypatch.setattr(specialize_sizes, "SizeSpecializer", without_threshold)
-    monkeypatch.setattr(specialize_sizes, "_compile_static", recorded)
+    start = Dispatcher.specialize
+    monkeypatch.setattr(Dispatcher, "specialize", lambda d, how, threshold: start(d, how, 0.0))
+    monkeypatch.setattr(SymbolicProgram, "specialize", recorded)
     return shapes
 
 
@@ -166,24 +164,6 @@ def test_data_dependent_sizes_are_not_specialized(specialized):
     x = torch.randn(5, 6)
     for _ in range(4):
         torch.testing.assert_close(compiled(x), torch.nonzero(x > 0).sum() + x.sum())
-
-
-def test_threshold_and_limit_of_variants():
-    calls = []
-
-    def compile_static(args):
-        calls.append(args)
-        return lambda n: -n
-
-    eager = SizeSpecializer(lambda n: n, [0], [], compile_static, 0.0)
-    assert [eager(3), eager(3), eager(3)] == [3, -3, -3]
-    assert [eager(n) for n in range(10, 20) for _ in range(2)][1::2] == [
-        *(-n for n in range(10, 9 + MAX_VARIANTS)),
-        *range(9 + MAX_VARIANTS, 20),
-    ]
-    assert len(calls) == MAX_VARIANTS
-    patient = SizeSpecializer(lambda n: n, [0], [], compile_static, 1e9)
-    assert [patient(2) for _ in range(100)] == [2] * 100
 
 
 class PassThrough(TorchDispatchMode):

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tofuse
-import tofuse.driver.compile
+import tofuse.driver.compile_graph
 from tests.support.eager import assert_as_eager
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
@@ -141,7 +141,7 @@ def test_compiler_errors_are_not_mistaken_for_view_errors(monkeypatch):
         compiled.append(args)
         raise RuntimeError("no view of this")
 
-    monkeypatch.setattr(tofuse.driver.compile, "compile_graph", fail)
+    monkeypatch.setattr(tofuse.driver.compile_graph, "convert", fail)
     with pytest.raises(Exception, match="no view of this"):
         tofuse.compile(layers().eval(), strict=True)(torch.randn(2, 3, 20, 20))
     assert len(compiled) == 1

@@ -59,7 +59,7 @@ class TrainingRuntime:
     def make_program(
         self,
         forward: BoxedFunction,
-        backward: Callable[[], BoxedFunction],
+        backward: BoxedFunction,
         eager: EagerProgram | None = None,
     ) -> Callable[..., Results]:
         """Return the program, which returns its results in a tuple.
@@ -81,8 +81,8 @@ class TrainingRuntime:
             ctx.maybe_clear_saved_tensors()  # the plan releases each after its last use
             if autocast_on():
                 with DisableAutocast():
-                    return tuple(backward()(arguments))
-            return tuple(backward()(arguments))
+                    return tuple(backward(arguments))
+            return tuple(backward(arguments))
 
         class Fused(torch.autograd.Function):
             @staticmethod

@@ -68,6 +68,14 @@ def returns_only_views(gm: GraphModule) -> bool:
     return True
 
 
+def needs_eager(*args: object) -> bool:
+    """Return whether a call needs the eager program: kernels have no forward-mode derivatives.
+
+    Functorch transforms must see PyTorch's operators.
+    """
+    return forward_mode_active() or transforms_active()
+
+
 def modes_active() -> bool:
     """Return whether a mode or transform sees the calls of operators, and would see a capture."""
     modes = dispatch_modes() or function_modes()

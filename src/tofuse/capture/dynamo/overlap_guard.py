@@ -1,6 +1,8 @@
-"""A guard that runs calls in eager where a written argument overlaps another argument."""
+"""A guard for the calls in which a written argument overlaps another argument."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch.fx import GraphModule
@@ -8,39 +10,34 @@ from torch.fx import GraphModule
 from tofuse.capture.fx.mutation import written_storages
 from tofuse.capture.fx.node_tensors import storage_id, strided_fake_tensor
 from tofuse.capture.fx.overlap import byte_span, has_write_overlap
-from tofuse.torch_internals.torch_types import CompiledFunction
 
 
-def add_overlap_guard(gm: GraphModule, compiled: CompiledFunction) -> CompiledFunction:
-    """Return `compiled`, guarded: eager runs calls where a written argument overlaps another.
+def overlap_guard(gm: GraphModule) -> Callable[..., bool] | None:
+    """Return whether a call's written arguments overlap others; None if no call's can.
 
     Dynamo's guards don't check the memory of arguments.
     """
     values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
     tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
+    fakes = {k: t for k in tensors if (t := strided_fake_tensor(values[k])) is not None}
     storages = written_storages(gm)
-    written = {
-        k
-        for k in tensors
-        if (t := strided_fake_tensor(values[k])) is not None and storage_id(t) in storages
-    }
-    if (
-        not written
-        or len(tensors) < 2
-        or any(strided_fake_tensor(values[k]) is None for k in tensors)
-    ):
-        return compiled
+    written = {k for k, t in fakes.items() if storage_id(t) in storages}
+    if not written or len(tensors) < 2 or len(fakes) < len(tensors):
+        return None
     static = not any(isinstance(v, torch.SymInt) for v in values)
-    checked: list[int] = []
+    symbolic = () if static else tensors
+    checked: list[object] = []
 
-    def run(*args: torch.Tensor) -> object:
+    def overlaps(*args: torch.Tensor) -> bool:
         nonlocal checked
         addresses = [args[k].data_ptr() for k in tensors]
-        if addresses != checked or not static:
-            bases = zip(tensors, addresses, strict=True)
-            if has_write_overlap([(*byte_span(args[k], base), k in written) for k, base in bases]):
-                return gm.forward(*args)
-            checked = addresses
-        return compiled(*args)
+        memory: list[object] = [*addresses, *[(args[k].shape, args[k].stride()) for k in symbolic]]
+        if memory == checked:
+            return False
+        bases = zip(tensors, addresses, strict=True)
+        if has_write_overlap([(*byte_span(args[k], base), k in written) for k, base in bases]):
+            return True
+        checked = memory
+        return False
 
-    return run
+    return overlaps

@@ -15,29 +15,35 @@ from torch.fx.node import Argument, map_arg
 from tofuse.capture.fx.node_tensors import example_tensor
 from tofuse.torch_internals.dynamo import LocalSource, set_source
 from tofuse.torch_internals.fake_tensors import DataDependentOutputException, FakeTensor
-from tofuse.torch_internals.torch_types import Backend, CompiledFunction
+from tofuse.torch_internals.torch_types import CompiledFunction
 
 
-def with_scalar_inputs(backend: Backend) -> Backend:
-    """Return a backend that passes such scalars to `backend` as additional arguments."""
+def add_scalar_inputs(
+    gm: GraphModule, inputs: Sequence[object]
+) -> tuple[GraphModule, Sequence[object], list[int]]:
+    """Return the program and its inputs with such scalars as additional arguments.
 
-    def compile_with_scalars(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:
-        arguments = gm.graph.find_nodes(op="placeholder")
-        readers = {n: [u for u in n.users if _reads_scalar(u, n)] for n in arguments}
-        readers = {n: calls for n, calls in readers.items() if calls}
-        if not readers:
-            return backend(gm, inputs)
-        copy = GraphModule(gm, _add_scalar_inputs(gm.graph, readers))
-        compiled = backend(copy, [*inputs, *map(_scalar, readers)])
-        positions = [arguments.index(n) for n in readers]
+    Also return the positions of the tensors that hold them.
+    """
+    arguments = gm.graph.find_nodes(op="placeholder")
+    readers = {n: [u for u in n.users if _reads_scalar(u, n)] for n in arguments}
+    readers = {n: calls for n, calls in readers.items() if calls}
+    if not readers:
+        return gm, inputs, []
+    copy = GraphModule(gm, _add_scalar_inputs(gm.graph, readers))
+    return copy, [*inputs, *map(_scalar, readers)], [arguments.index(n) for n in readers]
 
-        def run(*args: object) -> object:
-            tensors = [args[k] for k in positions]
-            return compiled(*args, *[t.item() for t in tensors if isinstance(t, torch.Tensor)])
 
+def read_scalars(run: CompiledFunction, positions: Sequence[int]) -> CompiledFunction:
+    """Return `run`, called with the scalars in the arguments at these positions, too."""
+    if not positions:
         return run
 
-    return compile_with_scalars
+    def call(*args: object) -> object:
+        tensors = [args[k] for k in positions]
+        return run(*args, *[t.item() for t in tensors if isinstance(t, torch.Tensor)])
+
+    return call
 
 
 def _add_scalar_inputs(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> Graph:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import sympy  # type: ignore[import-untyped]  # it ships no types
 import torch
@@ -14,81 +12,59 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Argument, Target, map_arg
 
-from tofuse.capture.dynamo.legality import modes_active
+from tofuse.errors import CaptureError
 from tofuse.torch_internals.autograd_compiler import TracingContext, tracing
 from tofuse.torch_internals.dynamo import get_source, preserve_rng_state, set_source
 from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
 from tofuse.torch_internals.torch_types import CompiledFunction
 
 Build = Callable[[GraphModule, Sequence[object]], CompiledFunction]
-
-MAX_VARIANTS = 4  # specialized programs; other sizes run the dynamic program
-MAX_TIMED_SIZES = 4096  # sizes whose calls are timed at once
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
-def specialize_sizes(gm: GraphModule, inputs: Sequence[object], build: Build) -> CompiledFunction:
-    """Return `build`'s program; if it has symbolic sizes, specialize it for sizes that recur.
+@dataclass(frozen=True, eq=False)
+class SymbolicProgram:
+    """A program with symbolic sizes, as it was before passes changed its graph.
 
-    Sizes are specialized once calls with them have taken as long as the compilation of the dynamic
-    program did, so at most half of a program's total time is wasted. Known sizes can be worth much:
-    rows of three elements need no loops.
+    All sizes follow from the arguments at `sizes`, all Python floats, which Dynamo passes in
+    tensors, from those at `floats`.
     """
-    size_arguments = _size_arguments(inputs)
-    if not size_arguments:
-        return build(gm, inputs)
+
+    gm: GraphModule
+    sizes: Sequence[int]
+    floats: Sequence[int]
+
+    def key(self, *args: object) -> Hashable:
+        """Return the sizes and the floats of a call."""
+        sizes = [_size(args[k]) for k in self.sizes]
+        return (*sizes, *[args[k].item() for k in self.floats])  # type: ignore[attr-defined]
+
+    def specialize(self, args: Sequence[object], build: Build) -> CompiledFunction:
+        """Return `build`'s program for the sizes of these arguments; raise if there is none."""
+        if not all(type(a) in (*PLAIN_TENSORS, int) for a in args):
+            raise CaptureError("an argument is no plain tensor")
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+        copy, grad = _copy(self.gm), torch.set_grad_enabled(torch.is_grad_enabled())
+        for k in self.floats:
+            _replace_item(copy.graph.find_nodes(op="placeholder")[k], args[k])
+        with preserve_rng_state(), grad, mode:
+            _StaticShapes(copy, mode).run(*fakes)
+        with preserve_rng_state(), tracing(TracingContext(mode)):
+            return build(copy, fakes)
+
+
+def symbolic_program(gm: GraphModule, inputs: Sequence[object]) -> SymbolicProgram | None:
+    """Return a copy of a program that can be specialized; None without symbolic sizes.
+
+    Known sizes can be worth much: rows of three elements need no loops.
+    """
+    sizes = _size_arguments(inputs)
+    if not sizes:
+        return None
     copy = _copy(gm)
-    float_arguments = [
-        k for k, n in enumerate(copy.graph.find_nodes(op="placeholder")) if _is_symbolic_float(n)
-    ]
-    begin = time.perf_counter()
-    dynamic = build(gm, inputs)
-    threshold = time.perf_counter() - begin
-    return SizeSpecializer(
-        dynamic,
-        size_arguments,
-        float_arguments,
-        lambda args: _compile_static(copy, args, float_arguments, build),
-        threshold,
-    )
-
-
-@dataclass(eq=False)
-class SizeSpecializer:
-    """A dynamic program and its specializations.
-
-    The key of a call is the sizes of `size_arguments` and the values of `float_arguments`, both
-    positions. A key whose calls have taken `threshold` seconds gets a program of its own.
-    """
-
-    dynamic: CompiledFunction
-    size_arguments: Sequence[int]
-    float_arguments: Sequence[int]  # Python floats, which Dynamo passes in tensors
-    compile_static: Callable[[Sequence[object]], CompiledFunction | None]
-    threshold: float
-    variants: dict[Hashable, CompiledFunction] = field(default_factory=dict)
-    seconds: dict[Hashable, float] = field(default_factory=dict)
-
-    def __call__(self, *args: object) -> object:
-        sizes = [_size(args[k]) for k in self.size_arguments]
-        key = (*sizes, *[args[k].item() for k in self.float_arguments])  # type: ignore[attr-defined]
-        variant = self.variants.get(key)
-        if variant is not None:
-            return variant(*args)
-        if len(self.variants) >= MAX_VARIANTS:
-            return self.dynamic(*args)
-        if self.seconds.get(key, -1.0) >= self.threshold and not modes_active():
-            variant = self.variants[key] = self.compile_static(args) or self.dynamic
-            return variant(*args)
-        if key not in self.seconds:  # the first call is not timed: it may do more work
-            if len(self.seconds) >= MAX_TIMED_SIZES:
-                self.seconds.clear()
-            self.seconds[key] = 0.0
-            return self.dynamic(*args)
-        begin = time.perf_counter()
-        results = self.dynamic(*args)
-        self.seconds[key] = self.seconds.get(key, 0.0) + time.perf_counter() - begin
-        return results
+    arguments = enumerate(copy.graph.find_nodes(op="placeholder"))
+    return SymbolicProgram(copy, sizes, [k for k, n in arguments if _is_symbolic_float(n)])
 
 
 def _size_arguments(inputs: Sequence[object]) -> list[int]:
@@ -134,31 +110,6 @@ def _copy(gm: GraphModule) -> GraphModule:
         if (source := get_source(node)) is not None:
             set_source(copied[node], source)
     return GraphModule(gm, graph)
-
-
-def _compile_static(
-    gm: GraphModule, args: Sequence[object], float_arguments: Sequence[int], build: Build
-) -> CompiledFunction | None:
-    """Return the program for the sizes of these arguments, or None if it cannot be specialized."""
-    if not all(type(a) in (*PLAIN_TENSORS, int) for a in args):
-        return None
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
-    copy, grad = _copy(gm), torch.set_grad_enabled(torch.is_grad_enabled())
-    for k in float_arguments:
-        _replace_item(copy.graph.find_nodes(op="placeholder")[k], args[k])
-    try:
-        with preserve_rng_state(), grad, mode:
-            _StaticShapes(copy, mode).run(*fakes)
-        with preserve_rng_state(), tracing(TracingContext(mode)):
-            return build(copy, fakes)
-    except Exception as error:
-        warnings.warn(
-            f"tofuse cannot specialize a program for these sizes and runs the one for all sizes: "
-            f"{error}",
-            stacklevel=3,
-        )
-        return None
 
 
 def _replace_item(argument: Node, tensor: object) -> None:

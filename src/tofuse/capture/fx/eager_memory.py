@@ -37,35 +37,11 @@ class EagerMemory:
         return self.backward_peak if phase == "backward" else self.forward_peak
 
 
-def set_eager_memory(gm: GraphModule, memory: EagerMemory) -> None:
-    """Attach the memory of its program to a graph."""
-    gm.meta[_MEMORY_KEY] = memory
-
-
-def record_eager_memory(gm: GraphModule, num_fwd_outputs: int | None) -> GraphModule:
-    """Simulate the eager memory of a joint or inference graph, and attach it to the graph."""
-    set_eager_memory(gm, get_eager_memory(gm, num_fwd_outputs))
-    return gm
-
-
-def get_eager_memory(gm: GraphModule, num_fwd_outputs: int | None = None) -> EagerMemory:
-    """Return the memory attached to a graph; else simulate that of a joint or inference graph."""
-    found = gm.meta.get(_MEMORY_KEY)
-    if isinstance(found, EagerMemory):
-        return found
-    outputs = tree_leaves(next(n for n in gm.graph.nodes if n.op == "output").args)
-    return simulate_eager(list(gm.graph.nodes), num_fwd_outputs or len(outputs))
-
-
-_MEMORY_KEY = "tofuse memory"
-
-
-def simulate_eager(order: Sequence[Node], num_fwd_outputs: int) -> EagerMemory:
-    """Return the eager memory of a joint or inference graph.
-
-    An inference graph has as many outputs as `num_fwd_outputs`.
-    """
-    return _EagerSimulation(order, num_fwd_outputs).run()
+def simulate_eager(gm: GraphModule, num_fwd_outputs: int | None) -> EagerMemory:
+    """Return the eager memory of a joint graph, or of an inference graph (None)."""
+    order = list(gm.graph.nodes)
+    outputs = tree_leaves(next(n for n in order if n.op == "output").args)
+    return _EagerSimulation(order, num_fwd_outputs or len(outputs)).run()
 
 
 @dataclass

@@ -25,9 +25,7 @@ from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.eager_memory import (
     EagerMemory,
-    get_eager_memory,
     node_storages,
-    set_eager_memory,
 )
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.mincut import INFINITE, cut_vertices
@@ -71,20 +69,14 @@ def clean_recompute_tags(joint: GraphModule) -> GraphModule:
 
 
 def partition(
-    joint: GraphModule,
-    joint_inputs: Sequence[object],
-    *,
-    num_fwd_outputs: int,
-    static_lifetime_input_indices: list[int] | None = None,
-    budget: float | None = None,
-) -> tuple[GraphModule, GraphModule]:
-    """Return the forward and the backward graph, as AOTAutograd's partition function."""
-    memory = get_eager_memory(joint, num_fwd_outputs)
+    joint: GraphModule, eager: EagerMemory, *, num_fwd_outputs: int, budget: float | None = None
+) -> tuple[GraphModule, GraphModule, EagerMemory]:
+    """Return the forward and the backward graph, and the memory in eager and in this partition."""
     partitioner = _Partitioner(list(joint.graph.nodes), num_fwd_outputs)
-    result = partitioner.rematerialize(partitioner.choose_saved(), budget, memory)
+    result = partitioner.rematerialize(partitioner.choose_saved(), budget, eager)
     saved, free = result.saved, partitioner.free_storages()
     memory = replace(
-        memory,
+        eager,
         our_saved_bytes=partitioner.nbytes(saved),
         budget_bytes=result.limit,
         recomputed_calls=result.recomputed_calls,
@@ -110,8 +102,7 @@ def partition(
     )
     for module in (forward, backward):
         module.recompile()
-        set_eager_memory(module, memory)
-    return forward, backward
+    return forward, backward, memory
 
 
 @dataclass

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
 
 from tofuse.capture.fx.dtypes import from_torch_dtype
-from tofuse.capture.fx.eager_memory import EagerMemory, get_eager_memory
+from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.capture.lower.builder import Builder, Unsupported
@@ -42,7 +42,6 @@ from tofuse.torch_internals.layouts import is_dense_or_false
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
 LoweredValue = Union[Value, SizeTerm, Sequence[Union[Value, Dim, None]], None]  # noqa: UP007  (run time)
-FxGraphModule = GraphModule  # for callers that do not import torch
 
 
 @dataclass(frozen=True)
@@ -65,16 +64,22 @@ class CapturedGraph:
     duplicate_results: tuple[int, ...] = ()
 
 
-NOTES_KEY = "tofuse_notes"  # in an FX graph's meta: the notes for its report
+def convert(
+    gm: GraphModule,
+    name: str,
+    claims: ClaimPredicate = claim_nothing,
+    memory: EagerMemory | None = None,
+    notes: tuple[str, ...] = (),
+) -> CapturedGraph:
+    """Return the Graph of an ATen graph with the program's memory and notes for the report.
 
-
-def convert(gm: GraphModule, name: str, claims: ClaimPredicate = claim_nothing) -> CapturedGraph:
-    """Return the Graph of an ATen graph; CaptureError if there is none.
+    Raises CaptureError if there is none.
 
     A call becomes an `opaque` op if it has no rule, if its rule does not support it, or if an
     executor claims it and it is no view.
     """
-    return _Converter(remove_effect_tokens(gm), claims).run(name)
+    captured = _Converter(remove_effect_tokens(gm), claims).run(name)
+    return replace(captured, eager_memory=memory, notes=notes)
 
 
 @dataclass
@@ -108,20 +113,14 @@ class _Converter:
         results = tuple(r if isinstance(r, Value) else None for r in outputs)
         results += tuple(new for _, new in self.writes)
         graph = Graph(tuple(inputs), tuple(self.build.ops), results, name)
-        symbols, writes = self.build.sizes.sources, tuple(self.writes)
-        eager_memory = get_eager_memory(self.gm)
-        constants, notes = tuple(self.constants), tuple(self.gm.meta.get(NOTES_KEY, ()))
-        duplicates = self._duplicate_results(nodes[-1])
         return CapturedGraph(
             graph,
             arguments,
             outputs,
-            constants,
-            symbols,
-            eager_memory,
-            writes,
-            notes,
-            duplicates,
+            tuple(self.constants),
+            self.build.sizes.sources,
+            writes=tuple(self.writes),
+            duplicate_results=self._duplicate_results(nodes[-1]),
         )
 
     def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:

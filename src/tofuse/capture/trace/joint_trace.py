@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from torch.fx.traceback import preserve_node_meta
 from torch.utils.checkpoint import CheckpointFunction
 
+from tofuse.capture.aot.aot_graphs import AOTGraphs
 from tofuse.capture.aot.boxed import Results
 from tofuse.capture.aot.gc_pause import pause_gc
-from tofuse.capture.aot.handoff import AOTArtifacts, CompileGraph
 from tofuse.capture.aot.runtime_training import TrainingRuntime
 from tofuse.capture.decomp.decompose import decompositions
-from tofuse.capture.fx.capture_passes import CapturePasses
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.pre_autograd.margin_loss import multilabel_margin_loss
 from tofuse.capture.trace.free_variables import (
@@ -47,20 +46,17 @@ def compile_program(
     function: Function,
     tensors: Sequence[torch.Tensor],
     argument_count: int,
-    compile_graph: CompileGraph,
-    passes: CapturePasses,
-    memory_budget: float | None = None,
+    graphs: AOTGraphs,
     claims: ClaimPredicate = claim_nothing,
 ) -> TracedProgram:
     """Compile `function(*tensors[:argument_count])`; the other tensors are its free tensors."""
     flat_function = _FlatFunction(function, tensors, argument_count)
-    artifacts = AOTArtifacts(compile_graph, passes, memory_budget)
     traced = aot_function(
         flat_function.trace,
-        fw_compiler=artifacts.compiler("forward"),
-        bw_compiler=artifacts.compiler("backward"),
-        inference_compiler=artifacts.compiler("inference"),
-        partition_fn=artifacts.partition,
+        fw_compiler=graphs.compiler("forward"),
+        bw_compiler=graphs.compiler("backward"),
+        inference_compiler=graphs.compiler("inference"),
+        partition_fn=graphs.partition,
         decompositions=decompositions(claims=claims),
     )
     tracing_context = tracing(TracingContext(FakeTensorMode()))
@@ -80,20 +76,22 @@ def compile_program(
                 "capture='trace' cannot trace the gradient of a reentrant checkpoint; call it with "
                 "use_reentrant=False, or compile the program without capture='trace'"
             ) from error
-    kind = artifacts.runtime_kind(tensors, views=True)
+    kind = graphs.runtime_kind(tensors, views=True)
     result = flat_function.rebuild(flat_result)
     if kind is None:
         return TracedProgram(
-            lambda *xs: flat_function.rebuild(traced(*xs)), result, artifacts.mutates_arguments()
+            lambda *xs: flat_function.rebuild(traced(*xs)), result, graphs.mutates_arguments()
         )
     flat_function.free_tensors = ()  # the module may replace them
+    forward = graphs.forward().compiled()
+    backward = graphs.backward() if isinstance(kind, TrainingRuntime) else forward
     run = flat_function.with_rebuilt_results(
-        kind.make_program(artifacts.forward(), artifacts.backward, flat_function.eager)
+        kind.make_program(forward, backward, flat_function.eager)
     )
     hooked = has_saved_tensor_hooks()
     if isinstance(kind, TrainingRuntime) and kind.pure and not hooked:
         result = run(*tensors)  # the first result, of AOTAutograd, has no second derivative
-    return TracedProgram(run, result, artifacts.mutates_arguments())
+    return TracedProgram(run, result, graphs.mutates_arguments())
 
 
 class _FlatFunction:

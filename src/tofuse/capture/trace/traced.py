@@ -19,8 +19,7 @@ from numpy import ndarray
 from torch.compiler import is_dynamo_compiling
 from torch.nn.parameter import is_lazy
 
-from tofuse.capture.aot.handoff import CompileGraph
-from tofuse.capture.fx.capture_passes import CapturePasses
+from tofuse.capture.aot.aot_graphs import AOTGraphs
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.trace.arguments import (
     CallArguments,
@@ -99,15 +98,11 @@ class Traced:
     def __init__(
         self,
         function: Callable[..., object],
-        compile_graph: CompileGraph,
-        passes: CapturePasses,
+        new_graphs: Callable[[], AOTGraphs],
         module: torch.nn.Module | None = None,
-        memory_budget: float | None = None,
         claims: ClaimPredicate = claim_nothing,
     ) -> None:
-        self.function, self.compile_graph, self.claims = function, compile_graph, claims
-        self.passes = passes
-        self.memory_budget = memory_budget
+        self.function, self.new_graphs, self.claims = function, new_graphs, claims
         self.module = module
         self.tensor_entries: list[CacheEntry] = []  # for calls with distinct tensors only
         self.entries: dict[Signature, list[CacheEntry]] = {}  # for other calls
@@ -210,11 +205,9 @@ class Traced:
         free = [t for t in read if id(t) not in argument_index and id(t) not in slots]
         in_slots = [t for t in read if id(t) not in argument_index and id(t) in slots]
         tensors = [*call.tensors, *free, *in_slots]
-        count, budget = len(call.tensors), self.memory_budget
+        count, graphs = len(call.tensors), self.new_graphs()
         with restore_modules(self.modules, read):
-            program = compile_program(
-                flat, tensors, count, self.compile_graph, self.passes, budget, self.claims
-            )
+            program = compile_program(flat, tensors, count, graphs, self.claims)
         autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         entry = CacheEntry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tofuse
-from tofuse.capture.aot import handoff
+from tofuse.capture.aot.aot_graphs import AOTGraphs, RuntimeKind
 from tofuse.capture.aot.runtime_inference import InferenceRuntime
 from tofuse.capture.aot.runtime_training import TrainingRuntime
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 def runtimes(monkeypatch, tmp_path):
     """The runtime of each compiled program; None for AOTAutograd's wrappers."""
     monkeypatch.setenv("TOFUSE_CACHE_DIR", str(tmp_path))  # an empty cache
-    kinds: list[handoff.RuntimeKind | None] = []
-    runtime_kind = handoff.AOTArtifacts.runtime_kind
+    kinds: list[RuntimeKind | None] = []
+    runtime_kind = AOTGraphs.runtime_kind
 
-    def recorded(artifacts, arguments, **options):
-        kinds.append(runtime_kind(artifacts, arguments, **options))
+    def recorded(graphs, arguments, **options):
+        kinds.append(runtime_kind(graphs, arguments, **options))
         return kinds[-1]
 
-    monkeypatch.setattr(handoff.AOTArtifacts, "runtime_kind", recorded)
+    monkeypatch.setattr(AOTGraphs, "runtime_kind", recorded)
     return kinds
 
 

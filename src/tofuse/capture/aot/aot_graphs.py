@@ -1,0 +1,196 @@
+"""The graphs that AOTAutograd makes of one program, and how the program runs on them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import GraphModule
+
+from tofuse.capture.aot.boxed import BoxedFunction
+from tofuse.capture.aot.gc_pause import pause_gc
+from tofuse.capture.aot.runtime_inference import InferenceRuntime, inference_runtime
+from tofuse.capture.aot.runtime_training import TrainingRuntime, training_runtime
+from tofuse.capture.aot.tangent_layouts import accept_any_tangent_strides, allow_retain_graph
+from tofuse.capture.fx.eager_memory import EagerMemory
+from tofuse.capture.joint.partition import partition
+from tofuse.torch_internals.autograd_compiler import (
+    AOTDispatchCompiler,
+    MarkedBoxed,
+    OutputType,
+    PlainTensorMeta,
+    TracingContext,
+    mark_boxed,
+)
+from tofuse.torch_internals.dispatch import autocast_on
+
+RuntimeKind = InferenceRuntime | TrainingRuntime
+# (graph, number of the forward's outputs) -> the graph after passes, and eager's memory; the number
+# is None for an inference graph
+TracedPasses = Callable[[GraphModule, int | None], tuple[GraphModule, EagerMemory]]
+
+
+@dataclass(frozen=True, eq=False)
+class AtenGraph:
+    """A graph of ATen calls; its phase is "forward", "backward" or "inference".
+
+    `memory` is that of the whole program, in eager and in our partition.
+    """
+
+    gm: GraphModule
+    phase: str
+    memory: EagerMemory
+
+
+@dataclass(eq=False)
+class LazyGraph:
+    """A graph that its first call compiles, as a boxed function."""
+
+    graph: AtenGraph
+    compile: Callable[[AtenGraph], BoxedFunction]
+    run: BoxedFunction | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _compiling: Future[BoxedFunction] | None = None
+
+    def __call__(self, args: list[object], /) -> list[torch.Tensor]:
+        run = self.run
+        return (self.compiled() if run is None else run)(args)
+
+    def compiled(self) -> BoxedFunction:
+        """Return the compiled graph. Of several threads, one compiles it and the others wait."""
+        with self._lock:
+            if self.run is not None:
+                return self.run
+            result, waits = self._compiling, self._compiling is not None
+            if result is None:
+                result = self._compiling = Future()
+        if waits:
+            return result.result()
+        try:
+            with pause_gc():
+                self.run = self.compile(self.graph)
+        except BaseException as error:
+            self._compiling = None
+            result.set_exception(error)
+            raise
+        result.set_result(self.run)
+        return self.run
+
+
+@dataclass(eq=False)
+class AOTGraphs:
+    """The graphs and the metadata of one program: AOTAutograd's callbacks receive them.
+
+    Nothing is compiled while AOTAutograd traces: `compile` runs when a graph is first called.
+    """
+
+    passes: TracedPasses
+    compile: Callable[[AtenGraph], BoxedFunction]
+    memory_budget: float | None = None
+    inference_only: bool = False
+    graphs: dict[str, LazyGraph] = field(default_factory=dict)  # by phase, as AOTAutograd asks
+    context: TracingContext | None = None
+    partitioned: tuple[GraphModule, GraphModule] | None = None  # forward and backward
+    memory: EagerMemory | None = None
+
+    def compiler(self, phase: str) -> AOTDispatchCompiler:
+        """Return the function that AOTAutograd calls with the graph of a phase."""
+
+        def make_graph(
+            gm: GraphModule, example_inputs: Sequence[torch.Tensor | int | torch.SymInt | None]
+        ) -> MarkedBoxed:
+            if phase != "backward":
+                self.context = TracingContext.try_get()
+            if phase == "inference":
+                gm, self.memory = self.passes(gm, None)
+            if phase == "forward":
+                accept_any_tangent_strides()
+                allow_retain_graph()
+            return mark_boxed(self._graph(gm, phase))
+
+        return make_graph
+
+    def partition(
+        self,
+        joint: GraphModule,
+        joint_inputs: Sequence[object],
+        *,
+        num_fwd_outputs: int,
+        static_lifetime_input_indices: list[int] | None = None,
+    ) -> tuple[GraphModule, GraphModule]:
+        """Return the forward and the backward of a joint graph."""
+        if self.inference_only:
+            raise NeedsAutograd
+        joint, memory = self.passes(joint, num_fwd_outputs)
+        forward, backward, self.memory = partition(
+            joint, memory, num_fwd_outputs=num_fwd_outputs, budget=self.memory_budget
+        )
+        self.partitioned = forward, backward
+        return self.partitioned
+
+    def forward(self) -> LazyGraph:
+        """Return the forward or inference graph."""
+        return self.graphs.get("inference") or self.graphs["forward"]
+
+    def backward(self) -> LazyGraph:
+        """Return the backward graph."""
+        assert self.partitioned is not None
+        return self._graph(self.partitioned[1], "backward")
+
+    def _graph(self, gm: GraphModule, phase: str) -> LazyGraph:
+        if phase not in self.graphs:
+            assert self.memory is not None
+            self.graphs[phase] = LazyGraph(AtenGraph(gm, phase, self.memory), self.compile)
+        return self.graphs[phase]
+
+    def _lifts_same_tensors(self, module_tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether AOTAutograd made exactly these tensors arguments, in this order."""
+        lifted = (self.context.params_flat if self.context is not None else None) or ()
+        same_count = len(lifted) == len(module_tensors)
+        return same_count and all(a is b for a, b in zip(lifted, module_tensors, strict=True))
+
+    def mutates_arguments(self) -> bool:
+        """Return whether the program writes into an argument."""
+        meta = None if self.context is None else self.context.fw_metadata
+        return meta is None or any(i.mutates_data or i.mutates_metadata for i in meta.input_info)
+
+    def runtime_kind(
+        self,
+        arguments: Sequence[object],
+        *,
+        views: bool,
+        module_tensors: Sequence[torch.Tensor] = (),
+    ) -> RuntimeKind | None:
+        """Return how the program runs, or None if it needs AOTAutograd's wrappers.
+
+        It needs them if it mutates an argument that requires grad, has other arguments than the
+        graph, switches gradients on itself, takes tensor subclasses, has ordered side effects, runs
+        under autocast, or returns views that require grad (without `views`: any views).
+        `module_tensors` are attributes of the program, which become its first arguments.
+        """
+        meta = None if self.context is None else self.context.fw_metadata
+        arguments = [*module_tensors, *arguments]
+        if meta is None or autocast_on() or len(meta.input_info) != len(arguments):
+            return None
+        if module_tensors and not self._lifts_same_tensors(module_tensors):
+            return None
+        if meta.tokens or meta.num_backward_tokens:
+            return None
+        if not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_inp_meta):
+            return None
+        returns_views = any(o.output_type not in NO_VIEW for o in meta.output_info)
+        if "inference" in self.graphs:
+            return None if returns_views and not views else inference_runtime(meta, arguments)
+        if self.partitioned is None or returns_views or not torch.is_grad_enabled():
+            return None
+        return training_runtime(self.partitioned, meta)
+
+
+NO_VIEW = (OutputType.non_alias, OutputType.unsafe_view_alias)
+
+
+class NeedsAutograd(Exception):
+    """Autograd records a program that was traced as inference."""

@@ -1,0 +1,259 @@
+"""From a program of Dynamo to machine code, in twelve steps.
+
+1. `compile_program`, Dynamo's callback: PyTorch runs programs that may not be compiled
+2. `_program_variants`: the program for all calls, and variants for some
+3. `_compile_variant`: the passes before autograd
+4. `_load_or_compile`: a program kept on disk, or AOTAutograd's graphs, compiled
+5. `compile_graph`: ATen calls to a Graph
+6. `compile_captured`: graph passes, fusion, plan
+7. `build_program`: kernels, plan, link
+8. `load_kernels`: one text for each distinct kernel
+9. `_load_kernel`: a launcher
+10. `LinkedCode.load_text`: a text is linked once in a process
+11. `object_code`: an object file kept on disk, or compiled
+12. `_compile`: LLVM
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.fx import GraphModule
+
+from tofuse.cache.fingerprint import fingerprint
+from tofuse.cache.programs import is_cacheable, load_program, store_program
+from tofuse.capture.aot.aot_graphs import AOTGraphs, AtenGraph, NeedsAutograd, RuntimeKind
+from tofuse.capture.aot.boxed import BoxedFunction
+from tofuse.capture.aot.gc_pause import pause_gc
+from tofuse.capture.aot.runtime_inference import InferenceRuntime
+from tofuse.capture.decomp.decompose import decompositions
+from tofuse.capture.dynamo.legality import (
+    fallback_reason,
+    modes_active,
+    needs_eager,
+    returns_only_views,
+)
+from tofuse.capture.dynamo.overlap_guard import overlap_guard
+from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
+from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
+from tofuse.capture.fx.node_tensors import module_tensors
+from tofuse.capture.fx.symbolic_floats import count_float_guards, symbolic_floats
+from tofuse.driver.autotune_program import fastest_program
+from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
+from tofuse.driver.context import CompileContext
+from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
+from tofuse.driver.variants import NEW_KEY, Dispatcher, Specializer, Variant
+from tofuse.torch_internals.autograd_compiler import aot_autograd
+from tofuse.torch_internals.dynamo import TorchDynamoException, innermost_fn
+from tofuse.torch_internals.private_names import unsupported_capture
+from tofuse.torch_internals.torch_types import CompiledFunction
+
+
+def compile_program(
+    context: CompileContext, gm: GraphModule, example_inputs: Sequence[object]
+) -> CompiledFunction:
+    """Return a callable for one of Dynamo's programs; PyTorch runs it if it is not compiled."""
+    if (missing := unsupported_capture("dynamo")) is not None:
+        context.report_fallback(missing)
+        return gm.forward
+    gm, inputs, scalars = add_scalar_inputs(gm, example_inputs)
+    reason = fallback_reason(gm, inputs)
+    run: CompiledFunction = gm.forward
+    if reason is not None:
+        context.report_fallback(reason)
+        return read_scalars(run, scalars)
+    try:
+        run = _program_variants(gm, inputs, context)
+    except TorchDynamoException:
+        raise  # to Dynamo
+    except Exception as error:
+        context.fall_back(error)
+    return read_scalars(run, scalars)
+
+
+def _program_variants(
+    gm: GraphModule, inputs: Sequence[object], context: CompileContext
+) -> Dispatcher[object]:
+    """Return the compiled program, with variants.
+
+    PyTorch runs calls that need its operators, calls whose written arguments overlap others, and
+    all calls after a second derivative was taken, because a training loop repeats it in each step.
+    Sizes of a program with symbolic sizes that recur get a program of their own. Under
+    `tune="measure"`, the first call chooses between this program and PyTorch.
+    """
+    specializes = context.config.specialize and not context.reports
+    symbolic = symbolic_program(gm, inputs) if specializes else None
+    dispatcher = Dispatcher[object](gm.forward, context.report_variant)
+
+    def prefer_eager() -> None:
+        reason = "a second derivative was taken, which PyTorch computes"
+        dispatcher.prefer(Variant(lambda *args: True, gm.forward, reason))
+
+    compile_variant = functools.partial(_compile_variant, context, prefer_eager)
+    begin = time.perf_counter()
+    dispatcher.default = compile_variant(gm, inputs)
+    seconds = time.perf_counter() - begin
+    # the variants run `gm` in eager, with the changes of the passes that work in place
+    dispatcher.guarded = (Variant(needs_eager, gm.forward, "the call needs PyTorch's operators"),)
+    if (overlaps := overlap_guard(gm)) is not None:
+        reason = "a written argument overlaps another"
+        dispatcher.guarded += (Variant(overlaps, gm.forward, reason),)
+    if symbolic is not None:
+        make = functools.partial(_static_variant, symbolic, compile_variant, dispatcher)
+        dispatcher.specialize(Specializer(symbolic.key, make), seconds)
+    if context.config.tune != "measure":
+        return dispatcher
+    fastest = Dispatcher[object](dispatcher, context.report_variant)
+    make_fastest = lambda *args: fastest_program(dispatcher, gm, args, context)  # noqa: E731
+    fastest.specialize(Specializer(lambda *args: "any", make_fastest), NEW_KEY)
+    return fastest
+
+
+def _static_variant(
+    symbolic: SymbolicProgram,
+    compile_variant: Callable[[GraphModule, Sequence[object]], CompiledFunction],
+    dispatcher: Dispatcher[object],
+    *args: object,
+) -> tuple[CompiledFunction, str] | None:
+    """Return the program for the sizes of a call; None while a mode would see its capture."""
+    if modes_active():
+        return None
+    try:
+        return symbolic.specialize(args, compile_variant), f"the sizes {symbolic.key(*args)} recur"
+    except Exception as error:
+        warnings.warn(
+            f"tofuse cannot specialize a program for these sizes and runs the one for all sizes: "
+            f"{error}",
+            stacklevel=3,
+        )
+        return dispatcher.default, f"these sizes cannot be specialized: {error}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """A program of Dynamo after the passes before autograd, and its key on disk, if it has one."""
+
+    gm: GraphModule
+    notes: tuple[str, ...]
+    key: tuple[str, ...] | None
+    prefer_eager: Callable[[], None]
+
+    @functools.cached_property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that it has as attributes."""
+        return list(module_tensors(self.gm).values())
+
+    def bind(
+        self, kind: RuntimeKind, forward: BoxedFunction, backward: BoxedFunction
+    ) -> CompiledFunction:
+        """Return the program that runs on its compiled graphs."""
+        # with tensors as attributes, the eager program could not take aliases of them
+        eager = None if self.tensors else self.run_eager
+        program = kind.make_program(forward, backward, eager)
+        return functools.partial(program, *self.tensors) if self.tensors else program
+
+    def run_eager(self, arguments: Sequence[object], aliases: Sequence[object]) -> Sequence[object]:
+        """Run the program in eager, for a second derivative."""
+        self.prefer_eager()
+        results: Sequence[object] = self.gm.forward(*aliases)
+        return results
+
+
+@pause_gc()
+def _compile_variant(
+    context: CompileContext,
+    prefer_eager: Callable[[], None],
+    gm: GraphModule,
+    inputs: Sequence[object],
+) -> CompiledFunction:
+    """Return the compiled program, without `torch._dynamo.disable`: Dynamo disables itself.
+
+    The graph contains the writes into arguments if autograd does not record the program.
+    """
+    notes: tuple[str, ...] = ()
+    for pre_autograd_pass in PRE_AUTOGRAD_PASSES:
+        gm, more = pre_autograd_pass(gm)
+        notes += more
+    kept = is_cacheable(context.config) and not context.reports
+    key = fingerprint(gm, inputs) if kept else None
+    program = _Program(gm, notes, key, prefer_eager)
+    if not _requires_grad(gm):
+        try:
+            return _load_or_compile(program, inputs, context, keep_mutations=True)
+        except NeedsAutograd:
+            pass
+    return _load_or_compile(program, inputs, context, keep_mutations=False)
+
+
+def _load_or_compile(
+    program: _Program,
+    inputs: Sequence[object],
+    context: CompileContext,
+    *,
+    keep_mutations: bool,
+) -> CompiledFunction:
+    """Return the program that is kept on disk, or compile it and keep it."""
+    gm, config = program.gm, context.config
+    key = None if program.key is None else (f"writes {keep_mutations}", *program.key)
+    stored = None if key is None else load_program(key, config)
+    if stored is not None:
+        boxed = [load_graph(run, artifact, context).boxed for run, artifact in stored[1]]
+        return program.bind(stored[0], boxed[0], boxed[-1])
+    float_guards = count_float_guards(gm)
+
+    def keep(compiled: Sequence[CompiledGraph]) -> None:
+        if key is not None and kind is not None and count_float_guards(gm) == float_guards:
+            store_program(key, kind, [(c.artifact, c.tangents) for c in compiled], config)
+
+    def compile_backward(graph: AtenGraph) -> BoxedFunction:
+        backward = compile_graph(graph, context)
+        keep([forward, backward])
+        return backward.boxed
+
+    passes = functools.partial(run_traced_passes, claims=context.claims)
+    graphs = AOTGraphs(passes, compile_backward, config.memory_budget, keep_mutations)
+    wrapped = _trace(gm, inputs, graphs, context)
+    kind = graphs.runtime_kind(inputs, views=False, module_tensors=program.tensors)
+    lazy = graphs.forward()
+    forward = compile_graph(lazy.graph, context, program.notes)
+    lazy.run = forward.boxed
+    if "backward" in graphs.graphs:  # AOTAutograd asked for it at once: sizes are symbolic
+        graphs.backward().compiled()
+    if kind is None:
+        return gm.forward if returns_only_views(gm) else wrapped
+    if isinstance(kind, InferenceRuntime):
+        keep([forward])
+        return program.bind(kind, forward.boxed, forward.boxed)
+    return program.bind(kind, forward.boxed, graphs.backward())
+
+
+def _trace(
+    gm: GraphModule, inputs: Sequence[object], graphs: AOTGraphs, context: CompileContext
+) -> CompiledFunction:
+    """Trace a program into `graphs`; return it with AOTAutograd's wrappers around them."""
+    backend = aot_autograd(
+        fw_compiler=graphs.compiler("forward"),
+        bw_compiler=graphs.compiler("backward"),
+        inference_compiler=graphs.compiler("inference"),
+        partition_fn=graphs.partition,
+        decompositions=decompositions(
+            decompose_random="llvm" in context.config.executors,
+            claims=context.claims,
+            has_symbolic_floats=bool(symbolic_floats(gm)),
+        ),
+        keep_inference_input_mutations=graphs.inference_only,
+    )
+    wrapped: CompiledFunction = innermost_fn(backend(gm, inputs))
+    return wrapped
+
+
+def _requires_grad(gm: GraphModule) -> bool:
+    """Return whether a result of Dynamo's program requires grad."""
+    outputs = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
+    values = [n.meta.get("example_value") for n in outputs]
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)

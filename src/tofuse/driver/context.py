@@ -1,0 +1,124 @@
+"""The compile context: what one call of `tofuse.compile` hands down to all of its compilations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tofuse.backends.llvm.load import CODE
+from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
+from tofuse.config import Config
+from tofuse.cost.machine_source import check_machine
+from tofuse.errors import OptionError
+from tofuse.executors import executors_of
+from tofuse.ir.executor import KERNELS, Request
+from tofuse.report.model import GraphReport
+from tofuse.runtime.clock import Clock
+from tofuse.runtime.launch import find_vector_library
+
+# receives the report of a graph; may return a clock that times the plan's steps
+ReportSink = Callable[[GraphReport], "Clock | None"]
+
+
+def discard_report(report: GraphReport) -> None:
+    """Discard the report."""
+
+
+def discard_note(note: str) -> None:
+    """Discard the note."""
+
+
+@dataclass
+class Fuel:
+    """The number of fusions that the graphs of a function may still make; None: any number."""
+
+    remaining: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class CompileContext:
+    """The options of one call of `tofuse.compile`, and what follows from them.
+
+    `claims` are the calls that capture must not decompose. `sink` receives the report of each
+    graph, `variants` the reason for each variant of a program. The target is not part of it: the
+    number of threads is torch's at the time of each compilation.
+    """
+
+    config: Config
+    claims: ClaimPredicate
+    sink: ReportSink
+    variants: Callable[[str], None]
+    fuel: Fuel
+
+    @property
+    def reports(self) -> bool:
+        """Whether the report of each graph is wanted, so that each graph must be compiled."""
+        return self.sink is not discard_report
+
+    @property
+    def current_config(self) -> Config:
+        """The options with the fuel that is left."""
+        return replace(self.config, fuel=self.fuel.remaining)
+
+    def report(self, report: GraphReport) -> Clock | None:
+        """Hand over the report of a graph, and count its fusions."""
+        if self.fuel.remaining is not None:
+            self.fuel.remaining -= len(report.fusions)
+        return self.sink(report)
+
+    def report_variant(self, reason: str) -> None:
+        """Record why a program got another variant; show it if any stage is shown."""
+        if self.config.show:
+            print(f"--- tofuse: another variant of a program: {reason} ---")
+        self.variants(reason)
+
+    def report_fallback(self, reason: str) -> None:
+        """Report that PyTorch runs a whole program."""
+        self.sink(GraphReport("inference", notes=(f"PyTorch runs the whole program: {reason}",)))
+
+    def fall_back(self, error: Exception) -> None:
+        """Warn and report that PyTorch runs a whole program; under `strict`, raise the error."""
+        if self.config.strict:
+            raise error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        warnings.warn(f"tofuse runs a whole program through PyTorch: {reason}", stacklevel=2)
+        self.report_fallback(reason)
+
+
+def make_context(
+    config: Config,
+    sink: ReportSink = discard_report,
+    variants: Callable[[str], None] = discard_note,
+) -> CompileContext:
+    """Return the context for these options.
+
+    Raises OptionError for unknown executors, and for files and folders that cannot be used.
+    """
+    claims = _claims(config)
+    check_machine(config)
+    try:
+        if config.dump is not None:
+            config.dump.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise OptionError(f"dump={str(config.dump)!r} is not a writable folder: {e}") from e
+    return CompileContext(config, claims, sink, variants, Fuel(config.fuel))
+
+
+def _claims(config: Config) -> ClaimPredicate:
+    """Return whether a call is claimed.
+
+    Executors before our kernels claim their operators. An operator whose function the vector
+    library does not export is claimed on the CPU, because PyTorch has to run it.
+    """
+    executors = executors_of(config)
+    missing = frozenset(
+        f"aten.{f}.default" for f in CODE.bind_vector_library(find_vector_library())
+    )
+
+    def claims(request: Request) -> bool:
+        is_missing = request.target in missing and all(t.device == "cpu" for t in request.inputs)
+        return is_missing or executors.claims(request)
+
+    kernels_first = executors.allows_kernels and not executors.preceding(KERNELS)
+    return claim_nothing if kernels_first and not missing else claims

@@ -1,0 +1,258 @@
+"""Variants of programs: which one runs a call, how many there are, and what threads see."""
+
+import random
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import tofuse
+from tests.support.eager import assert_same, copies, outcome
+from tofuse.config import make_config
+from tofuse.driver.compile import compile_reporting
+from tofuse.driver.variants import MAX_VARIANTS, NEW_KEY, Dispatcher, Specializer, Variant
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def dispatcher(make, threshold=0.0, key=lambda n: n):
+    reasons: list[str] = []
+    found = Dispatcher(lambda n: n, reasons.append)
+    found.specialize(Specializer(key, make), threshold)
+    return found, reasons
+
+
+def negated(n):
+    return (lambda n: -n), f"{n} recurs"
+
+
+def test_threshold_and_limit_of_variants():
+    eager, reasons = dispatcher(negated)
+    assert [eager(3), eager(3), eager(3)] == [3, -3, -3]
+    assert [eager(n) for n in range(10, 20) for _ in range(2)][1::2] == [
+        *(-n for n in range(10, 9 + MAX_VARIANTS)),
+        *range(9 + MAX_VARIANTS, 20),
+    ]
+    assert reasons == [f"{n} recurs" for n in (3, *range(10, 9 + MAX_VARIANTS))]
+    patient, _ = dispatcher(negated, 1e9)
+    assert [patient(2) for _ in range(100)] == [2] * 100
+    at_once, _ = dispatcher(negated, NEW_KEY)
+    assert at_once(2) == -2
+
+
+def test_calls_without_a_key_and_without_a_variant_run_the_default():
+    keyless, _ = dispatcher(negated, key=lambda n: None)
+    assert [keyless(1) for _ in range(4)] == [1] * 4
+    answers = iter([None, negated(1)])
+    later, reasons = dispatcher(lambda n: next(answers))
+    assert [later(1), later(1), later(1)] == [1, 1, -1] and len(reasons) == 1
+
+
+def test_a_failure_leaves_room_for_the_next_call():
+    def fail(n):
+        raise ValueError(n)
+
+    failing, _ = dispatcher(fail)
+    assert failing(1) == 1
+    for _ in range(2 * MAX_VARIANTS):
+        with pytest.raises(ValueError, match="1"):
+            failing(1)
+
+
+def test_guarded_variants_come_first_and_are_added_once():
+    found, reasons = dispatcher(negated)
+    found(3), found(3)
+    found.guarded = (Variant(lambda n: n > 9, lambda n: "large", "large"),)
+    assert [found(3), found(10)] == [-3, "large"]
+    for _ in range(2):
+        found.prefer(Variant(lambda n: True, lambda n: "all", "all"))
+    assert found(3) == found(10) == "all" and reasons == ["3 recurs", "all"]
+
+
+def test_threads_make_one_variant_each_and_never_wait():
+    made: Counter[int] = Counter()
+    release, entered = threading.Event(), threading.Event()
+
+    def slow(n):
+        made[n] += 1
+        entered.set()
+        release.wait(10)
+        return negated(n)
+
+    found, _ = dispatcher(slow)
+    found(1)
+    maker = threading.Thread(target=found, args=(1,))
+    maker.start()
+    assert entered.wait(10)
+    assert found(1) == 1  # while the other thread makes the variant
+    release.set()
+    maker.join(10)
+    assert found(1) == -1 and made == {1: 1}
+
+
+def normalized(x, y):
+    return (x * y.sigmoid()).softmax(-1) + y
+
+
+def accumulated(x, y):
+    x.add_(y * 2)
+    return (x - y).tanh()
+
+
+def made_layout(shape, kind, dtype):
+    x = torch.randn(shape, dtype=dtype)
+    return {
+        "plain": lambda: x,
+        "transposed": lambda: x.t().contiguous().t(),
+        "strided": lambda: torch.randn(shape[0], 2 * shape[1], dtype=dtype)[:, ::2],
+    }[kind]()
+
+
+def arguments(rng, f):
+    """Arguments of random sizes, strides, dtypes and sharing."""
+    shape = rng.choice([(3, 5), (3, 5), (4, 6), (1, 7), (5, 5), (2, 3), (6, 2), (8, 3)])
+    dtype = rng.choice([torch.float32, torch.float32, torch.float64])
+    kinds = ["plain", "plain", "transposed", "strided"]
+    x, y = (made_layout(shape, rng.choice(kinds), dtype) for _ in range(2))
+    if rng.random() < 0.2:
+        memory = torch.randn(2 * x.numel() + 3, dtype=dtype)
+        x = memory[: x.numel()].view(shape)
+        y = memory[rng.choice([0, 1, x.numel()]) :][: x.numel()].view(shape)
+    elif f is normalized and rng.random() < 0.5:
+        x.requires_grad_(rng.random() < 0.7)
+        y.requires_grad_()
+    return x, y
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("f", [normalized, accumulated])
+def test_random_sequences_of_calls_equal_eager(f, dynamic, monkeypatch):
+    rng = random.Random(f"{f.__name__} {dynamic}")
+    made: list[Dispatcher[object]] = []
+    make, start = Dispatcher._make, Dispatcher.specialize
+    monkeypatch.setattr(Dispatcher, "specialize", lambda d, how, threshold: start(d, how, 0.0))
+
+    def recorded(d, *call):
+        made.append(d)
+        return make(d, *call)
+
+    monkeypatch.setattr(Dispatcher, "_make", recorded)
+    compiled = tofuse.compile(f, dynamic=dynamic, strict=True)
+    for k in range(60):
+        args = arguments(rng, f)
+        view = torch.t if k % 3 else torch.clone  # so gradients have one of two layouts
+        calls = [(lambda *a, g=g, view=view: view(g(*a))) for g in (compiled, f)]
+        got, expected = (outcome(call, copies(args), {}) for call in calls)
+        assert_same(got, expected)
+    assert made
+    assert all(len(d.by_key) <= MAX_VARIANTS for d in made)
+
+
+def test_a_second_derivative_runs_all_sizes_in_eager(monkeypatch):
+    start = Dispatcher.specialize
+    monkeypatch.setattr(Dispatcher, "specialize", lambda d, how, threshold: start(d, how, 0.0))
+    compiled = tofuse.compile(lambda x: x.sin() * x.exp(), dynamic=True)
+    x = torch.randn(4, requires_grad=True, dtype=torch.float64)
+    for _ in range(3):
+        compiled(x).sum().backward()
+    assert torch.autograd.gradgradcheck(compiled, x)
+    longer = torch.randn(9, requires_grad=True, dtype=torch.float64)
+    assert "Fused" not in type(compiled(longer).grad_fn).__name__
+
+
+def test_the_report_and_show_say_why_a_variant_was_made(capsys):
+    compiled, report = compile_reporting(lambda x: x.softmax(-1), make_config({"show": ("plan",)}))
+    for _ in range(3):
+        x = torch.randn(3, 5, requires_grad=True)
+        compiled(x).backward(torch.randn(5, 3).t())
+    (reason,) = report.variants
+    assert reason == "gradients with the strides (1, 3) recur"
+    assert f"another variant of a program: {reason}" in capsys.readouterr().out
+
+
+PACKAGE = str(Path(tofuse.__file__).parent)
+
+
+def test_twelve_steps_from_dynamo_to_machine_code(tmp_path):
+    stacks: list[list[str]] = []
+
+    def profile(frame, event, arg):
+        if event == "call" and frame.f_code.co_name == "emit_object":
+            names, caller = [], frame
+            while (caller := caller.f_back) is not None:
+                if caller.f_code.co_filename.startswith(PACKAGE):
+                    names.append(caller.f_code.co_name)
+            stacks.append(names[::-1])
+
+    compiled = tofuse.compile(lambda x: x.softmax(-1) * 3.25, cache_dir=tmp_path)
+    sys.setprofile(profile)
+    try:
+        compiled(torch.randn(13, 17))
+    finally:
+        sys.setprofile(None)
+    assert stacks
+    for stack in stacks:
+        steps = stack[stack.index("compile_program") :]
+        assert len(steps) <= 12, steps
+        assert steps[-1] == "_compile"
+
+
+def small(x, w):
+    return (torch.sin(x) * w).sum(-1).relu()
+
+
+def wide(x, w):
+    return torch.softmax(x @ w[:, None] + x, -1).cos()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_eight_threads_compile_and_call(dynamic):
+    functions = [small, wide]
+    shared = [tofuse.compile(f, dynamic=dynamic) for f in functions]
+    failures: list[BaseException] = []
+    start = threading.Barrier(8)
+
+    def work(number):
+        try:
+            own = tofuse.compile(functions[number % 2], dynamic=dynamic)
+            generator = torch.Generator().manual_seed(number)
+            start.wait(60)
+            for k in range(6):
+                index = (number + k) % 2
+                rows = 3 + (number * k) % 3
+                x = torch.randn(rows, 7, generator=generator).requires_grad_()
+                w = torch.randn(7, generator=generator).requires_grad_()
+                f = functions[index]
+                expected = torch.autograd.grad(f(x, w).square().sum(), (x, w))
+                calls = [shared[index]] + ([own] if index == number % 2 else [])
+                for call in calls:
+                    result = call(x, w)
+                    torch.testing.assert_close(result, f(x, w))
+                    got = torch.autograd.grad(result.square().sum(), (x, w))
+                    torch.testing.assert_close(got, expected)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(300)
+    assert not failures, failures[0]
+
+
+def test_no_lock_is_held_while_a_program_runs(monkeypatch):
+    held: list[bool] = []
+
+    def run(n):
+        held.append(found._lock.locked())
+
+    found, _ = dispatcher(lambda n: (run, ""))
+    for _ in range(3):
+        found(1)
+    found.prefer(Variant(lambda n: True, run, "all"))
+    found(1)
+    assert held == [False] * 3
