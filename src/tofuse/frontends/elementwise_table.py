@@ -66,8 +66,9 @@ class ElementwiseOp:
     rounding_mode: str = ""  # of `pytorch_op`, if it takes one
 
 
-def emit_elementwise(low: Lowering, name: str, op: ElementwiseOp, *arguments: OperandLike) -> Item:
+def emit_elementwise(low: Lowering, name: str, *arguments: OperandLike) -> Item:
     """Append an elementwise op on tensors and numbers, broadcast to one shape."""
+    op = ELEMENTWISE[name]
     items = [low.operand(x) for x in arguments]
     dtype = low.promoted_type(items, to_float=op.to_float)
     known = dtype.ir is not DType.OTHER
@@ -385,3 +386,5 @@ COMPOUND: dict[str, ElementwiseOp] = {
     "add_alpha": ElementwiseOp(scaled_second("add"), "", categories="if"),
     "sub_alpha": ElementwiseOp(scaled_second("sub"), "", categories="if"),
 }
+
+ELEMENTWISE = {**UNARY, **BINARY, **COMPOUND}

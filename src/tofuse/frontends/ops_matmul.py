@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.elementwise_table import BINARY, UNARY, emit_elementwise
+from tofuse.frontends.elementwise_table import emit_elementwise
 from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule, show_shape
 from tofuse.frontends.ops_reduce import reduction
 from tofuse.ir.dims import Dim
@@ -174,10 +174,10 @@ def _limit_norms(low: Lowering, rows: Node, limit: float, order: float) -> Node:
     """Scale rows to a norm of at most `limit`, as torch's embedding_renorm does."""
 
     def op(name: str, a: OperandLike, b: OperandLike) -> OperandLike:
-        return emit_elementwise(low, name, BINARY[name], a, b)
+        return emit_elementwise(low, name, a, b)
 
     last = rows.rank - 1
-    size = emit_elementwise(low, "abs", UNARY["abs"], rows)
+    size = emit_elementwise(low, "abs", rows)
     if order == float("inf"):
         norm: OperandLike = reduction("max")(low, size, [last], True)  # type: ignore[assignment]
     else:

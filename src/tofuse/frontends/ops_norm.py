@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.elementwise_table import BINARY, UNARY, emit_elementwise
+from tofuse.frontends.elementwise_table import emit_elementwise
 from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
 from tofuse.frontends.ops_pointwise import cast
 from tofuse.frontends.ops_reduce import reduction
@@ -30,7 +30,7 @@ def batch_norm(
     axes = [d for d in range(x.rank) if d != channel]
 
     def op(name: str, a: OperandLike, b: OperandLike) -> Node:
-        result = emit_elementwise(low, name, BINARY[name], a, b)
+        result = emit_elementwise(low, name, a, b)
         assert isinstance(result, Node)
         return result
 
@@ -52,7 +52,7 @@ def batch_norm(
             unbiased_variance = op("truediv", squares, _minus_one(low, count))  # type: ignore[arg-type]
             for statistic, current in ((running_mean, mean), (running_var, unbiased_variance)):
                 old = low.tensor(statistic)
-                decayed = op("mul", old, emit_elementwise(low, "sub", BINARY["sub"], 1.0, momentum))
+                decayed = op("mul", old, emit_elementwise(low, "sub", 1.0, momentum))
                 new = op("add", decayed, op("mul", current, momentum))
                 final = cast(low, new, old.dtype)
                 assert isinstance(final, Node)
@@ -62,7 +62,7 @@ def batch_norm(
     else:
         mean, variance = low.tensor(running_mean), low.tensor(running_var)
         deviation = op("sub", x, per_channel(mean))
-    inverse = emit_elementwise(low, "rsqrt", UNARY["rsqrt"], op("add", variance, eps))
+    inverse = emit_elementwise(low, "rsqrt", op("add", variance, eps))
     assert isinstance(inverse, Node)
     out = op("mul", deviation, per_channel(inverse))
     out = out if weight is None else op("mul", out, per_channel(weight))
@@ -71,7 +71,7 @@ def batch_norm(
 
 
 def _minus_one(low: Lowering, count: Number) -> OperandLike:
-    count_less_one = emit_elementwise(low, "sub", BINARY["sub"], count, 1)
+    count_less_one = emit_elementwise(low, "sub", count, 1)
     return count_less_one if isinstance(count_less_one, Number) else count
 
 

@@ -7,7 +7,6 @@ import torch
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.elementwise_table import (
     BINARY,
-    COMPOUND,
     UNARY,
     Emitter,
     broadcast_shape,
@@ -22,14 +21,14 @@ from tofuse.ir.types import DType
 
 def unary(name: str) -> Rule:
     def rule(low: Lowering, arg: OperandLike) -> Item:
-        return emit_elementwise(low, name, UNARY[name], arg)
+        return emit_elementwise(low, name, arg)
 
     return rule
 
 
 def binary(name: str) -> Rule:
     def rule(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
-        return emit_elementwise(low, name, BINARY[name], arg1, arg2)
+        return emit_elementwise(low, name, arg1, arg2)
 
     return rule
 
@@ -38,7 +37,7 @@ def absolute(low: Lowering, arg: OperandLike) -> Item:
     x = low.operand(arg)
     if isinstance(x, Node) and x.dtype.is_complex:
         return _complex_part(low, x, "aten.abs.default")
-    return emit_elementwise(low, "abs", UNARY["abs"], arg)
+    return emit_elementwise(low, "abs", arg)
 
 
 def divide(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
@@ -46,7 +45,7 @@ def divide(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
     name = "div"
     if low.promoted_type([low.operand(arg1), low.operand(arg2)]).is_complex:
         name = "truediv"
-    return emit_elementwise(low, name, BINARY[name], arg1, arg2)
+    return emit_elementwise(low, name, arg1, arg2)
 
 
 def cast(low: Lowering, arg: OperandLike, dtype: DataType | torch.dtype) -> Item:
@@ -95,47 +94,47 @@ def clamp(
         raise low.error("give min, max, or both")
     for bound, name in ((min, "maximum"), (max, "minimum")):
         if bound is not None:
-            result = emit_elementwise(low, name, BINARY[name], result, bound)
+            result = emit_elementwise(low, name, result, bound)
     return result
 
 
 def threshold(low: Lowering, arg: OperandLike, threshold: OperandLike, value: OperandLike) -> Item:
     """Return `value` where the operand is at most `threshold`, else the operand."""
-    return emit_elementwise(low, "threshold", COMPOUND["threshold"], arg, threshold, value)
+    return emit_elementwise(low, "threshold", arg, threshold, value)
 
 
 def lerp(low: Lowering, start: OperandLike, end: OperandLike, weight: OperandLike) -> Item:
-    return emit_elementwise(low, "lerp", COMPOUND["lerp"], start, end, weight)
+    return emit_elementwise(low, "lerp", start, end, weight)
 
 
 def addcmul(
     low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike, value: OperandLike
 ) -> Item:
     """Return arg1 + value * arg2 * arg3."""
-    return emit_elementwise(low, "addcmul", COMPOUND["addcmul"], arg1, arg2, arg3, value)
+    return emit_elementwise(low, "addcmul", arg1, arg2, arg3, value)
 
 
 def scaled(name: str) -> Rule:
     def rule(low: Lowering, arg1: OperandLike, arg2: OperandLike, alpha: OperandLike) -> Item:
-        return emit_elementwise(low, name, COMPOUND[name], arg1, arg2, alpha)
+        return emit_elementwise(low, name, arg1, arg2, alpha)
 
     return rule
 
 
 def erfcinv(low: Lowering, arg: OperandLike) -> Item:
     """Return -ndtri(x / 2) / sqrt(2), which is accurate for small x."""
-    half = emit_elementwise(low, "mul", BINARY["mul"], arg, 0.5)
+    half = emit_elementwise(low, "mul", arg, 0.5)
     x = low.operand(half)
     value = low.value_of(x, x.dtype)
     scalar = not isinstance(x, Node) or x.scalar
     node = low.call("aten.special_ndtri.default", (value,), value.shape, x.dtype, scalar=scalar)
-    return emit_elementwise(low, "mul", BINARY["mul"], node, -(0.5**0.5))
+    return emit_elementwise(low, "mul", node, -(0.5**0.5))
 
 
 def logical_right_shift(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
     """Shift right and fill with zeros: an arithmetic shift with the sign bits masked out."""
     x, amount = low.operand(arg1), low.operand(arg2)
-    shifted = emit_elementwise(low, "bitwise_right_shift", BINARY["bitwise_right_shift"], x, amount)
+    shifted = emit_elementwise(low, "bitwise_right_shift", x, amount)
     if not isinstance(shifted, Node):
         return shifted
     width = 8 * shifted.dtype.ir.itemsize
@@ -143,15 +142,11 @@ def logical_right_shift(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> 
         k = int(amount.value)
         mask: OperandLike = -1 if k == 0 else (1 << (width - k)) - 1
     else:
-        rest = emit_elementwise(
-            low, "sub", BINARY["sub"], low.make_number(width, shifted.dtype), amount
-        )
+        rest = emit_elementwise(low, "sub", low.make_number(width, shifted.dtype), amount)
         ones = low.make_number(-1, shifted.dtype)
-        above = emit_elementwise(
-            low, "bitwise_left_shift", BINARY["bitwise_left_shift"], ones, rest
-        )
-        mask = emit_elementwise(low, "bitwise_not", UNARY["bitwise_not"], above)
-    return emit_elementwise(low, "bitwise_and", BINARY["bitwise_and"], shifted, mask)
+        above = emit_elementwise(low, "bitwise_left_shift", ones, rest)
+        mask = emit_elementwise(low, "bitwise_not", above)
+    return emit_elementwise(low, "bitwise_and", shifted, mask)
 
 
 def real(low: Lowering, arg: OperandLike) -> Item:
