@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tofuse.capture.lower.builder import Builder, Unsupported, typed_scalar
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.lowering import Item, Lowering, Node, OperandLike, show_shape
+from tofuse.frontends.lowering import Item, Lowering, Node, OperandLike, is_scalar, show_shape
 from tofuse.frontends.scalar_folding import fold_scalars
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Operand, Scalar, Value
@@ -66,8 +66,15 @@ class ElementwiseOp:
     rounding_mode: str = ""  # of `pytorch_op`, if it takes one
 
 
-def emit_elementwise(low: Lowering, name: str, *arguments: OperandLike) -> Item:
-    """Append an elementwise op on tensors and numbers, broadcast to one shape."""
+def elementwise_node(low: Lowering, name: str, *arguments: OperandLike) -> Node:
+    """Append an elementwise op with a tensor among its arguments."""
+    result = elementwise(low, name, *arguments)
+    assert isinstance(result, Node)
+    return result
+
+
+def elementwise(low: Lowering, name: str, *arguments: OperandLike) -> Item:
+    """Append an elementwise op of the table on tensors and numbers, broadcast to one shape."""
     op = ELEMENTWISE[name]
     items = [low.operand(x) for x in arguments]
     dtype = low.promoted_type(items, to_float=op.to_float)
@@ -78,7 +85,7 @@ def emit_elementwise(low: Lowering, name: str, *arguments: OperandLike) -> Item:
     if (folded := fold_scalars(low, name, items, result_type)) is not None:
         return folded
     shape = broadcast_shape(low, items)
-    scalars = all(not isinstance(x, Node) or x.scalar for x in items)
+    scalars = all(map(is_scalar, items))
     return low.make_node(
         _emit(low, op, items, shape, dtype, result_type), result_type, scalar=scalars
     )
@@ -227,30 +234,19 @@ def power(e: Emitter, a: Operand, b: Operand) -> Value:
     return e("pow", a, b)
 
 
-def float_test(kind: str) -> Emit:
-    """Emit isnan or isinf, which are False for integers."""
+def float_test(test: Emit, otherwise: bool = False) -> Emit:
+    """Emit a test of floats; other types give a constant."""
 
     def emit(e: Emitter, x: Operand) -> Value:
         if e.dtype.is_float:
-            return e(kind, x)
-        return e.builder.full(e.shape, Scalar(False), DType.BOOL)
+            return test(e, x)
+        return e.builder.full(e.shape, Scalar(otherwise), DType.BOOL)
 
     return emit
 
 
-def is_infinity(sign: float) -> Emit:
-    def emit(e: Emitter, x: Operand) -> Value:
-        if e.dtype.is_float:
-            return e("eq", x, Scalar(sign * math.inf))
-        return e.builder.full(e.shape, Scalar(False), DType.BOOL)
-
-    return emit
-
-
-def is_finite(e: Emitter, x: Operand) -> Value:
-    if e.dtype.is_float:
-        return e("lt", e("abs", x), Scalar(math.inf))
-    return e.builder.full(e.shape, Scalar(True), DType.BOOL)
+def equals(number: float) -> Emit:
+    return lambda e, x: e("eq", x, Scalar(number))
 
 
 def signbit(e: Emitter, x: Operand) -> Value:
@@ -314,26 +310,26 @@ UNARY: dict[str, ElementwiseOp] = {
     ),
     "bitwise_not": ElementwiseOp(on_bools("bitwise_not", "logical_not"), "", categories="bi"),
     "signbit": ElementwiseOp(signbit, "", to_bool=True),
-    "isfinite": ElementwiseOp(is_finite, "aten.isfinite.default", to_bool=True, categories="bifc"),
-    "isinf": ElementwiseOp(
-        float_test("isinf"), "aten.isinf.default", to_bool=True, categories="bifc"
+    "isfinite": ElementwiseOp(
+        float_test(lambda e, x: e("lt", e("abs", x), Scalar(math.inf)), otherwise=True),
+        "aten.isfinite.default",
+        to_bool=True,
+        categories="bifc",
     ),
-    "isnan": ElementwiseOp(
-        float_test("isnan"), "aten.isnan.default", to_bool=True, categories="bifc"
-    ),
-    "isneginf": ElementwiseOp(is_infinity(-1.0), "", to_bool=True),
-    "isposinf": ElementwiseOp(is_infinity(1.0), "", to_bool=True),
+    **{
+        k: ElementwiseOp(
+            float_test(same_kind(k)), f"aten.{k}.default", to_bool=True, categories="bifc"
+        )
+        for k in ("isinf", "isnan")
+    },
+    "isneginf": ElementwiseOp(float_test(equals(-math.inf)), "", to_bool=True),
+    "isposinf": ElementwiseOp(float_test(equals(math.inf)), "", to_bool=True),
     "isreal": ElementwiseOp(
         lambda e, x: e.builder.full(e.shape, Scalar(True), DType.BOOL),
         "aten.isreal.default",
         to_bool=True,
         categories="bifc",
     ),
-}
-
-COMPARE = {
-    k: ElementwiseOp(comparison(k), f"aten.{k}.Tensor", to_bool=True)
-    for k in ["lt", "le", "gt", "ge"]
 }
 
 BINARY: dict[str, ElementwiseOp] = {
@@ -347,36 +343,35 @@ BINARY: dict[str, ElementwiseOp] = {
         rounding_mode="trunc",
     ),
     "truediv": ElementwiseOp(same_kind("div"), "aten.div.Tensor", True, categories="bifc"),
-    "fmod": ElementwiseOp(division("fmod", "fmod"), "aten.fmod.Tensor", categories="if"),
-    "mod": ElementwiseOp(division("fmod", "fmod"), "aten.fmod.Tensor", categories="if"),
-    "remainder": ElementwiseOp(
-        division("remainder", "remainder"), "aten.remainder.Tensor", categories="if"
-    ),
+    **{
+        k: ElementwiseOp(division(kind, kind), f"aten.{kind}.Tensor", categories="if")
+        for k, kind in (("fmod", "fmod"), ("mod", "fmod"), ("remainder", "remainder"))
+    },
     "pow": ElementwiseOp(power, "aten.pow.Tensor_Tensor", categories="bifc"),
     "atan2": ElementwiseOp(same_kind("atan2"), "", to_float=True),
     "nextafter": ElementwiseOp(pytorch_only, "aten.nextafter.default", categories="f"),
     "gcd": ElementwiseOp(pytorch_only, "aten.gcd.default", categories="i"),
     "maximum": ElementwiseOp(on_bools("maximum", "logical_or"), ""),
     "minimum": ElementwiseOp(on_bools("minimum", "logical_and"), ""),
-    "eq": ElementwiseOp(comparison("eq"), "aten.eq.Tensor", to_bool=True, categories="bifc"),
-    "ne": ElementwiseOp(comparison("ne"), "aten.ne.Tensor", to_bool=True, categories="bifc"),
-    **COMPARE,
-    "logical_and": ElementwiseOp(
-        logical("logical_and"), "aten.logical_and.default", to_bool=True, categories="bifc"
-    ),
-    "logical_or": ElementwiseOp(
-        logical("logical_or"), "aten.logical_or.default", to_bool=True, categories="bifc"
-    ),
+    **{
+        k: ElementwiseOp(comparison(k), f"aten.{k}.Tensor", to_bool=True, categories=types)
+        for types, kinds in (("bifc", ("eq", "ne")), ("bif", ("lt", "le", "gt", "ge")))
+        for k in kinds
+    },
+    **{
+        k: ElementwiseOp(logical(k), f"aten.{k}.default", to_bool=True, categories="bifc")
+        for k in ("logical_and", "logical_or")
+    },
     **{
         f"bitwise_{k}": ElementwiseOp(on_bools(f"bitwise_{k}", f"logical_{k}"), "", categories="bi")
         for k in ("and", "or", "xor")
     },
-    "bitwise_left_shift": ElementwiseOp(
-        shift("shift_left"), "aten.bitwise_left_shift.Tensor", categories="i"
-    ),
-    "bitwise_right_shift": ElementwiseOp(
-        shift("shift_right"), "aten.bitwise_right_shift.Tensor", categories="i"
-    ),
+    **{
+        f"bitwise_{k}_shift": ElementwiseOp(
+            shift(f"shift_{k}"), f"aten.bitwise_{k}_shift.Tensor", categories="i"
+        )
+        for k in ("left", "right")
+    },
 }
 
 COMPOUND: dict[str, ElementwiseOp] = {

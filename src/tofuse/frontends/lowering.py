@@ -352,6 +352,11 @@ def promotion_operand(x: Item) -> PromotionOperand:
     return PromotionOperand(x.dtype, 2 if x.rank else 1)
 
 
+def is_scalar(x: Item) -> bool:
+    """Whether an item is a number, known now or at run time."""
+    return isinstance(x, Number) or x.scalar
+
+
 def located(op: str, loc: Loc | None, message: str) -> str:
     """Return a message with the op's name and the user's line."""
     where = f"\n  at {loc.file}:{loc.line}: {loc.code}" if loc else ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
-from tofuse.frontends.elementwise_table import emit_elementwise
+from tofuse.frontends.elementwise_table import elementwise, elementwise_node
 from tofuse.frontends.lowering import (
     SEED,
-    Item,
     Lowered,
     Lowering,
     Node,
@@ -54,10 +54,7 @@ def iota(
         return low.make_node(_iota(low, count, begin, jump, target.ir), target)
     steps = low.make_node(_iota(low, count, 0, 1, DType.I64), DataType.Int)
     wide = low.make_node(low.convert(steps.value, DataType.Int, target), target)
-    result = emit_elementwise(low, "mul", wide, increment)
-    result = emit_elementwise(low, "add", result, first)
-    assert isinstance(result, Node)
-    return low.make_node(low.convert(result.value, result.dtype, target), target)
+    return _scale_and_shift(low, wide, increment, first, target)
 
 
 def _iota(low: Lowering, count: Dim, start: Dim, step: Dim, dtype: DType) -> Value:
@@ -114,7 +111,7 @@ def uniform(
     """Return uniform numbers in [minval, maxval); with seed and offset, the same in every run."""
     seed = _rng_state(low, rng_seed, rng_offset)
     unit = _standard_uniform(low, seed, low.dims(shape), _float_type(low, datatype(dtype)))
-    length = emit_elementwise(low, "sub", maxval, minval)
+    length = elementwise(low, "sub", maxval, minval)
     return _scale_and_shift(low, unit, length, minval, datatype(dtype))
 
 
@@ -170,9 +167,7 @@ def _float_type(low: Lowering, dtype: DataType) -> DataType:
 def _scale_and_shift(
     low: Lowering, x: Node, factor: OperandLike, shift: OperandLike, dtype: DataType
 ) -> Node:
-    result: Item = emit_elementwise(low, "mul", x, factor)
-    result = emit_elementwise(low, "add", result, shift)
-    assert isinstance(result, Node)
+    result = elementwise_node(low, "add", elementwise(low, "mul", x, factor), shift)
     return low.make_node(low.convert(result.value, result.dtype, dtype), dtype)
 
 
@@ -181,13 +176,11 @@ def _standard_normal(low: Lowering, rng: RngState, shape: tuple[Dim, ...], dtype
 
     One minus a uniform number is in (0, 1], so its logarithm is finite.
     """
-    rest = emit_elementwise(low, "sub", 1.0, _standard_uniform(low, rng, shape, dtype))
-    energy = emit_elementwise(low, "mul", emit_elementwise(low, "log", rest), -2.0)
-    radius = emit_elementwise(low, "sqrt", energy)
-    angle = emit_elementwise(low, "mul", _standard_uniform(low, rng, shape, dtype), 2.0 * math.pi)
-    result = emit_elementwise(low, "mul", radius, emit_elementwise(low, "cos", angle))
-    assert isinstance(result, Node)
-    return result
+    op = partial(elementwise_node, low)
+    rest = op("sub", 1.0, _standard_uniform(low, rng, shape, dtype))
+    radius = op("sqrt", op("mul", op("log", rest), -2.0))
+    angle = op("mul", _standard_uniform(low, rng, shape, dtype), 2.0 * math.pi)
+    return op("mul", radius, op("cos", angle))
 
 
 def _standard_uniform(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.elementwise_table import emit_elementwise
+from tofuse.frontends.elementwise_table import elementwise, elementwise_node
 from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule, show_shape
-from tofuse.frontends.ops_reduce import reduction
+from tofuse.frontends.ops_reduce import reduce
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr
 from tofuse.ir.types import DType
@@ -173,20 +173,15 @@ def embedding_fwd(
 def _limit_norms(low: Lowering, rows: Node, limit: float, order: float) -> Node:
     """Scale rows to a norm of at most `limit`, as torch's embedding_renorm does."""
 
-    def op(name: str, a: OperandLike, b: OperandLike) -> OperandLike:
-        return emit_elementwise(low, name, a, b)
-
     last = rows.rank - 1
-    size = emit_elementwise(low, "abs", rows)
+    size = elementwise(low, "abs", rows)
     if order == float("inf"):
-        norm: OperandLike = reduction("max")(low, size, [last], True)  # type: ignore[assignment]
+        norm: OperandLike = reduce(low, "max", size, [last], True)
     else:
-        total = reduction("sum")(low, op("pow", size, order), [last], True)
-        norm = op("pow", total, 1.0 / order)  # type: ignore[arg-type]  # one tensor
-    down = op("truediv", limit, op("add", norm, 1e-7))
-    factor = op("minimum", down, 1.0)
-    limited = op("mul", rows, factor)
-    assert isinstance(limited, Node)
+        total = reduce(low, "sum", elementwise(low, "pow", size, order), [last], True)
+        norm = elementwise(low, "pow", total, 1.0 / order)
+    down = elementwise(low, "truediv", limit, elementwise(low, "add", norm, 1e-7))
+    limited = elementwise_node(low, "mul", rows, elementwise(low, "minimum", down, 1.0))
     return low.make_node(low.convert(limited.value, limited.dtype, rows.dtype), rows.dtype)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.elementwise_table import emit_elementwise
-from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
+from tofuse.frontends.elementwise_table import elementwise, elementwise_node
+from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule
 from tofuse.frontends.ops_pointwise import cast
-from tofuse.frontends.ops_reduce import reduction
+from tofuse.frontends.ops_reduce import reduce
 from tofuse.ir.dims import product
 
 
@@ -29,10 +31,7 @@ def batch_norm(
     channel = x.rank - 1 if channels_last else 1
     axes = [d for d in range(x.rank) if d != channel]
 
-    def op(name: str, a: OperandLike, b: OperandLike) -> Node:
-        result = emit_elementwise(low, name, a, b)
-        assert isinstance(result, Node)
-        return result
+    op = partial(elementwise_node, low)
 
     def per_channel(given: OperandLike) -> Node:
         """Reshape a tensor with one entry per channel so that it broadcasts with the operand."""
@@ -43,16 +42,15 @@ def batch_norm(
 
     if training:
         count = low.make_number(product(x.shape[d] for d in axes), DataType.Int)
-        total = reduction("sum")(low, x, axes)
-        mean = op("truediv", total, count)  # type: ignore[arg-type]  # one tensor
+        mean = op("truediv", reduce(low, "sum", x, axes), count)
         deviation = op("sub", x, per_channel(mean))
-        squares = reduction("sum")(low, op("mul", deviation, deviation), axes)
-        variance = op("truediv", squares, count)  # type: ignore[arg-type]  # one tensor
+        squares = reduce(low, "sum", op("mul", deviation, deviation), axes)
+        variance = op("truediv", squares, count)
         if running_mean is not None and running_var is not None:
-            unbiased_variance = op("truediv", squares, _minus_one(low, count))  # type: ignore[arg-type]
+            unbiased_variance = op("truediv", squares, elementwise(low, "sub", count, 1))
             for statistic, current in ((running_mean, mean), (running_var, unbiased_variance)):
                 old = low.tensor(statistic)
-                decayed = op("mul", old, emit_elementwise(low, "sub", 1.0, momentum))
+                decayed = op("mul", old, elementwise(low, "sub", 1.0, momentum))
                 new = op("add", decayed, op("mul", current, momentum))
                 final = cast(low, new, old.dtype)
                 assert isinstance(final, Node)
@@ -62,17 +60,11 @@ def batch_norm(
     else:
         mean, variance = low.tensor(running_mean), low.tensor(running_var)
         deviation = op("sub", x, per_channel(mean))
-    inverse = emit_elementwise(low, "rsqrt", op("add", variance, eps))
-    assert isinstance(inverse, Node)
+    inverse = op("rsqrt", op("add", variance, eps))
     out = op("mul", deviation, per_channel(inverse))
     out = out if weight is None else op("mul", out, per_channel(weight))
     out = out if bias is None else op("add", out, per_channel(bias))
     return [out, mean, inverse]
-
-
-def _minus_one(low: Lowering, count: Number) -> OperandLike:
-    count_less_one = emit_elementwise(low, "sub", count, 1)
-    return count_less_one if isinstance(count_less_one, Number) else count
 
 
 def write_input(low: Lowering, item: Node, target: Node) -> None:

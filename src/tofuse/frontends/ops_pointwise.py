@@ -11,24 +11,24 @@ from tofuse.frontends.elementwise_table import (
     Emitter,
     broadcast_shape,
     broadcast_to,
-    emit_elementwise,
+    elementwise,
     typed_operand,
 )
-from tofuse.frontends.lowering import Item, Lowering, Node, Number, OperandLike, Rule
+from tofuse.frontends.lowering import Item, Lowering, Node, Number, OperandLike, Rule, is_scalar
 from tofuse.ir.dims import SymDim
 from tofuse.ir.types import DType
 
 
 def unary(name: str) -> Rule:
     def rule(low: Lowering, arg: OperandLike) -> Item:
-        return emit_elementwise(low, name, arg)
+        return elementwise(low, name, arg)
 
     return rule
 
 
 def binary(name: str) -> Rule:
     def rule(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
-        return emit_elementwise(low, name, arg1, arg2)
+        return elementwise(low, name, arg1, arg2)
 
     return rule
 
@@ -37,7 +37,7 @@ def absolute(low: Lowering, arg: OperandLike) -> Item:
     x = low.operand(arg)
     if isinstance(x, Node) and x.dtype.is_complex:
         return _complex_part(low, x, "aten.abs.default")
-    return emit_elementwise(low, "abs", arg)
+    return elementwise(low, "abs", arg)
 
 
 def divide(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
@@ -45,7 +45,7 @@ def divide(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
     name = "div"
     if low.promoted_type([low.operand(arg1), low.operand(arg2)]).is_complex:
         name = "truediv"
-    return emit_elementwise(low, name, arg1, arg2)
+    return elementwise(low, name, arg1, arg2)
 
 
 def cast(low: Lowering, arg: OperandLike, dtype: DataType | torch.dtype) -> Item:
@@ -75,7 +75,7 @@ def where(low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike
     test, yes, no = low.operand(arg1), low.operand(arg2), low.operand(arg3)
     dtype = low.promoted_type([yes, no])
     shape = broadcast_shape(low, [test, yes, no])
-    scalars = all(not isinstance(x, Node) or x.scalar for x in (test, yes, no))
+    scalars = all(map(is_scalar, (test, yes, no)))
     chosen = broadcast_to(low, low.value_of(test, DataType.Bool), shape, DataType.Bool)
     if dtype.ir is DType.OTHER:
         values = (chosen, low.value_of(yes, dtype), low.value_of(no, dtype))
@@ -94,47 +94,47 @@ def clamp(
         raise low.error("give min, max, or both")
     for bound, name in ((min, "maximum"), (max, "minimum")):
         if bound is not None:
-            result = emit_elementwise(low, name, result, bound)
+            result = elementwise(low, name, result, bound)
     return result
 
 
 def threshold(low: Lowering, arg: OperandLike, threshold: OperandLike, value: OperandLike) -> Item:
     """Return `value` where the operand is at most `threshold`, else the operand."""
-    return emit_elementwise(low, "threshold", arg, threshold, value)
+    return elementwise(low, "threshold", arg, threshold, value)
 
 
 def lerp(low: Lowering, start: OperandLike, end: OperandLike, weight: OperandLike) -> Item:
-    return emit_elementwise(low, "lerp", start, end, weight)
+    return elementwise(low, "lerp", start, end, weight)
 
 
 def addcmul(
     low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike, value: OperandLike
 ) -> Item:
     """Return arg1 + value * arg2 * arg3."""
-    return emit_elementwise(low, "addcmul", arg1, arg2, arg3, value)
+    return elementwise(low, "addcmul", arg1, arg2, arg3, value)
 
 
 def scaled(name: str) -> Rule:
     def rule(low: Lowering, arg1: OperandLike, arg2: OperandLike, alpha: OperandLike) -> Item:
-        return emit_elementwise(low, name, arg1, arg2, alpha)
+        return elementwise(low, name, arg1, arg2, alpha)
 
     return rule
 
 
 def erfcinv(low: Lowering, arg: OperandLike) -> Item:
     """Return -ndtri(x / 2) / sqrt(2), which is accurate for small x."""
-    half = emit_elementwise(low, "mul", arg, 0.5)
+    half = elementwise(low, "mul", arg, 0.5)
     x = low.operand(half)
     value = low.value_of(x, x.dtype)
-    scalar = not isinstance(x, Node) or x.scalar
-    node = low.call("aten.special_ndtri.default", (value,), value.shape, x.dtype, scalar=scalar)
-    return emit_elementwise(low, "mul", node, -(0.5**0.5))
+    target, shape = "aten.special_ndtri.default", value.shape
+    node = low.call(target, (value,), shape, x.dtype, scalar=is_scalar(x))
+    return elementwise(low, "mul", node, -(0.5**0.5))
 
 
 def logical_right_shift(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
     """Shift right and fill with zeros: an arithmetic shift with the sign bits masked out."""
     x, amount = low.operand(arg1), low.operand(arg2)
-    shifted = emit_elementwise(low, "bitwise_right_shift", x, amount)
+    shifted = elementwise(low, "bitwise_right_shift", x, amount)
     if not isinstance(shifted, Node):
         return shifted
     width = 8 * shifted.dtype.ir.itemsize
@@ -142,11 +142,11 @@ def logical_right_shift(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> 
         k = int(amount.value)
         mask: OperandLike = -1 if k == 0 else (1 << (width - k)) - 1
     else:
-        rest = emit_elementwise(low, "sub", low.make_number(width, shifted.dtype), amount)
+        rest = elementwise(low, "sub", low.make_number(width, shifted.dtype), amount)
         ones = low.make_number(-1, shifted.dtype)
-        above = emit_elementwise(low, "bitwise_left_shift", ones, rest)
-        mask = emit_elementwise(low, "bitwise_not", above)
-    return emit_elementwise(low, "bitwise_and", shifted, mask)
+        above = elementwise(low, "bitwise_left_shift", ones, rest)
+        mask = elementwise(low, "bitwise_not", above)
+    return elementwise(low, "bitwise_and", shifted, mask)
 
 
 def real(low: Lowering, arg: OperandLike) -> Item:
@@ -169,22 +169,16 @@ def complex_(low: Lowering, real: OperandLike, imag: OperandLike) -> Item:
     shape = broadcast_shape(low, parts)
     values = tuple(low.value_of(x, dtype) for x in parts)
     out = DataType.ComplexDouble if dtype is DataType.Double else DataType.ComplexFloat
-    scalar = all(not isinstance(x, Node) or x.scalar for x in parts)
-    return low.call("aten.complex.default", values, shape, out, scalar=scalar)
+    return low.call("aten.complex.default", values, shape, out, scalar=all(map(is_scalar, parts)))
 
 
 def _complex_part(low: Lowering, x: Item, target: str) -> Node:
     value = low.value_of(x, x.dtype)
     out = DataType.Double if x.dtype is DataType.ComplexDouble else DataType.Float
-    scalar = not isinstance(x, Node) or x.scalar
     part = low.emit_opaque(target, (value,), value.shape, out)
     if target != "aten.abs.default":  # a view with stride 2 that kernels cannot read
         part = low.emit_opaque("aten.clone.default", (part,), value.shape, out)
-    return low.make_node(part, out, scalar=scalar)
-
-
-def set_(low: Lowering, arg: OperandLike) -> Item:
-    return copy(low, arg)
+    return low.make_node(part, out, scalar=is_scalar(x))
 
 
 POINTWISE: dict[str, Rule] = {
@@ -193,7 +187,7 @@ POINTWISE: dict[str, Rule] = {
     "abs": absolute,
     "div": divide,
     "cast": cast,
-    "set": set_,
+    "set": copy,
     "segment_set": segment,
     "where": where,
     "clamp": clamp,

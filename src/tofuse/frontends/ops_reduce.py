@@ -28,19 +28,30 @@ def reduction(name: str) -> Rule:
         keepdim: bool = False,
         dtype: DataType | torch.dtype = DataType.Null,
     ) -> Node:
-        x = low.tensor(arg)
-        axes = reduced_axes(low, x, dims)
-        kind, target = _kind_and_type(low, name, x, datatype(dtype))
-        value = low.convert(x.value, x.dtype, target)
-        if target.ir is DType.OTHER:
-            return _pytorch_reduction(low, name, value, axes, keepdim, target)
-        if name in ("max", "min"):
-            _require_elements(low, x, axes)
-        return _restore_dims(
-            low, x, low.builder.reduce(kind, value, axes, target.ir), axes, keepdim, target
-        )
+        return reduce(low, name, arg, dims, keepdim, datatype(dtype))
 
     return rule
+
+
+def reduce(
+    low: Lowering,
+    name: str,
+    arg: OperandLike,
+    dims: Dims,
+    keepdim: bool = False,
+    dtype: DataType = DataType.Null,
+) -> Node:
+    """Append a sum, prod, max or min; see `reduction`."""
+    x = low.tensor(arg)
+    axes = reduced_axes(low, x, dims)
+    kind, target = _kind_and_type(low, name, x, dtype)
+    value = low.convert(x.value, x.dtype, target)
+    if target.ir is DType.OTHER:
+        return _pytorch_reduction(low, name, value, axes, keepdim, target)
+    if name in ("max", "min"):
+        _require_elements(low, x, axes)
+    reduced = low.builder.reduce(kind, value, axes, target.ir)
+    return _restore_dims(low, x, reduced, axes, keepdim, target)
 
 
 def _require_elements(low: Lowering, x: Node, axes: tuple[int, ...]) -> None:

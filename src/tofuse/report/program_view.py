@@ -88,19 +88,14 @@ class ProgramView:
 
     def op_memory(self) -> tuple[MemorySample, ...]:
         """Return one sample for each op, as if each ran by itself and dead values were freed."""
-        base: dict[Value, Value] = {}
-        for op in self.views:
-            if op.inputs:
-                base[op.result] = base.get(op.inputs[0], op.inputs[0])
-        returned = {base.get(v, v) for v in self.graph.outputs if v is not None}
-        last_reader: dict[Value, Op] = {}
-        for op in self.graph.ops:
-            last_reader |= dict.fromkeys((base.get(v, v) for v in op.inputs), op)
+        base = self.report.partition.aliases.base
+        returned = {base(v) for v in self.graph.outputs if v is not None}
+        last_reader = {base(v): op for op in self.graph.ops for v in op.inputs}
         samples: list[MemorySample] = []
         dying: dict[Op, int] = {}  # the bytes that die with each op
         live = 0
         for op in self.graph.ops:
-            for r in op.results if not is_view(op) else ():
+            for r in (r for r in op.results if base(r) is r):
                 nbytes = size_hint(r.type.nbytes)
                 live += nbytes
                 if r not in returned:
