@@ -6,7 +6,7 @@ import pytest
 
 from tofuse.ir.plan.parse import parse_plan
 from tofuse.runtime import cuda
-from tofuse.runtime.clock import Clock, best_ns, machine_limits, now
+from tofuse.runtime.clock import Clock, machine_limits, now
 from tofuse.runtime.execute import plan_source
 
 PLAN = """
@@ -46,7 +46,6 @@ def test_only_a_timed_plan_records_times():
 def test_machine_limits_are_plausible():
     bandwidth, arithmetic = machine_limits()
     assert bandwidth > 1e8 and arithmetic > 1e8
-    assert best_ns(lambda: sum(range(2000))) > best_ns(lambda: None)
 
 
 def test_waiting_for_the_gpu_raises_an_index_error(monkeypatch):

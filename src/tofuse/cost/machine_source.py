@@ -47,11 +47,6 @@ def measured_machine(target: Target, config: Config) -> Machine:
     return _load(target, config) or assumed_machine(target, config)
 
 
-def is_measured(target: Target, config: Config) -> bool:
-    """Whether predictions use a calibration or a file of costs."""
-    return config.machine is not None or _load(target, config) is not None
-
-
 def check_machine(config: Config) -> None:
     """Raise OptionError if the option `machine` does not name a file of costs."""
     if config.machine is not None:

@@ -19,7 +19,6 @@ from tofuse.cost.machine_source import measured_machine, store_of
 from tofuse.cost.nest import nest_cost
 from tofuse.cost.thresholds import MAX_CUTS, MAX_SCHEDULES, MIN_GAIN, TIMING_S
 from tofuse.driver.codegen import CodegenContext
-from tofuse.driver.link import LinkedProgram
 from tofuse.errors import TofuseError
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
@@ -31,6 +30,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, parse_schedule
 from tofuse.plan.signature import CallSignature
 from tofuse.report.repro import region_graph
+from tofuse.runtime.execute import CompiledPlan
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import TimedCall, interleaved_us, real_tensors
 from tofuse.schedule.build_nest import build_nest
@@ -74,7 +74,7 @@ class Choice:
         return f"measured: {fastest} {us:.4g} us{named}{rest}"
 
 
-BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], LinkedProgram]
+BuildProgram = Callable[[Partition, CallSignature, Mapping[Region, Choice], Config], CompiledPlan]
 # a choice, and a function that builds it; it returns None if the candidate cannot be built
 Candidate = tuple[Choice, Callable[[], "TimedCall | None"]]
 
@@ -151,7 +151,7 @@ def _candidates(context: CodegenContext, build_program: BuildProgram) -> Iterato
         def build() -> TimedCall | None:
             try:
                 split, choices = apply_choices(part, {region: choice})
-                run = build_program(split, signature, choices, strict).load(None)
+                run = build_program(split, signature, choices, strict)
             except TofuseError:
                 return None
             return lambda: run([*inputs])

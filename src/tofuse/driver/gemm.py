@@ -22,7 +22,7 @@ from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import store_of
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
-from tofuse.fusion.assign_executors import ONLY_PYTORCH, Assignment
+from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment
 from tofuse.fusion.gemm_match import NOT_A_GEMM, Gemm, match_gemm
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY

@@ -11,10 +11,10 @@ from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
 from tofuse.config import Config
 from tofuse.cost.machine_source import store_of
+from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.kernel_verifier import kernel_verifier
 from tofuse.driver.load_kernels import LoadedKernels
-from tofuse.fusion.assign_executors import Assignment
 from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views

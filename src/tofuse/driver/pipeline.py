@@ -29,7 +29,7 @@ from tofuse.config import Config
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
 from tofuse.cost.machine_source import assumed_machine, measured_machine
 from tofuse.cost.thresholds import PEAK_TOLERANCE
-from tofuse.driver.assign_regions import (
+from tofuse.driver.assign_executors import (
     assign_kernels_and_fallbacks,
     assign_library_calls,
     requested_kernels,
@@ -219,8 +219,12 @@ def compile_captured(
     constants = [t for _, t in captured.constants]
     choices: Mapping[Region, Choice] = {}
     if config.tune == "measure":
-        build = partial(build_program, constants=(), oracle=oracle)
-        choices = measured_choices(codegen_context(part, oracle, config), build)
+        choices = measured_choices(
+            codegen_context(part, oracle, config),
+            lambda part, signature, choices, config: build_program(
+                part, signature, choices, config, (), oracle
+            ).load(None),
+        )
     part, choices = apply_choices(part, choices)
     if choices:
         log.finish_stage("measured choice")

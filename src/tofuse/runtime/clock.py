@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 
 import torch
 
 from tofuse.runtime.cuda import synchronize
+from tofuse.runtime.timing import fastest_us
 
 COPY_BYTES = 1 << 26  # larger than most caches, so that the rate is that of memory
 MATRIX_SIZE = 768  # a matrix product of this size occupies all cores for a few milliseconds
-TRIALS = 5
 
 Interval = tuple[int, int]  # begin and end, in nanoseconds of `time.perf_counter_ns`
 
@@ -50,24 +49,12 @@ def now() -> int:
     return time.perf_counter_ns()
 
 
-def best_ns(work: Callable[[], object]) -> int:
-    """Return the shortest time of a few runs, after one run to warm up."""
-    work()
-    shortest = -1
-    for _ in range(TRIALS):
-        begin = now()
-        work()
-        elapsed = now() - begin
-        shortest = elapsed if shortest < 0 else min(shortest, elapsed)
-    return max(shortest, 1)
-
-
 def machine_limits() -> tuple[float, float]:
     """Return the bytes per second of a large copy (read plus written), and the floating-point
     operations per second of a float32 matrix product."""
     source = torch.ones(COPY_BYTES // 4)
     target = torch.empty_like(source)
-    copy_ns = best_ns(lambda: target.copy_(source))
+    copy_us = fastest_us(lambda: target.copy_(source), seconds=0)
     a = torch.ones(MATRIX_SIZE, MATRIX_SIZE)
-    matmul_ns = best_ns(lambda: torch.mm(a, a))
-    return 2e9 * COPY_BYTES / copy_ns, 2e9 * MATRIX_SIZE**3 / matmul_ns
+    matmul_us = fastest_us(lambda: torch.mm(a, a), seconds=0)
+    return 2e6 * COPY_BYTES / copy_us, 2e6 * MATRIX_SIZE**3 / matmul_us

@@ -34,12 +34,15 @@ class DedupedKernel:
 def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKernel]:
     """Return for each kernel one that does its work; equivalent kernels get the same object."""
     groups: dict[str, list[int]] = {}
+    parameters: list[tuple[Dim, ...]] = []
     for k, (kernel, schedule) in enumerate(kernels):
-        groups.setdefault(_structural_key(kernel, schedule), []).append(k)
+        structure, found = _split_parameters(kernel)
+        parameters.append(found)
+        groups.setdefault(f"{structure!r} {schedule!r}", []).append(k)
     deduped: dict[int, DedupedKernel] = {}
     for members in groups.values():
         kernel, schedule = kernels[members[0]]
-        columns = list(zip(*(_parameters(kernels[k][0]) for k in members), strict=True))
+        columns = list(zip(*(parameters[k] for k in members), strict=True))
         varying = tuple(dict.fromkeys(c for c in columns if len(set(c)) > 1))
         shared = _parametrize(kernel, columns, varying)
         symbols = [symbol(s) for s in kernel.symbols]
@@ -48,14 +51,19 @@ def kernel_dedup(kernels: Sequence[tuple[Kernel, Schedule]]) -> list[DedupedKern
     return [deduped[k] for k in range(len(kernels))]
 
 
-def _structural_key(kernel: Kernel, schedule: Schedule) -> str:
-    """Return a key that is equal for kernels that may share machine code.
+def _split_parameters(kernel: Kernel) -> tuple[Kernel, tuple[Dim, ...]]:
+    """Return a kernel that is equal for all that may share machine code, and the numbers removed.
 
     Sizes may differ in a kernel of one loop, whose machine code is the same for all sizes. With
     several loops the code depends on the sizes, for example in the stages of long sums.
     """
-    anonymous = _replace_parameters(replace(kernel, name="kernel"), lambda d: symbol("any"))
-    return f"{anonymous!r} {schedule!r}"
+    found: list[Dim] = []
+
+    def record(dim: Dim) -> Dim:
+        found.append(dim)
+        return symbol("any")
+
+    return _replace_parameters(replace(kernel, name="kernel"), record), tuple(found)
 
 
 def _may_parametrize_sizes(kernel: Kernel) -> bool:
@@ -67,18 +75,6 @@ def _may_parametrize_sizes(kernel: Kernel) -> bool:
 def _is_structural(dim: Dim) -> bool:
     """Whether a dimension is part of the structure: it is symbolic, or below 2."""
     return not isinstance(dim, int) or dim < 2
-
-
-def _parameters(kernel: Kernel) -> tuple[Dim, ...]:
-    """Return the numbers that may differ, in a fixed order."""
-    found: list[Dim] = []
-
-    def record(dim: Dim) -> Dim:
-        found.append(dim)
-        return dim
-
-    _replace_parameters(kernel, record)
-    return tuple(found)
 
 
 def _parametrize(

@@ -78,14 +78,10 @@ class _ModuleEmitter:
         """Read the context into a new emitter; `thread_number` is an operand, or None."""
         kernel, pointers, sizes = self.nest.kernel, {}, {}
         for k, b in enumerate(kernel.buffers):
-            slot = f.let(f"getelementptr i64, ptr %context, i64 {k}")
-            pointers[b.name] = f.let(f"load ptr, ptr {slot}")
+            pointers[b.name] = _context_word(f, k, "ptr")
         for k, s in enumerate(kernel.symbols, len(kernel.buffers)):
-            slot = f.let(f"getelementptr i64, ptr %context, i64 {k}")
-            sizes[s] = f.let(f"load i64, ptr {slot}")
-        words = context_words(self.nest)
-        slot = f.let(f"getelementptr i64, ptr %context, i64 {words - 3}")
-        workspace = f.let(f"load ptr, ptr {slot}")
+            sizes[s] = _context_word(f, k)
+        workspace = _context_word(f, context_words(self.nest) - 3, "ptr")
         status = f.alloca("i1")
         emitter = FunctionEmitter(
             f,
@@ -178,8 +174,7 @@ class _ModuleEmitter:
 
     def _threads(self, f: FunctionBuilder) -> str:
         """Load the number of threads from the context."""
-        slot = f.let(f"getelementptr i64, ptr %context, i64 {context_words(self.nest) - 2}")
-        return f.let(f"load i64, ptr {slot}")
+        return _context_word(f, context_words(self.nest) - 2)
 
     def _combine_function(self, k: int, phase: Phase) -> str:
         """Emit the combination of all threads' partial results."""
@@ -212,9 +207,14 @@ class _ModuleEmitter:
                 f.call("@GOMP_parallel", "void", worker, context, ("i32", thread_count), flags)
             if phase.partials:
                 f.put(f"call void @{name}.combine{k}(ptr %context, i64 0, i64 1)")
-        slot = f.let(f"getelementptr i64, ptr %context, i64 {context_words(self.nest) - 1}")
-        status = f.let(f"load i64, ptr {slot}")
+        status = _context_word(f, context_words(self.nest) - 1)
         result = f.let(f"trunc i64 {status} to i32")
         return self._function_text(
             f, f"define i32 @{name}(ptr %context) nounwind", f"ret i32 {result}"
         )
+
+
+def _context_word(f: FunctionBuilder, k: int, ty: str = "i64") -> str:
+    """Load a word of the context."""
+    slot = f.let(f"getelementptr i64, ptr %context, i64 {k}")
+    return f.let(f"load {ty}, ptr {slot}")

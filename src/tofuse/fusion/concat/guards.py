@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from tofuse.analysis.reachability import reachable
 from tofuse.cost.thresholds import EXPENSIVE_OPERAND
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Op, Value
@@ -65,14 +66,11 @@ class ConcatGuards:
         """Return the expensive values that several operands of a concat depend on."""
         counts: Counter[Value] = Counter()
         for operand in dict.fromkeys(concat.inputs):
-            seen, work = {operand}, [operand]
-            while work:
-                producer = self._producers.get(work.pop())
-                new = [v for v in producer.inputs if v not in seen] if producer is not None else []
-                seen.update(new)
-                work += new
-            counts.update(seen)
+            counts.update(list(reachable([operand], self._operands)))
         return frozenset(v for v, count in counts.items() if count > 1 and v in self._expensive)
+
+    def _operands(self, v: Value) -> tuple[Value, ...]:
+        return self._producers[v].inputs if v in self._producers else ()
 
     @functools.cached_property
     def _producers(self) -> dict[Value, Op]:

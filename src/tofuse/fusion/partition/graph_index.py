@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
+from tofuse.analysis.reachability import reachable
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region
 
@@ -103,12 +104,8 @@ def _readers(
     views: Mapping[Op, bool],
     order: Mapping[Op, int],
 ) -> list[Op]:
-    found: list[Op] = []
-    work = [value]
-    while work:
-        for op in users.get(work.pop(), ()):
-            if views[op]:
-                work.append(op.result)
-            else:
-                found.append(op)
-    return sorted(dict.fromkeys(found), key=order.__getitem__)
+    def views_of(v: Value) -> list[Value]:
+        return [op.result for op in users.get(v, ()) if views[op]]
+
+    readers = (op for v in reachable([value], views_of) for op in users.get(v, ()))
+    return sorted(dict.fromkeys(op for op in readers if not views[op]), key=order.__getitem__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tofuse.analysis.reachability import reachable
 from tofuse.fusion.concat.concat_cost import is_concat_or_pad
 from tofuse.fusion.partition.elementwise_fusion import is_elementwise
 from tofuse.ir.graph import Op
@@ -110,23 +111,17 @@ def _by_rank(groups: Iterable[Group]) -> list[Group]:
 
 def _descendants_before(first: Group, last: Group) -> set[Group]:
     """Return the descendants of `first` that rank before `last`."""
-    found: set[Group] = set()
-    work = [first]
-    while work:
-        for g in work.pop().successors:
-            if g.rank < last.rank and g not in found:
-                found.add(g)
-                work.append(g)
-    return found
+
+    def successors(group: Group) -> list[Group]:
+        return [g for g in group.successors if g.rank < last.rank]
+
+    return set(reachable(successors(first), successors))
 
 
 def _ancestors_after(first: Group, last: Group) -> set[Group]:
     """Return the ancestors of `last` that rank after `first`."""
-    found: set[Group] = set()
-    work = [last]
-    while work:
-        for g in work.pop().predecessors:
-            if g.rank > first.rank and g not in found:
-                found.add(g)
-                work.append(g)
-    return found
+
+    def predecessors(group: Group) -> list[Group]:
+        return [g for g in group.predecessors if g.rank > first.rank]
+
+    return set(reachable(predecessors(last), predecessors))

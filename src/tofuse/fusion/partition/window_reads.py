@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tofuse.analysis.reachability import reachable
 from tofuse.cost.thresholds import MEMORY_ROUND_TRIP, MIN_OVERLAP
 from tofuse.fusion.concat.concat_cost import costs_more_than, is_concat_or_pad
 from tofuse.fusion.partition.graph_index import GraphIndex
@@ -43,11 +44,12 @@ class WindowReads:
         if value not in self.overlaps:
             index = self.index
             windows: dict[tuple[object, ...], int] = {}  # elements by offset and strides
-            work = [value]
-            while work:
-                v = work.pop()
+
+            def views_of(v: Value) -> list[Value]:
+                return [op.result for op in index.users.get(v, ()) if index.is_view[op]]
+
+            for v in reachable([value], views_of):
                 users = index.users.get(v, ())
-                work += [op.result for op in users if index.is_view[op]]
                 memref = index.aliases.memrefs.get(v)
                 if memref is not None and not all(index.is_view[op] for op in users):
                     extents = zip(v.shape, memref.strides, strict=True)

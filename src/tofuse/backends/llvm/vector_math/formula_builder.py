@@ -89,11 +89,8 @@ class Value:
         return self.builder.binary("shl", self, count)
 
     def __rshift__(self, count: int) -> "Value":
-        """Shift right logically; `ashr` is arithmetic."""
+        """Shift right logically."""
         return self.builder.binary("lshr", self, count)
-
-    def ashr(self, count: int) -> "Value":
-        return self.builder.binary("ashr", self, count)
 
     def __neg__(self) -> "Value":
         return self.builder.emit(f"fneg {self.typed}", self.scalar)
@@ -119,10 +116,6 @@ class Value:
     def differs(self, other: "Value | float") -> "Value":
         """Return `a != b` as C defines it: true for nan."""
         return self.builder.compare("une", self, other)
-
-    @property
-    def is_nan(self) -> "Value":
-        return self.builder.compare("uno", self, self)
 
     @property
     def typed(self) -> str:

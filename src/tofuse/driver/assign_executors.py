@@ -1,30 +1,53 @@
-"""Assign each region to a generated kernel, PyTorch, or a registered executor."""
+"""Assign an executor to each region: a generated kernel, PyTorch, or a registered executor."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from tofuse.analysis.alias import is_eliminated_concat
 from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.config import Config
+from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine, machine_on
 from tofuse.cost.nest import nest_cost, tile_program_us
 from tofuse.cost.traffic import traffic_us
 from tofuse.driver.autotune import ATEN, Choice
 from tofuse.driver.codegen import GeneratedKernel
-from tofuse.fusion.assign_executors import (
-    NO_KERNELS,
-    Assignment,
-    assign_call,
-    assign_fallback,
-    assign_kernel,
-)
 from tofuse.ir.dims import symbol
-from tofuse.ir.executor import Executors
-from tofuse.ir.graph import device_of
+from tofuse.ir.executor import (
+    KERNELS,
+    LIBRARY,
+    NO_EXECUTOR,
+    TRITON,
+    Executor,
+    Executors,
+    Request,
+    Tensor,
+)
+from tofuse.ir.graph import Op, Value, device_of
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.tile import TileProgram
+from tofuse.ir.types import DType
 from tofuse.runtime.out_variants import out_variant
+
+ONLY_PYTORCH = "only PyTorch has this operator"
+NO_KERNELS = "generated kernels are not among the executors"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """An executor's name, the reason for it, its predicted microseconds, and it if registered."""
+
+    name: str
+    why: str
+    us: float
+    executor: Executor | None = None
+
+    def label(self, op: Op) -> str:
+        """Return the operator's name in a plan when this executor runs it."""
+        return f"{self.name}_{op.attr('target')}".replace(".", "_")
 
 
 def assign_library_calls(
@@ -32,7 +55,22 @@ def assign_library_calls(
 ) -> dict[Region, Assignment]:
     """Return the assignment of each library region."""
     library = [r for r in part.regions if r.library]
-    return {r: assign_call(r, executors, machine, out_variant) for r in library}
+    return {r: _assign_call(r, executors, machine) for r in library}
+
+
+def _assign_call(region: Region, executors: Executors, machine: Machine) -> Assignment:
+    op = region.ops[0]
+    if is_eliminated_concat(op):
+        return Assignment(NO_EXECUTOR, "its operands are written directly into it", 0.0)
+    pooled = out_variant(str(op.attr("target"))) is not None
+    expected = library_us(region, machine, pooled)
+    request = request_of(op)
+    chosen, why = executors.choose(request, expected)
+    if chosen is None:
+        default_reason = ONLY_PYTORCH if executors.allows_kernels else NO_KERNELS
+        return Assignment(LIBRARY, why or default_reason, expected)
+    us = chosen.cost_us(request)
+    return Assignment(chosen.name, why, expected if us is None else us, chosen)
 
 
 def requested_kernels(
@@ -65,10 +103,11 @@ def assign_kernels_and_fallbacks(
     for g in running:
         why = choices[g.region].why if g.region in choices else "generated code"
         us = _predicted_us(g, part, machine)
-        assigned[g.region] = assign_kernel(us, why, device_of(g.region.ops))
+        name = KERNELS if device_of(g.region.ops) == "cpu" else TRITON
+        assigned[g.region] = Assignment(name, why, us)
     for r in (r for r in part.regions if not r.library and r not in assigned):
         why = rejected.get(r, "its kernel does not compile")
-        assigned[r] = assign_fallback(r, why, machine)
+        assigned[r] = Assignment(LIBRARY, why, library_us(r, machine))
     return assigned
 
 
@@ -89,3 +128,30 @@ def unsupported_on_gpu(part: Partition, config: Config) -> list[str]:
     if config.tune == "measure":
         notes.append("tune='measure' has no candidates for kernels on a GPU: they are not tuned")
     return notes
+
+
+def request_of(op: Op) -> Request:
+    """Return a library call as executors see it."""
+    return Request(str(op.attr("target")), tuple(map(_tensor, dict.fromkeys(op.inputs))))
+
+
+def _tensor(v: Value) -> Tensor:
+    shape = tuple(d if isinstance(d, int) else None for d in v.shape)
+    return Tensor(shape, _DTYPE_NAMES[v.dtype], v.type.device)
+
+
+_DTYPE_NAMES = {
+    DType.F64: "float64",
+    DType.F32: "float32",
+    DType.F16: "float16",
+    DType.BF16: "bfloat16",
+    DType.F8E4M3: "float8_e4m3fn",
+    DType.F8E5M2: "float8_e5m2",
+    DType.I64: "int64",
+    DType.I32: "int32",
+    DType.I16: "int16",
+    DType.I8: "int8",
+    DType.U8: "uint8",
+    DType.BOOL: "bool",
+    DType.OTHER: "other",
+}
