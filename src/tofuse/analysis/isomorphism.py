@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Generic, TypeVar, Union
 
 from tofuse.ir.dims import Dim
@@ -52,8 +52,11 @@ class BranchNode(Generic[N]):
     unique: bool = False
     slice: SliceRead[N] | None = None
 
-    def computes_as(self, other: BranchNode[N]) -> bool:
-        return replace(self, operands=(), slice=None) == replace(other, operands=(), slice=None)
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """All but the operands."""
+        count = len(self.operands)
+        return self.op, count, self.constants, self.attrs, self.dtype, self.size
 
 
 @dataclass(frozen=True)
@@ -127,16 +130,13 @@ class BranchMatcher(Generic[N]):
     def _find_role(self, bundle: Bundle[N]) -> Role[N] | None:
         if all(n is bundle[0] for n in bundle):
             return Shared(bundle[0])
-        first, *others = nodes = [self.describe(n) for n in bundle]
+        nodes = [self.describe(n) for n in bundle]
         if all(n.leaf for n in nodes):
-            equal = all((n.dtype, n.size) == (first.dtype, first.size) for n in others)
-            return Stacked(bundle) if equal else None
+            return Stacked(bundle) if len({(n.dtype, n.size) for n in nodes}) == 1 else None
         sliced = _adjacent([n.slice for n in nodes])
         if sliced is not None:
             return sliced
-        if any(n.leaf or n.unique for n in nodes) or not all(map(first.computes_as, others)):
-            return None
-        if len({len(n.operands) for n in nodes}) > 1:
+        if any(n.leaf or n.unique or n.key != nodes[0].key for n in nodes):
             return None
         return Equal(tuple(zip(*(n.operands for n in nodes), strict=True)))
 
