@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from tofuse.analysis.alias import returns_view
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.graph import Graph, Value
-from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View, variable
-from tofuse.ir.plan.verify import base_of, defines, reads
+from tofuse.ir.plan import (
+    Address,
+    Allocate,
+    Arena,
+    Call,
+    Launch,
+    Plan,
+    Release,
+    Step,
+    View,
+    variable,
+)
+from tofuse.ir.plan.verify import defines, reads
 
 
 def viewed_tensor(step: Step) -> str | None:
@@ -48,25 +58,10 @@ def last_uses(plan: Plan) -> dict[str, int]:
     return last | dict.fromkeys(returned, len(plan.steps))
 
 
-@dataclass(frozen=True)
-class Access:
-    """The memory that a launch reads or writes: all of a tensor, or the slice from a byte on."""
-
-    owner: str
-    start: str  # of the slice in bytes; "" for the whole tensor
-
-    def overlaps(self, other: Access) -> bool:
-        """Whether two accesses may touch one byte. Slices that start elsewhere are disjoint."""
-        same_part = not self.start or not other.start or self.start == other.start
-        return self.owner == other.owner and same_part
-
-
-def access_of(operand: str, owners: Mapping[str, str]) -> Access:
-    """Return the memory of an operand of a launch, which may be `t_x+64`."""
-    name = base_of(operand)
+def owned_address(address: Address, owners: Mapping[str, str]) -> Address:
+    """Return the memory of an operand of a launch, in the tensor that owns it."""
     # a view may cover any part of its owner
-    start = "" if name in owners else operand[len(name) + 1 :]
-    return Access(owners.get(name, name), start)
+    return Address(owners[address.tensor]) if address.tensor in owners else address
 
 
 def memory_timeline(

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from tofuse.analysis.plan_liveness import last_uses
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import product
-from tofuse.ir.plan import Allocate, Arena, Launch, Plan, Release, Step
+from tofuse.ir.plan import Address, Allocate, Arena, Launch, Plan, Release, Step
 from tofuse.ir.plan.verify import (
     ARENA,
-    base_of,
     defines,
     reads,
 )
@@ -59,11 +58,11 @@ def allocate_arena(plan: Plan, size_limit: int | None = None) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def _arena_operand(tensor: str, offsets: Mapping[str, int]) -> str:
+def _arena_operand(x: Address, offsets: Mapping[str, int]) -> Address:
     """Return a launch's tensor as `arena+64`, its first byte, if the tensor is in the arena."""
-    base = base_of(tensor)
-    offset = int(tensor[len(base) + 1 :] or 0)
-    return f"arena+{offsets[base] + offset}" if base in offsets else tensor
+    if x.tensor not in offsets:
+        return x
+    return Address(ARENA, offsets[x.tensor] + (x.offset or 0))
 
 
 def _lifetimes(plan: Plan) -> list[_Lifetime]:

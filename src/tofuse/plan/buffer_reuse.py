@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tofuse.analysis.plan_liveness import access_of, last_uses, owners_of
+from tofuse.analysis.plan_liveness import last_uses, owners_of
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
-from tofuse.ir.plan import Allocate, Call, Launch, Plan, Result, Step, View
-from tofuse.ir.plan.verify import base_of, reads
+from tofuse.ir.plan import Address, Allocate, Call, Launch, Plan, Result, Step, View
+from tofuse.ir.plan.verify import reads
 from tofuse.plan.kernel_binding import AliasPairs
 from tofuse.plan.plan_context import PlanContext
 
@@ -67,11 +67,12 @@ class _Reuse:
         The operand must die here, and neither may occur a second time among the step's tensors.
         """
         step = self.steps[k]
-        tensors = step.tensors if isinstance(step, Launch) else reads(step)
-        if tensors[read] not in self.allocations or tensors[written] not in self.allocations:
+        tensors = step.tensors if isinstance(step, Launch) else tuple(map(Address, reads(step)))
+        whole = [self.allocations.get(t.tensor) if t.offset is None else None for t in tensors]
+        old, new = whole[read], whole[written]
+        if old is None or new is None:
             return
-        old, new = self.allocations[tensors[read]], self.allocations[tensors[written]]
-        owners = [access_of(t, self.owners).owner for t in tensors]
+        owners = [self.owners.get(t.tensor, t.tensor) for t in tensors]
         distinct = owners.count(old.name) == owners.count(new.name) == 1
         same_layout = (old.shape, old.strides) == (new.shape, new.strides)
         if not distinct or self.last_use[old.name] != k or old.dtype != new.dtype:
@@ -129,7 +130,7 @@ def rename_operand(step: Step, old: str, new: str) -> Step:
     """Return the step with operand `old` replaced by `new`."""
     match step:
         case Launch():
-            tensors = (new + t[len(old) :] if base_of(t) == old else t for t in step.tensors)
+            tensors = (replace(t, tensor=new) if t.tensor == old else t for t in step.tensors)
             return replace(step, tensors=tuple(tensors))
         case View():
             return replace(step, source=new if step.source == old else step.source)

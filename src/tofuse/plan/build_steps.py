@@ -11,6 +11,7 @@ from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, contiguous_strides, product, size_hint, symbol
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.plan import (
+    Address,
     Allocate,
     Call,
     Launch,
@@ -157,23 +158,29 @@ class _StepBuilder:
         """Return the slice of a concat that a value is written into; None if there is none."""
         return None if v in self.operands_to_copy else self.partition.aliases.slices.get(v)
 
-    def _launch_operand(self, v: Value) -> str:
-        """Return the start of a value's memory, as a launch names it: `t_x` or `t_cat+64`."""
+    def _address(self, v: Value) -> Address:
+        """Return the memory that a launch reads or writes for a value: `t_x` or `t_cat+64`."""
         memref = self._concat_slice(v)
         if memref is None:
-            return variable(self.donations.get(v, v))
+            return Address(self._allocated(v))
         nbytes = product((memref.offset, v.dtype.itemsize))
-        return f"{variable(memref.root)}+{nbytes}" if isinstance(nbytes, int) else self._tensor(v)
+        if not isinstance(nbytes, int):
+            return Address(self._tensor(v))
+        return Address(variable(memref.root), nbytes)
+
+    def _allocated(self, v: Value) -> str:
+        """Return the name of the tensor that has the memory of a value."""
+        return variable(self.donations.get(v, v))
 
     def _tensor(self, v: Value) -> str:
         """Return the name of a value's tensor; add a view step if the value shares memory."""
         memref = self.partition.aliases.memrefs[v]
         if memref.root is v and self._concat_slice(v) is None:
-            return self._launch_operand(v)
+            return self._allocated(v)
         if v not in self.views:
             name = self.views[v] = variable(v)
             outer = self._concat_slice(memref.root) or MemRef(memref.root, 0, memref.strides)
-            source, offset = self._launch_operand(outer.root), outer.offset + memref.offset
+            source, offset = self._allocated(outer.root), outer.offset + memref.offset
             self.steps.append(View(name, source, v.shape, memref.strides, offset))
         return self.views[v]
 
@@ -199,7 +206,7 @@ class _StepBuilder:
                 self._allocate_concat(memref.root)
             elif v not in self.donations:
                 self._allocate(v)
-        names = tuple(self._launch_operand(v) for v in binding.arguments)
+        names = tuple(map(self._address, binding.arguments))
         self.steps.append(Launch(binding.kernel, region.name, names, binding.sizes))
 
     def _finish_concat(self, op: Op) -> None:

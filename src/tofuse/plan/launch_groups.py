@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tofuse.analysis.plan_liveness import Access, access_of, owners_of
+from tofuse.analysis.plan_liveness import owned_address, owners_of
 from tofuse.cost.thresholds import TOLERATED_EXCESS
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.plan import Allocate, Launch, Plan, Release, Step, View
+from tofuse.ir.plan import Address, Allocate, Launch, Plan, Release, Step, View
 
 WriteMasks = Mapping[int, "tuple[bool, ...] | None"]  # by kernel; None: never in a group
 
@@ -64,7 +64,7 @@ class _Grouping:
     owners: dict[str, str] = field(init=False)
     caller_owned: frozenset[str] = frozenset()  # tensors that outlive the call
     # by owner of memory: the last level that reads or writes it
-    last_levels: dict[str, dict[tuple[Access, bool], int]] = field(default_factory=dict)
+    last_levels: dict[str, dict[tuple[Address, bool], int]] = field(default_factory=dict)
     extra_live_bytes: int = 0
     groups: int = 0
 
@@ -112,21 +112,21 @@ class _Grouping:
             self.steps.append(step)
             return
         accesses = [
-            (access_of(operand, self.owners), written)
+            (owned_address(operand, self.owners), written)
             for operand, written in zip(step.tensors, write_mask, strict=True)
         ]
         level = max((self._first_level(*access) for access in accesses), default=0)
         for access, written in accesses:
-            levels = self.last_levels.setdefault(access.owner, {})
+            levels = self.last_levels.setdefault(access.tensor, {})
             levels[access, written] = max(level, levels.get((access, written), -1))
         if level == len(self.levels):
             self.levels.append([])
         self.levels[level].append(step)
         self.segment.append(step)
 
-    def _first_level(self, access: Access, written: bool) -> int:
+    def _first_level(self, access: Address, written: bool) -> int:
         """Return the first level after the writes of that memory; after its reads, for a write."""
-        earlier = self.last_levels.get(access.owner, {}).items()
+        earlier = self.last_levels.get(access.tensor, {}).items()
         return max(
             (
                 n + 1

@@ -10,7 +10,7 @@ import torch
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
 from tofuse.ir.dims import Dim, SymDim, product, show_dim
-from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, View
+from tofuse.ir.plan import Address, Allocate, Arena, Call, Launch, Plan, Release, View
 from tofuse.ir.plan.data import show_result, show_source
 from tofuse.ir.plan.verify import ARENA
 from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
@@ -176,10 +176,9 @@ def _group_source(launches: Sequence[Launch]) -> list[str]:
     ]
 
 
-def _address(tensor: str) -> str:
-    name, _, offset = tensor.partition("+")
-    start = "base" if name == ARENA else f"{name}.data_ptr()"
-    return f"{start} + {offset}" if offset not in ("", "0") else start
+def _address(x: Address) -> str:
+    start = "base" if x.tensor == ARENA else f"{x.tensor}.data_ptr()"
+    return f"{start} + {x.offset}" if x.offset else start
 
 
 def _call_source(step: Call, bound: list[CallArgument]) -> list[str]:

@@ -1,6 +1,7 @@
 """Plan: the steps of one call of a compiled program."""
 
 from tofuse.ir.plan.data import (
+    Address,
     Allocate,
     Arena,
     Call,
@@ -17,6 +18,6 @@ from tofuse.ir.plan.data import (
 )
 
 __all__ = [
-    "Allocate", "Arena", "Call", "Launch", "Parameter", "Plan", "Release", "Result", "Step",
-    "View", "show_plan", "show_step", "variable",
+    "Address", "Allocate", "Arena", "Call", "Launch", "Parameter", "Plan", "Release", "Result",
+    "Step", "View", "show_plan", "show_step", "variable",
 ]  # fmt: skip

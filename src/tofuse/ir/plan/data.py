@@ -25,6 +25,22 @@ class Allocate:
 
 
 @dataclass(frozen=True)
+class Address:
+    """The memory that a launch accesses: all of a tensor, or a slice from byte `offset` on."""
+
+    tensor: str
+    offset: int | None = None
+
+    def overlaps(self, other: Address) -> bool:
+        """Whether two may share a byte. Slices that start elsewhere are disjoint."""
+        same_part = None in (self.offset, other.offset) or self.offset == other.offset
+        return self.tensor == other.tensor and same_part
+
+    def __repr__(self) -> str:
+        return self.tensor if self.offset is None else f"{self.tensor}+{self.offset}"
+
+
+@dataclass(frozen=True)
 class Launch:
     """Run kernel number `kernel` on tensors and sizes. `t_x+64` starts 64 bytes into `t_x`.
 
@@ -33,7 +49,7 @@ class Launch:
 
     kernel: int
     name: str
-    tensors: tuple[str, ...]
+    tensors: tuple[Address, ...]
     sizes: tuple[Dim, ...]
     group: int | None = None
 
@@ -152,7 +168,8 @@ def show_step(step: Step) -> str:
         case Launch():
             sizes = f"; {', '.join(map(show_dim, step.sizes))}" if step.sizes else ""
             group = "" if step.group is None else f" in group {step.group}"
-            return f"launch {step.kernel} {step.name}({', '.join(step.tensors)}{sizes}){group}"
+            operands = f"({', '.join(map(repr, step.tensors))}{sizes})"
+            return f"launch {step.kernel} {step.name}{operands}{group}"
         case Call():
             results = (r + show_strides(s) for r, s in zip(step.results, step.strides, strict=True))
             picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""

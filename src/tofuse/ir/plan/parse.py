@@ -9,6 +9,7 @@ from tofuse.ir.dims import Dim
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
 from tofuse.ir.parse_arguments import read_arguments, read_size
 from tofuse.ir.plan.data import (
+    Address,
     Allocate,
     Arena,
     Call,
@@ -79,14 +80,21 @@ def _step(line: LineReader) -> Step:
 
 def _launch(line: LineReader) -> Launch:
     kernel, name = line.number(), line.word()
-    tensors = line.expect("(").words()
+    tensors = [] if line.expect("(").peek() is None else [_address(line)]
+    while line.skip(","):
+        tensors.append(_address(line))
     sizes: Strides = ()
     if line.skip(";"):
         sizes = line.dims(")")
     else:
         line.expect(")")
     group = line.expect("group").number() if line.skip("in") else None
-    return Launch(kernel, name, tensors, sizes, group)
+    return Launch(kernel, name, tuple(tensors), sizes, group)
+
+
+def _address(line: LineReader) -> Address:
+    tensor, _, offset = line.word(_ADDRESS, "a tensor").partition("+")
+    return Address(tensor, int(offset) if offset else None)
 
 
 def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:
@@ -134,4 +142,5 @@ def _layout(line: LineReader) -> tuple[Strides, Strides]:
     return line.expect("[").dims("]"), line.expect("{").dims("}")
 
 
+_ADDRESS = re.compile(r"\w+(?:\+[0-9]+)?")
 _TARGET = re.compile(r"[\w.:]+")

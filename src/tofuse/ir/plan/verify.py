@@ -63,7 +63,7 @@ def reads(step: Step) -> tuple[str, ...]:
     """Return the tensors a step reads, in order; a call may repeat one."""
     match step:
         case Launch():
-            return tuple(base_of(t) for t in step.tensors if not t.startswith(ARENA_PREFIX))
+            return tuple(t.tensor for t in step.tensors if t.tensor != ARENA)
         case Call():
             return step.arguments.tensor_names
         case View():
@@ -72,11 +72,6 @@ def reads(step: Step) -> tuple[str, ...]:
             return step.names
         case Allocate() | Arena():
             return ()
-
-
-def base_of(tensor: str) -> str:
-    """Return the tensor without its byte offset: `t_x` for `t_x+64`."""
-    return tensor.partition("+")[0]
 
 
 def defines(step: Step) -> tuple[str, ...]:
@@ -126,7 +121,7 @@ def _verify_symbols(used: Iterable[str], symbols: set[str], where: str) -> None:
 
 def _verify_arena_offsets(step: Launch, arena_bytes: int, where: str) -> None:
     for t in step.tensors:
-        if t.startswith(ARENA_PREFIX) and int(t.removeprefix(ARENA_PREFIX)) >= arena_bytes:
+        if t.tensor == ARENA and (t.offset or 0) >= arena_bytes:
             size = max(0, arena_bytes)
             raise VerifyError(f"{t} is outside an arena of {size} bytes, in {where}")
 
@@ -152,4 +147,3 @@ def _verify_results(plan: Plan, live: set[str], defined: set[str], symbols: set[
 
 
 ARENA = "arena"  # the name of the arena among the tensors of a plan
-ARENA_PREFIX = "arena+"  # followed by the byte offset at which a launch's tensor starts
