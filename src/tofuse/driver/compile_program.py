@@ -221,7 +221,7 @@ def _load_or_compile(
     kind = graphs.runtime_kind(inputs, views=False, module_tensors=program.tensors)
     lazy = graphs.forward()
     forward = compile_graph(lazy.graph, context, program.notes)
-    lazy.run = forward.boxed
+    lazy.finish(forward.boxed)
     if "backward" in graphs.graphs:  # AOTAutograd asked for it at once: sizes are symbolic
         graphs.backward().compiled()
     if kind is None:

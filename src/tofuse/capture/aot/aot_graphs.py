@@ -45,7 +45,7 @@ class AtenGraph:
     memory: EagerMemory
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class LazyGraph:
     """A graph that its first call compiles, as a boxed function."""
 
@@ -71,13 +71,19 @@ class LazyGraph:
             return result.result()
         try:
             with pause_gc():
-                self.run = self.compile(self.graph)
+                run = self.compile(self.graph)
         except BaseException as error:
             self._compiling = None
             result.set_exception(error)
             raise
-        result.set_result(self.run)
-        return self.run
+        self.finish(run)
+        result.set_result(run)
+        return run
+
+    def finish(self, run: BoxedFunction) -> None:
+        """Set the compiled graph; free the graph."""
+        self.run = run
+        del self.graph, self.compile
 
 
 @dataclass(eq=False)
