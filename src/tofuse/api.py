@@ -43,7 +43,7 @@ def compile(target=None, **options):  # type: ignore[no-untyped-def]  # the over
     `@tofuse.compile(dynamic=True)`.
 
     Raises TypeError if the target is not callable, OptionError for an unknown option, and
-    UnsupportedError for a torch release outside 2.11 to 2.13.
+    UnsupportedError for a torch release before 2.11.
     """
     config = make_config(options)
     if target is None:

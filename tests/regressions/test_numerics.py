@@ -72,6 +72,24 @@ def test_integer_division_by_zero_raises(name):
         tofuse.compile(INTEGER_OPS[name])(*args)
 
 
+@pytest.mark.parametrize("bounds", [(-3, 300), (300, None), (None, -1), (None, 300), (-1, None)])
+def test_clamp_with_bounds_outside_the_type(bounds):
+    """An error, no bound, or a wrapped one, by the release of torch."""
+
+    def f(x):
+        return x.clamp(*bounds)
+
+    for dtype in (torch.uint8, torch.int8):
+        torch._dynamo.reset()
+        try:
+            expected = f(A.to(dtype))
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                tofuse.compile(f)(A.to(dtype))
+        else:
+            assert torch.equal(tofuse.compile(f)(A.to(dtype)), expected)
+
+
 def test_floats_to_integers():
     """Fields of OpInfo: truncation; out-of-range values as in hardware."""
 

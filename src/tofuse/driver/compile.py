@@ -19,8 +19,8 @@ from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import CompileContext, make_context
 from tofuse.driver.pipeline import run_traced_passes
+from tofuse.driver.torch_release import check_torch
 from tofuse.driver.wrap_module import share_state, wrap_distributed
-from tofuse.errors import UnsupportedError
 from tofuse.report.model import Report
 from tofuse.torch_internals.modules import CAN_WRAP_DDP, call_of
 from tofuse.torch_internals.private_names import unsupported_capture
@@ -28,7 +28,6 @@ from tofuse.torch_internals.private_names import unsupported_capture
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
-OLDEST, NEWEST = (2, 11), (2, 13)
 
 
 def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-def]
@@ -115,16 +114,6 @@ def check_callable(target: object) -> None:
     """Raise TypeError for a target that is not callable."""
     if not callable(target):
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
-
-
-def check_torch() -> None:
-    """Raise UnsupportedError for a torch release outside `OLDEST` to `NEWEST`."""
-    version = tuple(int(p) for p in torch.__version__.split("+")[0].split(".")[:2])
-    if not OLDEST <= version <= NEWEST:
-        raise UnsupportedError(
-            f"tofuse supports torch 2.11 to 2.13, not {torch.__version__}; "
-            "install a supported release"
-        )
 
 
 RECOMPILATIONS = 256  # per function; equals Dynamo's `accumulated_recompile_limit`

@@ -68,6 +68,14 @@ def has_cpu_kernel(name: str) -> bool:
     return _has_kernel(name, "CPU")
 
 
+def _clamp_saturates() -> bool:
+    """Return whether a bound outside an integer type is no bound; before torch 2.15 it wraps."""
+    return int(torch.ones(1, dtype=torch.uint8).clamp(min=-1)) == 1
+
+
+CLAMP_SATURATES = _clamp_saturates()
+
+
 def replaced_kernels() -> list[str]:
     """Return `aten/name/key` for each kernel of PyTorch that this process has replaced."""
     return list(_replaced_kernels)

@@ -29,6 +29,8 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
     """
     if any(isinstance(t, torch.Tensor) and t.is_mkldnn for t in inputs):
         return "an argument has a private layout of oneDNN"
+    if any(target_name(n.target) == "to_mkldnn" for n in gm.graph.nodes):
+        return "a tensor gets a private layout of oneDNN"
     arguments = [
         t for n in gm.graph.nodes if n.op == "placeholder" and (t := example_tensor(n)) is not None
     ]

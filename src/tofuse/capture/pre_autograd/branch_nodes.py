@@ -30,7 +30,7 @@ expand expm1 flatten flip float floor floor_divide floordiv full full_like gathe
 glu group_norm gt half hardsigmoid hardswish hardtanh index_select int invert isfinite isinf isnan
 layer_norm le leaky_relu lerp log log10 log1p log2 log_softmax logaddexp logical_and logical_not
 logical_or logical_xor logsigmoid logsumexp long lt masked_fill max maximum mean min minimum mish
-mod movedim mul multiply narrow ne neg negative new_full new_ones new_zeros normalize ones
+mod movedim mul multiply narrow ne neg negative new_full new_ones new_zeros normalize numpy_T ones
 ones_like or_ pad permute pos pow prod reciprocal relu relu6 repeat reshape rms_norm roll round
 rsqrt rsub select selu sigmoid sign silu sin sinh softmax softmin softplus softsign sort split
 sqrt square squeeze stack std sub subtract sum swapaxes t tan tanh tanhshrink to topk transpose
@@ -40,7 +40,7 @@ PURE = frozenset(_PURE.split()) | LIBRARY_CALLS
 _IN_PLACE = "celu elu hardsigmoid hardswish hardtanh leaky_relu mish relu relu6 selu silu"
 IN_PLACE = frozenset(_IN_PLACE.split())  # if called with `inplace`
 POOLS = frozenset((F.max_pool1d, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d))
-MODULES = (torch, F, operator, BUILTIN_NN, torch.special)
+MODULES = (torch, F, operator, BUILTIN_NN, torch.special, torch.ops.aten)
 SPLITS = frozenset(("split", "chunk", "tensor_split", "split_with_sizes", "unsafe_split"))
 
 INDEX, SLICE, LITERAL = "index", "slice", "literal"  # kinds of parts of an index

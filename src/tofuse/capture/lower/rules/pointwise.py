@@ -22,7 +22,7 @@ from tofuse.ops.powers import is_repeated_product, repeated_squaring
 from tofuse.ops.reference import TO_TORCH
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
-from tofuse.torch_internals.operators import schema_of
+from tofuse.torch_internals.operators import CLAMP_SATURATES, schema_of
 
 
 def direct(kind: str, *names: str) -> LoweringRule:
@@ -244,13 +244,26 @@ def clamp(call: AtenCall) -> Value:
         raise Unsupported("bools")
     result = build.convert_and_expand(call.tensor("self"), out.shape, out.dtype)
     for name, kind in (("min", "maximum"), ("max", "minimum")):
-        if call.has(name):
+        if call.has(name) and not _is_beyond_type(call, name):
             bound = build.convert_and_expand(call.operand(name), out.shape, out.dtype)
             # Of 0.0 and -0.0 ATen returns the element if the bound is a number, else the bound.
             operands = (bound, result) if isinstance(bound, Scalar) else (result, bound)
             result = build.emit(kind, operands, {})
     assert isinstance(result, Value)
-    return result
+    return build.copy(result) if result is call.tensor("self") else result
+
+
+def _is_beyond_type(call: AtenCall, name: str) -> bool:
+    """Return whether a number is a bound that no integer of the type exceeds."""
+    bound = call.operand(name)
+    if not (call.out.dtype.is_int and isinstance(bound, Scalar) and isinstance(bound.value, int)):
+        return False
+    limits = torch.iinfo(TO_TORCH[call.out.dtype])
+    below, above = bound.value < limits.min, bound.value > limits.max
+    wraps = not CLAMP_SATURATES  # negative bounds of unsigned types; all others are errors
+    if (above and (wraps or name == "min")) or (below and (limits.min if wraps else name == "max")):
+        raise Unsupported("a bound outside the type, which is an error")
+    return not wraps and (below or above)
 
 
 def relu(call: AtenCall) -> Value:
