@@ -33,17 +33,19 @@ UNDECLARED_VIEWS = frozenset(("aten._unsafe_view.default", "aten.lift.default"))
 
 @cache
 def returns_view(target: str) -> bool:
-    """Whether the schema of an ATen operator says that its results are views of its first argument.
+    """Whether results of PyTorch's operator are views of its first argument, as its schema says.
 
-    A list of views counts; an operator that writes into its argument does not.
+    An operator that writes into that argument does not count.
     """
+    if target in UNDECLARED_VIEWS:
+        return True
     if not target.startswith("aten.") or target.count(".") != 2:
         return False
     operator = resolve_operator(target)
     if not isinstance(operator, OpOverload):
         return False
     returned = [r.alias_info for r in schema_of(operator).returns]
-    return len(returned) == 1 and returned[0] is not None and not returned[0].is_write
+    return any(alias is not None and not alias.is_write for alias in returned)
 
 
 def is_view(op: Op) -> bool:

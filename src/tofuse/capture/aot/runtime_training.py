@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from tofuse.capture.aot.boxed import BoxedFunction, Results
 from tofuse.capture.aot.double_backward import (
@@ -18,9 +18,9 @@ from tofuse.capture.aot.double_backward import (
     recover_arguments,
     weak_argument,
 )
+from tofuse.capture.fx.aliases import is_impure
 from tofuse.torch_internals.autograd_compiler import ViewAndMutationMeta
 from tofuse.torch_internals.dispatch import DisableAutocast, autocast_on
-from tofuse.torch_internals.operators import OpOverload, schema_of
 
 
 class Context(torch.autograd.function.FunctionCtx):
@@ -183,16 +183,8 @@ def training_runtime(
         tuple(tangents),
         tuple(requires_grad),
         non_parameters,
-        not mutated and not any(map(_is_impure, forward.graph.nodes)),
+        not mutated and not any(map(is_impure, forward.graph.nodes)),
     )
-
-
-def _is_impure(node: Node) -> bool:
-    """Return whether a call writes, or may return other results the next time."""
-    target = node.target
-    if not isinstance(target, OpOverload):
-        return False
-    return schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _has_all_gradients(backward: GraphModule, requires_grad: Sequence[bool]) -> bool:

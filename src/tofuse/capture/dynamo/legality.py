@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.fx.mutation import written_nodes, written_storages, written_tensors
-from tofuse.capture.fx.node_tensors import (
-    example_tensor,
+from tofuse.capture.fx.aliases import (
+    byte_span,
+    has_internal_overlap,
+    has_write_overlap,
     storage_id,
-    strided_fake_tensor,
-    target_name,
+    storage_ids,
+    written_nodes,
+    written_storages,
+    written_tensors,
 )
-from tofuse.capture.fx.overlap import byte_span, has_internal_overlap, has_write_overlap
+from tofuse.capture.fx.node_tensors import example_tensor, strided_fake_tensor, target_name
 from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 from tofuse.torch_internals.trees import tree_leaves
@@ -44,7 +47,7 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return "it writes into the windows of `unfold`"
         if overlapping and _is_subgraph(node):
             return "it may write into a tensor that overlaps itself"
-    written = written_storages(gm)
+    written = written_storages(gm.graph)
     spans = [(*byte_span(t, storage_id(t) << 64), storage_id(t) in written) for t in arguments]
     return "it writes into an argument that overlaps another" if has_write_overlap(spans) else None
 
@@ -54,10 +57,7 @@ def returns_only_views(gm: GraphModule) -> bool:
 
     PyTorch runs such a program without a wrapper.
     """
-    arguments = [
-        t for n in gm.graph.find_nodes(op="placeholder") if (t := example_tensor(n)) is not None
-    ]
-    storages = {storage_id(t) for t in arguments}
+    storages = storage_ids(gm.graph.find_nodes(op="placeholder"))
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "output"):
             continue

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import torch
 from torch.fx import GraphModule
 
-from tofuse.capture.fx.mutation import written_storages
-from tofuse.capture.fx.node_tensors import storage_id, strided_fake_tensor
-from tofuse.capture.fx.overlap import byte_span, has_write_overlap
+from tofuse.capture.fx.aliases import byte_span, has_write_overlap, storage_id, written_storages
+from tofuse.capture.fx.node_tensors import strided_fake_tensor
 
 
 def overlap_guard(gm: GraphModule) -> Callable[..., bool] | None:
@@ -20,7 +19,7 @@ def overlap_guard(gm: GraphModule) -> Callable[..., bool] | None:
     values = [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
     tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
     fakes = {k: t for k in tensors if (t := strided_fake_tensor(values[k])) is not None}
-    storages = written_storages(gm)
+    storages = written_storages(gm.graph)
     written = {k for k, t in fakes.items() if storage_id(t) in storages}
     if not written or len(tensors) < 2 or len(fakes) < len(tensors):
         return None

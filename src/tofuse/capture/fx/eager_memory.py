@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.fx.sizes import size_hint
-from tofuse.torch_internals.memory import storage_key
+from tofuse.capture.fx.aliases import node_storages
 from tofuse.torch_internals.trees import tree_leaves
 
 
@@ -100,17 +98,6 @@ class _EagerSimulation:
                 keys = self.node_keys[node] = frozenset(key for key, _ in pairs)
             found |= keys
         return found
-
-
-def node_storages(node: Node) -> list[tuple[int, int]]:
-    """Return (key, bytes) of each storage behind a node's value."""
-    found, node_value = [], node.meta.get("val")
-    leaves = (node_value,) if isinstance(node_value, torch.Tensor) else tree_leaves(node_value)
-    for value in leaves:
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            storage = value.untyped_storage()
-            found.append((storage_key(storage), size_hint(storage.nbytes())))
-    return found
 
 
 def backward_nodes(order: Sequence[Node]) -> set[Node]:

@@ -10,7 +10,6 @@ from torch.fx.node import Target
 
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.torch_internals.fake_tensors import FakeTensor
-from tofuse.torch_internals.memory import storage_key
 
 
 def example_tensor(node: Node) -> torch.Tensor | None:
@@ -23,11 +22,6 @@ def strided_fake_tensor(value: object) -> torch.Tensor | None:
     if not isinstance(value, FakeTensor):  # such as a subclass that wraps fake tensors
         return None
     return value if value.layout is torch.strided and value.device.type != "meta" else None
-
-
-def storage_id(tensor: torch.Tensor) -> int:
-    """Return a number that is equal for tensors that share a storage."""
-    return storage_key(tensor.untyped_storage())
 
 
 def node_nbytes(argument: object) -> int:

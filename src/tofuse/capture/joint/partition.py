@@ -23,14 +23,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.fx.eager_memory import (
-    EagerMemory,
-    node_storages,
-)
+from tofuse.capture.fx.aliases import has_side_effect, node_storages, viewed_node
+from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.mincut import INFINITE, cut_vertices
 from tofuse.capture.joint.recomputable import (
-    has_side_effect,
     is_recomputable,
     is_recomputable_or_reduction,
     is_repeatable,
@@ -301,11 +298,10 @@ def _read_by_library(node: Node, readers: set[Node]) -> bool:
 
 
 def _view_base(node: Node) -> Node:
-    """Return the base of a chain of views that keep all elements."""
-    while node.op == "call_function" and str(node.target).rpartition(".")[0] in PURE_VIEWS:
-        operand = node.all_input_nodes[0]
-        if _numel(operand) != _numel(node):  # an expand that repeats elements
-            return node
+    """Return the base of a chain of views that keep all elements; `as_strided` may repeat some."""
+    while (operand := viewed_node(node)) is not None and _numel(operand) == _numel(node):
+        if node.target is torch.ops.aten.as_strided.default:
+            break
         node = operand
     return node
 
@@ -334,19 +330,3 @@ def _numel(node: Node) -> int:
     for extent in node.meta["val"].shape:
         numel *= size_hint(extent)
     return numel
-
-
-PURE_VIEWS = frozenset(
-    {
-        "aten._unsafe_view",
-        "aten.alias",
-        "aten.detach",
-        "aten.expand",
-        "aten.permute",
-        "aten.squeeze",
-        "aten.t",
-        "aten.transpose",
-        "aten.unsqueeze",
-        "aten.view",
-    }
-)

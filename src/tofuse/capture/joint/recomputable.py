@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import Node
 
+from tofuse.capture.fx.aliases import has_side_effect, is_random
 from tofuse.capture.lower.lowerable import is_lowerable
 from tofuse.capture.lower.lowering_rules import lowering_rule
 from tofuse.capture.lower.rules.depthwise_convolution import DEPTHWISE_RULES
@@ -13,7 +14,7 @@ from tofuse.capture.lower.rules.reductions import REDUCTION_RULES
 from tofuse.hints import fusion_hint_of
 from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.torch_internals.autograd_compiler import must_recompute
-from tofuse.torch_internals.operators import OpOverload, schema_of
+from tofuse.torch_internals.operators import OpOverload
 
 # Rules of ops that read all of their operand.
 MEMORY_PASS_RULES = frozenset(
@@ -25,7 +26,7 @@ def is_recomputable(node: Node) -> bool:
     """Whether recomputing a node fuses into kernels of the backward."""
     if node.op == "get_attr":
         return True
-    if node.op != "call_function" or has_side_effect(node) or _is_random(node):
+    if node.op != "call_function" or has_side_effect(node) or is_random(node):
         return False
     is_separate_kernel = fusion_hint_of(node).startswith(NO_FUSE)
     if is_separate_kernel and node.meta.get("partitioner_tag") != "is_backward":
@@ -45,23 +46,10 @@ def is_recomputable_or_reduction(node: Node) -> bool:
 def is_repeatable(node: Node) -> bool:
     """Whether a second run of a node gives the same value."""
     return node.op == "get_attr" or (
-        node.op == "call_function" and not has_side_effect(node) and not _is_random(node)
+        node.op == "call_function" and not has_side_effect(node) and not is_random(node)
     )
-
-
-def has_side_effect(node: Node) -> bool:
-    """Whether a node has a side effect; drawing random numbers does not count."""
-    if not isinstance(node.target, OpOverload):
-        return node.op in ("placeholder", "output") or node.is_impure()
-    schema = schema_of(node.target)
-    return schema.is_mutable or not schema.returns
 
 
 def is_symbolic_number(node: Node) -> bool:
     """Whether a node's value is a symbolic integer or float."""
     return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
-
-
-def _is_random(node: Node) -> bool:
-    target = node.target
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

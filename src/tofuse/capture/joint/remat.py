@@ -11,7 +11,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
-from tofuse.capture.fx.eager_memory import node_storages
+from tofuse.capture.fx.aliases import node_storages
 from tofuse.cost.thresholds import FUSED_TRAFFIC, REMAT_BYTES_PER_US, REMAT_FLOPS_PER_US
 from tofuse.torch_internals.operators import OpOverload
 

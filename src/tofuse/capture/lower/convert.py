@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
 
+from tofuse.capture.fx.aliases import reads_mutated_argument, shared_argument
 from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.fx.location import source_location
@@ -29,7 +30,6 @@ from tofuse.capture.lower.lowerable import has_supported_types
 from tofuse.capture.lower.lowering_cache import LoweredResults, LoweringCache
 from tofuse.capture.lower.lowering_rules import UNCACHED_RULES, lowering_rule
 from tofuse.capture.lower.opaque import lower_to_opaque
-from tofuse.capture.lower.reads_after_writes import reads_mutated_argument
 from tofuse.capture.lower.rules.view_ops import VIEW_RULES
 from tofuse.errors import CaptureError, VerifyError
 from tofuse.ir.dims import Dim, SymDim
@@ -283,7 +283,7 @@ class _Converter:
         """Copy results that are views if ATen's operator returns no view."""
         target = call.node.target
         assert isinstance(target, OpOverload)
-        if any(r.alias_info for r in schema_of(target).returns) or str(target) in UNDECLARED_VIEWS:
+        if shared_argument(target) is not None:
             return results
         producers = {r: op for op in self.build.ops[start:] for r in op.results}
         return [
@@ -358,6 +358,3 @@ SIZE_CHECKS = frozenset(
         "aten.sym_constrain_range_for_size",
     )
 )
-
-# Views whose schema declares no alias: their operand has no other user.
-UNDECLARED_VIEWS = frozenset(("aten._unsafe_view.default", "aten.lift.default"))

@@ -12,8 +12,8 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from tofuse.analysis.isomorphism import BranchNode, Sliced, SliceRead
-from tofuse.capture.fx.mutation import written_tensors
-from tofuse.capture.fx.node_tensors import example_tensor, storage_id, target_name
+from tofuse.capture.fx.aliases import storage_id, written_tensors
+from tofuse.capture.fx.node_tensors import example_tensor, target_name
 from tofuse.hints import HINT_KEY
 from tofuse.torch_internals.operators import BUILTIN_NN
 

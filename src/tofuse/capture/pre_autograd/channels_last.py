@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from tofuse.capture.fx.mutation import written_tensors
-from tofuse.capture.fx.node_tensors import node_nbytes, storage_id, target_name
+from tofuse.capture.fx.aliases import storage_id, written_tensors
+from tofuse.capture.fx.node_tensors import node_nbytes, target_name
 from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_CONVOLUTIONS
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.transforms import CAN_VMAP, enter_vmap, leave_all_vmaps, leave_vmap

@@ -11,9 +11,8 @@ import operator
 import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.fx.mutation import written_tensors
-from tofuse.capture.fx.node_tensors import example_tensor, storage_id
-from tofuse.torch_internals.trees import tree_leaves
+from tofuse.capture.fx.aliases import storage_id, storage_ids, written_nodes
+from tofuse.capture.fx.node_tensors import example_tensor
 
 WHOLE = slice(None)
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))
@@ -32,7 +31,7 @@ def _replace_scalar_indices(gm: GraphModule) -> None:
 
     A read then returns a copy, not a view. So reads are kept where the difference can be seen.
     """
-    aliased = {storage_id(t) for node in gm.graph.nodes for t in _alias_sensitive(node)}
+    aliased = {s for node in gm.graph.nodes for s in storage_ids(_alias_sensitive(node))}
     for node in list(gm.graph.nodes):
         if node.target not in (operator.getitem, operator.setitem):
             continue
@@ -95,15 +94,14 @@ def _replace_mask_writes(gm: GraphModule) -> None:
         gm.recompile()
 
 
-def _alias_sensitive(node: Node) -> list[torch.Tensor]:
-    """Return the tensors that a call writes, or the results of the program that are not arguments.
+def _alias_sensitive(node: Node) -> list[Node]:
+    """Return the nodes that a call writes, or the results of the program that are not arguments.
 
     For these, a view and a copy differ.
     """
     if node.op != "output":
-        return written_tensors(node)
-    results = [n for n in tree_leaves(node.args) if isinstance(n, Node) and n.op != "placeholder"]
-    return [t for n in results if (t := example_tensor(n)) is not None]
+        return written_nodes(node)
+    return [n for n in node.all_input_nodes if n.op != "placeholder"]
 
 
 def _gather_indices(index: object, rank: int) -> list[Node | None] | None:

@@ -19,8 +19,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, Target, map_arg
 
 from tofuse.analysis.isomorphism import Branches, BranchMatcher, Bundle, Equal, Shared, Sliced
-from tofuse.capture.fx.mutation import written_tensors
-from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, storage_id, target_name
+from tofuse.capture.fx.aliases import storage_ids, written_storages
+from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, target_name
 from tofuse.capture.pre_autograd.branch_nodes import (
     LIBRARY_CALLS,
     describe,
@@ -124,9 +124,7 @@ class ConcatOfBranches:
     def inputs_are_written(self) -> bool:
         """Return whether the program writes into inputs of the branches, whose reads would move."""
         inputs = [*(s.first.source for s in self.slices.values()), *self.shared]
-        storages = {storage_id(t) for n in inputs if (t := example_tensor(n)) is not None}
-        nodes = self.concat.graph.nodes
-        return any(storage_id(t) in storages for n in nodes for t in written_tensors(n))
+        return not storage_ids(inputs).isdisjoint(written_storages(self.concat.graph))
 
     def evaluate(
         self, slices: Sequence[T], shared: Sequence[T], call: Callable[[Node, Iterator[T]], T]

@@ -16,9 +16,7 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 
-from tofuse.capture.fx.mutation import is_mutating_name
-from tofuse.capture.fx.node_tensors import storage_id
-from tofuse.capture.fx.overlap import has_internal_overlap
+from tofuse.capture.fx.aliases import has_internal_overlap, is_mutating_name, storage_id
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError

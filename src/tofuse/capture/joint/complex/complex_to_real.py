@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
-from tofuse.analysis.alias import returns_view
+from tofuse.capture.fx.aliases import viewed_node
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.complex.pair_builder import (
     Pair,
@@ -56,7 +56,7 @@ def complex_to_real(gm: GraphModule, claims: ClaimPredicate = claim_nothing) -> 
 def _is_returned(node: Node) -> bool:
     """Whether the program returns a node, or a view of it."""
     return any(
-        user.op == "output" or (returns_view(str(user.target)) and _is_returned(user))
+        user.op == "output" or (viewed_node(user) is not None and _is_returned(user))
         for user in node.users
     )
 

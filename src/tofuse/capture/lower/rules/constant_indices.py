@@ -11,6 +11,7 @@ from typing import Union
 import torch
 from torch.fx import Node
 
+from tofuse.capture.fx.aliases import is_impure
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.rules.view_ops import require_static, unsafe_index
@@ -18,7 +19,7 @@ from tofuse.cost.thresholds import MAX_INDEX_ELEMENTS, MAX_INDEX_OPS
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
-from tofuse.torch_internals.operators import OpOverload, schema_of
+from tofuse.torch_internals.operators import OpOverload
 
 ConstantValue = Union[torch.Tensor, int, float, bool, None]  # noqa: UP007
 
@@ -111,9 +112,9 @@ def _evaluate(node: Node, values: dict[Node, ConstantValue]) -> ConstantValue:
     if node not in values:
         values[node] = None
         target = node.target
-        if not isinstance(target, OpOverload) or schema_of(target).is_mutable:
+        if not isinstance(target, OpOverload) or is_impure(node):
             return None
-        if torch.Tag.nondeterministic_seeded not in target.tags and len(values) < MAX_INDEX_OPS:
+        if len(values) < MAX_INDEX_OPS:
             operands = {n: _evaluate(n, values) for n in node.all_input_nodes}
             if all(v is not None for v in operands.values()):
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), operands.__getitem__)

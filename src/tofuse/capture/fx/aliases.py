@@ -1,0 +1,200 @@
+"""Aliases and effects in FX graphs: who shares memory with whom, who writes, who overlaps."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import torch
+from torch.fx import Graph, Node
+
+from tofuse.analysis.alias import UNDECLARED_VIEWS
+from tofuse.capture.fx.node_tensors import example_tensor, target_name
+from tofuse.capture.fx.sizes import size_hint
+from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.memory import storage_key
+from tofuse.torch_internals.operators import OpOverload, schema_of
+from tofuse.torch_internals.trees import tree_leaves
+
+# -- storages -------------------------------------------------------------------------------------
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Return a number that is equal for tensors that share a storage."""
+    return storage_key(tensor.untyped_storage())
+
+
+def storage_ids(nodes: Iterable[Node]) -> set[int]:
+    """Return the storages of nodes of Dynamo's graph."""
+    return {storage_id(t) for n in nodes if (t := example_tensor(n)) is not None}
+
+
+def node_storages(node: Node) -> list[tuple[int, int]]:
+    """Return (key, bytes) of each storage behind the value of a node of ATen's graph."""
+    found, node_value = [], node.meta.get("val")
+    leaves = (node_value,) if isinstance(node_value, torch.Tensor) else tree_leaves(node_value)
+    for value in leaves:
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            found.append((storage_id(value), size_hint(value.untyped_storage().nbytes())))
+    return found
+
+
+# -- views in ATen's graphs -----------------------------------------------------------------------
+
+
+@cache
+def shared_argument(target: OpOverload) -> tuple[int, str] | None:
+    """Return the position and name of the argument that an operator returns, or returns views of.
+
+    None if its results have memory of their own.
+    """
+    schema = schema_of(target)
+    aliases = [r.alias_info for r in schema.returns if r.alias_info is not None]
+    returned = {s for alias in aliases for s in alias.before_set}
+    for k, a in enumerate(schema.arguments if aliases else ()):
+        # a list of views names no set
+        if a.alias_info and (not returned or returned.intersection(a.alias_info.before_set)):
+            return k, a.name
+    return (0, schema.arguments[0].name) if str(target) in UNDECLARED_VIEWS else None
+
+
+def viewed_node(node: Node) -> Node | None:
+    """Return the node whose memory a call's results share; None if they have their own."""
+    if node.target is operator.getitem:
+        return viewed_node(node.all_input_nodes[0])
+    shared = shared_argument(node.target) if isinstance(node.target, OpOverload) else None
+    if shared is None:
+        return None
+    k, name = shared
+    argument = node.args[k] if k < len(node.args) else node.kwargs.get(name)
+    return argument if isinstance(argument, Node) else None
+
+
+def base_node(node: Node) -> Node:
+    """Return the node at the end of the chain of views from `node`."""
+    while (operand := viewed_node(node)) is not None:
+        node = operand
+    return node
+
+
+def reads_mutated_argument(node: Node) -> bool:
+    """Whether a call reads an argument, or a view of one, that a call writes into."""
+    copy_into = torch.ops.aten.copy_.default
+    bases = map(base_node, node.all_input_nodes)
+    return any(u.target is copy_into and u.args[0] is base for base in bases for u in base.users)
+
+
+# -- writes and other effects ---------------------------------------------------------------------
+
+
+def written_storages(graph: Graph) -> set[int]:
+    """Return the storages that Dynamo's program writes into."""
+    return {s for node in graph.nodes for s in storage_ids(written_nodes(node))}
+
+
+def written_tensors(node: Node) -> list[torch.Tensor]:
+    """Return the tensors that a call writes into."""
+    return [t for x in written_nodes(node) if (t := example_tensor(x)) is not None]
+
+
+def written_nodes(node: Node) -> list[Node]:
+    """Return the arguments that a call writes into."""
+    if node.op not in ("call_function", "call_method"):
+        return []
+    name, written = target_name(node.target), [node.kwargs.get("out")] if node.kwargs else []
+    if is_mutating_name(name) or node.kwargs.get("inplace") is True:
+        first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
+        written += node.args if name.startswith("_fused") else first
+    if isinstance(node.target, OpOverload):
+        pairs = zip(schema_of(node.target).arguments, node.args, strict=False)
+        written += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
+    return [x for x in tree_leaves(written) if isinstance(x, Node)] if written else []
+
+
+def is_mutating_name(name: str) -> bool:
+    """Whether functions and methods of this name write into their first argument."""
+    in_place = name.endswith("_") and not name.endswith("__") and name not in OPERATOR_NAMES
+    return in_place or name in MUTATING_NAMES
+
+
+def has_side_effect(node: Node) -> bool:
+    """Whether a node has a side effect; drawing random numbers does not count."""
+    if not isinstance(node.target, OpOverload):
+        return node.op in ("placeholder", "output") or node.is_impure()
+    schema = schema_of(node.target)
+    return schema.is_mutable or not schema.returns
+
+
+def is_impure(node: Node) -> bool:
+    """Whether an operator writes into an argument, or returns random numbers."""
+    target = node.target
+    return isinstance(target, OpOverload) and (schema_of(target).is_mutable or is_random(node))
+
+
+def is_random(node: Node) -> bool:
+    """Whether an operator draws random numbers."""
+    target = node.target
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+# -- overlap --------------------------------------------------------------------------------------
+
+
+def has_write_overlap(spans: Sequence[tuple[int, int, bool]]) -> bool:
+    """Whether two spans (first byte, end, is written) overlap and at least one is written."""
+    max_end = max_written_end = 0
+    for first, end, is_written in sorted(spans):
+        if first == end:
+            continue
+        if first < (max_end if is_written else max_written_end):
+            return True
+        max_end = max(max_end, end)
+        max_written_end = max(max_written_end, end) if is_written else max_written_end
+    return False
+
+
+def has_internal_overlap(tensor: torch.Tensor) -> bool:
+    """Whether two indices of a tensor may have one address."""
+    pairs = [
+        (size_hint(s, 1), size_hint(n, 1))
+        for s, n in zip(tensor.stride(), tensor.shape, strict=True)
+    ]
+    reach = 0
+    for stride, extent in sorted(pairs):
+        if extent == 0:
+            return False
+        if extent > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (extent - 1)
+    return False
+
+
+def byte_span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
+    """Return the first byte of a tensor and the byte after its last.
+
+    `base` is the tensor's address, or the storage's for a fake tensor.
+    """
+    extents = [size_hint(n, 1) for n in tensor.shape]
+    if isinstance(tensor, FakeTensor):
+        base += size_hint(tensor.storage_offset(), 1) * tensor.itemsize
+    if 0 in extents:
+        return base, base
+    reach = sum((n - 1) * size_hint(s, 1) for n, s in zip(extents, tensor.stride(), strict=True))
+    return base, base + (reach + 1) * tensor.itemsize
+
+
+OPERATOR_NAMES = frozenset(dir(operator))  # `and_` and `or_` end in "_" but do not write
+
+
+AUGMENTED_ASSIGNMENTS = frozenset(  # `iadd` beside `add`, `iand` beside `and_`; not `invert`
+    n
+    for n in OPERATOR_NAMES
+    if n.startswith("i") and not OPERATOR_NAMES.isdisjoint((n[1:], f"{n[1:]}_"))
+)
+
+
+MUTATING_NAMES = (
+    AUGMENTED_ASSIGNMENTS | {f"__{n}__" for n in ("setitem", *AUGMENTED_ASSIGNMENTS)} | {"setitem"}
+)
