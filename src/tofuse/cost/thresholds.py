@@ -95,6 +95,11 @@ GPU_TRANSPOSE_TILE = 64  # side of a tile read along one axis, written along ano
 MAX_ROW_TILE = 2048  # elements of a tile of several rows: "H200"
 MAX_COLUMNS = 64  # contiguous, that a program instance reduces: "H200"
 MIN_COLUMNS = 8  # 32 bytes of floats, the unit of an access: "H200"
+REGISTER_TILE = 16384  # elements of a row that is held in registers: "H200"
+REGISTER_ROW = 32768  # the same for 4-byte elements; shorter types reload from L2: "H200"
+LOOP_BLOCK = 8192  # elements of a block in a loop over a row: "H200"
+LOOP_BLOCK_BESIDE_WHOLE = 1024  # the same beside whole rows in registers: not measured
+MIN_SPLIT = 1 << 16  # elements of a reduction that program instances share: not measured
 SPLITS_PER_SM = 2  # program instances that share a reduction: "H200"
 SPLITS_PER_SM_BESIDE_WHOLE = 4  # the same with whole rows in registers: "H200"
 

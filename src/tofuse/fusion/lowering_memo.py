@@ -31,51 +31,45 @@ class SharedKernel:
 
 
 @dataclass(frozen=True, eq=False)
-class _Entry:
-    """The kernel of the first region of a structure; a reason says why it has none."""
-
-    structure: RegionStructure
-    lowered: LoweredRegion | Reason
-
-
-@dataclass(frozen=True, eq=False)
 class LoweringMemo:
     """The kernels of one compilation, after the passes that do not depend on a schedule."""
 
     structures: dict[Hashable, RegionStructure] = field(default_factory=dict)  # by region
-    entries: dict[Hashable, _Entry] = field(default_factory=dict)  # by structure
+    # by structure: the first region of it with its kernel, or the reason why it has none
+    entries: dict[Hashable, tuple[RegionStructure, LoweredRegion | Reason]] = field(
+        default_factory=dict
+    )
 
     def kernel(
         self, region: Region, storage: Mapping[Value, MemRef], rounded: frozenset[str]
     ) -> Kernel:
         """Return the same kernel for regions of equal structure; raise LoweringError if none."""
-        return self._find(region, storage, rounded)[1].kernel
+        return self._find(region, storage, rounded)[2].kernel
 
     def lower(
         self, region: Region, storage: Mapping[Value, MemRef], rounded: frozenset[str]
     ) -> SharedKernel:
         """Return the kernel of a region; raise LoweringError if it has none."""
-        structure, lowered, first = self._find(region, storage, rounded)
+        structure, first, lowered = self._find(region, storage, rounded)
         values = dict(zip(first.values, structure.values, strict=True))
         streams = dict(zip(first.streams, structure.streams, strict=True))
         return SharedKernel(lowered.kernel, tuple(values[v] for v in lowered.arguments), streams)
 
     def _find(
         self, region: Region, storage: Mapping[Value, MemRef], rounded: frozenset[str]
-    ) -> tuple[RegionStructure, LoweredRegion, RegionStructure]:
-        """Return a region's structure, and the first lowered region of this structure with its."""
+    ) -> tuple[RegionStructure, RegionStructure, LoweredRegion]:
+        """Return the structures of a region and of the first that equals it, and its kernel."""
         memrefs = tuple(map(storage.get, (*region.inputs, *region.outputs)))
         key = region.ops, region.outputs, memrefs, rounded
         if key not in self.structures:
             self.structures[key] = region_structure(region, storage, rounded)
         structure = self.structures[key]
-        entry = self.entries.get(structure.key)
-        if entry is None:
-            entry = _Entry(structure, _lower(region, storage, rounded))
-            self.entries[structure.key] = entry
-        if isinstance(entry.lowered, Reason):
-            raise LoweringError(entry.lowered)
-        return structure, entry.lowered, entry.structure
+        if structure.key not in self.entries:
+            self.entries[structure.key] = structure, _lower(region, storage, rounded)
+        first, lowered = self.entries[structure.key]
+        if isinstance(lowered, Reason):
+            raise LoweringError(lowered)
+        return structure, first, lowered
 
 
 def _lower(

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 
 from tofuse.cost.thresholds import (
     GPU_TRANSPOSE_TILE,
+    LOOP_BLOCK,
+    LOOP_BLOCK_BESIDE_WHOLE,
     MAX_COLUMNS,
     MAX_ROW_TILE,
     MIN_COLUMNS,
+    MIN_SPLIT,
     POINTWISE_BLOCK,
+    REGISTER_ROW,
+    REGISTER_TILE,
     SPLITS_PER_SM,
     SPLITS_PER_SM_BESIDE_WHOLE,
     UNKNOWN_SIZE,
@@ -34,11 +39,11 @@ from tofuse.schedule.schedule_legality import Unschedulable
 class TilingLimits:
     """Numbers of elements in a program instance that decide how a reduction is tiled."""
 
-    register_tile: int = 16384  # of a row in registers; see docs/measurements.md
-    register_row: int = 32768  # the same for 4-byte elements; shorter types reload from L2
-    loop_block: int = 8192  # of a block in a loop over a row
-    loop_block_beside_whole: int = 1024  # the same if whole rows are in registers meanwhile
-    min_split: int = 1 << 16  # reductions of fewer are not split
+    register_tile: int = REGISTER_TILE
+    register_row: int = REGISTER_ROW
+    loop_block: int = LOOP_BLOCK
+    loop_block_beside_whole: int = LOOP_BLOCK_BESIDE_WHOLE
+    min_split: int = MIN_SPLIT
 
 
 DEFAULT_LIMITS = TilingLimits()
