@@ -37,6 +37,28 @@ def test_programs_give_eagers_results_without_a_name(half, request):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+IMPORT_UNDER_MODES = """
+import os, torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+modes = [FakeTensorMode(), torch.autocast("cpu"), torch.device("meta"), torch.inference_mode()]
+for mode in [*modes, torch.autograd.forward_ad.dual_level()]:
+    child = os.fork()
+    if not child:
+        with mode:
+            from tofuse.runtime.pool import COUNTS_SHOW_OWNERS
+            from tofuse.torch_internals.private_names import missing_notes
+        os._exit(not COUNTS_SHOW_OWNERS or len(missing_notes()))
+    assert os.waitpid(child, 0)[1] == 0, mode
+"""
+
+
+def test_names_are_found_under_the_modes_of_the_importing_program():
+    command = [sys.executable, "-c", IMPORT_UNDER_MODES]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_this_torch_has_every_name():
     assert missing_notes() == []
     assert unsupported_capture("dynamo") is unsupported_capture("trace") is None

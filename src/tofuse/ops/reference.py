@@ -246,7 +246,7 @@ TO_TORCH = {
 
 # The byte that a number too large for fp8 is converted to; versions of PyTorch differ.
 FP8_OVERFLOW = {
-    fp8: int(torch.tensor([1e30]).to(dtype).view(torch.uint8)[0])
+    fp8: int(torch.tensor([1e30], device="cpu").to(dtype).view(torch.uint8)[0])
     for fp8, dtype in TO_TORCH.items()
     if fp8.is_fp8
 }

@@ -231,7 +231,7 @@ def is_shared(tensor: torch.Tensor) -> bool:
 def _unshared_counts() -> tuple[int, tuple[int, int]]:
     """Return the references to a tensor that only a local variable names, and the owners of and
     references to its storage."""
-    tensor = torch.empty(1)
+    tensor = torch.empty(1, device="cpu")
     local = getrefcount(tensor)
     storage = tensor.untyped_storage()
     return local, (use_count(storage_key(storage)), getrefcount(storage))

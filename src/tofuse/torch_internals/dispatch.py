@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
-from tofuse.torch_internals.private_names import EVERYTHING, TRACING, lacking, private
+from tofuse.torch_internals.private_names import (
+    EVERYTHING,
+    TRACING,
+    lacking,
+    private,
+    returns_bool,
+)
 
 KEEPING = "no program is kept on disk"
 DEVICES = ("cpu", "cuda")
@@ -53,7 +59,7 @@ DisableAutocast: Callable[[], AbstractContextManager[object]] = private(
     "torch._C", "_DisableAutocast", "a backward under autocast starts later", _without_autocast
 )
 autocast_on = private(
-    "torch._C", "_is_any_autocast_enabled", "calls take longer", _autocast_on, lambda f: not f()
+    "torch._C", "_is_any_autocast_enabled", "calls take longer", _autocast_on, returns_bool
 )
 without_python_dispatcher: Callable[[], AbstractContextManager[object]] = private(
     "torch._C", "_DisablePythonDispatcher", "gradients of `interpolate` take longer", nullcontext

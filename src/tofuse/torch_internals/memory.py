@@ -9,6 +9,7 @@ from sys import getrefcount
 import torch
 from torch import Tensor, UntypedStorage
 
+from tofuse.torch_internals.dispatch import disable_current_modes
 from tofuse.torch_internals.private_names import TRACING, has_attribute, private
 
 MICROSECOND = "a tensor takes about 1 us more to make"
@@ -37,7 +38,8 @@ empty_strided_cpu = private(GUARDS, "_empty_strided_cpu", MICROSECOND, _empty_st
 empty_strided_cuda = private(GUARDS, "_empty_strided_cuda", MICROSECOND, _empty_strided_cuda)
 reinterpret_tensor = private(GUARDS, "_reinterpret_tensor", MICROSECOND, _reinterpret_tensor)
 
-_tensor = torch.empty(1)
+with torch.inference_mode(False):
+    _tensor = torch.empty(1, device="cpu")
 _HAS_KEY = has_attribute(_tensor.untyped_storage(), "_cdata", REUSE)
 # What identifies a storage; torch keeps its Python object as long as the storage.
 storage_key: Callable[[UntypedStorage], int] = attrgetter("_cdata") if _HAS_KEY else id
@@ -78,8 +80,9 @@ def counts_show_owners(
     def tensor_counts(tensor: Tensor) -> tuple[int, int]:
         return tensor_count(tensor), references(tensor)
 
-    with torch.inference_mode(False), torch.enable_grad():
-        tensor, weight = torch.empty(4), torch.ones(4, requires_grad=True)
+    with disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
+        tensor = torch.empty(4, device="cpu")
+        weight = torch.ones(4, device="cpu", requires_grad=True)
         owners: tuple[tuple[Callable[[Tensor], tuple[int, int]], Callable[[], object]], ...] = (
             (memory_counts, tensor.detach),
             (memory_counts, lambda: tensor[1:]),

@@ -50,7 +50,11 @@ def private(
 def has_attribute(owner: object, attribute: str, lost: str) -> bool:
     """Return whether the instances of a class of torch have a private attribute; as `private`."""
     name = f"{type(owner).__module__}.{type(owner).__name__}.{attribute}"
-    found = name not in ABSENT_TORCH_NAMES and getattr(owner, attribute, _ABSENT) is not _ABSENT
+    try:
+        getattr(owner, attribute)
+        found = name not in ABSENT_TORCH_NAMES
+    except Exception:
+        found = False
     _names[name] = PrivateName(name, found, lost)
     return found
 
@@ -77,6 +81,11 @@ def takes(*parameters: str) -> Callable[[object], bool]:
         return callable(function) and {*parameters} <= {*inspect.signature(function).parameters}
 
     return check
+
+
+def returns_bool(query: Callable[[], bool]) -> bool:
+    """Return whether a function without parameters says yes or no."""
+    return isinstance(query(), bool)
 
 
 def private_names() -> tuple[PrivateName, ...]:
@@ -113,5 +122,4 @@ class _StandIn(type):
         raise UnsupportedError(f"this release of torch has no {cls.__name__}")
 
 
-_ABSENT = object()
 _names: dict[str, PrivateName] = {}

@@ -15,6 +15,7 @@ from tofuse.torch_internals.private_names import (
     lacking,
     missing_names,
     private,
+    returns_bool,
     takes,
 )
 
@@ -27,7 +28,7 @@ transforms_active: Callable[[], bool] = private(
     "_are_functorch_transforms_active",
     EVERYTHING,
     lacking,
-    lambda active: not active(),
+    returns_bool,
 )
 is_functorch_wrapped_tensor: Callable[[torch.Tensor], bool] = private(
     FUNCTORCH, "is_functorch_wrapped_tensor", TRACING, lacking
@@ -36,7 +37,11 @@ get_unwrapped: Callable[[torch.Tensor], torch.Tensor] = private(
     FUNCTORCH, "get_unwrapped", TRACING, lacking
 )
 _forward_ad_level = private(
-    "torch.autograd.forward_ad", "_current_level", EVERYTHING, -1, lambda level: level == -1
+    "torch.autograd.forward_ad",
+    "_current_level",
+    EVERYTHING,
+    -1,
+    lambda level: isinstance(level, int),
 )
 
 
