@@ -138,7 +138,8 @@ def show_size(term: SizeTerm) -> str:
 def _infix_operand(x: SizeTerm) -> str:
     text = show_size(x)
     is_call = isinstance(x, SizeExpression) and not x.function.is_infix
-    return text if is_call or text.isidentifier() or text.isdigit() else f"({text})"
+    is_atom = text.isidentifier() or text.replace(".", "", 1).isdigit()
+    return text if is_call or is_atom else f"({text})"
 
 
 def _slice_length(extent: int, start: int, end: int, step: int) -> int:
