@@ -113,9 +113,9 @@ def made_layout(shape, kind, dtype):
 
 def arguments(rng, f):
     """Arguments of random sizes, strides, dtypes and sharing."""
-    shape = rng.choice([(3, 5), (3, 5), (4, 6), (1, 7), (5, 5), (2, 3), (6, 2), (8, 3)])
-    dtype = rng.choice([torch.float32, torch.float32, torch.float64])
-    kinds = ["plain", "plain", "transposed", "strided"]
+    shape = rng.choice([(3, 5), (3, 5), (3, 5), (4, 6), (1, 7), (6, 2)])
+    dtype = rng.choice([torch.float32] * 4 + [torch.float64])
+    kinds = ["plain", "plain", "plain", "transposed", "strided"]
     x, y = (made_layout(shape, rng.choice(kinds), dtype) for _ in range(2))
     if rng.random() < 0.2:
         memory = torch.randn(2 * x.numel() + 3, dtype=dtype)
@@ -141,7 +141,7 @@ def test_random_sequences_of_calls_equal_eager(f, dynamic, monkeypatch):
 
     monkeypatch.setattr(Dispatcher, "_make", recorded)
     compiled = tofuse.compile(f, dynamic=dynamic, strict=True)
-    for k in range(60):
+    for k in range(32):
         args = arguments(rng, f)
         view = torch.t if k % 3 else torch.clone  # so gradients have one of two layouts
         calls = [(lambda *a, g=g, view=view: view(g(*a))) for g in (compiled, f)]
@@ -220,7 +220,7 @@ def test_eight_threads_compile_and_call(dynamic):
             own = tofuse.compile(functions[number % 2], dynamic=dynamic)
             generator = torch.Generator().manual_seed(number)
             start.wait(60)
-            for k in range(6):
+            for k in range(4):
                 index = (number + k) % 2
                 rows = 3 + (number * k) % 3
                 x = torch.randn(rows, 7, generator=generator).requires_grad_()
