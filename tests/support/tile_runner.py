@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+import triton.language as tl
 from triton.runtime import interpreter
 
 from tests.support.kernels import GUARD, PATTERN, Buffers, fresh_outputs
@@ -56,6 +57,20 @@ def run_tiles(
         assert bool((guards == PATTERN).all()), f"{name} is written outside its elements"
     return outputs
 
+
+def _store_with_bool_mask(
+    pointers: object, value: object, mask: interpreter.TensorHandle, *policies: object
+) -> object:
+    """Store as on a GPU: in the interpreter, a comparison of scalars has the type of its operands.
+
+    Since Triton 3.9 the interpreter rejects such a mask.
+    """
+    bools = interpreter.TensorHandle(mask.data.astype(bool), tl.int1)
+    return _masked_store(pointers, value, bools, *policies)
+
+
+_masked_store = interpreter.interpreter_builder.create_masked_store
+interpreter.interpreter_builder.create_masked_store = _store_with_bool_mask
 
 _BYTES = {
     torch.bool: torch.int8,
