@@ -100,6 +100,13 @@ def test_symbolic_sizes_compile_once():
         torch.testing.assert_close(fd.execute([a, b]), [(a - a.mean(1, keepdim=True)) * b])
 
 
+def test_expanded_input():
+    given = torch.randn(4, 1).expand(4, 8)
+    with FusionDefinition() as fd:
+        fd.add_output(fd.ops.neg(fd.from_pytorch(given)))
+    torch.testing.assert_close(fd.execute([given]), [-given])
+
+
 def test_sizes_required_equal_are_checked():
     with FusionDefinition() as fd:
         x, y = (fd.define_tensor([-1, -1], [True, True]) for _ in range(2))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
 
 import torch
 
@@ -87,32 +87,21 @@ def number_type(value: bool | int | float | complex) -> DataType:
     return DataType.Double if isinstance(value, float) else DataType.ComplexDouble
 
 
-@dataclass(frozen=True)
-class PromotionOperand:
-    """An operand's type and priority: 2 for a tensor, 1 for a 0-d tensor, 0 for a scalar."""
-
-    dtype: DataType
-    priority: int
-
-
-def promote(operands: Sequence[PromotionOperand], *, to_float: bool = False) -> DataType:
-    """Return the type that an op computes in and returns.
+def promote(groups: Sequence[Sequence[DataType]], *, to_float: bool = False) -> DataType:
+    """Return the type that an op on tensors, 0-d tensors and scalars computes in and returns.
 
     As in torch, a 0-d tensor counts only if its category is higher than the tensors', and a scalar
     only if its category is higher than both. Then, as in nvFuser, Half, BFloat16 and the 8-bit
     floats become Float, and with `to_float` integers and bools do too.
     """
-    result = DataType.Bool
-    highest = -1
-    for priority in (2, 1, 0):
-        for operand in operands:
-            if operand.priority != priority or operand.dtype.category <= highest:
-                continue
-            same = [o.dtype for o in operands if o.priority == priority]
-            common = _common_type([d for d in same if d.category > highest])
-            result = _scalar_type(common, result, priority, highest)
-            highest = result.category
-            break
+    result: DataType | None = None
+    for operands in groups:
+        higher = [d for d in operands if result is None or d.category > result.category]
+        if higher:
+            common = reduce(_common_type, higher)
+            beside_tensors = operands is groups[2] and result is not None
+            result = _scalar_type(common, result) if beside_tensors else common
+    assert result is not None
     if to_float and not (result.is_float or result.is_complex):
         return DataType.Float
     if result in NARROW:
@@ -120,37 +109,22 @@ def promote(operands: Sequence[PromotionOperand], *, to_float: bool = False) -> 
     return result
 
 
-def _scalar_type(common: DataType, tensor_type: DataType, priority: int, highest: int) -> DataType:
-    """Return the type that scalars contribute: next to tensors, their category but not width."""
-    if priority or highest < 0:
-        return common
+def _scalar_type(common: DataType, tensor_type: DataType | None) -> DataType:
+    """Return the type that scalars contribute next to tensors: their category but not width."""
     if common is DataType.ComplexDouble and tensor_type is not DataType.Double:
         return DataType.ComplexFloat
     return DataType.Float if common is DataType.Double else common
 
 
-def _common_type(dtypes: Sequence[DataType]) -> DataType:
-    common = dtypes[0]
-    for d in dtypes[1:]:
-        if d is common:
-            continue
-        if common in NARROW and d in NARROW:
-            common = DataType.Float
-        else:
-            common = datatype(torch.promote_types(common.torch, d.torch))
-    return common
+def _common_type(a: DataType, b: DataType) -> DataType:
+    if a is b:
+        return a
+    if a in NARROW and b in NARROW:
+        return DataType.Float
+    return datatype(torch.promote_types(a.torch, b.torch))
 
 
-NARROW = frozenset(
-    {
-        DataType.Half,
-        DataType.BFloat16,
-        DataType.Float8_e4m3fn,
-        DataType.Float8_e5m2,
-        DataType.Float8_e8m0fnu,
-        DataType.Float4_e2m1fn,
-    }
-)
+NARROW = {d for d in DataType if d.is_float and d not in (DataType.Float, DataType.Double)}
 
 TO_TORCH: dict[DataType, torch.dtype] = {
     DataType.Double: torch.float64,

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Union
+from typing import ClassVar, Union
 
 import torch
 
@@ -47,6 +47,7 @@ Argument = Union[  # noqa: UP007
 class DefineTensor:
     """A tensor input; in `shape`, -1 is a symbolic size and 1 a broadcast dimension."""
 
+    name: ClassVar[str] = "define_tensor"
     result: Ref
     shape: tuple[int, ...]
     contiguity: tuple[bool | None, ...]
@@ -60,6 +61,7 @@ class DefineTensor:
 class DefineScalar:
     """A constant, or an input if `value` is None."""
 
+    name: ClassVar[str] = "define_scalar"
     result: Ref
     value: Constant | None
     dtype: DataType
@@ -70,6 +72,7 @@ class DefineScalar:
 class DefineVector:
     """A vector of `entries`, or an input of `size` integers if `entries` is None."""
 
+    name: ClassVar[str] = "define_vector"
     result: Ref
     entries: tuple[Argument, ...] | None
     size: int
@@ -90,6 +93,7 @@ class OpCall:
 class AddOutput:
     """An output; with `alias`, it is written into that input and not returned."""
 
+    name: ClassVar[str] = "add_output"
     source: Ref
     alias: Ref | None
     stride_order: tuple[int, ...]
@@ -97,7 +101,7 @@ class AddOutput:
 
 
 Statement = Union[DefineTensor, DefineScalar, DefineVector, OpCall, AddOutput]  # noqa: UP007
-Environment = dict[int, Lowered]
+Environment = list[Lowered]  # by the index of a Ref
 
 RULES: Mapping[str, Rule] = {**POINTWISE, **REDUCE, **SHAPE, **INDEX, **FACTORY, **MATMUL, **NORM}
 
@@ -124,25 +128,23 @@ def parameters(name: str) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
-def lower_statement(low: Lowering, statement: Statement, env: Environment) -> tuple[Lowered, ...]:
-    """Lower a statement; return its results and bind them in `env`."""
+def lower_statement(low: Lowering, statement: Statement, env: Environment) -> list[Lowered]:
+    """Lower a statement; return its results and append them to `env`."""
+    low.begin_op(statement.name, statement.loc)
+    results: list[Lowered] = []
     match statement:
         case DefineTensor():
-            low.begin_op("define_tensor", statement.loc)
-            return _bind_results(env, (statement.result,), [_tensor(low, statement)])
+            results.append(_tensor(low, statement))
         case DefineScalar():
-            low.begin_op("define_scalar", statement.loc)
-            return _bind_results(env, (statement.result,), [_scalar(low, statement)])
+            results.append(_scalar(low, statement))
         case DefineVector():
-            low.begin_op("define_vector", statement.loc)
-            return _bind_results(env, (statement.result,), [_vector(low, statement, env)])
+            results.append(_vector(low, statement, env))
         case OpCall():
-            low.begin_op(statement.name, statement.loc)
-            return _bind_results(env, statement.results, _lower_call(low, statement, env))
+            results += _lower_call(low, statement, env)
         case AddOutput():
-            low.begin_op("add_output", statement.loc)
             _output(low, statement, env)
-            return ()
+    env += results
+    return results
 
 
 def _lower_call(low: Lowering, statement: OpCall, env: Environment) -> list[Lowered]:
@@ -164,14 +166,6 @@ def _resolve_argument(argument: Argument, env: Environment) -> object:
     if isinstance(argument, (list, tuple)):
         return tuple(_resolve_argument(a, env) for a in argument)
     return argument
-
-
-def _bind_results(
-    env: Environment, results: Sequence[Ref], lowered: Sequence[Lowered]
-) -> tuple[Lowered, ...]:
-    for ref, item in zip(results, lowered, strict=False):
-        env[ref.index] = item
-    return tuple(lowered)
 
 
 def _tensor(low: Lowering, s: DefineTensor) -> Node:
@@ -196,26 +190,24 @@ def _tensor(low: Lowering, s: DefineTensor) -> Node:
 def _scalar(low: Lowering, s: DefineScalar) -> Item:
     if s.value is not None:
         return low.make_number(s.value, s.dtype)
-    k = len(low.arguments)
     if s.dtype.is_int:
-        item: Item = low.make_number(low.symbol(f"i{k}n", ArgumentSize("argument", k)), s.dtype)
-    else:
-        value = Value(TensorType((), s.dtype.ir), repr(s.result))  # in CPU memory
-        item = low.make_node(value, s.dtype, scalar=True)
-    low.arguments.append(item)
-    return item
+        return _integer_input(low, s.dtype)
+    value = Value(TensorType((), s.dtype.ir), repr(s.result))  # in CPU memory
+    node = low.make_node(value, s.dtype, scalar=True)
+    low.arguments.append(node)
+    return node
+
+
+def _integer_input(low: Lowering, dtype: DataType) -> Number:
+    k = len(low.arguments)
+    number = low.make_number(low.symbol(f"i{k}n", ArgumentSize("argument", k)), dtype)
+    low.arguments.append(number)
+    return number
 
 
 def _vector(low: Lowering, s: DefineVector, env: Environment) -> tuple[Item, ...]:
     if s.entries is None:
-        lowered: list[Item] = []
-        for _ in range(s.size):
-            k = len(low.arguments)
-            lowered.append(
-                low.make_number(low.symbol(f"i{k}n", ArgumentSize("argument", k)), DataType.Int)
-            )
-            low.arguments.append(lowered[-1])
-        return tuple(lowered)
+        return tuple(_integer_input(low, DataType.Int) for _ in range(s.size))
     found = []
     for entry in s.entries:
         item = env[entry.index] if isinstance(entry, Ref) else entry
@@ -227,11 +219,8 @@ def _vector(low: Lowering, s: DefineVector, env: Environment) -> tuple[Item, ...
 
 def _output(low: Lowering, s: AddOutput, env: Environment) -> None:
     item = env[s.source.index]
-    if isinstance(item, tuple):
-        if s.alias is not None:
-            raise low.error("a vector cannot be written into an input")
-        low.outputs.append((item, None))
-        return
+    if s.alias is not None and isinstance(item, tuple):
+        raise low.error("a vector cannot be written into an input")
     if s.stride_order and isinstance(item, Node):
         item = with_stride_order(low, item, s.stride_order)
     if s.alias is None:

@@ -64,16 +64,13 @@ class LastCallGuard:
     """A fast path: a call like the last one, with tensors only, needs no other check."""
 
     guard: TensorGuards
-    count: int
     variant: Variant
 
     def matches(self, inputs: Sequence[Input]) -> bool:
         """Whether dtypes, devices, sizes and strides are those of the last call."""
-        if len(inputs) != self.count:
-            return False
         try:
             return self.guard.check(*inputs)
-        except (TypeError, RuntimeError):  # not all are tensors
+        except (TypeError, RuntimeError):  # another number of inputs, or not all are tensors
             return False
 
 
@@ -87,7 +84,7 @@ def guard_last_call(
     if not all(isinstance(spec, DefineTensor) for spec in specs):
         return None
     guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    return LastCallGuard(guard, len(tensors), variant)
+    return LastCallGuard(guard, variant)
 
 
 @dataclass
@@ -250,7 +247,7 @@ def captured_graph(low: Lowering, name: str) -> CapturedGraph:
     for output, _ in low.outputs:
         items += output if isinstance(output, tuple) else [output]
     results = tuple(_result(low, item) for item in items)
-    arguments = tuple(_argument(a) for a in low.arguments)
+    arguments = tuple(_result(low, item) for item in low.arguments)
     constants = tuple((node.value, tensor) for node, tensor in low.constants)
     inputs = [a for a in arguments if isinstance(a, Value)] + [v for v, _ in constants]
     values = tuple(r if isinstance(r, Value) else None for r in results)
@@ -264,13 +261,6 @@ def _result(low: Lowering, item: Item) -> Value | Dim:
     if isinstance(item.value, (int, SymDim)) and item.dtype.is_int:
         return item.value if isinstance(item.value, int) else low.resolve_dim(item.value)
     return low.value_of(item, item.dtype)
-
-
-def _argument(item: Item) -> Value | Dim:
-    if isinstance(item, Node):
-        return item.value
-    assert isinstance(item.value, (int, SymDim))
-    return item.value
 
 
 def _size_checks(low: Lowering, fixed: Mapping[str, int]) -> list[SizeCheck]:

@@ -39,18 +39,23 @@ def stride_pattern(tensor: torch.Tensor) -> StridePattern | None:
         return None
     shape, strides = tensor.shape, tensor.stride()
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], -shape[d], d))
-    steps = ["dense"] * len(shape)
+    return StridePattern(tuple(order), _steps(shape, strides, order))
+
+
+def _steps(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> tuple[str, ...]:
+    """Return the `steps` of a StridePattern; dimensions of size 1 are dense."""
+    steps = ["dense"] * len(sizes)
     step = 1
     for d in reversed(order):
-        if shape[d] == 1:
+        if sizes[d] == 1:
             continue
         if strides[d] == 0:
             steps[d] = "zero"
             continue
         if strides[d] != step:
             steps[d] = "free"
-        step = strides[d] * shape[d]
-    return StridePattern(tuple(order), tuple(steps))
+        step = strides[d] * sizes[d]
+    return tuple(steps)
 
 
 def first_noncontiguous_dim(
@@ -59,16 +64,9 @@ def first_noncontiguous_dim(
     """Return a dimension that is declared contiguous but is not; None if there is none."""
     if tensor.numel() == 0 or (not stride_order and tensor.is_contiguous()):
         return None
-    rank = tensor.dim()
-    order = dims_slow_to_fast(stride_order, rank)
-    step = 1
-    for d in reversed(order):
-        if tensor.shape[d] == 1:
-            continue
-        if contiguity[d] and tensor.stride(d) != step:
-            return d
-        step = tensor.stride(d) * tensor.shape[d]
-    return None
+    order = dims_slow_to_fast(stride_order, tensor.dim())
+    steps = _steps(tensor.shape, tensor.stride(), order)
+    return next((d for d in reversed(order) if contiguity[d] and steps[d] != "dense"), None)
 
 
 def dims_slow_to_fast(stride_order: Sequence[int], rank: int) -> list[int]:
@@ -92,16 +90,7 @@ def contiguity_of(
     A dimension is contiguous if it follows the next faster one without a gap; None for size 1 and
     stride 0.
     """
-    rank = len(sizes)
-    order = sorted(range(rank), key=lambda d: (-strides[d], d))
-    contiguity: list[bool | None] = [None] * rank
-    step = 1
-    for d in reversed(order):
-        if sizes[d] == 1 or strides[d] == 0:
-            continue
-        contiguity[d] = strides[d] == step
-        step = strides[d] * sizes[d]
-    stride_order = [0] * rank
-    for position, d in enumerate(order):
-        stride_order[d] = rank - 1 - position
-    return contiguity, stride_order
+    order = sorted(range(len(sizes)), key=lambda d: (-strides[d], d))
+    steps = zip(sizes, _steps(sizes, strides, order), strict=True)
+    contiguity = [None if n == 1 or step == "zero" else step == "dense" for n, step in steps]
+    return contiguity, [len(sizes) - 1 - order.index(d) for d in range(len(sizes))]

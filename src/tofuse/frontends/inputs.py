@@ -67,8 +67,7 @@ def _regroup(name: str, specs: Sequence[InputSpec], inputs: Sequence[Input]) -> 
 
 
 def _input_error(spec: InputSpec, k: int, message: str) -> DefinitionError:
-    op = {"T": "define_tensor", "S": "define_scalar", "V": "define_vector"}[spec.result.kind]
-    return DefinitionError(located(op, spec.loc, f"input {k} ({spec.result}) {message}"))
+    return DefinitionError(located(spec.name, spec.loc, f"input {k} ({spec.result}) {message}"))
 
 
 def _tensor(spec: DefineTensor, k: int, x: Input) -> torch.Tensor:

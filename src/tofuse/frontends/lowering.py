@@ -13,7 +13,7 @@ from tofuse.capture.lower.builder import Builder
 from tofuse.capture.lower.call import Argument
 from tofuse.capture.lower.opaque import call_arguments
 from tofuse.errors import DefinitionError
-from tofuse.frontends.datatypes import DataType, PromotionOperand, number_type, promote
+from tofuse.frontends.datatypes import DataType, number_type, promote
 from tofuse.frontends.input_layouts import StridePattern
 from tofuse.frontends.symbol_substitution import SymbolSubstitution
 from tofuse.ir.dims import Dim, SymDim, product, show_dim, symbol, symbols_of
@@ -177,7 +177,11 @@ class Lowering:
 
     def promoted_type(self, operands: Iterable[Item], *, to_float: bool = False) -> DataType:
         """Return the type that an op on these operands computes in."""
-        return promote([promotion_operand(x) for x in operands], to_float=to_float)
+        groups: tuple[list[DataType], ...] = ([], [], [])  # tensors, 0-d tensors, scalars
+        for x in operands:
+            group = 2 if isinstance(x, Number) or x.scalar else 0 if x.rank else 1
+            groups[group].append(x.dtype)
+        return promote(groups, to_float=to_float)
 
     def value_of(self, x: Item, dtype: DataType) -> Value:
         """Convert an item to a tensor of this type; a number becomes a 0-d tensor."""
@@ -343,13 +347,6 @@ class Lowering:
         self.nonzero_sizes = [(substitution.dim(d), message) for d, message in self.nonzero_sizes]
         constants = self.builder.constants
         self.builder.constants = {substitution.value(v): s for v, s in constants.items()}
-
-
-def promotion_operand(x: Item) -> PromotionOperand:
-    """Return an item as an operand of type promotion."""
-    if isinstance(x, Number) or x.scalar:
-        return PromotionOperand(x.dtype, 0)
-    return PromotionOperand(x.dtype, 2 if x.rank else 1)
 
 
 def is_scalar(x: Item) -> bool:

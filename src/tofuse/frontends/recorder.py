@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -30,7 +31,7 @@ from tofuse.frontends.definition import (
     lower_statement,
     parameters,
 )
-from tofuse.frontends.lowering import Lowered, Lowering, Node, located
+from tofuse.frontends.lowering import Lowered, Lowering, Node
 from tofuse.frontends.proxies import PROXIES, Proxy, Scalar, Tensor, Vector
 from tofuse.ir.graph import Loc
 
@@ -89,7 +90,7 @@ class Recorder:
         In a shape, -1 is a symbolic size and 1 a broadcast dimension. A dimension is contiguous if
         it follows the next faster one without a gap. In `stride_order`, a larger number is slower.
         """
-        loc, result = self._line("define_tensor"), self._ref("T")
+        loc, result = self._begin("define_tensor"), self._ref("T")
         extents = symbolic_sizes if shape is None else shape
         flags = contiguity if contiguous is None else contiguous
         if isinstance(extents, (list, tuple)) and (by_position := as_strides(flags)) is not None:
@@ -102,8 +103,8 @@ class Recorder:
             else:
                 raise DefinitionError("give a shape, or sizes and strides")
         except DefinitionError as e:
-            raise DefinitionError(located("define_tensor", loc, str(e))) from None
-        return self._append(statement, (result,))[0]  # type: ignore[return-value]  # a T
+            raise self._low.error(str(e)) from None
+        return self._append(statement)[0]  # type: ignore[return-value]  # a T
 
     def from_pytorch(self, tensor: torch.Tensor, static_sizes: bool = False) -> Tensor:
         """Define an input with the rank, layout and dtype of this tensor."""
@@ -122,13 +123,13 @@ class Recorder:
         dtype: DataType | torch.dtype | None = None,
     ) -> Scalar:
         """Define a constant if a value is given, else a scalar input."""
-        loc, result = self._line("define_scalar"), self._ref("S")
+        loc, result = self._begin("define_scalar"), self._ref("S")
         if isinstance(value, DataType):
             value, dtype = None, value
         if dtype is None:
             dtype = DataType.Double if value is None else number_type(value)
         statement = DefineScalar(result, value, datatype(dtype), loc)
-        return self._append(statement, (result,))[0]  # type: ignore[return-value]  # an S
+        return self._append(statement)[0]  # type: ignore[return-value]  # an S
 
     define_constant = define_scalar
 
@@ -136,15 +137,12 @@ class Recorder:
         self, values: int | Sequence[Scalar | int], dtype: DataType = DataType.Int
     ) -> Vector:
         """Define a vector of these entries, or an input of that many integers."""
-        loc, result = self._line("define_vector"), self._ref("V")
-        entries = (
-            None
-            if isinstance(values, int)
-            else tuple(self._argument(v, loc, "define_vector") for v in values)
-        )
-        size = values if isinstance(values, int) else len(values)
-        statement = DefineVector(result, entries, size, loc)
-        return self._append(statement, (result,))[0]  # type: ignore[return-value]  # a V
+        loc, result = self._begin("define_vector"), self._ref("V")
+        if isinstance(values, int):
+            statement = DefineVector(result, None, values, loc)
+        else:
+            statement = DefineVector(result, tuple(map(self._argument, values)), len(values), loc)
+        return self._append(statement)[0]  # type: ignore[return-value]  # a V
 
     def add_output(
         self,
@@ -153,16 +151,11 @@ class Recorder:
         stride_order: Sequence[int] = (),
     ) -> None:
         """Add an output. With `alias_input`, it is written into that input and not returned."""
-        loc = self._line("add_output")
-        refs = [
-            self._argument(h, loc, "add_output") for h in (output, alias_input) if h is not None
-        ]
-        if not all(isinstance(r, Ref) for r in refs):
-            message = f"{output!r} is not defined by this FusionDefinition"
-            raise DefinitionError(located("add_output", loc, message))
-        alias = refs[1] if len(refs) > 1 else None
-        statement = AddOutput(refs[0], alias, tuple(stride_order), loc)  # type: ignore[arg-type]
-        self._append(statement, ())
+        loc = self._begin("add_output")
+        source, alias = map(self._argument, (output, alias_input))
+        if not isinstance(source, Ref) or not isinstance(alias, (Ref, type(None))):
+            raise self._low.error(f"{output!r} is not defined by this FusionDefinition")
+        self._append(AddOutput(source, alias, tuple(stride_order), loc))
 
     def permute(self, arg: Proxy, dims: Sequence[int] | None = None) -> Tensor:
         """Append `fd.ops.permute` (nvFuser's interface of 2022)."""
@@ -175,7 +168,7 @@ class Recorder:
 
         Raises DefinitionError, with the op and the user's line, if the arguments are wrong.
         """
-        loc = self._line(name)
+        loc = self._begin(name)
         signature = parameters(name)
         for keyword in list(kwargs):
             if keyword not in signature.parameters:
@@ -187,23 +180,16 @@ class Recorder:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as e:
-            message = f"{e}; its signature is {name}{signature}"
-            raise DefinitionError(located(name, loc, message)) from None
-        arguments = tuple((k, self._argument(v, loc, name)) for k, v in bound.arguments.items())
-        call = OpCall(name, arguments, (), loc)
+            raise self._low.error(f"{e}; its signature is {name}{signature}") from None
+        arguments = tuple((k, self._argument(v)) for k, v in bound.arguments.items())
         op_count = len(self._low.builder.ops)
         try:
-            lowered = lower_statement(self._low, call, self._env)
+            proxies = self._append(OpCall(name, arguments, (), loc))
         except (DefinitionError, NotImplementedError):
             del self._low.builder.ops[op_count:]
             raise
         except (TypeError, ValueError, AssertionError, AttributeError, KeyError) as e:
-            raise DefinitionError(located(name, loc, f"wrong arguments: {e}")) from e
-        first = len(self._env)
-        refs = tuple(Ref(first + k, _kind(item)) for k, item in enumerate(lowered))
-        self._env |= {ref.index: item for ref, item in zip(refs, lowered, strict=True)}
-        self.statements.append(OpCall(name, arguments, refs, loc))
-        proxies = tuple(PROXIES[ref.kind](self, ref) for ref in refs)
+            raise self._low.error(f"wrong arguments: {e}") from e
         return proxies[0] if len(proxies) == 1 else proxies  # type: ignore[return-value]  # see above
 
     def lowered_value(self, ref: Ref) -> Lowered:
@@ -212,40 +198,42 @@ class Recorder:
 
     # -- helpers ---------------------------------------------------------------------------------
 
-    def _line(self, op: str) -> Loc | None:
-        """Return the user's line; DefinitionError outside the `with` block."""
-        loc = user_line()
+    def _begin(self, op: str) -> Loc | None:
+        """Begin a statement; return the user's line. DefinitionError outside the `with` block."""
+        self._low.begin_op(op, user_line())
         if not self.is_open:
-            message = "use it inside `with FusionDefinition() as fd:`"
-            raise DefinitionError(located(op, loc, message))
-        return loc
+            raise self._low.error("use it inside `with FusionDefinition() as fd:`")
+        return self._low.builder.loc
 
     def _ref(self, kind: str) -> Ref:
         return Ref(len(self._env), kind)
 
-    def _append(self, statement: Statement, results: tuple[Ref, ...]) -> list[Proxy]:
-        lower_statement(self._low, statement, self._env)
+    def _append(self, statement: Statement) -> tuple[Proxy, ...]:
+        """Append a statement; return proxies for its results."""
+        first = len(self._env)
+        lowered = lower_statement(self._low, statement, self._env)
+        refs = tuple(Ref(first + k, _kind(item)) for k, item in enumerate(lowered))
+        if isinstance(statement, OpCall):
+            statement = replace(statement, results=refs)
         self.statements.append(statement)
-        return [PROXIES[ref.kind](self, ref) for ref in results]
+        return tuple(PROXIES[ref.kind](self, ref) for ref in refs)
 
-    def _argument(self, value: object, loc: Loc | None, op: str) -> Argument:
+    def _argument(self, value: object) -> Argument:
         """Convert an argument for a statement: proxies become references."""
         if isinstance(value, Proxy):
             if value.fd is not self:
-                message = f"{value!r} belongs to another FusionDefinition"
-                raise DefinitionError(located(op, loc, message))
+                raise self._low.error(f"{value!r} belongs to another FusionDefinition")
             return value.ref
         if isinstance(value, (list, tuple)):
-            return tuple(self._argument(v, loc, op) for v in value)
+            return tuple(map(self._argument, value))
         if value is None or isinstance(
             value, (bool, int, float, complex, str, DataType, torch.dtype)
         ):
             return value
-        message = (
+        raise self._low.error(
             f"an argument is a {type(value).__name__}; arguments must be tensors and scalars of "
             "the definition, or constants"
         )
-        raise DefinitionError(located(op, loc, message))
 
 
 def _kind(item: Lowered) -> str:
