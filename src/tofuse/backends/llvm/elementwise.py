@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,9 @@ from tofuse.backends.llvm.bf16_convert import bf16_bits
 from tofuse.backends.llvm.fp8_convert import round_to_fp8
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, FunctionBuilder, literal, vector_type
 from tofuse.backends.llvm.vector_math import LIBRARY, MATH, math_symbol
+from tofuse.backends.llvm.vector_math.formula_builder import SUFFIX, InlineBuilder, Value
 from tofuse.errors import CompileError
 from tofuse.ir.types import DType
-
-_Rule = Callable[[FunctionBuilder, Sequence[str], "OpSignature"], str]
 
 
 @dataclass(frozen=True)
@@ -35,38 +35,53 @@ class OpSignature:
     def mask_type(self) -> str:
         return vector_type("i1", self.lanes)
 
-    @property
-    def suffix(self) -> str:
-        """Return the operand type as the names of intrinsics spell it."""
-        ty = REGISTER_TYPES[self.operand_dtype]
-        short = {"float": "f32", "double": "f64"}.get(ty, ty)
-        return short if self.lanes == 1 else f"v{self.lanes}{short}"
 
-    def const(self, value: bool | int | float) -> str:
-        return literal(value, self.operand_dtype, self.lanes)
+class _OpBuilder(InlineBuilder):
+    """Appends the instructions of one op."""
+
+    def __init__(self, f: FunctionBuilder, signature: OpSignature) -> None:
+        super().__init__(f, signature.lanes)
+        self.signature, self.dtype = signature, signature.operand_dtype
+        self.is_unsigned = self.dtype in (DType.U8, DType.BOOL)
+
+    def number(self, value: bool | int | float) -> Value:
+        """Return a constant of the operands' type."""
+        return self.operand(literal(value, self.dtype, self.width))
+
+    def operand(self, text: str) -> Value:
+        return self.value(text, REGISTER_TYPES[self.dtype])
+
+
+_Rule = Callable[..., Value]  # of an _OpBuilder and the operands
 
 
 def emit_elementwise(
     f: FunctionBuilder, op: str, args: Sequence[str], signature: OpSignature
 ) -> str:
     """Emit an op and return its result; raise CompileError if this backend has no rule for it."""
+    b = _OpBuilder(f, signature)
+    operands = map(b.operand, args)
     if op in _RULES:
-        return _RULES[op](f, args, signature)
-    if (op in MATH or op in LIBRARY) and signature.operand_dtype.is_float:
-        return _math_call(f, op, args, signature)
-    raise CompileError(f"no LLVM rule for {op} of {signature.operand_dtype.value}")
+        return _RULES[op](b, *operands).text
+    if (op in MATH or op in LIBRARY) and b.dtype.is_float:
+        return _math_call(op)(b, *operands).text
+    raise CompileError(f"no LLVM rule for {op} of {b.dtype.value}")
 
 
-def _math_call(f: FunctionBuilder, op: str, args: Sequence[str], s: OpSignature) -> str:
-    elem = "f64" if s.operand_dtype is DType.F64 else "f32"
-    f.math_calls[op, elem, s.lanes] = None
-    typed = ", ".join(f"{s.operand_type} {a}" for a in args)
-    return f.let(f"call {s.operand_type} {math_symbol(op, elem, s.lanes)}({typed})")
+def _math_call(op: str) -> _Rule:
+    def rule(b: _OpBuilder, *args: Value) -> Value:
+        elem = SUFFIX[args[0].scalar]
+        b.f.math_calls[op, elem, b.width] = None
+        ty, typed = b.signature.operand_type, ", ".join(a.typed for a in args)
+        return b.operand(b.f.let(f"call {ty} {math_symbol(op, elem, b.width)}({typed})"))
+
+    return rule
 
 
 def emit_accumulation(f: FunctionBuilder, total: str, x: str, signature: OpSignature) -> str:
     """Add `x` to a running sum; LLVM may contract a product that only the sum uses to an fma."""
-    return _arith("fadd", "add", contract=True)(f, (total, x), signature)
+    b = _OpBuilder(f, signature)
+    return _arith("fadd", "add", contract=True)(b, b.operand(total), b.operand(x)).text
 
 
 def _arith(float_op: str, int_op: str, *, contract: bool = False) -> _Rule:
@@ -77,269 +92,172 @@ def _arith(float_op: str, int_op: str, *, contract: bool = False) -> _Rule:
     a value must get the same bits as the forward, for instance to find its maximum.
     """
 
-    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-        flag = "contract " if contract and f.contract else ""
-        op = f"{float_op} {flag}" if s.operand_dtype.is_float else int_op
-        return f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
+    def rule(b: _OpBuilder, x: Value, y: Value) -> Value:
+        flag = "contract " if contract and b.f.contract else ""
+        return b.binary(f"{float_op} {flag}" if b.dtype.is_float else int_op, x, y)
 
     return rule
 
 
 def _compare(float_op: str, signed: str, unsigned: str) -> _Rule:
-    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-        if s.operand_dtype.is_float:
-            op = f"fcmp {float_op}"
-        else:
-            op = f"icmp {unsigned if s.operand_dtype in (DType.BOOL, DType.U8) else signed}"
-        return f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
+    def rule(b: _OpBuilder, x: Value, y: Value) -> Value:
+        int_op = unsigned if b.is_unsigned else signed
+        return b.compare(float_op if b.dtype.is_float else int_op, x, y)
 
     return rule
 
 
-def _select(f: FunctionBuilder, s: OpSignature, ty: str, c: str, a: str, b: str) -> str:
-    return f.let(f"select {s.mask_type} {c}, {ty} {a}, {ty} {b}")
-
-
 def _extremum(ordered: str, signed: str, unsigned: str) -> _Rule:
-    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-        a, b = args
-        if not s.operand_dtype.is_float:
-            op = unsigned if s.operand_dtype in (DType.BOOL, DType.U8) else signed
-            c = f.let(f"icmp {op} {s.operand_type} {a}, {b}")
-            return _select(f, s, s.operand_type, c, a, b)
-        for constant, test in ((b, "u"), (a, "o")):
-            if not constant.startswith("%") and "0x7FF8" not in constant:
-                # this constant is not nan: the test keeps a nan of the other, and b if equal
-                c = f.let(f"fcmp {test}{ordered} {s.operand_type} {a}, {b}")
-                return _select(f, s, s.operand_type, c, a, b)
-        c = f.let(f"fcmp o{ordered} {s.operand_type} {a}, {b}")
-        larger = _select(f, s, s.operand_type, c, a, b)
-        nan = f.let(f"fcmp uno {s.operand_type} {a}, {a}")
-        return _select(f, s, s.operand_type, nan, a, larger)
+    def rule(b: _OpBuilder, x: Value, y: Value) -> Value:
+        if not b.dtype.is_float:
+            return b.select(b.compare(unsigned if b.is_unsigned else signed, x, y), x, y)
+        for constant, test in ((y, "u"), (x, "o")):
+            if not constant.text.startswith("%") and "0x7FF8" not in constant.text:
+                # this constant is not nan: the test keeps a nan of the other, and y if equal
+                return b.select(b.compare(f"{test}{ordered}", x, y), x, y)
+        larger = b.select(b.compare(f"o{ordered}", x, y), x, y)
+        return b.select(b.compare("uno", x, x), x, larger)
 
     return rule
 
 
 def _intrinsic(name: str) -> _Rule:
-    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-        if not s.operand_dtype.is_float:
-            return args[0]
-        typed = [(s.operand_type, a) for a in args]
-        return f.call(f"@llvm.{name}.{s.suffix}", s.operand_type, *typed)
+    def rule(b: _OpBuilder, x: Value, *rest: Value) -> Value:
+        return b.intrinsic(name, x, *rest) if b.dtype.is_float else x
 
     return rule
 
 
-def _neg(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    if s.operand_dtype.is_float:
-        return f.let(f"fneg {s.operand_type} {args[0]}")
-    return f.let(f"sub {s.operand_type} {s.const(0)}, {args[0]}")
+def _neg(b: _OpBuilder, x: Value) -> Value:
+    return -x if b.dtype.is_float else b.number(0) - x
 
 
-def _abs(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    if s.operand_dtype.is_float:
-        return f.call(f"@llvm.fabs.{s.suffix}", s.operand_type, (s.operand_type, args[0]))
-    if s.operand_dtype in (DType.U8, DType.BOOL):
-        return args[0]
-    ty = s.operand_type
-    return f.call(f"@llvm.abs.{s.suffix}", ty, (ty, args[0]), ("i1", "false"))
+def _abs(b: _OpBuilder, x: Value) -> Value:
+    if b.dtype.is_float:
+        return b.abs(x)
+    if b.is_unsigned:
+        return x
+    ty = b.signature.operand_type
+    symbol = f"@llvm.abs.{b.suffix(x.scalar)}"
+    return b.operand(b.f.call(symbol, ty, (ty, x.text), ("i1", "false")))
 
 
-def _sign(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    if s.operand_dtype is DType.BOOL:
-        return args[0]
-    zero = s.const(0)
-    above = _RULES["gt"](f, (args[0], zero), s)
-    below = _RULES["lt"](f, (args[0], zero), s)
-    negative = _select(f, s, s.operand_type, below, s.const(-1), zero)
-    return _select(f, s, s.operand_type, above, s.const(1), negative)
+def _sign(b: _OpBuilder, x: Value) -> Value:
+    if b.dtype is DType.BOOL:
+        return x
+    zero = b.number(0)
+    above, below = _RULES["gt"](b, x, zero), _RULES["lt"](b, x, zero)
+    return b.select(above, b.number(1), b.select(below, b.number(-1), zero))
 
 
-def _nextafter(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
+def _nextafter(b: _OpBuilder, x: Value, y: Value) -> Value:
     """Step the bit pattern by one; bit patterns of floats are ordered like their magnitudes."""
-    x, y = args
-    bits = s.operand_dtype.itemsize * 8
-    int_ty, int_dtype = vector_type(f"i{bits}", s.lanes), DType.I32 if bits == 32 else DType.I64
-    int_values = [f.let(f"bitcast {s.operand_type} {v} to {int_ty}") for v in (x, y)]
-    up = f.let(f"fcmp olt {s.operand_type} {x}, {y}")
-    below = f.let(f"icmp slt {int_ty} {int_values[0]}, {literal(0, int_dtype, s.lanes)}")
-    grows = f.let(f"xor {s.mask_type} {up}, {below}")
-    one, minus_one = literal(1, int_dtype, s.lanes), literal(-1, int_dtype, s.lanes)
-    step = _select(f, s, int_ty, grows, one, minus_one)
-    stepped = f.let(f"add {int_ty} {int_values[0]}, {step}")
-    sign = f.let(f"and {int_ty} {int_values[1]}, {literal(-(2 ** (bits - 1)), int_dtype, s.lanes)}")
-    smallest = f.let(f"or {int_ty} {sign}, {one}")
-    from_zero = f.let(f"fcmp oeq {s.operand_type} {x}, {s.const(0.0)}")
-    stepped = _select(f, s, int_ty, from_zero, smallest, stepped)
-    stepped = f.let(f"bitcast {int_ty} {stepped} to {s.operand_type}")
-    equal = f.let(f"fcmp oeq {s.operand_type} {x}, {y}")
-    stepped = _select(f, s, s.operand_type, equal, y, stepped)
-    nan = f.let(f"fcmp uno {s.operand_type} {x}, {y}")
-    return _select(f, s, s.operand_type, nan, f.let(f"fadd {s.operand_type} {x}, {y}"), stepped)
+    x_bits, y_bits = x.bits, y.bits
+    grows = (x < y) ^ b.compare("slt", x_bits, 0)
+    stepped = x_bits + b.select(grows, x_bits.const(1), -1)
+    smallest = (y_bits & -x.format.sign_mask) | 1
+    result = b.as_float(b.select(x.equals(0.0), smallest, stepped))
+    result = b.select(x.equals(y), y, result)
+    return b.select(b.compare("uno", x, y), x + y, result)
 
 
-def _reciprocal(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    return f.let(f"fdiv {s.operand_type} {s.const(1.0)}, {args[0]}")
-
-
-def _to_bool(f: FunctionBuilder, arg: str, s: OpSignature) -> str:
-    if s.operand_dtype is DType.BOOL:
-        return arg
-    return _RULES["ne"](f, (arg, s.const(0)), s)
+def _to_bool(b: _OpBuilder, x: Value) -> Value:
+    return x if b.dtype is DType.BOOL else _RULES["ne"](b, x, b.number(0))
 
 
 def _logical(op: str) -> _Rule:
-    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-        a, b = (_to_bool(f, x, s) for x in args)
-        return f.let(f"{op} {s.mask_type} {a}, {b}")
-
-    return rule
+    return lambda b, x, y: b.binary(op, _to_bool(b, x), _to_bool(b, y))
 
 
-def _logical_not(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    true = literal(True, DType.BOOL, s.lanes)
-    return f.let(f"xor {s.mask_type} {_to_bool(f, args[0], s)}, {true}")
+def _logical_not(b: _OpBuilder, x: Value) -> Value:
+    return _to_bool(b, x) ^ b.value(literal(True, DType.BOOL, b.width), "i1")
 
 
-def _bitwise(op: str) -> _Rule:
-    return lambda f, args, s: f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
-
-
-def _bitwise_not(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    ones = s.const(s.operand_dtype is DType.BOOL or -1)
-    return f.let(f"xor {s.operand_type} {args[0]}, {ones}")
-
-
-def _isnan(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    return f.let(f"fcmp uno {s.operand_type} {args[0]}, {args[0]}")
-
-
-def _isinf(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    magnitude = _abs(f, args, s)
-    return f.let(f"fcmp oeq {s.operand_type} {magnitude}, {s.const(float('inf'))}")
-
-
-def _where(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    return _select(f, s, s.operand_type, args[0], args[1], args[2])
+def _where(b: _OpBuilder, condition: Value, x: Value, y: Value) -> Value:
+    return b.select(b.value(condition.text, "i1"), x, y)
 
 
 def _shift(left: bool) -> _Rule:
-    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-        x, n = args
-        bits = s.operand_dtype.itemsize * 8
-        too_far = f.let(f"icmp uge {s.operand_type} {n}, {s.const(bits)}")
+    def rule(b: _OpBuilder, x: Value, n: Value) -> Value:
+        bits, zero = b.dtype.itemsize * 8, b.number(0)
+        too_far = b.compare("uge", n, b.number(bits))
         if left:
-            shifted = f.let(f"shl {s.operand_type} {x}, {n}")
-            return _select(f, s, s.operand_type, too_far, s.const(0), shifted)
-        op = "lshr" if s.operand_dtype is DType.U8 else "ashr"
-        n = _select(f, s, s.operand_type, too_far, s.const(bits - 1), n)
-        shifted = f.let(f"{op} {s.operand_type} {x}, {n}")
-        if s.operand_dtype is not DType.U8:
-            return shifted
-        return _select(f, s, s.operand_type, too_far, s.const(0), shifted)
+            return b.select(too_far, zero, b.binary("shl", x, n))
+        n = b.select(too_far, b.number(bits - 1), n)
+        if b.dtype is not DType.U8:
+            return b.binary("ashr", x, n)
+        return b.select(too_far, zero, b.binary("lshr", x, n))
 
     return rule
 
 
-def _truncdiv(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    if s.operand_dtype.is_float:
-        quotient = f.let(f"fdiv {s.operand_type} {args[0]}, {args[1]}")
-        return _intrinsic("trunc")(f, (quotient,), s)
-    op = "udiv" if s.operand_dtype is DType.U8 else "sdiv"
-    return f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
+def _truncdiv(b: _OpBuilder, x: Value, y: Value) -> Value:
+    if b.dtype.is_float:
+        return b.intrinsic("trunc", x / y)
+    return b.binary("udiv" if b.dtype is DType.U8 else "sdiv", x, y)
 
 
-def _fmod(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    if s.operand_dtype.is_float:
-        return _math_call(f, "fmod", args, s)
-    op = "urem" if s.operand_dtype is DType.U8 else "srem"
-    return f.let(f"{op} {s.operand_type} {args[0]}, {args[1]}")
+def _fmod(b: _OpBuilder, x: Value, y: Value) -> Value:
+    if b.dtype.is_float:
+        return _math_call("fmod")(b, x, y)
+    return b.binary("urem" if b.dtype is DType.U8 else "srem", x, y)
 
 
-def _signs_differ(f: FunctionBuilder, remainder: str, divisor: str, s: OpSignature) -> str:
+def _signs_differ(b: _OpBuilder, remainder: Value, divisor: Value) -> Value:
     """Return where a remainder is nonzero and its sign differs from the divisor's."""
-    nonzero = _RULES["ne"](f, (remainder, s.const(0)), s)
-    negative = [_RULES["lt"](f, (x, s.const(0)), s) for x in (remainder, divisor)]
-    differ = f.let(f"xor {s.mask_type} {negative[0]}, {negative[1]}")
-    return f.let(f"and {s.mask_type} {nonzero}, {differ}")
+    zero = b.number(0)
+    nonzero = _RULES["ne"](b, remainder, zero)
+    return nonzero & (_RULES["lt"](b, remainder, zero) ^ _RULES["lt"](b, divisor, zero))
 
 
-def _remainder(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    remainder = _fmod(f, args, s)
-    add = "fadd" if s.operand_dtype.is_float else "add"
-    corrected = f.let(f"{add} {s.operand_type} {remainder}, {args[1]}")
-    return _select(
-        f, s, s.operand_type, _signs_differ(f, remainder, args[1], s), corrected, remainder
-    )
+def _remainder(b: _OpBuilder, x: Value, y: Value) -> Value:
+    remainder = _fmod(b, x, y)
+    corrected = remainder + y
+    return b.select(_signs_differ(b, remainder, y), corrected, remainder)
 
 
-def _floordiv(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    a, b = args
-    remainder = _fmod(f, args, s)
-    differ = _signs_differ(f, remainder, b, s)
-    if not s.operand_dtype.is_float:
-        quotient = _truncdiv(f, args, s)
-        one_less = f.let(f"sub {s.operand_type} {quotient}, {s.const(1)}")
-        return _select(f, s, s.operand_type, differ, one_less, quotient)
-    # c10::div_floor_floating: divide a - remainder, then correct a quotient rounded down
-    difference = f.let(f"fsub {s.operand_type} {a}, {remainder}")
-    quotient = f.let(f"fdiv {s.operand_type} {difference}, {b}")
-    one_less = f.let(f"fsub {s.operand_type} {quotient}, {s.const(1.0)}")
-    quotient = _select(f, s, s.operand_type, differ, one_less, quotient)
-    floor = _intrinsic("floor")(f, (quotient,), s)
-    fraction = f.let(f"fsub {s.operand_type} {quotient}, {floor}")
-    rounded_down = f.let(f"fcmp ogt {s.operand_type} {fraction}, {s.const(0.5)}")
-    one_more = f.let(f"fadd {s.operand_type} {floor}, {s.const(1.0)}")
-    floor = _select(f, s, s.operand_type, rounded_down, one_more, floor)
-    exact_quotient = f.let(f"fdiv {s.operand_type} {a}, {b}")
-    signed_zero = _intrinsic("copysign")(f, (s.const(0.0), exact_quotient), s)
-    is_zero = f.let(f"fcmp oeq {s.operand_type} {quotient}, {s.const(0.0)}")
-    floor = _select(f, s, s.operand_type, is_zero, signed_zero, floor)
-    by_zero = f.let(f"fcmp oeq {s.operand_type} {b}, {s.const(0.0)}")
-    return _select(f, s, s.operand_type, by_zero, exact_quotient, floor)
+def _floordiv(b: _OpBuilder, x: Value, y: Value) -> Value:
+    remainder = _fmod(b, x, y)
+    differ = _signs_differ(b, remainder, y)
+    if not b.dtype.is_float:
+        quotient = _truncdiv(b, x, y)
+        return b.select(differ, quotient - b.number(1), quotient)
+    # c10::div_floor_floating: divide x - remainder, then correct a quotient rounded down
+    quotient = (x - remainder) / y
+    quotient = b.select(differ, quotient - 1.0, quotient)
+    floor = b.intrinsic("floor", quotient)
+    floor = b.select(quotient - floor > 0.5, floor + 1.0, floor)
+    exact_quotient = x / y
+    signed_zero = b.copysign(b.number(0.0), exact_quotient)
+    floor = b.select(quotient.equals(0.0), signed_zero, floor)
+    return b.select(y.equals(0.0), exact_quotient, floor)
 
 
-def _convert(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    (x,) = args
-    a, b = s.operand_dtype, s.result_dtype
-    if a.is_float and b.is_float:
-        op = "fpext" if b is DType.F64 else "fptrunc"
-    elif a.is_float:
-        if b in (DType.I64, DType.I32):
-            op = "fptosi"
-        else:  # C converts a float to a small integer by way of int
-            middle = vector_type("i32", s.lanes)
-            x = f.let(f"fptosi {s.operand_type} {x} to {middle}")
-            return f.let(f"trunc {middle} {x} to {s.result_type}")
-    elif b.is_float:
-        op = "uitofp" if a in (DType.U8, DType.BOOL) else "sitofp"
-    elif REGISTER_TYPES[a] == REGISTER_TYPES[b]:
+def _convert(b: _OpBuilder, x: Value) -> Value:
+    source, to = b.dtype, b.signature.result_dtype
+    scalar = REGISTER_TYPES[to]
+    if source.is_float and to.is_float:
+        return b.cast("fpext" if to is DType.F64 else "fptrunc", x, scalar)
+    if source.is_float:
+        if to in (DType.I64, DType.I32):
+            return b.cast("fptosi", x, scalar)
+        # C converts a float to a small integer by way of int
+        return b.cast("trunc", b.cast("fptosi", x, "i32"), scalar)
+    if to.is_float:
+        return b.cast("uitofp" if b.is_unsigned else "sitofp", x, scalar)
+    if x.scalar == scalar:
         return x
-    elif a.itemsize > b.itemsize and a is not DType.BOOL:
-        op = "trunc"
-    else:
-        op = "zext" if a in (DType.U8, DType.BOOL) else "sext"
-    return f.let(f"{op} {s.operand_type} {x} to {s.result_type}")
+    if source.itemsize > to.itemsize and source is not DType.BOOL:
+        return b.cast("trunc", x, scalar)
+    return b.cast("zext" if b.is_unsigned else "sext", x, scalar)
 
 
-def _round_f16(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    half_ty = vector_type("half", s.lanes)
-    rounded = f.let(f"fptrunc {s.operand_type} {args[0]} to {half_ty}")
-    return f.let(f"fpext {half_ty} {rounded} to {s.operand_type}")
-
-
-def _round_bf16(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-    int_ty = vector_type("i32", s.lanes)
-    bits = bf16_bits(f, args[0], s.lanes)
-    upper = f.let(f"and {int_ty} {bits}, {literal(-65536, DType.I32, s.lanes)}")
-    return f.let(f"bitcast {int_ty} {upper} to {s.operand_type}")
+def _round_bf16(b: _OpBuilder, x: Value) -> Value:
+    return b.as_float(bf16_bits(b, x) & -65536)
 
 
 def _round_fp8(dtype: DType) -> _Rule:
-    def rule(f: FunctionBuilder, args: Sequence[str], s: OpSignature) -> str:
-        return round_to_fp8(f, args[0], dtype, s.lanes)
-
-    return rule
+    return lambda b, x: b.operand(round_to_fp8(b.f, x.text, dtype, b.width))
 
 
 _RULES: dict[str, _Rule] = {
@@ -364,20 +282,20 @@ _RULES: dict[str, _Rule] = {
     "round": _intrinsic("roundeven"),
     "sqrt": _intrinsic("sqrt"),
     "copysign": _intrinsic("copysign"),
-    "reciprocal": _reciprocal,
+    "reciprocal": lambda b, x: 1.0 / x,
     "nextafter": _nextafter,
     "logical_and": _logical("and"),
     "logical_or": _logical("or"),
     "logical_xor": _logical("xor"),
     "logical_not": _logical_not,
-    "bitwise_and": _bitwise("and"),
-    "bitwise_or": _bitwise("or"),
-    "bitwise_xor": _bitwise("xor"),
-    "bitwise_not": _bitwise_not,
+    "bitwise_and": lambda b, x, y: x & y,
+    "bitwise_or": lambda b, x, y: x | y,
+    "bitwise_xor": lambda b, x, y: x ^ y,
+    "bitwise_not": lambda b, x: x ^ b.number(b.dtype is DType.BOOL or -1),
     "shift_left": _shift(True),
     "shift_right": _shift(False),
-    "isnan": _isnan,
-    "isinf": _isinf,
+    "isnan": lambda b, x: b.compare("uno", x, x),
+    "isinf": lambda b, x: _abs(b, x).equals(math.inf),
     "where": _where,
     "truncdiv": _truncdiv,
     "fmod": _fmod,
@@ -385,7 +303,7 @@ _RULES: dict[str, _Rule] = {
     "floordiv": _floordiv,
     "convert": _convert,
     "round_bf16": _round_bf16,
-    "round_f16": _round_f16,
+    "round_f16": lambda b, x: b.cast("fpext", b.cast("fptrunc", x, "half"), x.scalar),
     "round_f8e4m3": _round_fp8(DType.F8E4M3),
     "round_f8e5m2": _round_fp8(DType.F8E5M2),
 }

@@ -16,6 +16,7 @@ from tofuse.backends.llvm.ir_text import (
 )
 from tofuse.backends.llvm.random import splat
 from tofuse.backends.llvm.unroll_rows import RowUnroll
+from tofuse.backends.llvm.vector_math.formula_builder import InlineBuilder
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
@@ -262,30 +263,26 @@ class FunctionEmitter:
 
     def to_register_type(self, raw: str, dtype: DType, lanes: int) -> str:
         """Convert from the type in memory to the type in a register."""
-        ty = vector_type(MEMORY_TYPES[dtype], lanes)
+        b = InlineBuilder(self.f, lanes)
+        x = b.value(raw, MEMORY_TYPES[dtype])
         if dtype is DType.BOOL:
-            return self.f.let(f"icmp ne {ty} {raw}, {literal(0, DType.U8, lanes)}")
+            return b.compare("ne", x, 0).text
         if dtype is DType.F16:
-            return self.f.let(f"fpext {ty} {raw} to {vector_type('float', lanes)}")
+            return b.cast("fpext", x, "float").text
         if dtype is DType.BF16:
-            int_ty = vector_type("i32", lanes)
-            wide = self.f.let(f"zext {ty} {raw} to {int_ty}")
-            moved = self.f.let(f"shl {int_ty} {wide}, {literal(16, DType.I32, lanes)}")
-            return self.f.let(f"bitcast {int_ty} {moved} to {vector_type('float', lanes)}")
+            return b.as_float(b.cast("zext", x, "i32") << 16).text
         return widen_fp8(self.f, raw, dtype, lanes) if dtype.is_fp8 else raw
 
     def to_memory_type(self, value: str, dtype: DType, lanes: int) -> str:
         """Convert from the type in a register to the type in memory."""
-        ty = vector_type(MEMORY_TYPES[dtype], lanes)
+        b, scalar = InlineBuilder(self.f, lanes), MEMORY_TYPES[dtype]
         if dtype is DType.BOOL:
-            return self.f.let(f"zext {vector_type('i1', lanes)} {value} to {ty}")
+            return b.cast("zext", b.value(value, "i1"), scalar).text
+        x = b.value(value, "float")
         if dtype is DType.F16:
-            return self.f.let(f"fptrunc {vector_type('float', lanes)} {value} to {ty}")
+            return b.cast("fptrunc", x, scalar).text
         if dtype is DType.BF16:
-            int_ty = vector_type("i32", lanes)
-            bits = bf16_bits(self.f, value, lanes)
-            upper = self.f.let(f"lshr {int_ty} {bits}, {literal(16, DType.I32, lanes)}")
-            return self.f.let(f"trunc {int_ty} {upper} to {ty}")
+            return b.cast("trunc", bf16_bits(b, x) >> 16, scalar).text
         return narrow_fp8(self.f, value, dtype, lanes) if dtype.is_fp8 else value
 
     def scratch_pointer(self, scratch: Scratch) -> str:

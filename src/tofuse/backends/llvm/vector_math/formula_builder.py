@@ -4,6 +4,8 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tofuse.backends.llvm.ir_text import FunctionBuilder
+
 
 @dataclass(frozen=True)
 class Format:
@@ -34,7 +36,7 @@ FLOAT = Format("float", "f32", "i32", 32, 23, 127, float.fromhex("0x1.fffffep+12
 DOUBLE = Format("double", "f64", "i64", 64, 52, 1023, float.fromhex("0x1.fffffffffffffp+1023"))
 FORMATS = {"f32": FLOAT, "f64": DOUBLE}
 BY_SCALAR = {"float": FLOAT, "double": DOUBLE}
-SUFFIX = {"float": "f32", "double": "f64", "i64": "i64", "i32": "i32", "i1": "i1"}
+SUFFIX = {"float": "f32", "double": "f64"}  # as intrinsics spell it; integers have one name
 MAX_HORNER_TERMS = 8  # coefficients; longer polynomials are split to shorten the dependency chain
 OPCODES = {
     "add": ("fadd", "add"),
@@ -157,7 +159,8 @@ class FormulaBuilder:
         return scalar if self.width == 1 else f"<{self.width} x {scalar}>"
 
     def suffix(self, scalar: str) -> str:
-        return SUFFIX[scalar] if self.width == 1 else f"v{self.width}{SUFFIX[scalar]}"
+        short = SUFFIX.get(scalar, scalar)
+        return short if self.width == 1 else f"v{self.width}{short}"
 
     def value(self, text: str, scalar: str) -> Value:
         return Value(self, text, scalar)
@@ -365,6 +368,17 @@ class FormulaBuilder:
     def _start(self, label: str) -> None:
         self.lines.append(f"{label}:")
         self._block = label
+
+
+class InlineBuilder(FormulaBuilder):
+    """Appends the instructions to a function under construction."""
+
+    def __init__(self, f: FunctionBuilder, width: int) -> None:
+        super().__init__(width)
+        self.f, self.globals = f, f.declarations
+
+    def emit(self, instruction: str, scalar: str) -> Value:
+        return self.value(self.f.let(instruction), scalar)
 
 
 def _operand(value: Value | float, template: Value) -> Value:
