@@ -42,13 +42,14 @@ class Emitter:
 
     def where(self, test: Value, yes: Operand, no: Operand) -> Value:
         constant = isinstance(yes, Scalar) and isinstance(no, Scalar)
-        attrs = {"dtype": self.dtype} if constant else {}
-        return self.builder.emit("where", (test, yes, no), dict(attrs))
+        return self.builder.emit(
+            "where", (test, yes, no), {"dtype": self.dtype} if constant else {}
+        )
 
-    def bool(self, x: Operand) -> Operand:
-        if isinstance(x, Value):
-            return self.builder.convert(x, DType.BOOL)
-        return Scalar(bool(x.value)) if isinstance(x.value, (bool, int, float)) else x
+    def in_type(self, dtype: DType, kind: str, *operands: Operand) -> Value:
+        """Append an op on the operands converted to `dtype`."""
+        converted = (self.builder.convert_and_expand(x, self.shape, dtype) for x in operands)
+        return Emitter(self.builder, self.shape, dtype)(kind, *converted)
 
 
 Emit = Callable[..., Value]
@@ -178,19 +179,14 @@ def floats_only(kind: str) -> Emit:
 def comparison(kind: str) -> Emit:
     def emit(e: Emitter, a: Operand, b: Operand) -> Value:
         if e.dtype is DType.BOOL and kind not in ("eq", "ne"):
-            order = Emitter(e.builder, e.shape, DType.U8)
-            a, b = (e.builder.convert_and_expand(x, e.shape, DType.U8) for x in (a, b))
-            return order(kind, a, b)
+            return e.in_type(DType.U8, kind, a, b)
         return e(kind, a, b)
 
     return emit
 
 
 def logical(kind: str) -> Emit:
-    def emit(e: Emitter, *xs: Operand) -> Value:
-        return Emitter(e.builder, e.shape, DType.BOOL)(kind, *map(e.bool, xs))
-
-    return emit
+    return lambda e, *xs: e.in_type(DType.BOOL, kind, *xs)
 
 
 def division(kind: str, float_kind: str) -> Emit:
@@ -270,11 +266,13 @@ def lerp(e: Emitter, start: Operand, end: Operand, weight: Operand) -> Value:
     return e.where(e("lt", e("abs", weight), e.number(0.5)), near, far)
 
 
-def addcmul(e: Emitter, a: Operand, b: Operand, c: Operand, value: Operand) -> Value:
-    return e("add", a, e("mul", e("mul", value, b), c))
+def addcmul(e: Emitter, arg1: Operand, arg2: Operand, arg3: Operand, value: Operand) -> Value:
+    """Return arg1 + value * arg2 * arg3."""
+    return e("add", arg1, e("mul", e("mul", value, arg2), arg3))
 
 
 def threshold(e: Emitter, x: Operand, bound: Operand, value: Operand) -> Value:
+    """Return `value` where the operand is at most `threshold`, else the operand."""
     return e.where(e("le", x, bound), value, x)
 
 

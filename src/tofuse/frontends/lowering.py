@@ -63,6 +63,7 @@ Item = Union[Node, Number]  # noqa: UP007  (evaluated at run time)
 Lowered = Union[Node, Number, tuple[Item, ...]]  # noqa: UP007
 Rule = Callable[..., Union[Lowered, list[Node]]]  # noqa: UP007  (a list: several results)
 OperandLike = Union[Node, Number, bool, int, float, complex]  # noqa: UP007
+Shape = Lowered | Sequence[OperandLike]
 
 
 @dataclass
@@ -160,9 +161,7 @@ class Lowering:
             raise self.error(f"{what} must be a constant integer")
         return found
 
-    def dims(
-        self, given: Lowered | Sequence[OperandLike], what: str = "the shape"
-    ) -> tuple[Dim, ...]:
+    def dims(self, given: Shape, what: str = "the shape") -> tuple[Dim, ...]:
         """Convert a list or vector to sizes."""
         if not isinstance(given, (list, tuple)):
             raise self.error(f"{what} must be a list, not {describe(given)}")
@@ -202,6 +201,10 @@ class Lowering:
         return self.emit_opaque(
             "aten._to_copy.default", args, value.shape, target, dtype=target.torch
         )
+
+    def cast(self, x: Item, dtype: DataType, *, scalar: bool = False) -> Node:
+        """Return an item as a tensor of this type."""
+        return self.make_node(self.value_of(x, dtype), dtype, scalar=scalar)
 
     def copy(self, x: Node) -> Node:
         """Return a copy of `x`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -12,19 +12,18 @@ from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.elementwise_table import elementwise, elementwise_node
 from tofuse.frontends.lowering import (
     SEED,
-    Lowered,
+    Item,
     Lowering,
     Node,
     Number,
     OperandLike,
     RngState,
     Rule,
+    Shape,
 )
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType, TensorType
-
-Shape = Lowered | Sequence[OperandLike]
 
 
 def iota(
@@ -36,41 +35,33 @@ def iota(
 ) -> Node:
     """Return start, start + step, ... with `length` elements."""
     target, count = datatype(dtype), low.dim(length, "length")
-    first, increment = (
-        low.operand(0 if start is None else start),
-        low.operand(1 if step is None else step),
-    )
+    first = low.operand(0 if start is None else start)
+    increment = low.operand(1 if step is None else step)
     if isinstance(count, int) and count < 0:
         raise low.error(f"length is {count}, but must not be negative")
     if target.is_complex or target is DataType.Bool:
         raise low.error(f"it cannot make {target.value} elements")
     if isinstance(increment, Number) and increment.value == 0:
         raise low.error("step must not be 0")
-    integral = [
-        x.value for x in (first, increment) if isinstance(x, Number) and _is_integral(x.value)
-    ]
-    if len(integral) == 2 and target.is_int and target.ir is not DType.OTHER:
-        begin, jump = (x if isinstance(x, SymDim) else int(_as_float(x)) for x in integral)
-        return low.make_node(_iota(low, count, begin, jump, target.ir), target)
-    steps = low.make_node(_iota(low, count, 0, 1, DType.I64), DataType.Int)
-    wide = low.make_node(low.convert(steps.value, DataType.Int, target), target)
-    return _scale_and_shift(low, wide, increment, first, target)
+    begin, jump = _as_integer(first), _as_integer(increment)
+    if begin is not None and jump is not None and target.is_int and target.ir is not DType.OTHER:
+        return low.make_node(iota_value(low, count, begin, jump, target.ir), target)
+    steps = low.make_node(iota_value(low, count, 0, 1, DType.I64), DataType.Int)
+    return _scale_and_shift(low, low.cast(steps, target), increment, first, target)
 
 
-def _iota(low: Lowering, count: Dim, start: Dim, step: Dim, dtype: DType) -> Value:
+def iota_value(low: Lowering, count: Dim, start: Dim, step: Dim, dtype: DType) -> Value:
     attrs: dict[str, Attr] = {"start": start, "step": step, "shape": (count,), "dtype": dtype}
     return low.builder.emit("iota", (), attrs)
 
 
-def _is_integral(value: bool | int | float | complex | SymDim) -> bool:
-    if isinstance(value, SymDim):
-        return True
-    return not isinstance(value, complex) and float(value) == int(value)
-
-
-def _as_float(value: bool | int | float | complex | SymDim) -> float:
-    assert isinstance(value, (int, float))
-    return value
+def _as_integer(x: Item) -> Dim | None:
+    """Return an integer constant or a size; None for any other item."""
+    if not isinstance(x, Number) or isinstance(x.value, complex):
+        return None
+    if isinstance(x.value, SymDim):
+        return x.value
+    return int(x.value) if x.value == int(x.value) else None
 
 
 def full(
@@ -131,30 +122,21 @@ def normal(
     return _scale_and_shift(low, standard, std, mean, datatype(dtype))
 
 
-def rand_like(
-    low: Lowering,
-    arg: OperandLike,
-    *,
-    rng_seed: OperandLike | None = None,
-    rng_offset: OperandLike | None = None,
-) -> Node:
-    x = low.tensor(arg)
-    dtype = _float_type(low, x.dtype)
-    unit = _standard_uniform(low, _rng_state(low, rng_seed, rng_offset), x.shape, dtype)
-    return low.make_node(low.convert(unit.value, dtype, x.dtype), x.dtype)
+def like(draw: Callable[[Lowering, RngState, tuple[Dim, ...], DataType], Node]) -> Rule:
+    """Return the rule of random numbers with the shape and type of a tensor."""
 
+    def rule(
+        low: Lowering,
+        arg: OperandLike,
+        *,
+        rng_seed: OperandLike | None = None,
+        rng_offset: OperandLike | None = None,
+    ) -> Node:
+        x = low.tensor(arg)
+        dtype = _float_type(low, x.dtype)
+        return low.cast(draw(low, _rng_state(low, rng_seed, rng_offset), x.shape, dtype), x.dtype)
 
-def randn_like(
-    low: Lowering,
-    arg: OperandLike,
-    *,
-    rng_seed: OperandLike | None = None,
-    rng_offset: OperandLike | None = None,
-) -> Node:
-    x = low.tensor(arg)
-    dtype = _float_type(low, x.dtype)
-    standard = _standard_normal(low, _rng_state(low, rng_seed, rng_offset), x.shape, dtype)
-    return low.make_node(low.convert(standard.value, dtype, x.dtype), x.dtype)
+    return rule
 
 
 def _float_type(low: Lowering, dtype: DataType) -> DataType:
@@ -167,8 +149,7 @@ def _float_type(low: Lowering, dtype: DataType) -> DataType:
 def _scale_and_shift(
     low: Lowering, x: Node, factor: OperandLike, shift: OperandLike, dtype: DataType
 ) -> Node:
-    result = elementwise_node(low, "add", elementwise(low, "mul", x, factor), shift)
-    return low.make_node(low.convert(result.value, result.dtype, dtype), dtype)
+    return low.cast(elementwise(low, "add", elementwise(low, "mul", x, factor), shift), dtype)
 
 
 def _standard_normal(low: Lowering, rng: RngState, shape: tuple[Dim, ...], dtype: DataType) -> Node:
@@ -232,6 +213,6 @@ FACTORY: dict[str, Rule] = {
     "full": full,
     "uniform": uniform,
     "normal": normal,
-    "rand_like": rand_like,
-    "randn_like": randn_like,
+    "rand_like": like(_standard_uniform),
+    "randn_like": like(_standard_normal),
 }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.elementwise_table import broadcast_to
 from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
-from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.types import DType
 
@@ -66,7 +66,7 @@ def gather(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike
         for d in others:
             value = low.builder.slice(value, d, 0, index_node.shape[d])
         return _take(low, x, value, index_node.value, axis)
-    args = (x.value, axis, _as_int64(low, index_node))
+    args = (x.value, axis, low.builder.convert(index_node.value, DType.I64))
     return low.call("aten.gather.default", args, index_node.shape, x.dtype)
 
 
@@ -84,19 +84,11 @@ def take_along_axis(low: Lowering, arg: OperandLike, index: OperandLike, dim: Op
         if d != axis:
             wide_x[d] = wide_index[d] = index_node.shape[d] if x.shape[d] == 1 else x.shape[d]
     source = low.builder.expand(x.value, tuple(wide_x))
-    indices = low.builder.expand(_reshape_index(low, index_node, wide_index), tuple(wide_index))
+    indices = broadcast_to(low, index_node.value, tuple(wide_index), index_node.dtype)
     if _is_readable(x):
         return _take(low, x, source, indices, axis)
     args = (source, axis, low.builder.convert(indices, DType.I64))
     return low.call("aten.gather.default", args, tuple(wide_index), x.dtype)
-
-
-def _reshape_index(low: Lowering, index_node: Node, broadcast_index: list[Dim]) -> Value:
-    """Reshape the index to the sizes of its tensor, which must be equal at run time."""
-    shape = tuple(
-        e if e == 1 else w for e, w in zip(index_node.shape, broadcast_index, strict=True)
-    )
-    return low.checked_reshape(index_node.value, shape, index_node.dtype)
 
 
 def scatter(
@@ -105,7 +97,7 @@ def scatter(
     """Scatter as torch.scatter: return a copy with `src` written at the indexed positions."""
     x, index_node = low.tensor(arg1), _index_tensor(low, index)
     axis, source = _matching_axis(low, x, index_node, dim), low.operand(src)
-    positions = _as_int64(low, index_node)
+    positions = low.builder.convert(index_node.value, DType.I64)
     if isinstance(source, Node) and source.rank:
         if source.rank != x.rank:
             raise low.error(f"src has rank {source.rank}, but the tensor has rank {x.rank}")
@@ -172,10 +164,6 @@ def _matching_axis(low: Lowering, x: Node, index: Node, dim: OperandLike) -> int
 def _is_readable(x: Node) -> bool:
     """Whether a kernel can gather from the tensor."""
     return x.dtype.ir is not DType.OTHER and 0 not in x.shape
-
-
-def _as_int64(low: Lowering, index: Node) -> Value:
-    return low.builder.convert(index.value, DType.I64)
 
 
 def _take(low: Lowering, x: Node, value: Value, index: Value, axis: int) -> Node:

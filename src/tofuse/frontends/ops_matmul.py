@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.elementwise_table import elementwise, elementwise_node
+from tofuse.frontends.elementwise_table import elementwise
 from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule, show_shape
 from tofuse.frontends.ops_reduce import reduce
 from tofuse.ir.dims import Dim
@@ -67,15 +67,11 @@ def sdpfa_fwd(
     q, k, v = (low.tensor(t, n) for t, n in ((query, "query"), (key, "key"), (value, "value")))
     _attention_shapes(low, q, k, v)
     p, causal, options = _attention_options(low, dropout_p, is_causal, scale)
-    length = (*q.shape[:2], q.shape[2])
     wide = DataType.Double if q.dtype is DataType.Double else DataType.Float
-    results = [((*q.shape[:3], v.shape[3]), q.dtype), (length, wide)]
+    results = [((*q.shape[:3], v.shape[3]), q.dtype), (q.shape[:3], wide)]
     args = (q.value, k.value, v.value, p, causal)
     outputs = low.call_results(f"aten.{FLASH}.default", args, results, (0, 1), **options)
-    zero = [
-        low.make_node(low.value_of(low.operand(0), DataType.Int), DataType.Int) for _ in range(2)
-    ]
-    return [*outputs, *zero]
+    return [*outputs, *(low.cast(low.operand(0), DataType.Int) for _ in range(2))]
 
 
 def sdpfa_bwd(
@@ -176,13 +172,13 @@ def _limit_norms(low: Lowering, rows: Node, limit: float, order: float) -> Node:
     last = rows.rank - 1
     size = elementwise(low, "abs", rows)
     if order == float("inf"):
-        norm: OperandLike = reduce(low, "max", size, [last], True)
+        norm: OperandLike = reduce("max", low, size, [last], True)
     else:
-        total = reduce(low, "sum", elementwise(low, "pow", size, order), [last], True)
+        total = reduce("sum", low, elementwise(low, "pow", size, order), [last], True)
         norm = elementwise(low, "pow", total, 1.0 / order)
     down = elementwise(low, "truediv", limit, elementwise(low, "add", norm, 1e-7))
-    limited = elementwise_node(low, "mul", rows, elementwise(low, "minimum", down, 1.0))
-    return low.make_node(low.convert(limited.value, limited.dtype, rows.dtype), rows.dtype)
+    limited = elementwise(low, "mul", rows, elementwise(low, "minimum", down, 1.0))
+    return low.cast(limited, rows.dtype)
 
 
 def _same_type_operands(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> tuple[Node, Node]:

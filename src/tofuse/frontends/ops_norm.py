@@ -7,7 +7,6 @@ from functools import partial
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.elementwise_table import elementwise, elementwise_node
 from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule
-from tofuse.frontends.ops_pointwise import cast
 from tofuse.frontends.ops_reduce import reduce
 from tofuse.ir.dims import product
 
@@ -42,9 +41,9 @@ def batch_norm(
 
     if training:
         count = low.make_number(product(x.shape[d] for d in axes), DataType.Int)
-        mean = op("truediv", reduce(low, "sum", x, axes), count)
+        mean = op("truediv", reduce("sum", low, x, axes), count)
         deviation = op("sub", x, per_channel(mean))
-        squares = reduce(low, "sum", op("mul", deviation, deviation), axes)
+        squares = reduce("sum", low, op("mul", deviation, deviation), axes)
         variance = op("truediv", squares, count)
         if running_mean is not None and running_var is not None:
             unbiased_variance = op("truediv", squares, elementwise(low, "sub", count, 1))
@@ -52,9 +51,7 @@ def batch_norm(
                 old = low.tensor(statistic)
                 decayed = op("mul", old, elementwise(low, "sub", 1.0, momentum))
                 new = op("add", decayed, op("mul", current, momentum))
-                final = cast(low, new, old.dtype)
-                assert isinstance(final, Node)
-                write_input(low, final, old)
+                write_input(low, low.cast(new, old.dtype), old)
     elif running_mean is None or running_var is None:
         raise low.error("running_mean and running_var are required if training is False")
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from inspect import Parameter, Signature
+
 import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.elementwise_table import (
     BINARY,
+    ELEMENTWISE,
     UNARY,
     Emitter,
     broadcast_shape,
@@ -19,17 +22,16 @@ from tofuse.ir.dims import SymDim
 from tofuse.ir.types import DType
 
 
-def unary(name: str) -> Rule:
-    def rule(low: Lowering, arg: OperandLike) -> Item:
-        return elementwise(low, name, arg)
+def from_table(name: str, *parameters: str) -> Rule:
+    """Return the rule of an op of the elementwise table with parameters of these names."""
 
-    return rule
+    def rule(low: Lowering, **arguments: OperandLike) -> Item:
+        return elementwise(low, name, *arguments.values())
 
-
-def binary(name: str) -> Rule:
-    def rule(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
-        return elementwise(low, name, arg1, arg2)
-
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    signature = [Parameter(p, kind, annotation="OperandLike") for p in ("low", *parameters)]
+    rule.__doc__ = ELEMENTWISE[name].emit.__doc__
+    rule.__signature__ = Signature(signature, return_annotation="Item")  # type: ignore[attr-defined]
     return rule
 
 
@@ -53,9 +55,9 @@ def cast(low: Lowering, arg: OperandLike, dtype: DataType | torch.dtype) -> Item
     if isinstance(x, Node):
         if x.dtype.torch == target.torch:
             return low.copy(x)
-        return low.make_node(low.convert(x.value, x.dtype, target), target, scalar=x.scalar)
+        return low.cast(x, target, scalar=x.scalar)
     if isinstance(x.value, SymDim):
-        return low.make_node(low.value_of(x, target), target, scalar=True)
+        return low.cast(x, target, scalar=True)
     return low.make_number(torch.tensor(x.value, dtype=target.torch).item(), target)
 
 
@@ -96,29 +98,6 @@ def clamp(
         if bound is not None:
             result = elementwise(low, name, result, bound)
     return result
-
-
-def threshold(low: Lowering, arg: OperandLike, threshold: OperandLike, value: OperandLike) -> Item:
-    """Return `value` where the operand is at most `threshold`, else the operand."""
-    return elementwise(low, "threshold", arg, threshold, value)
-
-
-def lerp(low: Lowering, start: OperandLike, end: OperandLike, weight: OperandLike) -> Item:
-    return elementwise(low, "lerp", start, end, weight)
-
-
-def addcmul(
-    low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike, value: OperandLike
-) -> Item:
-    """Return arg1 + value * arg2 * arg3."""
-    return elementwise(low, "addcmul", arg1, arg2, arg3, value)
-
-
-def scaled(name: str) -> Rule:
-    def rule(low: Lowering, arg1: OperandLike, arg2: OperandLike, alpha: OperandLike) -> Item:
-        return elementwise(low, name, arg1, arg2, alpha)
-
-    return rule
 
 
 def erfcinv(low: Lowering, arg: OperandLike) -> Item:
@@ -182,8 +161,13 @@ def _complex_part(low: Lowering, x: Item, target: str) -> Node:
 
 
 POINTWISE: dict[str, Rule] = {
-    **{name: unary(name) for name in UNARY},
-    **{name: binary(name) for name in BINARY},
+    **{name: from_table(name, "arg") for name in UNARY},
+    **{name: from_table(name, "arg1", "arg2") for name in BINARY},
+    "threshold": from_table("threshold", "arg", "threshold", "value"),
+    "lerp": from_table("lerp", "start", "end", "weight"),
+    "addcmul": from_table("addcmul", "arg1", "arg2", "arg3", "value"),
+    "add_alpha": from_table("add_alpha", "arg1", "arg2", "alpha"),
+    "sub_alpha": from_table("sub_alpha", "arg1", "arg2", "alpha"),
     "abs": absolute,
     "div": divide,
     "cast": cast,
@@ -191,11 +175,6 @@ POINTWISE: dict[str, Rule] = {
     "segment_set": segment,
     "where": where,
     "clamp": clamp,
-    "threshold": threshold,
-    "lerp": lerp,
-    "addcmul": addcmul,
-    "add_alpha": scaled("add_alpha"),
-    "sub_alpha": scaled("sub_alpha"),
     "erfcinv": erfcinv,
     "logical_right_shift": logical_right_shift,
     "real": real,

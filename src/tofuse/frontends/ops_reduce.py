@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -15,36 +16,21 @@ from tofuse.ir.types import DType
 Dims = int | Sequence[OperandLike] | None
 
 
-def reduction(name: str) -> Rule:
-    """Return the rule of sum, prod, max or min over `dims`, or over all dimensions.
-
-    The rule's `dtype` is the type of the computation and of the result.
-    """
-
-    def rule(
-        low: Lowering,
-        arg: OperandLike,
-        dims: Dims = None,
-        keepdim: bool = False,
-        dtype: DataType | torch.dtype = DataType.Null,
-    ) -> Node:
-        return reduce(low, name, arg, dims, keepdim, datatype(dtype))
-
-    return rule
-
-
 def reduce(
-    low: Lowering,
     name: str,
+    low: Lowering,
     arg: OperandLike,
-    dims: Dims,
+    dims: Dims = None,
     keepdim: bool = False,
-    dtype: DataType = DataType.Null,
+    dtype: DataType | torch.dtype = DataType.Null,
 ) -> Node:
-    """Append a sum, prod, max or min; see `reduction`."""
+    """Reduce over `dims`, or over all dimensions.
+
+    `dtype` is the type of the computation and of the result.
+    """
     x = low.tensor(arg)
     axes = reduced_axes(low, x, dims)
-    kind, target = _kind_and_type(low, name, x, dtype)
+    kind, target = _kind_and_type(low, name, x, datatype(dtype))
     value = low.convert(x.value, x.dtype, target)
     if target.ir is DType.OTHER:
         return _pytorch_reduction(low, name, value, axes, keepdim, target)
@@ -122,7 +108,7 @@ def var(
     correction: OperandLike = 1,
     keepdim: bool = False,
 ) -> Node:
-    return variance_and_mean(low, arg, dims, correction, keepdim)[0]
+    return var_mean(low, arg, dims, correction, keepdim)[0]
 
 
 def var_mean(
@@ -131,12 +117,6 @@ def var_mean(
     dims: Dims = None,
     correction: OperandLike = 1,
     keepdim: bool = False,
-) -> list[Node]:
-    return variance_and_mean(low, arg, dims, correction, keepdim)
-
-
-def variance_and_mean(
-    low: Lowering, arg: OperandLike, dims: Dims, correction: OperandLike, keepdim: bool
 ) -> list[Node]:
     """Return variance and mean, computed in two passes."""
     x = low.tensor(arg)
@@ -179,28 +159,24 @@ def _squared_deviations(
     return squares, mean, count
 
 
-def scan(name: str) -> Rule:
-    """Return the rule of a scan along one dimension, which PyTorch runs."""
-
-    def rule(low: Lowering, arg: OperandLike, dim: int) -> Node:
-        x = low.tensor(arg)
-        axis = low.axis(dim, x.rank)
-        dtype = low.promoted_type([x])
-        if name in ("cumsum", "cumprod") and dtype.category < 2:
-            dtype = DataType.Int
-        value = low.convert(x.value, x.dtype, dtype)
-        target, args = f"aten.{name}.default", (value, axis)
-        if name in ("cumsum", "cumprod"):
-            return low.call(target, args, x.shape, dtype)
-        return low.call_results(target, args, [(x.shape, dtype)], (0,))[0]
-
-    return rule
+def scan(name: str, low: Lowering, arg: OperandLike, dim: int) -> Node:
+    """Scan along one dimension."""
+    x = low.tensor(arg)
+    axis = low.axis(dim, x.rank)
+    dtype = low.promoted_type([x])
+    if name in ("cumsum", "cumprod") and dtype.category < 2:
+        dtype = DataType.Int
+    value = low.convert(x.value, x.dtype, dtype)
+    target, args = f"aten.{name}.default", (value, axis)
+    if name in ("cumsum", "cumprod"):
+        return low.call(target, args, x.shape, dtype)
+    return low.call_results(target, args, [(x.shape, dtype)], (0,))[0]
 
 
 REDUCE: dict[str, Rule] = {
-    **{name: reduction(name) for name in ("sum", "prod", "max", "min")},
+    **{name: partial(reduce, name) for name in ("sum", "prod", "max", "min")},
     "var": var,
     "var_mean": var_mean,
     "welford": welford,
-    **{name: scan(name) for name in ("cumsum", "cumprod", "cummin", "cummax")},
+    **{name: partial(scan, name) for name in ("cumsum", "cumprod", "cummin", "cummax")},
 }

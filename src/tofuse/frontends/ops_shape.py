@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tofuse.capture.lower.builder import typed_scalar
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.elementwise_table import typed_operand
 from tofuse.frontends.input_layouts import dense_strides
 from tofuse.frontends.lowering import (
     Item,
@@ -16,14 +16,14 @@ from tofuse.frontends.lowering import (
     Number,
     OperandLike,
     Rule,
+    Shape,
     show_shape,
 )
+from tofuse.frontends.ops_factory import iota_value
 from tofuse.ir.dims import Dim, SymDim, exact_div, product
-from tofuse.ir.graph import Attr, Scalar, Value
+from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.size_expression import SizeFunction, apply_function
 from tofuse.ir.types import DType
-
-Shape = Lowered | Sequence[OperandLike]
 
 
 def reshape(
@@ -89,7 +89,9 @@ def permute(low: Lowering, arg: OperandLike, dims: Shape | None = None) -> Node:
 def broadcast(low: Lowering, arg: OperandLike, is_broadcast_dim: Shape) -> Node:
     """Insert a dimension of size 1 wherever the flag is True."""
     x = low.tensor(arg)
-    flags = _bool_list(low, is_broadcast_dim)
+    flags = is_broadcast_dim
+    if not isinstance(flags, (list, tuple)) or not all(isinstance(f, bool) for f in flags):
+        raise low.error("is_broadcast_dim must be a list of bools")
     if flags.count(False) != x.rank:
         raise low.error(
             f"is_broadcast_dim has {flags.count(False)} entries that are False "
@@ -104,7 +106,7 @@ def broadcast_in_dim(low: Lowering, arg: OperandLike, shape: Shape, broadcast_di
     """Broadcast to a shape; operand dimension k becomes dimension broadcast_dims[k]."""
     item = low.operand(arg)
     if not (isinstance(item, Node) and item.rank):
-        item = low.make_node(low.value_of(item, item.dtype), item.dtype)
+        item = low.cast(item, item.dtype)
     target = low.dims(shape)
     if not isinstance(broadcast_dims, (list, tuple)):
         raise low.error("broadcast_dims must be a list")
@@ -244,21 +246,16 @@ def pad(
     if any(isinstance(w, SymDim) for w in widths):
         low.specialize(widths)
     fixed = [w if isinstance(w, int) else 0 for w in widths]
-    before_widths, after_widths = [0] * x.rank, [0] * x.rank
-    for k in range(len(fixed) // 2):
-        before_widths[-1 - k], after_widths[-1 - k] = fixed[2 * k], fixed[2 * k + 1]
+    pairs = list(zip(fixed[-2::-2], fixed[::-2], strict=True))
+    pairs = [(0, 0)] * (x.rank - len(pairs)) + pairs
     padded = x.value
-    for d in range(x.rank):
-        cut, extent = (
-            max(0, -before_widths[d]),
-            padded.shape[d] - max(0, -before_widths[d]) - max(0, -after_widths[d]),
-        )
-        padded = low.builder.slice(padded, d, cut, extent)
+    for d, (front, back) in enumerate(pairs):
+        cut = max(0, -front)
+        padded = low.builder.slice(padded, d, cut, padded.shape[d] - cut - max(0, -back))
     if not isinstance(fill, Number) or isinstance(fill.value, (complex, SymDim)):
         raise low.error("the value must be a real constant")
-    constant = typed_operand(low, fill, (), x.dtype)
-    assert isinstance(constant, Scalar)
-    before, after = (tuple(max(0, w) for w in side) for side in (before_widths, after_widths))
+    constant = typed_scalar(fill.value, x.dtype.ir)
+    before, after = (tuple(max(0, pair[side]) for pair in pairs) for side in (0, 1))
     return low.make_node(low.builder.pad(padded, before, after, constant), x.dtype)
 
 
@@ -351,21 +348,13 @@ def triu(low: Lowering, arg: OperandLike, diagonal: OperandLike = 0) -> Node:
     rows, columns = (_iota_along(low, x, d) for d in (x.rank - 2, x.rank - 1))
     from_diagonal = low.builder.emit("sub", (columns, rows), {})
     in_triangle = low.builder.emit("ge", (from_diagonal, Scalar(first)), {})
-    zero = typed_operand(low, Number(0, DataType.Int), (), x.dtype)
-    return low.make_node(low.builder.emit("where", (in_triangle, x.value, zero), {}), x.dtype)
+    operands = (in_triangle, x.value, typed_scalar(0, x.dtype.ir))
+    return low.make_node(low.builder.emit("where", operands, {}), x.dtype)
 
 
 def _iota_along(low: Lowering, x: Node, dim: int) -> Value:
     """Return 0, 1, 2, ... along one dimension, broadcast to the tensor's shape."""
-    shape = (x.shape[dim],)
-    attrs: dict[str, Attr] = {"start": 0, "step": 1, "shape": shape, "dtype": DType.I64}
-    return low.builder.broadcast(low.builder.emit("iota", (), attrs), x.shape, (dim,))
-
-
-def _bool_list(low: Lowering, given: Shape) -> list[bool]:
-    if not isinstance(given, (list, tuple)) or not all(isinstance(f, bool) for f in given):
-        raise low.error("is_broadcast_dim must be a list of bools")
-    return [bool(f) for f in given]
+    return low.builder.broadcast(iota_value(low, x.shape[dim], 0, 1, DType.I64), x.shape, (dim,))
 
 
 SHAPE: dict[str, Rule] = {

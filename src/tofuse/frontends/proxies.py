@@ -37,6 +37,10 @@ class Proxy:
         return repr(self.ref)
 
 
+def _unary(name: str) -> Callable[[Proxy], Tensor]:
+    return lambda self: self._op(name, self)
+
+
 def _binary(name: str) -> Callable[[Proxy, Operand], Tensor]:
     return lambda self, other: self._op(name, self, other)
 
@@ -63,15 +67,7 @@ class ArithmeticProxy(Proxy):
     __lt__, __le__, __gt__, __ge__ = _binary("lt"), _binary("le"), _binary("gt"), _binary("ge")
     __eq__ = _binary("eq")  # type: ignore[assignment]  # elementwise, as in nvFuser
     __ne__ = _binary("ne")  # type: ignore[assignment]
-
-    def __neg__(self) -> Tensor:
-        return self._op("neg", self)
-
-    def __abs__(self) -> Tensor:
-        return self._op("abs", self)
-
-    def __invert__(self) -> Tensor:
-        return self._op("bitwise_not", self)
+    __neg__, __abs__, __invert__ = _unary("neg"), _unary("abs"), _unary("bitwise_not")
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} has no truth value before the fusion runs")

@@ -52,7 +52,7 @@ class Ops:
             return self._fd.record(name, *args, **kwargs)
 
         op.__name__ = name
-        op.__doc__ = RULES[name].__doc__
+        op.__doc__ = getattr(RULES[name], "func", RULES[name]).__doc__
         return op
 
     def __dir__(self) -> list[str]:

@@ -56,10 +56,7 @@ def _modulo(a: float, b: float) -> int | float:
 
 
 EXACT: dict[str, Callable[..., Dim]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "neg": lambda a: -a,
+    k: getattr(operator, k) for k in ("add", "sub", "mul", "neg")
 }
 
 DERIVED = {
@@ -69,23 +66,15 @@ DERIVED = {
     "maximum": SizeFunction.MAX,
 }
 
+OPERATORS = ["add", "sub", "mul", "neg", "truediv", "eq", "ne", "lt", "le", "gt", "ge"]
+
 FOLDS: dict[str, Callable[..., bool | int | float | complex]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
+    **{k: getattr(operator, k) for k in OPERATORS},
     "abs": abs,
     "div": _divide,
-    "truediv": operator.truediv,
     "mod": _modulo,
     "minimum": min,
     "maximum": max,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
     "logical_and": lambda a, b: bool(a) and bool(b),
     "logical_or": lambda a, b: bool(a) or bool(b),
     "logical_not": operator.not_,
