@@ -18,17 +18,11 @@ from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.capture.lower.builder import Builder, Unsupported
-from tofuse.capture.lower.call import (
-    Argument,
-    AtenCall,
-    LoweringRule,
-    RuleResult,
-)
+from tofuse.capture.lower.call import Argument, AtenCall, RuleResult
 from tofuse.capture.lower.effect_tokens import remove_effect_tokens
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
 from tofuse.capture.lower.lowerable import has_supported_types
-from tofuse.capture.lower.lowering_cache import LoweredResults, LoweringCache
-from tofuse.capture.lower.lowering_rules import UNCACHED_RULES, lowering_rule
+from tofuse.capture.lower.lowering_rules import lowering_rule
 from tofuse.capture.lower.opaque import lower_to_opaque
 from tofuse.capture.lower.rules.view_ops import VIEW_RULES
 from tofuse.errors import CaptureError, VerifyError
@@ -90,9 +84,6 @@ class _Converter:
     env: dict[Node, LoweredValue] = field(default_factory=dict)
     constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
     writes: list[tuple[Value, Value]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.cache = LoweringCache(self.build)
 
     def run(self, name: str) -> CapturedGraph:
         nodes = list(self.gm.graph.nodes)
@@ -235,7 +226,8 @@ class _Converter:
         claimed = not is_view and is_claimed(node, self.claims)
         if rule is not None and not claimed and has_supported_types(node, target):
             try:
-                return self._lower_by_rule(call, rule, start)
+                self.build.device = _result_device(node)
+                return self._finish_results(call, rule(call), start)
             except Unsupported:
                 del self.build.ops[start:]
             except VerifyError:
@@ -244,19 +236,7 @@ class _Converter:
                 del self.build.ops[start:]  # two sizes are equal only by a guard of torch
         return lower_to_opaque(call, args, kwargs)
 
-    def _lower_by_rule(self, call: AtenCall, rule: LoweringRule, start: int) -> LoweredValue:
-        """Apply a rule to a call, or replay the cached ops of an equal call."""
-        operands, first_number = list[Value](), self.build.value_count
-        key = None if rule in UNCACHED_RULES else self.cache.key(call, operands)
-        if key is not None and key in self.cache.entries:
-            return self.cache.replay(self.cache.entries[key], operands, call.node.name)
-        self.build.device = _result_device(call.node)
-        results = self._finish_results(call, rule(call), start)
-        if key is not None:
-            self.cache.store(key, operands, results, start, first_number)
-        return results
-
-    def _finish_results(self, call: AtenCall, made: RuleResult, start: int) -> LoweredResults:
+    def _finish_results(self, call: AtenCall, made: RuleResult, start: int) -> LoweredValue:
         """Check a rule's results against torch's types; give them torch's strides and names."""
         single = isinstance(made, Value)
         values = [made] if isinstance(made, Value) else made

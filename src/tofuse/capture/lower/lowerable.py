@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 import torch
 from torch.fx import Node
 
@@ -30,18 +28,7 @@ def is_lowerable(node: Node) -> bool:
     """
     if not isinstance(node.target, OpOverload):
         return False
-    rule = lowering_rule(node.target)
-    if rule is None:
-        return False
-    return has_supported_types(node, node.target)
-
-
-class TypeSupport(Enum):
-    """Which rules support a node's value."""
-
-    UNSUPPORTED = "none: another dtype, layout or device"
-    DATA_MOVEMENT_ONLY = "rules that move or convert elements: fp8"
-    FULL = "all rules: other tensors, and numbers"
+    return lowering_rule(node.target) is not None and has_supported_types(node, node.target)
 
 
 def has_supported_types(node: Node, target: OpOverload) -> bool:
@@ -49,11 +36,12 @@ def has_supported_types(node: Node, target: OpOverload) -> bool:
     if schema_of(target).is_mutable or schema_of(target).overload_name.endswith("out"):
         return False
     moves_data = str(target).rpartition(".")[0] in DATA_MOVEMENT
-    for n in (*node.all_input_nodes, node):
-        support = _type_support(n)
-        if support is TypeSupport.UNSUPPORTED:
+    for t in (t for n in (*node.all_input_nodes, node) for t in value_tensors(n)):
+        dtype = from_torch_dtype(t.dtype)
+        strided = t.layout is torch.strided and not t.is_conj() and not t.is_neg()
+        if not strided or dtype is DType.OTHER or t.device.type not in SUPPORTED_DEVICES:
             return False
-        if support is TypeSupport.DATA_MOVEMENT_ONLY and not moves_data:
+        if dtype.is_fp8 and not moves_data:
             return False
     return target not in CONVOLUTIONS or is_depthwise_call(node)
 
@@ -63,16 +51,3 @@ def value_tensors(node: Node) -> list[torch.Tensor]:
     value = node.meta.get("val")
     group = value if isinstance(value, (list, tuple)) else (value,)
     return [t for t in group if isinstance(t, torch.Tensor)]
-
-
-def _type_support(node: Node) -> TypeSupport:
-    """Return the support of a node's value."""
-    tensors = value_tensors(node)
-    dtypes = [from_torch_dtype(t.dtype) for t in tensors]
-    for t, dtype in zip(tensors, dtypes, strict=True):
-        strided = t.layout is torch.strided and not t.is_conj() and not t.is_neg()
-        if not strided or dtype is DType.OTHER or t.device.type not in SUPPORTED_DEVICES:
-            return TypeSupport.UNSUPPORTED
-    if any(dtype.is_fp8 for dtype in dtypes):
-        return TypeSupport.DATA_MOVEMENT_ONLY
-    return TypeSupport.FULL

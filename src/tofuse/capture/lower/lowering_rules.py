@@ -35,6 +35,3 @@ LOWERING_RULES: Mapping[str, LoweringRule] = {
     **DEPTHWISE_RULES,
     **CREATION_RULES,
 }
-
-# The results of these rules depend on more than the types of the arguments.
-UNCACHED_RULES = (*MEMORY_ORDER_RULES.values(), *CONSTANT_INDEX_RULES.values())

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from tofuse.capture.lower.builder import Unsupported
-from tofuse.capture.lower.call import AtenCall, LoweringRule
+from tofuse.capture.lower.call import AtenCall, LoweringRule, RuleResult
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType
 
 
-def full(call: AtenCall) -> Value:
-    value = call.number("fill_value")
-    return call.build.full(call.out.shape, Scalar(value), call.out.dtype)
+def filled(fill: str | int) -> LoweringRule:
+    """Return the rule of a tensor of one number: the argument of this name, or a constant."""
 
+    def rule(call: AtenCall) -> Value:
+        value = call.number(fill) if isinstance(fill, str) else fill
+        return call.build.full(call.out.shape, Scalar(value), call.out.dtype)
 
-def fill(call: AtenCall) -> Value:
-    return call.build.full(call.out.shape, Scalar(call.number("value")), call.out.dtype)
+    return rule
 
 
 def fill_tensor(call: AtenCall) -> Value:
@@ -22,20 +23,7 @@ def fill_tensor(call: AtenCall) -> Value:
     return call.build.expand(value, call.out.shape)
 
 
-def scalar_tensor(call: AtenCall) -> Value:
-    return call.build.full((), Scalar(call.number("s")), call.out.dtype)
-
-
-def constant(number: int) -> LoweringRule:
-    """Return the rule of zeros or ones; an empty tensor is filled with zeros."""
-
-    def rule(call: AtenCall) -> Value:
-        return call.build.full(call.out.shape, Scalar(number), call.out.dtype)
-
-    return rule
-
-
-def empty_strided(call: AtenCall) -> Value:
+def empty_strided(call: AtenCall) -> RuleResult:
     """Fill with zeros; strides must have no gaps, as in our allocations."""
     tensor = call.node.meta["val"]
     if not all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride())):
@@ -46,7 +34,7 @@ def empty_strided(call: AtenCall) -> Value:
         if stride != dense_stride:
             raise Unsupported("strides with gaps")
         dense_stride = stride * extent
-    return call.build.full(call.out.shape, Scalar(0), call.out.dtype)
+    return filled(0)(call)
 
 
 def arange(call: AtenCall) -> Value:
@@ -70,23 +58,15 @@ def uniform(call: AtenCall) -> Value:
     return call.build.emit("uniform", (seed,), attrs)
 
 
+ZEROS = "zeros zeros_like zero new_zeros empty.memory_format empty_like new_empty"
+
 CREATION_RULES: dict[str, LoweringRule] = {
-    "aten.full": full,
-    "aten.full_like": full,
-    "aten.new_full": full,
-    "aten.fill.Scalar": fill,
+    **{f"aten.{name}": filled("fill_value") for name in ("full", "full_like", "new_full")},
+    "aten.fill.Scalar": filled("value"),
     "aten.fill.Tensor": fill_tensor,
-    "aten.scalar_tensor": scalar_tensor,
-    "aten.zeros": constant(0),
-    "aten.zeros_like": constant(0),
-    "aten.zero": constant(0),
-    "aten.new_zeros": constant(0),
-    "aten.ones": constant(1),
-    "aten.ones_like": constant(1),
-    "aten.new_ones": constant(1),
-    "aten.empty.memory_format": constant(0),
-    "aten.empty_like": constant(0),
-    "aten.new_empty": constant(0),
+    "aten.scalar_tensor": filled("s"),
+    **{f"aten.{name}": filled(0) for name in ZEROS.split()},
+    **{f"aten.{name}": filled(1) for name in ("ones", "ones_like", "new_ones")},
     "aten.empty_strided": empty_strided,
     "aten.new_empty_strided": empty_strided,
     "aten.arange": arange,

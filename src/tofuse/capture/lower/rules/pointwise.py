@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch.fx import Node
 
 from tofuse.capture.fx.dtypes import from_torch_dtype
-from tofuse.capture.lower.builder import Builder, Unsupported, opmath_dtype
+from tofuse.capture.lower.builder import Builder, Unsupported, opmath_dtype, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule, RuleResult
 from tofuse.capture.lower.rules.composed import (
     COMPOSED_RULES,
@@ -36,29 +37,20 @@ def direct(kind: str, *names: str) -> LoweringRule:
     return rule
 
 
+def unless(excluded: Callable[[DType], bool], rule: LoweringRule) -> LoweringRule:
+    """Leave calls to PyTorch whose result has an excluded dtype."""
+
+    def guarded(call: AtenCall) -> RuleResult:
+        if excluded(call.out.dtype):
+            raise Unsupported(f"{call.out.dtype}")
+        return rule(call)
+
+    return guarded
+
+
 def except_bool(rule: LoweringRule) -> LoweringRule:
     """Leave bools to PyTorch, where they have another meaning or are an error."""
-
-    def guarded(call: AtenCall) -> RuleResult:
-        if call.out.dtype == DType.BOOL:
-            raise Unsupported("bools")
-        return rule(call)
-
-    return guarded
-
-
-def except_half_precision(rule: LoweringRule) -> LoweringRule:
-    """Leave half precision to PyTorch for ops that depend on the spacing of 16-bit floats.
-
-    Kernels compute them in float32.
-    """
-
-    def guarded(call: AtenCall) -> RuleResult:
-        if call.out.dtype.is_reduced_float:
-            raise Unsupported("half precision")
-        return rule(call)
-
-    return guarded
+    return unless(lambda dtype: dtype is DType.BOOL, rule)
 
 
 def with_rounded_numbers(rule: LoweringRule) -> LoweringRule:
@@ -89,7 +81,7 @@ def rounding(kind: str) -> LoweringRule:
     def rule(call: AtenCall) -> RuleResult:
         if call.out.dtype.is_float:
             return direct(kind, "self")(call)
-        return call.build.copy(call.tensor("self"))
+        return call.tensor("self")
 
     return rule
 
@@ -114,16 +106,6 @@ def comparison(kind: str) -> LoweringRule:
         if dtype.is_int and not all(_is_representable(dtype, x) for x in operands):
             raise Unsupported("a constant outside of the dtype's range")
         return call.build.elementwise(kind, *operands, shape=call.out.shape, dtype=dtype)
-
-    return rule
-
-
-def logical(kind: str, *names: str) -> LoweringRule:
-    """Return the rule of a logical op; nonzero operands are true."""
-
-    def rule(call: AtenCall) -> Value:
-        operands = [call.operand(n) for n in names]
-        return call.build.elementwise(kind, *operands, shape=call.out.shape, dtype=DType.BOOL)
 
     return rule
 
@@ -218,7 +200,7 @@ def power(call: AtenCall) -> RuleResult:
         if e == 0:
             return build.full(out.shape, Scalar(1), out.dtype)
         if e == 1:
-            return build.copy(x)
+            return x
         if out.dtype.is_float and e in ROOTS:
             return build.emit(ROOTS[e], (x,), {})
         if isinstance(e, int | float) and is_repeated_product(e, out.dtype):
@@ -240,8 +222,6 @@ def _integer_power(build: Builder, x: Value, n: int) -> Value:
 
 def clamp(call: AtenCall) -> Value:
     out, build = call.out, call.build
-    if out.dtype == DType.BOOL:
-        raise Unsupported("bools")
     result = build.convert_and_expand(call.tensor("self"), out.shape, out.dtype)
     for name, kind in (("min", "maximum"), ("max", "minimum")):
         if call.has(name) and not _is_beyond_type(call, name):
@@ -250,7 +230,7 @@ def clamp(call: AtenCall) -> Value:
             operands = (bound, result) if isinstance(bound, Scalar) else (result, bound)
             result = build.emit(kind, operands, {})
     assert isinstance(result, Value)
-    return build.copy(result) if result is call.tensor("self") else result
+    return result
 
 
 def _is_beyond_type(call: AtenCall, name: str) -> bool:
@@ -268,7 +248,7 @@ def _is_beyond_type(call: AtenCall, name: str) -> bool:
 
 def relu(call: AtenCall) -> Value:
     """Return max(0, x); -0.0 stays, because `maximum` returns the second of equal operands."""
-    return call.build.emit("maximum", (_zero(call.out.dtype), call.tensor("self")), {})
+    return call.build.emit("maximum", (typed_scalar(0, call.out.dtype), call.tensor("self")), {})
 
 
 def where(call: AtenCall) -> Value:
@@ -283,8 +263,6 @@ def to_dtype(call: AtenCall) -> Value:
     x = call.tensor("self" if "self" in call.arguments else "a")
     if x.type.device != call.out.device or call.flag("pin_memory"):
         raise Unsupported("a move to another device")
-    if x.dtype == call.out.dtype:
-        return call.build.copy(x)
     return call.build.convert(x, call.out.dtype)
 
 
@@ -293,8 +271,7 @@ def copy_into(call: AtenCall) -> Value:
     source = call.tensor("src")
     if source.type.device != call.out.device:
         raise Unsupported("a move to another device")
-    result = call.build.expand(call.build.convert(source, call.out.dtype), call.out.shape)
-    return call.build.copy(result) if result is source else result
+    return call.build.expand(call.build.convert(source, call.out.dtype), call.out.shape)
 
 
 def common_dtype(call: AtenCall, *names: str) -> DType:
@@ -312,10 +289,6 @@ def _scale(call: AtenCall, x: Operand, factor: float, dtype: DType) -> Operand:
             raise Unsupported("a multiple of a size")
         return Scalar(x.value * factor)
     return call.build.elementwise("mul", x, Scalar(factor), shape=x.shape, dtype=dtype)
-
-
-def _zero(dtype: DType) -> Scalar:
-    return Scalar(0.0 if dtype.is_float else 0)
 
 
 def _is_representable(dtype: DType, x: Operand) -> bool:
@@ -351,10 +324,10 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
         for kind in ("eq", "ne", "lt", "le", "gt", "ge")
     },
     **{f"aten.{kind}": float_test(kind) for kind in ("isnan", "isinf")},
-    "aten.logical_not": logical("logical_not", "self"),
+    "aten.logical_not": direct("logical_not", "self"),
     **{
-        f"aten.logical_{kind}": logical(f"logical_{kind}", "self", "other")
-        for kind in ("and", "or", "xor")
+        f"aten.{kind}": direct(kind, "self", "other")
+        for kind in ("logical_and", "logical_or", "logical_xor", "atan2", "hypot", "copysign")
     },
     **{
         f"aten.bitwise_{kind}": with_bool_variant(
@@ -363,10 +336,8 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
         for kind in ("and", "or", "xor")
     },
     "aten.bitwise_not": with_bool_variant("bitwise_not", "logical_not", "self"),
-    "aten.__lshift__": shift("shift_left"),
-    "aten.__rshift__": shift("shift_right"),
-    "aten.bitwise_left_shift": shift("shift_left"),
-    "aten.bitwise_right_shift": shift("shift_right"),
+    **{f"aten.{name}": shift("shift_left") for name in ("__lshift__", "bitwise_left_shift")},
+    **{f"aten.{name}": shift("shift_right") for name in ("__rshift__", "bitwise_right_shift")},
     "aten.add": with_rounded_numbers(sum_with_alpha("add")),
     "aten.sub": with_rounded_numbers(sum_with_alpha("sub")),
     "aten.mul": multiply,
@@ -382,18 +353,14 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
     ),
     "aten.fmod": with_rounded_numbers(safe_integer_division(direct("fmod", "self", "other"))),
     "aten.pow": with_rounded_numbers(power),
-    "aten.atan2": direct("atan2", "self", "other"),
-    "aten.hypot": direct("hypot", "self", "other"),
-    "aten.nextafter": except_half_precision(direct("nextafter", "self", "other")),
-    "aten.copysign": direct("copysign", "self", "other"),
-    "aten.clamp": clamp,
-    "aten.clamp_min": clamp,
-    "aten.clamp_max": clamp,
+    # It depends on the spacing of floats, and kernels compute half precision in float32.
+    "aten.nextafter": unless(
+        lambda dtype: dtype.is_reduced_float, direct("nextafter", "self", "other")
+    ),
+    **{f"aten.{name}": except_bool(clamp) for name in ("clamp", "clamp_min", "clamp_max")},
     "aten.relu": except_bool(relu),
     "aten.where.self": where,
-    "aten._to_copy": to_dtype,
-    "aten.clone": to_dtype,
-    "aten.lift_fresh_copy": to_dtype,
+    **{f"aten.{name}": to_dtype for name in ("_to_copy", "clone", "lift_fresh_copy")},
     "aten.copy": copy_into,
     "prims.convert_element_type": to_dtype,
 }

@@ -2,114 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tofuse.capture.lower.builder import Builder, Unsupported, opmath_dtype
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar, Value
-from tofuse.ir.types import DType, TensorType
+from tofuse.ir.types import DType
+
+Dims = tuple[int, ...]
+# From a call, its operand and the reduced dimensions to the results without kept dimensions.
+Reduction = Callable[[AtenCall, Value, Dims], tuple[Value, ...]]
 
 
-def sum_or_prod(kind: str) -> LoweringRule:
-    """Return the rule of sum or prod in the result's dtype; for bool results, any or all."""
+def reduction(compute: Reduction) -> LoweringRule:
+    """Return the rule that rounds computed results to torch's dtypes and restores dimensions."""
 
-    def rule(call: AtenCall) -> Value:
-        x, out = call.tensor("self"), call.out
-        reduction = {"sum": "any", "prod": "all"}[kind] if out.dtype == DType.BOOL else kind
-        total = call.build.reduce(reduction, x, _dims(call, x), opmath_dtype(out.dtype))
-        return _finish(call.build, x, total, out)
-
-    return rule
-
-
-def extremum(kind: str) -> LoweringRule:
-    """Return the rule of amax or amin; for bools, any or all."""
-
-    def rule(call: AtenCall) -> Value:
-        x = call.tensor("self")
-        return _finish(call.build, x, _extremum(call.build, kind, x, _dims(call, x)), call.out)
-
-    return rule
-
-
-def extremum_and_index(kind: str, index_kind: str) -> LoweringRule:
-    """Return the rule of max.dim or min.dim: the extremum and its first index."""
-
-    def rule(call: AtenCall) -> tuple[Value, ...]:
-        x = call.tensor("self")
-        values, indices = (call.type_of(t) for t in call.node.meta["val"])
-        dims = (call.dim("dim", len(x.shape)),) if x.shape else ()
-        value = _extremum(call.build, kind, x, dims)
-        index = _arg_extremum(call.build, index_kind, x, dims)
-        return _finish(call.build, x, value, values), _finish(call.build, x, index, indices)
+    def rule(call: AtenCall) -> Value | tuple[Value, ...]:
+        x, value = call.tensor("self"), call.node.meta["val"]
+        dims = call.dims("dim", len(x.shape)) if x.shape else ()
+        single = not isinstance(value, (list, tuple))
+        types = [call.type_of(t) for t in ([value] if single else value)]
+        results = tuple(
+            call.build.reshape(call.build.convert(r, t.dtype), t.shape)
+            for r, t in zip(compute(call, x, dims), types, strict=True)
+        )
+        return results[0] if single else results
 
     return rule
 
 
-def argmax_or_argmin(kind: str) -> LoweringRule:
-    def rule(call: AtenCall) -> Value:
-        x = call.tensor("self")
-        index = _arg_extremum(call.build, kind, x, _dims(call, x))
-        return _finish(call.build, x, index, call.out)
+def sum_or_prod(kind: str) -> Reduction:
+    """Return the sum or product in the result's dtype; for bool results, any or all."""
 
-    return rule
+    def compute(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
+        dtype = call.out.dtype
+        name = {"sum": "any", "prod": "all"}[kind] if dtype == DType.BOOL else kind
+        return (call.build.reduce(name, x, dims, opmath_dtype(dtype)),)
 
-
-def any_or_all(kind: str) -> LoweringRule:
-    """Return the rule of any or all; ATen returns uint8 for uint8."""
-
-    def rule(call: AtenCall) -> Value:
-        x = call.build.convert(call.tensor("self"), DType.BOOL)
-        result = call.build.reduce(kind, x, _dims(call, x), DType.BOOL)
-        return _finish(call.build, x, result, call.out)
-
-    return rule
+    return compute
 
 
-def mean(call: AtenCall) -> Value:
-    x, out = call.tensor("self"), call.out
-    dims = _dims(call, x)
-    return _finish(call.build, x, _mean(call.build, x, dims, opmath_dtype(out.dtype)), out)
+def extremum(kind: str, index_kind: str = "") -> Reduction:
+    """Return the extremum, for bools any or all, and its first index if `index_kind` is given."""
+
+    def compute(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
+        _require_elements(x, dims)
+        name = {"amax": "any", "amin": "all"}[kind] if x.dtype == DType.BOOL else kind
+        value = call.build.reduce(name, x, dims, x.dtype)
+        return (value, *arg_extremum(index_kind)(call, x, dims)) if index_kind else (value,)
+
+    return compute
 
 
-def variance(call: AtenCall) -> Value:
-    x = call.tensor("self")
-    return _finish(call.build, x, _variance(call, x)[0], call.out)
+def arg_extremum(kind: str) -> Reduction:
+    """Return the first index of the maximum or minimum."""
+
+    def compute(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
+        _require_elements(x, dims)
+        if not dims:
+            return (call.build.full(x.shape, Scalar(0), DType.I64),)
+        ordered = call.build.convert(x, DType.U8) if x.dtype == DType.BOOL else x
+        return (call.build.reduce(kind, ordered, dims, DType.I64),)
+
+    return compute
 
 
-def standard_deviation(call: AtenCall) -> Value:
-    x = call.tensor("self")
-    root = call.build.emit("sqrt", (_variance(call, x)[0],), {})
-    return _finish(call.build, x, root, call.out)
+def any_or_all(kind: str) -> Reduction:
+    """Return any or all; ATen returns uint8 for uint8."""
+
+    def compute(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
+        return (call.build.reduce(kind, call.build.convert(x, DType.BOOL), dims, DType.BOOL),)
+
+    return compute
 
 
-def variance_and_mean(call: AtenCall) -> tuple[Value, ...]:
-    x = call.tensor("self")
-    types = [call.type_of(t) for t in call.node.meta["val"]]
-    results = _variance(call, x)
-    return tuple(_finish(call.build, x, r, t) for r, t in zip(results, types, strict=True))
+def mean(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
+    return (_mean(call.build, x, dims, opmath_dtype(call.out.dtype)),)
 
 
-def standard_deviation_and_mean(call: AtenCall) -> tuple[Value, ...]:
-    x = call.tensor("self")
-    std_type, mean_type = (call.type_of(t) for t in call.node.meta["val"])
-    variance, mean = _variance(call, x)
-    root = call.build.emit("sqrt", (variance,), {})
-    return _finish(call.build, x, root, std_type), _finish(call.build, x, mean, mean_type)
+def variance(*, root: bool = False, with_mean: bool = False) -> Reduction:
+    """Return the variance or its root in two passes: the mean, then the squared differences."""
 
+    def compute(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
+        build = call.build
+        if not x.dtype.is_float:
+            raise Unsupported("a variance of integers")
+        wide = build.convert(x, opmath_dtype(x.dtype))
+        mean = _mean(build, wide, dims, wide.dtype)
+        kept = tuple(k for k in range(len(x.shape)) if k not in dims)
+        difference = build.emit("sub", (wide, build.broadcast(mean, x.shape, kept)), {})
+        square = build.emit("mul", (difference, difference), {})
+        total = build.reduce("sum", square, dims, wide.dtype)
+        divisor = _degrees_of_freedom(call, _count(x, dims))
+        result = build.emit("div", (total, divisor), {})
+        result = build.emit("sqrt", (result,), {}) if root else result
+        return (result, mean) if with_mean else (result,)
 
-def _variance(call: AtenCall, x: Value) -> tuple[Value, Value]:
-    """Return variance and mean in two passes: the mean, then the squared differences from it."""
-    build, dims = call.build, _dims(call, x)
-    if not x.dtype.is_float:
-        raise Unsupported("a variance of integers")
-    wide = build.convert(x, opmath_dtype(x.dtype))
-    mean = _mean(build, wide, dims, wide.dtype)
-    kept = tuple(k for k in range(len(x.shape)) if k not in dims)
-    difference = build.emit("sub", (wide, build.broadcast(mean, x.shape, kept)), {})
-    square = build.emit("mul", (difference, difference), {})
-    total = build.reduce("sum", square, dims, wide.dtype)
-    divisor = _degrees_of_freedom(call, _count(x, dims))
-    return build.emit("div", (total, divisor), {}), mean
+    return compute
 
 
 def _degrees_of_freedom(call: AtenCall, count: Dim) -> Scalar:
@@ -127,63 +117,39 @@ def _degrees_of_freedom(call: AtenCall, count: Dim) -> Scalar:
     raise Unsupported("a correction of a symbolic count")
 
 
-def _mean(build: Builder, x: Value, dims: tuple[int, ...], dtype: DType) -> Value:
+def _mean(build: Builder, x: Value, dims: Dims, dtype: DType) -> Value:
     count = _count(x, dims)
     total = build.reduce("sum", x, dims, dtype)
     divisor = Scalar(float(count) if isinstance(count, int) else count)
     return build.emit("div", (total, divisor), {})
 
 
-def _extremum(build: Builder, kind: str, x: Value, dims: tuple[int, ...]) -> Value:
+def _require_elements(x: Value, dims: Dims) -> None:
     if any(x.shape[d] == 0 for d in dims):
         raise Unsupported("the extremum of an empty dimension")
-    if x.dtype == DType.BOOL:
-        kind = {"amax": "any", "amin": "all"}[kind]
-    return build.reduce(kind, x, dims, x.dtype)
 
 
-def _arg_extremum(build: Builder, kind: str, x: Value, dims: tuple[int, ...]) -> Value:
-    if any(x.shape[d] == 0 for d in dims):
-        raise Unsupported("the index of an extremum of an empty dimension")
-    if not dims:
-        return build.full(x.shape, Scalar(0), DType.I64)
-    if x.dtype == DType.BOOL:
-        x = build.convert(x, DType.U8)
-    return build.reduce(kind, x, dims, DType.I64)
-
-
-def _finish(build: Builder, x: Value, result: Value, out: TensorType) -> Value:
-    """Round to the result's dtype and restore kept dimensions."""
-    final = build.reshape(build.convert(result, out.dtype), out.shape)
-    return build.copy(final) if final is x else final
-
-
-def _dims(call: AtenCall, x: Value) -> tuple[int, ...]:
-    if not x.shape:
-        return ()
-    return call.dims("dim", len(x.shape))
-
-
-def _count(x: Value, dims: tuple[int, ...]) -> Dim:
+def _count(x: Value, dims: Dims) -> Dim:
     return product(x.shape[d] for d in dims)
 
 
-REDUCTION_RULES: dict[str, LoweringRule] = {
+REDUCTIONS: dict[str, Reduction] = {
     "aten.sum": sum_or_prod("sum"),
     "aten.prod": sum_or_prod("prod"),
     "aten.amax": extremum("amax"),
     "aten.amin": extremum("amin"),
     "aten.max.default": extremum("amax"),
     "aten.min.default": extremum("amin"),
-    "aten.max.dim": extremum_and_index("amax", "argmax"),
-    "aten.min.dim": extremum_and_index("amin", "argmin"),
-    "aten.argmax": argmax_or_argmin("argmax"),
-    "aten.argmin": argmax_or_argmin("argmin"),
+    "aten.max.dim": extremum("amax", "argmax"),
+    "aten.min.dim": extremum("amin", "argmin"),
+    "aten.argmax": arg_extremum("argmax"),
+    "aten.argmin": arg_extremum("argmin"),
     "aten.any": any_or_all("any"),
     "aten.all": any_or_all("all"),
     "aten.mean": mean,
-    "aten.var": variance,
-    "aten.std": standard_deviation,
-    "aten.var_mean": variance_and_mean,
-    "aten.std_mean": standard_deviation_and_mean,
+    "aten.var": variance(),
+    "aten.std": variance(root=True),
+    "aten.var_mean": variance(with_mean=True),
+    "aten.std_mean": variance(root=True, with_mean=True),
 }
+REDUCTION_RULES = {name: reduction(compute) for name, compute in REDUCTIONS.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.capture.fx.sizes import IntLike
-from tofuse.capture.lower.builder import Unsupported
+from tofuse.capture.lower.builder import Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.rules.view_ops import (
     normalize_index,
@@ -12,7 +12,7 @@ from tofuse.capture.lower.rules.view_ops import (
     torch_size,
 )
 from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Scalar, Value
+from tofuse.ir.graph import Value
 from tofuse.ir.types import DType
 
 
@@ -36,11 +36,10 @@ def slice_backward(call: AtenCall) -> Value:
     if isinstance(start, int) and isinstance(extent, int):
         start = min(start, extent)
     if step == 1 or grad.shape[dim] == 0:
-        padded = _pad_to(call, grad, dim, start, extent)
-    else:  # the copy may have any strides
-        first, width = require_static(start), require_static(extent)
-        return call.build.copy(_pad_to_strided(call, grad, dim, first, step, width))
-    return call.build.copy(padded) if padded is grad else padded
+        return _pad_to(call, grad, dim, start, extent)
+    # the copy may have any strides
+    first, width = require_static(start), require_static(extent)
+    return call.build.copy(_pad_to_strided(call, grad, dim, first, step, width))
 
 
 def slice_scatter(call: AtenCall) -> Value:
@@ -51,12 +50,10 @@ def slice_scatter(call: AtenCall) -> Value:
     start = call.integer("start") if call.has("start") else 0
     start = min(max(0, normalize_index(start, extent) if start < 0 else start), extent)
     if extent == 0:
-        return call.build.copy(x)
+        return x
     if step == 1 or require_static(source.shape[dim]) == 0:
-        result = _overwrite_slice(call, x, source, dim, start)
-    else:
-        return call.build.copy(_overwrite_strided_slice(call, x, source, dim, start, step))
-    return call.build.copy(result) if result in (x, source) else result
+        return _overwrite_slice(call, x, source, dim, start)
+    return call.build.copy(_overwrite_strided_slice(call, x, source, dim, start, step))
 
 
 def masked_index_put(call: AtenCall) -> Value:
@@ -88,7 +85,7 @@ def _pad_to(call: AtenCall, x: Value, dim: int, start: Dim, extent: Dim) -> Valu
     rank = len(x.shape)
     low = tuple(start if k == dim else 0 for k in range(rank))
     high = tuple(after if k == dim else 0 for k in range(rank))
-    return call.build.pad(x, low, high, Scalar(0.0 if x.dtype.is_float else 0))
+    return call.build.pad(x, low, high, typed_scalar(0, x.dtype))
 
 
 def _pad_to_strided(

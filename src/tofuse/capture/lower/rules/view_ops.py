@@ -128,7 +128,7 @@ def flip(call: AtenCall) -> Value:
         extent = x.shape[dim]
         if not isinstance(extent, int) or extent > 1:
             x = call.build.slice(x, dim, extent - 1, extent, -1)
-    return call.build.copy(x) if x is call.tensor("self") else x
+    return x
 
 
 def repeat(call: AtenCall) -> Value:
@@ -140,8 +140,7 @@ def repeat(call: AtenCall) -> Value:
         paired += [t, e]
     unsqueezed = tuple(1 if k % 2 == 0 else e for k, e in enumerate(paired))
     expanded = call.build.expand(call.build.reshape(x, unsqueezed), tuple(paired))
-    result = call.build.reshape(expanded, call.out.shape)
-    return call.build.copy(result) if result is x else result
+    return call.build.reshape(expanded, call.out.shape)
 
 
 def pad(call: AtenCall) -> Value:
@@ -150,15 +149,13 @@ def pad(call: AtenCall) -> Value:
     low, high = [0] * rank, [0] * rank
     for k in range(len(amounts) // 2):
         low[rank - 1 - k], high[rank - 1 - k] = amounts[2 * k], amounts[2 * k + 1]
-    y = x
     for d in range(rank):
         cut = max(0, -low[d])
-        rest = y.shape[d] - cut - max(0, -high[d])
-        y = call.build.slice(y, d, cut, rest)
+        x = call.build.slice(x, d, cut, x.shape[d] - cut - max(0, -high[d]))
     fill = call.number("value") if call.has("value") else 0
     constant = Scalar(float(fill) if x.dtype.is_float else fill)  # type: ignore[arg-type]
-    y = call.build.pad(y, _positive(low), _positive(high), constant)
-    return call.build.copy(y) if y is x else y
+    low, high = ([max(0, n) for n in amounts] for amounts in (low, high))
+    return call.build.pad(x, tuple(low), tuple(high), constant)
 
 
 def cat(call: AtenCall) -> Value:
@@ -168,8 +165,7 @@ def cat(call: AtenCall) -> Value:
     if not operands:
         raise Unsupported("a concat of empty tensors")
     dim = call.dim("dim", len(out.shape))
-    result = call.build.cat([call.build.convert(x, out.dtype) for x in operands], dim)
-    return call.build.copy(result) if result is operands[0] else result
+    return call.build.cat([call.build.convert(x, out.dtype) for x in operands], dim)
 
 
 def stack(call: AtenCall) -> Value:
@@ -179,8 +175,7 @@ def stack(call: AtenCall) -> Value:
     operands = [
         call.build.reshape(call.build.convert(t, out.dtype), shape) for t in call.tensors("tensors")
     ]
-    result = call.build.cat(operands, dim)
-    return call.build.copy(result) if len(operands) == 1 else result
+    return call.build.cat(operands, dim)
 
 
 def embedding(call: AtenCall) -> Value:
@@ -301,10 +296,6 @@ def require_static(extent: Dim) -> int:
     if not isinstance(extent, int):
         raise Unsupported("a symbolic size")
     return extent
-
-
-def _positive(amounts: list[int]) -> tuple[int, ...]:
-    return tuple(max(0, a) for a in amounts)
 
 
 def require_index(index: Value) -> None:
