@@ -100,21 +100,10 @@ OPS: dict[str, OpDef] = {
 }
 
 PREDICATES = frozenset(
-    [
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "logical_not",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "isnan",
-        "isinf",
-    ]
+    "eq ne lt le gt ge logical_not logical_and logical_or logical_xor isnan isinf".split()
 )
+# maximum and minimum are not commutative: the order decides between 0.0 and -0.0
+COMMUTATIVE = frozenset("add mul eq ne logical_and logical_or logical_xor".split())
 TRANSCENDENTAL = frozenset(UNARY_MATH) | {"pow", "atan2", "hypot"}
 REDUCTION_COMBINES = {  # two partial results of a reduction
     **{"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"},

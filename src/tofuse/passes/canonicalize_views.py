@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, redefine, rewrite
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, identity, redefine, rewrite
 
 
 def canonicalize_views(graph: Graph) -> Graph:
@@ -15,11 +15,6 @@ def canonicalize_views(graph: Graph) -> Graph:
     while (after := rewrite(graph, RULES)) is not graph:
         graph = after
     return graph
-
-
-def reshape_to_same_shape(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """reshape(x, shape of x) = x"""
-    return rewriter.legal_replacement(op, op.operands[0])
 
 
 def reshape_of_reshape(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -145,11 +140,6 @@ def slice_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
     return part, *redefine(op, "broadcast", part.result, shape=shape, dims=dims)
 
 
-def identity_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """broadcast(x) = x, if it adds no dimension"""
-    return rewriter.legal_replacement(op, op.operands[0])
-
-
 def broadcast_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
     """broadcast(broadcast(x, p), q) = broadcast(x, q[p])"""
     inner = rewriter.defining_op(op.operands[0], "broadcast")
@@ -170,11 +160,6 @@ def permute_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
     if list(dims) != sorted(dims):
         return None
     return redefine(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
-
-
-def cat_of_one_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """cat([x]) = x"""
-    return rewriter.legal_replacement(op, op.operands[0]) if len(op.operands) == 1 else None
 
 
 def cat_of_equal_operands(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -205,11 +190,6 @@ def cat_of_adjacent_slices(op: Op, rewriter: Rewriter) -> Replacement | None:
             return None
         end = operand.result.shape[dim] + end
     return _replace_with_slice(op, first.inputs[0], start, step)
-
-
-def identity_pad(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """pad(x) = x, if all padding is 0"""
-    return rewriter.legal_replacement(op, op.operands[0])
 
 
 def _replace_with_slice(
@@ -251,10 +231,10 @@ SLICE_RULES: tuple[RewriteRule, ...] = (
     *(whole_cat_operand, slice_of_cat_operand, slice_without_padding),
 )
 RULES: dict[str, tuple[RewriteRule, ...]] = {
-    "reshape": (reshape_to_same_shape, reshape_of_reshape),
+    "reshape": (identity, reshape_of_reshape),
     "permute": (identity_permute, permute_of_permute, permute_of_unit_dims, permute_of_broadcast),
     "slice": SLICE_RULES,
-    "broadcast": (identity_broadcast, broadcast_of_broadcast),
-    "cat": (cat_of_one_operand, cat_of_equal_operands, cat_of_adjacent_slices),
-    "pad": (identity_pad,),
+    "broadcast": (identity, broadcast_of_broadcast),
+    "cat": (identity, cat_of_equal_operands, cat_of_adjacent_slices),
+    "pad": (identity,),
 }

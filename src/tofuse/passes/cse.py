@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tofuse.analysis.alias import has_effect
 from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ops.table import COMMUTATIVE
 from tofuse.passes.rewrite import Rewriter
 
 ExpressionKey = tuple[str, tuple[object, ...], str, str]
@@ -56,8 +57,5 @@ def _expression_key(op: Op) -> ExpressionKey:
         operands.sort(key=id)
     return op.kind, tuple(operands), repr(op.attrs), op.result.type.device
 
-
-# maximum and minimum are not commutative: the order decides between 0.0 and -0.0
-COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "logical_and", "logical_or", "logical_xor"})
 
 IMPURE = ("rand", "seed", "dropout", "bernoulli", "empty", "normal", "uniform", "multinomial")

@@ -194,6 +194,11 @@ def redefine(op: Op, kind: str, *operands: Operand, **attrs: Attr) -> tuple[Op, 
     return (Op(kind, operands, op.results, tuple(attrs.items()), op.loc),)
 
 
+def identity(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """op(x) = x, if the types are equal"""
+    return rewriter.legal_replacement(op, op.operands[0])
+
+
 RewriteRule = Callable[[Op, Rewriter], Replacement | None]
 
 

@@ -6,7 +6,8 @@ import math
 
 from tofuse.ir.graph import Graph, Op, Operand, Scalar, Value
 from tofuse.ir.types import DType
-from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, redefine, rewrite
+from tofuse.ops.table import COMMUTATIVE
+from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, identity, redefine, rewrite
 
 
 def simplify(graph: Graph) -> Graph:
@@ -14,10 +15,15 @@ def simplify(graph: Graph) -> Graph:
     return rewrite(graph, RULES)
 
 
-def mul_one(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """x * 1 = x, if x is not boolean"""
+def neutral_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """x * 1 = x / 1 = x ** 1 = x; x + -0.0 = x - 0 = x; x and True = x; x or False = x
+
+    x + 0.0 is not x: it turns -0.0 into 0.0, as x - -0.0 does. An integer has only one zero.
+    """
     x, c = _constant_last(op)
-    return rewriter.legal_replacement(op, x) if _is_constant(c, 1) and _is_numeric(op) else None
+    neutral = 0 if op.kind == "add" and not op.result.dtype.is_float else _NEUTRAL[op.kind]
+    known = _is_constant(c, neutral) and (isinstance(neutral, bool) or _is_numeric(op))
+    return rewriter.legal_replacement(op, x) if known else None
 
 
 def mul_minus_one(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -32,12 +38,6 @@ def mul_neg_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     return redefine(op, "mul", a.operands[0], b.operands[0]) if a and b else None
 
 
-def div_one(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """x / 1 = x"""
-    x, c = op.operands
-    return rewriter.legal_replacement(op, x) if _is_constant(c, 1) else None
-
-
 def div_power_of_two(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x / 2**k = x * 2**-k, if 2**k and 2**-k are normal: both are the exact quotient, rounded"""
     x, c = op.operands
@@ -49,13 +49,6 @@ def div_power_of_two(op: Op, rewriter: Rewriter) -> Replacement | None:
     return redefine(op, "mul", x, Scalar(1.0 / c.value))
 
 
-def add_zero(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """x + -0.0 = x; x + 0 = x if x is an integer. x + 0.0 is not x: it turns -0.0 into 0.0."""
-    x, c = _constant_last(op)
-    zero = _is_constant(c, -0.0) if op.result.dtype.is_float else _is_constant(c, 0)
-    return rewriter.legal_replacement(op, x) if zero and _is_numeric(op) else None
-
-
 def add_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x + (-y) = x - y; (-y) + x = x - y"""
     a, b = op.operands
@@ -64,12 +57,6 @@ def add_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     if neg := rewriter.defining_op(a, "neg"):
         return redefine(op, "sub", b, neg.operands[0])
     return None
-
-
-def sub_zero(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """x - 0 = x; x - -0.0 is not x: it turns -0.0 into 0.0"""
-    x, c = op.operands
-    return rewriter.legal_replacement(op, x) if _is_constant(c, 0) else None
 
 
 def sub_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -119,24 +106,12 @@ def repeated_bound(op: Op, rewriter: Rewriter) -> Replacement | None:
     return None
 
 
-def idempotent(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """max(x, x) = x; min(x, x) = x; x & x = x; x | x = x; the same for logical and, or"""
-    x, y = op.operands
-    return rewriter.legal_replacement(op, x) if x is y else None
+def equal_operands(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """max(x, x) = x; min(x, x) = x; x & x = x; x | x = x; x and x = x; x or x = x
 
-
-def logical_identity(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """x and True = x; x or False = x; if x is boolean"""
-    x, c = _constant_last(op)
-    identity = op.kind == "logical_and"
-    if not isinstance(c, Scalar) or c.value is not identity:
-        return None
-    return rewriter.legal_replacement(op, x)
-
-
-def where_equal_arms(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """where(c, x, x) = x"""
-    _, x, y = op.operands
+    where(c, x, x) = x
+    """
+    *_, x, y = op.operands
     return rewriter.legal_replacement(op, x) if x is y else None
 
 
@@ -172,17 +147,6 @@ def pow_constant(op: Op, rewriter: Rewriter) -> Replacement | None:
     return None
 
 
-def pow_one(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """x ** 1 = x"""
-    x, c = op.operands
-    return rewriter.legal_replacement(op, x) if _is_constant(c, 1) else None
-
-
-def convert_to_same_dtype(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """to(x, dtype of x) = x, unless the caller gets the copy"""
-    return rewriter.legal_replacement(op, op.operands[0])
-
-
 def convert_of_convert(op: Op, rewriter: Rewriter) -> Replacement | None:
     """to(to(x, wide), t) = to(x, t), if wide represents every value of x's type
 
@@ -212,16 +176,15 @@ def extremum_of_one_element(op: Op, rewriter: Rewriter) -> Replacement | None:
 
 def _constant_last(op: Op) -> tuple[Operand, Operand]:
     x, c = op.operands
-    return (c, x) if isinstance(x, Scalar) else (x, c)
+    return (c, x) if isinstance(x, Scalar) and op.kind in COMMUTATIVE else (x, c)
 
 
 def _is_constant(x: Operand, number: int | float) -> bool:
-    """Whether an operand is this constant, with this sign; 0 equals 0.0, not -0.0."""
-    if not isinstance(x, Scalar) or isinstance(x.value, bool):
+    """Whether an operand is this constant, with this sign; 0 equals 0.0, not -0.0 or False."""
+    if not isinstance(x, Scalar) or not isinstance(x.value, (int, float)) or x.value != number:
         return False
-    if not isinstance(x.value, (int, float)) or x.value != number:
-        return False
-    return math.copysign(1, x.value) == math.copysign(1, number)
+    same_kind = isinstance(x.value, bool) == isinstance(number, bool)
+    return same_kind and math.copysign(1, x.value) == math.copysign(1, number)
 
 
 def _same_operand(a: Operand, b: Operand) -> bool:
@@ -241,6 +204,16 @@ def _is_numeric(op: Op) -> bool:
 # 2**k and 2**-k are normal numbers of the type for every k up to this one.
 _MAX_EXPONENT = {DType.F64: 1022, DType.F32: 126, DType.BF16: 126, DType.F16: 14}
 
+_NEUTRAL = {
+    "mul": 1,
+    "div": 1,
+    "pow": 1,
+    "add": -0.0,
+    "sub": 0,
+    "logical_and": True,
+    "logical_or": False,
+}
+
 _FLOATS = (DType.F32, DType.F64)
 _SMALL_INTS = (DType.I16, DType.I32, DType.I64, DType.F16, DType.BF16, *_FLOATS)
 _WIDER: dict[DType, tuple[DType, ...]] = {
@@ -255,23 +228,18 @@ _WIDER: dict[DType, tuple[DType, ...]] = {
 }
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {
-    "mul": (mul_one, mul_minus_one, mul_neg_neg),
-    "div": (div_one, div_power_of_two),
-    "add": (add_zero, add_neg),
-    "sub": (sub_zero, sub_neg),
-    "neg": (involution,),
-    "bitwise_not": (involution,),
+    "mul": (neutral_constant, mul_minus_one, mul_neg_neg),
+    "div": (neutral_constant, div_power_of_two),
+    "add": (neutral_constant, add_neg),
+    "sub": (neutral_constant, sub_neg),
+    **dict.fromkeys(("neg", "bitwise_not"), (involution,)),
     "logical_not": (involution, not_of_equality),
-    "logical_and": (idempotent, logical_identity),
-    "logical_or": (idempotent, logical_identity),
-    "bitwise_and": (idempotent,),
-    "bitwise_or": (idempotent,),
+    **dict.fromkeys(("logical_and", "logical_or"), (equal_operands, neutral_constant)),
+    **dict.fromkeys(("bitwise_and", "bitwise_or"), (equal_operands,)),
     "abs": (abs_abs, abs_neg),
-    "maximum": (idempotent, repeated_bound),
-    "minimum": (idempotent, repeated_bound),
-    "where": (where_equal_arms, where_of_not),
-    "pow": (pow_one, pow_constant),
-    "convert": (convert_to_same_dtype, convert_of_convert),
-    "amax": (extremum_of_one_element,),
-    "amin": (extremum_of_one_element,),
+    **dict.fromkeys(("maximum", "minimum"), (equal_operands, repeated_bound)),
+    "where": (equal_operands, where_of_not),
+    "pow": (neutral_constant, pow_constant),
+    "convert": (identity, convert_of_convert),
+    **dict.fromkeys(("amax", "amin"), (extremum_of_one_element,)),
 }
