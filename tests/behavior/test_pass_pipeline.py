@@ -6,9 +6,10 @@ import pytest
 
 from benchmarks.pass_graphs import PASS_GRAPHS, batched, branches, chain, ladder, split_stack
 from tests.support.call_count import count_calls
+from tests.support.rename import rename
 from tofuse.driver.pipeline import run_graph_passes
 from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.graph.print import rename, show_graph
+from tofuse.ir.graph.print import show_graph
 from tofuse.ops.check_graph import check_graph
 
 LENGTH = 2000

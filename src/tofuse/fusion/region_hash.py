@@ -6,6 +6,7 @@ from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
 
 from tofuse.analysis.alias import MemRef
+from tofuse.ir.call_arguments import exact_key
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Attr, Op, Operand, Value
 from tofuse.ir.region import Region
@@ -55,7 +56,7 @@ class _Hasher:
         if name == "stream":
             assert isinstance(attr, (int, SymDim))
             return self.streams.setdefault(attr, len(self.streams))
-        return _typed(attr)
+        return exact_key(attr)
 
     def _operand(self, x: Operand) -> Hashable:
         return self._number(x) if isinstance(x, Value) else x.key
@@ -69,8 +70,3 @@ class _Hasher:
             root = None if memref is None else self._number(memref.root)
             self.entries.append((v.type, v.strides, layout, root, v.name in self.rounded))
         return number
-
-
-def _typed(attr: Attr) -> Hashable:
-    """Distinguish 0.0 from -0.0, and 1 from True."""
-    return type(attr), repr(attr) if isinstance(attr, float) else attr

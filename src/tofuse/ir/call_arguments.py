@@ -89,7 +89,8 @@ class CallArguments:
 
     @cached_property
     def _key(self) -> Hashable:
-        return tuple(map(_key, self.positional)), tuple((k, _key(a)) for k, a in self.keyword)
+        keyword = tuple((k, exact_key(a)) for k, a in self.keyword)
+        return exact_key(self.positional), keyword
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CallArguments) and self._key == other._key
@@ -144,10 +145,10 @@ def _map_leaves(
     return function(argument)
 
 
-def _key(argument: CallArgument) -> Hashable:
-    """Distinguish 0.0 from -0.0 and 1 from True; nan equals itself."""
+def exact_key(argument: Hashable) -> Hashable:
+    """Return a key that separates 0.0 from -0.0 and 1 from True; nan equals itself."""
     if isinstance(argument, tuple):
-        return tuple(map(_key, argument))
+        return tuple(map(exact_key, argument))
     if isinstance(argument, (bool, int, float, complex, SizeExpression)):
         return type(argument), show_argument(argument)
     return argument

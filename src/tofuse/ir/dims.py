@@ -185,12 +185,7 @@ def parse_dim(text: str) -> Dim:
 
 def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     """Return row-major strides in elements, as torch defines them (an extent of 0 counts as 1)."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step = product((step, 1 if extent == 0 else extent))
-    return tuple(reversed(strides))
+    return strides_in(range(len(shape)), shape)
 
 
 def strides_in(order: Sequence[int], shape: tuple[Dim, ...]) -> tuple[Dim, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 from collections.abc import Callable
@@ -10,10 +11,7 @@ from tofuse.ir.types import DType
 
 
 def _round_f32(value: float) -> float:
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
+    return ctypes.c_float(value).value
 
 
 def _round_f16(value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -156,31 +157,17 @@ def _trunc_mod(a: int, b: int) -> int:
 
 
 _PYTHON: dict[SizeFunction, Callable[..., bool | int | float]] = {
-    SizeFunction.ADD: operator.add,
-    SizeFunction.MUL: operator.mul,
     SizeFunction.FLOOR_DIV: operator.floordiv,
     SizeFunction.TRUE_DIV: operator.truediv,
-    SizeFunction.MOD: operator.mod,
-    SizeFunction.POW: operator.pow,
     SizeFunction.TRUNC_DIV: _trunc_div,
     SizeFunction.TRUNC_MOD: _trunc_mod,
     SizeFunction.SLICE_LENGTH: _slice_length,
     SizeFunction.BITWISE_AND: operator.and_,
     SizeFunction.BITWISE_OR: operator.or_,
     SizeFunction.BITWISE_XOR: operator.xor,
-    SizeFunction.LT: operator.lt,
-    SizeFunction.LE: operator.le,
-    SizeFunction.GT: operator.gt,
-    SizeFunction.GE: operator.ge,
-    SizeFunction.EQ: operator.eq,
-    SizeFunction.NE: operator.ne,
     SizeFunction.AND: lambda *x: all(x),
     SizeFunction.OR: lambda *x: any(x),
     SizeFunction.NOT: operator.not_,
-    SizeFunction.MAX: max,
-    SizeFunction.MIN: min,
-    SizeFunction.ABS: abs,
-    SizeFunction.FLOAT: float,
-    SizeFunction.ROUND: round,
 }
-SIZE_FUNCTIONS = {f: _PYTHON.get(f) or getattr(math, f.value) for f in SizeFunction}
+_BY_NAME = vars(math) | vars(builtins) | vars(operator)
+SIZE_FUNCTIONS = {f: _PYTHON.get(f) or _BY_NAME[f.name.lower()] for f in SizeFunction}

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tofuse.ir.graph import Attr, Graph, Op, Operand, Value, substitute_operands
+from tofuse.ir.graph import Attr, Graph, Value, substitute_values
 from tofuse.ir.types import DType
 
 
 def to_f64(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
     """Return the float64 graph, and its value for each value of `graph`."""
-    wide: dict[Value, Value] = {v: _wide(v) for v in graph.inputs}
-    ops: list[Op] = []
-    for op in graph.ops:
-        wide |= {r: _wide(r) for r in op.results}
-        moved: dict[Value, Operand] = {v: wide[v] for v in op.inputs}
-        results = tuple(wide[r] for r in op.results)
-        attrs = tuple((name, _wide_attr(value)) for name, value in op.attrs)
-        operands = substitute_operands(op.operands, moved)
-        ops.append(replace(op, operands=operands, results=results, attrs=attrs))
-    inputs = tuple(wide[v] for v in graph.inputs)
-    outputs = tuple(None if v is None else wide[v] for v in graph.outputs)
-    return replace(graph, inputs=inputs, ops=tuple(ops), outputs=outputs), wide
+    wide = {v: _wide(v) for v in graph.values()}
+    graph = substitute_values(graph, wide)
+    attrs = (tuple((name, _wide_attr(value)) for name, value in op.attrs) for op in graph.ops)
+    ops = tuple(replace(op, attrs=new) for op, new in zip(graph.ops, attrs, strict=True))
+    return replace(graph, ops=ops), wide
 
 
 def _wide(v: Value) -> Value:

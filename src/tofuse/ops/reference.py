@@ -211,9 +211,17 @@ def _reduction(kind: str) -> Callable[..., Tensor]:
         kept = [d for d in range(x.dim()) if d not in dims]
         count = math.prod(x.shape[d] for d in dims)
         rows = x.permute(*kept, *dims).reshape([x.shape[d] for d in kept] + [count])
-        return REDUCE[kind](rows, dtype)
+        return reduce_rows(kind, rows, dtype)
 
     return reduce
+
+
+def reduce_rows(kind: str, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Reduce the last dimension; sums and products accumulate in `dtype`."""
+    function = getattr(torch, kind)
+    accumulates = kind in ("sum", "prod")
+    result: Tensor = function(rows, -1, dtype=dtype) if accumulates else function(rows, -1)
+    return result.to(dtype)
 
 
 def _full(value: Number, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -251,17 +259,6 @@ FP8_OVERFLOW = {
     if fp8.is_fp8
 }
 
-REDUCE: dict[str, Callable[[Tensor, torch.dtype], Tensor]] = {
-    "sum": lambda rows, dtype: torch.sum(rows, -1, dtype=dtype),
-    "prod": lambda rows, dtype: torch.prod(rows, -1, dtype=dtype),
-    "amax": lambda rows, dtype: torch.amax(rows, -1).to(dtype),
-    "amin": lambda rows, dtype: torch.amin(rows, -1).to(dtype),
-    "any": lambda rows, dtype: torch.any(rows, -1).to(dtype),
-    "all": lambda rows, dtype: torch.all(rows, -1).to(dtype),
-    "argmax": lambda rows, dtype: torch.argmax(rows, -1).to(dtype),
-    "argmin": lambda rows, dtype: torch.argmin(rows, -1).to(dtype),
-}
-
 TORCH_NAMES = (
     "neg abs sign floor ceil round trunc logical_not bitwise_not isnan isinf sqrt rsqrt reciprocal "
     "exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan sinh cosh tanh asinh "
@@ -272,7 +269,7 @@ TORCH_NAMES = (
 
 REFERENCE: dict[str, Callable[..., Tensor]] = {
     **{name: getattr(torch, name) for name in TORCH_NAMES.split()},
-    **{name: _reduction(name) for name in REDUCE},
+    **{name: _reduction(name) for name in OPS if OPS[name].pattern is Pattern.REDUCE},
     # ATen has separate kernels for constant exponents: x * x for 2, a root for 0.5
     "pow": lambda a, b: torch.pow(a, b.item() if b.dim() == 0 else b),
     "shift_left": torch.bitwise_left_shift,

@@ -43,7 +43,8 @@ _E = Pattern.ELEMENTWISE
 
 # Elementwise ops take tensors of the result's shape (broadcasting is explicit) or scalars, all of
 # one dtype. Exceptions: convert; comparisons and is* tests (any -> bool); where (bool, T, T).
-UNARY = _rows(_E, 1, 1, "neg abs sign floor ceil round trunc logical_not bitwise_not isnan isinf")
+TESTS = _rows(_E, 1, 1, "logical_not isnan isinf")
+UNARY = TESTS | _rows(_E, 1, 1, "neg abs sign floor ceil round trunc bitwise_not")
 UNARY_MATH = (
     _rows(_E, 1, 4, "sqrt rsqrt reciprocal")
     | _rows(_E, 1, 10, "exp exp2 expm1 log log2 log10 log1p sigmoid")
@@ -52,9 +53,12 @@ UNARY_MATH = (
 )
 # div is true division of floats; truncdiv, floordiv, remainder (sign of the divisor) and fmod (sign
 # of the dividend) act on floats, and on integers by a constant that is neither 0 nor -1.
+COMPARISONS = _rows(_E, 2, 1, "eq ne lt le gt ge")
+LOGICAL = _rows(_E, 2, 1, "logical_and logical_or logical_xor")
 BINARY = (
-    _rows(_E, 2, 1, "add sub mul maximum minimum eq ne lt le gt ge copysign")
-    | _rows(_E, 2, 1, "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor")
+    COMPARISONS
+    | LOGICAL
+    | _rows(_E, 2, 1, "add sub mul maximum minimum copysign bitwise_and bitwise_or bitwise_xor")
     | _rows(_E, 2, 2, "shift_left shift_right")
     | _rows(_E, 2, 4, "div truncdiv floordiv remainder fmod")
     | _rows(_E, 2, 4, "nextafter")
@@ -99,11 +103,9 @@ OPS: dict[str, OpDef] = {
     **_rows(Pattern.OPAQUE, -1, 0, "opaque"),
 }
 
-PREDICATES = frozenset(
-    "eq ne lt le gt ge logical_not logical_and logical_or logical_xor isnan isinf".split()
-)
+PREDICATES = frozenset(TESTS | COMPARISONS | LOGICAL)
 # maximum and minimum are not commutative: the order decides between 0.0 and -0.0
-COMMUTATIVE = frozenset("add mul eq ne logical_and logical_or logical_xor".split())
+COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", *LOGICAL})
 TRANSCENDENTAL = frozenset(UNARY_MATH) | {"pow", "atan2", "hypot"}
 REDUCTION_COMBINES = {  # two partial results of a reduction
     **{"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"},

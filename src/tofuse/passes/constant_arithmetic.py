@@ -94,31 +94,18 @@ def _sqrt(a: float) -> float | None:
     return math.sqrt(a) if a >= 0 else None
 
 
-def _maximum(a: float, b: float) -> float | None:
-    return None if math.isnan(a + b) or a == b == 0 else max(a, b)
-
-
-def _minimum(a: float, b: float) -> float | None:
-    return None if math.isnan(a + b) or a == b == 0 else min(a, b)
+def _extremum(pick: Callable[[float, float], float]) -> Callable[[float, float], float | None]:
+    return lambda a, b: None if math.isnan(a + b) or a == b == 0 else pick(a, b)
 
 
 _COMPARE: dict[str, Callable[..., Number | None]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "logical_not": operator.not_,
 }
 
 _ARITHMETIC: dict[str, Callable[..., Number | None]] = {
     **_COMPARE,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "neg": operator.neg,
-    "abs": operator.abs,
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "abs")},
 }
 
 # Double rounding is harmless: a double result rounded to float equals the result in float.
@@ -127,8 +114,8 @@ _FLOAT: dict[str, Callable[..., Number | None]] = {
     **_ARITHMETIC,
     "div": _divide,
     "sqrt": _sqrt,
-    "maximum": _maximum,
-    "minimum": _minimum,
+    "maximum": _extremum(max),
+    "minimum": _extremum(min),
     "isnan": math.isnan,
     "isinf": math.isinf,
 }

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from tofuse.analysis.alias import has_effect
+from tofuse.ir.call_arguments import exact_key
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ops.table import COMMUTATIVE
 from tofuse.passes.rewrite import Rewriter
-
-ExpressionKey = tuple[str, tuple[object, ...], str, str]
 
 
 def cse(graph: Graph) -> Graph:
     """Replace each op by an earlier equal op, unless the caller could see the difference."""
     rewriter = Rewriter(graph)
-    available: dict[ExpressionKey, Op] = {}
+    available: dict[Hashable, Op] = {}
     for op in graph.ops:
         op = rewriter.remap_operands(op)
         if not is_pure(op):
@@ -50,12 +51,13 @@ def _replace_with_available(op: Op, earlier: Op, rewriter: Rewriter) -> bool:
     return True
 
 
-def _expression_key(op: Op) -> ExpressionKey:
-    """Return a key that is equal for equal expressions; it separates 0.0 from -0.0, 1 from True."""
-    operands: list[object] = [x if isinstance(x, Value) else x.key for x in op.operands]
+def _expression_key(op: Op) -> Hashable:
+    """Return a key that is equal for equal expressions."""
+    operands: list[Hashable] = [x if isinstance(x, Value) else x.key for x in op.operands]
     if op.kind in COMMUTATIVE and len(op.inputs) == 2:
         operands.sort(key=id)
-    return op.kind, tuple(operands), repr(op.attrs), op.result.type.device
+    attrs = tuple((name, exact_key(value)) for name, value in op.attrs)
+    return op.kind, tuple(operands), attrs, op.result.type.device
 
 
 IMPURE = ("rand", "seed", "dropout", "bernoulli", "empty", "normal", "uniform", "multinomial")

@@ -29,15 +29,16 @@ def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
         return None
     builder = _ProductBuilder(op, rewriter)
     if len(w.shape) == 1:
-        total = builder.reduce(builder.widen(x), builder.widen(w))
+        total = builder.reduce_row(builder.widen(x), builder.widen(w))
     elif x.shape[-1] == 1:
         total = builder.outer(builder.widen(x), builder.widen(w))
     elif w.shape[-1] == 1:
         column = builder.widen(builder.add("reshape", w, shape=w.shape[:-1]))
-        total = builder.reduce(builder.widen(x), column)
+        total = builder.reduce_row(builder.widen(x), column)
     elif x.shape[-2] == 1 and _is_weight_gradient(w):
         row = builder.widen(builder.add("reshape", x, shape=(*x.shape[:-2], x.shape[-1])))
-        total = builder.reduce_rows(row, builder.widen(w))
+        w = builder.widen(w)
+        total = builder.reduce(builder.spread(row, w.shape, -1), w, len(w.shape) - 2)
     else:
         return None
     if total.shape != op.result.shape:
@@ -61,32 +62,26 @@ class _ProductBuilder(OpBuilder):
         """Return the value in the accumulation type."""
         return x if x.dtype is self.dtype else self.add("convert", x, dtype=self.dtype)
 
-    def reduce(self, x: Value, w: Value) -> Value:
+    def reduce_row(self, x: Value, w: Value) -> Value:
         """Return sum(x[..., M, K] * w[..., K], k)."""
-        if x.shape != w.shape:
-            rank = len(x.shape)
-            dims = (*range(len(w.shape) - 1), rank - 1)
-            w = self.add("broadcast", w, shape=x.shape, dims=dims)
-        product = self.add("mul", x, w)
-        return self.add("sum", product, dims=(len(x.shape) - 1,), dtype=self.dtype)
+        w = w if x.shape == w.shape else self.spread(w, x.shape, -2)
+        return self.reduce(x, w, len(x.shape) - 1)
 
-    def reduce_rows(self, x: Value, w: Value) -> Value:
-        """Return sum(x[..., K] * w[..., K, N], k)."""
-        rank = len(w.shape)
-        x = self.add("broadcast", x, shape=w.shape, dims=tuple(range(rank - 1)))
-        product = self.add("mul", x, w)
-        return self.add("sum", product, dims=(rank - 2,), dtype=self.dtype)
+    def reduce(self, x: Value, w: Value, dim: int) -> Value:
+        """Return the sum of x * w over a dimension."""
+        return self.add("sum", self.add("mul", x, w), dims=(dim,), dtype=self.dtype)
 
     def outer(self, x: Value, w: Value) -> Value:
         """Return x[..., M, 1] * w[..., 1, N]."""
         shape = (*x.shape[:-1], w.shape[-1])
-        rank = len(shape)
         column = self.add("reshape", x, shape=x.shape[:-1])
         row = self.add("reshape", w, shape=(*w.shape[:-2], w.shape[-1]))
-        left = self.add("broadcast", column, shape=shape, dims=tuple(range(rank - 1)))
-        batch = tuple(range(rank - 2))
-        right = self.add("broadcast", row, shape=shape, dims=(*batch, rank - 1))
-        return self.add("mul", left, right)
+        return self.add("mul", self.spread(column, shape, -1), self.spread(row, shape, -2))
+
+    def spread(self, x: Value, shape: tuple[Dim, ...], dim: int) -> Value:
+        """Broadcast a value to `shape` along one new dimension, counted from the end."""
+        dims = tuple(d for d in range(len(shape)) if d != len(shape) + dim)
+        return self.add("broadcast", x, shape=shape, dims=dims)
 
     def broadcast_to(self, x: Value, shape: tuple[Dim, ...]) -> Value:
         """Broadcast to `shape` by PyTorch's rules: dimensions are aligned from the right."""

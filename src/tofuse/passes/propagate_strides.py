@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.ir.dims import size_hint, strides_in
-from tofuse.ir.graph import Graph, Op, Value, substitute_operands
+from tofuse.ir.graph import Graph, Op, Value, substitute_values
 from tofuse.ops.table import Pattern, opdef
 
 DimOrder = tuple[int, ...]
@@ -32,7 +30,7 @@ def propagate_strides(graph: Graph) -> Graph:
         if order is not None and current != (order := tuple(k for k in order if k in current)):
             strides = strides_in(_with_unit_dims(order, op.result), op.result.shape)
             restrided[op.result] = Value(op.result.type, op.result.name, strides)
-    return _substitute(graph, restrided) if restrided else graph
+    return substitute_values(graph, restrided) if restrided else graph
 
 
 def _common_user_order(users: list[Op], restrided: dict[Value, Value]) -> DimOrder | None:
@@ -53,15 +51,3 @@ def _dim_order(value: Value) -> DimOrder:
 def _with_unit_dims(order: DimOrder, value: Value) -> DimOrder:
     """Return the order with all other dimensions outermost."""
     return (*(k for k in range(len(value.shape)) if k not in order), *order)
-
-
-def _substitute(graph: Graph, restrided: dict[Value, Value]) -> Graph:
-    ops = tuple(
-        replace(
-            op,
-            operands=substitute_operands(op.operands, restrided),
-            results=tuple(restrided.get(r, r) for r in op.results),
-        )
-        for op in graph.ops
-    )
-    return replace(graph, ops=ops)

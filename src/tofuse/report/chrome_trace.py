@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Union
 
 from tofuse.report.model import GraphReport, RegionReport, Report, TimeSpan
@@ -28,12 +27,6 @@ def trace_text(report: Report) -> str:
         args = {r.name: _region_args(g, r) for r in g.regions}
         events += [_span(s, RUN_THREAD, start, g.phase, args.get(s.name, {})) for s in g.last_run]
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, indent=1)
-
-
-def write_trace(report: Report, path: Path) -> None:
-    """Write the trace, creating folders as needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(trace_text(report), encoding="utf-8")
 
 
 def _name(kind: str, thread: int, name: str) -> Event:

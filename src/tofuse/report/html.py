@@ -30,11 +30,5 @@ def page_text(report: Report) -> str:
     )
 
 
-def write_page(report: Report, path: Path) -> None:
-    """Write the page, creating folders as needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page_text(report), encoding="utf-8")
-
-
 def _read(name: str) -> str:
     return (PAGE_FOLDER / name).read_text(encoding="utf-8")

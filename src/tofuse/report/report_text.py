@@ -15,9 +15,9 @@ from rich.text import Text
 
 from tofuse.ir.graph import Loc
 from tofuse.report.advice import group_by_advice
-from tofuse.report.chrome_trace import write_trace
+from tofuse.report.chrome_trace import trace_text
 from tofuse.report.comparison import Comparison, comparisons
-from tofuse.report.html import write_page
+from tofuse.report.html import page_text
 from tofuse.report.model import GraphReport, RegionReport, Report
 from tofuse.report.number_format import plural, show_bytes, show_us
 from tofuse.report.program_view import ProgramView, source_line
@@ -47,13 +47,18 @@ class ReportText(Report):
 
     def save_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML page; return its path."""
-        write_page(self, Path(path))
-        return Path(path)
+        return _save(page_text(self), Path(path))
 
     def save_trace(self, path: str | Path) -> Path:
         """Write a trace for Perfetto and chrome://tracing; return its path."""
-        write_trace(self, Path(path))
-        return Path(path)
+        return _save(trace_text(self), Path(path))
+
+
+def _save(text: str, path: Path) -> Path:
+    """Write a file, creating folders as needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def _blocks(report: Report) -> Iterator[RenderableType]:

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.graphs import graphs
+from tests.support.rename import rename
 from tofuse.errors import ParseError
 from tofuse.ir.dims import symbol
 from tofuse.ir.graph import Attr, Graph, Loc, Op, Scalar, Value
 from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.graph.print import (
-    rename,
     show_attr,
     show_graph,
     show_op,

@@ -29,7 +29,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.types import DType
 from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS, philox4x32
-from tofuse.ops.reference import REDUCE, REFERENCE, TO_TORCH
+from tofuse.ops.reference import REFERENCE, TO_TORCH, reduce_rows
 
 
 def run_kernel(
@@ -184,7 +184,7 @@ class _Interpreter:
         elif rows.shape[-1] == 0 and stmt.op in ("amax", "amin"):
             result = torch.full(rows.shape[:-1], _identity(stmt.op, rows.dtype), dtype=rows.dtype)
         else:
-            result = REDUCE[stmt.op](rows, rows.dtype)
+            result = reduce_rows(stmt.op, rows, rows.dtype)
         for k in over:
             result = result.unsqueeze(k)
         return result

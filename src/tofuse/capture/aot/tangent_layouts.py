@@ -10,7 +10,7 @@ from torch import Tensor
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.capture.lower.convert import CapturedGraph
 from tofuse.ir.dims import Dim, contiguous_strides
-from tofuse.ir.graph import Value, substitute_operands
+from tofuse.ir.graph import Value, substitute_values
 from tofuse.torch_internals.autograd_compiler import (
     MemoryFormatMeta,
     PlainTensorMeta,
@@ -79,15 +79,7 @@ class TangentLayouts:
         def new(v: Value | Dim | None) -> Value | Dim | None:
             return replaced.get(v, v) if isinstance(v, Value) else v
 
-        graph = replace(
-            old.graph,
-            inputs=tuple(replaced.get(v, v) for v in old.graph.inputs),
-            ops=tuple(
-                replace(op, operands=substitute_operands(op.operands, replaced))
-                for op in old.graph.ops
-            ),
-            outputs=tuple(None if v is None else replaced.get(v, v) for v in old.graph.outputs),
-        )
+        graph = substitute_values(old.graph, replaced)
         arguments, results = map(new, old.arguments), map(new, old.results)
         return replace(old, graph=graph, arguments=tuple(arguments), results=tuple(results))
 

@@ -11,9 +11,10 @@ from tofuse.ir.graph.data import (
     Value,
     device_of,
     substitute_operands,
+    substitute_values,
 )
 
 __all__ = [
-    "device_of",
-    "Attr", "Graph", "Loc", "Names", "Op", "Operand", "Scalar", "Value", "substitute_operands",
+    "Attr", "Graph", "Loc", "Names", "Op", "Operand", "Scalar", "Value", "device_of",
+    "substitute_operands", "substitute_values",
 ]  # fmt: skip

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Union
 
-from tofuse.ir.call_arguments import CallArguments, OperandRef
+from tofuse.ir.call_arguments import CallArguments, OperandRef, exact_key
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides
 from tofuse.ir.types import DType, TensorType
 
@@ -52,11 +51,8 @@ class Scalar:
     value: bool | int | float | SymDim
 
     @property
-    def key(self) -> tuple[str, str]:
-        v = self.value
-        if isinstance(v, float):
-            return ("float", struct.pack("<d", v).hex())
-        return (type(v).__name__, repr(v))
+    def key(self) -> Hashable:
+        return exact_key(self.value)
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -201,6 +197,24 @@ def substitute_operands(
 ) -> tuple[Operand, ...]:
     """Return the operands with each value replaced by its entry in `mapping`, if it has one."""
     return tuple(mapping.get(x, x) if isinstance(x, Value) else x for x in operands)
+
+
+def substitute_values(graph: Graph, mapping: Mapping[Value, Value]) -> Graph:
+    """Return the graph with each value replaced by its entry in `mapping`, if it has one."""
+
+    def new(v: Value) -> Value:
+        return mapping.get(v, v)
+
+    ops = (
+        replace(
+            op,
+            operands=substitute_operands(op.operands, mapping),
+            results=tuple(map(new, op.results)),
+        )
+        for op in graph.ops
+    )
+    outputs = tuple(None if v is None else new(v) for v in graph.outputs)
+    return replace(graph, inputs=tuple(map(new, graph.inputs)), ops=tuple(ops), outputs=outputs)
 
 
 def device_of(ops: Sequence[Op]) -> str:

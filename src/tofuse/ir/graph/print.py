@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tofuse.ir.call_arguments import CallArguments, show_arguments
 from tofuse.ir.dims import show_strides
 from tofuse.ir.graph.data import Attr, Graph, Op, Operand, Scalar, Value
@@ -53,29 +51,3 @@ def show_attr(value: Attr) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(show_attr, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
-
-
-def rename(graph: Graph, inputs: bool = True) -> Graph:
-    """Return the graph with values named by position: inputs a0, a1, ..., results v0, v1, ...
-
-    If `inputs` is false, the inputs keep their names.
-    """
-    new: dict[Value, Value] = {}
-    for k, v in enumerate(graph.inputs):
-        new[v] = replace(v, name=f"a{k}") if inputs else v
-    taken = {v.name for v in new.values()}
-    count = 0
-    ops: list[Op] = []
-    for op in graph.ops:
-        for r in op.results:
-            while f"v{count}" in taken:
-                count += 1
-            new[r] = replace(r, name=f"v{count}")
-            count += 1
-        operands = tuple(new[x] if isinstance(x, Value) else x for x in op.operands)
-        results = tuple(new[r] for r in op.results)
-        ops.append(replace(op, operands=operands, results=results))
-    outputs = tuple(None if v is None else new[v] for v in graph.outputs)
-    return replace(
-        graph, inputs=tuple(new[v] for v in graph.inputs), ops=tuple(ops), outputs=outputs
-    )
