@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Union
 
-from tofuse.ir.dims import Dim, size_hint
+from tofuse.ir.dims import Dim
 from tofuse.ir.kernel import AffineExpr, Kernel, Load, Stmt, Store
 
 MAX_STRIDE = 32  # elements: the largest factor of an interleave group
@@ -18,13 +18,9 @@ def is_interleaved(kernel: Kernel, index: AffineExpr, axis: str, along: str) -> 
     An example is the axis c < 3 of 3*i + c, or of 9*i + 3*c, with respect to i.
     """
     count, gap, step = kernel.extent(axis), index.coefficient(axis), index.coefficient(along)
-    if axis == along or not all(isinstance(n, int) for n in (count, gap, step)):
+    if not (isinstance(count, int) and isinstance(gap, int) and isinstance(step, int)):
         return False
-    return (
-        size_hint(count) >= 2
-        and size_hint(gap) >= 1
-        and (size_hint(count) - 1) * size_hint(gap) < size_hint(step) <= MAX_STRIDE
-    )
+    return axis != along and count >= 2 and gap >= 1 and (count - 1) * gap < step <= MAX_STRIDE
 
 
 def shuffle_count(count: int) -> int:

@@ -76,17 +76,8 @@ def show_type(t: TensorType) -> str:
 
 
 _ITEMSIZE = {
-    DType.F64: 8,
-    DType.F32: 4,
-    DType.F16: 2,
-    DType.BF16: 2,
-    DType.F8E4M3: 1,
-    DType.F8E5M2: 1,
-    DType.I64: 8,
-    DType.I32: 4,
-    DType.I16: 2,
-    DType.I8: 1,
-    DType.U8: 1,
-    DType.BOOL: 1,
-    DType.OTHER: 8,
+    **dict.fromkeys(DType, 1),
+    **dict.fromkeys((DType.F16, DType.BF16, DType.I16), 2),
+    **dict.fromkeys((DType.F32, DType.I32), 4),
+    **dict.fromkeys((DType.F64, DType.I64, DType.OTHER), 8),
 }

@@ -94,16 +94,13 @@ def slice_of_cat_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
     cat, shape = rewriter.defining_op(op.operands[0], "cat"), op.result.shape
     if cat is None or not rewriter.is_private(op.result):
         return None
-    dim, start, step, at = cat.int("dim"), op.dims("start"), op.ints("step"), 0
-    for operand in cat.inputs:
-        width, count, first = operand.shape[dim], shape[dim], start[dim]
-        if not (isinstance(width, int) and isinstance(count, int) and isinstance(first, int)):
-            return None
-        begin = first - at
-        ends = begin, begin + (count - 1) * step[dim]
-        if min(ends) >= 0 and max(ends) < width:
-            return _replace_with_slice(op, operand, (*start[:dim], begin, *start[dim + 1 :]), step)
-        at += width
+    dim, start, step = cat.int("dim"), op.dims("start"), op.ints("step")
+    at: Dim = 0
+    for x in cat.inputs:
+        begin = start[dim] - at
+        if _lies_within(x.shape[dim], begin, shape[dim], step[dim]):
+            return _replace_with_slice(op, x, (*start[:dim], begin, *start[dim + 1 :]), step)
+        at = x.shape[dim] + at
     return None
 
 
@@ -210,16 +207,19 @@ def _reads_no_padding(op: Op, pad: Op) -> bool:
     if op.kind != "slice":
         return False
     columns = pad.inputs[0].shape, op.result.shape, op.dims("start"), op.ints("step")
-    for width, count, start, step, low in zip(*columns, pad.dims("low"), strict=True):
-        begin = start - low
-        if (begin, step) == (0, 1) and count == width:
-            continue
-        if not (isinstance(width, int) and isinstance(count, int) and isinstance(begin, int)):
-            return False
-        ends = begin, begin + (count - 1) * step
-        if min(ends) < 0 or max(ends) >= width:
-            return False
-    return True
+    return all(
+        ((start - low, step) == (0, 1) and count == width)
+        or _lies_within(width, start - low, count, step)
+        for width, count, start, step, low in zip(*columns, pad.dims("low"), strict=True)
+    )
+
+
+def _lies_within(width: Dim, start: Dim, count: Dim, step: int) -> bool:
+    """Whether the elements of a slice are known to be among `width` elements."""
+    if not (isinstance(width, int) and isinstance(start, int) and isinstance(count, int)):
+        return False
+    ends = start, start + (count - 1) * step
+    return min(ends) >= 0 and max(ends) < width
 
 
 def _equal_except(dim: int, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

@@ -135,12 +135,7 @@ _WITH_CONSTANT = [name for name in BINARY if name != "pow"]
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {
     **dict.fromkeys(sorted(EVALUATED), (elementwise_of_constants,)),
-    **{
-        name: (elementwise_of_constants, constant_operand)
-        if name in EVALUATED
-        else (constant_operand,)
-        for name in _WITH_CONSTANT
-    },
+    **dict.fromkeys(_WITH_CONSTANT, (elementwise_of_constants, constant_operand)),
     "where": (constant_condition, constant_arms),
     "convert": (convert_of_constant,),
     **dict.fromkeys(("broadcast", "reshape", "permute", "slice"), (view_of_constant,)),
