@@ -227,8 +227,7 @@ def _output(low: Lowering, s: AddOutput, env: Environment) -> None:
         low.outputs.append((item, None))
         return
     target = env[s.alias.index]
-    positions = [k for k, a in enumerate(low.arguments) if a is target]
-    if not positions or not isinstance(target, Node) or target.scalar:
+    if not isinstance(target, Node) or target not in low.arguments or target.scalar:
         raise low.error(f"{s.alias} is not a tensor input and cannot be written")
     if not isinstance(item, Node):
         raise low.error(f"{s.source} is a scalar and cannot be written into the tensor {s.alias}")

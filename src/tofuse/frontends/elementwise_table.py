@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tofuse.capture.lower.builder import Builder, Unsupported, typed_scalar
 from tofuse.frontends.datatypes import DataType
@@ -141,14 +142,11 @@ def _emit(
                 raise low.error(str(e)) from None
             del low.builder.ops[op_count:]
             low.builder.value_count = value_count
-    values = tuple(broadcast_unless_0d(low, low.value_of(x, dtype), shape, dtype) for x in items)
-    keyword = {"rounding_mode": op.rounding_mode} if op.rounding_mode else {}
-    return low.emit_opaque(op.pytorch_op, values, shape, result_type, **keyword)
-
-
-def broadcast_unless_0d(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
-    """Broadcast a tensor, except a 0-d one, which PyTorch broadcasts itself."""
-    return broadcast_to(low, x, shape, dtype) if x.shape else x
+    values = [low.value_of(x, dtype) for x in items]
+    # PyTorch broadcasts a 0-d tensor itself
+    values = [broadcast_to(low, x, shape, dtype) if x.shape else x for x in values]
+    call = partial(low.call, op.pytorch_op, values, shape, result_type)
+    return (call(rounding_mode=op.rounding_mode) if op.rounding_mode else call()).value
 
 
 def typed_operand(low: Lowering, x: Item, shape: tuple[Dim, ...], dtype: DataType) -> Operand:

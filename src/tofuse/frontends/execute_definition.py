@@ -113,15 +113,11 @@ class DefinitionExecutor:
             variant = self.last_variant = self.last_call.variant
             flat = cast(list[PlanArgument], list(inputs))
         else:
-            flat = self.flatten(inputs)
+            flat = flatten_inputs(self.name, self.specs, inputs)
             variant = self.last_variant = self.variant(flat, device)
             self.last_call = guard_last_call(variant, flat, self.specs)
         with torch.no_grad():
             return self.collect_outputs(variant, flat, variant.run(list(flat)))
-
-    def flatten(self, inputs: Sequence[Input]) -> list[PlanArgument]:
-        """Return the arguments of the plan; DefinitionError if an input is not as declared."""
-        return flatten_inputs(self.name, self.specs, inputs)
 
     def collect_outputs(
         self, variant: Variant, flat: Sequence[PlanArgument], results: Sequence[object]
@@ -205,13 +201,12 @@ class DefinitionExecutor:
         device = next((d for d in devices if d != "cpu"), default)  # 0-d inputs may be on the CPU
         if torch.device(device).type not in SUPPORTED_DEVICES:
             raise UnsupportedError(f"{self.name}: tofuse generates no kernels for {device}")
-        low = self.lower({}, layouts, device)
         while True:
-            self.specialized |= low.specialized
             fixed = {s: argument_size(source, flat) for s, source in self.specialized.items()}
             low = self.lower(fixed, layouts, device)
-            if set(low.specialized) <= set(fixed):
+            if low.specialized.keys() <= fixed.keys():
                 return self._build(low, fixed)
+            self.specialized |= low.specialized
 
     def _build(self, low: Lowering, fixed: Mapping[str, int]) -> Variant:
         captured = captured_graph(low, self.name)
@@ -265,14 +260,10 @@ def _result(low: Lowering, item: Item) -> Value | Dim:
 
 def _size_checks(low: Lowering, fixed: Mapping[str, int]) -> list[SizeCheck]:
     """Return the sizes of inputs that neither their own symbols nor the key determine."""
-    checks = []
-    for k, item in enumerate(low.arguments):
-        if isinstance(item, Node):
-            for d, extent in enumerate(item.shape):
-                own_symbol = f"i{k}d{d}"
-                if own_symbol in low.symbols and extent not in (
-                    symbol(own_symbol),
-                    fixed.get(own_symbol),
-                ):
-                    checks.append(SizeCheck(k, d, extent))
-    return checks
+    return [
+        SizeCheck(k, d, extent)
+        for k, item in enumerate(low.arguments)
+        if isinstance(item, Node)
+        for d, extent in enumerate(item.shape)
+        if (own := f"i{k}d{d}") in low.symbols and extent not in (symbol(own), fixed.get(own))
+    ]

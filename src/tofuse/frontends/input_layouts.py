@@ -76,12 +76,6 @@ def dims_slow_to_fast(stride_order: Sequence[int], rank: int) -> list[int]:
     return sorted(range(rank), key=lambda d: -stride_order[d])
 
 
-def dense_strides(shape: Sequence[Dim], stride_order: Sequence[int]) -> tuple[Dim, ...]:
-    """Return strides without gaps in this stride order."""
-    order = tuple(dims_slow_to_fast(stride_order, len(shape)))
-    return StridePattern(order, ("dense",) * len(shape)).strides(shape, lambda d: 0)
-
-
 def contiguity_of(
     sizes: Sequence[int], strides: Sequence[int]
 ) -> tuple[list[bool | None], list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Union
 
 import torch
@@ -57,13 +58,11 @@ def _regroup(name: str, specs: Sequence[InputSpec], inputs: Sequence[Input]) -> 
     if len(inputs) != sum(widths):
         names = ", ".join(repr(s.result) for s in specs)
         raise DefinitionError(f"{name} takes {len(specs)} inputs ({names}), not {len(inputs)}")
-    grouped: list[Input] = []
-    start = 0
-    for spec, width in zip(specs, widths, strict=True):
-        entries = list(inputs[start : start + width])
-        grouped.append(entries if isinstance(spec, DefineVector) else entries[0])  # type: ignore[arg-type]  # checked later
-        start += width
-    return grouped
+    rest = iter(inputs)
+    return [
+        list(islice(rest, s.size)) if isinstance(s, DefineVector) else next(rest)  # type: ignore[arg-type]  # checked later
+        for s in specs
+    ]
 
 
 def _input_error(spec: InputSpec, k: int, message: str) -> DefinitionError:

@@ -9,7 +9,7 @@ import torch
 
 from tofuse.errors import VerifyError
 from tofuse.frontends.execute_definition import DefinitionExecutor, Output
-from tofuse.frontends.inputs import Input
+from tofuse.frontends.inputs import Input, flatten_inputs
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Value
 from tofuse.ops.reference import bind_symbols, run_graph
@@ -58,7 +58,8 @@ def segments_of(report: GraphReport) -> list[Segment]:
 
 def evaluate_reference(executor: DefinitionExecutor, inputs: Sequence[Input]) -> list[Output]:
     """Return the outputs with every op evaluated by itself through PyTorch."""
-    flat = [x.clone() if isinstance(x, torch.Tensor) else x for x in executor.flatten(inputs)]
+    arguments = flatten_inputs(executor.name, executor.specs, inputs)
+    flat = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
     variant = executor.variant(flat)
     captured = variant.captured
     sizes = bind_symbols(captured.symbols, flat)

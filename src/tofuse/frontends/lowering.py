@@ -188,7 +188,7 @@ class Lowering:
             return self.convert(x.value, x.dtype, dtype)
         if dtype.ir is DType.OTHER or isinstance(x.value, complex):
             target = "aten.scalar_tensor.default"
-            return self.emit_opaque(target, (x.value,), (), dtype, dtype=dtype.torch)
+            return self.call(target, (x.value,), (), dtype, dtype=dtype.torch).value
         return self.builder.full((), Scalar(x.value), dtype.ir)
 
     def convert(self, value: Value, source: DataType, target: DataType) -> Value:
@@ -197,10 +197,8 @@ class Lowering:
             return value
         if DType.OTHER not in (source.ir, target.ir):
             return self.builder.convert(value, target.ir)
-        args = (value,)
-        return self.emit_opaque(
-            "aten._to_copy.default", args, value.shape, target, dtype=target.torch
-        )
+        name, shape = "aten._to_copy.default", value.shape
+        return self.call(name, (value,), shape, target, dtype=target.torch).value
 
     def cast(self, x: Item, dtype: DataType, *, scalar: bool = False) -> Node:
         """Return an item as a tensor of this type."""
@@ -220,27 +218,17 @@ class Lowering:
         args: Sequence[Argument],
         shape: tuple[Dim, ...],
         dtype: DataType,
+        /,
         *,
         scalar: bool = False,
+        **keyword: Argument,
     ) -> Node:
         """Append a call of a PyTorch operator with one result."""
-        return self.make_node(self.emit_opaque(target, args, shape, dtype), dtype, scalar=scalar)
-
-    def emit_opaque(
-        self,
-        target: str,
-        args: Sequence[Argument],
-        shape: tuple[Dim, ...],
-        dtype: DataType,
-        /,
-        **keyword: Argument,
-    ) -> Value:
-        """Append a call as `call` does; return the value."""
         attrs: dict[str, Attr] = {"shape": shape, "dtype": dtype.ir}
         if target == SEED:
             attrs["effect"] = True
         (value,) = self._append(target, args, keyword, [(shape, dtype)], attrs)
-        return value
+        return self.make_node(value, dtype, scalar=scalar)
 
     def call_results(
         self,
@@ -336,7 +324,7 @@ class Lowering:
                 f"{show_shape(shape)}"
             )
         self.specialize((*value.shape, *shape))
-        return self.emit_opaque("aten.reshape.default", (value, shape), shape, dtype)
+        return self.call("aten.reshape.default", (value, shape), shape, dtype).value
 
     def _substitute(self, substitution: SymbolSubstitution) -> None:
         """Substitute a size for a symbol everywhere in the graph so far."""

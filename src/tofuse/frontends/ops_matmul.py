@@ -39,9 +39,10 @@ def linear(
             f"not {x.rank} and {weight.rank}"
         )
     low.require_equal(x.shape[-1], weight.shape[-1], "the sizes of the summed dimension")
-    bias_node = None
+    operands = [x, weight]
     if bias is not None:
         bias_node = low.tensor(bias, "bias")
+        operands.append(bias_node)
         if bias_node.rank != weight.rank - 1 or bias_node.dtype is not x.dtype:
             raise low.error(
                 f"the bias must be {x.dtype.value} of rank {weight.rank - 1}, "
@@ -50,8 +51,7 @@ def linear(
         if bias_node.rank:
             low.require_equal(bias_node.shape[0], weight.shape[0], "bias and weight")
     shape = (*x.shape[:-1], *weight.shape[:-1])
-    operands = (x.value, weight.value, *([bias_node.value] if bias_node else []))
-    return low.call("aten.linear.default", operands, shape, x.dtype)
+    return low.call("aten.linear.default", [t.value for t in operands], shape, x.dtype)
 
 
 def sdpfa_fwd(

@@ -76,8 +76,7 @@ def write_input(low: Lowering, item: Node, target: Node) -> None:
         )
     if any(isinstance(a, Node) and a.value is item.value for a in low.arguments):
         item = low.copy(item)
-    input_number = next(k for k, a in enumerate(low.arguments) if a is target)
-    low.outputs.append((item, input_number))
+    low.outputs.append((item, low.arguments.index(target)))
 
 
 NORM: dict[str, Rule] = {"batch_norm": batch_norm}

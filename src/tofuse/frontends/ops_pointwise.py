@@ -52,12 +52,10 @@ def divide(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> Item:
 
 def cast(low: Lowering, arg: OperandLike, dtype: DataType | torch.dtype) -> Item:
     target, x = datatype(dtype), low.operand(arg)
-    if isinstance(x, Node):
-        if x.dtype.torch == target.torch:
-            return low.copy(x)
-        return low.cast(x, target, scalar=x.scalar)
-    if isinstance(x.value, SymDim):
-        return low.cast(x, target, scalar=True)
+    if isinstance(x, Node) and x.dtype.torch == target.torch:
+        return low.copy(x)
+    if isinstance(x, Node) or isinstance(x.value, SymDim):
+        return low.cast(x, target, scalar=is_scalar(x))
     return low.make_number(torch.tensor(x.value, dtype=target.torch).item(), target)
 
 
@@ -154,10 +152,11 @@ def complex_(low: Lowering, real: OperandLike, imag: OperandLike) -> Item:
 def _complex_part(low: Lowering, x: Item, target: str) -> Node:
     value = low.value_of(x, x.dtype)
     out = DataType.Double if x.dtype is DataType.ComplexDouble else DataType.Float
-    part = low.emit_opaque(target, (value,), value.shape, out)
-    if target != "aten.abs.default":  # a view with stride 2 that kernels cannot read
-        part = low.emit_opaque("aten.clone.default", (part,), value.shape, out)
-    return low.make_node(part, out, scalar=is_scalar(x))
+    part = low.call(target, (value,), value.shape, out, scalar=is_scalar(x))
+    if target == "aten.abs.default":
+        return part
+    # a view with stride 2 that kernels cannot read
+    return low.call("aten.clone.default", (part.value,), value.shape, out, scalar=is_scalar(x))
 
 
 POINTWISE: dict[str, Rule] = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tofuse.capture.lower.builder import typed_scalar
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.input_layouts import dense_strides
+from tofuse.frontends.input_layouts import dims_slow_to_fast
 from tofuse.frontends.lowering import (
     Item,
     Lowered,
@@ -20,7 +20,7 @@ from tofuse.frontends.lowering import (
     show_shape,
 )
 from tofuse.frontends.ops_factory import iota_value
-from tofuse.ir.dims import Dim, SymDim, exact_div, product
+from tofuse.ir.dims import Dim, SymDim, exact_div, product, strides_in
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.size_expression import SizeFunction, apply_function
 from tofuse.ir.types import DType
@@ -217,7 +217,7 @@ def slice_(
         args = (value, d, start, end, step)
         length = low.derived_size(SizeFunction.SLICE_LENGTH, extent, start, end, step)
         shape = (*value.shape[:d], length, *value.shape[d + 1 :])
-        value = low.emit_opaque("aten.slice.Tensor", args, shape, x.dtype)
+        value = low.call("aten.slice.Tensor", args, shape, x.dtype).value
     return low.make_node(value, x.dtype)
 
 
@@ -328,11 +328,12 @@ def stride_order(low: Lowering, arg: OperandLike, stride_order: Shape) -> Node:
 
 def with_stride_order(low: Lowering, x: Node, order: Sequence[Dim]) -> Node:
     """Copy a tensor to memory with this stride order."""
-    if sorted(o for o in order if isinstance(o, int)) != list(range(x.rank)):
+    numbers = [o for o in order if isinstance(o, int)]
+    if sorted(numbers) != list(range(x.rank)):
         raise low.error(f"stride_order {list(order)} is not a permutation of 0 to {x.rank - 1}")
     op_count = len(low.builder.ops)
     copied = low.builder.copy(x.value)
-    strides = dense_strides(copied.shape, [o for o in order if isinstance(o, int)])
+    strides = strides_in(dims_slow_to_fast(numbers, x.rank), copied.shape)
     strided = replace(copied, strides=strides)
     low.builder.replace_results(op_count, {copied: strided})
     return low.make_node(strided, x.dtype)

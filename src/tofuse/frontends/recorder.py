@@ -170,13 +170,10 @@ class Recorder:
         """
         loc = self._begin(name)
         signature = parameters(name)
-        for keyword in list(kwargs):
-            if keyword not in signature.parameters:
-                synonym = next(
-                    (s for s in SYNONYMS.get(keyword, ()) if s in signature.parameters), None
-                )
-                if synonym is not None and synonym not in kwargs:
-                    kwargs[synonym] = kwargs.pop(keyword)
+        for keyword in [k for k in kwargs if k not in signature.parameters]:
+            known = [s for s in SYNONYMS.get(keyword, ()) if s in signature.parameters]
+            if known and known[0] not in kwargs:
+                kwargs[known[0]] = kwargs.pop(keyword)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as e:
