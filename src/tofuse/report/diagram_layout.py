@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -54,8 +55,8 @@ class _LayerBuilder(Generic[K]):
     rows: list[list[int]] = field(default_factory=list)
     row_of: list[int] = field(default_factory=list)
     node_sizes: list[Size] = field(default_factory=list)  # the boxes, then the dummy nodes
-    predecessors: list[list[int]] = field(default_factory=list)
-    successors: list[list[int]] = field(default_factory=list)
+    predecessors: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    successors: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     centres: list[float] = field(default_factory=list)
 
     def run(self) -> DiagramLayout[K]:
@@ -68,20 +69,16 @@ class _LayerBuilder(Generic[K]):
         self._fill_rows()
         for k in range(SWEEPS):
             self._order_rows(down=k % 2 == 0)
-        tops = self._row_tops()
-        left = min(
-            (self.centres[n] - self.node_sizes[n][0] / 2 for n in range(len(self.node_sizes))),
-            default=0,
-        )
-        positions = {
-            k: (self.centres[n] - self.node_sizes[n][0] / 2 - left, tops[self.row_of[n]])
-            for n, k in enumerate(keys)
-        }
+        heights = [max(self.node_sizes[n][1] for n in members) for members in self.rows]
+        tops = list(accumulate((h + self.gaps.vertical for h in heights), initial=0.0))
+        lefts = [c - w / 2 for c, (w, _) in zip(self.centres, self.node_sizes, strict=True)]
+        left = min(lefts, default=0)
+        positions = {k: (lefts[n] - left, tops[self.row_of[n]]) for n, k in enumerate(keys)}
         bends = {
             edge: tuple(
                 (self.centres[n] - left, tops[self.row_of[n]] + end)
                 for n in path
-                for end in (0.0, self._row_height(self.row_of[n]))
+                for end in (0.0, heights[self.row_of[n]])
             )
             for edge, path in zip(self.edges, paths, strict=True)
             if path is not None
@@ -98,16 +95,12 @@ class _LayerBuilder(Generic[K]):
         A source lies just above its first consumer.
         """
         layer = [0] * count
-        before: list[list[int]] = [[] for _ in range(count)]
-        after: list[list[int]] = [[] for _ in range(count)]
-        for a, b in pairs:
-            before[b].append(a)
-            after[a].append(b)
-        for n in range(count):
-            layer[n] = max((layer[a] + 1 for a in before[n]), default=0)
-        for n in range(count):
-            if not before[n] and after[n]:
-                layer[n] = max(0, min(layer[b] for b in after[n]) - 1)
+        after: dict[int, list[int]] = {}
+        for a, b in sorted(pairs):
+            layer[b] = max(layer[b], layer[a] + 1)
+            after.setdefault(a, []).append(b)
+        for n in after.keys() - {b for _, b in pairs}:
+            layer[n] = min(layer[b] for b in after[n]) - 1
         return self._split_wide_layers(layer)
 
     def _split_wide_layers(self, layer: list[int]) -> list[int]:
@@ -131,8 +124,6 @@ class _LayerBuilder(Generic[K]):
 
         Edges pass between boxes at their dummy nodes. An edge that crosses too many rows has none.
         """
-        self.predecessors = [[] for _ in self.node_sizes]
-        self.successors = [[] for _ in self.node_sizes]
         paths: list[list[int] | None] = []
         for a, b in pairs:
             if self.row_of[b] - self.row_of[a] > MAX_ROUTED_ROWS:
@@ -143,10 +134,8 @@ class _LayerBuilder(Generic[K]):
                 path.append(len(self.node_sizes))
                 self.node_sizes.append((8.0, 0.0))
                 self.row_of.append(row)
-                self.predecessors.append([])
-                self.successors.append([])
             chain = [a, *path, b]
-            for x, y in itertools.pairwise(chain):
+            for x, y in pairwise(chain):
                 self.successors[x].append(y)
                 self.predecessors[y].append(x)
             paths.append(path)
@@ -181,13 +170,9 @@ class _LayerBuilder(Generic[K]):
 
         Isotonic regression by pooling adjacent violators: blocks that would overlap are merged.
         """
-        offsets, total = [], 0.0
-        for k, n in enumerate(members):
-            if k:
-                total += (
-                    self.node_sizes[members[k - 1]][0] + self.node_sizes[n][0]
-                ) / 2 + self.gaps.horizontal
-            offsets.append(total)
+        widths = [self.node_sizes[n][0] for n in members]
+        steps = ((a + b) / 2 + self.gaps.horizontal for a, b in pairwise(widths))
+        offsets = list(accumulate(steps, initial=0.0))
         blocks: list[tuple[float, int]] = []  # mean desired centre, number of members
         for desired, offset in zip(desired_centres, offsets, strict=True):
             mean, count = desired - offset, 1
@@ -198,20 +183,6 @@ class _LayerBuilder(Generic[K]):
                     count + other_count,
                 )
             blocks.append((mean, count))
-        k = 0
-        for mean, count in blocks:
-            for _ in range(count):
-                self.centres[members[k]] = mean + offsets[k]
-                k += 1
-
-    # -- vertical placement ----------------------------------------------------------------------
-
-    def _row_height(self, row: int) -> float:
-        return max(self.node_sizes[n][1] for n in self.rows[row])
-
-    def _row_tops(self) -> list[float]:
-        """Return the top of each row, and the bottom of the last with a gap."""
-        tops = [0.0]
-        for row in range(len(self.rows)):
-            tops.append(tops[-1] + self._row_height(row) + self.gaps.vertical)
-        return tops
+        means = [mean for mean, count in blocks for _ in range(count)]
+        for n, mean, offset in zip(members, means, offsets, strict=True):
+            self.centres[n] = mean + offset
