@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from tofuse.capture.fx.sizes import IntLike
 from tofuse.capture.lower.executor_claims import (
     ClaimPredicate,
     Decomposition,
+    DecompositionResult,
     claim_nothing,
     skip_claimed_calls,
 )
@@ -59,11 +60,11 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     }
     table.update(_foreach())
     table.update(OWN_DECOMPOSITIONS)
-    for packet in BATCH_NORMS.split():
-        for overload in getattr(aten, packet).overloads():
-            op = getattr(getattr(aten, packet), overload)
-            if op in table:
-                table[op] = _in_library_layout(table[op])
+    table.update({op: torch_table[op] for op in SHUFFLES})
+    in_library_layout = frozenset((*BATCH_NORMS.split(), *map(_name, SHUFFLES)))
+    table.update(
+        {op: _in_library_layout(r) for op, r in table.items() if _name(op) in in_library_layout}
+    )
     for packet in MEAN_LOSS_GRADIENTS.split():
         op = getattr(aten, packet).default
         table[op] = _with_empty_input(table[op])
@@ -139,20 +140,17 @@ def _linalg_vector_norm(
     return norm.to(result_dtype)
 
 
-def _fmax(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.maximum(*_zero_order(a, b))))
-
-
-def _fmin(a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, torch.minimum(*_zero_order(a, b))))
-
-
-def _zero_order(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the operands of a maximum or minimum in the order that yields ATen's zero.
+def _ignoring_nan(extremum: Callable[[Tensor, Tensor], Tensor]) -> Decomposition:
+    """Decompose fmax or fmin.
 
     Of 0.0 and -0.0, ATen's maximum returns the second; its fmax the first, but for 16-bit floats.
     """
-    return (a, b) if a.dtype.itemsize == 2 else (b, a)
+
+    def apply(a: Tensor, b: Tensor) -> Tensor:
+        both = extremum(a, b) if a.dtype.itemsize == 2 else extremum(b, a)
+        return torch.where(a.isnan(), b, torch.where(b.isnan(), a, both))
+
+    return apply
 
 
 def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
@@ -169,13 +167,15 @@ def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     return written
 
 
-def _in_library_layout(norm: Decomposition) -> Decomposition:
-    """Make a batch norm's result contiguous or channels-last, as the library's."""
+def _in_library_layout(rule: Decomposition) -> Decomposition:
+    """Make the first result contiguous or channels-last, as the library does."""
 
-    def apply(x: Tensor, *rest: object, **options: object) -> Sequence[Tensor]:
-        result, *others = norm(x, *rest, **options)
-        assert result is not None
-        return (result.contiguous(memory_format=suggest_memory_format(x)), *others)
+    def apply(x: Tensor, *rest: object, **options: object) -> DecompositionResult:
+        result = rule(x, *rest, **options)
+        first, *others = (result,) if isinstance(result, Tensor) else result
+        assert first is not None
+        converted = first.contiguous(memory_format=suggest_memory_format(x))
+        return converted if isinstance(result, Tensor) else (converted, *others)
 
     return apply
 
@@ -303,22 +303,10 @@ def _roll_start(shift: IntLike, extent: IntLike) -> IntLike | None:
     return extent - shift if guard_or_false(shift > 0) else -shift
 
 
-def _in_input_memory_format(rule: Decomposition) -> Decomposition:
-    """Return the rule with a result in the memory format of its input, as in ATen."""
-
-    def apply(x: Tensor, groups: int) -> Tensor:
-        result = rule(x, groups)
-        assert isinstance(result, Tensor)
-        return result.contiguous(memory_format=suggest_memory_format(x))
-
-    return apply
-
-
 SHUFFLES = (aten.channel_shuffle.default, aten.pixel_shuffle.default, aten.pixel_unshuffle.default)
 
 OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.roll.default: _roll,
-    **{op: _in_input_memory_format(torch_table[op]) for op in SHUFFLES},
     aten.linalg_vector_norm.default: _linalg_vector_norm,
     aten._foreach_norm.Scalar: _foreach_norm,
     aten.convolution.default: convolution,
@@ -334,8 +322,8 @@ OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.select_scatter.default: _select_scatter,
-    aten.fmax.default: _fmax,
-    aten.fmin.default: _fmin,
+    aten.fmax.default: _ignoring_nan(torch.maximum),
+    aten.fmin.default: _ignoring_nan(torch.minimum),
 }
 
 BATCH_NORMS = (

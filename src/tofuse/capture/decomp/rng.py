@@ -64,6 +64,16 @@ def _spec_of(x: Tensor) -> TensorSpec:
     return TensorSpec(x.shape, x.device, x.dtype)
 
 
+def _spec(
+    size_or_like: Sequence[int] | Tensor, dtype: torch.dtype | None, device: Device
+) -> TensorSpec:
+    """Return what a factory creates; a tensor gives the size and the defaults."""
+    if isinstance(size_or_like, Tensor):
+        like = size_or_like
+        return TensorSpec(like.shape, device or like.device, dtype or like.dtype)
+    return TensorSpec(size_or_like, device, dtype or torch.get_default_dtype())
+
+
 def _uniform_f32(spec: TensorSpec) -> Tensor:
     if spec.device is None or spec.device.type == "cpu":
         return UNIFORM(SEED(), list(spec.shape), 0)
@@ -114,40 +124,20 @@ def _sampler(
 
 
 def _factory(draw: Callable[[TensorSpec], Tensor]) -> Callable[..., Tensor]:
-    """Return the decomposition of a factory such as `rand(size, dtype=...)`."""
+    """Return the decomposition of a factory such as `rand(size)` or `rand_like(x)`."""
 
     def create(
-        size: Sequence[int],
+        size_or_like: Sequence[int] | Tensor,
         *,
         dtype: torch.dtype | None = None,
-        layout: torch.layout | None = None,
         device: torch.device | None = None,
         pin_memory: bool | None = None,
+        **layout: object,
     ) -> Tensor:
-        dtype = dtype or torch.get_default_dtype()
-        if not _is_supported(None, device) or pin_memory or not dtype.is_floating_point:
+        spec = _spec(size_or_like, dtype, device)
+        if not _is_supported(None, spec.device) or pin_memory or not spec.dtype.is_floating_point:
             return NotImplemented
-        return draw(TensorSpec(size, device, dtype)).to(dtype)
-
-    return create
-
-
-def _factory_like(draw: Callable[[TensorSpec], Tensor]) -> Callable[..., Tensor]:
-    """Return the decomposition of a factory such as `rand_like(x, dtype=...)`."""
-
-    def create(
-        like: Tensor,
-        *,
-        dtype: torch.dtype | None = None,
-        layout: torch.layout | None = None,
-        device: torch.device | None = None,
-        pin_memory: bool | None = None,
-        memory_format: torch.memory_format | None = None,
-    ) -> Tensor:
-        dtype = dtype or like.dtype
-        if not _is_supported(None, device or like.device) or not dtype.is_floating_point:
-            return NotImplemented
-        return draw(TensorSpec(like.shape, device or like.device, dtype)).to(dtype)
+        return draw(spec).to(spec.dtype)
 
     return create
 
@@ -189,52 +179,39 @@ def _bernoulli_p(
 BERNOULLI_CHECK = "Expected p_in >= 0 && p_in <= 1 to be true"
 
 
-def _integers(low: int, high: int, spec: TensorSpec, dtype: torch.dtype) -> Tensor:
+def _integers(low: int, high: int, spec: TensorSpec) -> Tensor:
     """Draw integers in [low, high); NotImplemented if 48 random bits would be biased."""
     if not isinstance(low, int) or not isinstance(high, int) or not 0 < high - low < 2**31:
         return NotImplemented
     unit = _uniform_f32(spec) if high - low <= 4096 else _uniform_f64(spec)
-    return (torch.floor(unit * (high - low)).to(torch.int64) + low).to(dtype)
+    return (torch.floor(unit * (high - low)).to(torch.int64) + low).to(spec.dtype)
 
 
 def _randint_low(
     low: int,
     high: int,
-    size: Sequence[int],
+    size_or_like: Sequence[int] | Tensor,
     *,
-    dtype: torch.dtype | None = torch.int64,
-    layout: torch.layout | None = None,
+    dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
+    **layout: object,
 ) -> Tensor:
-    if not _is_supported(None, device) or pin_memory:
+    if dtype is None and not isinstance(size_or_like, Tensor):
+        dtype = torch.int64
+    spec = _spec(size_or_like, dtype, device)
+    if not _is_supported(None, spec.device) or pin_memory:
         return NotImplemented
-    return _integers(low, high, TensorSpec(size, device), dtype or torch.int64)
+    return _integers(low, high, spec)
 
 
 def _randint(high: int, size: Sequence[int], **options: torch.dtype) -> Tensor:
     return _randint_low(0, high, size, **options)  # type: ignore[arg-type]  # passed through
 
 
-def _randint_like_low(
-    like: Tensor,
-    low: int,
-    high: int,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    memory_format: torch.memory_format | None = None,
-) -> Tensor:
-    if not _is_supported(None, device or like.device):
-        return NotImplemented
-    spec = TensorSpec(like.shape, device or like.device)
-    return _integers(low, high, spec, dtype or like.dtype)
-
-
-def _randint_like(like: Tensor, high: int, **options: torch.dtype) -> Tensor:
-    return _randint_like_low(like, 0, high, **options)  # type: ignore[arg-type]  # passed through
+def _randint_like(like: Tensor, *bounds: int, **options: torch.dtype) -> Tensor:
+    low, high = bounds if len(bounds) == 2 else (0, *bounds)
+    return _randint_low(low, high, like, **options)  # type: ignore[arg-type]  # passed through
 
 
 def _random_from(
@@ -242,7 +219,7 @@ def _random_from(
 ) -> Tensor:
     if high is None or not _is_supported(generator, like.device) or like.dtype is torch.bool:
         return NotImplemented
-    return _integers(low, high, _spec_of(like), like.dtype)
+    return _integers(low, high, _spec_of(like))
 
 
 def _random_to(like: Tensor, high: int, *, generator: torch.Generator | None = None) -> Tensor:
@@ -299,12 +276,12 @@ RANDOM_DECOMPOSITIONS: dict[OpOverload, Callable[..., Tensor | tuple[Tensor, ...
     aten.bernoulli.Tensor: _bernoulli_p,
     aten.rand.default: _factory(_uniform_below_one),
     aten.randn.default: _factory(_standard_normal),
-    aten.rand_like.default: _factory_like(_uniform_below_one),
-    aten.randn_like.default: _factory_like(_standard_normal),
+    aten.rand_like.default: _factory(_uniform_below_one),
+    aten.randn_like.default: _factory(_standard_normal),
     aten.randint.default: _randint,
     aten.randint.low: _randint_low,
     aten.randint_like.default: _randint_like,
-    aten.randint_like.low_dtype: _randint_like_low,
+    aten.randint_like.low_dtype: _randint_like,
     getattr(aten.random, "from"): _random_from,
     aten.random.to: _random_to,
     aten.uniform.default: _sampler(_uniform, lambda low=0.0, high=1.0: low <= high),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.ir.dims import Dim, product
@@ -39,6 +41,10 @@ class Builder:
         self.value_count += 1
         self.ops.append(Op(kind, operands, (result,), tuple(attrs.items()), self.loc))
         return result
+
+    def fold(self, kind: str, operands: Iterable[Value]) -> Value:
+        """Combine the operands from the first to the last."""
+        return reduce(lambda a, b: self.emit(kind, (a, b), {}), operands)
 
     def elementwise(
         self, kind: str, *operands: Operand, shape: tuple[Dim, ...], dtype: DType

@@ -98,6 +98,11 @@ class AtenCall:
             raise Unsupported(f"{name} holds symbolic sizes")
         return found
 
+    def per_dim(self, name: str, rank: int) -> tuple[int, ...]:
+        """Return an integer for each of `rank` dimensions; a single one counts for all."""
+        numbers = self.integers(name)
+        return numbers if len(numbers) == rank else numbers * rank
+
     def sizes(self, name: str) -> tuple[Dim, ...]:
         value = self.arguments.get(name)
         if not isinstance(value, (list, tuple)):

@@ -90,15 +90,19 @@ class _Converter:
         arguments = self._arguments([n for n in nodes if n.op == "placeholder"])
         outputs: tuple[Value | Dim | None, ...] = ()
         for node in nodes:
-            self.build.loc = source_location(node)
-            if node.op == "call_function":
-                self._lower_call(node)
-            elif node.op == "get_attr":
-                self.env[node] = self._constant(node)
-            elif node.op == "output":
-                outputs = self._outputs(node)
-            elif node.op != "placeholder":
-                raise CaptureError(f"{node.op} is not supported{self._location_suffix()}")
+            self.build.loc = loc = source_location(node)
+            try:
+                if node.op == "call_function":
+                    self._lower_call(node)
+                elif node.op == "get_attr":
+                    self.env[node] = self._constant(node)
+                elif node.op == "output":
+                    outputs = self._outputs(node)
+                elif node.op != "placeholder":
+                    raise CaptureError(f"{node.op} is not supported")
+            except CaptureError as error:
+                place = f" ({loc.file}:{loc.line}: {loc.code})" if loc else ""
+                raise CaptureError(f"{error}{place}") from error
         inputs = [a for a in arguments if isinstance(a, Value)]
         inputs += [v for v, _ in self.constants]
         results = tuple(r if isinstance(r, Value) else None for r in outputs)
@@ -157,10 +161,7 @@ class _Converter:
         for part in str(node.target).split("."):
             attribute = getattr(attribute, part)
         if not isinstance(attribute, torch.Tensor):
-            kind = type(attribute).__name__
-            raise CaptureError(
-                f"a {kind} inside the graph is not supported{self._location_suffix()}"
-            )
+            raise CaptureError(f"a {type(attribute).__name__} inside the graph is not supported")
         value = self._value(attribute, node.name)
         if attribute.numel() == 1 and value.dtype != DType.OTHER and attribute.device.type == "cpu":
             with unset_fake_temporarily():
@@ -181,29 +182,20 @@ class _Converter:
         elif node.target is torch.ops.aten.copy_.default:
             self._lower_write(node)
         elif self.writes and reads_mutated_argument(node):
-            raise CaptureError(
-                f"{node.target} after a write into an argument{self._location_suffix()}"
-            )
+            raise CaptureError(f"{node.target} after a write into an argument")
         elif not isinstance(node.target, OpOverload):
-            raise CaptureError(f"{node.target} is not supported{self._location_suffix()}")
+            raise CaptureError(f"{node.target} is not supported")
         else:
-            try:
-                self.env[node] = self._lower_aten(node, node.target)
-            except CaptureError as error:
-                raise CaptureError(f"{error}{self._location_suffix()}") from error
+            self.env[node] = self._lower_aten(node, node.target)
 
     def _lower_write(self, node: Node) -> None:
         """Record an argument's new value; AOTAutograd puts all such writes at the end."""
         target, new = (self.env.get(a) for a in node.args[:2] if isinstance(a, Node))
         is_argument = isinstance(node.args[0], Node) and node.args[0].op == "placeholder"
         if not is_argument or not isinstance(target, Value) or not isinstance(new, Value):
-            raise CaptureError(
-                f"a write into a tensor that is not an argument{self._location_suffix()}"
-            )
+            raise CaptureError("a write into a tensor that is not an argument")
         if target.type != new.type:
-            raise CaptureError(
-                f"a write of {new.type!r} into {target.type!r}{self._location_suffix()}"
-            )
+            raise CaptureError(f"a write of {new.type!r} into {target.type!r}")
         self.writes.append((target, new))
         self.env[node] = new
 
@@ -300,10 +292,6 @@ class _Converter:
         pairs = [(k, n, self.env[n]) for k, n in enumerate(outputs) if isinstance(n, Node)]
         tensors = [(k, n, v) for k, n, v in pairs if isinstance(v, Value)]
         return tuple(k for k, n, v in tensors if first.setdefault(v, n) is not n)
-
-    def _location_suffix(self) -> str:
-        loc = self.build.loc
-        return f" ({loc.file}:{loc.line}: {loc.code})" if loc else ""
 
 
 def _result_device(node: Node) -> str:

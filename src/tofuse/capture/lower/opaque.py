@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.fx import Node
 
+from tofuse.capture.fx.aliases import is_impure
 from tofuse.capture.lower.builder import Builder
 from tofuse.capture.lower.call import Argument, AtenCall
 from tofuse.capture.lower.effect_tokens import EFFECT_KEY
@@ -22,7 +23,7 @@ from tofuse.ir.call_arguments import (
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Attr, Op, Value
 from tofuse.ir.size_expression import SizeExpression
-from tofuse.torch_internals.operators import OpOverload, schema_of
+from tofuse.torch_internals.operators import OpOverload
 from tofuse.torch_internals.trees import tree_leaves
 
 
@@ -57,10 +58,7 @@ def lower_to_opaque(
 
 def is_effectful(node: Node) -> bool:
     """Whether a call must stay without users, and must not be merged with an equal call."""
-    target = node.target
-    if EFFECT_KEY in node.meta or not isinstance(target, OpOverload):
-        return True
-    return schema_of(target).is_mutable or torch.Tag.nondeterministic_seeded in target.tags
+    return EFFECT_KEY in node.meta or not isinstance(node.target, OpOverload) or is_impure(node)
 
 
 def _used_results(node: Node, value: list[object] | tuple[object, ...]) -> tuple[int, ...]:

@@ -43,19 +43,13 @@ def pooling_window(
 
     `shape` is that of the result, `dilation` the name of the argument for it, if there is one.
     """
-
-    def per_dim(name: str) -> tuple[int, ...]:
-        numbers = call.integers(name)
-        return numbers if len(numbers) == rank else numbers * rank
-
-    sizes, lows, ceil = per_dim("kernel_size"), per_dim("padding"), call.flag("ceil_mode")
-    strides = per_dim("stride" if call.integers("stride") else "kernel_size")
+    sizes, lows = (call.per_dim(n, rank) for n in ("kernel_size", "padding"))
+    strides = call.per_dim("stride" if call.integers("stride") else "kernel_size", rank)
     if math.prod(sizes) > MAX_POOLING_TAPS:
         raise Unsupported(f"a window of more than {MAX_POOLING_TAPS} elements")
-    dilations = per_dim(dilation) if dilation else (1,) * rank
-    extents = call.tensor("self").shape[-rank:]
-    counts = shape[-rank:]
-    return window_dimensions(extents, counts, sizes, strides, dilations, lows, floor=not ceil)
+    dilations = call.per_dim(dilation, rank) if dilation else (1,) * rank
+    extents, floor = call.tensor("self").shape[-rank:], not call.flag("ceil_mode")
+    return window_dimensions(extents, shape[-rank:], sizes, strides, dilations, lows, floor=floor)
 
 
 def window_dimensions(
@@ -189,22 +183,20 @@ class WindowGradient:
         return self.build.cat(sums, len(self.outer) + 2 * k + 1)
 
     def _sum_of_residue(self, residue: Tap, contribution: Contribution) -> Value:
-        total: Value | None = None
-        counts = [d.count for d in self.dims]
+        build, counts = self.build, [d.count for d in self.dims]
         dim_taps = [d.taps(r) for d, r in zip(self.dims, residue, strict=True)]
-        for taps in itertools.product(*dim_taps):
+
+        def term(taps: tuple[tuple[int, int], ...]) -> Value:
             bounds = [(start, count, 1) for (_, start), count in zip(taps, counts, strict=True)]
             tap = tuple(k for k, _ in taps)
-            term = contribution(
-                residue,
-                tap,
-                lambda x: _slice_last_dims(self.build, x, bounds),  # noqa: B023
-            )
-            total = term if total is None else self.build.emit("add", (total, term), {})
-        if total is None:
-            total = self.build.full((*self.outer, *counts), Scalar(0.0), self.dtype)
+            return contribution(residue, tap, lambda x: _slice_last_dims(build, x, bounds))
+
+        if all(dim_taps):
+            total = build.fold("add", map(term, itertools.product(*dim_taps)))
+        else:
+            total = build.full((*self.outer, *counts), Scalar(0.0), self.dtype)
         interleaved = (extent for count in counts for extent in (count, 1))
-        return self.build.reshape(total, (*self.outer, *interleaved))
+        return build.reshape(total, (*self.outer, *interleaved))
 
     def flat_indices(self, residue: Tap) -> Value:
         """Return the row-major indices in the image of a residue's elements; int32."""
@@ -213,10 +205,7 @@ class WindowGradient:
             (r * size_hint(stride), d.windows.stride * size_hint(stride), d.count)
             for d, r, stride in zip(self.dims, residue, strides, strict=True)
         ]
-        total, *others = axis_iotas(self.build, self.outer, axes)
-        for other in others:
-            total = self.build.emit("add", (total, other), {})
-        return total
+        return self.build.fold("add", axis_iotas(self.build, self.outer, axes))
 
 
 def axis_iotas(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
-from tofuse.capture.fx.aliases import viewed_node
+from tofuse.capture.fx.aliases import has_side_effect, is_random, viewed_node
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.complex.pair_builder import (
     Pair,
@@ -34,7 +34,6 @@ from tofuse.capture.joint.complex.pair_rules import (
     has_rule,
 )
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
-from tofuse.torch_internals.operators import OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -48,7 +47,7 @@ def complex_to_real(gm: GraphModule, claims: ClaimPredicate = claim_nothing) -> 
     has_as_strided = any(n.target is aten.as_strided.default for n in gm.graph.nodes)
     if any(is_complex(n) for n in gm.graph.nodes) and not has_as_strided:
         _ComplexToReal(gm.graph, claims).run()
-        gm.graph.eliminate_dead_code(is_impure_node=_must_stay)
+        gm.graph.eliminate_dead_code(is_impure_node=lambda n: has_side_effect(n) or is_random(n))
         gm.recompile()
     return gm
 
@@ -59,13 +58,6 @@ def _is_returned(node: Node) -> bool:
         user.op == "output" or (viewed_node(user) is not None and _is_returned(user))
         for user in node.users
     )
-
-
-def _must_stay(node: Node) -> bool:
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
-        return node.op in ("placeholder", "output")
-    seeded = torch.Tag.nondeterministic_seeded in node.target.tags
-    return schema_of(node.target).is_mutable or seeded or not schema_of(node.target).returns
 
 
 @dataclass

@@ -25,16 +25,15 @@ PairRule = Callable[..., Pair]
 RealRule = Callable[..., Part]
 
 
-def _add(e: PairBuilder, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
-    x, y = e.pair(a), e.pair(b)
-    y = y if alpha == 1 else _complex_product(e, e.pair(alpha), y)
-    return Pair(e.add(x.re, y.re), e.add(x.im, y.im))
+def _partwise(combine: Callable[[PairBuilder, Part, Part], Part]) -> PairRule:
+    """Return the rule of a sum or difference."""
 
+    def rule(e: PairBuilder, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
+        x, y = e.pair(a), e.pair(b)
+        y = y if alpha == 1 else _complex_product(e, e.pair(alpha), y)
+        return Pair(combine(e, x.re, y.re), combine(e, x.im, y.im))
 
-def _sub(e: PairBuilder, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
-    x, y = e.pair(a), e.pair(b)
-    y = y if alpha == 1 else _complex_product(e, e.pair(alpha), y)
-    return Pair(e.sub(x.re, y.re), e.sub(x.im, y.im))
+    return rule
 
 
 def _complex_product(e: PairBuilder, x: Pair, y: Pair) -> Pair:
@@ -149,12 +148,11 @@ def _creation_rule(target: Target) -> PairRule:
     return rule
 
 
-def _zeros(e: PairBuilder, size: Argument, **kwargs: Argument) -> Pair:
-    return _creation_rule(aten.full.default)(e, size, 0.0, **kwargs)
+def _filled(number: float) -> PairRule:
+    def rule(e: PairBuilder, size: Argument, **kwargs: Argument) -> Pair:
+        return _creation_rule(aten.full.default)(e, size, number, **kwargs)
 
-
-def _ones(e: PairBuilder, size: Argument, **kwargs: Argument) -> Pair:
-    return _creation_rule(aten.full.default)(e, size, 1.0, **kwargs)
+    return rule
 
 
 def _pow(e: PairBuilder, a: Argument, exponent: float) -> Pair:
@@ -197,7 +195,7 @@ PAIR_RULES: dict[str, PairRule] = {
     "_conj": _conj,
     "_conj_physical": _conj,
     "_to_copy": _to_copy,
-    "add": _add,
+    "add": _partwise(PairBuilder.add),
     "complex": _complex,
     "constant_pad_nd": _pad,
     "div": _div,
@@ -206,15 +204,15 @@ PAIR_RULES: dict[str, PairRule] = {
     "log": _log,
     "mul": _mul,
     "neg": _neg,
-    "ones": _ones,
+    "ones": _filled(1.0),
     "polar": _polar,
     "pow": _pow,
     "reciprocal": _reciprocal,
     "scalar_tensor": _creation_rule(aten.scalar_tensor.default),
-    "sub": _sub,
+    "sub": _partwise(PairBuilder.sub),
     "view_as_complex": _view_as_complex,
     "where": _where,
-    "zeros": _zeros,
+    "zeros": _filled(0.0),
 }
 
 

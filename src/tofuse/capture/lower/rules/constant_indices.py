@@ -6,6 +6,7 @@ an index is a broadcast, and its gradient is a sum.
 
 from __future__ import annotations
 
+import itertools
 from typing import Union
 
 import torch
@@ -31,9 +32,9 @@ def repeating_index(call: AtenCall) -> Value:
     except Unsupported:
         return unsafe_index(call)
     x, build = call.tensor("self"), call.build
-    unsqueezed = build.reshape(x, _split_repeated_dims(x.shape, factors, ones=True))
-    expanded = build.expand(unsqueezed, _split_repeated_dims(x.shape, factors, ones=False))
-    return build.copy(build.reshape(expanded, call.out.shape))
+    unsqueezed = build.reshape(x, _split_repeated_dims(x.shape, dict.fromkeys(factors, 1)))
+    expanded = build.expand(unsqueezed, _split_repeated_dims(x.shape, factors))
+    return build.reshape(expanded, call.out.shape)
 
 
 def repeating_index_put(call: AtenCall) -> Value:
@@ -41,9 +42,8 @@ def repeating_index_put(call: AtenCall) -> Value:
     if not call.arguments.get("accumulate"):
         raise Unsupported("repeated indices without accumulation")
     factors, build, out = _repeat_factors(call), call.build, call.out
-    shape = _split_repeated_dims(out.shape, factors, ones=False)
-    values = build.reshape(call.tensor("values"), shape)
-    dims = tuple(k for k, kept in enumerate(_kept_dims(out.shape, factors)) if not kept)
+    values = build.reshape(call.tensor("values"), _split_repeated_dims(out.shape, factors))
+    dims = tuple(k + n for n, k in enumerate(factors, 1))  # where the shape has factors
     total = build.reduce("sum", values, dims, out.dtype)
     return build.emit("add", (call.tensor("self"), total), {})
 
@@ -69,24 +69,10 @@ def _repeat_factors(call: AtenCall) -> dict[int, int]:
     return factors
 
 
-def _split_repeated_dims(
-    shape: tuple[Dim, ...], factors: dict[int, int], ones: bool
-) -> tuple[Dim, ...]:
-    """Return the shape with each repeated dimension split into (extent, factor or 1)."""
-    split: list[Dim] = []
-    for k, d in enumerate(shape):
-        split.append(d)
-        if k in factors:
-            split.append(1 if ones else factors[k])
-    return tuple(split)
-
-
-def _kept_dims(shape: tuple[Dim, ...], factors: dict[int, int]) -> list[bool]:
-    """Return, for each dimension of the split shape, whether it is in the original shape."""
-    kept: list[bool] = []
-    for k in range(len(shape)):
-        kept += [True, False] if k in factors else [True]
-    return kept
+def _split_repeated_dims(shape: tuple[Dim, ...], factors: dict[int, int]) -> tuple[Dim, ...]:
+    """Return the shape with each repeated dimension split into (extent, factor)."""
+    pairs = ((d, factors[k]) if k in factors else (d,) for k, d in enumerate(shape))
+    return tuple(itertools.chain.from_iterable(pairs))
 
 
 def _constant_index(node: Node, trailing_dims: int) -> list[int] | None:

@@ -23,12 +23,12 @@ def convolution(call: AtenCall) -> Value:
     out, build, dtype = call.out, call.build, opmath_dtype(call.out.dtype)
     x, weight = (build.convert(call.tensor(n), dtype) for n in ("input", "weight"))
     windows = _windows(call, x.shape, out.shape)
-    total: Value | None = None
-    for tap, tap_slice in zip(_taps(windows), tap_slices(build, x, windows, 0.0), strict=True):
-        tap_weight = _weight_of_tap(build, weight, tap, out.shape)
-        product = build.emit("mul", (tap_slice, tap_weight), {})
-        total = product if total is None else build.emit("add", (total, product), {})
-    assert total is not None
+    taps = itertools.product(*(range(w.size) for w in windows))
+    products = (
+        build.emit("mul", (tap_slice, _weight_of_tap(build, weight, tap, out.shape)), {})
+        for tap, tap_slice in zip(taps, tap_slices(build, x, windows, 0.0), strict=True)
+    )
+    total = build.fold("add", products)
     if call.has("bias"):
         bias = build.broadcast(build.convert(call.tensor("bias"), dtype), out.shape, (1,))
         total = build.emit("add", (total, bias), {})
@@ -79,19 +79,9 @@ def _weight_gradient(call: AtenCall) -> Value:
 def _windows(
     call: AtenCall, image: tuple[Dim, ...], result: tuple[Dim, ...]
 ) -> tuple[WindowDimension, ...]:
-    rank = len(image) - 2
-
-    def per_dim(name: str) -> tuple[int, ...]:
-        numbers = call.integers(name)
-        return numbers if len(numbers) == rank else numbers * rank
-
     sizes = tuple(n for n in call.tensor("weight").shape[2:] if isinstance(n, int))
-    options = sizes, per_dim("stride"), per_dim("dilation"), per_dim("padding")
-    return window_dimensions(image[2:], result[2:], *options, floor=True)
-
-
-def _taps(windows: tuple[WindowDimension, ...]) -> list[Tap]:
-    return list(itertools.product(*(range(w.size) for w in windows)))
+    options = (call.per_dim(n, len(image) - 2) for n in ("stride", "dilation", "padding"))
+    return window_dimensions(image[2:], result[2:], sizes, *options, floor=True)
 
 
 def _weight_of_tap(build: Builder, weight: Value, tap: Tap, shape: tuple[Dim, ...]) -> Value:

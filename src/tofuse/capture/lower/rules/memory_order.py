@@ -15,34 +15,28 @@ DimOrder = tuple[int, ...]  # dimensions, the slowest first
 
 def as_strided(call: AtenCall) -> Value:
     """View the elements, in memory order, with other strides; each must occur exactly once."""
-    x, source = call.tensor("self"), _fake_self(call)
-    _require_same_start(call, source)
-    return _reinterpret(call, x, _dim_order(call, source), call.sizes("size"), call.sizes("stride"))
+    order = _dense_dim_order(*_shape_and_strides(call))
+    return _reinterpret(call, call.tensor("self"), order, call.sizes("size"), call.sizes("stride"))
 
 
 def as_strided_scatter(call: AtenCall) -> Value:
     """Replace all elements by those of `src`, in the memory order of `self`."""
-    target = _fake_self(call)
-    _require_same_start(call, target)
-    shape = call.build.sizes.shape(target.shape)
+    shape, strides = _shape_and_strides(call)
     written = _dense_dim_order(call.sizes("size"), call.sizes("stride"))
-    strides = call.build.sizes.layout(target) or contiguous_strides(shape)
     return _reinterpret(call, call.tensor("src"), written, shape, strides)
 
 
-def _fake_self(call: AtenCall) -> torch.Tensor:
-    """Return the fake tensor of the first argument."""
-    node = call.node.args[0]
+def _shape_and_strides(call: AtenCall) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """Return those of the first argument; Unsupported if the call has another offset."""
+    node, sizes = call.node.args[0], call.build.sizes
     if not isinstance(node, Node):
         raise Unsupported("self is no tensor")
     fake: torch.Tensor = node.meta["val"]
-    return fake
-
-
-def _require_same_start(call: AtenCall, tensor: torch.Tensor) -> None:
-    start = call.build.sizes.dim(tensor.storage_offset())
+    start = sizes.dim(fake.storage_offset())
     if call.has("storage_offset") and call.number("storage_offset") != start:
         raise Unsupported("another storage offset")
+    shape = sizes.shape(fake.shape)
+    return shape, sizes.layout(fake) or contiguous_strides(shape)
 
 
 def _reinterpret(
@@ -53,12 +47,6 @@ def _reinterpret(
     flat = call.build.reshape(call.build.permute(x, before), (x.type.numel,))
     in_order = call.build.reshape(flat, tuple(shape[d] for d in after))
     return call.build.permute(in_order, tuple(after.index(d) for d in range(len(after))))
-
-
-def _dim_order(call: AtenCall, tensor: torch.Tensor) -> DimOrder:
-    shape = call.build.sizes.shape(tensor.shape)
-    strides = call.build.sizes.layout(tensor)
-    return _dense_dim_order(shape, contiguous_strides(shape) if strides is None else strides)
 
 
 def _dense_dim_order(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> DimOrder:

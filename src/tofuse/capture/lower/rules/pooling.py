@@ -35,11 +35,10 @@ def max_pool(call: AtenCall, rank: int) -> tuple[Value, ...]:
         raise Unsupported("pooling of integers")
     if _uses_indices(call.node):
         return _max_with_indices(call, windows)
-    best: Value | None = None
-    for x in tap_slices(call.build, call.tensor("self"), windows, float("-inf")):
-        best = x if best is None else call.build.emit("maximum", (best, x), {})
-    assert best is not None
-    return best, call.build.full(indices.shape, Scalar(0), indices.dtype)
+    taps = tap_slices(call.build, call.tensor("self"), windows, float("-inf"))
+    return call.build.fold("maximum", taps), call.build.full(
+        indices.shape, Scalar(0), indices.dtype
+    )
 
 
 def _uses_indices(node: Node) -> bool:
@@ -56,22 +55,19 @@ def _max_with_indices(call: AtenCall, windows: tuple[WindowDimension, ...]) -> t
             for w, n in zip(windows, strides, strict=True)
         )
     )
-    best: Value | None = None
-    for x, offset in zip(tap_slices(build, image, windows, float("-inf")), offsets, strict=True):
-        if best is None:
-            best, index = x, _first_valid_offsets(build, x.shape, windows, strides)
-            continue
+    taps = tap_slices(build, image, windows, float("-inf"))
+    best, _ = next(taps), next(offsets)
+    index = _first_valid_offsets(build, best.shape, windows, strides)
+    for x, offset in zip(taps, offsets, strict=True):
         larger = build.emit("gt", (x, best), {})
         better = build.emit("logical_or", (larger, build.emit("isnan", (x,), {})), {})
         best = build.emit("where", (better, x, best), {})
         index = build.emit("where", (better, Scalar(sum(offset)), index), {})
-    assert best is not None
     window_starts = [
         (-w.padding_low * n, w.stride * n, w.count) for w, n in zip(windows, strides, strict=True)
     ]
-    for start in axis_iotas(build, index.shape[: -len(windows)], window_starts):
-        index = build.emit("add", (index, start), {})
-    return best, build.convert(index, DType.I64)
+    starts = axis_iotas(build, index.shape[: -len(windows)], window_starts)
+    return best, build.convert(build.fold("add", (index, *starts)), DType.I64)
 
 
 def _first_valid_offsets(
@@ -125,10 +121,7 @@ def avg_pool(call: AtenCall, rank: int) -> Value:
     windows = pooling_window(call, out.shape, rank)
     count = _divisor(call, windows)
     x = build.convert(call.tensor("self"), opmath_dtype(out.dtype))
-    total: Value | None = None
-    for tap_slice in tap_slices(build, x, windows, 0.0):
-        total = tap_slice if total is None else build.emit("add", (total, tap_slice), {})
-    assert total is not None
+    total = build.fold("add", tap_slices(build, x, windows, 0.0))
     mean = build.emit("div", (total, Scalar(float(count))), {})
     return build.convert(mean, out.dtype)
 
@@ -161,12 +154,8 @@ def adaptive_avg_pool(call: AtenCall, rank: int) -> Value:
 def adaptive_avg_pool_gradient(call: AtenCall, rank: int) -> Value:
     """Return, for each element, the gradient of its window divided by the window's size."""
     grad, out, build = call.tensor("grad_output"), call.out, call.build
-    sizes, dtype = (
-        _equal_window_sizes(out.shape[-rank:], grad.shape[-rank:]),
-        opmath_dtype(out.dtype),
-    )
-    outer = grad.shape[:-rank]
-    share = build.convert(grad, dtype)
+    sizes = _equal_window_sizes(out.shape[-rank:], grad.shape[-rank:])
+    outer, share = grad.shape[:-rank], build.convert(grad, opmath_dtype(out.dtype))
     share = build.emit("div", (share, Scalar(float(math.prod(sizes)))), {})
     shape = (*outer, *_interleaved(grad.shape[-rank:], sizes))
     spread = build.broadcast(share, shape, (*range(len(outer)), *range(len(outer), len(shape), 2)))
