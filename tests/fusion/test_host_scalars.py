@@ -68,18 +68,6 @@ def test_cpu_scalar_is_passed_to_a_gpu_kernel_by_value():
     ]
 
 
-def test_ops_are_not_fused_on_a_device_without_kernels():
-    graph = parse_graph(
-        """graph(x: f32[64]@cuda:0) {
-          v0 = exp(x) : f32[64]@cuda:0
-          v1 = neg(v0) : f32[64]@cuda:0
-          return v1
-        }"""
-    )
-    part = partition(graph, RegionEvaluator(lambda kernel: None, None, None), machine=Machine())
-    assert [v.rule for v in part.verdicts] == ["no kernels are generated for this device"]
-
-
 def test_gpu_definition_takes_scalars_and_seeds_by_value():
     with FusionDefinition() as fd:
         x = fd.define_tensor(shape=[-1, -1], contiguity=[True, True])

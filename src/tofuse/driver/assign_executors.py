@@ -29,7 +29,7 @@ from tofuse.ir.graph import Op, Value, device_of
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule
 from tofuse.ir.tile import TileProgram
-from tofuse.ir.types import DType
+from tofuse.ops.reference import TO_TORCH
 from tofuse.runtime.out_variants import out_variant
 
 ONLY_PYTORCH = "only PyTorch has this operator"
@@ -137,21 +137,5 @@ def request_of(op: Op) -> Request:
 
 def _tensor(v: Value) -> Tensor:
     shape = tuple(d if isinstance(d, int) else None for d in v.shape)
-    return Tensor(shape, _DTYPE_NAMES[v.dtype], v.type.device)
-
-
-_DTYPE_NAMES = {
-    DType.F64: "float64",
-    DType.F32: "float32",
-    DType.F16: "float16",
-    DType.BF16: "bfloat16",
-    DType.F8E4M3: "float8_e4m3fn",
-    DType.F8E5M2: "float8_e5m2",
-    DType.I64: "int64",
-    DType.I32: "int32",
-    DType.I16: "int16",
-    DType.I8: "int8",
-    DType.U8: "uint8",
-    DType.BOOL: "bool",
-    DType.OTHER: "other",
-}
+    dtype = str(TO_TORCH.get(v.dtype, "other")).removeprefix("torch.")
+    return Tensor(shape, dtype, v.type.device)

@@ -24,7 +24,7 @@ from tofuse.ops.check_kernel import check_kernel
 from tofuse.runtime.cuda import capability
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.build_tiles import build_tiles
-from tofuse.schedule.kernel_dedup import kernel_dedup
+from tofuse.schedule.kernel_dedup import DedupedKernel, kernel_dedup
 from tofuse.schedule.schedule_legality import Unschedulable
 
 NestPass = Callable[[Nest], Nest]
@@ -78,12 +78,6 @@ class _ScheduledRegion:
     nest: Nest | None
 
 
-def generate_kernel(region: Region, context: CodegenContext) -> GeneratedKernel | RejectedRegion:
-    """Return the nest and the text of one region."""
-    (generated,) = generate_kernels({region: None}, context)
-    return generated
-
-
 def generate_kernels(
     schedules: Mapping[Region, Schedule | None], context: CodegenContext
 ) -> list[GeneratedKernel | RejectedRegion]:
@@ -98,22 +92,20 @@ def generate_kernels(
     results = [_schedule_region(r, s, context) for r, s in on_cpu.items()]
     rejected = [r for r in results if isinstance(r, RejectedRegion)]
     scheduled = [r for r in results if isinstance(r, _ScheduledRegion)]
-    emitted: dict[Kernel, tuple[Nest, str, str | None] | str] = {}
+    emitted: dict[Kernel, GeneratedKernel | RejectedRegion] = {}  # for the first region
     generated: list[GeneratedKernel] = []
     pairs = [(s.kernel, s.schedule) for s in scheduled]
     verify = context.config.verify  # then each region has a kernel of its own
     deduplicated = [kernel_dedup([p])[0] for p in pairs] if verify else kernel_dedup(pairs)
     for s, shared in zip(scheduled, deduplicated, strict=True):
         if shared.kernel not in emitted:
-            nest = s.nest if shared.kernel is s.kernel else None
-            emitted[shared.kernel] = _emit_kernel(shared.kernel, s.schedule, nest, context)
-        result = emitted[shared.kernel]
-        if isinstance(result, str):
-            rejected.append(RejectedRegion(s.region, result))
+            emitted[shared.kernel] = _emit_kernel(s, shared, context)
+        first = emitted[shared.kernel]
+        if isinstance(first, RejectedRegion):
+            rejected.append(replace(first, region=s.region))
         else:
-            generated.append(
-                GeneratedKernel(s.region, result[0], s.arguments, shared.sizes, *result[1:])
-            )
+            own = replace(first, region=s.region, arguments=s.arguments, sizes=shared.sizes)
+            generated.append(own)
     return [*generated, *rejected, *gpu_kernels]
 
 
@@ -168,20 +160,21 @@ def _schedule_region(
 
 
 def _emit_kernel(
-    kernel: Kernel, schedule: Schedule, nest: Nest | None, context: CodegenContext
-) -> tuple[Nest, str, str | None] | str:
-    """Return a nest, its text, and the error if emission fails; or why there is no nest."""
-    check_kernel(kernel)  # 8 us per statement; compiling a statement takes 1000 us
+    s: _ScheduledRegion, shared: DedupedKernel, context: CodegenContext
+) -> GeneratedKernel | RejectedRegion:
+    """Return the nest and the text of the kernel that a region shares with others."""
+    check_kernel(shared.kernel)  # 8 us per statement; compiling a statement takes 1000 us
     target = context.oracle.target
+    nest = s.nest if shared.kernel is s.kernel else None
     try:
-        nest = nest or build_nest(kernel, schedule, repeat_reductions=True)
+        nest = nest or build_nest(shared.kernel, s.schedule, repeat_reductions=True)
     except Unschedulable as e:
-        return str(e)
+        return RejectedRegion(s.region, str(e))
     for nest_pass in context.nest_passes:
         nest = nest_pass(nest)
     contract = context.config.precision != "eager"
     try:
         text = emit(nest, contract=contract, avx512=target.avx512, native=target.native_lanes)
     except CompileError as e:
-        return nest, f"; {e}", str(e)
-    return nest, text, None
+        return GeneratedKernel(s.region, nest, s.arguments, shared.sizes, f"; {e}", str(e))
+    return GeneratedKernel(s.region, nest, s.arguments, shared.sizes, text)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from tofuse.config import Config
-from tofuse.driver.codegen import CodegenContext, RejectedRegion, generate_kernel
-from tofuse.driver.load_kernels import Launch, load_kernels
+from tofuse.driver.codegen import CodegenContext, GeneratedKernel, generate_kernels
+from tofuse.driver.load_kernels import LoadedKernels, load_kernels
 from tofuse.ir.graph import device_of
 from tofuse.ir.region import Region
 from tofuse.plan.kernel_binding import KernelBinding
@@ -23,30 +23,23 @@ def verified_regions(bindings: Mapping[Region, KernelBinding], config: Config) -
     return frozenset(r for r in bindings if device_of(r.ops) == "cpu")
 
 
-def kernel_verifier(
-    context: CodegenContext,
-) -> Callable[[Region, KernelBinding, Sequence[Launch]], VerifiedKernel]:
-    """Return a function that wraps a region's kernel so that every call is verified."""
-    part, config = context.partition, context.config
+def verified_kernel(
+    region: Region, binding: KernelBinding, loaded: LoadedKernels, context: CodegenContext
+) -> VerifiedKernel:
+    """Return a region's kernel, wrapped so that every call is verified."""
+    memrefs, config = context.partition.aliases.memrefs, context.config
 
-    def verify_alone(region: Region) -> VerifiedKernel | None:
-        generated = generate_kernel(region, context)
-        if isinstance(generated, RejectedRegion) or generated.error is not None:
-            return None
-        loaded = load_kernels([generated], part, config)
-        binding = loaded.bindings.get(region)
-        return None if binding is None else verify(region, binding, loaded.launchers)
+    def build(part: Region) -> VerifiedKernel | None:
+        results = generate_kernels({part: None}, context)
+        compiling = [g for g in results if isinstance(g, GeneratedKernel) and g.error is None]
+        alone = load_kernels(compiling, context.partition, config)
+        found = alone.bindings.get(part)
+        return None if found is None else verified_kernel(part, found, alone, context)
 
-    def verify(
-        region: Region, binding: KernelBinding, launchers: Sequence[Launch]
-    ) -> VerifiedKernel:
-        def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
-            text = save_inputs(inputs, repro_folder(config.dump), region.name)
-            graph = region_graph(region, part.aliases.memrefs)
-            return write_mismatch_repro(graph, text, sizes, error, config.dump)
+    def write(inputs: Inputs, sizes: Mapping[str, int], error: str) -> Path | None:
+        text = save_inputs(inputs, repro_folder(config.dump), region.name)
+        return write_mismatch_repro(region_graph(region, memrefs), text, sizes, error, config.dump)
 
-        launcher = launchers[binding.kernel]
-        assert isinstance(launcher, Launcher)  # only kernels on the CPU are compared
-        return VerifiedKernel(region, part.aliases.memrefs, launcher, binding, verify_alone, write)
-
-    return verify
+    launcher = loaded.launchers[binding.kernel]
+    assert isinstance(launcher, Launcher)  # only kernels on the CPU are compared
+    return VerifiedKernel(region, memrefs, launcher, binding, build, write)

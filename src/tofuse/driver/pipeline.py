@@ -27,7 +27,7 @@ from tofuse.capture.pre_autograd.noop_dropout import noop_dropout
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
-from tofuse.cost.machine_source import assumed_machine, measured_machine
+from tofuse.cost.machine_source import assumed_machine, measured_machine, store_of
 from tofuse.cost.thresholds import PEAK_TOLERANCE
 from tofuse.driver.assign_executors import (
     assign_kernels_and_fallbacks,
@@ -50,8 +50,6 @@ from tofuse.driver.kernel_verifier import verified_regions
 from tofuse.driver.link import (
     LinkedProgram,
     executor_targets,
-    loader,
-    program_artifact,
     python_callables,
 )
 from tofuse.driver.load_kernels import add_gemms, load_kernels
@@ -344,12 +342,14 @@ def build_program(
         *unsupported_on_gpu(part, config),
     ]
     return LinkedProgram(
-        loader(plan, loaded, callables, constants, config),
+        plan,
+        loaded.launchers,
+        callables,
+        constants,
+        store_of(config),
         running,
         assigned,
-        plan,
         notes,
-        program_artifact(plan, loaded, callables, constants),
     )
 
 

@@ -11,10 +11,9 @@ from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Value
 from tofuse.ir.plan import Allocate, Plan, variable
 from tofuse.ir.region import Partition, Region
-from tofuse.plan.build_steps import build_steps
+from tofuse.plan.build_steps import OutVariant, StepBuilder
 from tofuse.plan.donation import assign_donations
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.plan.library_results import OutVariant
 from tofuse.plan.plan_context import PlanContext, PlanPass, PlanPasses
 from tofuse.plan.signature import CallSignature
 
@@ -35,17 +34,18 @@ def build_plan(
     """
     returned = [r for r in signature.results if isinstance(r, Value)]
     donations = assign_donations(partition, signature.mutations, returned, bindings)
-    draft = build_steps(partition, signature, bindings, donations, executor_targets, out_variant)
+    builder = StepBuilder(partition, signature, bindings, donations, executor_targets, out_variant)
+    draft = builder.run()
     saved = [v for v in partition.graph.inputs if v.name in signature.saved]
     reusable = _reusable_saved_tensors(saved)
     context = PlanContext(
         {b.kernel: b.alias_pairs for b in bindings.values()},
         {b.kernel: b.write_mask for b in bindings.values()},
-        (*draft.exclusive, *reusable),
+        (*builder.exclusive, *reusable),
         frozenset(a.name for a in reusable),
     )
     todo = passes(context)
-    plan = _run(draft.plan, todo.always)
+    plan = _run(draft, todo.always)
     limit = peak_bytes(plan, partition.graph, saved) + PEAK_TOLERANCE
     candidates = (_run(plan, alternative) for alternative in todo.alternatives)
     return next(c for c in candidates if peak_bytes(c, partition.graph, saved) <= limit)

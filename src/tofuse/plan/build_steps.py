@@ -25,32 +25,15 @@ from tofuse.ir.plan import (
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.types import DType
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.plan.library_results import OutVariant
 from tofuse.plan.signature import CallSignature
 
 
 @dataclass(frozen=True)
-class DraftPlan:
-    """A plan without releases, whose results share no memory except by views and donation.
+class OutVariant:
+    """The overload that writes into given tensors, and the names of its out arguments."""
 
-    `exclusive` has the layouts of library calls' results that alias nothing.
-    """
-
-    plan: Plan
-    exclusive: tuple[Allocate, ...]
-
-
-def build_steps(
-    partition: Partition,
-    signature: CallSignature,
-    bindings: Mapping[Region, KernelBinding],
-    donations: Mapping[Value, Value],
-    executor_targets: Mapping[Region, str],
-    out_variant: Callable[[str], OutVariant | None],
-) -> DraftPlan:
-    """Return the plan of a partition, one step after the other; see `build_plan`."""
-    builder = _StepBuilder(partition, signature, bindings, donations, executor_targets, out_variant)
-    return builder.run()
+    target: str
+    names: tuple[str, ...]
 
 
 def inline_reversed_views(region: Region, partition: Partition) -> Region:
@@ -76,7 +59,12 @@ def _has_negative_stride(memref: MemRef | None) -> bool:
 
 
 @dataclass(eq=False)
-class _StepBuilder:
+class StepBuilder:
+    """The steps of a plan, one after the other; see `build_plan` for its parameters.
+
+    `exclusive` gets the layouts of library calls' results that alias nothing.
+    """
+
     partition: Partition
     signature: CallSignature
     bindings: Mapping[Region, KernelBinding]
@@ -89,7 +77,8 @@ class _StepBuilder:
     allocated_concats: set[Value] = field(default_factory=set)
     operands_to_copy: dict[Value, None] = field(default_factory=dict)  # of concats: by PyTorch
 
-    def run(self) -> DraftPlan:
+    def run(self) -> Plan:
+        """Return a plan without releases; results share memory only by views and donation."""
         for k, region in enumerate(self.partition.regions):
             if is_eliminated_concat(region.ops[-1]):
                 self._finish_concat(region.ops[-1])
@@ -106,9 +95,7 @@ class _StepBuilder:
         results = tuple(self._result(k, r) for k, r in enumerate(signature.results))
         parameters = tuple(self._parameter(k, a) for k, a in enumerate(signature.arguments))
         symbols = tuple(signature.symbols.items())
-        name = self.partition.graph.name
-        plan = Plan(name, parameters, symbols, tuple(self.steps), results)
-        return DraftPlan(plan, tuple(self.exclusive))
+        return Plan(self.partition.graph.name, parameters, symbols, tuple(self.steps), results)
 
     # -- arguments and results -------------------------------------------------------------------
 

@@ -188,12 +188,11 @@ _TABLE = (
     Advice(
         (
             Rule.DIFFERENT_DEVICES,
-            Rule.NO_KERNELS_ON_DEVICE,
             Rule.TENSOR_ON_OTHER_DEVICE,
             Rule.TENSOR_ON_CPU,
         ),
         "On another device",
-        "The two ops run on different devices, or on a device without generated kernels.",
+        "The two ops run on different devices.",
         "Move the tensors before the call, so that the whole program runs on one device.",
     ),
     Advice(

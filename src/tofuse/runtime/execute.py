@@ -14,8 +14,7 @@ from tofuse.ir.plan import Address, Allocate, Arena, Call, Launch, Plan, Release
 from tofuse.ir.plan.data import show_result, show_source
 from tofuse.ir.plan.verify import ARENA
 from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
-from tofuse.ir.types import DType
-from tofuse.ops.reference import draw_seed, torch_constant
+from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
 from tofuse.plan.launch_groups import launches_by_group
 from tofuse.runtime.clock import Clock, now
 from tofuse.runtime.cuda import CudaLauncher, empty_on
@@ -132,7 +131,7 @@ def _step_source(
             ]
         case Allocate():
             shape, strides = _dims(step.shape), _dims(step.strides)
-            dtype = _TORCH_DTYPES[step.dtype]
+            dtype = TO_TORCH[step.dtype]
             if step.device != "cpu":
                 return [f"{step.name} = {_identifier(step.device)}({shape}, {strides}, {dtype})"]
             nbytes = product((*step.shape, step.dtype.itemsize))
@@ -251,19 +250,3 @@ def _launch_traced(name: str, kernel: Callable[..., None], *words: int) -> None:
     """Launch a kernel inside a range of the profiler."""
     with torch.profiler.record_function(f"tofuse::{name}"):
         kernel(*words)
-
-
-_TORCH_DTYPES = {
-    DType.F64: "torch.float64",
-    DType.F32: "torch.float32",
-    DType.F16: "torch.float16",
-    DType.BF16: "torch.bfloat16",
-    DType.F8E4M3: "torch.float8_e4m3fn",
-    DType.F8E5M2: "torch.float8_e5m2",
-    DType.I64: "torch.int64",
-    DType.I32: "torch.int32",
-    DType.I16: "torch.int16",
-    DType.I8: "torch.int8",
-    DType.U8: "torch.uint8",
-    DType.BOOL: "torch.bool",
-}

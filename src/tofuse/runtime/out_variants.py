@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from tofuse.plan.library_results import OutVariant
+from tofuse.plan.build_steps import OutVariant
 from tofuse.torch_internals.operators import has_cpu_kernel, schema_of
 
 

@@ -66,8 +66,6 @@ class MergeLegality:
         # groups of several ops have passed the device rules before
         if device_of((producer,)) != device_of((consumer,)):
             return Rule.DIFFERENT_DEVICES()
-        if not self.evaluator.supports(device_of((producer,))):
-            return Rule.NO_KERNELS_ON_DEVICE()
         if not groups.can_merge(a, b):
             return Rule.COMPUTED_BETWEEN()
         return None

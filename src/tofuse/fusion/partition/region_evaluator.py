@@ -31,7 +31,7 @@ class Evaluation(NamedTuple):
 class RegionEvaluator:
     """Evaluates the regions of one compilation, those of equal structure once.
 
-    `reject_on_gpu` is None if no kernels are generated for GPUs. `estimate_cost` is for the CPU.
+    `reject_on_gpu` of None accepts every kernel. `estimate_cost` is for the CPU.
     """
 
     reject_on_cpu: Reject
@@ -39,10 +39,6 @@ class RegionEvaluator:
     estimate_cost: EstimateCost | None
     lowerings: LoweringMemo = field(default_factory=LoweringMemo)
     evaluations: dict[Kernel, Evaluation] = field(default_factory=dict)
-
-    def supports(self, device: str) -> bool:
-        """Whether kernels are generated for a device."""
-        return device == "cpu" or self.reject_on_gpu is not None
 
     def evaluate(self, ops: Sequence[Op], index: GraphIndex, rounded: frozenset[str]) -> Evaluation:
         """Return why ops cannot be one kernel, or the cost of that kernel.

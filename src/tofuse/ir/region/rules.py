@@ -28,7 +28,6 @@ class Rule(Enum):
     FUSED_WITH_OTHERS = "each was fused with other ops first"
     COMPUTED_BETWEEN = "a value in between is computed elsewhere"
     DIFFERENT_DEVICES = "on different devices"
-    NO_KERNELS_ON_DEVICE = "no kernels are generated for this device"
     TENSOR_ON_OTHER_DEVICE = "a tensor is on another device"
     TENSOR_ON_CPU = "a tensor is on the CPU and is not a scalar"
     TOO_MANY_OPS = "a kernel holds at most {} ops"
