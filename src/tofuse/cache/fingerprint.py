@@ -206,7 +206,7 @@ def _torch_state() -> str:
     """Return the global state that tracing in PyTorch depends on."""
     if dispatch_modes() or autocast_on():
         raise _NotIdentifiable
-    replaced = (name.rpartition("/")[2] for name in replaced_kernels() if name[:5] == "aten/")
+    replaced = (name.rpartition("/")[2] for name in list(replaced_kernels) if name[:5] == "aten/")
     if any(key in CPU_DISPATCH_KEYS or key.startswith("Composite") for key in replaced):
         raise _NotIdentifiable  # an implementation of an ATen operator has been replaced
     return repr([query() for query in STATE_QUERIES])

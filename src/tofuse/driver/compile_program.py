@@ -28,7 +28,7 @@ from torch.fx import GraphModule
 from tofuse.cache.fingerprint import fingerprint
 from tofuse.cache.programs import is_cacheable, load_program, store_program
 from tofuse.capture.aot.aot_graphs import AOTGraphs, AtenGraph, NeedsAutograd, RuntimeKind
-from tofuse.capture.aot.boxed import BoxedFunction
+from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime
 from tofuse.capture.decomp.decompose import decompositions
@@ -42,7 +42,7 @@ from tofuse.capture.dynamo.overlap_guard import overlap_guard
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
 from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
 from tofuse.capture.fx.node_tensors import module_tensors
-from tofuse.capture.fx.symbolic_floats import count_float_guards, symbolic_floats
+from tofuse.capture.fx.symbolic_floats import float_guard_counter, symbolic_floats
 from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
 from tofuse.driver.context import CompileContext
@@ -51,7 +51,6 @@ from tofuse.driver.variants import NEW_KEY, Dispatcher, Specializer, Variant
 from tofuse.torch_internals.autograd_compiler import aot_autograd
 from tofuse.torch_internals.dynamo import TorchDynamoException, innermost_fn
 from tofuse.torch_internals.private_names import unsupported_capture
-from tofuse.torch_internals.torch_types import CompiledFunction
 
 
 def compile_program(
@@ -204,10 +203,11 @@ def _load_or_compile(
     if stored is not None:
         boxed = [load_graph(run, artifact, context).boxed for run, artifact in stored[1]]
         return program.bind(stored[0], boxed[0], boxed[-1])
-    float_guards = count_float_guards(gm)
+    count_float_guards = float_guard_counter(gm)
+    float_guards = count_float_guards()
 
     def keep(compiled: Sequence[CompiledGraph]) -> None:
-        if key is not None and kind is not None and count_float_guards(gm) == float_guards:
+        if key is not None and kind is not None and count_float_guards() == float_guards:
             store_program(key, kind, [(c.artifact, c.tangents) for c in compiled], config)
 
     def compile_backward(graph: AtenGraph) -> BoxedFunction:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from tofuse.torch_internals.private_names import (
-    EVERYTHING,
-    TRACING,
-    essential,
-    private,
-    stand_in,
-    takes,
-)
+from tofuse.torch_internals.private_names import TRACING, essential, takes
 
 if TYPE_CHECKING:
     from torch._dynamo.backends.common import aot_autograd as aot_autograd
@@ -43,19 +36,13 @@ else:
         "OutputType",
         "PlainTensorMeta",
     )
-    aot_function = private(
-        "torch._functorch.aot_autograd",
-        "aot_function",
-        TRACING,
-        stand_in("aot_function"),
-        takes("fw_compiler", "bw_compiler", "partition_fn", "decompositions", "inference_compiler"),
+    _AOT = ("fw_compiler", "bw_compiler", "partition_fn", "decompositions", "inference_compiler")
+    _SAVED = ("saved_values", "saved_sym_nodes", "num_fwd_outputs", "static_lifetime_input_nodes")
+    (aot_function,) = essential(
+        "torch._functorch.aot_autograd", "aot_function", lost=TRACING, check=takes(*_AOT)
     )
-    extract_forward_backward = private(
-        "torch._functorch.partitioners",
-        "_extract_fwd_bwd_modules",
-        EVERYTHING,
-        stand_in("_extract_fwd_bwd_modules"),
-        takes("saved_values", "saved_sym_nodes", "num_fwd_outputs", "static_lifetime_input_nodes"),
+    (extract_forward_backward,) = essential(
+        "torch._functorch.partitioners", "_extract_fwd_bwd_modules", check=takes(*_SAVED)
     )
     cleanup_recompute_tags, has_recomputable_ops, must_recompute = essential(
         "torch._functorch.partitioners",

@@ -13,6 +13,7 @@ from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.private_names import (
     EVERYTHING,
     TRACING,
+    always,
     lacking,
     private,
     returns_bool,
@@ -31,14 +32,6 @@ def _without_autocast() -> AbstractContextManager[object]:
 
 def _autocast_on() -> bool:
     return any(map(torch.is_autocast_enabled, DEVICES))
-
-
-def _is_no_subclass(tensor: object) -> bool:
-    return False
-
-
-def _hooks_assumed(ignore_is_tracing: bool) -> object:
-    return _hooks_assumed
 
 
 class _NoGuards:
@@ -74,7 +67,7 @@ is_traceable_wrapper_subclass: Callable[[object], bool] = private(
     "torch.utils._python_dispatch",
     "is_traceable_wrapper_subclass",
     "PyTorch runs calls with tensor subclasses, with capture='trace'",
-    _is_no_subclass,
+    always(False),
 )
 dispatch_modes: Callable[[], int] = private(
     "torch._C", "_len_torch_dispatch_stack", EVERYTHING, lacking
@@ -92,7 +85,7 @@ LIBRARY_SWITCHES: tuple[Callable[[], object], ...] = (  # which libraries operat
     private("torch._functorch.config", "get_hash", KEEPING, lacking),
 )
 _saved_tensor_hooks = private(
-    "torch._C._autograd", "_top_saved_tensors_default_hooks", TRACING, _hooks_assumed
+    "torch._C._autograd", "_top_saved_tensors_default_hooks", TRACING, lacking
 )
 PROFILER_FLAG = "_is_profiler_enabled"  # the attribute of `profiler_state` that says so
 profiler_state: object = torch.autograd.profiler

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from traceback import FrameSummary
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.fx import Node
 
-from tofuse.torch_internals.private_names import TRACING, essential, private, stand_in
+from tofuse.torch_internals.private_names import TRACING, essential, itself, private, stand_in
 
-T = TypeVar("T", bound=Callable[..., object])
 BREAKS = "the report lists no graph breaks"
 
 
@@ -23,10 +22,6 @@ class GraphBreak(Protocol):
     user_stack: Sequence[FrameSummary]
 
 
-def _unwrapped(function: T) -> T:
-    return function
-
-
 if TYPE_CHECKING:
     from torch._dynamo.source import LocalSource as LocalSource
     from torch._dynamo.types import GuardFilterEntry as GuardFilterEntry
@@ -34,12 +29,11 @@ else:
     GuardFilterEntry = object  # only in annotations
     (LocalSource,) = essential("torch._dynamo.source", "LocalSource")
 
-compile_lock: AbstractContextManager[object]
-(compile_lock,) = essential(  # type: ignore[assignment]  # a lock
-    "torch._dynamo.convert_frame", "compile_lock", lost=TRACING
+compile_lock: AbstractContextManager[object] = private(
+    "torch._dynamo.convert_frame", "compile_lock", TRACING, nullcontext()
 )
 innermost_fn = private(
-    "torch._dynamo.eval_frame", "innermost_fn", "a call takes about 1 us more", _unwrapped
+    "torch._dynamo.eval_frame", "innermost_fn", "a call takes about 1 us more", itself
 )
 TorchDynamoException: type[Exception] = private(
     "torch._dynamo.exc",

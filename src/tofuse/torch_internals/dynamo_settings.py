@@ -6,17 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType
 
-from tofuse.torch_internals.private_names import private
-
-
-def _no_patch(**settings: object) -> AbstractContextManager[object]:
-    return nullcontext()
-
-
-def _compile_all(code: CodeType) -> None: ...
-
-
-def _no_callback() -> None: ...
+from tofuse.torch_internals.private_names import always, private
 
 
 def _without_session() -> AbstractContextManager[object]:
@@ -24,22 +14,25 @@ def _without_session() -> AbstractContextManager[object]:
 
 
 _patch: Callable[..., AbstractContextManager[object]] = private(
-    "torch._dynamo", "config.patch", "a call takes 2 us more", _no_patch
+    "torch._dynamo", "config.patch", "a call takes 2 us more", always(nullcontext())
 )
 _HAS_MARKS = private(
     "torch._dynamo", "config.record_runtime_overhead", "", False, lambda on: isinstance(on, bool)
 )
-_session: Callable[[], AbstractContextManager[object]] = private(
+# A context in which torch knows that a program is being compiled. While AOTAutograd traces outside
+# of Dynamo, other threads could not call Dynamo's programs otherwise. torch 2.11 has no such
+# context: programs of other threads run in eager meanwhile.
+compiling_session: Callable[[], AbstractContextManager[object]] = private(
     "torch.compiler", "_compile_session_context", "", _without_session
 )
 _skip_code: Callable[[CodeType], None] = private(
-    "torch._dynamo.eval_frame", "skip_code", "hints are compiled by themselves", _compile_all
+    "torch._dynamo.eval_frame", "skip_code", "hints are compiled by themselves", always(None)
 )
 _callback: Callable[[], object] = private(
     "torch._C._dynamo.eval_frame",
     "get_eval_frame_callback",
     "hints do not hold for functions called after a graph break",
-    _no_callback,
+    always(None),
 )
 
 
@@ -50,15 +43,6 @@ def without_profiler_marks() -> AbstractContextManager[object]:
     this thread alone (in torch 2.11 for all threads, until the context is left).
     """
     return _patch(record_runtime_overhead=False) if _HAS_MARKS else nullcontext()
-
-
-def compiling_session() -> AbstractContextManager[object]:
-    """Return a context in which torch knows that a program is being compiled.
-
-    While AOTAutograd traces outside of Dynamo, other threads could not call Dynamo's programs
-    otherwise. torch 2.11 has no such context: programs of other threads run in eager meanwhile.
-    """
-    return _session()
 
 
 def never_compile_frames(*functions: Callable[..., object]) -> None:

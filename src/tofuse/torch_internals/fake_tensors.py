@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from tofuse.torch_internals.private_names import essential, private, stand_in
+from tofuse.torch_internals.private_names import EVERYTHING, essential, lacking, private, stand_in
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
@@ -27,7 +27,6 @@ def _error(name: str) -> type[Exception]:
 DataDependentOutputException = _error("DataDependentOutputException")
 DynamicOutputShapeException = _error("DynamicOutputShapeException")
 UnsupportedOperatorException = _error("UnsupportedOperatorException")
-unset_fake_temporarily: Callable[[], AbstractContextManager[object]]
-(unset_fake_temporarily,) = essential(  # type: ignore[assignment]  # of this type in torch
-    "torch._subclasses.fake_tensor", "unset_fake_temporarily"
+unset_fake_temporarily: Callable[[], AbstractContextManager[object]] = private(
+    "torch._subclasses.fake_tensor", "unset_fake_temporarily", EVERYTHING, lacking
 )

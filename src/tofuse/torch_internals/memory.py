@@ -10,18 +10,16 @@ import torch
 from torch import Tensor, UntypedStorage
 
 from tofuse.torch_internals.dispatch import disable_current_modes
-from tofuse.torch_internals.private_names import TRACING, has_attribute, private
+from tofuse.torch_internals.private_names import TRACING, always, has_attribute, private
 
 MICROSECOND = "a tensor takes about 1 us more to make"
 REUSE = "the memory of results is not reused"
 
 
-def _empty_strided_cpu(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype)
-
-
-def _empty_strided_cuda(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+def _empty_strided(device: str) -> Callable[[Sequence[int], Sequence[int], torch.dtype], Tensor]:
+    return lambda shape, strides, dtype: torch.empty_strided(
+        shape, strides, dtype=dtype, device=device
+    )
 
 
 def _reinterpret_tensor(
@@ -34,8 +32,8 @@ def _reinterpret_tensor(
 
 
 GUARDS = "torch._C._dynamo.guards"
-empty_strided_cpu = private(GUARDS, "_empty_strided_cpu", MICROSECOND, _empty_strided_cpu)
-empty_strided_cuda = private(GUARDS, "_empty_strided_cuda", MICROSECOND, _empty_strided_cuda)
+empty_strided_cpu = private(GUARDS, "_empty_strided_cpu", MICROSECOND, _empty_strided("cpu"))
+empty_strided_cuda = private(GUARDS, "_empty_strided_cuda", MICROSECOND, _empty_strided("cuda"))
 reinterpret_tensor = private(GUARDS, "_reinterpret_tensor", MICROSECOND, _reinterpret_tensor)
 
 with torch.inference_mode(False):
@@ -46,21 +44,13 @@ storage_key: Callable[[UntypedStorage], int] = attrgetter("_cdata") if _HAS_KEY 
 
 # Counts writes into a tensor; two calls of it are compared.
 tensor_version: Callable[[Tensor], int] = (
-    attrgetter("_version") if has_attribute(_tensor, "_version", TRACING) else lambda tensor: 0
+    attrgetter("_version") if has_attribute(_tensor, "_version", TRACING) else always(0)
 )
 
 
-def _no_storage_count(key: int) -> int:
-    return 0
-
-
-def _no_tensor_count(tensor: Tensor) -> int:
-    return 0
-
-
-_storage_count = private("torch._C", "_storage_Use_Count", REUSE, _no_storage_count)
-storage_use_count = _storage_count if _HAS_KEY else _no_storage_count  # it takes the key
-tensor_use_count = private("torch", "Tensor._use_count", REUSE, _no_tensor_count)
+_storage_count: Callable[[int], int] = private("torch._C", "_storage_Use_Count", REUSE, always(0))
+storage_use_count = _storage_count if _HAS_KEY else always(0)  # it takes the key
+tensor_use_count: Callable[[Tensor], int] = private("torch", "Tensor._use_count", REUSE, always(0))
 
 
 def counts_show_owners(

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import FunctionSchema
 
-from tofuse.torch_internals.private_names import EVERYTHING, has_attribute, lacking, private
+from tofuse.torch_internals.dispatch import disable_current_modes
+from tofuse.torch_internals.private_names import (
+    EVERYTHING,
+    always,
+    has_attribute,
+    itself,
+    lacking,
+    private,
+)
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload as OpOverload
@@ -23,14 +31,6 @@ else:
 KEEPING = "fewer programs are kept on disk"
 MADE_ANYWHERE = "results of library calls do not use pooled memory"
 _ADD: OpOverload = torch.ops.aten.add.Tensor
-
-
-def _has_no_kernel(name: str, key: str) -> bool:
-    return False
-
-
-def _itself(operator: OpOverload) -> Callable[..., object]:
-    return operator
 
 
 def _module(name: str) -> ModuleType:
@@ -48,12 +48,13 @@ schema_of: Callable[[OpOverload], FunctionSchema] = attrgetter("_schema")
 
 # The operator without its Python wrapper, which takes 1 us a call.
 without_python: Callable[[OpOverload], Callable[..., object]] = (
-    attrgetter("_op") if has_attribute(_ADD, "_op", "a library call takes 1 us more") else _itself
+    attrgetter("_op") if has_attribute(_ADD, "_op", "a library call takes 1 us more") else itself
 )
-_has_kernel = private(
-    "torch._C", "_dispatch_has_kernel_for_dispatch_key", MADE_ANYWHERE, _has_no_kernel
+_has_kernel: Callable[[str, str], bool] = private(
+    "torch._C", "_dispatch_has_kernel_for_dispatch_key", MADE_ANYWHERE, always(False)
 )
-_replaced_kernels: Iterable[str] = private("torch.library", "_impls", KEEPING, ("aten//CPU",))
+# `aten/name/key` for each kernel of PyTorch that this process has replaced; grows.
+replaced_kernels: Iterable[str] = private("torch.library", "_impls", KEEPING, ("aten//CPU",))
 
 BUILTIN_NN = _module("_nn")
 BUILTIN_MODULES: tuple[ModuleType, ...] = (  # of functions that programs call
@@ -70,12 +71,8 @@ def has_cpu_kernel(name: str) -> bool:
 
 def _clamp_saturates() -> bool:
     """Return whether a bound outside an integer type is no bound; before torch 2.15 it wraps."""
-    return int(torch.ones(1, dtype=torch.uint8).clamp(min=-1)) == 1
+    with disable_current_modes():
+        return int(torch.ones(1, dtype=torch.uint8, device="cpu").clamp(min=-1)) == 1
 
 
 CLAMP_SATURATES = _clamp_saturates()
-
-
-def replaced_kernels() -> list[str]:
-    """Return `aten/name/key` for each kernel of PyTorch that this process has replaced."""
-    return list(_replaced_kernels)

@@ -59,9 +59,14 @@ def has_attribute(owner: object, attribute: str, lost: str) -> bool:
     return found
 
 
-def essential(module: str, *attributes: str, lost: str = EVERYTHING) -> list[object]:
+def essential(
+    module: str,
+    *attributes: str,
+    lost: str = EVERYTHING,
+    check: Callable[[object], bool] | None = None,
+) -> list[object]:
     """Return the objects of these names, or stand-ins that raise an error when called."""
-    return [private(module, a, lost, stand_in(f"{module}.{a}")) for a in attributes]
+    return [private(module, a, lost, stand_in(f"{module}.{a}"), check) for a in attributes]
 
 
 def stand_in(name: str) -> type[Exception]:
@@ -72,6 +77,16 @@ def stand_in(name: str) -> type[Exception]:
 def lacking(*args: object, **kwargs: object) -> NoReturn:
     """Raise an error: the stand-in for a function."""
     raise UnsupportedError("this release of torch lacks a function")
+
+
+def always(value: T) -> Callable[..., T]:
+    """Return the fallback of a function that takes any arguments and returns `value`."""
+    return lambda *args, **kwargs: value
+
+
+def itself(value: T) -> T:
+    """Return the argument: the fallback of a function that finds a faster form of it."""
+    return value
 
 
 def takes(*parameters: str) -> Callable[[object], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tofuse.torch_internals.private_names import TRACING, essential, private
+from tofuse.torch_internals.private_names import TRACING, always, essential, private
 
 
 def _tree_leaves(tree: object, is_leaf: Callable[[object], bool] | None = None) -> list[object]:
@@ -15,9 +15,6 @@ def _tree_leaves(tree: object, is_leaf: Callable[[object], bool] | None = None) 
     if not isinstance(tree, (list, tuple)) or (is_leaf is not None and is_leaf(tree)):
         return [tree]
     return [leaf for part in tree for leaf in _tree_leaves(part, is_leaf)]
-
-
-def _register_nothing(cls: type, flatten: object, unflatten: object) -> None: ...
 
 
 if TYPE_CHECKING:
@@ -31,7 +28,7 @@ else:
     TreeSpec = object  # only in annotations
     tree_leaves = private("torch.utils._pytree", "tree_leaves", TRACING, _tree_leaves)
     register_pytree_node = private(
-        "torch.utils._pytree", "register_pytree_node", TRACING, _register_nothing
+        "torch.utils._pytree", "register_pytree_node", TRACING, always(None)
     )
     tree_flatten, tree_map, tree_unflatten = essential(
         "torch.utils._pytree", "tree_flatten", "tree_map", "tree_unflatten", lost=TRACING

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import torch
@@ -53,7 +52,6 @@ class LazyGraph:
     compile: Callable[[AtenGraph], BoxedFunction]
     run: BoxedFunction | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _compiling: Future[BoxedFunction] | None = None
 
     def __call__(self, args: list[object], /) -> list[torch.Tensor]:
         run = self.run
@@ -62,23 +60,11 @@ class LazyGraph:
     def compiled(self) -> BoxedFunction:
         """Return the compiled graph. Of several threads, one compiles it and the others wait."""
         with self._lock:
-            if self.run is not None:
-                return self.run
-            result, waits = self._compiling, self._compiling is not None
-            if result is None:
-                result = self._compiling = Future()
-        if waits:
-            return result.result()
-        try:
-            with pause_gc():
-                run = self.compile(self.graph)
-        except BaseException as error:
-            self._compiling = None
-            result.set_exception(error)
-            raise
-        self.finish(run)
-        result.set_result(run)
-        return run
+            if self.run is None:
+                with pause_gc():
+                    self.finish(self.compile(self.graph))
+            assert self.run is not None
+            return self.run
 
     def finish(self, run: BoxedFunction) -> None:
         """Set the compiled graph; free the graph."""

@@ -1,4 +1,7 @@
-"""Boxed functions, which take all arguments in one list that they may empty."""
+"""The types of compiled functions and their results.
+
+Boxed functions take all arguments in one list that they may empty.
+"""
 
 from __future__ import annotations
 
@@ -7,5 +10,6 @@ from typing import Union
 
 import torch
 
+CompiledFunction = Callable[..., object]  # what a backend returns to Dynamo
 BoxedFunction = Callable[[list[object]], list[torch.Tensor]]
 Results = Union[torch.Tensor, Sequence[torch.Tensor]]  # noqa: UP007  (evaluated at run time)

@@ -33,27 +33,20 @@ class InferenceRuntime:
         def plain(*tensors: torch.Tensor) -> Results:
             return forward([*tensors])
 
+        mutated, returns_views = self.mutated, any(self.argument_views)
+
         def without_grad(*tensors: torch.Tensor) -> Results:
             with torch.no_grad():
-                return forward([*tensors])
-
-        def with_views(*tensors: torch.Tensor) -> Results:
-            with torch.no_grad():
+                if mutated:
+                    increment_version([tensors[k] for k in mutated])
                 results = forward([*tensors])
+                if not returns_views:
+                    return results
                 # a plan returns the argument itself for a view of all of it
                 pairs = zip(results, self.argument_views, strict=False)
                 return [t.detach() if is_view else t for t, is_view in pairs]
 
-        def with_writes(*tensors: torch.Tensor) -> Results:
-            with torch.no_grad():
-                increment_version([tensors[k] for k in self.mutated])
-                return forward([*tensors])
-
-        if self.mutated:
-            return with_writes
-        if any(self.argument_views):
-            return with_views
-        return without_grad if self.disables_grad else plain
+        return without_grad if self.disables_grad or mutated or returns_views else plain
 
 
 def inference_runtime(

@@ -12,10 +12,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
+from tofuse.capture.aot.boxed import CompiledFunction
 from tofuse.capture.fx.node_tensors import example_tensor
 from tofuse.torch_internals.dynamo import LocalSource, set_source
 from tofuse.torch_internals.fake_tensors import DataDependentOutputException, FakeTensor
-from tofuse.torch_internals.torch_types import CompiledFunction
 
 
 def add_scalar_inputs(

@@ -12,11 +12,11 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Argument, Target, map_arg
 
+from tofuse.capture.aot.boxed import CompiledFunction
 from tofuse.errors import CaptureError
 from tofuse.torch_internals.autograd_compiler import TracingContext, tracing
 from tofuse.torch_internals.dynamo import get_source, preserve_rng_state, set_source
 from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
-from tofuse.torch_internals.torch_types import CompiledFunction
 
 Build = Callable[[GraphModule, Sequence[object]], CompiledFunction]
 PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import free_symbols
 
 from tofuse.torch_internals.fake_tensors import FakeTensor
-from tofuse.torch_internals.symbolic_sizes import free_symbols_of
 
 
 def symbolic_floats(gm: GraphModule) -> list[torch.SymFloat]:
@@ -16,12 +18,12 @@ def symbolic_floats(gm: GraphModule) -> list[torch.SymFloat]:
     return [m for m in memos if isinstance(m, torch.SymFloat)]
 
 
-def count_float_guards(gm: GraphModule) -> int:
-    """Return the number of guards on symbolic floats.
+def float_guard_counter(gm: GraphModule) -> Callable[[], int]:
+    """Return a function that counts the guards on floats that are symbolic now.
 
     A new guard means that something was specialized to a float's value.
     """
-    floats = [m.node for m in symbolic_floats(gm)]
-    symbols = {s for n in floats for s in free_symbols_of(n)}
-    guards = floats[0].shape_env.guards if floats else ()
-    return sum(not symbols.isdisjoint(g.expr.free_symbols) for g in guards)
+    floats = symbolic_floats(gm)
+    symbols = {s for m in floats for s in free_symbols(m)}
+    guards = floats[0].node.shape_env.guards if floats else ()
+    return lambda: sum(not symbols.isdisjoint(g.expr.free_symbols) for g in guards)

@@ -79,9 +79,8 @@ def compile_program(
     kind = graphs.runtime_kind(tensors, views=True)
     result = flat_function.rebuild(flat_result)
     if kind is None:
-        return TracedProgram(
-            lambda *xs: flat_function.rebuild(traced(*xs)), result, graphs.mutates_arguments()
-        )
+        run = flat_function.with_rebuilt_results(traced)
+        return TracedProgram(run, result, graphs.mutates_arguments())
     flat_function.free_tensors = ()  # the module may replace them
     forward = graphs.forward().compiled()
     backward = graphs.backward() if isinstance(kind, TrainingRuntime) else forward
