@@ -71,13 +71,11 @@ class TrainingRuntime:
         first, last = len(mutated), len(mutated) + len(self.differentiable)
         with_grad = [k for k, grad in enumerate(self.differentiable) if grad]
         without_grad = [first + k for k, grad in enumerate(self.differentiable) if not grad]
-        end = last + len(saved_tensors)
-        saved_in_order = saved_tensors == tuple(range(last, end))
-        all_tangents = not without_grad and self.tangents == tuple(range(len(with_grad)))
+        tangents = [with_grad[k] for k in self.tangents]
 
         def run_backward(ctx: Context, *grads: torch.Tensor) -> tuple[object, ...]:
-            used = grads if all_tangents else [grads[with_grad[k]] for k in self.tangents]
-            arguments = [*(ctx.saved_sizes if saved_sizes else ()), *ctx.saved_tensors, *used]
+            sizes = ctx.saved_sizes if saved_sizes else ()
+            arguments = [*sizes, *ctx.saved_tensors, *[grads[k] for k in tangents]]
             ctx.maybe_clear_saved_tensors()  # the plan releases each after its last use
             if autocast_on():
                 with DisableAutocast():
@@ -88,9 +86,7 @@ class TrainingRuntime:
             @staticmethod
             def forward(ctx: Context, *tensors: torch.Tensor) -> Results:
                 made = forward([*tensors])
-                ctx.save_for_backward(
-                    *(made[last:end] if saved_in_order else [made[k] for k in saved_tensors])
-                )
+                ctx.save_for_backward(*[made[k] for k in saved_tensors])
                 # after saving, so that autograd notices a write into a saved tensor
                 for new, k in zip(made, mutated, strict=False):
                     tensors[k].copy_(new)

@@ -80,8 +80,7 @@ def needs_eager(*args: object) -> bool:
 
 def modes_active() -> bool:
     """Return whether a mode or transform sees the calls of operators, and would see a capture."""
-    modes = dispatch_modes() or function_modes()
-    return bool(modes) or forward_mode_active() or transforms_active()
+    return bool(dispatch_modes() or function_modes()) or needs_eager()
 
 
 def _is_view_of_unfold(node: Node) -> bool:

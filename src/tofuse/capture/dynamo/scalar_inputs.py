@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
 from tofuse.capture.aot.boxed import CompiledFunction
-from tofuse.capture.fx.node_tensors import example_tensor
+from tofuse.capture.fx.node_tensors import example_tensor, symbolic_item
 from tofuse.torch_internals.dynamo import LocalSource, set_source
 from tofuse.torch_internals.fake_tensors import DataDependentOutputException, FakeTensor
 
@@ -31,7 +31,7 @@ def add_scalar_inputs(
     if not readers:
         return gm, inputs, []
     copy = GraphModule(gm, _add_scalar_inputs(gm.graph, readers))
-    return copy, [*inputs, *map(_scalar, readers)], [arguments.index(n) for n in readers]
+    return copy, [*inputs, *map(symbolic_item, readers)], [arguments.index(n) for n in readers]
 
 
 def read_scalars(run: CompiledFunction, positions: Sequence[int]) -> CompiledFunction:
@@ -57,18 +57,11 @@ def _add_scalar_inputs(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> 
         last = copy.find_nodes(op="placeholder")[-1]
         with copy.inserting_after(last):
             scalar = copy.placeholder(f"{argument.name}_number")
-        scalar.meta = {"example_value": _scalar(argument)}
+        scalar.meta = {"example_value": symbolic_item(argument)}
         set_source(scalar, LocalSource(scalar.name))
         for call in calls:
             copied[call].replace_input_with(copied[argument], scalar)
     return copy
-
-
-def _scalar(argument: Node) -> torch.SymInt | None:
-    """Return the integer that a tensor argument holds, if Dynamo knows it."""
-    tensor = example_tensor(argument)
-    item = tensor.item_memo if isinstance(tensor, FakeTensor) else None
-    return item if isinstance(item, torch.SymInt) else None
 
 
 def _reads_scalar(call: Node, argument: Node) -> bool:
@@ -79,7 +72,7 @@ def _reads_scalar(call: Node, argument: Node) -> bool:
         return torch.empty_like(value) if isinstance(value, torch.Tensor) else value
 
     tensor = example_tensor(argument)
-    if _scalar(argument) is None or not isinstance(tensor, FakeTensor):
+    if not isinstance(symbolic_item(argument), torch.SymInt) or not isinstance(tensor, FakeTensor):
         return False
     try:
         with tensor.fake_mode:

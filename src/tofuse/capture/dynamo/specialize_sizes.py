@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Argument, Target, map_arg
 
 from tofuse.capture.aot.boxed import CompiledFunction
+from tofuse.capture.fx.node_tensors import symbolic_item
 from tofuse.errors import CaptureError
 from tofuse.torch_internals.autograd_compiler import TracingContext, tracing
 from tofuse.torch_internals.dynamo import get_source, preserve_rng_state, set_source
@@ -63,8 +64,8 @@ def symbolic_program(gm: GraphModule, inputs: Sequence[object]) -> SymbolicProgr
     if not sizes:
         return None
     copy = _copy(gm)
-    arguments = enumerate(copy.graph.find_nodes(op="placeholder"))
-    return SymbolicProgram(copy, sizes, [k for k, n in arguments if _is_symbolic_float(n)])
+    items = enumerate(map(symbolic_item, copy.graph.find_nodes(op="placeholder")))
+    return SymbolicProgram(copy, sizes, [k for k, x in items if isinstance(x, torch.SymFloat)])
 
 
 def _size_arguments(inputs: Sequence[object]) -> list[int]:
@@ -90,12 +91,6 @@ def _is_supported(value: object) -> bool:
 
 def _is_symbol(value: object) -> bool:
     return isinstance(value, torch.SymInt) and isinstance(value.node.expr, sympy.Symbol)
-
-
-def _is_symbolic_float(argument: Node) -> bool:
-    """Return whether an argument is a user's float, which Dynamo passes in a tensor."""
-    value = argument.meta.get("example_value")
-    return isinstance(value, FakeTensor) and isinstance(value.item_memo, torch.SymFloat)
 
 
 def _size(value: object) -> Hashable:

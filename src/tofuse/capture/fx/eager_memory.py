@@ -6,7 +6,8 @@ The nodes of one decomposed call count as one call. Tensors between them do not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 from torch.fx import GraphModule, Node
 
@@ -38,66 +39,42 @@ class EagerMemory:
 def simulate_eager(gm: GraphModule, num_fwd_outputs: int | None) -> EagerMemory:
     """Return the eager memory of a joint graph, or of an inference graph (None)."""
     order = list(gm.graph.nodes)
-    outputs = tree_leaves(next(n for n in order if n.op == "output").args)
-    return _EagerSimulation(order, num_fwd_outputs or len(outputs)).run()
+    pairs = {n: node_storages(n) for n in order}
+    size_of = dict(chain.from_iterable(pairs.values()))  # of storages, in bytes
 
+    def storages(nodes: Iterable[object]) -> set[int]:
+        return {key for n in nodes if isinstance(n, Node) for key, _ in pairs[n]}
 
-@dataclass
-class _EagerSimulation:
-    order: Sequence[Node]
-    num_fwd_outputs: int
-    sizes: dict[int, int] = field(default_factory=dict)  # of storages, in bytes
-    node_keys: dict[Node, frozenset[int]] = field(default_factory=dict)  # the storages of a node
+    def nbytes(keys: Iterable[int]) -> int:
+        return sum(size_of[s] for s in keys)
 
-    def run(self) -> EagerMemory:
-        outputs = tree_leaves(next(n for n in self.order if n.op == "output").args)
-        results = self._storages(n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node))
-        grads = self._storages(n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node))
-        arguments = self._storages(n for n in self.order if n.op in ("placeholder", "get_attr"))
-        backward = backward_nodes(self.order)
-        calls = _group_by_call([n for n in self.order if n not in backward])
-        num_forward_calls = len(calls)
-        calls += _group_by_call([n for n in self.order if n in backward])
-        last_use = self._last_uses(calls) | dict.fromkeys([*results, *grads], len(calls))
-        live: set[int] = set()
-        peaks, live_bytes, saved, allocated = [0, 0], 0, 0, set(arguments)
-        for k, call in enumerate(calls):
-            if k == num_forward_calls:
-                live -= results  # the caller holds them
-                live_bytes = saved = sum(self.sizes[s] for s in live)
-                peaks[1] = live_bytes
-            new = {s for s in self._storages(call) if s not in allocated and last_use[s] > k}
-            allocated |= new
-            live |= new
-            live_bytes += sum(self.sizes[s] for s in new)
-            phase = int(k >= num_forward_calls)
-            peaks[phase] = max(peaks[phase], live_bytes)
-            dead = {s for n in call for s in self._read(n)} | self._storages(call)
-            dead = {s for s in dead if s in live and last_use[s] <= k}
-            live -= dead
-            live_bytes -= sum(self.sizes[s] for s in dead)
-        return EagerMemory(peaks[0], saved, peaks[1], num_forward_outputs=self.num_fwd_outputs)
-
-    def _last_uses(self, calls: Sequence[Sequence[Node]]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for k, call in enumerate(calls):
-            for n in call:
-                found |= dict.fromkeys(self._storages((n, *n.all_input_nodes)), k)
-        return found
-
-    def _read(self, node: Node) -> set[int]:
-        return self._storages(node.all_input_nodes)
-
-    def _storages(self, nodes: Iterable[Node]) -> set[int]:
-        """Return the storages of the nodes' tensors; record their sizes."""
-        found: set[int] = set()
-        for node in nodes:
-            if (keys := self.node_keys.get(node)) is None:
-                pairs = node_storages(node)
-                self.sizes.update(pairs)
-                keys = self.node_keys[node] = frozenset(key for key, _ in pairs)
-            found |= keys
-        return found
+    outputs = tree_leaves(gm.graph.output_node().args)
+    num_fwd_outputs = num_fwd_outputs or len(outputs)
+    results = storages(outputs[:num_fwd_outputs])
+    backward = backward_nodes(order)
+    calls = _group_by_call([n for n in order if n not in backward])
+    num_forward_calls = len(calls)
+    calls += _group_by_call([n for n in order if n in backward])
+    used = [storages(x for n in call for x in (n, *n.all_input_nodes)) for call in calls]
+    last_use = {s: k for k, keys in enumerate(used) for s in keys}
+    last_use |= dict.fromkeys(storages(outputs), len(calls))
+    allocated = storages(n for n in order if n.op in ("placeholder", "get_attr"))
+    live: set[int] = set()
+    peaks, live_bytes, saved = [0, 0], 0, 0
+    for k, keys in enumerate(used):
+        if k == num_forward_calls:
+            live -= results  # the caller holds them
+            live_bytes = saved = peaks[1] = nbytes(live)
+        new = {s for s in keys - allocated if last_use[s] > k}
+        allocated |= new
+        live |= new
+        live_bytes += nbytes(new)
+        phase = int(k >= num_forward_calls)
+        peaks[phase] = max(peaks[phase], live_bytes)
+        dead = {s for s in keys & live if last_use[s] <= k}
+        live -= dead
+        live_bytes -= nbytes(dead)
+    return EagerMemory(peaks[0], saved, peaks[1], num_forward_outputs=num_fwd_outputs)
 
 
 def backward_nodes(order: Sequence[Node]) -> set[Node]:

@@ -24,6 +24,12 @@ def strided_fake_tensor(value: object) -> torch.Tensor | None:
     return value if value.layout is torch.strided and value.device.type != "meta" else None
 
 
+def symbolic_item(node: Node) -> object:
+    """Return the symbolic number that a node's tensor holds, if Dynamo knows it."""
+    value = node.meta.get("example_value")
+    return value.item_memo if isinstance(value, FakeTensor) else None
+
+
 def node_nbytes(argument: object) -> int:
     """Return the bytes of a node's tensor; 0 for an argument without a tensor."""
     value = argument.meta.get("example_value") if isinstance(argument, Node) else None

@@ -8,14 +8,13 @@ import torch
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
-from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.capture.fx.node_tensors import symbolic_item
 
 
 def symbolic_floats(gm: GraphModule) -> list[torch.SymFloat]:
     """Return the symbolic floats of a graph's arguments."""
-    values = (n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder"))
-    memos = (v.item_memo for v in values if isinstance(v, FakeTensor))
-    return [m for m in memos if isinstance(m, torch.SymFloat)]
+    items = map(symbolic_item, gm.graph.find_nodes(op="placeholder"))
+    return [x for x in items if isinstance(x, torch.SymFloat)]
 
 
 def float_guard_counter(gm: GraphModule) -> Callable[[], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass
 from enum import Enum
 
 import torch
@@ -21,7 +21,8 @@ class CallArguments:
     """The flattened arguments of a call.
 
     `tensor_index` has, for each leaf, its index among the distinct `tensors`, or -1 for other
-    leaves. `only_tensors`: the arguments are distinct tensors by position.
+    leaves. Of `leaves`, tensors are None, so that these keep no tensor alive. `only_tensors`: the
+    arguments are distinct tensors by position.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -36,18 +37,14 @@ class CallArguments:
         args, kwargs = tree_unflatten([x if k < 0 else tensors[k] for k, x in pairs], self.spec)
         return args, kwargs
 
-    def without_tensors(self) -> CallArguments:
-        """Return the same arguments without references to tensors, which would keep them alive."""
-        pairs = zip(self.tensor_index, self.leaves, strict=True)
-        return replace(self, tensors=(), leaves=tuple(x if k < 0 else None for k, x in pairs))
-
 
 def flatten_call(args: tuple[object, ...], kwargs: Keywords) -> CallArguments:
     """Return the flattened arguments of a call."""
     leaves, spec = flatten((args, dict(kwargs)))
     tensors, tensor_index = _distinct_tensors(leaves)
     only_tensors = not kwargs and len(tensors) == len(args) == len(leaves)
-    return CallArguments(tuple(tensors), tuple(tensor_index), tuple(leaves), spec, only_tensors)
+    others = tuple(x if k < 0 else None for k, x in zip(tensor_index, leaves, strict=True))
+    return CallArguments(tuple(tensors), tuple(tensor_index), others, spec, only_tensors)
 
 
 def signature_of(

@@ -195,17 +195,14 @@ def find_free_tensors(function: Function, tensors: Sequence[torch.Tensor]) -> li
         recorder.check(result)
     except CaptureError:
         raise
-    except _NotPure as error:
-        raise CaptureError(
-            f"capture='trace' cannot trace a program that {error}{_error_line(error)}; "
-            "compile it without capture='trace'"
-        ) from error
     except Exception as error:
-        function(*tensors)  # raises the program's own error, in eager's words
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = f" that {error}{_error_line(error)}"
+        if not isinstance(error, _NotPure):
+            function(*tensors)  # raises the program's own error, in eager's words
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            why = f"{_error_line(error)}: {first}"
         raise CaptureError(
-            f"capture='trace' cannot trace a program{_error_line(error)}: {first}; "
-            "compile it without capture='trace'"
+            f"capture='trace' cannot trace a program{why}; compile it without capture='trace'"
         ) from error
     return [real for real, _ in recorder.free.values()]
 

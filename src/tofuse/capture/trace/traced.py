@@ -11,7 +11,7 @@ module that is itself compiled. Python numbers and other globals are constants a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MethodType
 
 import torch
@@ -184,8 +184,7 @@ class Traced:
 
     def _trace(self, call: CallArguments) -> tuple[CacheEntry, object]:
         """Compile for this call; return the cache entry and the result of the call."""
-
-        template = call.without_tensors()
+        template = replace(call, tensors=())  # which the entry must not keep alive
 
         def flat(*tensors: torch.Tensor) -> object:
             args, kwargs = template.rebuild(tensors)
@@ -215,7 +214,7 @@ class Traced:
             free_tensors=tuple(free),
             slots=tuple(slots[id(t)] for t in in_slots),
             tied_slots=tuple(tied_slots),
-            kept_alive=tuple(x for x in call.leaves if not isinstance(x, torch.Tensor)),
+            kept_alive=call.leaves,
             free_arguments=tuple(
                 (argument_index[id(t)], t) for t in read if id(t) in argument_index
             ),
