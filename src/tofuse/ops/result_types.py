@@ -52,7 +52,7 @@ def _elementwise(op: Op) -> TensorType:
         return TensorType(shape, _dtype(op), device)
     if op.kind in PREDICATES:
         return TensorType(shape, DType.BOOL, device)
-    data = [t for t in (op.operands[1:] if op.kind == "where" else op.operands)]
+    data = op.operands[1:] if op.kind == "where" else op.operands
     dtypes = {t.dtype for t in data if isinstance(t, Value)}
     if op.kind == "where" and not dtypes:
         return TensorType(shape, _dtype(op), device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.ir.graph import Graph, Loc, Op, Value
@@ -60,9 +60,6 @@ class Region:
         """The values that are read but not defined in the region, in order of first use."""
         defined = {r for op in self.ops for r in op.results}
         return tuple(dict.fromkeys(v for op in self.ops for v in op.inputs if v not in defined))
-
-    def renamed(self, name: str) -> Region:
-        return replace(self, name=name)
 
 
 @dataclass(frozen=True, eq=False)
