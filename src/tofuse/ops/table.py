@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
+
+from tofuse.ir.types import DType
 
 
 class Pattern(Enum):
@@ -33,6 +36,22 @@ class OpDef:
 def opdef(kind: str) -> OpDef:
     """Return the row of an op kind. Raises KeyError if there is none."""
     return OPS[kind]
+
+
+def reduction_identity(op: str, dtype: DType) -> float | int:
+    """Return the start value of a reduction of this dtype; argmax and argmin compare values."""
+    if op in ("sum", "any"):
+        return 0
+    if op in ("prod", "all"):
+        return 1
+    if dtype.is_float:
+        lowest, highest = -math.inf, math.inf
+    elif dtype in (DType.U8, DType.BOOL):
+        lowest, highest = 0, 255 if dtype is DType.U8 else 1
+    else:
+        highest = 2 ** (dtype.itemsize * 8 - 1) - 1
+        lowest = -highest - 1
+    return lowest if op in ("amax", "argmax") else highest
 
 
 def _rows(pattern: Pattern, arity: int, cost: float, names: str) -> dict[str, OpDef]:

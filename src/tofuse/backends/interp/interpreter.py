@@ -30,6 +30,7 @@ from tofuse.ir.kernel import (
 from tofuse.ir.types import DType
 from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS, philox4x32
 from tofuse.ops.reference import REFERENCE, TO_TORCH, reduce_rows
+from tofuse.ops.table import reduction_identity
 
 
 def run_kernel(
@@ -182,7 +183,8 @@ class _Interpreter:
             positions = self.flatten_reduced(self.affine(stmt.position), over, kept)
             result = _best_position(rows, positions, stmt.op)
         elif rows.shape[-1] == 0 and stmt.op in ("amax", "amin"):
-            result = torch.full(rows.shape[:-1], _identity(stmt.op, rows.dtype), dtype=rows.dtype)
+            start = reduction_identity(stmt.op, stmt.dtype)
+            result = torch.full(rows.shape[:-1], start, dtype=rows.dtype)
         else:
             result = reduce_rows(stmt.op, rows, rows.dtype)
         for k in over:
@@ -225,14 +227,6 @@ def _best_position(rows: Tensor, positions: Tensor, op: str) -> Tensor:
     if rows.is_floating_point():
         chosen = torch.where(best.isnan(), rows.isnan(), chosen)
     return torch.where(chosen, positions, 2**62).amin(-1)
-
-
-def _identity(op: str, dtype: torch.dtype) -> float | int | bool:
-    if dtype is torch.bool:
-        return op == "amin"
-    if dtype.is_floating_point:
-        return -math.inf if op == "amax" else math.inf
-    return torch.iinfo(dtype).min if op == "amax" else torch.iinfo(dtype).max
 
 
 ROUNDINGS = {

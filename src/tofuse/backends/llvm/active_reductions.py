@@ -64,7 +64,7 @@ class ActiveReductions:
         if a.stages:
             fold_stages(emitter, a)
         if acc is not None:
-            result, _ = horizontal_reduce(emitter, acc)
+            result = horizontal_reduce(emitter, acc)[-1]
             emitter.values[a.reduce.name] = EmittedValue((result,), a.reduce.dtype, 1)
         self.end(a)
 

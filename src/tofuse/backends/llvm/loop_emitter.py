@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from typing_extensions import assert_never
 
@@ -11,12 +12,13 @@ from tofuse.backends.llvm.active_reductions import ActiveReductions
 from tofuse.backends.llvm.function_emitter import FunctionEmitter, tail_masks
 from tofuse.backends.llvm.index_set_split import in_segment, split_index_set
 from tofuse.backends.llvm.peel import peel_count, stores_to_align
+from tofuse.backends.llvm.reduce import combine, fold_pairs
 from tofuse.backends.llvm.register_transpose import (
     find_transposed_tile,
     is_full_tile,
     transpose_tile,
 )
-from tofuse.backends.llvm.scratch_accumulators import combine_rows, update_array
+from tofuse.backends.llvm.scratch_accumulators import update_array
 from tofuse.backends.llvm.spills import reload, spill
 from tofuse.backends.llvm.statements import (
     emit_compute,
@@ -183,8 +185,8 @@ class LoopEmitter:
                 for r in sums:
                     terms[r].append(emitter.operands(r.arg, r.dtype))
         for r in sums:
-            accumulator = self.reductions.in_scratch[r.name]
-            update_array(emitter, accumulator, combine_rows(emitter, r, terms[r]))
+            total = fold_pairs(terms[r], partial(_combine_vectors, emitter, r))
+            update_array(emitter, self.reductions.in_scratch[r.name], total)
 
     def _vector_loop(
         self, emitter: FunctionEmitter, node: For, lo: str, hi: str, extent: Dim | None
@@ -316,6 +318,13 @@ class LoopEmitter:
                 assert_never(s)
         if s.name in self.nest.spills:
             spill(emitter, s.name)
+
+
+def _combine_vectors(
+    emitter: FunctionEmitter, r: Reduce, row: tuple[str, ...], other: tuple[str, ...]
+) -> tuple[str, ...]:
+    f, lanes, pairs = emitter.f, emitter.lanes, zip(row, other, strict=True)
+    return tuple(combine(f, r, r.dtype, lanes, (a,), (b,))[0] for a, b in pairs)
 
 
 def _is_reduce(node: Node) -> bool:

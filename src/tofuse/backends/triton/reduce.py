@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.types import DType
-
-_LIMITS = {
-    DType.I64: (-(2**63), 2**63 - 1),
-    DType.I32: (-(2**31), 2**31 - 1),
-    DType.I16: (-(2**15), 2**15 - 1),
-    DType.I8: (-128, 127),
-    DType.U8: (0, 255),
-    DType.BOOL: (0, 1),
-}
+from tofuse.ops.table import reduction_identity
 
 
 def identity(op: str, dtype: DType) -> str:
     """Return the identity of a reduction."""
-    match op:
-        case "sum":
-            return "0.0" if dtype.is_float else "0"
-        case "prod":
-            return "1.0" if dtype.is_float else "1"
-        case "any":
-            return "0"
-        case "all":
-            return "1"
-    is_max = op in ("amax", "argmax")
-    if dtype.is_float:
-        return f'float("{"-inf" if is_max else "inf"}")'
-    return str(_LIMITS[dtype][0 if is_max else 1])
+    start = reduction_identity(op, dtype)
+    if not dtype.is_float:
+        return str(start)
+    return f'float("{start}")' if math.isinf(start) else str(float(start))
 
 
 def combine_expression(op: str, a: str, b: str, dtype: DType) -> str:
