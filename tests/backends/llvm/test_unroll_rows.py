@@ -5,8 +5,7 @@ import torch
 
 import tofuse
 from tests.support.kernels import kernel
-from tofuse.backends.llvm.unroll_rows import choose_row_unroll
-from tofuse.cost.thresholds import REDUCED_ROWS
+from tofuse.backends.llvm.unroll_rows import unrolls_rows
 from tofuse.ir.nest import For
 from tofuse.ir.schedule import parse_schedule
 from tofuse.schedule.build_nest import build_nest
@@ -49,20 +48,19 @@ def test_nan_in_any_row():
         assert torch.equal(largest.isnan(), torch.arange(20) == 7)
 
 
-def row_unroll(body: str, order: str) -> int:
-    """Return how many rows per iteration a kernel of 64 columns and 1000 rows takes."""
+def takes_several_rows(body: str, order: str) -> bool:
+    """Return whether an iteration of a kernel of 64 columns and 1000 rows takes several rows."""
     k = kernel(f"kernel k(x: in f32, y: out f32) over i:1000 j:64 {{\n{body}\n}}")
     nest = build_nest(k, parse_schedule(f"{order}; parallel 0; vector 16; unroll 4"))
     loops = [n for p in nest.phases for n in p.body if isinstance(n, For)]
-    found = [choose_row_unroll(nest, n) for n in loops]
-    return max(r.count if r else 1 for r in found)
+    return any(unrolls_rows(nest, n) for n in loops)
 
 
 def test_row_unroll_conditions():
     load, store = "v0 = load x[(64)*i + j] : f32", "store y[j] v1 : f32"
     column = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}"
-    assert row_unroll(column, "order i j") == REDUCED_ROWS
+    assert takes_several_rows(column, "order i j")
     row = f"{load}\nv1 = reduce sum<j> v0 : f32\nstore y[i] v1 : f32"
-    assert row_unroll(row, "order i j") == 1
+    assert not takes_several_rows(row, "order i j")
     both = f"{load}\nv1 = reduce sum<i> v0 : f32\n{store}\nstore y[(64)*i + j] v0 : f32"
-    assert row_unroll(both, "order i j") == 1
+    assert not takes_several_rows(both, "order i j")

@@ -12,10 +12,9 @@ from tofuse.backends.llvm.ir_text import (
     REGISTER_TYPES,
     FunctionBuilder,
     literal,
+    splat,
     vector_type,
 )
-from tofuse.backends.llvm.random import splat
-from tofuse.backends.llvm.unroll_rows import RowUnroll
 from tofuse.backends.llvm.vector_math.formula_builder import InlineBuilder
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import Dim, SymDim
@@ -80,7 +79,7 @@ class FunctionEmitter:
     known_guards: dict[str, bool] = field(default_factory=dict)  # True: all lanes pass; False: none
     transposed_tile: TransposedTile | None = None  # set inside a full tile
     aligned_stores: tuple[Store, ...] = ()  # at vector boundaries, after peeling
-    row_unroll: RowUnroll | None = None  # of the loop around the vector loop
+    row_axis: str | None = None  # of the loop around the vector loop, if it takes several rows
     tile_arrays: dict[Stmt, str] = field(default_factory=dict)  # stack arrays of the tile
     interleave_groups: Mapping[Access, tuple[Access, ...]] = field(default_factory=dict)
 
@@ -189,34 +188,24 @@ class FunctionEmitter:
 
     def load_raw(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
         """Read `lanes` contiguous elements without a conversion."""
-        ty = vector_type(MEMORY_TYPES[dtype], lanes)
         if mask is None:
-            return self.f.let(f"load {ty}, ptr {pointer}, align {_alignment(dtype)}")
+            ty = vector_type(MEMORY_TYPES[dtype], lanes)
+            return self.f.let(f"load {ty}, ptr {pointer}, align {dtype.itemsize}")
+        ty, mask_ty = f"<{lanes} x {MEMORY_TYPES[dtype]}>", f"<{lanes} x i1>"
         if lanes == 1:
-            wide, bit = f"<1 x {MEMORY_TYPES[dtype]}>", self.f.let(f"bitcast i1 {mask} to <1 x i1>")
-            one = self._masked_load(pointer, dtype, wide, "<1 x i1>", bit, 1)
-            return self.f.let(f"extractelement {wide} {one}, i64 0")
-        return self._masked_load(pointer, dtype, ty, vector_type("i1", lanes), mask, lanes)
-
-    def _masked_load(
-        self, pointer: str, dtype: DType, ty: str, mask_ty: str, mask: str, lanes: int
-    ) -> str:
+            mask = self.f.let(f"bitcast i1 {mask} to {mask_ty}")
         symbol = f"@llvm.masked.load.v{lanes}{_short(dtype)}.p0"
-        self.f.declarations[symbol] = f"declare {ty} {symbol}(ptr, {mask_ty}, {ty})"
-        pointer = f"ptr align {_alignment(dtype)} {pointer}"
-        return self.f.let(f"call {ty} {symbol}({pointer}, {mask_ty} {mask}, {ty} zeroinitializer)")
+        address, zeros = ("ptr", f"align {dtype.itemsize} {pointer}"), (ty, "zeroinitializer")
+        raw = self.f.call(symbol, ty, address, (mask_ty, mask), zeros)
+        return raw if lanes > 1 else self.f.let(f"extractelement {ty} {raw}, i64 0")
 
     def gather(self, pointer: str, dtype: DType, indices: str, lanes: int, mask: str | None) -> str:
         """Read one element per lane, at the i64 indices `indices`."""
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
-        mask, ptr_ty = mask or literal(True, DType.BOOL, lanes), vector_type("ptr", lanes)
-        pointers = self._lane_pointers(pointer, dtype, indices, lanes)
+        mask = mask or literal(True, DType.BOOL, lanes)
+        addresses = self._lane_addresses(pointer, dtype, indices, lanes)
         symbol = f"@llvm.masked.gather.v{lanes}{_short(dtype)}.v{lanes}p0"
-        self.f.declarations[symbol] = f"declare {ty} {symbol}({ptr_ty}, {mask_ty}, {ty})"
-        raw = self.f.let(
-            f"call {ty} {symbol}({ptr_ty} align {_alignment(dtype)} {pointers}, "
-            f"{mask_ty} {mask}, {ty} zeroinitializer)"
-        )
+        raw = self.f.call(symbol, ty, addresses, (mask_ty, mask), (ty, "zeroinitializer"))
         return self.to_register_type(raw, dtype, lanes)
 
     def store_nontemporal(self, pointer: str, dtype: DType, value: str, lanes: int) -> None:
@@ -234,32 +223,31 @@ class FunctionEmitter:
 
     def store_raw(self, pointer: str, dtype: DType, raw: str, lanes: int, mask: str | None) -> None:
         """Write `lanes` contiguous elements without a conversion."""
-        ty, align = vector_type(MEMORY_TYPES[dtype], lanes), _alignment(dtype)
+        ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
         if mask is None or lanes == 1:
-            self.f.put(f"store {ty} {raw}, ptr {pointer}, align {align}")
+            self.f.put(f"store {ty} {raw}, ptr {pointer}, align {dtype.itemsize}")
             return
-        symbol, mask_ty = f"@llvm.masked.store.v{lanes}{_short(dtype)}.p0", vector_type("i1", lanes)
-        self.f.declarations[symbol] = f"declare void {symbol}({ty}, ptr, {mask_ty})"
-        self.f.put(f"call void {symbol}({ty} {raw}, ptr align {align} {pointer}, {mask_ty} {mask})")
+        symbol = f"@llvm.masked.store.v{lanes}{_short(dtype)}.p0"
+        address = "ptr", f"align {dtype.itemsize} {pointer}"
+        self.f.call(symbol, "void", (ty, raw), address, (mask_ty, mask))
 
     def scatter(
         self, pointer: str, dtype: DType, indices: str, value: str, lanes: int, mask: str | None
     ) -> None:
         """Write one element per lane, at the i64 indices `indices`."""
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
-        mask, ptr_ty = mask or literal(True, DType.BOOL, lanes), vector_type("ptr", lanes)
+        mask = mask or literal(True, DType.BOOL, lanes)
         raw = self.to_memory_type(value, dtype, lanes)
-        pointers = self._lane_pointers(pointer, dtype, indices, lanes)
+        addresses = self._lane_addresses(pointer, dtype, indices, lanes)
         symbol = f"@llvm.masked.scatter.v{lanes}{_short(dtype)}.v{lanes}p0"
-        self.f.declarations[symbol] = f"declare void {symbol}({ty}, {ptr_ty}, {mask_ty})"
-        self.f.put(
-            f"call void {symbol}({ty} {raw}, {ptr_ty} align {_alignment(dtype)} {pointers}, "
-            f"{mask_ty} {mask})"
-        )
+        self.f.call(symbol, "void", (ty, raw), addresses, (mask_ty, mask))
 
-    def _lane_pointers(self, pointer: str, dtype: DType, indices: str, lanes: int) -> str:
-        ty = vector_type("i64", lanes)
-        return self.f.let(f"getelementptr {MEMORY_TYPES[dtype]}, ptr {pointer}, {ty} {indices}")
+    def _lane_addresses(
+        self, pointer: str, dtype: DType, indices: str, lanes: int
+    ) -> tuple[str, str]:
+        ty, element = vector_type("i64", lanes), MEMORY_TYPES[dtype]
+        pointers = self.f.let(f"getelementptr {element}, ptr {pointer}, {ty} {indices}")
+        return vector_type("ptr", lanes), f"align {dtype.itemsize} {pointers}"
 
     def to_register_type(self, raw: str, dtype: DType, lanes: int) -> str:
         """Convert from the type in memory to the type in a register."""
@@ -319,25 +307,19 @@ def tail_masks(emitter: FunctionEmitter, left: str, known: int | None) -> tuple[
     """
     f, schedule = emitter.f, emitter.nest.schedule
     lanes, masks = schedule.vector, []
-    ty, zeros = vector_type("i32", lanes), f"<{lanes} x i32> zeroinitializer"
     few = f.let(f"trunc i64 {left} to i32")
     for u in range(schedule.unroll):
         several = known is not None and known - u * lanes != 1
         count = few if several else f.hide_value("i32", few)
         ramp = ", ".join(f"i32 {u * lanes + k}" for k in range(lanes))
-        one = f.let(f"insertelement {ty} poison, i32 {count}, i64 0")
-        limit = f.let(f"shufflevector {ty} {one}, {ty} poison, {zeros}")
-        masks.append(f.let(f"icmp slt {ty} <{ramp}>, {limit}"))
+        limit = splat(f, count, "i32", lanes)
+        masks.append(f.let(f"icmp slt <{lanes} x i32> <{ramp}>, {limit}"))
     return tuple(masks)
 
 
 def register_dtype(dtype: DType) -> DType:
     """Return the dtype in a register of a value that has this dtype in memory."""
     return DType.F32 if dtype.is_reduced_float else dtype
-
-
-def _alignment(dtype: DType) -> int:
-    return dtype.itemsize
 
 
 def _short(dtype: DType) -> str:

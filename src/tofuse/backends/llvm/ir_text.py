@@ -151,3 +151,13 @@ class FunctionBuilder:
         """Return the definition of the function; `head` is its signature, `tail` its terminator."""
         body = "\n".join([*self.entry, "  br label %start", "start:", *self.lines, f"  {tail}"])
         return f"{head} {{\nentry:\n{body}\n}}\n"
+
+
+def splat(f: FunctionBuilder, scalar: str, element: str, lanes: int) -> str:
+    """Return a vector with the scalar in every lane."""
+    if lanes == 1:
+        return scalar
+    ty = vector_type(element, lanes)
+    one = f.let(f"insertelement {ty} poison, {element} {scalar}, i64 0")
+    zeros = f"<{lanes} x i32> zeroinitializer"
+    return f.let(f"shufflevector {ty} {one}, {ty} poison, {zeros}")

@@ -30,8 +30,8 @@ from tofuse.backends.llvm.statements import (
     emit_store,
 )
 from tofuse.backends.llvm.uniform import emit_uniform
-from tofuse.backends.llvm.unroll_rows import RowUnroll, choose_row_unroll
-from tofuse.cost.thresholds import MAX_STATEMENTS
+from tofuse.backends.llvm.unroll_rows import unrolls_rows
+from tofuse.cost.thresholds import MAX_STATEMENTS, REDUCED_ROWS
 from tofuse.ir.dims import Dim, known_multiple
 from tofuse.ir.interleave import interleave_groups
 from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Reduce, Store, Uniform
@@ -150,37 +150,36 @@ class LoopEmitter:
     def _scalar_loop(self, emitter: FunctionEmitter, node: For, lo: str, hi: str) -> None:
         """Emit a loop that does not run in vectors, several rows per iteration if that pays."""
         f, loop = emitter.f, node.loop
-        rows = (
-            choose_row_unroll(self.nest, node)
-            if lo == "0" and emitter.transposed_tile is None
-            else None
-        )
-        if rows is not None:
-            remainder = f.let(f"srem i64 {hi}, {rows.count}")
+        is_whole = lo == "0" and emitter.transposed_tile is None
+        unrolls = is_whole and unrolls_rows(self.nest, node)
+        if unrolls:
+            remainder = f.let(f"srem i64 {hi}, {REDUCED_ROWS}")
             end = f.let(f"sub i64 {hi}, {remainder}")
-            with self.scope(emitter), f.loop(lo, end, str(rows.count)) as index:
-                emitter.indices[loop.axis], emitter.row_unroll = index, rows
+            with self.scope(emitter), f.loop(lo, end, str(REDUCED_ROWS)) as index:
+                emitter.indices[loop.axis], emitter.row_axis = index, loop.axis
                 self.emit_nodes(emitter, node.body)
-                emitter.indices[loop.axis] = f.let(f"add i64 {index}, {rows.count - 1}")
-                self.reductions.staged_sums.fold_due_stages(emitter, [loop], node.body, rows.count)
-            emitter.row_unroll, lo = None, end
-            if known_multiple(self.nest.kernel.extent(loop.axis), rows.count):
+                emitter.indices[loop.axis] = f.let(f"add i64 {index}, {REDUCED_ROWS - 1}")
+                self.reductions.staged_sums.fold_due_stages(
+                    emitter, [loop], node.body, REDUCED_ROWS
+                )
+            emitter.row_axis, lo = None, end
+            if known_multiple(self.nest.kernel.extent(loop.axis), REDUCED_ROWS):
                 return
         with self.scope(emitter), f.loop(lo, hi, "1") as index:
             emitter.indices[loop.axis] = index
             self.emit_split_nodes(emitter, node.body, [loop])
-            if rows is None:
+            if not unrolls:
                 self.reductions.staged_sums.fold_due_stages(emitter, [loop], node.body)
 
-    def _unrolled_rows(self, emitter: FunctionEmitter, node: For, rows: RowUnroll) -> None:
+    def _unrolled_rows(self, emitter: FunctionEmitter, node: For, axis: str) -> None:
         """Emit one vector of several rows and add the sum of the rows to the accumulators."""
-        first = emitter.indices[rows.axis]
+        first = emitter.indices[axis]
         stmts = [n.stmt for n in node.body if isinstance(n, StmtNode)]
         sums = [s for s in stmts if isinstance(s, Reduce)]
         terms: dict[Reduce, list[tuple[str, ...]]] = {r: [] for r in sums}
-        for k in range(rows.count):
+        for k in range(REDUCED_ROWS):
             with self.scope(emitter):
-                emitter.indices[rows.axis] = emitter.f.let(f"add i64 {first}, {k}")
+                emitter.indices[axis] = emitter.f.let(f"add i64 {first}, {k}")
                 self.emit_nodes(emitter, [n for n in node.body if not _is_reduce(n)])
                 for r in sums:
                     terms[r].append(emitter.operands(r.arg, r.dtype))
@@ -275,8 +274,8 @@ class LoopEmitter:
         """Emit the body of a vector loop at one index."""
         emitter.vector_axis, emitter.indices[node.loop.axis] = node.loop.axis, index
         emit_prefetch(emitter, node.prefetch, self.buffer_dtypes, self.nest.schedule)
-        if emitter.row_unroll is not None:
-            self._unrolled_rows(emitter, node, emitter.row_unroll)
+        if emitter.row_axis is not None:
+            self._unrolled_rows(emitter, node, emitter.row_axis)
         else:
             self.emit_nodes(emitter, node.body)
         emitter.vector_axis, emitter.masks = None, None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import FunctionBuilder, literal, vector_type
-from tofuse.ir.types import DType
+from tofuse.backends.llvm.ir_text import FunctionBuilder, splat, vector_type
+from tofuse.backends.llvm.vector_math.formula_builder import InlineBuilder
 from tofuse.ops.philox import MULTIPLIERS, ROUNDS, WEYL
 
 KEY_WORDS = 2 * ROUNDS + 1
@@ -62,20 +62,8 @@ def _store_word(f: FunctionBuilder, pointer: str, k: int, word: str) -> None:
 
 def uniform_from_bits(f: FunctionBuilder, bits: str, lanes: int) -> str:
     """Convert the upper 24 bits to a float32 in [0, 1)."""
-    ty, real = vector_type("i32", lanes), vector_type("float", lanes)
-    upper = f.let(f"lshr {ty} {bits}, {literal(8, DType.I32, lanes)}")
-    whole = f.let(f"sitofp {ty} {upper} to {real}")
-    return f.let(f"fmul {real} {whole}, {literal(2.0**-24, DType.F32, lanes)}")
-
-
-def splat(f: FunctionBuilder, scalar: str, element: str, lanes: int) -> str:
-    """Return a vector with the scalar in every lane."""
-    if lanes == 1:
-        return scalar
-    ty = vector_type(element, lanes)
-    one = f.let(f"insertelement {ty} poison, {element} {scalar}, i64 0")
-    zeros = f"<{lanes} x i32> zeroinitializer"
-    return f.let(f"shufflevector {ty} {one}, {ty} poison, {zeros}")
+    b = InlineBuilder(f, lanes)
+    return (b.cast("sitofp", b.value(bits, "i32") >> 8, "float") * 2.0**-24).text
 
 
 def _wide_multiply(f: FunctionBuilder, x: str, m: int, lanes: int) -> tuple[str, str]:
@@ -83,20 +71,15 @@ def _wide_multiply(f: FunctionBuilder, x: str, m: int, lanes: int) -> tuple[str,
 
     Even and odd lanes are multiplied separately.
     """
-    ty = vector_type("i32", lanes)
     if lanes == 1:
-        wide = f.let(f"zext i32 {x} to i64")
-        whole = f.let(f"mul i64 {wide}, {m}")
-        upper = f.let(f"lshr i64 {whole}, 32")
-        return f.let(f"trunc i64 {upper} to i32"), f.let(f"trunc i64 {whole} to i32")
-    pairs = vector_type("i64", lanes // 2)
-    low_mask = literal(0xFFFFFFFF, DType.I64, lanes // 2)
-    half = literal(32, DType.I64, lanes // 2)
-    factor = literal(m, DType.I64, lanes // 2)
-    wide = f.let(f"bitcast {ty} {x} to {pairs}")
-    even = f.let(f"mul {pairs} {f.let(f'and {pairs} {wide}, {low_mask}')}, {factor}")
-    odd = f.let(f"mul {pairs} {f.let(f'lshr {pairs} {wide}, {half}')}, {factor}")
-    words = [f.let(f"bitcast {pairs} {x} to {ty}") for x in (even, odd)]
+        b = InlineBuilder(f, 1)
+        whole = b.cast("zext", b.value(x, "i32"), "i64") * m
+        return b.cast("trunc", whole >> 32, "i32").text, b.cast("trunc", whole, "i32").text
+    b, ty = InlineBuilder(f, lanes // 2), vector_type("i32", lanes)
+    pairs = b.type("i64")
+    wide = b.value(f.let(f"bitcast {ty} {x} to {pairs}"), "i64")
+    products = (wide & 0xFFFFFFFF) * m, (wide >> 32) * m
+    words = [f.let(f"bitcast {p.typed} to {ty}") for p in products]
     return _interleave_words(f, words, 1, lanes), _interleave_words(f, words, 0, lanes)
 
 

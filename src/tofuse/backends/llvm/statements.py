@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 from tofuse.backends.llvm.elementwise import OpSignature, emit_elementwise
 from tofuse.backends.llvm.function_emitter import FunctionEmitter, prefetch, register_dtype
-from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, vector_type
+from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, splat, vector_type
 from tofuse.backends.llvm.peel import is_aligned
-from tofuse.backends.llvm.random import (
-    splat,
-)
 from tofuse.backends.llvm.register_transpose import tile_element_pointer
 from tofuse.backends.llvm.strided_access import load_interleaved, load_strided, store_interleaved
 from tofuse.ir.interleave import is_vectorizable_stride

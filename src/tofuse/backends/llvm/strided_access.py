@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tofuse.backends.llvm.function_emitter import FunctionEmitter, register_dtype
 from tofuse.backends.llvm.ir_text import MEMORY_TYPES, literal, vector_type
+from tofuse.backends.llvm.peel import is_aligned
 from tofuse.backends.llvm.shuffles import deinterleave, interleave, select_elements
-from tofuse.ir.dims import known_multiple
 from tofuse.ir.interleave import Access
-from tofuse.ir.kernel import AffineExpr, Load, Store
+from tofuse.ir.kernel import Load, Store
 from tofuse.ir.types import DType
 
 
@@ -72,7 +72,9 @@ def store_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype
     first, start = members[0], emitter.affine(members[0].index)
     ty, register = vector_type(MEMORY_TYPES[dtype], lanes), register_dtype(dtype)
     values = [emitter.operands(s.value, register) for s in members if isinstance(s, Store)]
-    nontemporal = first.buffer in emitter.nontemporal_buffers and _is_aligned(emitter, first.index)
+    nontemporal = first.buffer in emitter.nontemporal_buffers and is_aligned(
+        emitter, first.index, emitter.vector_axis or ""
+    )
     for u in range(emitter.unroll):
         mask = emitter.mask(u)
         vectors = [emitter.to_memory_type(v[u], dtype, lanes) for v in values]
@@ -98,12 +100,6 @@ def _vector_mask(emitter: FunctionEmitter, mask: str | None, k: int, step: int) 
         return None
     lanes = emitter.lanes
     return _permute_mask(emitter, mask, [(k * lanes + n) // step for n in range(lanes)])
-
-
-def _is_aligned(emitter: FunctionEmitter, index: AffineExpr) -> bool:
-    """Return whether every group of whole vectors starts at a multiple of the vector's size."""
-    others = [c for a, c in index.terms if a != emitter.vector_axis]
-    return all(known_multiple(c, emitter.lanes) for c in (*others, index.const))
 
 
 def _position(starts: list[int], offset: int, lanes: int) -> int:

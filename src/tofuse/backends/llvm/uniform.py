@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
-from tofuse.backends.llvm.ir_text import literal, vector_type
+from tofuse.backends.llvm.ir_text import splat
 from tofuse.backends.llvm.random import (
     KEY_WORDS,
     load_word,
     philox_definition,
     philox_symbol,
-    splat,
     uniform_from_bits,
 )
+from tofuse.backends.llvm.vector_math.formula_builder import InlineBuilder, Value
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.kernel import Uniform
 from tofuse.ir.types import DType
@@ -47,25 +47,20 @@ class _PhiloxWords:
         self, emitter: FunctionEmitter, s: Uniform, keys: str, blocks_per_row: str
     ) -> None:
         self.emitter, self.s, self.keys, self.blocks_per_row = emitter, s, keys, blocks_per_row
+        self.b = InlineBuilder(emitter.f, emitter.lanes)
 
-    def words(self, counter: str, lanes: int) -> list[str]:
+    def words(self, counter: Value) -> list[Value]:
         """Return the four words of 64-bit counters."""
-        f, word_ty, counter_ty = (
-            self.emitter.f,
-            vector_type("i32", lanes),
-            vector_type("i64", lanes),
-        )
-        low = f.let(f"trunc {counter_ty} {counter} to {word_ty}")
-        high = f.let(f"lshr {counter_ty} {counter}, {literal(32, DType.I64, lanes)}")
-        high = f.let(f"trunc {counter_ty} {high} to {word_ty}")
+        b, f, lanes = self.b, self.emitter.f, self.b.width
+        low, high = b.cast("trunc", counter, "i32"), b.cast("trunc", counter >> 32, "i32")
         c2 = splat(f, load_word(f, self.keys, KEY_WORDS - 1), "i32", lanes)
         c3 = splat(f, f.let(f"trunc i64 {self.emitter.size(self.s.stream)} to i32"), "i32", lanes)
-        symbol = philox_symbol(lanes)
+        symbol, word_ty = philox_symbol(lanes), b.type("i32")
         f.declarations[symbol] = philox_definition(lanes)
         result = f"{{ {', '.join([word_ty] * 4)} }}"
-        arguments = ", ".join(f"{word_ty} {word}" for word in (low, high, c2, c3))
+        arguments = ", ".join(f"{word_ty} {word}" for word in (low.text, high.text, c2, c3))
         four_words = f.let(f"call {result} {symbol}({arguments}, ptr {self.keys})")
-        return [f.let(f"extractvalue {result} {four_words}, {k}") for k in range(4)]
+        return [b.emit(f"extractvalue {result} {four_words}, {k}", "i32") for k in range(4)]
 
     def block_words(self) -> list[str]:
         """Return the words of the next 64 elements: all four words of 16 counters."""
@@ -73,35 +68,28 @@ class _PhiloxWords:
         row = f.let(f"mul i64 {self.emitter.affine(self.s.row)}, {self.blocks_per_row}")
         col = f.let(f"lshr i64 {self.emitter.affine(self.s.col)}, 6")
         first = f.let(f"shl i64 {f.let(f'add i64 {row}, {col}')}, 4")
-        counter_ty, words = vector_type("i64", lanes), []
+        words = []
         for half in range(PHILOX_COUNTERS // lanes):
             ramp = ", ".join(f"i64 {half * lanes + k}" for k in range(lanes))
             ramp = f"<{ramp}>" if lanes > 1 else str(half)
-            counter = f.let(f"add {counter_ty} {splat(f, first, 'i64', lanes)}, {ramp}")
-            words.append(self.words(counter, lanes))
-        return [words[half][k] for k in range(4) for half in range(PHILOX_COUNTERS // lanes)]
+            counter = self._splat(first) + self.b.value(ramp, "i64")
+            words.append(self.words(counter))
+        return [words[half][k].text for k in range(4) for half in range(PHILOX_COUNTERS // lanes)]
 
     def lane_words(self) -> list[str]:
         """Return the words of any elements: one counter per lane, and one of its words."""
-        f, emitter, lanes = self.emitter.f, self.emitter, self.emitter.lanes
-        counter_ty, vectors = vector_type("i64", lanes), []
+        b, emitter, vectors = self.b, self.emitter, []
         for u in range(emitter.unroll):
-            row, col = emitter.lane_indices(self.s.row, u), emitter.lane_indices(self.s.col, u)
-            row = f.let(f"mul {counter_ty} {row}, {splat(f, self.blocks_per_row, 'i64', lanes)}")
-            group = f.let(f"lshr {counter_ty} {col}, {literal(6, DType.I64, lanes)}")
-            group = f.let(f"add {counter_ty} {row}, {group}")
-            group = f.let(f"shl {counter_ty} {group}, {literal(4, DType.I64, lanes)}")
-            lane = f.let(f"and {counter_ty} {col}, {literal(15, DType.I64, lanes)}")
-            words = self.words(f.let(f"or {counter_ty} {group}, {lane}"), lanes)
-            word_number = f.let(f"lshr {counter_ty} {col}, {literal(4, DType.I64, lanes)}")
-            word_number = f.let(f"and {counter_ty} {word_number}, {literal(3, DType.I64, lanes)}")
-            word_ty, mask_ty = vector_type("i32", lanes), vector_type("i1", lanes)
+            row = b.value(emitter.lane_indices(self.s.row, u), "i64")
+            col = b.value(emitter.lane_indices(self.s.col, u), "i64")
+            group = row * self._splat(self.blocks_per_row) + (col >> 6)
+            words = self.words((group << 4) | (col & 15))
+            word_number = (col >> 4) & 3
             selected = words[0]
             for k in range(1, 4):
-                is_word = f.let(
-                    f"icmp eq {counter_ty} {word_number}, {literal(k, DType.I64, lanes)}"
-                )
-                both = f"{word_ty} {words[k]}, {word_ty} {selected}"
-                selected = f.let(f"select {mask_ty} {is_word}, {both}")
-            vectors.append(selected)
+                selected = b.select(b.compare("eq", word_number, k), words[k], selected)
+            vectors.append(selected.text)
         return vectors
+
+    def _splat(self, scalar: str) -> Value:
+        return self.b.value(splat(self.emitter.f, scalar, "i64", self.b.width), "i64")

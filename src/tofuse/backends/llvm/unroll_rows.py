@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tofuse.cost.thresholds import MAX_REDUCED_ROW_STATEMENTS, REDUCED_ROWS
 from tofuse.ir.dims import static_or
 from tofuse.ir.kernel import Compute, Iota, Load, Reduce, Store
 from tofuse.ir.nest import For, Nest, StmtNode
 
 
-@dataclass(frozen=True)
-class RowUnroll:
-    """An axis, and how many of its indices one iteration takes."""
-
-    axis: str
-    count: int
-
-
-def choose_row_unroll(nest: Nest, node: For) -> RowUnroll | None:
-    """Return the unrolling of a loop around a vector loop that only adds to arrays, else None."""
+def unrolls_rows(nest: Nest, node: For) -> bool:
+    """Return whether a loop around a vector loop that only adds to arrays takes several rows."""
     (inner, *more), axis = node.body, node.loop.axis
     if more or not isinstance(inner, For) or inner.reductions or inner.prefetch or node.loop.strip:
-        return None
+        return False
     vector_loop = nest.schedule.loops[-1]
     if inner.loop is not vector_loop or nest.schedule.vector == 1:
-        return None
+        return False
     stmts = [n.stmt for n in inner.body if isinstance(n, StmtNode)]
     is_supported = all(
         (isinstance(s, Load) and s.guard is None)
@@ -36,8 +26,7 @@ def choose_row_unroll(nest: Nest, node: For) -> RowUnroll | None:
     spills = any(not isinstance(s, Store) and s.name in nest.spills for s in stmts)
     is_small = len(stmts) == len(inner.body) <= MAX_REDUCED_ROW_STATEMENTS
     is_long = static_or(nest.kernel.extent(axis), 1 << 20) >= 4 * REDUCED_ROWS
-    unrolls = is_supported and not spills and is_small and is_long
-    return RowUnroll(axis, REDUCED_ROWS) if unrolls else None
+    return is_supported and not spills and is_small and is_long
 
 
 def _is_column_reduction(r: Reduce, axis: str, vector_axis: str) -> bool:

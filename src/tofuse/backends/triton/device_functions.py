@@ -28,11 +28,31 @@ def module_header(text: str) -> str:
     return IMPORTS + "".join(f"\n{_DECORATOR}{FUNCTIONS[n]}" for n in FUNCTIONS if n in needed)
 
 
-def _fp8_arguments(dtype: DType) -> str:
-    """Return the constexpr arguments of `_encode_quarter` for a format."""
+def _fp8_encoder(dtype: DType) -> str:
     form = FORMATS[dtype]
     rounding = f"{form.fraction_bits}, {form.min_normal_exponent}"
-    return f"{rounding}, {form.overflow_start}, {form.overflow_byte}"
+    return f"""\
+def _encode_{dtype.value}(x):
+    return _encode_quarter(x, {rounding}, {form.overflow_start}, {form.overflow_byte})
+"""
+
+
+def _extremum(name: str, function: str, nan: str) -> str:
+    return f"""\
+def {name}(a, b):
+    return tl.{function}(a, b{nan})
+"""
+
+
+def _best_position(name: str, better: str) -> str:
+    return f"""\
+def {name}(a, i, b, j):
+    # nan beats all; of equals, the first
+    better = (a {better} b) | ((a != a) & (b == b))
+    same = (a == b) | ((a != a) & (b != b))
+    first = better | (same & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+"""
 
 
 _DECORATOR = "\n@triton.jit\n"
@@ -42,37 +62,12 @@ FUNCTIONS = {
 def _mul(a, b):
     return a * b
 """,
-    "_amax": """\
-def _amax(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-""",
-    "_amin": """\
-def _amin(a, b):
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-""",
-    "_largest": """\
-def _largest(a, b):
-    return tl.maximum(a, b)
-""",
-    "_smallest": """\
-def _smallest(a, b):
-    return tl.minimum(a, b)
-""",
-    "_argmax": """\
-def _argmax(a, i, b, j):
-    # nan beats all; of equals, the first
-    better = (a > b) | ((a != a) & (b == b))
-    same = (a == b) | ((a != a) & (b != b))
-    first = better | (same & (i < j))
-    return tl.where(first, a, b), tl.where(first, i, j)
-""",
-    "_argmin": """\
-def _argmin(a, i, b, j):
-    better = (a < b) | ((a != a) & (b == b))
-    same = (a == b) | ((a != a) & (b != b))
-    first = better | (same & (i < j))
-    return tl.where(first, a, b), tl.where(first, i, j)
-""",
+    "_amax": _extremum("_amax", "maximum", ", propagate_nan=tl.PropagateNan.ALL"),
+    "_amin": _extremum("_amin", "minimum", ", propagate_nan=tl.PropagateNan.ALL"),
+    "_largest": _extremum("_largest", "maximum", ""),
+    "_smallest": _extremum("_smallest", "minimum", ""),
+    "_argmax": _best_position("_argmax", ">"),
+    "_argmin": _best_position("_argmin", "<"),
     "_remainder": """\
 def _remainder(a, b):
     rest = a % b
@@ -121,14 +116,8 @@ def _encode_quarter(x, fraction: tl.constexpr, smallest: tl.constexpr, limit: tl
     found = tl.where(size > 255 << 23, 127, found)
     return (found | ((raw >> 24) & 128)).to(tl.uint8)
 """,
-    "_encode_f8e4m3": f"""\
-def _encode_f8e4m3(x):
-    return _encode_quarter(x, {_fp8_arguments(DType.F8E4M3)})
-""",
-    "_encode_f8e5m2": f"""\
-def _encode_f8e5m2(x):
-    return _encode_quarter(x, {_fp8_arguments(DType.F8E5M2)})
-""",
+    "_encode_f8e4m3": _fp8_encoder(DType.F8E4M3),
+    "_encode_f8e5m2": _fp8_encoder(DType.F8E5M2),
     "_decode_f8e4m3": """\
 def _decode_f8e4m3(byte):
     raw = byte.to(tl.int32) & 255

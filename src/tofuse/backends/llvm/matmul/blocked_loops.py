@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tofuse.backends.llvm.ir_text import FunctionBuilder
+from tofuse.backends.llvm.matmul.masked_vectors import module_text
 from tofuse.backends.llvm.matmul.microkernel import ACCUMULATE, ADD_BIAS
 from tofuse.backends.llvm.matmul.pack import WIDTH
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH
@@ -64,7 +65,7 @@ def _task_text() -> str:
         with f.loop(n0, n1, str(PANEL_COLUMNS)) as n, f.loop("0", words["depths"], "1") as product:
             columns = _min(f, str(PANEL_COLUMNS), f.let(f"sub i64 {n1}, {n}"))
             # an empty sum gives zeros: one iteration with depth 0
-            depth_end = f.let(f"call i64 @llvm.smax.i64(i64 {words['k']}, i64 1)")
+            depth_end = f.call("@llvm.smax.i64", "i64", ("i64", words["k"]), ("i64", "1"))
             with f.loop("0", depth_end, str(PANEL_DEPTH)) as k:
                 depth = _min(f, str(PANEL_DEPTH), f.let(f"sub i64 {words['k']}, {k}"))
                 steps = [(n, words["b_line"]), (k, words["b_depth"]), (product, words["b_depths"])]
@@ -83,9 +84,8 @@ def _task_text() -> str:
                     _multiply_block(
                         f, words, base, (packed_a, packed_b), (m, n), (rows, columns), depth, flags
                     )
-    return "declare i64 @llvm.smin.i64(i64, i64)\ndeclare i64 @llvm.smax.i64(i64, i64)\n" + f.text(
-        "define internal void @task(ptr %context, i64 %first, i64 %step) nounwind"
-    )
+    head = "define internal void @task(ptr %context, i64 %first, i64 %step) nounwind"
+    return module_text(f, head)
 
 
 def _multiply_block(
@@ -156,7 +156,7 @@ def _element_pointer(f: FunctionBuilder, base: str, steps: list[tuple[str, str]]
 
 
 def _min(f: FunctionBuilder, x: str, y: str) -> str:
-    return f.let(f"call i64 @llvm.smin.i64(i64 {x}, i64 {y})")
+    return f.call("@llvm.smin.i64", "i64", ("i64", x), ("i64", y))
 
 
 WORKER_TEXT = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import FunctionBuilder
+from tofuse.backends.llvm.ir_text import FunctionBuilder, splat
 
 LANES = 16
 FLOAT_TY = f"<{LANES} x float>"
@@ -12,14 +12,9 @@ MASK_TY = f"<{LANES} x i1>"
 def lanes_below(f: FunctionBuilder, count: str, first: int) -> str:
     """Return the mask of the lanes whose number, counted from `first`, is below a count."""
     ty = f"<{LANES} x i64>"
-    head = f.let(f"insertelement {ty} poison, i64 {count}, i64 0")
+    counts = splat(f, count, "i64", LANES)
     numbers = ", ".join(f"i64 {first + k}" for k in range(LANES))
-    return f.let(f"icmp sgt {ty} {broadcast_lane(f, ty, head)}, <{numbers}>")
-
-
-def broadcast_lane(f: FunctionBuilder, ty: str, head: str) -> str:
-    """Return the first lane in all lanes."""
-    return f.let(f"shufflevector {ty} {head}, {ty} poison, <{LANES} x i32> zeroinitializer")
+    return f.let(f"icmp sgt {ty} {counts}, <{numbers}>")
 
 
 def mask_if(f: FunctionBuilder, condition: str, mask: str) -> str:
@@ -34,9 +29,8 @@ def load(f: FunctionBuilder, pointer: str, mask: str) -> str:
     processors a hundred times as long.
     """
     symbol = f"@llvm.masked.load.v{LANES}f32.p0"
-    f.declarations[symbol] = f"declare {FLOAT_TY} {symbol}(ptr, i32, {MASK_TY}, {FLOAT_TY})"
-    zeros = f"{FLOAT_TY} zeroinitializer"
-    return f.let(f"call {FLOAT_TY} {symbol}(ptr {pointer}, i32 4, {MASK_TY} {mask}, {zeros})")
+    address, zeros = (("ptr", pointer), ("i32", "4")), (FLOAT_TY, "zeroinitializer")
+    return f.call(symbol, FLOAT_TY, *address, (MASK_TY, mask), zeros)
 
 
 def store(f: FunctionBuilder, value: str, pointer: str, mask: str | None = None) -> None:
@@ -45,8 +39,7 @@ def store(f: FunctionBuilder, value: str, pointer: str, mask: str | None = None)
         f.put(f"store {FLOAT_TY} {value}, ptr {pointer}, align 4")
         return
     symbol = f"@llvm.masked.store.v{LANES}f32.p0"
-    f.declarations[symbol] = f"declare void {symbol}({FLOAT_TY}, ptr, i32, {MASK_TY})"
-    f.put(f"call void {symbol}({FLOAT_TY} {value}, ptr {pointer}, i32 4, {MASK_TY} {mask})")
+    f.call(symbol, "void", (FLOAT_TY, value), ("ptr", pointer), ("i32", "4"), (MASK_TY, mask))
 
 
 def element_pointer(f: FunctionBuilder, base: str, index: str) -> str:

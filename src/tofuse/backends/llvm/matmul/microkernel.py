@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
+from tofuse.backends.llvm.ir_text import ALIGNED_STACK, FunctionBuilder, splat
 from tofuse.backends.llvm.matmul.masked_vectors import (
     FLOAT_TY,
     LANES,
     MASK_TY,
-    broadcast_lane,
     element_pointer,
     lanes_below,
     load,
@@ -17,6 +16,7 @@ from tofuse.backends.llvm.matmul.masked_vectors import (
 )
 from tofuse.backends.llvm.matmul.pack import WIDTH, micropanel_strides
 
+FMA = f"@llvm.fma.v{LANES}f32"
 ACCUMULATE, ADD_BIAS = 1, 2  # flags: C already holds a sum; the bias is added
 
 
@@ -50,16 +50,17 @@ class _Microkernel:
     def _prefetch_c(self) -> None:
         """Prefetch the lines of C, which are written after the loop."""
         f = self.f
-        f.declarations["prefetch"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
         for r in range(self.rows):
             offset = f.let(f"mul i64 %stride, {r}")
             for v in self.vectors:
                 c = element_pointer(f, "%c", f.let(f"add i64 {offset}, {v * LANES}"))
-                f.put(f"call void @llvm.prefetch.p0(ptr {c}, i32 1, i32 3, i32 1)")
+                hints = ("i32", "1"), ("i32", "3"), ("i32", "1")
+                f.call("@llvm.prefetch.p0", "void", ("ptr", c), *hints)
 
     def _multiply(self) -> dict[tuple[int, int], str]:
         """Emit the loop over the depth, with every sum in a register of its own."""
         f = self.f
+        f.declarations[FMA] = f"declare {FLOAT_TY} {FMA}({', '.join([FLOAT_TY] * 3)})"
         tiles = [(r, v) for r in range(self.rows) for v in self.vectors]
         f.put("br label %turn")
         f.start_block("turn")
@@ -75,10 +76,10 @@ class _Microkernel:
         for r in range(self.rows):
             offset = f.let(f"add i64 {step}, {r * self.row_stride}")
             scalar = f.let(f"load float, ptr {element_pointer(f, '%a', offset)}, align 4")
-            a = self._broadcast(scalar)
+            a = splat(f, scalar, "float", LANES)
             for v in self.vectors:
-                fma = self._intrinsic("fma", a, b[v], f"%s{r}.{v}")
-                f.put(f"%n{r}.{v} = {fma}")
+                operands = ", ".join(f"{FLOAT_TY} {x}" for x in (a, b[v], f"%s{r}.{v}"))
+                f.put(f"%n{r}.{v} = call {FLOAT_TY} {FMA}({operands})")
         f.put("%k.next = add i64 %k, 1")
         f.put("br label %turn")
         f.start_block("done")
@@ -108,19 +109,8 @@ class _Microkernel:
         f = self.f
         if not self.by_row:
             return load(f, element_pointer(f, first, str(vector * LANES)), mask)
-        x = self._broadcast(f.let(f"load float, ptr {first}, align 4"))
+        x = splat(f, f.let(f"load float, ptr {first}, align 4"), "float", LANES)
         return f.let(f"select {MASK_TY} {mask}, {FLOAT_TY} {x}, {FLOAT_TY} zeroinitializer")
-
-    def _broadcast(self, x: str) -> str:
-        """Return a number in all lanes."""
-        head = self.f.let(f"insertelement {FLOAT_TY} poison, float {x}, i64 0")
-        return broadcast_lane(self.f, FLOAT_TY, head)
-
-    def _intrinsic(self, name: str, *operands: str) -> str:
-        symbol = f"@llvm.{name}.v{LANES}f32"
-        types = ", ".join([FLOAT_TY] * len(operands))
-        self.f.declarations[symbol] = f"declare {FLOAT_TY} {symbol}({types})"
-        return f"call {FLOAT_TY} {symbol}({', '.join(f'{FLOAT_TY} {x}' for x in operands)})"
 
     def _load(self, base: str, index: str) -> str:
         pointer = element_pointer(self.f, base, index)
