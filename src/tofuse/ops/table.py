@@ -125,6 +125,8 @@ OPS: dict[str, OpDef] = {
 PREDICATES = frozenset(TESTS | COMPARISONS | LOGICAL)
 # maximum and minimum are not commutative: the order decides between 0.0 and -0.0
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", *LOGICAL})
+# argmax and argmin start after all positions: the first element wins even if it is the identity
+NO_POSITION = 2**62
 TRANSCENDENTAL = frozenset(UNARY_MATH) | {"pow", "atan2", "hypot"}
 REDUCTION_COMBINES = {  # two partial results of a reduction
     **{"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"},

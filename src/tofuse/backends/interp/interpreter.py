@@ -30,7 +30,7 @@ from tofuse.ir.kernel import (
 from tofuse.ir.types import DType
 from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS, philox4x32
 from tofuse.ops.reference import REFERENCE, TO_TORCH, reduce_rows
-from tofuse.ops.table import reduction_identity
+from tofuse.ops.table import NO_POSITION, reduction_identity
 
 
 def run_kernel(
@@ -219,14 +219,14 @@ def _best_position(rows: Tensor, positions: Tensor, op: str) -> Tensor:
     """Return the lowest position of the largest or smallest element; nan beats all."""
     rows, positions = torch.broadcast_tensors(rows, positions)
     if rows.shape[-1] == 0:
-        return torch.full(rows.shape[:-1], 2**62)
+        return torch.full(rows.shape[:-1], NO_POSITION)
     if rows.dtype is torch.bool:
         rows = rows.to(torch.uint8)
     best = (rows.amax(-1) if op == "argmax" else rows.amin(-1)).unsqueeze(-1)
     chosen = (rows == best) | (rows.isnan() if rows.is_floating_point() else False)
     if rows.is_floating_point():
         chosen = torch.where(best.isnan(), rows.isnan(), chosen)
-    return torch.where(chosen, positions, 2**62).amin(-1)
+    return torch.where(chosen, positions, NO_POSITION).amin(-1)
 
 
 ROUNDINGS = {

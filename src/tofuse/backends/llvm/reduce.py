@@ -11,10 +11,9 @@ from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, FunctionBuilder, literal, vector_type
 from tofuse.ir.kernel import Reduce
 from tofuse.ir.types import DType
-from tofuse.ops.table import REDUCTION_COMBINES, reduction_identity
+from tofuse.ops.table import NO_POSITION, REDUCTION_COMBINES, reduction_identity
 
 EXTREMUM_PREDICATES = {"amax": "ogt", "amin": "olt"}
-LAST_POSITION = 2**62  # after all others, so that the first element wins even if it is the identity
 
 Element = tuple[str, ...]  # operands: a value; of argmax and argmin, also its position
 T = TypeVar("T")
@@ -79,7 +78,7 @@ def new_accumulator(
 def _start(acc: RegisterAccumulator) -> Element:
     """Return the element that an accumulator starts with."""
     start = literal(reduction_identity(acc.reduce.op, acc.dtype), acc.dtype, acc.lanes)
-    return (start, literal(LAST_POSITION, DType.I64, acc.lanes))[: len(acc.types)]
+    return (start, literal(NO_POSITION, DType.I64, acc.lanes))[: len(acc.types)]
 
 
 def update(emitter: FunctionEmitter, acc: RegisterAccumulator) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.llvm.ir_text import literal
 from tofuse.backends.llvm.reduce import (
-    LAST_POSITION,
     Element,
     RegisterAccumulator,
     combine,
@@ -20,7 +19,7 @@ from tofuse.ir.dims import size_hint
 from tofuse.ir.kernel import AffineExpr
 from tofuse.ir.nest import Accumulator, Scratch
 from tofuse.ir.types import DType
-from tofuse.ops.table import reduction_identity
+from tofuse.ops.table import NO_POSITION, reduction_identity
 
 Arrays = tuple[Scratch, ...]  # of values; of argmax and argmin, also of positions
 
@@ -30,7 +29,7 @@ def reset_arrays(emitter: FunctionEmitter, a: Accumulator) -> None:
     start = reduction_identity(a.reduce.op, _dtype(a))
     for scratch in (*a.stages, *_result_arrays(a)):
         is_position = a.best is not None and scratch is a.array
-        _fill(emitter, scratch, LAST_POSITION if is_position else start)
+        _fill(emitter, scratch, NO_POSITION if is_position else start)
 
 
 def _dtype(a: Accumulator) -> DType:

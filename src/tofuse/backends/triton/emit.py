@@ -19,6 +19,7 @@ from tofuse.ir.tile import (
     TileProgram,
 )
 from tofuse.ir.types import DType
+from tofuse.ops.table import NO_POSITION
 
 
 def emit(program: TileProgram, *, exact: bool = False) -> str:
@@ -227,8 +228,6 @@ class _KernelEmitter:
         if p.best is not None:
             self.statements.write(p.best, index, f"{r.name}_best", axes, self._operand_dtype(r))
 
-
-NO_POSITION = 2**62  # a position after all others
 
 _POINTER_TYPES = {
     DType.F64: "fp64",
