@@ -191,16 +191,12 @@ class _Estimate:
     def _loop(self, node: For, around: tuple[Loop, ...], times: float, points: float) -> None:
         machine = self.machine
         trips = self._trip_count(node.loop, around)
-        reductions = self._horizontal_reductions(node)
-        self.work_ns += times * (machine.row_ns + machine.fold_ns * reductions)
         vectors = node.loop == self.nest.schedule.loops[-1] and self.nest.schedule.vector > 1
+        reductions = sum(a.array is None for a in node.reductions) if vectors else 0
+        self.work_ns += times * (machine.row_ns + machine.fold_ns * reductions)
         lanes = self.nest.schedule.vector if vectors else 1
         padded = math.ceil(trips / lanes) * lanes
         self._nodes(node.body, (*around, node.loop), times * padded, points * trips)
-
-    def _horizontal_reductions(self, node: For) -> int:
-        vectors = node.loop == self.nest.schedule.loops[-1] and self.nest.schedule.vector > 1
-        return sum(1 for a in node.reductions if a.array is None) if vectors else 0
 
     def _trip_count(self, loop: Loop, around: tuple[Loop, ...]) -> int:
         """Return the trip count of a loop inside the loops `around`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tofuse.cost.thresholds import MAX_READER_SHAPES, MAX_STATEMENTS
@@ -10,6 +10,7 @@ from tofuse.fusion.concat.concat_cost import concat_too_costly
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.fusion.partition.groups import Group, Groups
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
+from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.partition.window_reads import WindowReads
 from tofuse.ir.dims import Dim
 from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
@@ -17,28 +18,15 @@ from tofuse.ir.graph import Op, device_of
 from tofuse.ir.region import Reason, Rule
 
 
-class SplitConstraints:
-    """Splits of result names into parts: no kernel may compute results of two parts of a split."""
-
-    def __init__(self, splits: Iterable[Iterable[frozenset[str]]] = ()) -> None:
-        self.parts = [
-            {name: k for k, part in enumerate(split) for name in part} for split in splits
-        ]
-
-    def forbid(self, a: Group, b: Group) -> bool:
-        """Whether a split keeps two groups separate."""
-        if not self.parts:
-            return False
-        names = [v.name for g in (a, b) for op in g.ops for v in op.results]
-        return any(len({part[n] for n in names if n in part}) > 1 for part in self.parts)
-
-
 @dataclass(eq=False)
 class MergeLegality:
-    """The rules for merges of groups of one graph."""
+    """The rules for merges of groups of one graph.
+
+    No kernel may compute results of two parts of one of `splits`.
+    """
 
     index: GraphIndex
-    splits: SplitConstraints
+    splits: Collection[Split]
     evaluator: RegionEvaluator
     window_reads: WindowReads = field(init=False)
     too_many_shapes: dict[Op, bool] = field(default_factory=dict)  # memo, by producer
@@ -53,7 +41,7 @@ class MergeLegality:
             return Rule.LIBRARY_EPILOGUE(consumer.kind)
         if a.library or b.library:
             return Rule.LIBRARY_CALL()
-        if self.splits.forbid(a, b):
+        if self.splits and self._is_split(a, b):
             return Rule.MORE_MEMORY()
         if fusion_forbidden(producer, consumer):
             return Rule.NO_FUSE()
@@ -69,6 +57,11 @@ class MergeLegality:
         if not groups.can_merge(a, b):
             return Rule.COMPUTED_BETWEEN()
         return None
+
+    def _is_split(self, a: Group, b: Group) -> bool:
+        """Whether two groups compute results of different parts of a split."""
+        names = {v.name for g in (a, b) for op in g.ops for v in op.results}
+        return any(sum(not part.isdisjoint(names) for part in split) > 1 for split in self.splits)
 
     def _cost_rejection(self, a: Group, b: Group, producer: Op, consumer: Op) -> Reason | None:
         """Return why one kernel would repeat work or be too large; a fusion hint overrides it."""

@@ -9,7 +9,7 @@ from tofuse.cost.machine import Machine
 from tofuse.fusion.partition.graph_index import GraphIndex, index_graph
 from tofuse.fusion.partition.groups import Group
 from tofuse.fusion.partition.grow import grow
-from tofuse.fusion.partition.merge_legality import MergeLegality, SplitConstraints
+from tofuse.fusion.partition.merge_legality import MergeLegality
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.partition.sibling_fusion import fuse_siblings
@@ -40,7 +40,7 @@ def form_regions(
     index = _index_after(view_passes, graph)
     graph = index.graph
     rounded = values_to_round(graph, exact)
-    growth = grow(index, MergeLegality(index, SplitConstraints(splits), evaluator), rounded)
+    growth = grow(index, MergeLegality(index, splits, evaluator), rounded)
     fuse_siblings(growth)
     if fuel is not None:
         growth.undo_merges(fuel)
