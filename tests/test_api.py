@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import tofuse
 from tests.support.eager import assert_as_eager
-from tofuse.errors import OptionError, UnsupportedError
+from tofuse.errors import OptionError
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -227,13 +227,6 @@ def test_non_callable_raises():
         tofuse.compile(3)  # type: ignore[call-overload]  # wrong on purpose
     with pytest.raises(TypeError, match="functions and modules, not int"):
         tofuse.explain(3)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("version", ["2.10.1", "2.14.0+cpu", "1.13"])
-def test_unsupported_torch_raises(monkeypatch, version):
-    monkeypatch.setattr(torch, "__version__", version)
-    with pytest.raises(UnsupportedError, match=r"supports torch 2\.11 to 2\.13"):
-        tofuse.compile(torch.sin)
 
 
 MISTAKES = {

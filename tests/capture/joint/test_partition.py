@@ -111,3 +111,8 @@ def test_checkpointing(dynamic):
 
     check(f, leaf(4, 8), leaf(8, 8), leaf(8, 8), dynamic=dynamic)
     assert len(saved_shapes(f, leaf(4, 8), leaf(8, 8), leaf(8, 8))) <= 1
+
+
+def test_the_backward_may_split_a_value_of_the_forward():
+    """The gradient of a cross product unbinds both factors in the backward."""
+    check(lambda x: torch.linalg.cross(x.sin(), x.cos()), leaf(5, 3))

@@ -298,12 +298,17 @@ def _read_by_library(node: Node, readers: set[Node]) -> bool:
 
 
 def _view_base(node: Node) -> Node:
-    """Return the base of a chain of views that keep all elements; `as_strided` may repeat some."""
-    while (operand := viewed_node(node)) is not None and _numel(operand) == _numel(node):
-        if node.target is torch.ops.aten.as_strided.default:
-            break
+    """Return the base of a chain of views that keep all elements."""
+    while (operand := viewed_node(node)) is not None and _keeps_all_elements(node, operand):
         node = operand
     return node
+
+
+def _keeps_all_elements(view: Node, operand: Node) -> bool:
+    """Whether a view is one tensor of all elements of its operand; `as_strided` may repeat some."""
+    if not isinstance(view.meta["val"], torch.Tensor):  # `split` or `unbind`
+        return False
+    return _numel(view) == _numel(operand) and view.target is not torch.ops.aten.as_strided.default
 
 
 def _mutated_arguments(order: list[Node]) -> set[Node]:
