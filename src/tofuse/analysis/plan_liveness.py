@@ -1,4 +1,4 @@
-"""Liveness of a plan's tensors: who owns their memory, who uses it last, what is held when."""
+"""Liveness of a plan's tensors: the owner, the last use and the bytes held at each step."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Dispatcher(Generic[R]):
 
     The variants are those of `guarded`, in order; then one for each kind of call, guarded by its
     key; then `default`. A kind gets a variant once its calls of the default have taken `threshold`
-    seconds, the first of which does not count, because it may do more work. With the time of
+    seconds. The first call does not count, because it may do more work. With the time of
     compilation as the threshold, at most half of the program's total time is wasted. There are at
     most `MAX_VARIANTS` of them. `record` receives the reason for each.
 

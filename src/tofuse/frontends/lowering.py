@@ -305,7 +305,7 @@ class Lowering:
                 self.specialized[name] = source
 
     def sources_of(self, dims: Iterable[Dim]) -> dict[str, SizeSource]:
-        """Return the sources of these sizes' symbols, and of those that they are computed from."""
+        """Return the sources of the symbols in these sizes, and of the symbols that define them."""
         names = [s for d in dims for s in symbols_of(d)]
         for name in names:  # the loop appends to it
             source = self.symbols[name]

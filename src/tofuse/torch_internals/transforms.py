@@ -45,13 +45,9 @@ _forward_ad_level = private(
 )
 
 
-def _unavailable(*args: object) -> object:
-    raise NotImplementedError
-
-
 def _vmap_function(module: str, name: str, *parameters: str) -> Callable[..., object]:
     check = takes(*parameters) if parameters else None
-    return private(module, name, VMAP, _unavailable, check)
+    return private(module, name, VMAP, lacking, check)
 
 
 enter_vmap = _vmap_function(PREDISPATCH, "_vmap_increment_nesting", "batch_size", "randomness")

@@ -50,7 +50,7 @@ class AliasAnalysis:
         return concat_slices(self.graph)
 
     def root(self, v: Value) -> Value:
-        """Return the value of which `v` is a strided view; `v` itself if there is none."""
+        """Return the value that `v` is a strided view of; return `v` if it is no view."""
         return self.memrefs[v].root if v in self.memrefs else v
 
     def base(self, v: Value) -> Value:

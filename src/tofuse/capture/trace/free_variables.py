@@ -40,8 +40,8 @@ class SubstituteTensors(TorchFunctionMode):
     """A mode that replaces the free tensors of a function by traced ones.
 
     If a call returns one of its arguments, the function gets the real tensor, so that it stores no
-    traced tensors. The mode also notes the user's line of each call, and runs other functions than
-    those that `substitutes` maps to them.
+    traced tensors. The mode also notes the user's line of each call, and
+    replaces functions by those in the table `substitutes`.
     """
 
     def __init__(

@@ -124,7 +124,7 @@ class Statement:
 
     def map(self, f: StatementMap) -> Statement:
         """Return the statement with functions applied to its indices, sizes and operands."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each kind of statement defines it
 
 
 def _recorder(found: list[T]) -> Callable[[T], T]:

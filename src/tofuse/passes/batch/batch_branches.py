@@ -94,7 +94,7 @@ class _BatchBuilder:
             self.define(cat, "reshape", whole, cat.result, shape=cat.result.shape)
 
     def batched_operand(self, cat: Op, x: Value | Branches[Value]) -> Value:
-        """Return an operand of a concat of which only some branches are batched."""
+        """Return an operand of a concat whose operands are batched only in part."""
         if isinstance(x, Value):
             return x
         shape, dim = x.root[0].shape, cat.int("dim")
