@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tofuse.backends.llvm.load import host_target
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator

@@ -1,7 +1,7 @@
 """Graphs of any number of ops for the graph passes."""
 
 from tofuse.ir.graph import Graph
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.parse_graph import parse_graph
 
 ROWS, WIDTH = 8, 32  # of a branch
 

@@ -5,8 +5,7 @@ import torch
 
 from tests.support.view_programs import random_view_program
 from tofuse.analysis.alias import AliasAnalysis
-from tofuse.ir.graph import Graph, Value
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import Graph, Value, show_graph
 from tofuse.ops.check_graph import check_graph
 
 PROGRAMS, CHUNKS = 10_000, 10

@@ -24,7 +24,7 @@ from tofuse.analysis.isomorphism import (
 )
 from tofuse.capture.pre_autograd.branch_nodes import describe
 from tofuse.capture.pre_autograd.vectorize import vectorize
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import run_graph
 from tofuse.passes.batch.batch_branches import batch_branches

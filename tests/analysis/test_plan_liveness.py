@@ -1,8 +1,8 @@
 """The bytes that a plan holds at each step."""
 
 from tofuse.analysis.plan_liveness import memory_timeline, peak_bytes
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.plan.parse import parse_plan
+from tofuse.ir.parse_graph import parse_graph
+from tofuse.ir.parse_plan import parse_plan
 
 GRAPH = parse_graph("""backward(x: f32[4], s: f32[4]) {
   v0 = exp(x) : f32[4]

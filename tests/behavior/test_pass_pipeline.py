@@ -8,8 +8,8 @@ from benchmarks.pass_graphs import PASS_GRAPHS, batched, branches, chain, ladder
 from tests.support.call_count import count_calls
 from tests.support.rename import rename
 from tofuse.driver.pipeline import run_graph_passes
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import show_graph
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ops.check_graph import check_graph
 
 LENGTH = 2000

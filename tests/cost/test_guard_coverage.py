@@ -1,6 +1,6 @@
 """Statements of a fused concat count only in the loop segments that need them."""
 
-from tests.cost.test_nest import cost
+from tests.cost.test_nest_cost import cost
 from tests.support.kernels import kernel
 from tofuse.analysis.guard_ranges import touched_fractions
 from tofuse.cost.guard_coverage import statement_coverage

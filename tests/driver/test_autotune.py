@@ -24,7 +24,7 @@ from tofuse.driver.autotune import (
 from tofuse.errors import OptionError
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_split import cut_positions, split_region
-from tofuse.ir.graph.parse import parse_graph as parse
+from tofuse.ir.parse_graph import parse_graph as parse
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.schedule.choose_schedule import choose_schedule

@@ -11,18 +11,16 @@ from tests.support.graphs import graphs
 from tests.support.kernels import run_interpreter, run_nest
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import RunKernel, run_partition
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.dims import evaluate
-from tofuse.ir.graph import Graph, Scalar, Value
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import Graph, Scalar, Value, show_graph
 from tofuse.ir.kernel import Kernel, show_kernel
-from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
-from tofuse.ir.region import Partition, Reason
+from tofuse.ir.parse_kernel import parse_kernel
+from tofuse.ir.region import Partition, Reason, show_partition
 from tofuse.ir.region.parse import parse_partition
-from tofuse.ir.region.print import show_partition
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
 from tofuse.ops.check_kernel import check_kernel

@@ -10,10 +10,10 @@ from tests.support.graphs import graphs
 from tests.support.numbers import sizes_of
 from tofuse.config import Config
 from tofuse.driver.compile_graph import compile_text
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import show_graph
+from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import show_plan
-from tofuse.ir.plan.parse import parse_plan
-from tofuse.ir.plan.verify import verify_plan
+from tofuse.ir.verify_plan import verify_plan
 
 EXAMPLES = 60
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from tofuse.backends.triton.emit import emit, launch_parameters
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import reject_on_gpu
 from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.frontends.execute_definition import captured_graph
@@ -14,8 +14,8 @@ from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Graph, device_of
-from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Partition
 from tofuse.ir.tile import GpuTarget
 from tofuse.nvfuser import DataType, FusionDefinition

@@ -7,9 +7,9 @@ from tofuse.cost.machine import Machine
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel, generate_kernels
 from tofuse.driver.oracle import CostOracle
 from tofuse.fusion.lowering_memo import LoweringMemo
-from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Uniform
 from tofuse.ir.nest import Nest
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Partition, Region
 
 GRAPH = parse_graph("""forward(x: f32[8,64], y: f32[8,64], s: i64[2]) {

@@ -4,14 +4,14 @@ import pytest
 
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.backends.llvm.load import host_target
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.region_hash import region_structure
 from tofuse.ir.graph import Graph
-from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Reason, Region
 
 

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 import tofuse
 from tests.support.eager import assert_as_eager
 from tofuse.fusion.split_reductions import split_reductions
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.graph.print import show_graph
-from tofuse.ir.graph.verify import verify_graph
+from tofuse.ir.graph import show_graph
+from tofuse.ir.parse_graph import parse_graph
+from tofuse.ops.check_graph import verify_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

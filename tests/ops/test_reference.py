@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tofuse.ir.graph import Value
-from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.parse_arguments import parse_size
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.size_expression import ArgumentSize
 from tofuse.ops.reference import bind_symbols, run_graph
 

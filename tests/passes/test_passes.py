@@ -17,9 +17,8 @@ from tests.support.numbers import (
 )
 from tests.support.rename import rename
 from tofuse.driver.pipeline import GRAPH_PASSES, run_graph_passes
-from tofuse.ir.graph import Graph, Value
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import Graph, Value, show_graph
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.reference import run_graph
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule

@@ -7,9 +7,9 @@ import torch.nn.functional as F
 import tofuse
 from tests.support.eager import assert_as_eager
 from tofuse.backends.llvm.emit import emit
-from tofuse.ir.kernel.parse import parse_kernel
+from tofuse.ir.parse_kernel import parse_kernel
+from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import show_step
-from tofuse.ir.plan.parse import parse_plan
 from tofuse.ir.schedule import parse_schedule
 from tofuse.plan.buffer_reuse import reuse_buffers
 from tofuse.plan.plan_context import PlanContext

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import tofuse
+from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import show_step
-from tofuse.ir.plan.parse import parse_plan
 from tofuse.plan.fold_views import fold_views
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

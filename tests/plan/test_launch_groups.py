@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import tofuse
+from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Launch, show_plan
-from tofuse.ir.plan.parse import parse_plan
-from tofuse.ir.plan.verify import verify_plan
+from tofuse.ir.verify_plan import verify_plan
 from tofuse.plan.launch_groups import group_launches, launch_count
 
 WRITE_MASKS = {0: (False, True), 1: (True,), 2: None}

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from tofuse.ir.plan.parse import parse_plan
+from tofuse.ir.parse_plan import parse_plan
 from tofuse.runtime import cuda
 from tofuse.runtime.clock import Clock, machine_limits, now
 from tofuse.runtime.execute import plan_source

@@ -5,7 +5,7 @@ import torch
 
 from tests.support.kernels import run_interpreter, run_nest
 from tofuse.ir.dims import evaluate, symbol
-from tofuse.ir.kernel.parse import parse_kernel
+from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.schedule import Target
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.support.kernels import run_nest
-from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
+from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.schedule import Target, parse_schedule
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule

@@ -16,8 +16,8 @@ from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.ir.dims import Dim, evaluate
 from tofuse.ir.graph import Graph
 from tofuse.ir.kernel import Kernel
-from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
+from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.ops.check_kernel import check_kernel

@@ -1,11 +1,11 @@
 """Graphs of library calls on vectors, and their partitions, for tests of peak memory."""
 
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Graph
-from tofuse.ir.graph.parse import parse_graph
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Partition
 
 VECTOR_BYTES = 4 * 1000

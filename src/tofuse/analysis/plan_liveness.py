@@ -19,7 +19,7 @@ from tofuse.ir.plan import (
     View,
     variable,
 )
-from tofuse.ir.plan.verify import defines, reads
+from tofuse.ir.verify_plan import defines, reads
 
 
 def viewed_tensor(step: Step) -> str | None:

@@ -10,7 +10,7 @@ from tofuse.analysis.memory_traffic import region_bytes
 from tofuse.config import Config
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine, machine_on
-from tofuse.cost.nest import nest_cost, tile_program_us
+from tofuse.cost.nest_cost import nest_cost, tile_program_us
 from tofuse.cost.traffic import traffic_us
 from tofuse.driver.autotune import ATEN, Choice
 from tofuse.driver.codegen import GeneratedKernel

@@ -16,15 +16,14 @@ from tofuse.cache.store import Store
 from tofuse.config import Config
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import measured_machine, store_of
-from tofuse.cost.nest import nest_cost
+from tofuse.cost.nest_cost import nest_cost
 from tofuse.cost.thresholds import MAX_CUTS, MAX_SCHEDULES, MIN_GAIN, TIMING_S
 from tofuse.driver.codegen import CodegenContext
 from tofuse.errors import TofuseError
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.partition.region_split import cut_positions, split_region
 from tofuse.ir.dims import symbols_of
-from tofuse.ir.graph import Op, device_of
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import Op, device_of, show_graph
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Schedule, parse_schedule

@@ -11,7 +11,7 @@ from tofuse.cost.host import host
 from tofuse.cost.machine import MMAP_THRESHOLD, Machine
 from tofuse.cost.machine_source import assumed_machine, store_machine
 from tofuse.driver.compile_graph import compile_text
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.sample_inputs import sample_tensors
 from tofuse.runtime.timing import fastest_us, torch_threads

@@ -23,7 +23,7 @@ from tofuse.driver.variants import Dispatcher, Specializer
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Value
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ops.check_graph import check_graph
 from tofuse.report.model import GraphReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tofuse.cost.machine import Machine
-from tofuse.cost.nest import Cost, nest_cost, recompute_rejection
+from tofuse.cost.nest_cost import Cost, nest_cost, recompute_rejection
 from tofuse.fusion.lowering_memo import LoweringMemo
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.nest import Nest

@@ -67,10 +67,8 @@ from tofuse.fusion.split_reductions import split_reductions
 from tofuse.fusion.views.duplicate_ranges import duplicate_ranges
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
-from tofuse.ir.graph import Graph
-from tofuse.ir.graph.print import show_graph
-from tofuse.ir.region import Partition, Region
-from tofuse.ir.region.print import show_partition
+from tofuse.ir.graph import Graph, show_graph
+from tofuse.ir.region import Partition, Region, show_partition
 from tofuse.ir.size_expression import ArgumentSize
 from tofuse.passes.batch.batch_branches import batch_branches
 from tofuse.passes.batch.remarks import missed_batching_remarks

@@ -15,7 +15,7 @@ from tofuse.frontends.execute_definition import DefinitionExecutor, Variant
 from tofuse.frontends.inputs import Input
 from tofuse.frontends.inspection import Segment, evaluate_reference, segments_of, verify_outputs
 from tofuse.frontends.recorder import Recorder
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import show_graph
 from tofuse.report.model import GraphReport
 from tofuse.report.stage_log import StageLog
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tofuse.errors import ParseError
 from tofuse.ir.dims import Dim, parse_dim
-from tofuse.ir.graph.data import Loc
+from tofuse.ir.graph import Loc
 from tofuse.ir.types import DType, TensorType
 
 T = TypeVar("T")

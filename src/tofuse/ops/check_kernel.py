@@ -1,49 +1,178 @@
-"""Check every op of a kernel against the op table."""
+"""Check that a kernel is in SSA form over its axes, buffers and sizes, and its ops are right."""
 
 from __future__ import annotations
 
-from tofuse.ir.kernel import Compute, Kernel, Reduce
-from tofuse.ir.kernel.verify import stmt_error, verify_kernel
+from collections.abc import Iterable
+
+from tofuse.errors import VerifyError
+from tofuse.ir.dims import Dim, symbols_of
+from tofuse.ir.kernel import (
+    Buffer,
+    Compute,
+    Gather,
+    InRange,
+    Kernel,
+    Load,
+    Reduce,
+    Stmt,
+    Store,
+    Uniform,
+    show_stmt,
+)
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, PREDICATES, Pattern
 
+READ_ROLES: tuple[str, ...] = ("in", "host")
+WRITE_ROLES: tuple[str, ...] = ("out", "nontemporal")
+
 
 def check_kernel(kernel: Kernel) -> None:
-    """Raise VerifyError, with the statement, unless a kernel and its ops are valid."""
-    verify_kernel(kernel)
+    """Raise VerifyError, with the statement, unless a kernel and its ops are valid.
+
+    Every name must be defined once, before its uses, with the right type.
+    """
+    _verify_header(kernel)
+    buffers = {b.name: b for b in kernel.buffers}
+    axes, symbols = {a.name for a in kernel.axes}, set(kernel.symbols)
+    values: dict[str, DType] = {}
     for stmt in kernel.body:
-        match stmt:
-            case Compute():
-                _verify_compute(stmt)
-            case Reduce():
-                _verify_reduce(stmt)
+        for name in stmt.uses:
+            if name not in values:
+                raise _stmt_error(stmt, f"{name} is not defined before")
+        _verify_indices(stmt, axes, symbols)
+        _verify_memory(stmt, buffers)
+        _verify_types(stmt, values)
+        if isinstance(stmt, Compute):
+            _verify_compute(stmt, values)
+        if isinstance(stmt, Reduce):
+            _verify_reduce(stmt, axes, values)
+        if isinstance(stmt, Store):
+            continue
+        if stmt.name in values or stmt.name in buffers or stmt.name in axes | symbols:
+            raise _stmt_error(stmt, f"{stmt.name} is defined twice")
+        values[stmt.name] = stmt.dtype
 
 
-def _verify_compute(stmt: Compute) -> None:
+def _stmt_error(stmt: Stmt, message: str) -> VerifyError:
+    """Return an error that shows the statement after the message."""
+    return VerifyError(f"{message}, in '{show_stmt(stmt)}'")
+
+
+def _verify_header(kernel: Kernel) -> None:
+    names = [*(a.name for a in kernel.axes), *(b.name for b in kernel.buffers), *kernel.symbols]
+    for k, name in enumerate(names):
+        if name in names[:k]:
+            raise VerifyError(f"kernel {kernel.name} has two things named {name}")
+    for b in kernel.buffers:
+        if b.role not in READ_ROLES + WRITE_ROLES:
+            roles = ", ".join(READ_ROLES + WRITE_ROLES)
+            raise VerifyError(f"buffer {b.name} has the role {b.role!r}, which is none of {roles}")
+        if b.dtype is DType.OTHER:
+            raise VerifyError(f"buffer {b.name} has an element type that no kernel handles")
+    for a in kernel.axes:
+        _verify_dims((a.extent,), set(kernel.symbols), f"axis {a.name}")
+        if isinstance(a.extent, int) and a.extent < 0:
+            raise VerifyError(f"axis {a.name} has the extent {a.extent}")
+
+
+def _verify_dims(dims: Iterable[Dim], symbols: set[str], where: str) -> None:
+    for d in dims:
+        for s in symbols_of(d):
+            if s not in symbols:
+                raise VerifyError(f"{s} is not among the kernel's sizes, in {where}")
+
+
+def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
+    for index in stmt.indices:
+        for axis, c in index.terms:
+            if axis not in axes:
+                raise _stmt_error(stmt, f"{axis} is not an axis of the kernel")
+            if c == 0:
+                raise _stmt_error(stmt, f"the coefficient of {axis} is 0")
+        if list(index.terms) != sorted(index.terms, key=lambda t: t[0]):
+            raise _stmt_error(stmt, f"the terms of {index!r} are not in order")
+    _verify_dims(stmt.dims, symbols, f"'{show_stmt(stmt)}'")
+
+
+def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
+    match stmt:
+        case Load() | Gather():
+            name, roles = stmt.buffer, READ_ROLES
+        case Store():
+            name, roles = stmt.buffer, WRITE_ROLES
+        case Uniform():
+            name, roles = stmt.seed, READ_ROLES
+        case _:
+            return
+    if name not in buffers:
+        raise _stmt_error(stmt, f"there is no buffer {name}")
+    if buffers[name].role not in roles:
+        raise _stmt_error(stmt, f"{name} is {buffers[name].role}, not {' or '.join(roles)}")
+    expected = DType.I64 if isinstance(stmt, Uniform) else stmt.dtype
+    dtype = buffers[name].dtype
+    if isinstance(stmt, (Load, Gather)) and dtype.is_reduced_float:
+        dtype = DType.F32
+    if expected is not dtype:
+        raise _stmt_error(stmt, f"{name} holds {buffers[name].dtype.value}")
+
+
+def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
+    """Check that no value has a reduced float type, guards are b1, indices i64, stores fit."""
+    if not isinstance(stmt, Store) and (stmt.dtype.is_reduced_float or stmt.dtype is DType.OTHER):
+        raise _stmt_error(stmt, f"no register holds {stmt.dtype.value}")
+    match stmt:
+        case Load() | Gather() | InRange():
+            if stmt.guard is not None and values[stmt.guard] is not DType.BOOL:
+                raise _stmt_error(stmt, f"the guard {stmt.guard} is not a boolean")
+            if isinstance(stmt, Gather) and values[stmt.dynamic_index] is not DType.I64:
+                raise _stmt_error(stmt, f"{stmt.dynamic_index} is not an i64")
+        case Store():
+            register_dtype = DType.F32 if stmt.dtype.is_reduced_float else stmt.dtype
+            if isinstance(stmt.value, str) and values[stmt.value] is not register_dtype:
+                raise _stmt_error(stmt, f"{stmt.value} is {values[stmt.value].value}")
+
+
+def _verify_compute(stmt: Compute, values: dict[str, DType]) -> None:
+    if stmt.operand_dtype.is_reduced_float:
+        raise _stmt_error(stmt, f"no register holds {stmt.operand_dtype.value}")
     if stmt.op in ROUNDINGS:
         arity, result, operand = 1, DType.F32, DType.F32
     else:
         row = OPS.get(stmt.op)
         if row is None or row.pattern is not Pattern.ELEMENTWISE:
-            raise stmt_error(stmt, f"{stmt.op} is not an elementwise op")
+            raise _stmt_error(stmt, f"{stmt.op} is not an elementwise op")
         arity, operand = row.arity, stmt.operand_dtype
         result = DType.BOOL if stmt.op in PREDICATES else operand
     if len(stmt.args) != arity:
-        raise stmt_error(stmt, f"{stmt.op} takes {arity} arguments, not {len(stmt.args)}")
+        raise _stmt_error(stmt, f"{stmt.op} takes {arity} arguments, not {len(stmt.args)}")
     if stmt.op != "convert" and (stmt.dtype, stmt.operand_dtype) != (result, operand):
-        raise stmt_error(stmt, f"{stmt.op} of {operand.value} is {result.value}")
+        raise _stmt_error(stmt, f"{stmt.op} of {operand.value} is {result.value}")
+    for k, a in enumerate(stmt.args):
+        expected = DType.BOOL if stmt.op == "where" and k == 0 else stmt.operand_dtype
+        if isinstance(a, str) and values[a] is not expected:
+            raise _stmt_error(stmt, f"{a} is {values[a].value}, not {expected.value}")
 
 
-def _verify_reduce(stmt: Reduce) -> None:
+def _verify_reduce(stmt: Reduce, axes: set[str], values: dict[str, DType]) -> None:
     row = OPS.get(stmt.op)
     if row is None or row.pattern is not Pattern.REDUCE:
-        raise stmt_error(stmt, f"{stmt.op} is not a reduction")
+        raise _stmt_error(stmt, f"{stmt.op} is not a reduction")
+    if not stmt.over or len(set(stmt.over)) != len(stmt.over):
+        raise _stmt_error(stmt, "a reduction needs axes without repeats")
+    for a in stmt.over:
+        if a not in axes:
+            raise _stmt_error(stmt, f"{a} is not an axis of the kernel")
     if stmt.op.startswith("arg") != (stmt.position is not None):
-        raise stmt_error(stmt, "argmax and argmin need a position, other reductions have none")
-    if stmt.position is not None and stmt.dtype is not DType.I64:
-        raise stmt_error(stmt, "a position must be i64")
+        raise _stmt_error(stmt, "argmax and argmin need a position, other reductions have none")
     if stmt.op in ("any", "all") and stmt.dtype is not DType.BOOL:
-        raise stmt_error(stmt, f"{stmt.op} must be b1")
+        raise _stmt_error(stmt, f"{stmt.op} must be b1")
+    if stmt.position is None:
+        if values[stmt.arg] is not stmt.dtype:
+            raise _stmt_error(stmt, f"{stmt.arg} is {values[stmt.arg].value}")
+    elif stmt.dtype is not DType.I64:
+        raise _stmt_error(stmt, "a position must be i64")
+    elif not set(stmt.position.axes) <= set(stmt.over):
+        raise _stmt_error(stmt, "the position depends on axes that are not reduced")
 
 
 ROUNDINGS = frozenset(

@@ -9,12 +9,12 @@ from tofuse.analysis.plan_liveness import last_uses
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import product
 from tofuse.ir.plan import Address, Allocate, Arena, Launch, Plan, Release, Step
-from tofuse.ir.plan.verify import (
+from tofuse.ir.types import DType
+from tofuse.ir.verify_plan import (
     ARENA,
     defines,
     reads,
 )
-from tofuse.ir.types import DType
 
 
 @dataclass(frozen=True)

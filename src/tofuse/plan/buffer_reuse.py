@@ -9,7 +9,7 @@ from tofuse.analysis.plan_liveness import last_uses, owners_of
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.plan import Address, Allocate, Call, Launch, Plan, Result, Step, View
-from tofuse.ir.plan.verify import reads
+from tofuse.ir.verify_plan import reads
 from tofuse.plan.kernel_binding import AliasPairs
 from tofuse.plan.plan_context import PlanContext
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.ir.plan import Allocate, Launch, Plan, Result, Step, View
-from tofuse.ir.plan.verify import reads
+from tofuse.ir.verify_plan import reads
 from tofuse.plan.buffer_reuse import dense_elements, rename_operand
 
 

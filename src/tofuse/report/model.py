@@ -9,13 +9,12 @@ from tofuse.analysis.alias import AliasAnalysis, is_aten_view, is_view
 from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.analysis.plan_liveness import memory_timeline
 from tofuse.ir.executor import NO_EXECUTOR
-from tofuse.ir.graph import Graph, Loc, Op, Value
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import Graph, Loc, Op, Value, show_graph
 from tofuse.ir.nest import Nest
 from tofuse.ir.plan import Call, Launch, Plan, show_plan, variable
-from tofuse.ir.plan.verify import reads
 from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.tile import TileProgram
+from tofuse.ir.verify_plan import reads
 
 
 @dataclass(frozen=True)

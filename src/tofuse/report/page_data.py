@@ -12,8 +12,7 @@ from typing import Union
 
 from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
-from tofuse.ir.graph import Loc, Op
-from tofuse.ir.graph.print import show_value_type
+from tofuse.ir.graph import Loc, Op, show_value_type
 from tofuse.report.advice import Advice, advice_for, group_by_advice
 from tofuse.report.comparison import comparisons
 from tofuse.report.diagram import Box, Point, Port, draw_diagram, op_shape

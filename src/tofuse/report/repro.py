@@ -11,8 +11,7 @@ from platformdirs import user_cache_dir
 
 from tofuse.analysis.alias import MemRef
 from tofuse.ir.dims import evaluate, symbols_of
-from tofuse.ir.graph import Graph, Operand, Value, substitute_operands
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import Graph, Operand, Value, show_graph, substitute_operands
 from tofuse.ir.region import Region
 from tofuse.ops.reference import TO_TORCH
 

@@ -10,10 +10,20 @@ import torch
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
 from tofuse.ir.dims import Dim, SymDim, product, show_dim
-from tofuse.ir.plan import Address, Allocate, Arena, Call, Launch, Plan, Release, View
-from tofuse.ir.plan.data import show_result, show_source
-from tofuse.ir.plan.verify import ARENA
+from tofuse.ir.plan import (
+    Address,
+    Allocate,
+    Arena,
+    Call,
+    Launch,
+    Plan,
+    Release,
+    View,
+    show_result,
+    show_source,
+)
 from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
+from tofuse.ir.verify_plan import ARENA
 from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
 from tofuse.plan.launch_groups import launches_by_group
 from tofuse.runtime.clock import Clock, now

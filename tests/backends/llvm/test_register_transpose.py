@@ -5,8 +5,8 @@ import torch
 
 from tests.support.kernels import run_nest
 from tofuse.backends.llvm.emit import emit
-from tofuse.ir.kernel.parse import parse_kernel
 from tofuse.ir.nest import Nest
+from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.schedule import Target
 from tofuse.schedule.build_nest import build_nest
 from tofuse.schedule.choose_schedule import choose_schedule

@@ -17,11 +17,11 @@ from tests.support.kernels import kernel, random_buffers, run_interpreter
 from tests.support.numbers import TORCH_DTYPES, sizes_of
 from tests.support.partition_runner import run_partition
 from tests.support.tile_runner import run_tiles
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.dims import evaluate
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import show_graph
 from tofuse.ir.kernel import Kernel
 from tofuse.ir.region import Reason
 from tofuse.ir.tile import GpuTarget

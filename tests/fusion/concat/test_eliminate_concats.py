@@ -8,13 +8,13 @@ from torch import nn
 import tofuse
 from tests.support.eager import assert_as_eager
 from tofuse.analysis.alias import is_eliminated_concat
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.region_liveness import peak_bytes, unfused_peak
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.parse_graph import parse_graph
+from tofuse.ir.region import show_partition
 from tofuse.ir.region.parse import parse_partition
-from tofuse.ir.region.print import show_partition
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

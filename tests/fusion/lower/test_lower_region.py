@@ -12,11 +12,10 @@ from tests.support.partition_runner import copy_inputs, run_lowered, view_of_mem
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.fusion.rounding import values_to_round
-from tofuse.ir.graph import Graph, Value
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.graph.print import show_graph
+from tofuse.ir.graph import Graph, Value, show_graph
 from tofuse.ir.kernel import show_kernel
-from tofuse.ir.kernel.parse import parse_kernel
+from tofuse.ir.parse_graph import parse_graph
+from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.region import Partition, Region
 from tofuse.ops.check_graph import check_graph
 from tofuse.ops.check_kernel import check_kernel

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tofuse.fusion.partition.groups import Groups
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.parse_graph import parse_graph
 
 CROSSING = parse_graph("""graph(x: f32[4], y: f32[4]) {
   s = sigmoid(x) : f32[4]

@@ -16,7 +16,7 @@ from tests.support.vector_graphs import (
     make_partition,
 )
 from tofuse.config import make_config
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.compile import compile_reporting
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.partition.memory_limit import partition_within_memory_limit

@@ -5,15 +5,15 @@ import pytest
 from benchmarks.partition_graphs import PARTITION_GRAPHS, SIZE, GraphBuilder, partition_on_cpu
 from tests.support.call_count import count_calls
 from tofuse.backends.llvm.load import host_target
-from tofuse.cost.nest import Machine
+from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import CostOracle
 from tofuse.driver.pipeline import partition
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.fusion_hints import NO_FUSE
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.region.print import show_partition
+from tofuse.ir.parse_graph import parse_graph
+from tofuse.ir.region import show_partition
 from tofuse.ir.types import DType
 
 OPS = 2000

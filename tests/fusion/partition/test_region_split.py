@@ -2,7 +2,7 @@
 
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.partition.region_split import split_by_peak
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Region
 
 

@@ -1,7 +1,7 @@
 """Alias analysis: who shares memory with whom, who may write it, and who sees it."""
 
+from tofuse.analysis.alias.alias_analysis import AliasAnalysis, view_chain
 from tofuse.analysis.alias.concat_slices import operand_slice
-from tofuse.analysis.alias.graph import AliasAnalysis, view_chain
 from tofuse.analysis.alias.memory_effects import (
     ELIMINATED,
     EXCLUSIVE_RESULTS,

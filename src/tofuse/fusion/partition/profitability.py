@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from tofuse.cost.nest import Cost
+from tofuse.cost.nest_cost import Cost
 from tofuse.cost.thresholds import NEGLIGIBLE_US, POOR_VECTORIZATION, SPLIT_THRESHOLD
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tofuse.cost.nest import Cost
+from tofuse.cost.nest_cost import Cost
 from tofuse.cost.thresholds import MAX_BUFFERS
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lowering_memo import LoweringMemo

@@ -21,8 +21,7 @@ from tofuse.analysis.isomorphism import (
 )
 from tofuse.cost.thresholds import MIN_WORK_PER_PACKED
 from tofuse.ir.dims import show_dim, size_hint
-from tofuse.ir.graph import Graph, Op, Scalar, Value
-from tofuse.ir.graph.print import show_attr
+from tofuse.ir.graph import Graph, Op, Scalar, Value, show_attr
 from tofuse.ops.table import OPS, Pattern
 
 BranchRange = tuple[int, int]  # the first branch, and one past the last

@@ -10,13 +10,18 @@ from tests.support.graphs import graphs
 from tests.support.rename import rename
 from tofuse.errors import ParseError
 from tofuse.ir.dims import symbol
-from tofuse.ir.graph import Attr, Graph, Loc, Op, Scalar, Value
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.graph.print import (
+from tofuse.ir.graph import (
+    Attr,
+    Graph,
+    Loc,
+    Op,
+    Scalar,
+    Value,
     show_attr,
     show_graph,
     show_op,
 )
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.check_graph import check_graph
 

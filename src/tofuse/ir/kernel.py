@@ -2,7 +2,7 @@
 
 A statement runs once for every point of the axes it depends on. Loads and stores address flat
 buffers by affine functions of the axes, so views need no statements. The schedule adds loops,
-their order, tiles and vectors (`ir/schedule.py`, `ir/nest/data.py`).
+their order, tiles and vectors (`ir/schedule.py`, `ir/nest.py`).
 """
 
 from __future__ import annotations

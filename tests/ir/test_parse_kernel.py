@@ -9,7 +9,7 @@ from tofuse.errors import ParseError, VerifyError
 from tofuse.ir.dims import symbol
 from tofuse.ir.graph import Scalar
 from tofuse.ir.kernel import AffineExpr, Compute, Load, Store, make_affine, show_kernel
-from tofuse.ir.kernel.parse import parse_kernel
+from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ops.check_kernel import check_kernel
 
 EXAMPLE = """\
@@ -75,7 +75,7 @@ def test_an_empty_affine_expression_prints_as_zero():
 
 @pytest.mark.parametrize("folder", ["schedule/build_nest.txt"])
 def test_kernels_of_text_fixtures_verify(folder: str):
-    for case in read_cases(Path(__file__).parents[2] / folder):
+    for case in read_cases(Path(__file__).parents[1] / folder):
         check_kernel(parse_kernel(case.before))
 
 

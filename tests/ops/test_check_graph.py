@@ -6,10 +6,9 @@ import pytest
 
 from tofuse.errors import VerifyError
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.graph.parse import parse_graph
-from tofuse.ir.graph.verify import verify_graph
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.types import DType, TensorType
-from tofuse.ops.check_graph import check_graph
+from tofuse.ops.check_graph import check_graph, verify_graph
 
 X = Value(TensorType((2, 3), DType.F32), "x")
 Y = Value(TensorType((2, 3), DType.F32), "y")

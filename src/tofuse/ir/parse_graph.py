@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tofuse.ir.graph.data import Attr, Graph, Op, Operand, Scalar, Value
+from tofuse.ir.graph import Attr, Graph, Op, Operand, Scalar, Value
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
 from tofuse.ir.parse_arguments import read_arguments
 

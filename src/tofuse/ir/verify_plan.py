@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, SymDim, symbols_of
-from tofuse.ir.plan.data import Allocate, Arena, Call, Launch, Plan, Release, Step, View, show_step
+from tofuse.ir.plan import Allocate, Arena, Call, Launch, Plan, Release, Step, View, show_step
 from tofuse.ir.size_expression import ArgumentSize, size_symbols
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tofuse.ir.dims import Dim, symbols_of
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel.data import (
+from tofuse.ir.kernel import (
     AffineExpr,
     Arg,
     Axis,

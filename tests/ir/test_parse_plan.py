@@ -8,9 +8,9 @@ import torch
 import tofuse
 from tofuse.errors import ParseError, VerifyError
 from tofuse.ir.parse_arguments import parse_arguments
+from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import Call, show_plan
-from tofuse.ir.plan.parse import parse_plan
-from tofuse.ir.plan.verify import verify_plan
+from tofuse.ir.verify_plan import verify_plan
 
 EXAMPLE = """\
 plan forward(t_x{s0,1}!, t_e{}, n2, t_z{4,1}~) {

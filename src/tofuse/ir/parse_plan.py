@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tofuse.ir.dims import Dim
 from tofuse.ir.line_reader import END, LineReader, read_block, read_lines
 from tofuse.ir.parse_arguments import read_arguments, read_size
-from tofuse.ir.plan.data import (
+from tofuse.ir.plan import (
     Address,
     Allocate,
     Arena,

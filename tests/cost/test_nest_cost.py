@@ -6,9 +6,9 @@ import tofuse
 from tests.support.kernels import kernel
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import default_machine
-from tofuse.cost.nest import Cost, nest_cost, recompute_rejection
-from tofuse.ir.graph.parse import parse_graph
+from tofuse.cost.nest_cost import Cost, nest_cost, recompute_rejection
 from tofuse.ir.kernel import Kernel
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.region import Region
 from tofuse.ir.schedule import Target
 from tofuse.schedule.build_nest import build_nest
