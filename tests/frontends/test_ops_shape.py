@@ -5,7 +5,7 @@ import torch
 
 from tests.frontends.support import build_definition, check, run
 from tofuse.errors import DefinitionError
-from tofuse.nvfuser import DataType
+from tofuse.nvfuser import DataType, FusionDefinition
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 
@@ -186,3 +186,18 @@ def test_older_parameter_names():
         ],
         [x],
     )
+
+
+def test_computed_sizes_and_integer_inputs_that_must_equal_a_size_are_checked():
+    with FusionDefinition() as fd:
+        a, b = fd.define_tensor([-1]), fd.define_tensor([-1])
+        n = fd.define_scalar(dtype=DataType.Int)
+        half = fd.ops.full([fd.ops.div(a.size(0), 2)], 1.0, DataType.Float)
+        fd.add_output(fd.ops.add(b, half))
+        fd.add_output(fd.ops.add(a, fd.ops.full([n], 1.0, DataType.Float)))
+    x, y = torch.randn(10), torch.randn(5)
+    torch.testing.assert_close(fd.execute([x, y, 10]), [y + 1, x + 1])
+    with pytest.raises(DefinitionError, match="add: a size computed from the inputs is 5, not 7"):
+        fd.execute([x, torch.randn(7), 10])
+    with pytest.raises(DefinitionError, match="add: input 2 is 7, not 10"):
+        fd.execute([x, y, 7])

@@ -8,7 +8,9 @@ from tofuse.backends.triton.emit import emit, launch_parameters
 from tofuse.cost.machine import Machine
 from tofuse.driver.oracle import reject_on_gpu
 from tofuse.driver.pipeline import partition, run_graph_passes
+from tofuse.frontends.definition import lower_statements
 from tofuse.frontends.execute_definition import captured_graph
+from tofuse.frontends.lowering import Lowering
 from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
@@ -79,7 +81,8 @@ def test_gpu_definition_takes_scalars_and_seeds_by_value():
     fd.execute([torch.ones(2, 3), 2.0])
     executor = fd._executor
     assert executor is not None
-    part = partition_for_gpu(captured_graph(executor.lower({}, (), "cuda:0"), "definition").graph)
+    low, _ = lower_statements(Lowering(device="cuda:0"), executor.statements)
+    part = partition_for_gpu(captured_graph(low, "definition").graph)
     last = kernels(part)[-1][1]
     assert sorted(roles(last)) == ["host", "host", "in", "out"]
     assert "_uniform(" in emit(build_tiles(last, GpuTarget()))

@@ -12,7 +12,15 @@ import torch
 
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.lowering import Item, Lowered, Lowering, Node, Number, Rule
+from tofuse.frontends.lowering import (
+    Item,
+    Lowered,
+    Lowering,
+    Node,
+    Number,
+    Rule,
+    SizesMustBeEqual,
+)
 from tofuse.frontends.ops_factory import FACTORY
 from tofuse.frontends.ops_index import INDEX
 from tofuse.frontends.ops_matmul import MATMUL
@@ -128,6 +136,20 @@ def parameters(name: str) -> inspect.Signature:
     return signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
+def lower_statements(
+    low: Lowering, statements: Sequence[Statement]
+) -> tuple[Lowering, Environment]:
+    """Lower a definition, again from the start whenever an op requires two sizes to be equal."""
+    while True:
+        env = Environment()
+        try:
+            for statement in statements:
+                lower_statement(low, statement, env)
+            return low, env
+        except SizesMustBeEqual as required:
+            low = low.with_equality(required.equality)
+
+
 def lower_statement(low: Lowering, statement: Statement, env: Environment) -> list[Lowered]:
     """Lower a statement; return its results and append them to `env`."""
     low.begin_op(statement.name, statement.loc)
@@ -182,25 +204,25 @@ def _tensor(low: Lowering, s: DefineTensor) -> Node:
         )
     device = "cpu" if s.is_cpu else low.device
     value = Value(TensorType(shape, s.dtype.ir, device), repr(s.result), strides)
-    node = low.make_node(value, s.dtype)
+    node = Node(value, s.dtype)
     low.arguments.append(node)
     return node
 
 
 def _scalar(low: Lowering, s: DefineScalar) -> Item:
     if s.value is not None:
-        return low.make_number(s.value, s.dtype)
+        return Number(s.value, s.dtype)
     if s.dtype.is_int:
         return _integer_input(low, s.dtype)
     value = Value(TensorType((), s.dtype.ir), repr(s.result))  # in CPU memory
-    node = low.make_node(value, s.dtype, scalar=True)
+    node = Node(value, s.dtype, scalar=True)
     low.arguments.append(node)
     return node
 
 
 def _integer_input(low: Lowering, dtype: DataType) -> Number:
     k = len(low.arguments)
-    number = low.make_number(low.symbol(f"i{k}n", ArgumentSize("argument", k)), dtype)
+    number = Number(low.symbol(f"i{k}n", ArgumentSize("argument", k)), dtype)
     low.arguments.append(number)
     return number
 

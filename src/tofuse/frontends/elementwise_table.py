@@ -88,9 +88,7 @@ def elementwise(low: Lowering, name: str, *arguments: OperandLike) -> Item:
         return folded
     shape = broadcast_shape(low, items)
     scalars = all(map(is_scalar, items))
-    return low.make_node(
-        _emit(low, op, items, shape, dtype, result_type), result_type, scalar=scalars
-    )
+    return Node(_emit(low, op, items, shape, dtype, result_type), result_type, scalar=scalars)
 
 
 def broadcast_shape(low: Lowering, items: Sequence[Item]) -> tuple[Dim, ...]:

@@ -17,15 +17,14 @@ from tofuse.errors import DefinitionError, UnsupportedError
 from tofuse.frontends.definition import (
     AddOutput,
     DefineTensor,
-    Environment,
     OpCall,
     Statement,
-    lower_statement,
+    lower_statements,
 )
-from tofuse.frontends.input_layouts import StridePattern, stride_pattern
+from tofuse.frontends.input_layouts import stride_pattern
 from tofuse.frontends.inputs import Input, InputSpec, PlanArgument, flatten_inputs, input_specs
 from tofuse.frontends.lowering import Item, Lowering, Node
-from tofuse.ir.dims import Dim, SymDim, evaluate, symbol, symbols_of
+from tofuse.ir.dims import Dim, SymDim, evaluate, size_hint, symbol
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ops.reference import argument_size, bind_symbols
@@ -39,52 +38,26 @@ DEFAULT_SIZE = 64  # for symbolic sizes if a definition is compiled before its f
 
 
 @dataclass(frozen=True)
-class SizeCheck:
-    """Dimension `dim` of argument `argument` must be `size`."""
-
-    argument: int
-    dim: int
-    size: Dim
-
-
-@dataclass(frozen=True)
 class Variant:
     """A definition compiled for one device, one layout of the inputs, and some static sizes."""
 
     run: CompiledPlan
     captured: CapturedGraph
-    checks: tuple[SizeCheck, ...]
-    symbol_sources: Mapping[str, SizeSource]  # of the symbols in the checks
+    symbol_sources: Mapping[str, SizeSource]  # of the symbols in the checks of sizes
     lowering: Lowering
     report: GraphReport
 
 
-@dataclass(frozen=True)
-class LastCallGuard:
-    """A fast path: a call like the last one, with tensors only, needs no other check."""
-
-    guard: TensorGuards
-    variant: Variant
-
-    def matches(self, inputs: Sequence[Input]) -> bool:
-        """Whether dtypes, devices, sizes and strides are those of the last call."""
-        try:
-            return self.guard.check(*inputs)
-        except (TypeError, RuntimeError):  # another number of inputs, or not all are tensors
-            return False
-
-
 def guard_last_call(
-    variant: Variant, flat: Sequence[PlanArgument], specs: Sequence[InputSpec]
-) -> LastCallGuard | None:
+    flat: Sequence[PlanArgument], specs: Sequence[InputSpec]
+) -> TensorGuards | None:
     """Return a guard on this call; None unless all arguments are distinct tensors."""
     tensors = [x for x in flat if isinstance(x, torch.Tensor)]
     if not tensors or len({*map(id, tensors)}) != len(flat):
         return None
     if not all(isinstance(spec, DefineTensor) for spec in specs):
         return None
-    guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    return LastCallGuard(guard, variant)
+    return TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
 
 
 @dataclass
@@ -97,7 +70,7 @@ class DefinitionExecutor:
     specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     variants: dict[VariantKey, Variant] = field(default_factory=dict)
     last_variant: Variant | None = None
-    last_call: LastCallGuard | None = None
+    last_call: TensorGuards | None = None
 
     def __post_init__(self) -> None:
         if not any(isinstance(s, (OpCall, DefineTensor)) for s in self.statements):
@@ -109,15 +82,22 @@ class DefinitionExecutor:
         self.specs = input_specs(self.statements)
 
     def __call__(self, inputs: Sequence[Input], device: str | None = None) -> list[Output]:
-        if self.last_call is not None and self.last_call.matches(inputs):
-            variant = self.last_variant = self.last_call.variant
+        variant = self.last_variant
+        if variant is not None and self._is_like_last_call(inputs):
             flat = cast(list[PlanArgument], list(inputs))
         else:
             flat = flatten_inputs(self.name, self.specs, inputs)
             variant = self.last_variant = self.variant(flat, device)
-            self.last_call = guard_last_call(variant, flat, self.specs)
+            self.last_call = guard_last_call(flat, self.specs)
         with torch.no_grad():
             return self.collect_outputs(variant, flat, variant.run(list(flat)))
+
+    def _is_like_last_call(self, inputs: Sequence[Input]) -> bool:
+        """Whether dtypes, devices, sizes and strides are those of the last call: a fast path."""
+        try:
+            return self.last_call is not None and self.last_call.check(*inputs)
+        except (TypeError, RuntimeError):  # another number of inputs, or not all are tensors
+            return False
 
     def collect_outputs(
         self, variant: Variant, flat: Sequence[PlanArgument], results: Sequence[object]
@@ -148,41 +128,21 @@ class DefinitionExecutor:
             variant = self._compile(flat, key)
             # compilation may have made more sizes static, which are part of the key
             self.variants[self._key(flat, device)] = variant
-        if variant.checks or variant.lowering.nonzero_sizes:
-            self._check(variant, flat)
+        if variant.lowering.equalities or variant.lowering.nonzero_sizes:
+            _check_sizes(variant, flat)
         return variant
-
-    def _check(self, variant: Variant, flat: Sequence[PlanArgument]) -> None:
-        """Raise DefinitionError if the sizes are not those that the program needs."""
-        env = bind_symbols(variant.symbol_sources, flat)
-        for check in variant.checks:
-            tensor = flat[check.argument]
-            assert isinstance(tensor, torch.Tensor)
-            expected = evaluate(check.size, env)
-            if tensor.shape[check.dim] != expected:
-                raise DefinitionError(self._mismatch(variant.lowering, check, tensor, expected))
-        for count, message in variant.lowering.nonzero_sizes:
-            if evaluate(count, env) == 0:
-                raise DefinitionError(message)
 
     def variant_for_default_sizes(self) -> Variant:
         """Return the variant for row-major inputs of DEFAULT_SIZE, before any call."""
         flat: list[PlanArgument] = []
-        low = self.lower({}, (), "cpu")
+        low, _ = lower_statements(Lowering(), self.statements)
         for item in low.arguments:
             if isinstance(item, Node):
-                sizes = [DEFAULT_SIZE if isinstance(e, SymDim) else e for e in item.shape]
+                sizes = [size_hint(e, DEFAULT_SIZE) for e in item.shape]
                 flat.append(torch.empty(sizes, dtype=item.dtype.torch))
             else:
                 flat.append(DEFAULT_SIZE)
         return self.variant(flat)
-
-    def lower(self, sizes: Mapping[str, int], layouts: StridePatterns, device: str) -> Lowering:
-        """Lower the definition to a graph, with the given static sizes."""
-        low, env = Lowering(sizes, layouts, device), Environment()
-        for statement in self.statements:
-            lower_statement(low, statement, env)
-        return low
 
     def _key(self, flat: Sequence[PlanArgument], device: str | None) -> VariantKey:
         """Return the key of a variant: devices, layouts, static sizes."""
@@ -203,37 +163,44 @@ class DefinitionExecutor:
             raise UnsupportedError(f"{self.name}: tofuse generates no kernels for {device}")
         while True:
             fixed = {s: argument_size(source, flat) for s, source in self.specialized.items()}
-            low = self.lower(fixed, layouts, device)
+            low, _ = lower_statements(Lowering(fixed, layouts, device), self.statements)
             if low.specialized.keys() <= fixed.keys():
-                return self._build(low, fixed)
+                return self._build(low)
             self.specialized |= low.specialized
 
-    def _build(self, low: Lowering, fixed: Mapping[str, int]) -> Variant:
+    def _build(self, low: Lowering) -> Variant:
         captured = captured_graph(low, self.name)
         reports: list[GraphReport] = []
         context = make_context(self.config, reports.append)
         run = compile_captured(captured, self.name, context)[0]
-        checks = tuple(_size_checks(low, fixed))
-        sizes = (*(c.size for c in checks), *(d for d, _ in low.nonzero_sizes))
-        return Variant(run, captured, checks, low.sources_of(sizes), low, reports[-1])
-
-    def _mismatch(
-        self, low: Lowering, check: SizeCheck, tensor: torch.Tensor, expected: int
-    ) -> str:
-        """Return the message for a wrong size, with the op that needs it and the user's line."""
-        own_symbol = f"i{check.argument}d{check.dim}"
-        fact = (
-            f"input {check.argument} has {tensor.shape[check.dim]} elements at dimension "
-            f"{check.dim}, not {expected}"
-        )
-        for guard in low.size_guards:
-            if {own_symbol, *symbols_of(check.size)} & {*symbols_of(guard.a), *symbols_of(guard.b)}:
-                op, _, rest = guard.reason.partition(": ")
-                return f"{op}: {fact}; {rest}"
-        return f"{self.name}: {fact}"
+        checked = [d for d, _ in low.nonzero_sizes]
+        for equality in low.equalities:
+            checked += (symbol(equality.symbol), equality.size)
+        return Variant(run, captured, low.sources_of(checked), low, reports[-1])
 
 
-StridePatterns = Sequence[Union[StridePattern, None]]  # noqa: UP007
+def _check_sizes(variant: Variant, flat: Sequence[PlanArgument]) -> None:
+    """Raise DefinitionError if the sizes are not those that the program needs."""
+    env = bind_symbols(variant.symbol_sources, flat)
+    for equality in variant.lowering.equalities:
+        found, expected = env[equality.symbol], evaluate(equality.size, env)
+        if found != expected:
+            fact = _describe_size(variant.symbol_sources[equality.symbol], found)
+            op, _, reason = equality.reason.partition(": ")
+            raise DefinitionError(f"{op}: {fact}, not {expected}; {reason}")
+    for count, message in variant.lowering.nonzero_sizes:
+        if evaluate(count, env) == 0:
+            raise DefinitionError(message)
+
+
+def _describe_size(source: SizeSource, size: int) -> str:
+    """Return a sentence that says which size it is, and its value in this call."""
+    match source:
+        case ArgumentSize("size", argument, dim):
+            return f"input {argument} has {size} elements at dimension {dim}"
+        case ArgumentSize("argument", argument):
+            return f"input {argument} is {size}"
+    return f"a size computed from the inputs is {size}"
 
 
 def captured_graph(low: Lowering, name: str) -> CapturedGraph:
@@ -254,16 +221,5 @@ def _result(low: Lowering, item: Item) -> Value | Dim:
     if isinstance(item, Node):
         return item.value
     if isinstance(item.value, (int, SymDim)) and item.dtype.is_int:
-        return item.value if isinstance(item.value, int) else low.resolve_dim(item.value)
+        return item.value
     return low.value_of(item, item.dtype)
-
-
-def _size_checks(low: Lowering, fixed: Mapping[str, int]) -> list[SizeCheck]:
-    """Return the sizes of inputs that neither their own symbols nor the key determine."""
-    return [
-        SizeCheck(k, d, extent)
-        for k, item in enumerate(low.arguments)
-        if isinstance(item, Node)
-        for d, extent in enumerate(item.shape)
-        if (own := f"i{k}d{d}") in low.symbols and extent not in (symbol(own), fixed.get(own))
-    ]

@@ -15,8 +15,7 @@ from tofuse.capture.lower.opaque import call_arguments
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, number_type, promote
 from tofuse.frontends.input_layouts import StridePattern
-from tofuse.frontends.symbol_substitution import SymbolSubstitution
-from tofuse.ir.dims import Dim, SymDim, product, show_dim, symbol, symbols_of
+from tofuse.ir.dims import Dim, SymDim, product, show_dim, substitute_dim, symbol, symbols_of
 from tofuse.ir.graph import Attr, Loc, Op, Scalar, Value
 from tofuse.ir.size_expression import (
     ArgumentSize,
@@ -33,10 +32,7 @@ SEED = "tofuse.seed.default"
 
 @dataclass(eq=False)
 class Node:
-    """A tensor of the definition, or (`scalar`) a number that is known only at run time.
-
-    `require_equal` may replace `value`: a rule reads it after its last such call.
-    """
+    """A tensor of the definition, or (`scalar`) a number that is known only at run time."""
 
     value: Value
     dtype: DataType
@@ -75,12 +71,19 @@ class RngState:
 
 
 @dataclass(frozen=True)
-class SizeGuard:
-    """Two sizes that must be equal at run time; `reason` names the op and the user's line."""
+class SizeEquality:
+    """A symbol stands for `size`; a run checks it. `reason` names the op and the user's line."""
 
-    a: Dim
-    b: Dim
+    symbol: str
+    size: Dim
     reason: str
+
+
+class SizesMustBeEqual(Exception):
+    """An op needs an equality that the lowering lacks: the definition is lowered again with it."""
+
+    def __init__(self, equality: SizeEquality) -> None:
+        self.equality = equality
 
 
 @dataclass
@@ -88,22 +91,21 @@ class Lowering:
     """One lowering of a definition to a graph.
 
     `static_sizes` gives symbols the sizes of one call; `stride_patterns` holds the layout of each
-    input, None for row-major. `specialized` collects the symbols that must be static in another
+    input, None for row-major. `equalities` holds the sizes that ops require to be equal, found in
+    earlier lowerings. `specialized` collects the symbols that must be static in another
     lowering, because equality of sizes cannot be proved otherwise.
     """
 
     static_sizes: Mapping[str, int] = field(default_factory=dict)
     stride_patterns: Sequence[StridePattern | None] = ()
     device: str = "cpu"
+    equalities: tuple[SizeEquality, ...] = ()
     builder: Builder = field(default_factory=lambda: Builder(SymbolicSizes()))
-    nodes: list[Item] = field(default_factory=list)
     arguments: list[Item] = field(default_factory=list)
     constants: list[tuple[Node, torch.Tensor]] = field(default_factory=list)
     symbols: dict[str, SizeSource] = field(default_factory=dict)
-    size_guards: list[SizeGuard] = field(default_factory=list)
     specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     nonzero_sizes: list[tuple[Dim, str]] = field(default_factory=list)  # sizes that must not be 0
-    substitutions: list[SymbolSubstitution] = field(default_factory=list)
     # each output, and the number of the input that it is written into
     outputs: list[tuple[Lowered, int | None]] = field(default_factory=list)
     default_rng: RngState | None = None
@@ -119,17 +121,6 @@ class Lowering:
     def error(self, message: str) -> DefinitionError:
         """Return an error that names the op and the user's line."""
         return DefinitionError(located(self.op_name, self.builder.loc, message))
-
-    def make_node(self, value: Value, dtype: DataType, *, scalar: bool = False) -> Node:
-        """Return a Node that `require_equal` keeps up to date."""
-        made = Node(value, dtype, scalar)
-        self.nodes.append(made)
-        return made
-
-    def make_number(self, value: bool | int | float | complex | SymDim, dtype: DataType) -> Number:
-        made = Number(value, dtype)
-        self.nodes.append(made)
-        return made
 
     # -- operands --------------------------------------------------------------------------------
 
@@ -151,7 +142,7 @@ class Lowering:
         """Convert an integer argument to a size."""
         found = x.value if isinstance(x, Number) else x
         if isinstance(found, (int, SymDim)):
-            return self.resolve_dim(int(found) if isinstance(found, bool) else found)
+            return int(found) if isinstance(found, bool) else found
         raise self.error(f"{what} must be an integer, not {describe(x)}")
 
     def integer(self, x: OperandLike, what: str) -> int:
@@ -202,13 +193,13 @@ class Lowering:
 
     def cast(self, x: Item, dtype: DataType, *, scalar: bool = False) -> Node:
         """Return an item as a tensor of this type."""
-        return self.make_node(self.value_of(x, dtype), dtype, scalar=scalar)
+        return Node(self.value_of(x, dtype), dtype, scalar=scalar)
 
     def copy(self, x: Node) -> Node:
         """Return a copy of `x`."""
         if x.dtype.ir is DType.OTHER:
             return self.call("aten.clone.default", (x.value,), x.shape, x.dtype)
-        return self.make_node(self.builder.copy(x.value), x.dtype)
+        return Node(self.builder.copy(x.value), x.dtype)
 
     # -- PyTorch operators -----------------------------------------------------------------------
 
@@ -228,7 +219,7 @@ class Lowering:
         if target == SEED:
             attrs["effect"] = True
         (value,) = self._append(target, args, keyword, [(shape, dtype)], attrs)
-        return self.make_node(value, dtype, scalar=scalar)
+        return Node(value, dtype, scalar=scalar)
 
     def call_results(
         self,
@@ -240,7 +231,7 @@ class Lowering:
     ) -> list[Node]:
         """Append a call of a PyTorch operator with several results; return those at `picks`."""
         values = self._append(target, args, keyword, results, {"picks": picks})
-        return [self.make_node(v, dtype) for v, (_, dtype) in zip(values, results, strict=True)]
+        return [Node(v, dtype) for v, (_, dtype) in zip(values, results, strict=True)]
 
     def _append(
         self,
@@ -266,41 +257,51 @@ class Lowering:
     # -- sizes -----------------------------------------------------------------------------------
 
     def symbol(self, name: str, source: SizeSource) -> Dim:
-        """Return a size read from the arguments, as a symbol or as its static size."""
+        """Return a size read from the arguments, as a symbol or as what it is known to equal."""
         self.symbols[name] = source
-        return self.static_sizes[name] if name in self.static_sizes else symbol(name)
+        size = self.static_sizes[name] if name in self.static_sizes else symbol(name)
+        for equality in self.equalities:
+            size = substitute_dim(size, equality.symbol, equality.size)
+        return size
 
     def derived_size(self, function: SizeFunction, *operands: SizeTerm) -> Dim:
         """Return a symbol for a size computed from other symbols."""
         source = apply_function(function, *operands)
-        for name, known_source in self.symbols.items():
-            if known_source == source:
-                return symbol(name)
-        return self.symbol(f"e{len(self.symbols)}", source)
+        names = [name for name, known_source in self.symbols.items() if known_source == source]
+        return self.symbol(names[0] if names else f"e{len(self.symbols)}", source)
 
     def require_equal(self, a: Dim, b: Dim, what: str) -> None:
-        """Make two sizes equal from here on; a run checks it. DefinitionError if they differ."""
-        a, b = self.resolve_dim(a), self.resolve_dim(b)
+        """Make two sizes equal; a run checks it. DefinitionError if they differ.
+
+        Raises SizesMustBeEqual to begin a lowering with the equality.
+        """
         if a == b:
             return
         if isinstance(a, int) and isinstance(b, int):
             raise self.error(f"{what}: {a} and {b} differ")
-        self.size_guards.append(SizeGuard(a, b, located(self.op_name, self.builder.loc, what)))
         for x, y in ((b, a), (a, b)):
-            if isinstance(x, SymDim) and (name := only_symbol(x)) and name not in symbols_of(y):
-                self._substitute(SymbolSubstitution(name, y))
-                return
+            if (
+                isinstance(x, SymDim)
+                and (name := only_symbol(x))
+                and name not in self.sources_of([y])
+            ):
+                reason = located(self.op_name, self.builder.loc, what)
+                raise SizesMustBeEqual(SizeEquality(name, y, reason))
         self.specialize([a, b])
 
-    def resolve_dim(self, dim: Dim) -> Dim:
-        """Return a size after all substitutions so far."""
-        for substitution in self.substitutions:
-            dim = substitution.dim(dim)
-        return dim
+    def with_equality(self, equality: SizeEquality) -> Lowering:
+        """Return a new lowering with one more equality; symbols keep their names."""
+        return Lowering(
+            self.static_sizes,
+            self.stride_patterns,
+            self.device,
+            (*self.equalities, equality),
+            symbols=dict(self.symbols),
+        )
 
     def specialize(self, dims: Iterable[Dim]) -> None:
         """Require these sizes to be static: the definition is then compiled for each of them."""
-        for name, source in self.sources_of(map(self.resolve_dim, dims)).items():
+        for name, source in self.sources_of(dims).items():
             if isinstance(source, ArgumentSize):
                 self.specialized[name] = source
 
@@ -325,19 +326,6 @@ class Lowering:
             )
         self.specialize((*value.shape, *shape))
         return self.call("aten.reshape.default", (value, shape), shape, dtype).value
-
-    def _substitute(self, substitution: SymbolSubstitution) -> None:
-        """Substitute a size for a symbol everywhere in the graph so far."""
-        self.substitutions.append(substitution)
-        self.builder.ops[:] = map(substitution.op, self.builder.ops)
-        for item in self.nodes:
-            if isinstance(item, Node):
-                item.value = substitution.value(item.value)
-            elif isinstance(item.value, SymDim):
-                item.value = substitution.dim(item.value)
-        self.nonzero_sizes = [(substitution.dim(d), message) for d, message in self.nonzero_sizes]
-        constants = self.builder.constants
-        self.builder.constants = {substitution.value(v): s for v, s in constants.items()}
 
 
 def is_scalar(x: Item) -> bool:

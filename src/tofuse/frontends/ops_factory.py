@@ -45,8 +45,8 @@ def iota(
         raise low.error("step must not be 0")
     begin, jump = _as_integer(first), _as_integer(increment)
     if begin is not None and jump is not None and target.is_int and target.ir is not DType.OTHER:
-        return low.make_node(iota_value(low, count, begin, jump, target.ir), target)
-    steps = low.make_node(iota_value(low, count, 0, 1, DType.I64), DataType.Int)
+        return Node(iota_value(low, count, begin, jump, target.ir), target)
+    steps = Node(iota_value(low, count, 0, 1, DType.I64), DataType.Int)
     return _scale_and_shift(low, low.cast(steps, target), increment, first, target)
 
 
@@ -84,9 +84,9 @@ def full(
         if not isinstance(fill, SymDim):
             fill = torch.tensor(fill).to(target.torch).item()
         assert not isinstance(fill, complex)
-        return low.make_node(low.builder.full(extents, Scalar(fill), target.ir), target)
+        return Node(low.builder.full(extents, Scalar(fill), target.ir), target)
     filled = low.builder.broadcast(low.value_of(value, target), extents, ())
-    return low.make_node(filled, target)
+    return Node(filled, target)
 
 
 def uniform(
@@ -170,11 +170,11 @@ def _standard_uniform(
     """Return uniform numbers in [0, 1) with 24 random bits, 48 for Double."""
     high = _draw_stream(low, rng, shape)
     if dtype is not DataType.Double:
-        return low.make_node(high, DataType.Float)
+        return Node(high, DataType.Float)
     build, fine = low.builder, _draw_stream(low, rng, shape)
     wide = [build.convert(v, DType.F64) for v in (high, fine)]
     scaled = build.emit("mul", (wide[1], Scalar(2.0**-24)), {})
-    return low.make_node(build.emit("add", (wide[0], scaled), {}), DataType.Double)
+    return Node(build.emit("add", (wide[0], scaled), {}), DataType.Double)
 
 
 def _draw_stream(low: Lowering, rng: RngState, shape: tuple[Dim, ...]) -> Value:
@@ -195,7 +195,7 @@ def _rng_state(low: Lowering, seed: OperandLike | None, offset: OperandLike | No
     fixed = [x.value for x in given if isinstance(x, Number) and isinstance(x.value, int)]
     if len(fixed) == 2:
         value = Value(TensorType((2,), DType.I64), f"seed{len(low.constants)}")
-        words = low.make_node(value, DataType.Int)
+        words = Node(value, DataType.Int)
         low.constants.append((words, torch.tensor([_as_signed(w) for w in fixed])))
         return RngState(words)
     parts = tuple(low.builder.reshape(low.value_of(x, DataType.Int), ()) for x in given)

@@ -43,10 +43,10 @@ def select(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike
             raise low.error(f"the index {k} is out of range for dimension {axis} of size {extent}")
         if isinstance(k, int) and k >= 0 and isinstance(extent, int):
             one = low.builder.slice(x.value, axis, k, 1)
-            return low.make_node(low.builder.reshape(one, shape), x.dtype)
+            return Node(low.builder.reshape(one, shape), x.dtype)
         return low.call("aten.select.int", (x.value, axis, k), shape, x.dtype)
     picked = index_select(low, x, number, axis)
-    return low.make_node(low.builder.reshape(picked.value, shape), x.dtype)
+    return Node(low.builder.reshape(picked.value, shape), x.dtype)
 
 
 def gather(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike) -> Node:
@@ -168,9 +168,7 @@ def _is_readable(x: Node) -> bool:
 
 def _take(low: Lowering, x: Node, value: Value, index: Value, axis: int) -> Node:
     dims = tuple(-1 if d == axis else d for d in range(x.rank))
-    return low.make_node(
-        low.builder.emit("take", (value, index), {"dims": dims, "wrap": False}), x.dtype
-    )
+    return Node(low.builder.emit("take", (value, index), {"dims": dims, "wrap": False}), x.dtype)
 
 
 INDEX: dict[str, Rule] = {

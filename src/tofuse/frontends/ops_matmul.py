@@ -158,7 +158,7 @@ def embedding_fwd(
     last = index.rank
     wide = low.builder.broadcast(index.value, shape, tuple(range(last)))
     attrs: dict[str, Attr] = {"dims": (-1, last), "wrap": False}
-    rows = low.make_node(low.builder.emit("take", (table.value, wide), attrs), table.dtype)
+    rows = Node(low.builder.emit("take", (table.value, wide), attrs), table.dtype)
     limit = _constant(low, max_norm)
     if limit is None:
         return rows
@@ -197,8 +197,7 @@ def _broadcast_batch(low: Lowering, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> t
     for x, y in zip(left, right, strict=True):
         if 1 not in (x, y):
             low.require_equal(x, y, "the batch sizes")
-    pairs = zip(map(low.resolve_dim, left), map(low.resolve_dim, right), strict=True)
-    return tuple(y if x == 1 else x for x, y in pairs)
+    return tuple(y if x == 1 else x for x, y in zip(left, right, strict=True))
 
 
 MATMUL: dict[str, Rule] = {

@@ -6,7 +6,7 @@ from functools import partial
 
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.elementwise_table import elementwise, elementwise_node
-from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule
+from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
 from tofuse.frontends.ops_reduce import reduce
 from tofuse.ir.dims import product
 
@@ -37,10 +37,10 @@ def batch_norm(
         tensor = low.tensor(given)
         low.require_equal(tensor.shape[0], x.shape[channel], "the number of channels")
         shape = tuple(tensor.shape[0] if d == channel else 1 for d in range(x.rank))
-        return low.make_node(low.builder.reshape(tensor.value, shape), tensor.dtype)
+        return Node(low.builder.reshape(tensor.value, shape), tensor.dtype)
 
     if training:
-        count = low.make_number(product(x.shape[d] for d in axes), DataType.Int)
+        count = Number(product(x.shape[d] for d in axes), DataType.Int)
         mean = op("truediv", reduce("sum", low, x, axes), count)
         deviation = op("sub", x, per_channel(mean))
         squares = reduce("sum", low, op("mul", deviation, deviation), axes)

@@ -56,7 +56,7 @@ def cast(low: Lowering, arg: OperandLike, dtype: DataType | torch.dtype) -> Item
         return low.copy(x)
     if isinstance(x, Node) or isinstance(x.value, SymDim):
         return low.cast(x, target, scalar=is_scalar(x))
-    return low.make_number(torch.tensor(x.value, dtype=target.torch).item(), target)
+    return Number(torch.tensor(x.value, dtype=target.torch).item(), target)
 
 
 def copy(low: Lowering, arg: OperandLike) -> Item:
@@ -82,7 +82,7 @@ def where(low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike
         return low.call("aten.where.self", values, shape, dtype, scalar=scalars)
     a, b = (typed_operand(low, x, shape, dtype) for x in (yes, no))
     value = Emitter(low.builder, shape, dtype.ir).where(chosen, a, b)
-    return low.make_node(value, dtype, scalar=scalars)
+    return Node(value, dtype, scalar=scalars)
 
 
 def clamp(
@@ -119,8 +119,8 @@ def logical_right_shift(low: Lowering, arg1: OperandLike, arg2: OperandLike) -> 
         k = int(amount.value)
         mask: OperandLike = -1 if k == 0 else (1 << (width - k)) - 1
     else:
-        rest = elementwise(low, "sub", low.make_number(width, shifted.dtype), amount)
-        ones = low.make_number(-1, shifted.dtype)
+        rest = elementwise(low, "sub", Number(width, shifted.dtype), amount)
+        ones = Number(-1, shifted.dtype)
         above = elementwise(low, "bitwise_left_shift", ones, rest)
         mask = elementwise(low, "bitwise_not", above)
     return elementwise(low, "bitwise_and", shifted, mask)

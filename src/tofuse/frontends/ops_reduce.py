@@ -98,7 +98,7 @@ def _restore_dims(
     if keepdim:
         shape = tuple(1 if d in axes else e for d, e in enumerate(x.shape))
         result = low.builder.reshape(result, shape)
-    return low.make_node(low.builder.copy(result) if result is x.value else result, dtype)
+    return Node(low.builder.copy(result) if result is x.value else result, dtype)
 
 
 def var(

@@ -54,7 +54,7 @@ def _reshape_to(low: Lowering, x: Node, shape: tuple[Dim, ...]) -> Node:
         shape = tuple(_infer_size(low, x, known_size) if d == -1 else d for d in shape)
     if any(isinstance(d, int) and d < 0 for d in shape):
         raise low.error(f"the new shape {show_shape(shape)} has a negative size")
-    return low.make_node(low.checked_reshape(x.value, shape, x.dtype), x.dtype)
+    return Node(low.checked_reshape(x.value, shape, x.dtype), x.dtype)
 
 
 def _infer_size(low: Lowering, x: Node, known_size: Dim) -> Dim:
@@ -83,7 +83,7 @@ def permute(low: Lowering, arg: OperandLike, dims: Shape | None = None) -> Node:
     order = tuple(low.axis(d, x.rank, "an entry of dims") for d in dims)
     if len(set(order)) != x.rank:
         raise low.error(f"dims {list(order)} contain a dimension twice")
-    return low.make_node(low.builder.permute(x.value, order), x.dtype)
+    return Node(low.builder.permute(x.value, order), x.dtype)
 
 
 def broadcast(low: Lowering, arg: OperandLike, is_broadcast_dim: Shape) -> Node:
@@ -99,7 +99,7 @@ def broadcast(low: Lowering, arg: OperandLike, is_broadcast_dim: Shape) -> Node:
         )
     extents = iter(x.shape)
     shape = tuple(1 if new else next(extents) for new in flags)
-    return low.make_node(low.builder.reshape(x.value, shape), x.dtype)
+    return Node(low.builder.reshape(x.value, shape), x.dtype)
 
 
 def broadcast_in_dim(low: Lowering, arg: OperandLike, shape: Shape, broadcast_dims: Shape) -> Node:
@@ -124,12 +124,11 @@ def broadcast_in_dim(low: Lowering, arg: OperandLike, shape: Shape, broadcast_di
             low.require_equal(
                 item.shape[k], target[place], f"dimension {k} and the shape at {place}"
             )
-    known = tuple(map(low.resolve_dim, target))
     wide = tuple(
         item.shape[positions.index(d)] if e == -1 and d in positions else e
-        for d, e in enumerate(known)
+        for d, e in enumerate(target)
     )
-    return low.make_node(_broadcast_in_dim(low, item, wide, positions), item.dtype)
+    return Node(_broadcast_in_dim(low, item, wide, positions), item.dtype)
 
 
 def _broadcast_in_dim(
@@ -154,10 +153,7 @@ def expand(low: Lowering, arg: OperandLike, shape: Shape) -> Node:
     for d in range(x.rank):
         if x.shape[d] != 1:
             low.require_equal(x.shape[d], wide[d + new_dims], f"dimension {d} and the shape")
-    known = tuple(map(low.resolve_dim, wide))
-    return low.make_node(
-        _broadcast_in_dim(low, x, known, tuple(range(new_dims, len(known)))), x.dtype
-    )
+    return Node(_broadcast_in_dim(low, x, wide, tuple(range(new_dims, len(wide)))), x.dtype)
 
 
 def squeeze(
@@ -181,7 +177,7 @@ def squeeze(
     for d in sorted(squeezed_dims):
         low.require_equal(x.shape[d], 1, f"dimension {d} must have size 1")
     shape = tuple(e for d, e in enumerate(x.shape) if d not in squeezed_dims)
-    return low.make_node(low.builder.reshape(x.value, shape), x.dtype)
+    return Node(low.builder.reshape(x.value, shape), x.dtype)
 
 
 def slice_(
@@ -218,7 +214,7 @@ def slice_(
         length = low.derived_size(SizeFunction.SLICE_LENGTH, extent, start, end, step)
         shape = (*value.shape[:d], length, *value.shape[d + 1 :])
         value = low.call("aten.slice.Tensor", args, shape, x.dtype).value
-    return low.make_node(value, x.dtype)
+    return Node(value, x.dtype)
 
 
 def _resolve_range(start: Dim, end: Dim, extent: Dim, step: int) -> tuple[int, Dim]:
@@ -256,7 +252,7 @@ def pad(
         raise low.error("the value must be a real constant")
     constant = typed_scalar(fill.value, x.dtype.ir)
     before, after = (tuple(max(0, pair[side]) for pair in pairs) for side in (0, 1))
-    return low.make_node(low.builder.pad(padded, before, after, constant), x.dtype)
+    return Node(low.builder.pad(padded, before, after, constant), x.dtype)
 
 
 def cat(
@@ -288,9 +284,7 @@ def cat(
         shape = (*values[0].shape[:at], total, *values[0].shape[at + 1 :])
         return low.call("aten.cat.default", (values, at), shape, dtype)
     concatenated = low.builder.cat(values, at)
-    return low.make_node(
-        low.builder.copy(concatenated) if len(operands) == 1 else concatenated, dtype
-    )
+    return Node(low.builder.copy(concatenated) if len(operands) == 1 else concatenated, dtype)
 
 
 def _concat_type(low: Lowering, operands: Sequence[Node]) -> DataType:
@@ -302,12 +296,12 @@ def _concat_type(low: Lowering, operands: Sequence[Node]) -> DataType:
 def size(low: Lowering, arg: OperandLike, dim: OperandLike) -> Number:
     """Return the size of one dimension as a scalar."""
     x = low.tensor(arg)
-    return low.make_number(x.shape[low.axis(dim, x.rank)], DataType.Int)
+    return Number(x.shape[low.axis(dim, x.rank)], DataType.Int)
 
 
 def shape(low: Lowering, arg: OperandLike) -> tuple[Item, ...]:
     """Return all sizes as a vector."""
-    return tuple(low.make_number(e, DataType.Int) for e in low.tensor(arg).shape)
+    return tuple(Number(e, DataType.Int) for e in low.tensor(arg).shape)
 
 
 def at(low: Lowering, arg: Lowered, index: OperandLike) -> Item:
@@ -336,7 +330,7 @@ def with_stride_order(low: Lowering, x: Node, order: Sequence[Dim]) -> Node:
     strides = strides_in(dims_slow_to_fast(numbers, x.rank), copied.shape)
     strided = replace(copied, strides=strides)
     low.builder.replace_results(op_count, {copied: strided})
-    return low.make_node(strided, x.dtype)
+    return Node(strided, x.dtype)
 
 
 def triu(low: Lowering, arg: OperandLike, diagonal: OperandLike = 0) -> Node:
@@ -350,7 +344,7 @@ def triu(low: Lowering, arg: OperandLike, diagonal: OperandLike = 0) -> Node:
     from_diagonal = low.builder.emit("sub", (columns, rows), {})
     in_triangle = low.builder.emit("ge", (from_diagonal, Scalar(first)), {})
     operands = (in_triangle, x.value, typed_scalar(0, x.dtype.ir))
-    return low.make_node(low.builder.emit("where", operands, {}), x.dtype)
+    return Node(low.builder.emit("where", operands, {}), x.dtype)
 
 
 def _iota_along(low: Lowering, x: Node, dim: int) -> Value:

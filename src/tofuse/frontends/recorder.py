@@ -29,9 +29,10 @@ from tofuse.frontends.definition import (
     Ref,
     Statement,
     lower_statement,
+    lower_statements,
     parameters,
 )
-from tofuse.frontends.lowering import Lowered, Lowering, Node
+from tofuse.frontends.lowering import Lowered, Lowering, Node, SizesMustBeEqual
 from tofuse.frontends.proxies import PROXIES, Proxy, Scalar, Tensor, Vector
 from tofuse.ir.graph import Loc
 
@@ -208,8 +209,12 @@ class Recorder:
     def _append(self, statement: Statement) -> tuple[Proxy, ...]:
         """Append a statement; return proxies for its results."""
         first = len(self._env)
-        lowered = lower_statement(self._low, statement, self._env)
-        refs = tuple(Ref(first + k, _kind(item)) for k, item in enumerate(lowered))
+        try:
+            lower_statement(self._low, statement, self._env)
+        except SizesMustBeEqual as required:
+            low = self._low.with_equality(required.equality)
+            self._low, self._env = lower_statements(low, [*self.statements, statement])
+        refs = tuple(Ref(first + k, _kind(item)) for k, item in enumerate(self._env[first:]))
         if isinstance(statement, OpCall):
             statement = replace(statement, results=refs)
         self.statements.append(statement)

@@ -17,15 +17,14 @@ def fold_scalars(low: Lowering, name: str, items: Sequence[Item], dtype: DataTyp
     numbers = [x.value for x in items if isinstance(x, Number)]
     if len(numbers) != len(items) or name not in FOLDS:
         return None
-    resolved = [low.resolve_dim(x) if isinstance(x, SymDim) else x for x in numbers]
-    if any(isinstance(x, SymDim) for x in resolved):
-        dims = [int(x) if isinstance(x, bool) else x for x in resolved]
+    if any(isinstance(x, SymDim) for x in numbers):
+        dims = [int(x) if isinstance(x, bool) else x for x in numbers]
         sizes = [d for d in dims if isinstance(d, (int, SymDim))]
         folded = _fold_sizes(low, name, sizes) if len(sizes) == len(dims) else None
-        return None if folded is None else low.make_number(folded, DataType.Int)
-    constants = [x for x in resolved if not isinstance(x, SymDim)]
+        return None if folded is None else Number(folded, DataType.Int)
+    constants = [x for x in numbers if not isinstance(x, SymDim)]
     try:
-        return low.make_number(FOLDS[name](*constants), dtype)
+        return Number(FOLDS[name](*constants), dtype)
     except ZeroDivisionError:
         raise low.error("division by zero") from None
     except TypeError:
