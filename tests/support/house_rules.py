@@ -298,6 +298,7 @@ FENCES: dict[str, tuple[str, ...]] = {
         "ops/reference",
     ),
     "llvmlite": ("backends/llvm/",),
+    "networkx": ("capture/joint/mincut.py",),
     "triton": ("backends/triton/",),
 }
 

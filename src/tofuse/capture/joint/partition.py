@@ -17,8 +17,9 @@ It is a minimum cut, as in torch's partitioner, but of bytes alone and with thes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch.fx import GraphModule, Node
@@ -71,10 +72,10 @@ def partition(
     """Return the forward and the backward graph, and the memory in eager and in this partition."""
     partitioner = _Partitioner(list(joint.graph.nodes), num_fwd_outputs)
     result = partitioner.rematerialize(partitioner.choose_saved(), budget, eager)
-    saved, free = result.saved, partitioner.free_storages()
+    saved, free = result.saved, partitioner.free_storages
     memory = replace(
         eager,
-        our_saved_bytes=partitioner.nbytes(saved),
+        our_saved_bytes=result.saved_bytes,
         budget_bytes=result.limit,
         recomputed_calls=result.recomputed_calls,
         saved_arguments=tuple(
@@ -102,27 +103,35 @@ def partition(
     return forward, backward, memory
 
 
-@dataclass
 class _Partitioner:
     """Classifies the nodes of a joint graph and chooses the saved values."""
 
-    order: list[Node]
-    num_fwd_outputs: int
-    forward_nodes: set[Node] = field(default_factory=set)  # independent of tangents
-    backward_nodes: set[Node] = field(default_factory=set)  # dependent on tangents, not dead
-    not_recomputed: set[Node] = field(default_factory=set)
-    needed_by_outputs: set[Node] = field(default_factory=set)  # of the forward
-    backward_outputs: set[Node] = field(default_factory=set)
+    def __init__(self, order: list[Node], num_fwd_outputs: int) -> None:
+        self.order, output = order, order[-1]
+        leaves, descriptions = tree_leaves(output.args), tree_leaves(output.meta.get("desc", ()))
+        self.results = [n for n in leaves[:num_fwd_outputs] if isinstance(n, Node)]
+        self.gradients = {n for n in leaves[num_fwd_outputs:] if isinstance(n, Node)}
+        described = list(zip(leaves, descriptions, strict=False))[:num_fwd_outputs]
+        self.fresh_results = [  # that are not copied into mutated arguments
+            n
+            for n, d in described
+            if isinstance(n, Node) and not isinstance(d, InputMutationAOTOutput)
+        ]
+        self.arguments = [n for n in order if n.op in ("placeholder", "get_attr")]
+        mutated = {d.mutated_input for d in descriptions if isinstance(d, InputMutationAOTOutput)}
+        self.mutated_arguments = {n for n in self.arguments if n.meta.get("desc") in mutated}
+        # the storages of arguments and results cost nothing
+        free = (*self.arguments, *self.results)
+        self.free_storages = frozenset(key for n in free for key, _ in node_storages(n))
+        self.forward_nodes: set[Node] = set()  # independent of tangents
+        self.backward_nodes: set[Node] = set()  # dependent on tangents, not dead
+        self._classify()
+        self.not_recomputed = {n for n in self.forward_nodes if not is_recomputable(n)}
+        self.needed_by_results = self._find_needed()
 
     def choose_saved(self) -> list[Node]:
         """Return the nodes whose values the backward receives, in program order."""
-        outputs = tree_leaves(next(n for n in self.order if n.op == "output").args)
-        results = [n for n in outputs[: self.num_fwd_outputs] if isinstance(n, Node)]
-        gradients = [n for n in outputs[self.num_fwd_outputs :] if isinstance(n, Node)]
-        self.backward_outputs = set(gradients)
-        self._classify(gradients)
-        self.not_recomputed = {n for n in self.forward_nodes if not is_recomputable(n)}
-        written = set(self.not_recomputed) | {_view_base(n) for n in results}
+        written = set(self.not_recomputed) | {_view_base(n) for n in self.results}
         written |= {
             _view_base(n) for n in self.forward_nodes if _read_by_library(n, self.forward_nodes)
         }
@@ -132,9 +141,8 @@ class _Partitioner:
             if _read_by_library(n, self.backward_nodes) and _view_base(n) in written
             if not must_recompute(_view_base(n))
         }
-        self.needed_by_outputs = self._find_needed(results)
         self._limit_recompute_chains()
-        return self._cut(written, {_view_base(n) for n in self._fresh_outputs(results)})
+        return self._cut(written, {_view_base(n) for n in self.fresh_results})
 
     def symbolic_float_arguments(self) -> list[Node]:
         """Return the tensor arguments that symbolic floats are read from.
@@ -145,58 +153,30 @@ class _Partitioner:
         sources = {i for n in floats for i in n.all_input_nodes if not is_symbolic_number(i)}
         return [n for n in self.order if n.op == "placeholder" and n in sources]
 
-    def _fresh_outputs(self, outputs: list[Node]) -> list[Node]:
-        """Return the outputs that are not copied into mutated arguments."""
-        descriptions = tree_leaves(self.order[-1].meta.get("desc", ()))[: self.num_fwd_outputs]
-        mutations = [isinstance(d, InputMutationAOTOutput) for d in descriptions]
-        if len(mutations) != self.num_fwd_outputs:
-            return []
-        leaves = tree_leaves(self.order[-1].args)[: self.num_fwd_outputs]
-        fresh = {n for n, is_mutation in zip(leaves, mutations, strict=True) if not is_mutation}
-        return [n for n in outputs if n in fresh]
-
     def rematerialize(
         self, saved: list[Node], budget: float | None, eager: EagerMemory
     ) -> RematResult:
         """Reduce the saved values to the budget, and to eager's unless library calls are needed."""
         remat = self._rematerializer(is_recomputable_or_reduction)
         result = remat.rematerialize(saved, eager.saved_bytes + PEAK_TOLERANCE)
-        limit = budget_bytes(budget, self.nbytes(saved))
-        if limit is None or self.nbytes(result.saved) <= limit:
+        limit = budget_bytes(budget, remat.nbytes(saved))
+        if limit is None or result.saved_bytes <= limit:
             return replace(result, limit=limit)
         return self._rematerializer(is_repeatable).rematerialize(saved, limit)
 
     def _rematerializer(self, can_recompute: Callable[[Node], bool]) -> Rematerializer:
-        sinks = [n for n in self._sinks() if not is_symbolic_number(n)]
-        arguments = {n for n in self.order if n.op in ("placeholder", "get_attr")}
+        readable = frozenset(self.arguments) - self.mutated_arguments
         return Rematerializer(
-            self.order,
-            sinks,
-            can_recompute,
-            is_recomputable,
-            frozenset(arguments - _mutated_arguments(self.order)),
-            self.free_storages(),
+            self.order, self._sinks(), can_recompute, is_recomputable, readable, self.free_storages
         )
 
-    def nbytes(self, nodes: Sequence[Node]) -> int:
-        """Return the bytes of the storages that live only for the backward."""
-        sizes, free = {k: size for n in nodes for k, size in node_storages(n)}, self.free_storages()
-        return sum(size for key, size in sizes.items() if key not in free)
-
-    def free_storages(self) -> frozenset[int]:
-        """Return the storages of arguments and of the forward's results, which cost nothing."""
-        output = next(n for n in self.order if n.op == "output")
-        results = tree_leaves(output.args)[: self.num_fwd_outputs]
-        nodes = [n for n in self.order if n.op in ("placeholder", "get_attr")]
-        nodes += [n for n in results if isinstance(n, Node)]
-        return frozenset(key for n in nodes for key, _ in node_storages(n))
-
     def _sinks(self) -> list[Node]:
-        """Return the forward's values that the backward reads or returns."""
-        read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.backward_outputs
-        return [n for n in self.order if n in self.forward_nodes and n in read]
+        """Return the forward's tensors that the backward reads or returns."""
+        read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.gradients
+        sinks = self.forward_nodes & read
+        return [n for n in self.order if n in sinks and not is_symbolic_number(n)]
 
-    def _classify(self, gradients: list[Node]) -> None:
+    def _classify(self) -> None:
         """Find the forward nodes and the live backward nodes."""
         dependent: set[Node] = set()  # on tangents
         for n in self.order:
@@ -204,16 +184,16 @@ class _Partitioner:
             if is_tangent or (n.op != "output" and not dependent.isdisjoint(n.all_input_nodes)):
                 dependent.add(n)
         self.forward_nodes = {n for n in self.order if n not in dependent and n.op != "output"}
-        live = set(gradients)
+        live = set(self.gradients)
         for n in reversed(self.order):
             if n in live or (n in dependent and has_side_effect(n) and n.op == "call_function"):
                 live |= set(n.all_input_nodes)
                 if n in dependent:
                     self.backward_nodes.add(n)
 
-    def _find_needed(self, outputs: list[Node]) -> set[Node]:
-        """Return the nodes that the outputs depend on."""
-        needed = set(outputs)
+    def _find_needed(self) -> set[Node]:
+        """Return the nodes that the forward's results depend on."""
+        needed = set(self.results)
         for n in reversed(self.order):
             if n in needed:
                 needed |= set(n.all_input_nodes)
@@ -228,14 +208,14 @@ class _Partitioner:
             longest = max((length.get(i, 0.0) for i in n.all_input_nodes), default=0.0)
             length[n] = longest + _chain_length(n)
             is_tensor = isinstance(n.meta.get("val"), torch.Tensor)
-            can_save = n in self.needed_by_outputs and is_tensor and not must_recompute(n)
+            can_save = n in self.needed_by_results and is_tensor and not must_recompute(n)
             if length[n] > MAX_RECOMPUTE_CHAIN and can_save:
                 self.not_recomputed.add(n)
                 length[n] = 0.0
 
     def _cut(self, written: set[Node], results: set[Node]) -> list[Node]:
         """Return the minimum cut between recomputation sources and the backward's reads."""
-        sinks = [n for n in self._sinks() if not is_symbolic_number(n)]
+        sinks = self._sinks()
         vertex = {n: k for k, n in enumerate(sinks)}
         reached, edges, sources = list(sinks), [], []
         for n in reached:  # grows while it is walked
@@ -249,13 +229,12 @@ class _Partitioner:
                     vertex[i] = len(reached)
                     reached.append(i)
                 edges.append((vertex[i], vertex[n]))
-        mutated = _mutated_arguments(self.order)
-        backward_only = [n for n in reached if n not in self.needed_by_outputs]
+        backward_only = [n for n in reached if n not in self.needed_by_results]
         read = {*sinks, *(i for n in backward_only for i in n.all_input_nodes)}
         read_results = results & {_view_base(n) for n in read}
 
         def capacity(n: Node) -> int:
-            if n in mutated:
+            if n in self.mutated_arguments:
                 return MUTATED_ARGUMENT_PRICE
             return RESULT_PRICE if n in read_results else _price(n, n in written)
 
@@ -264,14 +243,11 @@ class _Partitioner:
         return [n for n in self.order if n in vertex and vertex[n] in cut]
 
 
-def _is_transcendental(node: Node) -> bool:
-    return any(part in TRANSCENDENTAL for part in str(node.target).split(".")[1:2])
-
-
 def _chain_length(node: Node) -> float:
     if _is_half_softmax_difference(node):
         return HALF_SOFTMAX
-    return 1.0 if _is_transcendental(node) else CHEAP_OP
+    is_transcendental = any(part in TRANSCENDENTAL for part in str(node.target).split(".")[1:2])
+    return 1.0 if is_transcendental else CHEAP_OP
 
 
 def _is_half_softmax_difference(node: Node) -> bool:
@@ -290,11 +266,11 @@ def _is_half_softmax_difference(node: Node) -> bool:
 
 def _read_by_library(node: Node, readers: set[Node]) -> bool:
     """Whether one of the readers is a library call, so that the value must be in memory."""
-    for user in node.users:
-        in_library = isinstance(user.target, OpOverload) and not is_lowerable(user)
-        if user in readers and in_library:
-            return True
-    return False
+    return any(
+        isinstance(user.target, OpOverload) and not is_lowerable(user)
+        for user in node.users
+        if user in readers
+    )
 
 
 def _view_base(node: Node) -> Node:
@@ -311,14 +287,6 @@ def _keeps_all_elements(view: Node, operand: Node) -> bool:
     return _numel(view) == _numel(operand) and view.target is not torch.ops.aten.as_strided.default
 
 
-def _mutated_arguments(order: list[Node]) -> set[Node]:
-    """Return the arguments that AOTAutograd overwrites after the forward."""
-    output = next(n for n in order if n.op == "output")
-    descriptions = tree_leaves(output.meta.get("desc", ()))
-    mutated = {d.mutated_input for d in descriptions if isinstance(d, InputMutationAOTOutput)}
-    return {n for n in order if n.op == "placeholder" and n.meta.get("desc") in mutated}
-
-
 def _price(node: Node, is_written: bool) -> int:
     """Return the price of saving a node: half as much again if the forward does not write it."""
     value = node.meta.get("val")
@@ -331,7 +299,4 @@ def _price(node: Node, is_written: bool) -> int:
 
 def _numel(node: Node) -> int:
     """Return the elements of a node's tensor, by its size hints."""
-    numel = 1
-    for extent in node.meta["val"].shape:
-        numel *= size_hint(extent)
-    return numel
+    return math.prod(map(size_hint, node.meta["val"].shape))

@@ -21,6 +21,7 @@ class RematResult:
     """The saved values, and the number of additional calls that the backward recomputes."""
 
     saved: tuple[Node, ...]
+    saved_bytes: int
     recomputed_calls: int
     limit: int | None = None  # in bytes
 
@@ -47,7 +48,7 @@ class Rematerializer:
         """Evict saved values until at most `limit` bytes are saved, or as few as possible."""
         self.saved = dict.fromkeys(saved)
         if self.nbytes(self.saved) <= limit:
-            return RematResult(tuple(saved), 0, limit)
+            return RematResult(tuple(saved), self.nbytes(saved), 0, limit)
         self.recomputed = dict.fromkeys(self._nodes_to_recompute(self.sinks) or ())
         calls_before = len(self._recomputed_calls())
         position = {n: k for k, n in enumerate(self.order)}
@@ -69,7 +70,7 @@ class Rematerializer:
         self._update_saved()
         still_saved = tuple(n for n in self.order if n in self.saved)
         recomputed_calls = max(0, len(self._recomputed_calls()) - calls_before)
-        return RematResult(still_saved, recomputed_calls, limit)
+        return RematResult(still_saved, self.nbytes(still_saved), recomputed_calls, limit)
 
     def nbytes(self, nodes: Sequence[Node] | dict[Node, None]) -> int:
         """Return the bytes of the distinct storages that live only for the backward."""
