@@ -24,6 +24,7 @@ from tofuse.capture.pre_autograd.indexing import indexing
 from tofuse.capture.pre_autograd.interpolate import interpolate
 from tofuse.capture.pre_autograd.margin_loss import margin_loss
 from tofuse.capture.pre_autograd.noop_dropout import noop_dropout
+from tofuse.capture.pre_autograd.preserve_strides import preserve_strides
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
@@ -107,6 +108,7 @@ PRE_AUTOGRAD_PASSES = (
     interpolate,
     margin_loss,
     indexing,
+    preserve_strides,
     vectorize,
     channels_last,
 )

@@ -12,12 +12,12 @@ from tofuse.capture.fx.sizes import size_hint
 from tofuse.torch_internals.fake_tensors import FakeTensor
 
 
-def example_tensor(node: Node) -> torch.Tensor | None:
+def example_tensor(node: Node) -> FakeTensor | None:
     """Return a node's fake tensor, if it is strided and has memory."""
     return strided_fake_tensor(node.meta.get("example_value"))
 
 
-def strided_fake_tensor(value: object) -> torch.Tensor | None:
+def strided_fake_tensor(value: object) -> FakeTensor | None:
     """Return the value if it is a strided fake tensor that has memory."""
     if not isinstance(value, FakeTensor):  # such as a subclass that wraps fake tensors
         return None

@@ -59,37 +59,41 @@ def _replace_scalar_indices(gm: GraphModule) -> None:
 
 
 def _replace_mask_writes(gm: GraphModule) -> None:
-    """Replace `x[mask] = y`, where `y` requires grad, by writes whose gradients have static shapes.
+    """Replace `x[mask] = y` by writes whose operands and gradients have static shapes.
 
-    One row for all True elements becomes a `where`. One row for each becomes a `masked_scatter_`,
-    whose gradient has the shape of the values.
+    A number becomes a `masked_fill_`. One row for all True elements becomes a `where`. One row for
+    each becomes a `masked_scatter_` if the rows require grad; its gradient has their shape.
     """
     for node in gm.graph.find_nodes(op="call_function", target=operator.setitem):
         target, index, values = node.args
         mask = index[0] if isinstance(index, tuple) and len(index) == 1 else index
         operands = (target, mask, values)
         x, m, y = [example_tensor(n) if isinstance(n, Node) else None for n in operands]
-        if x is None or m is None or y is None or not y.requires_grad:
+        if x is None or m is None or m.dtype is not torch.bool or not m.dim():
             continue
-        row_shape = x.shape[m.dim() :]
-        if m.dtype is not torch.bool or not m.dim() or y.dtype is not x.dtype:
+        rank = x.dim() - m.dim()  # of a row
+        if y is not None and (y.dtype is not x.dtype or y.dim() > rank + 1):
             continue
-        rank = len(row_shape)
-        one_row = y.dim() <= rank or (y.dim() == rank + 1 and y.shape[0] == 1)
-        if not one_row and y.dim() != rank + 1:
+        one_row = y is not None and (y.dim() <= rank or y.shape[0] == 1)
+        if not (isinstance(values, (int, float)) or one_row or (y is not None and y.requires_grad)):
             continue
-        call = gm.graph.call_function
+        call, method = gm.graph.call_function, gm.graph.call_method
         with gm.graph.inserting_before(node):
-            wide = call(operator.getitem, (mask, (*[slice(None)] * m.dim(), *[None] * rank)))
-            if one_row:
-                gm.graph.call_method("copy_", (target, call(torch.where, (wide, values, target))))
+            wide = call(operator.getitem, (mask, (*[WHOLE] * m.dim(), *[None] * rank)))
+            if y is None:
+                with m.fake_mode:
+                    wide.meta["example_value"] = m[tuple([..., *[None] * rank])]
+                fill = method("masked_fill_", (target, wide, values))
+                fill.meta = {**node.meta, "example_value": x}
+            elif one_row:
+                method("copy_", (target, call(torch.where, (wide, values, target))))
             else:
-                count = gm.graph.call_method("size", (values, 0))
+                count = method("size", (values, 0))
                 matches = call(operator.eq, (call(torch.sum, (mask,)), count))
                 call(torch.ops.aten._assert_async.msg, (matches, MISMATCH))
-                sizes = [gm.graph.call_method("size", (target, k)) for k in range(m.dim(), x.dim())]
-                values = gm.graph.call_method("expand", (values, count, *sizes))
-                gm.graph.call_method("masked_scatter_", (target, wide, values))
+                sizes = [method("size", (target, k)) for k in range(m.dim(), x.dim())]
+                values = method("expand", (values, count, *sizes))
+                method("masked_scatter_", (target, wide, values))
         gm.graph.erase_node(node)
         gm.recompile()
 

@@ -1,0 +1,89 @@
+"""Writes in place give the values computed from them eager's strides."""
+
+import pytest
+import torch
+
+import tofuse
+from tests.support.eager import assert_as_eager
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_dynamo"),
+    pytest.mark.filterwarnings("ignore:index_reduce"),  # torch calls it beta
+]
+
+MASK = torch.tensor([True, False, True, True, False])
+GRID = torch.rand(4, 5) > 0.5
+ROWS = torch.tensor([2, 0])
+PLACES = torch.tensor([[0, 2, 1, 3, 0], [1, 1, 0, 0, 2]])
+
+
+def masked_number(x):
+    x[GRID] = 2.5
+
+
+def masked_integer(x):
+    x[MASK[:4]] = 7
+
+
+def masked_row(x):
+    x[MASK[:4]] = torch.arange(5.0)
+
+
+WRITES = {
+    "mask of elements = number": masked_number,
+    "mask of rows = number": masked_integer,
+    "mask of rows = row": masked_row,
+    "addmm_": lambda x: x.addmm_(x.detach() @ x.detach().T, x.detach() * 2),
+    "baddbmm_": lambda x: x[None].baddbmm_(torch.ones(1, 4, 3), torch.ones(1, 3, 5)),
+    "cumprod_": lambda x: x.cumprod_(1),
+    "cumsum_": lambda x: x.cumsum_(0),
+    "index_add_": lambda x: x.index_add_(0, ROWS, torch.ones(2, 5), alpha=2),
+    "index_copy_": lambda x: x.index_copy_(0, ROWS, torch.ones(2, 5)),
+    "index_fill_": lambda x: x.index_fill_(1, ROWS, -1.0),
+    "index_reduce_": lambda x: x.index_reduce_(0, ROWS, torch.ones(2, 5), "mean"),
+    "masked_fill_": lambda x: x.masked_fill_(MASK, 3),
+    "masked_scatter_": lambda x: x.masked_scatter_(GRID, torch.arange(20.0)),
+    "renorm_": lambda x: x.renorm_(2, 0, 1.0),
+    "scatter_": lambda x: x.scatter_(0, PLACES, 9.0),
+    "scatter_add_": lambda x: x.scatter_add_(0, PLACES, torch.ones(2, 5)),
+    "scatter_reduce_": lambda x: x.scatter_reduce_(0, PLACES, torch.ones(2, 5), "amax"),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "tril_": lambda x: x.tril_(),
+    "triu_": lambda x: x.triu_(1),
+}
+LAYOUTS = {
+    "transposed": lambda x: x.T.contiguous().T,
+    "strided by 2": lambda x: torch.stack((x, x), -1)[..., 0],
+    "contiguous": lambda x: x.clone(),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("write", WRITES)
+def test_results_after_a_write_have_eagers_strides(write, layout):
+    def program(x):
+        WRITES[write](x)
+        return x + 1, x.sin()
+
+    assert_as_eager(program, LAYOUTS[layout](torch.randn(4, 5)))
+
+
+@pytest.mark.parametrize("write", [w for w in WRITES if w not in ("index_reduce_", "transpose_")])
+def test_gradients_of_writes_into_a_transposed_intermediate(write):
+    def program(x):
+        y = (x * 2).T.contiguous().T
+        WRITES[write](y)
+        return y.exp()
+
+    assert_as_eager(program, torch.randn(4, 5).requires_grad_())
+
+
+def test_writes_are_fused_with_what_reads_them():
+    def program(x):
+        x.masked_fill_(MASK, 3)
+        return x.sin() + 1
+
+    x = torch.randn(4, 5).T.contiguous().T
+    (graph,) = tofuse.explain(program)(x.clone()).graphs
+    assert len(graph.kernels) == 1
+    assert tofuse.compile(program, dynamic=True)(x.clone()).stride() == x.stride()
