@@ -15,7 +15,8 @@ from tofuse.ir.call_arguments import (
     show_arguments,
 )
 from tofuse.ir.dims import symbol
-from tofuse.ir.parse_arguments import parse_arguments, parse_size
+from tofuse.ir.line_reader import LineReader
+from tofuse.ir.parse_arguments import parse_arguments, read_size
 from tofuse.ir.size_expression import show_size
 
 
@@ -33,7 +34,7 @@ def test_random_sizes_round_trip():
     random = Random(8)
     for _ in range(2_000):
         text = show_size(random_size(random, 4))
-        assert show_size(parse_size(text)) == text
+        assert show_size(read_size(LineReader(1, text))) == text
 
 
 def test_the_text_is_what_people_read():

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tofuse.ir.graph import Value
-from tofuse.ir.parse_arguments import parse_size
+from tofuse.ir.line_reader import LineReader
+from tofuse.ir.parse_arguments import read_size
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.size_expression import ArgumentSize
 from tofuse.ops.reference import bind_symbols, run_graph
@@ -54,8 +55,8 @@ def test_symbols_come_from_arguments_and_from_earlier_symbols():
         "s0": ArgumentSize("size", 0, 1),
         "s1": ArgumentSize("stride", 0, 0),
         "n": ArgumentSize("argument", 1),
-        "e0": parse_size("s0 // 2"),
-        "e1": parse_size("max(e0, n) + s1"),
+        "e0": read_size(LineReader(1, "s0 // 2")),
+        "e1": read_size(LineReader(1, "max(e0, n) + s1")),
     }
     found = bind_symbols(sources, [torch.empty(4, 7), 5])
     assert found == {"s0": 7, "s1": 7, "n": 5, "e0": 3, "e1": 12}

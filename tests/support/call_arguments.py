@@ -14,7 +14,7 @@ from tofuse.ir.call_arguments import (
     TorchConstant,
 )
 from tofuse.ir.dims import Dim, symbol
-from tofuse.ir.size_expression import SizeFunction, SizeTerm, apply_function
+from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeTerm, apply_function
 
 FLOATS = (0.0, -0.0, math.inf, -math.inf, math.nan, 0.1, -1e-300, 1e22, 5e-324)
 STRINGS = ("", "$0", "'", '"', "\\", "a, $1", "x='y\"", "\n\u2028", "t_x", "None", "]) = call (")
@@ -57,6 +57,6 @@ def random_size(random: Random, depth: int) -> SizeTerm:
         for _ in range(random.randrange(3)):
             dim = dim * symbol(random.choice(("s0", "s1", "e0"))) + random.choice((0, 1, -3))
         return random.choice((dim, random.choice(FLOATS))) if depth < 3 else dim
-    function = random.choice(tuple(SizeFunction))
-    count = 2 if function.is_infix else random.randrange(1, 4)
+    function = random.choice(tuple(SIZE_FUNCTIONS))
+    count = random.randrange(1, 4) if function.isidentifier() else 2
     return apply_function(function, *(random_size(random, depth - 1) for _ in range(count)))

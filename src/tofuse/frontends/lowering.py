@@ -19,7 +19,6 @@ from tofuse.ir.dims import Dim, SymDim, product, show_dim, substitute_dim, symbo
 from tofuse.ir.graph import Attr, Loc, Op, Scalar, Value
 from tofuse.ir.size_expression import (
     ArgumentSize,
-    SizeFunction,
     SizeSource,
     SizeTerm,
     apply_function,
@@ -264,7 +263,7 @@ class Lowering:
             size = substitute_dim(size, equality.symbol, equality.size)
         return size
 
-    def derived_size(self, function: SizeFunction, *operands: SizeTerm) -> Dim:
+    def derived_size(self, function: str, *operands: SizeTerm) -> Dim:
         """Return a symbol for a size computed from other symbols."""
         source = apply_function(function, *operands)
         names = [name for name, known_source in self.symbols.items() if known_source == source]

@@ -22,7 +22,7 @@ from tofuse.frontends.lowering import (
 from tofuse.frontends.ops_factory import iota_value
 from tofuse.ir.dims import Dim, SymDim, exact_div, product, strides_in
 from tofuse.ir.graph import Scalar, Value
-from tofuse.ir.size_expression import SizeFunction, apply_function
+from tofuse.ir.size_expression import apply_function
 from tofuse.ir.types import DType
 
 
@@ -68,9 +68,7 @@ def _infer_size(low: Lowering, x: Node, known_size: Dim) -> Dim:
             f"its number of elements is not a multiple of {known_size}"
         )
     low.specialize([*x.shape, known_size])
-    return low.derived_size(
-        SizeFunction.FLOOR_DIV, numel, apply_function(SizeFunction.MAX, 1, known_size)
-    )
+    return low.derived_size("//", numel, apply_function("max", 1, known_size))
 
 
 def permute(low: Lowering, arg: OperandLike, dims: Shape | None = None) -> Node:
@@ -211,7 +209,7 @@ def slice_(
             continue
         low.specialize([start, end, extent])
         args = (value, d, start, end, step)
-        length = low.derived_size(SizeFunction.SLICE_LENGTH, extent, start, end, step)
+        length = low.derived_size("slice_length", extent, start, end, step)
         shape = (*value.shape[:d], length, *value.shape[d + 1 :])
         value = low.call("aten.slice.Tensor", args, shape, x.dtype).value
     return Node(value, x.dtype)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.lowering import Item, Lowering, Number
 from tofuse.ir.dims import Dim, SymDim, exact_div
-from tofuse.ir.size_expression import SizeFunction
 
 
 def fold_scalars(low: Lowering, name: str, items: Sequence[Item], dtype: DataType) -> Number | None:
@@ -58,12 +57,7 @@ EXACT: dict[str, Callable[..., Dim]] = {
     k: getattr(operator, k) for k in ("add", "sub", "mul", "neg")
 }
 
-DERIVED = {
-    "div": SizeFunction.TRUNC_DIV,
-    "mod": SizeFunction.TRUNC_MOD,
-    "minimum": SizeFunction.MIN,
-    "maximum": SizeFunction.MAX,
-}
+DERIVED = {"div": "truncdiv", "mod": "truncmod", "minimum": "min", "maximum": "max"}
 
 OPERATORS = ["add", "sub", "mul", "neg", "truediv", "eq", "ne", "lt", "le", "gt", "ge"]
 

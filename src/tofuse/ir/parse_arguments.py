@@ -14,21 +14,13 @@ from tofuse.ir.call_arguments import (
 )
 from tofuse.ir.dims import SymDim
 from tofuse.ir.line_reader import END, LineReader
-from tofuse.ir.size_expression import SizeExpression, SizeFunction, SizeTerm, apply_function
+from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression, SizeTerm, apply_function
 from tofuse.ir.types import DType
 
 
 def parse_arguments(text: str) -> CallArguments:
     """Parse the output of `show_arguments`. Raises ParseError."""
     return read_arguments(LineReader(1, text), END)
-
-
-def parse_size(text: str) -> SizeTerm:
-    """Parse the output of `show_size`. Raises ParseError."""
-    line = LineReader(1, text)
-    size = read_size(line)
-    line.expect(END)
-    return size
 
 
 def read_arguments(line: LineReader, close: str) -> CallArguments:
@@ -42,7 +34,7 @@ def read_size(line: LineReader) -> SizeTerm:
     """Consume a size expression: operands with one sign between each two."""
     total = _term(line)
     while (sign := line.match(_SIGN)) is not None:
-        total = apply_function(SizeFunction(sign), total, _term(line))
+        total = apply_function(sign, total, _term(line))
     return total
 
 
@@ -67,7 +59,7 @@ def _operand(line: LineReader) -> CallArgument:
     if word.startswith("t_") and word.isidentifier():
         return TensorRef(line.word())
     if word in _FUNCTIONS and line.skip(word) and line.skip("("):
-        return apply_function(_FUNCTIONS[word], *line.items(")", lambda: read_size(line)))
+        return apply_function(word, *line.items(")", lambda: read_size(line)))
     if word == "complex" and line.skip(word) and line.skip("("):
         parts = line.items(")", line.real)
         if len(parts) == 2:
@@ -97,4 +89,4 @@ def _term(line: LineReader) -> SizeTerm:
 
 _NAME = re.compile(r"[A-Za-z_]\w*=")
 _SIGN = re.compile(r"(?://|\*\*|[+*/%])(?= )")
-_FUNCTIONS = {f.value: f for f in SizeFunction if not f.is_infix}
+_FUNCTIONS = frozenset(name for name in SIZE_FUNCTIONS if name.isidentifier())

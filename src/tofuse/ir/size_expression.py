@@ -2,75 +2,26 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import reduce
 from typing import TypeGuard, Union
 
 from tofuse.ir.dims import Dim, Symbol, SymDim, evaluate, product, show_dim, symbols_of
 
 
-class SizeFunction(Enum):
-    """A function of a size expression. The value is its name, or its sign between two operands."""
+@dataclass(frozen=True)
+class SizeExpression:
+    """A function of sizes and numbers, by its name or sign. Make it with `apply_function`."""
 
-    ADD = "+"
-    MUL = "*"
-    FLOOR_DIV = "//"
-    TRUE_DIV = "/"
-    MOD = "%"
-    POW = "**"
-    TRUNC_DIV = "truncdiv"
-    TRUNC_MOD = "truncmod"
-    SLICE_LENGTH = "slice_length"
-    BITWISE_AND = "bitwise_and"
-    BITWISE_OR = "bitwise_or"
-    BITWISE_XOR = "bitwise_xor"
-    LT = "lt"
-    LE = "le"
-    GT = "gt"
-    GE = "ge"
-    EQ = "eq"
-    NE = "ne"
-    AND = "logical_and"
-    OR = "logical_or"
-    NOT = "logical_not"
-    MAX = "max"
-    MIN = "min"
-    ABS = "abs"
-    FLOAT = "float"
-    FLOOR = "floor"
-    CEIL = "ceil"
-    TRUNC = "trunc"
-    ROUND = "round"
-    SQRT = "sqrt"
-    EXP = "exp"
-    LOG = "log"
-    LOG2 = "log2"
-    COS = "cos"
-    COSH = "cosh"
-    ACOS = "acos"
-    SIN = "sin"
-    SINH = "sinh"
-    ASIN = "asin"
-    TAN = "tan"
-    TANH = "tanh"
-    ATAN = "atan"
+    function: str
+    operands: tuple[SizeTerm, ...]
 
     @property
     def is_infix(self) -> bool:
-        return not self.value.isidentifier()
-
-
-@dataclass(frozen=True)
-class SizeExpression:
-    """A function of sizes and numbers. Make it with `apply_function`."""
-
-    function: SizeFunction
-    operands: tuple[SizeTerm, ...]
+        return not self.function.isidentifier()
 
     def __repr__(self) -> str:
         return show_size(self)
@@ -94,12 +45,12 @@ class ArgumentSize:
 SizeSource = Union[ArgumentSize, SizeTerm]  # noqa: UP007
 
 
-def apply_function(function: SizeFunction, *operands: SizeTerm) -> SizeTerm:
+def apply_function(function: str, *operands: SizeTerm) -> SizeTerm:
     """Return the function of the operands; sums and products of sizes are polynomials."""
-    if function in (SizeFunction.ADD, SizeFunction.MUL):
+    if function in ("+", "*"):
         dims = [x for x in operands if is_dim(x)]
         if len(dims) == len(operands):
-            return product(dims) if function is SizeFunction.MUL else reduce(operator.add, dims)
+            return product(dims) if function == "*" else reduce(operator.add, dims)
     return SizeExpression(function, operands)
 
 
@@ -130,15 +81,15 @@ def size_symbols(term: SizeTerm) -> tuple[Symbol, ...]:
 def show_size(term: SizeTerm) -> str:
     """Return the text of a term: a Python expression over symbols and `SIZE_FUNCTIONS`."""
     if isinstance(term, SizeExpression):
-        if term.function.is_infix:
-            return f" {term.function.value} ".join(map(_infix_operand, term.operands))
-        return f"{term.function.value}({', '.join(map(show_size, term.operands))})"
+        if term.is_infix:
+            return f" {term.function} ".join(map(_infix_operand, term.operands))
+        return f"{term.function}({', '.join(map(show_size, term.operands))})"
     return show_dim(term) if isinstance(term, SymDim) else repr(term)
 
 
 def _infix_operand(x: SizeTerm) -> str:
     text = show_size(x)
-    is_call = isinstance(x, SizeExpression) and not x.function.is_infix
+    is_call = isinstance(x, SizeExpression) and not x.is_infix
     is_atom = text.isidentifier() or text.replace(".", "", 1).isdigit()
     return text if is_call or is_atom else f"({text})"
 
@@ -156,18 +107,26 @@ def _trunc_mod(a: int, b: int) -> int:
     return a - b * _trunc_div(a, b)
 
 
-_PYTHON: dict[SizeFunction, Callable[..., bool | int | float]] = {
-    SizeFunction.FLOOR_DIV: operator.floordiv,
-    SizeFunction.TRUE_DIV: operator.truediv,
-    SizeFunction.TRUNC_DIV: _trunc_div,
-    SizeFunction.TRUNC_MOD: _trunc_mod,
-    SizeFunction.SLICE_LENGTH: _slice_length,
-    SizeFunction.BITWISE_AND: operator.and_,
-    SizeFunction.BITWISE_OR: operator.or_,
-    SizeFunction.BITWISE_XOR: operator.xor,
-    SizeFunction.AND: lambda *x: all(x),
-    SizeFunction.OR: lambda *x: any(x),
-    SizeFunction.NOT: operator.not_,
+MATH = "floor ceil trunc sqrt exp log log2 cos cosh acos sin sinh asin tan tanh atan"
+
+# Python's function for each name, and for each sign between two operands.
+SIZE_FUNCTIONS: Mapping[str, Callable[..., bool | int | float]] = {
+    "+": operator.add,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "/": operator.truediv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "truncdiv": _trunc_div,
+    "truncmod": _trunc_mod,
+    "slice_length": _slice_length,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "logical_and": lambda *x: all(x),
+    "logical_or": lambda *x: any(x),
+    "logical_not": operator.not_,
+    **{f.__name__: f for f in (max, min, abs, float, round)},
+    **{name: getattr(operator, name) for name in ["lt", "le", "gt", "ge", "eq", "ne"]},
+    **{name: getattr(math, name) for name in MATH.split()},
 }
-_BY_NAME = vars(math) | vars(builtins) | vars(operator)
-SIZE_FUNCTIONS = {f: _PYTHON.get(f) or _BY_NAME[f.name.lower()] for f in SizeFunction}

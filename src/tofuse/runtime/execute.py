@@ -55,7 +55,7 @@ def load_plan(
     """
     namespace = dict(
         fallbacks,
-        **{function.value: python for function, python in SIZE_FUNCTIONS.items()},
+        **SIZE_FUNCTIONS,
         torch=torch,
         empty=empty_strided_cpu,
         pooled=POOL.empty,

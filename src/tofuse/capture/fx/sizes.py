@@ -13,8 +13,8 @@ from tofuse.cost.thresholds import UNKNOWN_SIZE
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
 from tofuse.ir.size_expression import (
+    SIZE_FUNCTIONS,
     ArgumentSize,
-    SizeFunction,
     SizeSource,
     SizeTerm,
     apply_function,
@@ -66,7 +66,7 @@ class SymbolicSizes:
             if len(coefficients) == 2 and all(c.is_Integer for c in coefficients):
                 factor, offset = map(int, coefficients)
                 scaled = symbol(self._new_symbol(source)) - offset
-                solution = apply_function(SizeFunction.FLOOR_DIV, scaled, factor)
+                solution = apply_function("//", scaled, factor)
                 self.sources[unsolved[0].name] = solution
                 if hint is not None:
                     self._hints[unsolved[0]] = (hint - offset) // factor
@@ -139,7 +139,7 @@ class SymbolicSizes:
             case BooleanTrue() | BooleanFalse():
                 return bool(expr)
             case sympy.Add() | sympy.Mul():
-                function = SizeFunction.ADD if isinstance(expr, sympy.Add) else SizeFunction.MUL
+                function = "+" if isinstance(expr, sympy.Add) else "*"
                 return reduce(partial(apply_function, function), operands)
         match name, *operands:
             case "Pow", base, int(exponent) if is_dim(base) and exponent > 0:
@@ -147,8 +147,8 @@ class SymbolicSizes:
             case "Identity", x:
                 return x
             case "ModularIndexing", x, divisor, modulus:
-                quotient = apply_function(SizeFunction.FLOOR_DIV, x, divisor)
-                return apply_function(SizeFunction.MOD, quotient, modulus)
+                quotient = apply_function("//", x, divisor)
+                return apply_function("%", quotient, modulus)
         if name not in FUNCTIONS:
             raise CaptureError(f"the size {expr} is not supported")
         return apply_function(FUNCTIONS[name], *operands)
@@ -173,34 +173,28 @@ def _expression(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> sympy.E
 
 # Sympy's and torch's functions of sizes, by the names of their classes.
 FUNCTIONS = {
-    "Pow": SizeFunction.POW,
-    "PowByNatural": SizeFunction.POW,
-    "FloatPow": SizeFunction.POW,
-    "FloorDiv": SizeFunction.FLOOR_DIV,
-    "CleanDiv": SizeFunction.FLOOR_DIV,
-    "IntTrueDiv": SizeFunction.TRUE_DIV,
-    "FloatTrueDiv": SizeFunction.TRUE_DIV,
-    "Mod": SizeFunction.MOD,
-    "PythonMod": SizeFunction.MOD,
-    "StrictLessThan": SizeFunction.LT,
-    "LessThan": SizeFunction.LE,
-    "StrictGreaterThan": SizeFunction.GT,
-    "GreaterThan": SizeFunction.GE,
-    "Equality": SizeFunction.EQ,
-    "Unequality": SizeFunction.NE,
-    "And": SizeFunction.AND,
-    "Or": SizeFunction.OR,
-    "Not": SizeFunction.NOT,
-    "Max": SizeFunction.MAX,
-    "Min": SizeFunction.MIN,
-    "Abs": SizeFunction.ABS,
-    "ToFloat": SizeFunction.FLOAT,
-    "floor": SizeFunction.FLOOR,
-    "FloorToInt": SizeFunction.FLOOR,
-    "ceiling": SizeFunction.CEIL,
-    "CeilToInt": SizeFunction.CEIL,
-    "TruncToInt": SizeFunction.TRUNC,
-    "RoundToInt": SizeFunction.ROUND,
-    "RoundDecimal": SizeFunction.ROUND,
-    **{f.value: f for f in SizeFunction if f.value.isidentifier()},  # sqrt, bitwise_and
+    **dict.fromkeys(("Pow", "PowByNatural", "FloatPow"), "**"),
+    **dict.fromkeys(("FloorDiv", "CleanDiv"), "//"),
+    **dict.fromkeys(("IntTrueDiv", "FloatTrueDiv"), "/"),
+    **dict.fromkeys(("Mod", "PythonMod"), "%"),
+    "StrictLessThan": "lt",
+    "LessThan": "le",
+    "StrictGreaterThan": "gt",
+    "GreaterThan": "ge",
+    "Equality": "eq",
+    "Unequality": "ne",
+    "And": "logical_and",
+    "Or": "logical_or",
+    "Not": "logical_not",
+    "Max": "max",
+    "Min": "min",
+    "Abs": "abs",
+    "ToFloat": "float",
+    "FloorToInt": "floor",
+    "ceiling": "ceil",
+    "CeilToInt": "ceil",
+    "TruncToInt": "trunc",
+    "RoundToInt": "round",
+    "RoundDecimal": "round",
+    **{name: name for name in SIZE_FUNCTIONS if name.isidentifier()},  # sqrt, bitwise_and
 }
