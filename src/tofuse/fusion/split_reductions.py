@@ -17,7 +17,6 @@ from tofuse.analysis.alias import MemRef, is_view, view_memref
 from tofuse.cost.thresholds import LONG_ROW, MIN_SPLIT_RATIO
 from tofuse.ir.dims import Dim, product, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
-from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
 from tofuse.ops.table import Pattern, opdef
 
@@ -81,7 +80,7 @@ def _split_reduction(
     if size_hint(product(x.shape[d] for d in outer)) < MIN_SPLIT_RATIO:
         return None
     dtype = op.result.dtype
-    partial_dtype = DType.F32 if dtype.is_reduced_float and op.kind in ("sum", "prod") else dtype
+    partial_dtype = dtype.opmath if op.kind in ("sum", "prod") else dtype
     remaining = [d for d in range(len(x.shape)) if d not in outer]
     row_dims = tuple(remaining.index(d) for d in row.dims)
     attrs: dict[str, Attr] = {"dims": outer, "dtype": partial_dtype}

@@ -35,6 +35,11 @@ class DType(Enum):
         return self in (DType.F16, DType.BF16) or self.is_fp8
 
     @property
+    def opmath(self) -> DType:
+        """The type that ATen and kernels compute in: float32 for half precision and fp8."""
+        return DType.F32 if self.is_reduced_float else self
+
+    @property
     def is_fp8(self) -> bool:
         """8-bit floats, which are a storage format only."""
         return self in (DType.F8E4M3, DType.F8E5M2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tofuse.cost.thresholds import MIN_ROWS_PER_COLUMN
 from tofuse.ir.dims import Dim, size_hint
 from tofuse.ir.graph import Graph, Op, Value
-from tofuse.ir.types import DType
 from tofuse.passes.rewrite import OpBuilder, Replacement, Rewriter, RewriteRule, rewrite
 
 
@@ -56,7 +55,7 @@ class _ProductBuilder(OpBuilder):
 
     def __init__(self, op: Op, rewriter: Rewriter) -> None:
         super().__init__(op, rewriter)
-        self.dtype = DType.F32 if op.result.dtype.is_reduced_float else op.result.dtype
+        self.dtype = op.result.dtype.opmath
 
     def widen(self, x: Value) -> Value:
         """Return the value in the accumulation type."""

@@ -9,7 +9,6 @@ import torch
 
 from tests.support.kernels import kernel, run_interpreter, run_llvm
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
-from tofuse.fusion.lower.register_types import register_dtype
 from tofuse.ir.schedule import Loop, Schedule
 from tofuse.ir.types import DType
 from tofuse.ops.table import OPS, PREDICATES, TRANSCENDENTAL, Pattern
@@ -146,7 +145,7 @@ def test_every_conversion(source: DType, lanes: int):
 
 
 def convert_all(source: DType, targets: Sequence[DType], x: torch.Tensor, lanes: int) -> None:
-    register_type = register_dtype(source)
+    register_type = source.opmath
     outs = [(f"out{k}", d) for k, d in enumerate(targets)]
     head = ", ".join(f"{name}: out {d.value}" for name, d in outs)
     lines = [
@@ -154,7 +153,7 @@ def convert_all(source: DType, targets: Sequence[DType], x: torch.Tensor, lanes:
         f"x = load bx[i0] : {register_type.value}",
     ]
     for k, (name, d) in enumerate(outs):
-        to, value = register_dtype(d), f"v{k}"
+        to, value = d.opmath, f"v{k}"
         if d is DType.BOOL:
             lines.append(f"{value} = ne x 0 of {register_type.value} : b1")
         elif to is register_type:

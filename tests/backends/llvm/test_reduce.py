@@ -16,7 +16,6 @@ from tests.support.kernels import (
 )
 from tests.support.numbers import TORCH_DTYPES, assert_same_bits
 from tofuse.fusion.lower.coalesce import coalesce
-from tofuse.fusion.lower.register_types import register_dtype
 from tofuse.ir.dims import contiguous_strides
 from tofuse.ir.kernel import Kernel, iteration_axes, make_affine
 from tofuse.ir.schedule import Loop, Schedule
@@ -44,7 +43,7 @@ def reduction(
     axes = [k for k, n in enumerate(shape) if n != 1]
     over = [k for k in over if k in axes]
     kept = [k for k in axes if k not in over]
-    register_type = register_dtype(dtype)
+    register_type = dtype.opmath
     strides = contiguous_strides(tuple(shape))
     at = make_affine((f"i{k}", strides[k]) for k in axes)
     out = make_affine(

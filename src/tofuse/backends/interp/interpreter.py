@@ -201,7 +201,7 @@ class _Interpreter:
 
     def store(self, stmt: Store) -> None:
         buffer = self.buffers[stmt.buffer]
-        value = self.operand(stmt.value, DType.F32 if stmt.dtype.is_reduced_float else stmt.dtype)
+        value = self.operand(stmt.value, stmt.dtype.opmath)
         at, value = torch.broadcast_tensors(self.affine(stmt.index), value)
         _check(stmt, at, buffer)
         buffer[at.reshape(-1)] = value.reshape(-1).to(buffer.dtype)

@@ -317,11 +317,6 @@ def tail_masks(emitter: FunctionEmitter, left: str, known: int | None) -> tuple[
     return tuple(masks)
 
 
-def register_dtype(dtype: DType) -> DType:
-    """Return the dtype in a register of a value that has this dtype in memory."""
-    return DType.F32 if dtype.is_reduced_float else dtype
-
-
 def _short(dtype: DType) -> str:
     return {"float": "f32", "double": "f64", "half": "f16"}.get(
         MEMORY_TYPES[dtype], MEMORY_TYPES[dtype]

@@ -9,7 +9,6 @@ from tofuse.backends.llvm.function_emitter import (
     FunctionEmitter,
     TransposedTile,
     prefetch,
-    register_dtype,
 )
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, vector_type
 from tofuse.backends.llvm.shuffles import transpose
@@ -75,7 +74,7 @@ def transpose_tile(
     _prefetch_next_tile(emitter, tile, buffer_dtypes)
     slots: dict[Stmt, str] = {}
     for s in tile.accesses:
-        ty = REGISTER_TYPES[register_dtype(buffer_dtypes[s.buffer])]
+        ty = REGISTER_TYPES[buffer_dtypes[s.buffer].opmath]
         slots[s] = emitter.f.alloca(f"[{tile.width * tile.width} x {ty}]")
         if isinstance(s, Load):
             _move_tile(emitter, tile, s, slots[s], buffer_dtypes[s.buffer])
@@ -123,7 +122,7 @@ def _move_tile(
     emitter: FunctionEmitter, tile: TransposedTile, s: Load | Store, array: str, dtype: DType
 ) -> None:
     """Move a tile between memory and its stack array, in blocks of `lanes` by `lanes`."""
-    f, lanes, array_dtype = emitter.f, emitter.nest.schedule.vector, register_dtype(dtype)
+    f, lanes, array_dtype = emitter.f, emitter.nest.schedule.vector, dtype.opmath
     step = emitter.size(s.index.coefficient(tile.columns))
     start = emitter.affine(s.index)  # the indices of both axes are those of the corner
     blocks = [(r, c) for r in range(0, tile.width, lanes) for c in range(0, tile.width, lanes)]

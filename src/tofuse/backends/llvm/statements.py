@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tofuse.backends.llvm.elementwise import OpSignature, emit_elementwise
-from tofuse.backends.llvm.function_emitter import FunctionEmitter, prefetch, register_dtype
+from tofuse.backends.llvm.function_emitter import FunctionEmitter, prefetch
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, splat, vector_type
 from tofuse.backends.llvm.peel import is_aligned
 from tofuse.backends.llvm.register_transpose import tile_element_pointer
@@ -22,7 +22,7 @@ def emit_load(emitter: FunctionEmitter, s: Load, memory: DType) -> None:
         return
     axis, lanes = emitter.vector_axis, emitter.lanes
     if s in emitter.tile_arrays:
-        register = register_dtype(memory)
+        register = memory.opmath
         slot = tile_element_pointer(emitter, s, register)
         emitter.define(s.name, [emitter.load(slot, register, lanes, None)], s.dtype)
         return
@@ -67,7 +67,7 @@ def _load_broadcast(
     emitter: FunctionEmitter, pointer: str, memory: DType, index: str, mask: str | None
 ) -> str:
     """Load one element into all lanes; under a mask that varies, only if some lane needs it."""
-    f, lanes, dtype = emitter.f, emitter.lanes, register_dtype(memory)
+    f, lanes, dtype = emitter.f, emitter.lanes, memory.opmath
     slot, element_ty = emitter.element_pointer(pointer, memory, index), REGISTER_TYPES[dtype]
     if mask is None or lanes == 1:
         return splat(f, emitter.load(slot, memory, 1, mask), element_ty, lanes)
@@ -81,7 +81,7 @@ def _define_zero_if_dead(emitter: FunctionEmitter, s: Load | Gather) -> bool:
     """Define a load as zero if no lane passes its guard here; return whether that is so."""
     if s.guard is None or emitter.known_guards.get(s.guard, True):
         return False
-    zero = literal(0, register_dtype(s.dtype), emitter.lanes)
+    zero = literal(0, s.dtype.opmath, emitter.lanes)
     emitter.define(s.name, [zero] * emitter.unroll, s.dtype)
     return True
 
@@ -220,7 +220,7 @@ def emit_store(emitter: FunctionEmitter, s: Store, memory: DType) -> None:
         if emitter.interleave_groups[s]:
             store_interleaved(emitter, emitter.interleave_groups[s], memory)
         return
-    pointer, register = emitter.pointers[s.buffer], register_dtype(memory)
+    pointer, register = emitter.pointers[s.buffer], memory.opmath
     axis, lanes = emitter.vector_axis, emitter.lanes
     step = s.index.coefficient(axis) if axis is not None else 0
     values = emitter.operands(s.value, register)

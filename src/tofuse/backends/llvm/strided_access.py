@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.function_emitter import FunctionEmitter, register_dtype
+from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.llvm.ir_text import MEMORY_TYPES, literal, vector_type
 from tofuse.backends.llvm.peel import is_aligned
 from tofuse.backends.llvm.shuffles import deinterleave, interleave, select_elements
@@ -70,7 +70,7 @@ def store_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype
     """Interleave the members of a group and store them as contiguous vectors."""
     f, lanes, step = emitter.f, emitter.lanes, len(members)
     first, start = members[0], emitter.affine(members[0].index)
-    ty, register = vector_type(MEMORY_TYPES[dtype], lanes), register_dtype(dtype)
+    ty, register = vector_type(MEMORY_TYPES[dtype], lanes), dtype.opmath
     values = [emitter.operands(s.value, register) for s in members if isinstance(s, Store)]
     nontemporal = first.buffer in emitter.nontemporal_buffers and is_aligned(
         emitter, first.index, emitter.vector_axis or ""

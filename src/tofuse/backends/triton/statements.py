@@ -174,8 +174,7 @@ class StatementEmitter:
 
     def store(self, stmt: Store) -> None:
         dtype = stmt.dtype
-        register = DType.F32 if dtype.is_reduced_float else dtype
-        value = self.arg(stmt.value, register)
+        value = self.arg(stmt.value, dtype.opmath)
         axes = frozenset(stmt.index.axes)
         assert self.index_space.shape(self.statement_axes[stmt]) == self.index_space.shape(axes)
         self.write(stmt.buffer, self.index_space.affine(stmt.index), value, axes, dtype)

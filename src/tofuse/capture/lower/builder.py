@@ -160,11 +160,6 @@ class Builder:
             )
 
 
-def opmath_dtype(dtype: DType) -> DType:
-    """Return the dtype that ATen computes in: float32 for half precision, else `dtype`."""
-    return DType.F32 if dtype.is_reduced_float else dtype
-
-
 def typed_scalar(value: bool | int | float | Dim, dtype: DType) -> Scalar:
     """Return a constant with the Python type of `dtype`; a symbolic size stays as it is."""
     if isinstance(value, (bool, int, float)):

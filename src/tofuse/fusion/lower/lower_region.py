@@ -16,7 +16,6 @@ from tofuse.fusion.lower.register_types import (
     emit_convert,
     emit_round,
     operand_dtype,
-    register_dtype,
     round_constant,
 )
 from tofuse.ir.dims import Dim, SymDim, symbols_of
@@ -195,7 +194,7 @@ class _Lowering:
         key = ("load", memref.root, index, guard)
         if key not in self.memo:
             buffer = self.buffer(memref.root, "in")
-            load = Load(self.fresh(), buffer, index, register_dtype(x.dtype), guard)
+            load = Load(self.fresh(), buffer, index, x.dtype.opmath, guard)
             self.memo[key] = self.add(load)
         return self.memo[key]
 
@@ -235,9 +234,7 @@ def _elementwise(self: _Lowering, op: Op, sub: Substitution, guard: str | None) 
     source_dtype = operand_dtype(op)
     if op.kind == "convert":
         return emit_convert(self.compute, args[0], source_dtype, op.result.dtype)
-    return self.compute(
-        op.kind, args, register_dtype(op.result.dtype), register_dtype(source_dtype)
-    )
+    return self.compute(op.kind, args, op.result.dtype.opmath, source_dtype.opmath)
 
 
 def _view(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
@@ -269,7 +266,7 @@ def _concat(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
         if mask == guard or result is None:
             result = element
         else:
-            dtype = register_dtype(op.result.dtype)
+            dtype = op.result.dtype.opmath
             assert mask is not None
             result = self.compute("where", (mask, element, result), dtype, dtype)
     return Scalar(0) if result is None else result
@@ -319,7 +316,7 @@ def _gather(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
         dynamic_index = self.compute("where", select, DType.I64, DType.I64)
     assert isinstance(dynamic_index, str)
     wrap = bool(op.attr("wrap"))
-    buffer, dtype = self.buffer(memref.root, "in"), register_dtype(x.dtype)
+    buffer, dtype = self.buffer(memref.root, "in"), x.dtype.opmath
     name = self.fresh()
     gather = Gather(name, buffer, total, dynamic_index, stride, extent, wrap, dtype, guard)
     return self.add(gather)
@@ -330,7 +327,7 @@ def _reduce(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     if set(self.alignment.leaves(source)) & {a for a, _ in sub}:
         raise LoweringError(Rule.SLICE_OF_REDUCTION())
     (x,) = op.inputs
-    arg, dtype = self.operand(op, 0, (), None), register_dtype(op.result.dtype)
+    arg, dtype = self.operand(op, 0, (), None), op.result.dtype.opmath
     if op.kind in ("any", "all"):
         arg = emit_convert(self.compute, arg, x.dtype, DType.BOOL)
     elif op.kind in ("sum", "prod"):
@@ -340,7 +337,7 @@ def _reduce(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     if not atoms:
         return Scalar(0) if position is not None else arg
     if not isinstance(arg, str):
-        source_dtype = register_dtype(x.dtype)
+        source_dtype = x.dtype.opmath
         arg = self.compute("where", (Scalar(True), arg, arg), source_dtype, source_dtype)
         assert isinstance(arg, str)
     over = tuple(self.axes[a].name for a in atoms)
@@ -364,7 +361,7 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     assert isinstance(start, (int, SymDim)) and isinstance(step, (int, SymDim))
     flat = self.flat_index(self.alignment.value_dims[op.result], sub)
     index = flat * step + AffineExpr((), start)
-    return self.add(Iota(self.fresh(), index, register_dtype(op.result.dtype)))
+    return self.add(Iota(self.fresh(), index, op.result.dtype.opmath))
 
 
 def _opaque(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:

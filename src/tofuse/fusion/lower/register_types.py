@@ -12,11 +12,6 @@ from tofuse.ir.types import DType
 Emit = Callable[[str, tuple[Arg, ...], DType, DType], Arg]
 
 
-def register_dtype(dtype: DType) -> DType:
-    """Return the type that a value has in a register."""
-    return DType.F32 if dtype.is_reduced_float else dtype
-
-
 def operand_dtype(op: Op) -> DType:
     """Return the common dtype of an elementwise op's data operands."""
     data = op.operands[1:] if op.kind == "where" else op.operands
@@ -30,10 +25,10 @@ def emit_convert(emit: Emit, arg: Arg, source: DType, target: DType) -> Arg:
     """Convert a value to another dtype; round it if the target is half precision."""
     if isinstance(arg, Scalar) and source == target:
         return arg
-    if register_dtype(source) != register_dtype(target):
+    if source.opmath != target.opmath:
         op = "ne" if target is DType.BOOL else "convert"
         args = (arg, Scalar(0)) if target is DType.BOOL else (arg,)
-        arg = emit(op, args, register_dtype(target), register_dtype(source))
+        arg = emit(op, args, target.opmath, source.opmath)
     if target.is_reduced_float and source != target:
         arg = emit_round(emit, arg, target)
     return arg

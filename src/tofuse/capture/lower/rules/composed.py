@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tofuse.capture.lower.builder import Unsupported, opmath_dtype, typed_scalar
+from tofuse.capture.lower.builder import Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
@@ -21,7 +21,7 @@ def product_or_quotient(kind: str) -> Callable[[AtenCall], Value]:
     def rule(call: AtenCall) -> Value:
         out, other = call.out, call.operand("other")
         is_number = isinstance(other, Value) and _is_cpu_scalar_tensor(other)
-        dtype = opmath_dtype(out.dtype) if is_number else out.dtype
+        dtype = out.dtype.opmath if is_number else out.dtype
         operands = (call.operand("self"), other)
         result = call.build.elementwise(kind, *operands, shape=out.shape, dtype=dtype)
         return call.build.convert(result, out.dtype)
@@ -50,7 +50,7 @@ def addcmul_or_addcdiv(kind: str) -> LoweringRule:
 
     def rule(call: AtenCall) -> Value:
         out, build = call.out, call.build
-        value, dtype = call.number("value"), opmath_dtype(out.dtype)
+        value, dtype = call.number("value"), out.dtype.opmath
         if not out.dtype.is_float or isinstance(value, SymDim):
             raise Unsupported("integers, or a symbolic factor")
 
@@ -70,7 +70,7 @@ def lerp(call: AtenCall) -> Value:
     result_type, build = call.out, call.build
     if not result_type.dtype.is_float:
         raise Unsupported("an interpolation of integers")
-    out = replace(result_type, dtype=opmath_dtype(result_type.dtype))
+    out = replace(result_type, dtype=result_type.dtype.opmath)
 
     def emit(kind: str, *operands: Operand) -> Value:
         return build.elementwise(kind, *operands, shape=out.shape, dtype=out.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from tofuse.capture.lower.builder import Builder, opmath_dtype
+from tofuse.capture.lower.builder import Builder
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.sliding_window import (
     Tap,
@@ -20,7 +20,7 @@ from tofuse.ir.graph import Value
 
 def convolution(call: AtenCall) -> Value:
     """Sum the products over the taps, in float32 for half precision, and add the bias."""
-    out, build, dtype = call.out, call.build, opmath_dtype(call.out.dtype)
+    out, build, dtype = call.out, call.build, call.out.dtype.opmath
     x, weight = (build.convert(call.tensor(n), dtype) for n in ("input", "weight"))
     windows = _windows(call, x.shape, out.shape)
     taps = itertools.product(*(range(w.size) for w in windows))
@@ -47,7 +47,7 @@ def _image_gradient(call: AtenCall) -> Value:
     """Sum, for each element, the gradients of its windows times the weights of its taps."""
     image, build = call.node.meta["val"][0], call.build
     out = call.type_of(image)
-    dtype = opmath_dtype(out.dtype)
+    dtype = out.dtype.opmath
     grad, weight = (build.convert(call.tensor(n), dtype) for n in ("grad_output", "weight"))
     windows = _windows(call, out.shape, grad.shape)
     gradient = WindowGradient(call, image, windows, dtype)
@@ -64,7 +64,7 @@ def _image_gradient(call: AtenCall) -> Value:
 def _weight_gradient(call: AtenCall) -> Value:
     """Sum, for each tap, the image elements at it times the gradients, over all windows."""
     build, out = call.build, call.type_of(call.node.meta["val"][1])
-    dtype = opmath_dtype(out.dtype)
+    dtype = out.dtype.opmath
     grad, x = (build.convert(call.tensor(n), dtype) for n in ("grad_output", "input"))
     windows = _windows(call, x.shape, grad.shape)
     dims = tuple(d for d in range(len(grad.shape)) if d != 1)

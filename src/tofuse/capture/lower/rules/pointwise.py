@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from tofuse.capture.fx.dtypes import from_torch_dtype
-from tofuse.capture.lower.builder import Builder, Unsupported, opmath_dtype, typed_scalar
+from tofuse.capture.lower.builder import Builder, Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule, RuleResult
 from tofuse.capture.lower.rules.composed import (
     COMPOSED_RULES,
@@ -133,7 +133,7 @@ def sum_with_alpha(kind: str) -> LoweringRule:
             raise Unsupported("bools")
         dtype = out.dtype
         if alpha != 1:
-            dtype = opmath_dtype(dtype)
+            dtype = dtype.opmath
             other = _scale(call, other, alpha, dtype)
         final = "logical_or" if dtype == DType.BOOL else kind
         operands = (call.operand("self"), other)
@@ -212,7 +212,7 @@ def power(call: AtenCall) -> RuleResult:
 
 def _integer_power(build: Builder, x: Value, n: int) -> Value:
     """Return x ** n by products; for half precision, eager rounds each only for n from 1 to 3."""
-    dtype = DType.F32 if x.dtype.is_reduced_float and not 0 < n <= 3 else x.dtype
+    dtype = x.dtype if 0 < n <= 3 else x.dtype.opmath
     powers = [build.convert(x, dtype)]
     for a, b in repeated_squaring(abs(n)):
         powers.append(build.emit("mul", (powers[a], powers[b]), {}))

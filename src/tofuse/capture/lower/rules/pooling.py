@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from torch.fx import Node
 
-from tofuse.capture.lower.builder import Builder, Unsupported, opmath_dtype
+from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.capture.lower.sliding_window import (
     Tap,
@@ -103,7 +103,7 @@ def max_pool_gradient(call: AtenCall, rank: int) -> Value:
     grad, out, build = call.tensor("grad_output"), call.out, call.build
     windows = pooling_window(call, grad.shape, rank, "dilation")
     _image_strides(out.shape[-rank:])
-    dtype = opmath_dtype(out.dtype)
+    dtype = out.dtype.opmath
     gradient = WindowGradient(call, call.node.meta["val"], windows, dtype)
     padded = gradient.pad_windows(build.convert(grad, dtype), 0.0)
     indices = gradient.pad_windows(build.convert(call.tensor("indices"), DType.I32), -1)
@@ -120,7 +120,7 @@ def avg_pool(call: AtenCall, rank: int) -> Value:
     out, build = call.out, call.build
     windows = pooling_window(call, out.shape, rank)
     count = _divisor(call, windows)
-    x = build.convert(call.tensor("self"), opmath_dtype(out.dtype))
+    x = build.convert(call.tensor("self"), out.dtype.opmath)
     total = build.fold("add", tap_slices(build, x, windows, 0.0))
     mean = build.emit("div", (total, Scalar(float(count))), {})
     return build.convert(mean, out.dtype)
@@ -131,7 +131,7 @@ def avg_pool_gradient(call: AtenCall, rank: int) -> Value:
     grad, out, build = call.tensor("grad_output"), call.out, call.build
     windows = pooling_window(call, grad.shape, rank)
     count = _divisor(call, windows)
-    dtype = opmath_dtype(out.dtype)
+    dtype = out.dtype.opmath
     share = build.emit("div", (build.convert(grad, dtype), Scalar(float(count))), {})
     gradient = WindowGradient(call, call.node.meta["val"], windows, dtype)
     padded = gradient.pad_windows(share, 0.0)
@@ -142,7 +142,7 @@ def avg_pool_gradient(call: AtenCall, rank: int) -> Value:
 def adaptive_avg_pool(call: AtenCall, rank: int) -> Value:
     """Return the means of disjoint windows of equal size."""
     x, out, build = call.tensor("self"), call.out, call.build
-    sizes, dtype = _equal_window_sizes(x.shape[-rank:], out.shape[-rank:]), opmath_dtype(out.dtype)
+    sizes, dtype = _equal_window_sizes(x.shape[-rank:], out.shape[-rank:]), out.dtype.opmath
     outer = out.shape[:-rank]
     shape = (*outer, *_interleaved(out.shape[-rank:], sizes))
     window_dims = tuple(range(len(outer) + 1, len(shape), 2))
@@ -155,7 +155,7 @@ def adaptive_avg_pool_gradient(call: AtenCall, rank: int) -> Value:
     """Return, for each element, the gradient of its window divided by the window's size."""
     grad, out, build = call.tensor("grad_output"), call.out, call.build
     sizes = _equal_window_sizes(out.shape[-rank:], grad.shape[-rank:])
-    outer, share = grad.shape[:-rank], build.convert(grad, opmath_dtype(out.dtype))
+    outer, share = grad.shape[:-rank], build.convert(grad, out.dtype.opmath)
     share = build.emit("div", (share, Scalar(float(math.prod(sizes)))), {})
     shape = (*outer, *_interleaved(grad.shape[-rank:], sizes))
     spread = build.broadcast(share, shape, (*range(len(outer)), *range(len(outer), len(shape), 2)))

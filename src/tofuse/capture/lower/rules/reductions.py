@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tofuse.capture.lower.builder import Builder, Unsupported, opmath_dtype
+from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Scalar, Value
@@ -38,7 +38,7 @@ def sum_or_prod(kind: str) -> Reduction:
     def compute(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
         dtype = call.out.dtype
         name = {"sum": "any", "prod": "all"}[kind] if dtype == DType.BOOL else kind
-        return (call.build.reduce(name, x, dims, opmath_dtype(dtype)),)
+        return (call.build.reduce(name, x, dims, dtype.opmath),)
 
     return compute
 
@@ -78,7 +78,7 @@ def any_or_all(kind: str) -> Reduction:
 
 
 def mean(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
-    return (_mean(call.build, x, dims, opmath_dtype(call.out.dtype)),)
+    return (_mean(call.build, x, dims, call.out.dtype.opmath),)
 
 
 def variance(*, root: bool = False, with_mean: bool = False) -> Reduction:
@@ -88,7 +88,7 @@ def variance(*, root: bool = False, with_mean: bool = False) -> Reduction:
         build = call.build
         if not x.dtype.is_float:
             raise Unsupported("a variance of integers")
-        wide = build.convert(x, opmath_dtype(x.dtype))
+        wide = build.convert(x, x.dtype.opmath)
         mean = _mean(build, wide, dims, wide.dtype)
         kept = tuple(k for k in range(len(x.shape)) if k not in dims)
         difference = build.emit("sub", (wide, build.broadcast(mean, x.shape, kept)), {})
