@@ -44,19 +44,16 @@ def _run_us(op: Op, machine: Machine) -> float:
     memory_us = traffic_us(machine, op_bytes(op))
     if op.kind != "opaque":
         points = max((size_hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
-        arithmetic_us = points * opdef(op.kind).cost * machine.cost("cheap") / 1e3 / machine.threads
+        arithmetic_us = points * opdef(op.kind).cost * machine.ns["cheap"] / 1e3 / machine.threads
         return max(memory_us, arithmetic_us)
-    flops = _flops(op)
+    flops = library_flops(op)
     if flops:
         return memory_us + flops / (machine.flops * machine.threads) / 1e3
     return PASSES * memory_us
 
 
-def _flops(op: Op) -> float:
-    """Return the multiplications and additions of a matrix product, convolution or attention.
-
-    0 for other operators.
-    """
+def library_flops(op: Op) -> float:
+    """Return the arithmetic of a matrix product, convolution or attention; 0 for other calls."""
     name = str(op.attr("target")).split(".")[1]
     shapes = [tuple(map(size_hint, v.shape)) for v in op.inputs]
     out = math.prod(map(size_hint, op.results[0].shape)) if op.results else 0

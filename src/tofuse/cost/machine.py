@@ -57,11 +57,7 @@ class Machine:
     call_us: float = 2.0  # a call of a PyTorch operator
     fresh_rate: float = 3.0  # the first write to new pages, with page faults
     flops: float = 100.0  # of a matrix product, operations per nanosecond and thread
-    ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_NS))
-
-    def cost(self, kind: str) -> float:
-        """Return the ns per float32 element of an op class on one thread."""
-        return self.ns[kind]
+    ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_NS))  # by op class
 
     def __str__(self) -> str:
         return show_machine(self)
@@ -89,24 +85,19 @@ def default_machine(
     )
 
 
-def gpu_machine() -> Machine:
-    """Return the assumed costs of a GPU: an H200's rates, one memory level, cheap arithmetic."""
-    return replace(
-        Machine(),
-        name="gpu",
-        l2_bytes=0,
-        l3_bytes=0,
-        core_rate=4300.0,
-        memory_rate=4300.0,
-        launch_us=4.0,
-        call_us=4.0,
-        fresh_rate=4300.0,
-        flops=50_000.0,
-        ns={k: v / 250 for k, v in DEFAULT_NS.items()},
-    )
-
-
-_GPU = gpu_machine()
+# The assumed costs of a GPU: an H200's rates, one memory level, cheap arithmetic.
+_GPU = Machine(
+    name="gpu",
+    l2_bytes=0,
+    l3_bytes=0,
+    core_rate=4300.0,
+    memory_rate=4300.0,
+    launch_us=4.0,
+    call_us=4.0,
+    fresh_rate=4300.0,
+    flops=50_000.0,
+    ns={k: v / 250 for k, v in DEFAULT_NS.items()},
+)
 
 
 def machine_on(device: str, machine: Machine) -> Machine:

@@ -28,6 +28,8 @@ from tofuse.ir.schedule import Loop
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.types import DType
 
+Loops = tuple[Loop, ...]  # outermost first
+
 # Fitted to the measured and predicted kernels of docs/measurements.md.
 OVERLAP = 0.15  # fraction of the smaller of arithmetic and traffic that the larger does not hide
 REJECTION_MARGIN = 2.5  # factor over the separate kernels, whose cost is a lower bound
@@ -99,7 +101,7 @@ class _Estimate:
     strided_ns: float = 0.0  # the rest of the current access
     nbytes: dict[str, float] = field(default_factory=dict)  # first transfers, by buffer
     reread_ns: float = 0.0  # traffic of repeated transfers
-    last_access: dict[str, tuple[int, tuple[Loop, ...]]] = field(default_factory=dict)
+    last_access: dict[str, tuple[int, Loops]] = field(default_factory=dict)
     statement_ns: list[tuple[Stmt, float, float]] = field(default_factory=list)  # stmt, points, ns
     values: Mapping[str, frozenset[str]] = field(default_factory=dict)  # axes of each value
     phase: int = 0
@@ -145,7 +147,7 @@ class _Estimate:
         repeated_work = work * (1 - needed)
         once = machine.launch_us * 2e3 + _overlapped(work - repeated_work, traffic)
         separate = once + passed / bandwidth(machine, passed, widest)
-        adds = repeated / machine.cost("cheap")
+        adds = repeated / machine.ns["cheap"]
         us, work, traffic, separate, vectorized = (
             ns / 1e3 for ns in (total, work, traffic, separate, vectorized)
         )
@@ -164,12 +166,10 @@ class _Estimate:
         self._nodes(phase.body, phase.band, float(trips), float(trips))
         for p in phase.partials:
             elements = 1 if p.array is None else size_hint(p.array.elements)
-            per = self.machine.cost("load") * 2 + self.machine.cost("cheap")
+            per = self.machine.ns["load"] * 2 + self.machine.ns["cheap"]
             self.work_ns += self.threads * (elements * per * self.threads + self.machine.fold_ns)
 
-    def _nodes(
-        self, nodes: tuple[Node, ...], around: tuple[Loop, ...], times: float, points: float
-    ) -> None:
+    def _nodes(self, nodes: tuple[Node, ...], around: Loops, times: float, points: float) -> None:
         """Add the cost of nodes inside the loops `around`.
 
         They run for `points` iteration points; `times` also counts the idle lanes of last vectors.
@@ -188,7 +188,7 @@ class _Estimate:
                 case For():
                     self._loop(node, around, times, points)
 
-    def _loop(self, node: For, around: tuple[Loop, ...], times: float, points: float) -> None:
+    def _loop(self, node: For, around: Loops, times: float, points: float) -> None:
         machine = self.machine
         trips = self._trip_count(node.loop, around)
         vectors = node.loop == self.nest.schedule.loops[-1] and self.nest.schedule.vector > 1
@@ -198,7 +198,7 @@ class _Estimate:
         padded = math.ceil(trips / lanes) * lanes
         self._nodes(node.body, (*around, node.loop), times * padded, points * trips)
 
-    def _trip_count(self, loop: Loop, around: tuple[Loop, ...]) -> int:
+    def _trip_count(self, loop: Loop, around: Loops) -> int:
         """Return the trip count of a loop inside the loops `around`."""
         extent = size_hint(self.nest.kernel.extent(loop.axis))
         if loop.strip:
@@ -208,7 +208,7 @@ class _Estimate:
 
     # -- statements ------------------------------------------------------------------------------
 
-    def _statement(self, stmt: Stmt, around: tuple[Loop, ...], times: float) -> None:
+    def _statement(self, stmt: Stmt, around: Loops, times: float) -> None:
         match stmt:
             case Load() | Store() | Gather():
                 self._access(stmt, around, times)
@@ -232,20 +232,20 @@ class _Estimate:
         outermost = min(order.index(a) for a in r.over)
         return any(a not in r.over for a in order[outermost:] if a not in order[:outermost])
 
-    def _arithmetic(self, kind: str, dtype: DType, around: tuple[Loop, ...], times: float) -> None:
+    def _arithmetic(self, kind: str, dtype: DType, around: Loops, times: float) -> None:
         """Add `times` elements of an op; outside the vector loop, each takes a whole vector."""
-        per = self.machine.cost(kind) * (2 if dtype.itemsize == 8 else 1)
+        per = self.machine.ns[kind] * (2 if dtype.itemsize == 8 else 1)
         if not self._is_vectorized(around):
             per *= self.machine.lanes if kind not in ("gather", "strided") else 1
         self.work_ns += per * times
 
-    def _is_vectorized(self, around: tuple[Loop, ...]) -> bool:
+    def _is_vectorized(self, around: Loops) -> bool:
         schedule = self.nest.schedule
         return bool(around) and around[-1] == schedule.loops[-1] and schedule.vector > 1
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def _access(self, stmt: Access, around: tuple[Loop, ...], times: float) -> None:
+    def _access(self, stmt: Access, around: Loops, times: float) -> None:
         buffer = next(b for b in self.nest.kernel.buffers if b.name == stmt.buffer)
         vector = around[-1].axis if self._is_vectorized(around) else None
         step = abs(size_hint(stmt.index.coefficient(vector))) if vector else 0
@@ -262,9 +262,9 @@ class _Estimate:
         dtype = buffer.dtype if kind == "load" else DType.F32
         self._arithmetic(kind, dtype, around, times * vectors)
         if kind == "strided":
-            self.strided_ns = (self.machine.cost("strided") - self.machine.cost("load")) * times
+            self.strided_ns = (self.machine.ns["strided"] - self.machine.ns["load"]) * times
         elif interleaved:
-            shuffles = SHUFFLE_COST * self.machine.cost("cheap") * times
+            shuffles = SHUFFLE_COST * self.machine.ns["cheap"] * times
             self.strided_ns = shuffles * shuffle_count(step)
             self.work_ns += self.strided_ns
         if buffer.dtype.is_reduced_float:
@@ -272,16 +272,14 @@ class _Estimate:
         if stmt in self.footprint.counted_by_leader:
             return
         nbytes = self.footprint.access_bytes(stmt)
-        self._add_short_rows(stmt, around, times, buffer.dtype.itemsize, nbytes)
+        self._add_short_rows(stmt, around, times, nbytes)
         if step > 1 and vector is not None and not interleaved:
-            self._add_strided_lines(stmt, vector, step, times, buffer.dtype.itemsize, nbytes)
-        self._add_transfers(stmt, around, times, buffer.dtype.itemsize, nbytes)
+            self._add_strided_lines(stmt, vector, step, times, nbytes)
+        self._add_transfers(stmt, around, times, nbytes)
 
-    def _add_transfers(
-        self, stmt: Access, around: tuple[Loop, ...], times: float, itemsize: int, nbytes: float
-    ) -> None:
+    def _add_transfers(self, stmt: Access, around: Loops, times: float, nbytes: float) -> None:
         """Add the first transfer of an access's bytes to `nbytes`, later ones to `reread_ns`."""
-        before = self.last_access.get(stmt.buffer)
+        before, itemsize = self.last_access.get(stmt.buffer), self.footprint.itemsize[stmt.buffer]
         self.last_access[stmt.buffer] = (self.phase, around)
         if before is None or isinstance(stmt, Store):
             self.nbytes[stmt.buffer] = max(self.nbytes.get(stmt.buffer, 0.0), nbytes)
@@ -292,14 +290,12 @@ class _Estimate:
             self.nbytes[stmt.buffer] = nbytes
         else:
             common = [a for a, b in zip(before[1], around) if a == b]  # noqa: B905
-            row = self._row_bytes(stmt, common, itemsize)
+            row = self._row_bytes(stmt, common)
             if row > self.machine.l2_bytes / 2:
                 rate = bandwidth(self.machine, row * self.threads, self.threads)
                 self.reread_ns += nbytes / rate
 
-    def _add_rereads(
-        self, stmt: Access, around: tuple[Loop, ...], reread: float, footprint: float
-    ) -> None:
+    def _add_rereads(self, stmt: Access, around: Loops, reread: float, footprint: float) -> None:
         """Add the transfers of elements that outer loops read again, from the level they are in."""
         if footprint > self.machine.l2_bytes / 2:
             invariant = [lp for lp in around if stmt.index.coefficient(lp.axis) == 0]
@@ -309,26 +305,26 @@ class _Estimate:
                 self.reread_ns += reread / rate
 
     def _add_strided_lines(
-        self, stmt: Access, vector: str, step: int, times: float, itemsize: int, nbytes: float
+        self, stmt: Access, vector: str, step: int, times: float, nbytes: float
     ) -> None:
         """Add the unused bytes of cache lines that are evicted before their next use."""
         extent = size_hint(self.nest.kernel.extent(vector))
         strips = [lp.strip for lp in self.nest.schedule.loops if lp.axis == vector and lp.strip]
         lines = min([extent, *strips])
-        if step * itemsize >= CACHE_LINE and lines > L1_LINES and not isinstance(stmt, Gather):
+        far = step * self.footprint.itemsize[stmt.buffer] >= CACHE_LINE
+        if far and lines > L1_LINES and not isinstance(stmt, Gather):
             waste = max(0.0, times * CACHE_LINE - nbytes)
             live = lines * CACHE_LINE * self.threads
             self.reread_ns += waste / bandwidth(self.machine, live, self.threads)
 
-    def _add_short_rows(
-        self, stmt: Access, around: tuple[Loop, ...], times: float, itemsize: int, nbytes: float
-    ) -> None:
+    def _add_short_rows(self, stmt: Access, around: Loops, times: float, nbytes: float) -> None:
         """Add the latency of short separate rows, which the hardware does not prefetch."""
         far = nbytes > self.machine.l2_bytes / 2
         if len(around) < 2 or not self._is_vectorized(around) or not far:
             return
         outer, along = (lp.axis for lp in around[-2:])
         extent = size_hint(self.nest.kernel.extent(along))
+        itemsize = self.footprint.itemsize[stmt.buffer]
         row, step = extent * itemsize, abs(size_hint(stmt.index.coefficient(outer))) * itemsize
         if (
             stmt.index.coefficient(along) == 1
@@ -340,11 +336,11 @@ class _Estimate:
             rows = times / (math.ceil(extent / lanes) * lanes) / self.threads
             self.reread_ns += rows * lines * UNPREFETCHED_LINE_NS
 
-    def _row_bytes(self, stmt: Access, common: list[Loop], itemsize: int) -> float:
+    def _row_bytes(self, stmt: Access, common: list[Loop]) -> float:
         """Return the bytes of a buffer that one iteration of the loops in `common` touches."""
         tiles = {lp.axis: lp.strip for lp in common if lp.strip}
         fixed = {lp.axis for lp in common if not lp.strip}
-        total = float(itemsize)
+        total = float(self.footprint.itemsize[stmt.buffer])
         for axis in stmt.index.axes:
             if axis not in fixed:
                 total *= tiles.get(axis) or size_hint(self.nest.kernel.extent(axis))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TypeVar, Union
+from typing import ClassVar, TypeVar, Union
 
 from tofuse.ir.dims import Dim, SymDim, show_dim
 from tofuse.ir.graph import Scalar
@@ -218,10 +218,7 @@ class InRange(Statement):
     lo: Dim
     hi: Dim
     guard: str | None = None
-
-    @property
-    def dtype(self) -> DType:
-        return DType.BOOL
+    dtype: ClassVar[DType] = DType.BOOL
 
     def map(self, f: StatementMap) -> InRange:
         index, lo, hi = f.index(self.index), f.dim(self.lo), f.dim(self.hi)
@@ -238,10 +235,7 @@ class Uniform(Statement):
     col: AffineExpr
     extent: Dim
     stream: Dim
-
-    @property
-    def dtype(self) -> DType:
-        return DType.F32
+    dtype: ClassVar[DType] = DType.F32
 
     def map(self, f: StatementMap) -> Uniform:
         row, col, extent, stream = self.row, self.col, self.extent, self.stream

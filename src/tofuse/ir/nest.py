@@ -106,19 +106,15 @@ class Nest:
     block_bytes: Dim
 
     def __repr__(self) -> str:
-        return show_nest(self)
-
-
-def show_nest(nest: Nest) -> str:
-    """Return the text of the loops. It has no parser."""
-    lines = [f"nest {nest.kernel.name}: {nest.schedule!r}"]
-    for phase in nest.phases:
-        lines.append(f"  phase parallel {' '.join(map(repr, phase.band)) or '-'}:")
-        lines += _show_nodes(phase.prologue, 2)
-        lines += [f"    begin {p.reduce.name}" for p in phase.partials]
-        lines += _show_nodes(phase.body, 3 if phase.band else 2)
-        lines += [f"    combine {p.reduce.name}" for p in phase.partials]
-    return "\n".join(lines)
+        """Return the text of the loops. It has no parser."""
+        lines = [f"nest {self.kernel.name}: {self.schedule!r}"]
+        for phase in self.phases:
+            lines.append(f"  phase parallel {' '.join(map(repr, phase.band)) or '-'}:")
+            lines += _show_nodes(phase.prologue, 2)
+            lines += [f"    begin {p.reduce.name}" for p in phase.partials]
+            lines += _show_nodes(phase.body, 3 if phase.band else 2)
+            lines += [f"    combine {p.reduce.name}" for p in phase.partials]
+        return "\n".join(lines)
 
 
 def _show_nodes(nodes: tuple[Node, ...], depth: int) -> list[str]:

@@ -11,10 +11,7 @@ from tofuse.ir.parse_arguments import read_arguments
 
 
 def parse_graph(text: str) -> Graph:
-    """Parse the output of `show_graph`. Blank lines and comment lines are skipped.
-
-    Raises ParseError, which names the line.
-    """
+    """Parse the output of `show_graph`. Raises ParseError, which names the line."""
     return read_graph(read_lines(text))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tofuse.errors import VerifyError
 from tofuse.ir.call_arguments import CallArguments
 from tofuse.ir.dims import SymDim, symbols_of
@@ -20,19 +22,18 @@ def check_graph(graph: Graph) -> None:
 
 def verify_graph(graph: Graph) -> None:
     """Raise VerifyError unless every value has one definition before its uses and a legal name."""
-    defined: set[Value] = set()
-    names: set[str] = set()
+    defined: dict[str, Value] = {}
     symbols: set[str] = set()
     for v in graph.inputs:
-        _define(v, defined, names, symbols, "an input")
+        _define(v, defined, symbols, "an input")
     for op in graph.ops:
         _verify_operands(op, defined, symbols)
         for r in op.results:
-            _define(r, defined, names, symbols, f"'{show_op(op)}'")
+            _define(r, defined, symbols, f"'{show_op(op)}'")
     for out in graph.outputs:
-        if out is not None and out not in defined:
+        if out is not None and defined.get(out.name) is not out:
             raise VerifyError(f"output {out!r} is not defined in the graph")
-    if clash := sorted(names & symbols):
+    if clash := sorted(defined.keys() & symbols):
         raise VerifyError(f"{clash[0]} names both a value and a size")
 
 
@@ -41,10 +42,10 @@ def _op_error(op: Op, message: str) -> VerifyError:
     return VerifyError(f"{message}, in '{show_op(op)}'")
 
 
-def _verify_operands(op: Op, defined: set[Value], symbols: set[str]) -> None:
+def _verify_operands(op: Op, defined: Mapping[str, Value], symbols: set[str]) -> None:
     for x in op.operands:
         if isinstance(x, Value):
-            if x not in defined:
+            if defined.get(x.name) is not x:
                 raise _op_error(op, f"operand {x.name} is not defined before")
         elif isinstance(x.value, SymDim):
             symbols.update(symbols_of(x.value))
@@ -64,17 +65,16 @@ def _verify_arguments(op: Op, arguments: CallArguments) -> None:
             raise _op_error(op, f"${k} is not among the {len(op.inputs)} operands")
 
 
-def _define(v: Value, defined: set[Value], names: set[str], symbols: set[str], where: str) -> None:
-    if v in defined:
+def _define(v: Value, defined: dict[str, Value], symbols: set[str], where: str) -> None:
+    if defined.get(v.name) is v:
         raise VerifyError(f"{v.name} is defined twice, the second time by {where}")
-    if v.name in names:
+    if v.name in defined:
         raise VerifyError(f"two values are named {v.name}, the second is {where}")
     if not v.name.isidentifier() or v.name in _RESERVED:
         raise VerifyError(f"{v.name!r} cannot name a value, in {where}")
     if v.strides is not None and len(v.strides) != len(v.shape):
         raise VerifyError(f"{v.name} has {len(v.strides)} strides for {v.shape}, in {where}")
-    defined.add(v)
-    names.add(v.name)
+    defined[v.name] = v
     for d in v.shape:
         if not isinstance(d, int):
             symbols.update(symbols_of(d))

@@ -17,6 +17,7 @@ from tofuse.ir.kernel import (
     Stmt,
     Store,
     Uniform,
+    buffers_of,
     show_stmt,
 )
 from tofuse.ir.types import DType
@@ -95,25 +96,16 @@ def _verify_indices(stmt: Stmt, axes: set[str], symbols: set[str]) -> None:
 
 
 def _verify_memory(stmt: Stmt, buffers: dict[str, Buffer]) -> None:
-    match stmt:
-        case Load() | Gather():
-            name, roles = stmt.buffer, READ_ROLES
-        case Store():
-            name, roles = stmt.buffer, WRITE_ROLES
-        case Uniform():
-            name, roles = stmt.seed, READ_ROLES
-        case _:
-            return
-    if name not in buffers:
-        raise _stmt_error(stmt, f"there is no buffer {name}")
-    if buffers[name].role not in roles:
-        raise _stmt_error(stmt, f"{name} is {buffers[name].role}, not {' or '.join(roles)}")
+    roles = WRITE_ROLES if isinstance(stmt, Store) else READ_ROLES
     expected = DType.I64 if isinstance(stmt, Uniform) else stmt.dtype
-    dtype = buffers[name].dtype
-    if isinstance(stmt, (Load, Gather)) and dtype.is_reduced_float:
-        dtype = DType.F32
-    if expected is not dtype:
-        raise _stmt_error(stmt, f"{name} holds {buffers[name].dtype.value}")
+    for name in buffers_of(stmt):
+        if name not in buffers:
+            raise _stmt_error(stmt, f"there is no buffer {name}")
+        role, dtype = buffers[name].role, buffers[name].dtype
+        if role not in roles:
+            raise _stmt_error(stmt, f"{name} is {role}, not {' or '.join(roles)}")
+        if expected is not (dtype if isinstance(stmt, Store) else dtype.opmath):
+            raise _stmt_error(stmt, f"{name} holds {dtype.value}")
 
 
 def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
@@ -127,8 +119,7 @@ def _verify_types(stmt: Stmt, values: dict[str, DType]) -> None:
             if isinstance(stmt, Gather) and values[stmt.dynamic_index] is not DType.I64:
                 raise _stmt_error(stmt, f"{stmt.dynamic_index} is not an i64")
         case Store():
-            register_dtype = DType.F32 if stmt.dtype.is_reduced_float else stmt.dtype
-            if isinstance(stmt.value, str) and values[stmt.value] is not register_dtype:
+            if isinstance(stmt.value, str) and values[stmt.value] is not stmt.dtype.opmath:
                 raise _stmt_error(stmt, f"{stmt.value} is {values[stmt.value].value}")
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import linecache
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from tofuse.analysis.alias import is_view
+from tofuse.cost.library import library_flops
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
 from tofuse.ir.region import Region, Verdict
@@ -56,35 +56,37 @@ class ProgramView:
     @cached_property
     def input_reads(self) -> dict[Op, tuple[Value, ...]]:
         """The program's inputs that each op reads, directly or through views."""
-        input_of = {v: v for v in self.graph.inputs}
-        for op in self.views:
-            if op.inputs and op.inputs[0] in input_of:
-                input_of[op.result] = input_of[op.inputs[0]]
-        reads = {op: [input_of[v] for v in op.inputs if v in input_of] for op in self.ops}
-        return {op: tuple(dict.fromkeys(values)) for op, values in reads.items()}
+        inputs = set(self.graph.inputs)
+        sources = {op: dict.fromkeys(self._viewed(v)[0] for v in op.inputs) for op in self.ops}
+        return {op: tuple(v for v in values if v in inputs) for op, values in sources.items()}
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """An edge for each verdict on two ops; views are skipped to find the producer."""
         verdicts = {(v.producer, v.consumer): v for v in self.report.verdicts}
-        producer_of: dict[Value, tuple[Op, tuple[str, ...]]] = {}
+        producer_of = self.graph.producers()
         found: list[Edge] = []
-        for op in self.graph.ops:
-            if is_view(op):
-                if op.inputs and op.inputs[0] in producer_of:
-                    source, views = producer_of[op.inputs[0]]
-                    producer_of[op.result] = source, (*views, op.kind)
-                continue
-            producer_of |= dict.fromkeys(op.results, (op, ()))
+        for op in self.ops:
             sources: dict[Op, tuple[str, ...]] = {}
-            for v in op.inputs:
-                if v in producer_of:
-                    sources.setdefault(*producer_of[v])
+            for value, views in map(self._viewed, op.inputs):
+                if value in producer_of:
+                    sources.setdefault(producer_of[value], views)
             for source, views in sources.items():
                 verdict = verdicts.get((source.results[0].name, consumer_name(op)))
                 if verdict is not None:
                     found.append(Edge(source, op, verdict, views))
         return tuple(found)
+
+    def _viewed(self, v: Value) -> tuple[Value, tuple[str, ...]]:
+        """Return the value behind the views that make `v`, and their kinds."""
+        kinds: tuple[str, ...] = ()
+        while (view := self._view_of.get(v)) is not None:
+            v, kinds = view.inputs[0], (view.kind, *kinds)
+        return v, kinds
+
+    @cached_property
+    def _view_of(self) -> dict[Value, Op]:
+        return {op.result: op for op in self.views}
 
     def op_memory(self) -> tuple[MemorySample, ...]:
         """Return one sample for each op, as if each ran by itself and dead values were freed."""
@@ -126,18 +128,6 @@ def short_name(op: Op) -> str:
 def op_work(op: Op) -> float:
     """Return the op's arithmetic in additions; 0 for library operators of unknown cost."""
     if op.kind == "opaque":
-        return _library_work(op)
+        return library_flops(op)
     elements_of = op.inputs if opdef(op.kind).pattern is Pattern.REDUCE else op.results
     return sum(opdef(op.kind).cost * size_hint(v.type.numel) for v in elements_of[:1])
-
-
-def _library_work(op: Op) -> float:
-    """Return the work of products and convolutions: two operations per multiply-add."""
-    name = short_name(op)
-    out = math.prod(size_hint(d) for d in op.results[0].shape) if op.results else 0
-    if name in ("mm", "bmm", "addmm", "baddbmm"):
-        left = op.inputs[1 if "add" in name else 0]
-        return 2.0 * out * size_hint(left.shape[-1])
-    if name in ("convolution", "_convolution") and len(op.inputs) > 1:
-        return 2.0 * out * math.prod(size_hint(d) for d in op.inputs[1].shape[1:])
-    return 0.0
