@@ -18,7 +18,6 @@ from tofuse.cost.machine import (
     Machine,
     default_machine,
     parse_machine,
-    show_machine,
 )
 from tofuse.driver import calibration
 from tofuse.errors import OptionError, ParseError
@@ -45,7 +44,7 @@ def test_measured_costs_are_plausible(measured):
 
 def test_a_machine_prints_and_parses():
     machine = default_machine(7, 8)
-    assert parse_machine(show_machine(machine)) == machine == parse_machine(str(machine))
+    assert parse_machine(str(machine)) == machine == parse_machine(str(machine))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_a_machine_prints_and_parses():
     ],
 )
 def test_an_invalid_machine_raises_with_the_reason(change, why):
-    content = json.loads(show_machine(default_machine(2, 16)))
+    content = json.loads(str(default_machine(2, 16)))
     change(content)
     with pytest.raises(ParseError, match=why):
         parse_machine(json.dumps(content))
@@ -118,7 +117,7 @@ def test_a_damaged_or_foreign_file_is_ignored(tmp_path, how):
 def test_a_machine_with_another_thread_count_is_ignored(tmp_path):
     config = Config(cache_dir=tmp_path)
     wrong = default_machine(TARGET.threads + 1, TARGET.lanes)
-    machine_source.store_of(config).put("machine", machine_source._key(TARGET), show_machine(wrong))
+    machine_source.store_of(config).put("machine", machine_source._key(TARGET), str(wrong))
     measured = machine_source.measured_machine(TARGET, config)
     assert measured == machine_source.assumed_machine(TARGET, config)
 
@@ -143,7 +142,7 @@ def test_store_replaces_drops_and_separates_kinds(tmp_path):
 
 def test_option_overrides_measured_costs(tmp_path, monkeypatch, fresh_dynamo):
     path = tmp_path / "machine.json"
-    path.write_text(show_machine(replace(Machine(), launch_us=1000.0)))
+    path.write_text(str(replace(Machine(), launch_us=1000.0)))
     report = tofuse.explain(lambda x: x.sin(), machine=str(path))(torch.randn(3))
     assert report.regions[0].predicted_us > 1000
     monkeypatch.setenv("TOFUSE_MACHINE", str(path))

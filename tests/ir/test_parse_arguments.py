@@ -12,12 +12,10 @@ from tofuse.ir.call_arguments import (
     CallArguments,
     OperandRef,
     TorchConstant,
-    show_arguments,
 )
 from tofuse.ir.dims import symbol
 from tofuse.ir.line_reader import LineReader
 from tofuse.ir.parse_arguments import parse_arguments, read_size
-from tofuse.ir.size_expression import show_size
 
 
 @pytest.mark.parametrize("in_plan", [False, True])
@@ -25,7 +23,7 @@ def test_random_arguments_round_trip(in_plan: bool):
     random = Random(7)
     for _ in range(3_000):
         arguments = random_arguments(random, in_plan)
-        text = show_arguments(arguments)
+        text = repr(arguments)
         assert parse_arguments(text) == arguments, text
         assert "\n" not in text
 
@@ -33,14 +31,14 @@ def test_random_arguments_round_trip(in_plan: bool):
 def test_random_sizes_round_trip():
     random = Random(8)
     for _ in range(2_000):
-        text = show_size(random_size(random, 4))
-        assert show_size(read_size(LineReader(1, text))) == text
+        text = repr(random_size(random, 4))
+        assert repr(read_size(LineReader(1, text))) == text
 
 
 def test_the_text_is_what_people_read():
     text = "$0, None, [1, s0], [[$1, $0], []], 1+2*s0, s0 // 2, dtype=torch.int64, scale=-inf"
     arguments = parse_arguments(text)
-    assert show_arguments(arguments) == text
+    assert repr(arguments) == text
     assert arguments.operand_indices == (0, 1, 0) and arguments.symbols == ("s0",)
     assert arguments.positional[2] == (1, symbol("s0"))
     assert arguments.keyword == (("dtype", TorchConstant("int64")), ("scale", -math.inf))
@@ -55,9 +53,9 @@ def test_equality_is_to_the_bit():
 def test_operands_are_replaced_everywhere():
     arguments = parse_arguments("$0, [$1, None, [$0]], '$0', other=$2")
     shifted = arguments.map_operands(lambda k: OperandRef(k + 1))
-    assert show_arguments(shifted) == "$1, [$2, None, [$1]], '$0', other=$3"
+    assert repr(shifted) == "$1, [$2, None, [$1]], '$0', other=$3"
     renamed = parse_arguments("t_x, [t_x2], out=t_x").renamed("t_x", "t_y")
-    assert show_arguments(renamed) == "t_y, [t_x2], out=t_y"
+    assert repr(renamed) == "t_y, [t_x2], out=t_y"
 
 
 OTHER_PYTHON = ("$0, (", "f'{x}'", "open('x')", "torch.device(1)", "x.y", "$0 + 1")

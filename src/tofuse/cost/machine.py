@@ -60,7 +60,8 @@ class Machine:
     ns: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_NS))  # by op class
 
     def __str__(self) -> str:
-        return show_machine(self)
+        """Return JSON text, which `parse_machine` accepts."""
+        return json.dumps(asdict(self), indent=1)
 
 
 def default_machine(
@@ -105,13 +106,8 @@ def machine_on(device: str, machine: Machine) -> Machine:
     return machine if device == "cpu" else _GPU
 
 
-def show_machine(machine: Machine) -> str:
-    """Return JSON text, which `parse_machine` accepts."""
-    return json.dumps(asdict(machine), indent=1)
-
-
 def parse_machine(text: str) -> Machine:
-    """Parse the output of `show_machine`. Raises ParseError for missing or malformed entries."""
+    """Parse the `str` of a machine. Raises ParseError for missing or malformed entries."""
     try:
         entries = json.loads(text)
     except ValueError as e:

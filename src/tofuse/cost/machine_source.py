@@ -14,7 +14,6 @@ from tofuse.cost.machine import (
     Machine,
     default_machine,
     parse_machine,
-    show_machine,
 )
 from tofuse.errors import OptionError, ParseError
 from tofuse.ir.schedule import Target
@@ -55,7 +54,7 @@ def check_machine(config: Config) -> None:
 
 def store_machine(machine: Machine, target: Target, config: Config) -> None:
     """Store calibrated costs for this process and later ones."""
-    store_of(config).put("machine", _key(target), show_machine(machine))
+    store_of(config).put("machine", _key(target), str(machine))
 
 
 def _load(target: Target, config: Config) -> Machine | None:

@@ -15,7 +15,7 @@ from tofuse.capture.lower.opaque import call_arguments
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, number_type, promote
 from tofuse.frontends.input_layouts import StridePattern
-from tofuse.ir.dims import Dim, SymDim, product, show_dim, substitute_dim, symbol, symbols_of
+from tofuse.ir.dims import Dim, SymDim, product, substitute_dim, symbol, symbols_of
 from tofuse.ir.graph import Attr, Loc, Op, Scalar, Value
 from tofuse.ir.size_expression import (
     ArgumentSize,
@@ -339,7 +339,7 @@ def located(op: str, loc: Loc | None, message: str) -> str:
 
 
 def show_shape(shape: Iterable[Dim]) -> str:
-    return f"[{', '.join(map(show_dim, shape))}]"
+    return f"[{', '.join(map(str, shape))}]"
 
 
 def describe(x: object) -> str:

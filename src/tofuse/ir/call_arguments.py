@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Union
 
 from tofuse.ir.dims import Symbol, SymDim
-from tofuse.ir.size_expression import SizeExpression, show_size, size_symbols
+from tofuse.ir.size_expression import SizeExpression, size_symbols
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,9 @@ class CallArguments:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        return show_arguments(self)
-
-
-def show_arguments(arguments: CallArguments) -> str:
-    """Return text such as `$0, None, [1, s0], dtype=torch.int64`, which `parse_arguments` reads."""
-    parts = [show_argument(a) for a in arguments.positional]
-    return ", ".join(parts + [f"{k}={show_argument(a)}" for k, a in arguments.keyword])
+        """Return text such as `$0, None, [1, s0], dtype=torch.int64` for `parse_arguments`."""
+        parts = [show_argument(a) for a in self.positional]
+        return ", ".join(parts + [f"{k}={show_argument(a)}" for k, a in self.keyword])
 
 
 def show_argument(argument: CallArgument) -> str:
@@ -121,8 +117,6 @@ def show_argument(argument: CallArgument) -> str:
             return f"torch.{name}"
         case Device(name):
             return f"torch.device({name!r})"
-        case SymDim() | SizeExpression():
-            return show_size(argument)
         case complex():
             return f"complex({argument.real!r}, {argument.imag!r})"
         case _:

@@ -53,7 +53,12 @@ class SymDim:
         return (-self) + other
 
     def __repr__(self) -> str:
-        return show_dim(self)
+        """Return the text of the polynomial, which `parse_dim` accepts."""
+        parts = []
+        for monomial, c in self.terms:
+            factors = ([] if c == 1 and monomial else [str(c)]) + list(monomial)
+            parts.append("*".join(factors))
+        return "+".join(parts)
 
 
 Dim = Union[int, SymDim]  # noqa: UP007  (an alias evaluated at run time on Python 3.10)
@@ -150,20 +155,9 @@ def known_multiple(dim: Dim, factor: int) -> bool:
     return all(c % factor == 0 for _, c in _terms(dim))
 
 
-def show_dim(dim: Dim) -> str:
-    """Return the text of a dimension, which `parse_dim` accepts."""
-    if isinstance(dim, int):
-        return str(dim)
-    parts = []
-    for monomial, c in dim.terms:
-        factors = ([] if c == 1 and monomial else [str(c)]) + list(monomial)
-        parts.append("*".join(factors))
-    return "+".join(parts)
-
-
 def show_dims(dims: Iterable[Dim]) -> str:
     """Return `4,s0`."""
-    return ",".join(map(show_dim, dims))
+    return ",".join(map(str, dims))
 
 
 def show_strides(strides: tuple[Dim, ...] | None) -> str:
@@ -172,7 +166,7 @@ def show_strides(strides: tuple[Dim, ...] | None) -> str:
 
 
 def parse_dim(text: str) -> Dim:
-    """Parse the output of `show_dim`."""
+    """Parse the text of a dimension."""
     total: Dim = 0
     for term in text.split("+"):
         factors: list[Dim] = []

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Union
 
-from tofuse.ir.call_arguments import CallArguments, OperandRef, exact_key, show_arguments
+from tofuse.ir.call_arguments import CallArguments, OperandRef, exact_key
 from tofuse.ir.dims import Dim, SymDim, contiguous_strides, show_strides
-from tofuse.ir.types import DType, TensorType, show_type
+from tofuse.ir.types import DType, TensorType
 
 Attr = Union[  # noqa: UP007
     int, float, bool, str, None, SymDim, DType, CallArguments, tuple["Attr", ...]
@@ -253,7 +253,7 @@ def show_operand(x: Operand) -> str:
 
 def show_value_type(value: Value) -> str:
     """Return `f32[4,s0]`, or `f32[4,s0]{1,4}` for a value that carries strides."""
-    return show_type(value.type) + show_strides(value.strides)
+    return repr(value.type) + show_strides(value.strides)
 
 
 def show_attr(value: Attr) -> str:
@@ -261,7 +261,7 @@ def show_attr(value: Attr) -> str:
     if isinstance(value, DType):
         return value.value
     if isinstance(value, CallArguments):
-        return repr(show_arguments(value))
+        return repr(repr(value))
     if isinstance(value, tuple):
         return f"({', '.join(map(show_attr, value))}{',' if len(value) == 1 else ''})"
     return repr(value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import ClassVar, TypeVar, Union
 
-from tofuse.ir.dims import Dim, SymDim, show_dim
+from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
 from tofuse.ir.types import DType
 
@@ -40,9 +40,9 @@ class AffineExpr:
         return tuple(a for a, _ in self.terms)
 
     def __repr__(self) -> str:
-        parts = [a if c == 1 else f"({show_dim(c)})*{a}" for a, c in self.terms]
+        parts = [a if c == 1 else f"({c})*{a}" for a, c in self.terms]
         if self.const != 0 or not parts:
-            parts.append(show_dim(self.const))
+            parts.append(str(self.const))
         return " + ".join(parts)
 
 
@@ -343,7 +343,7 @@ def live_statements(body: Sequence[Stmt]) -> list[Stmt]:
 def show_kernel(kernel: Kernel) -> str:
     """Return the text of a kernel, which `parse_kernel` accepts."""
     buffers = ", ".join(f"{b.name}: {b.role} {b.dtype.value}" for b in kernel.buffers)
-    axes = " ".join(f"{a.name}:{show_dim(a.extent)}" for a in kernel.axes)
+    axes = " ".join(f"{a.name}:{a.extent}" for a in kernel.axes)
     sizes = f" sizes {' '.join(kernel.symbols)}" if kernel.symbols else ""
     lines = [f"kernel {kernel.name}({buffers}) over {axes or '1'}{sizes} {{"]
     lines += [f"  {show_stmt(s)}" for s in kernel.body]
@@ -360,20 +360,18 @@ def show_stmt(stmt: Stmt) -> str:
             right = f"load {stmt.buffer}[{stmt.index!r}]{guard}"
         case Gather():
             wrap = "wrap " if stmt.wrap else ""
-            at = f"[{stmt.index!r}] by {stmt.dynamic_index} * {show_dim(stmt.stride)}"
-            right = f"gather {wrap}{stmt.buffer}{at} below {show_dim(stmt.extent)}{guard}"
+            at = f"[{stmt.index!r}] by {stmt.dynamic_index} * {stmt.stride}"
+            right = f"gather {wrap}{stmt.buffer}{at} below {stmt.extent}{guard}"
         case Compute():
             args = " ".join(map(_arg, stmt.args))
             right = f"{stmt.op} {args} of {stmt.operand_dtype.value}"
         case Iota():
             right = f"iota [{stmt.index!r}]"
         case InRange():
-            right = f"in_range [{stmt.index!r}] {show_dim(stmt.lo)} {show_dim(stmt.hi)}{guard}"
+            right = f"in_range [{stmt.index!r}] {stmt.lo} {stmt.hi}{guard}"
         case Uniform():
             at = f"[{stmt.row!r}][{stmt.col!r}]"
-            right = (
-                f"uniform {stmt.seed}{at} of {show_dim(stmt.extent)} stream {show_dim(stmt.stream)}"
-            )
+            right = f"uniform {stmt.seed}{at} of {stmt.extent} stream {stmt.stream}"
         case Reduce():
             at = "" if stmt.position is None else f" at [{stmt.position!r}]"
             right = f"reduce {stmt.op}<{','.join(stmt.over)}> {stmt.arg}{at}"

@@ -19,7 +19,7 @@ from tofuse.ir.types import DType
 
 
 def parse_arguments(text: str) -> CallArguments:
-    """Parse the output of `show_arguments`. Raises ParseError."""
+    """Parse the `repr` of a call's arguments. Raises ParseError."""
     return read_arguments(LineReader(1, text), END)
 
 

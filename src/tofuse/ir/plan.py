@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Union
 
-from tofuse.ir.call_arguments import CallArguments, show_arguments
-from tofuse.ir.dims import Dim, SymDim, show_dim, show_dims, show_strides
+from tofuse.ir.call_arguments import CallArguments
+from tofuse.ir.dims import Dim, show_dims, show_strides
 from tofuse.ir.graph import Value
-from tofuse.ir.size_expression import ArgumentSize, SizeSource, show_size
+from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ir.types import DType
 
 
@@ -135,19 +135,14 @@ def show_plan(plan: Plan) -> str:
     lines = [f"plan {plan.name}({', '.join(map(_show_parameter, plan.parameters))}) {{"]
     lines += [f"  size {name} = {show_source(plan, source)}" for name, source in plan.symbols]
     lines += [f"  {show_step(step)}" for step in plan.steps]
-    results = ", ".join(map(show_result, plan.results))
+    results = ", ".join(map(str, plan.results))
     return "\n".join([*lines, f"  return {results}".rstrip(), "}"])
-
-
-def show_result(result: Result) -> str:
-    """Return Python text of a result."""
-    return show_dim(result) if isinstance(result, (int, SymDim)) else str(result)
 
 
 def show_source(plan: Plan, source: SizeSource) -> str:
     """Return Python text of a size: `t_x.size(0)`, `n1` for an argument, or an expression."""
     if not isinstance(source, ArgumentSize):
-        return show_size(source)
+        return repr(source)
     name = plan.parameters[source.argument].name
     return name if source.kind == "argument" else f"{name}.{source.kind}({source.dim})"
 
@@ -166,17 +161,17 @@ def show_step(step: Step) -> str:
             layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"
             return f"{step.name} = allocate {step.dtype.value}{layout}{at}"
         case Launch():
-            sizes = f"; {', '.join(map(show_dim, step.sizes))}" if step.sizes else ""
+            sizes = f"; {', '.join(map(str, step.sizes))}" if step.sizes else ""
             group = "" if step.group is None else f" in group {step.group}"
             operands = f"({', '.join(map(repr, step.tensors))}{sizes})"
             return f"launch {step.kernel} {step.name}{operands}{group}"
         case Call():
             results = (r + show_strides(s) for r, s in zip(step.results, step.strides, strict=True))
             picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""
-            call = f"{step.target}{picks}({show_arguments(step.arguments)})"
+            call = f"{step.target}{picks}({step.arguments!r})"
             return f"{', '.join(results) or '_'} = call {call}"
         case View():
             layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"
-            return f"{step.name} = view {step.source} {layout} + {show_dim(step.offset)}"
+            return f"{step.name} = view {step.source} {layout} + {step.offset}"
         case Release():
             return f"release {', '.join(step.names)}"

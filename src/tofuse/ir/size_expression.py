@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TypeGuard, Union
 
-from tofuse.ir.dims import Dim, Symbol, SymDim, evaluate, product, show_dim, symbols_of
+from tofuse.ir.dims import Dim, Symbol, SymDim, evaluate, product, symbols_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,10 @@ class SizeExpression:
         return not self.function.isidentifier()
 
     def __repr__(self) -> str:
-        return show_size(self)
+        """Return the text: a Python expression over symbols and `SIZE_FUNCTIONS`."""
+        if self.is_infix:
+            return f" {self.function} ".join(map(_infix_operand, self.operands))
+        return f"{self.function}({', '.join(map(repr, self.operands))})"
 
 
 SizeTerm = Union[bool, int, float, SymDim, SizeExpression]  # noqa: UP007  (a run-time alias)
@@ -78,17 +81,8 @@ def size_symbols(term: SizeTerm) -> tuple[Symbol, ...]:
     return symbols_of(term) if isinstance(term, SymDim) else ()
 
 
-def show_size(term: SizeTerm) -> str:
-    """Return the text of a term: a Python expression over symbols and `SIZE_FUNCTIONS`."""
-    if isinstance(term, SizeExpression):
-        if term.is_infix:
-            return f" {term.function} ".join(map(_infix_operand, term.operands))
-        return f"{term.function}({', '.join(map(show_size, term.operands))})"
-    return show_dim(term) if isinstance(term, SymDim) else repr(term)
-
-
 def _infix_operand(x: SizeTerm) -> str:
-    text = show_size(x)
+    text = repr(x)
     is_call = isinstance(x, SizeExpression) and not x.is_infix
     is_atom = text.isidentifier() or text.replace(".", "", 1).isdigit()
     return text if is_call or is_atom else f"({text})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tofuse.ir.dims import Dim, evaluate, product, show_dim
+from tofuse.ir.dims import Dim, evaluate, product
 from tofuse.ir.kernel import AffineExpr, Kernel, Reduce, Stmt, show_stmt
 from tofuse.ir.types import DType
 
@@ -132,9 +132,7 @@ class TileProgram:
 
 def show_program(program: TileProgram) -> str:
     """Return the text of the launches. It has no parser."""
-    lines = [
-        f"workspace {w.name}: {w.dtype.value}[{show_dim(w.elements)}]" for w in program.workspaces
-    ]
+    lines = [f"workspace {w.name}: {w.dtype.value}[{w.elements}]" for w in program.workspaces]
     for nest in program.nests:
         lines.append(f"launch {nest.kernel.name}: {nest.tiling!r}")
         for loop in nest.loops:
@@ -143,5 +141,5 @@ def show_program(program: TileProgram) -> str:
                 lines.append(f"  for {nest.loop_tile!r}:")
                 lines += [f"    {show_stmt(s)}" for s in loop.body]
         for name, p in nest.partials.items():
-            lines.append(f"  partial {name} in {p.buffer}[{p.index!r} + {show_dim(p.step)}*split]")
+            lines.append(f"  partial {name} in {p.buffer}[{p.index!r} + {p.step}*split]")
     return "\n".join(lines)

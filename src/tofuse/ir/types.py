@@ -71,13 +71,9 @@ class TensorType:
         return product((self.numel, self.dtype.itemsize))
 
     def __repr__(self) -> str:
-        return show_type(self)
-
-
-def show_type(t: TensorType) -> str:
-    """Return `f32[4,s0]`, or `f32[4]@cuda:0` for a device other than the CPU."""
-    at = "" if t.device == "cpu" else f"@{t.device}"
-    return f"{t.dtype.value}[{show_dims(t.shape)}]{at}"
+        """Return `f32[4,s0]`, or `f32[4]@cuda:0` for a device other than the CPU."""
+        at = "" if self.device == "cpu" else f"@{self.device}"
+        return f"{self.dtype.value}[{show_dims(self.shape)}]{at}"
 
 
 _ITEMSIZE = {

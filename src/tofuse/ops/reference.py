@@ -64,7 +64,7 @@ def _run(op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> list[Tensor]:
         return _opaque(op, operands, sizes)
     attrs = {key: _concrete(value, sizes) for key, value in op.attrs}
     if pattern == Pattern.ELEMENTWISE and op.kind != "convert":
-        wide = [_widen(x) for x in operands]
+        wide = [x.to(_wide(x.dtype)) for x in operands]
         return [REFERENCE[op.kind](*wide).to(TO_TORCH[op.result.dtype])]
     return [REFERENCE[op.kind](*operands, **attrs)]
 
@@ -77,10 +77,6 @@ def _operand(x: Operand, op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> T
     dtype = tensors[-1] if op.kind != "where" or len(tensors) > 1 else op.result.dtype
     value = x.value if isinstance(x.value, (bool, int, float)) else evaluate(x.value, sizes)
     return torch.tensor(value, dtype=_wide(TO_TORCH[dtype]))
-
-
-def _widen(x: Tensor) -> Tensor:
-    return x.to(_wide(x.dtype))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -163,10 +159,6 @@ def torch_constant(argument: CallArgument) -> object:
             return argument
 
 
-def _convert(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x.to(dtype, copy=True)
-
-
 def _broadcast(x: Tensor, shape: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
     spread = [1] * len(shape)
     for k, d in enumerate(dims):
@@ -224,14 +216,6 @@ def reduce_rows(kind: str, rows: Tensor, dtype: torch.dtype) -> Tensor:
     return result.to(dtype)
 
 
-def _full(value: Number, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.full(shape, value, dtype=dtype)
-
-
-def _iota(start: int, step: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return (start + step * torch.arange(shape[0])).to(dtype)
-
-
 def _uniform(seed: Tensor, stream: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     first, second = seed.tolist()
     return torch.from_numpy(uniform((first, second), shape, stream))
@@ -276,7 +260,7 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "shift_right": torch.bitwise_right_shift,
     "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
     "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "convert": _convert,
+    "convert": lambda x, dtype: x.to(dtype, copy=True),
     "broadcast": _broadcast,
     "reshape": lambda x, shape: x.reshape(shape),
     "permute": lambda x, dims: x.permute(dims),
@@ -284,7 +268,7 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "cat": lambda *parts, dim: torch.cat(parts, dim),
     "pad": _pad,
     "take": _take,
-    "full": _full,
-    "iota": _iota,
+    "full": lambda value, shape, dtype: torch.full(shape, value, dtype=dtype),
+    "iota": lambda start, step, shape, dtype: (start + step * torch.arange(shape[0])).to(dtype),
     "uniform": _uniform,
 }

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Union
 
-from tofuse.ir.dims import show_dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Region
 from tofuse.report.diagram_layout import (
@@ -110,7 +109,7 @@ def op_shape(op: Op) -> str:
     """Return the first result's shape as text, such as `64 × 256`, or "" without results."""
     if not op.results:
         return ""
-    return " × ".join(map(show_dim, op.results[0].shape)) or "scalar"
+    return " × ".join(map(str, op.results[0].shape)) or "scalar"
 
 
 def _layout_region(program: ProgramView, region: Region) -> DiagramLayout[Op]:

@@ -9,7 +9,7 @@ import torch
 
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
-from tofuse.ir.dims import Dim, SymDim, product, show_dim
+from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.plan import (
     Address,
     Allocate,
@@ -19,7 +19,6 @@ from tofuse.ir.plan import (
     Plan,
     Release,
     View,
-    show_result,
     show_source,
 )
 from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
@@ -126,7 +125,7 @@ def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument
     if copies_back:
         copy = "old.data_ptr() == new.data_ptr() or old.copy_(new)"
         lines.append(f"for old, new in restrided: {copy}")
-    lines.append(f"return [{', '.join(map(show_result, plan.results))}]")
+    lines.append(f"return [{', '.join(map(str, plan.results))}]")
     return "\n    ".join(lines), bound
 
 
@@ -147,9 +146,9 @@ def _step_source(
             nbytes = product((*step.shape, step.dtype.itemsize))
             if isinstance(nbytes, int) and nbytes < SMALLEST_POOLED:
                 return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
-            return [f"{step.name} = pooled({show_dim(nbytes)}, {shape}, {strides}, {dtype})"]
+            return [f"{step.name} = pooled({nbytes}, {shape}, {strides}, {dtype})"]
         case Launch():
-            words = [*map(_address, step.tensors), *map(show_dim, step.sizes)]
+            words = [*map(_address, step.tensors), *map(str, step.sizes)]
             call = f"k{step.kernel}"
             return [
                 f"if {PROFILING}: launch_traced({step.name!r}, {call}, {', '.join(words)})",
@@ -170,13 +169,13 @@ def _view_source(step: View, returned: bool) -> str:
     """
     source = f"{step.source}, {_dims(step.shape)}, {_dims(step.strides)}"
     if not returned:
-        return f"{step.name} = reinterpret({source}, {show_dim(step.offset)})"
-    offset = f"{step.source}.storage_offset() + {show_dim(step.offset)}"
+        return f"{step.name} = reinterpret({source}, {step.offset})"
+    offset = f"{step.source}.storage_offset() + {step.offset}"
     return f"{step.name} = as_strided({source}, {offset}).detach()"
 
 
 def _group_source(launches: Sequence[Launch]) -> list[str]:
-    words = [w for x in launches for w in (*map(_address, x.tensors), *map(show_dim, x.sizes))]
+    words = [w for x in launches for w in (*map(_address, x.tensors), *map(str, x.sizes))]
     name, call = f"{launches[0].name} and {len(launches) - 1} more", f"g{launches[0].group}"
     return [
         f"words = ({', '.join(words)}, )",
@@ -222,7 +221,7 @@ def _argument_source(argument: CallArgument, bound: list[CallArgument]) -> str:
 
 
 def _dims(dims: tuple[Dim, ...]) -> str:
-    return f"({''.join(f'{show_dim(d)}, ' for d in dims)})"
+    return f"({''.join(f'{d}, ' for d in dims)})"
 
 
 def _identifier(target: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.analysis.alias import AliasAnalysis, MemRef
-from tofuse.ir.dims import show_dim, show_strides
+from tofuse.ir.dims import show_strides
 from tofuse.ir.graph import Graph, Loc, Op, Value, show_graph
 from tofuse.ir.region.rules import Reason
 
@@ -95,10 +95,10 @@ def show_partition(partition: Partition) -> str:
         if memref is None:
             lines.append(f"no_memref {v.name}")
         elif memref != MemRef(v, 0, v.layout):
-            at = f"{memref.root.name} + {show_dim(memref.offset)}"
+            at = f"{memref.root.name} + {memref.offset}"
             lines.append(f"memref {v.name} = {at} {show_strides(memref.strides)}")
     for v, memref in partition.aliases.slices.items():
-        lines.append(f"concat_slice {v.name} = {memref.root.name} + {show_dim(memref.offset)}")
+        lines.append(f"concat_slice {v.name} = {memref.root.name} + {memref.offset}")
     if partition.rounded:
         lines.append(" ".join(["rounded", *sorted(partition.rounded)]))
     return "\n".join([*lines, *map(show_verdict, partition.verdicts)])

@@ -20,7 +20,7 @@ from tofuse.analysis.isomorphism import (
     Stacked,
 )
 from tofuse.cost.thresholds import MIN_WORK_PER_PACKED
-from tofuse.ir.dims import show_dim, size_hint
+from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Op, Scalar, Value, show_attr
 from tofuse.ops.table import OPS, Pattern
 
@@ -55,7 +55,7 @@ class ConcatBranches:
     def describe(self, v: Value) -> BranchNode[Value]:
         """Describe a value to the matcher. Inputs and results of PyTorch's operators are leaves."""
         dtype = v.dtype.value + ("" if v.type.device == "cpu" else f"@{v.type.device}")
-        size = f"({', '.join(map(show_dim, v.shape))})"
+        size = f"({', '.join(map(str, v.shape))})"
         op = self.producers.get(v)
         if op is None:
             return BranchNode("", dtype=dtype, size=size, leaf=True)
