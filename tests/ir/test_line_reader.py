@@ -11,19 +11,17 @@ from tests.ir.test_parse_kernel import EXAMPLE as KERNEL
 from tests.ir.test_parse_plan import EXAMPLE as PLAN
 from tofuse.errors import ParseError
 from tofuse.ir.graph import show_graph
-from tofuse.ir.kernel import show_kernel
 from tofuse.ir.line_reader import END, LineReader, read_lines
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.parse_plan import parse_plan
-from tofuse.ir.plan import show_plan
 from tofuse.ir.region import show_partition
 from tofuse.ir.region.parse import parse_partition
 
 LEVELS = {
     "graph": (GRAPH, lambda text: show_graph(parse_graph(text))),
-    "kernel": (KERNEL, lambda text: show_kernel(parse_kernel(text))),
-    "plan": (PLAN, lambda text: show_plan(parse_plan(text))),
+    "kernel": (KERNEL, lambda text: repr(parse_kernel(text))),
+    "plan": (PLAN, lambda text: repr(parse_plan(text))),
     "partition": (PARTITION, lambda text: show_partition(parse_partition(text))),
 }
 

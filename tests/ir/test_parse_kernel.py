@@ -8,7 +8,7 @@ from tests.support.cases import read_cases
 from tofuse.errors import ParseError, VerifyError
 from tofuse.ir.dims import symbol
 from tofuse.ir.graph import Scalar
-from tofuse.ir.kernel import AffineExpr, Compute, Load, Store, make_affine, show_kernel
+from tofuse.ir.kernel import AffineExpr, Compute, Load, Store, make_affine
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ops.check_kernel import check_kernel
 
@@ -45,7 +45,7 @@ kernel k(x0: in f32, i1: in i64, y2: out bf16, y3: nontemporal f32, z4: out b1) 
 def test_example():
     kernel = parse_kernel(EXAMPLE)
     check_kernel(kernel)
-    assert show_kernel(kernel) == EXAMPLE
+    assert repr(kernel) == EXAMPLE
     s0 = symbol("s0")
     add, store = kernel.body[7], kernel.body[-1]
     load = kernel.body[0]
@@ -61,12 +61,12 @@ def test_no_axes_and_no_buffers():
     text = "kernel k() over 1 {\n}"
     kernel = parse_kernel(text)
     check_kernel(kernel)
-    assert show_kernel(kernel) == text and kernel.axes == ()
+    assert repr(kernel) == text and kernel.axes == ()
 
 
 def test_comments_are_skipped():
     text = "# one\nkernel k(y: out f32) over i0:2 {\n\n  # two\n  store y[i0] 1.0 : f32\n}\n"
-    assert show_kernel(parse_kernel(text)).count("\n") == 2
+    assert repr(parse_kernel(text)).count("\n") == 2
 
 
 def test_an_empty_affine_expression_prints_as_zero():

@@ -9,7 +9,7 @@ import tofuse
 from tofuse.errors import ParseError, VerifyError
 from tofuse.ir.parse_arguments import parse_arguments
 from tofuse.ir.parse_plan import parse_plan
-from tofuse.ir.plan import Call, show_plan
+from tofuse.ir.plan import Call
 from tofuse.ir.verify_plan import verify_plan
 
 EXAMPLE = """\
@@ -34,7 +34,7 @@ plan forward(t_x{s0,1}!, t_e{}, n2, t_z{4,1}~) {
 
 def test_example():
     plan = parse_plan(EXAMPLE)
-    assert show_plan(plan) == EXAMPLE
+    assert repr(plan) == EXAMPLE
     verify_plan(plan)
     call = plan.steps[4]
     assert isinstance(call, Call)
@@ -45,7 +45,7 @@ def test_example():
 
 def test_an_empty_plan():
     text = "plan p() {\n  return\n}"
-    assert show_plan(parse_plan(text)) == text
+    assert repr(parse_plan(text)) == text
     verify_plan(parse_plan(text))
 
 
@@ -111,5 +111,5 @@ def test_plans_of_compiled_programs_round_trip(fn: Callable[..., object], dynami
     report = tofuse.explain(fn, dynamic=dynamic)(x, torch.randn(8, requires_grad=True))
     assert len(report.graphs) == 2
     for graph in report.graphs:
-        assert show_plan(parse_plan(graph.plan)) == graph.plan
+        assert repr(parse_plan(graph.plan)) == graph.plan
         verify_plan(parse_plan(graph.plan))

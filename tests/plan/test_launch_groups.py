@@ -7,7 +7,7 @@ import torch
 
 import tofuse
 from tofuse.ir.parse_plan import parse_plan
-from tofuse.ir.plan import Launch, show_plan
+from tofuse.ir.plan import Launch
 from tofuse.ir.verify_plan import verify_plan
 from tofuse.plan.launch_groups import group_launches, launch_count
 
@@ -20,7 +20,7 @@ def launch_order(*lines):
         parse_plan(f"plan p(t_a{{4}}, t_b{{4}}) {{\n{body}\n  return\n}}"), WRITE_MASKS
     )
     verify_plan(plan)
-    assert show_plan(parse_plan(show_plan(plan))) == show_plan(plan)
+    assert repr(parse_plan(repr(plan))) == repr(plan)
     return [(x.name, x.group) for x in plan.steps if isinstance(x, Launch)]
 
 

@@ -8,7 +8,7 @@ import torch
 from tests.support.cases import Case, accept, read_cases
 from tests.support.kernels import kernel, random_buffers, run_interpreter, run_nest
 from tofuse.ir.dims import evaluate
-from tofuse.ir.kernel import AffineExpr, Gather, InRange, Kernel, Load, Store, Uniform, show_kernel
+from tofuse.ir.kernel import AffineExpr, Gather, InRange, Kernel, Load, Store, Uniform
 from tofuse.ir.nest import Nest
 from tofuse.ir.schedule import Schedule, Target, parse_schedule
 from tofuse.schedule.build_nest import build_nest
@@ -22,7 +22,7 @@ SIZES = {"s0": 5, "s1": 37}
 def build_case_nest(case: Case) -> Nest:
     head, _, text = case.before.partition("\n")
     k = kernel(text)
-    assert show_kernel(k) == text
+    assert repr(k) == text
     words = head.removeprefix("# ")
     if words.startswith("target"):
         lanes, threads = map(int, words.split()[1:])

@@ -11,7 +11,7 @@ from tofuse.cost.guard_coverage import statement_coverage
 from tofuse.cost.machine import CACHE_LINE, L1_LINES, Machine
 from tofuse.cost.thresholds import SHORT_ROW_BYTES
 from tofuse.cost.traffic import bandwidth, traffic_us
-from tofuse.cost.work import kernel_work, op_class, threads_worth
+from tofuse.cost.work import OP_CLASSES, kernel_work, threads_worth
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.interleave import is_vectorizable_stride, shuffle_count
 from tofuse.ir.kernel import Compute, Gather, Load, Reduce, Stmt, Store, Uniform, iteration_axes
@@ -220,7 +220,7 @@ class _Estimate:
             case Compute():
                 wide = max(stmt.dtype.itemsize, stmt.operand_dtype.itemsize) == 8
                 dtype = DType.F64 if wide else DType.F32
-                self._arithmetic(op_class(stmt.op), dtype, around, times)
+                self._arithmetic(OP_CLASSES.get(stmt.op, "cheap"), dtype, around, times)
             case Uniform():
                 self._arithmetic("random", stmt.dtype, around, times)
             case _:

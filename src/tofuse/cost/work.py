@@ -23,16 +23,12 @@ def threads_worth(elements: int, work: float) -> int:
     return max(1, int(elements * work / WORK_PER_THREAD))
 
 
-def op_class(op: str) -> str:
-    """Return the class of an elementwise op in `Machine.ns`."""
-    return _CLASSES.get(op, "cheap")
-
-
 def _rows(kind: str, names: str) -> dict[str, str]:
     return dict.fromkeys(names.split(), kind)
 
 
-_CLASSES = {
+# The classes of elementwise ops in `Machine.ns`; all others are cheap.
+OP_CLASSES = {
     **_rows("divide", "div sqrt rsqrt reciprocal"),
     **_rows("exp", "exp exp2 expm1 log log2 log10 log1p sigmoid"),
     **_rows("tanh", "sinh cosh tanh"),

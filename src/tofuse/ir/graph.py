@@ -234,7 +234,7 @@ def show_graph(graph: Graph) -> str:
 
 def show_op(op: Op) -> str:
     """Return one line, such as `v1 = sum(v0, dims=(1,), dtype=f32) : f32[4]  # at model.py:12`."""
-    args = [show_operand(x) for x in op.operands]
+    args = [x.name if isinstance(x, Value) else repr(x) for x in op.operands]
     args += [f"{name}={show_attr(value)}" for name, value in op.attrs]
     text = f"{op.kind}({', '.join(args)})"
     if op.results:
@@ -244,11 +244,6 @@ def show_op(op: Op) -> str:
         return text
     hint = f" ({op.loc.fusion_hint})" if op.loc.fusion_hint else ""
     return f"{text}  # at {op.loc.file}:{op.loc.line}{hint}"
-
-
-def show_operand(x: Operand) -> str:
-    """Return a value's name, or the text of a constant."""
-    return show_attr(x.value) if isinstance(x, Scalar) else x.name
 
 
 def show_value_type(value: Value) -> str:

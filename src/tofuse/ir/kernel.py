@@ -294,7 +294,13 @@ class Kernel:
         return self.extents[axis]
 
     def __repr__(self) -> str:
-        return show_kernel(self)
+        """Return the text of a kernel, which `parse_kernel` accepts."""
+        buffers = ", ".join(f"{b.name}: {b.role} {b.dtype.value}" for b in self.buffers)
+        axes = " ".join(f"{a.name}:{a.extent}" for a in self.axes)
+        sizes = f" sizes {' '.join(self.symbols)}" if self.symbols else ""
+        lines = [f"kernel {self.name}({buffers}) over {axes or '1'}{sizes} {{"]
+        lines += [f"  {show_stmt(s)}" for s in self.body]
+        return "\n".join([*lines, "}"])
 
 
 @lru_cache(maxsize=8)
@@ -340,16 +346,6 @@ def live_statements(body: Sequence[Stmt]) -> list[Stmt]:
     return live[::-1]
 
 
-def show_kernel(kernel: Kernel) -> str:
-    """Return the text of a kernel, which `parse_kernel` accepts."""
-    buffers = ", ".join(f"{b.name}: {b.role} {b.dtype.value}" for b in kernel.buffers)
-    axes = " ".join(f"{a.name}:{a.extent}" for a in kernel.axes)
-    sizes = f" sizes {' '.join(kernel.symbols)}" if kernel.symbols else ""
-    lines = [f"kernel {kernel.name}({buffers}) over {axes or '1'}{sizes} {{"]
-    lines += [f"  {show_stmt(s)}" for s in kernel.body]
-    return "\n".join([*lines, "}"])
-
-
 def show_stmt(stmt: Stmt) -> str:
     """Return one line of kernel text."""
     guard = ""
@@ -363,7 +359,7 @@ def show_stmt(stmt: Stmt) -> str:
             at = f"[{stmt.index!r}] by {stmt.dynamic_index} * {stmt.stride}"
             right = f"gather {wrap}{stmt.buffer}{at} below {stmt.extent}{guard}"
         case Compute():
-            args = " ".join(map(_arg, stmt.args))
+            args = " ".join(map(str, stmt.args))
             right = f"{stmt.op} {args} of {stmt.operand_dtype.value}"
         case Iota():
             right = f"iota [{stmt.index!r}]"
@@ -376,10 +372,6 @@ def show_stmt(stmt: Stmt) -> str:
             at = "" if stmt.position is None else f" at [{stmt.position!r}]"
             right = f"reduce {stmt.op}<{','.join(stmt.over)}> {stmt.arg}{at}"
         case Store():
-            left = f"store {stmt.buffer}[{stmt.index!r}] {_arg(stmt.value)}"
+            left = f"store {stmt.buffer}[{stmt.index!r}] {stmt.value}"
             return f"{left} : {stmt.dtype.value}"
     return f"{stmt.name} = {right} : {stmt.dtype.value}"
-
-
-def _arg(arg: Arg) -> str:
-    return arg if isinstance(arg, str) else repr(arg)

@@ -27,7 +27,7 @@ from tofuse.ir.types import DType
 
 
 def parse_kernel(text: str) -> Kernel:
-    """Parse the output of `show_kernel`. Raises ParseError, which names the line."""
+    """Parse the `repr` of a kernel. Raises ParseError, which names the line."""
     header, body = read_block(
         read_lines(text),
         "a kernel is a header 'kernel k(x: in f32) over i0:4 {', then statements and '}'",

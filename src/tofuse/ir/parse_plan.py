@@ -27,7 +27,7 @@ Strides = tuple[Dim, ...]
 
 
 def parse_plan(text: str) -> Plan:
-    """Parse the output of `show_plan`. Raises ParseError, which names the line."""
+    """Parse the `repr` of a plan. Raises ParseError, which names the line."""
     header, body = read_block(
         read_lines(text),
         "a plan is a header 'plan p(t_x{1}) {', then steps, a return line and '}'",

@@ -122,21 +122,17 @@ class Plan:
     results: tuple[Result, ...]
 
     def __repr__(self) -> str:
-        return show_plan(self)
+        """Return the text of a plan, one step per line, which `parse_plan` accepts."""
+        lines = [f"plan {self.name}({', '.join(map(_show_parameter, self.parameters))}) {{"]
+        lines += [f"  size {name} = {show_source(self, source)}" for name, source in self.symbols]
+        lines += [f"  {show_step(step)}" for step in self.steps]
+        results = ", ".join(map(str, self.results))
+        return "\n".join([*lines, f"  return {results}".rstrip(), "}"])
 
 
 def variable(v: Value) -> str:
     """Return the name of a value's tensor in a plan, which is a Python name."""
     return "t_" + re.sub(r"\W", "_", v.name)
-
-
-def show_plan(plan: Plan) -> str:
-    """Return the text of a plan, one step per line, which `parse_plan` accepts."""
-    lines = [f"plan {plan.name}({', '.join(map(_show_parameter, plan.parameters))}) {{"]
-    lines += [f"  size {name} = {show_source(plan, source)}" for name, source in plan.symbols]
-    lines += [f"  {show_step(step)}" for step in plan.steps]
-    results = ", ".join(map(str, plan.results))
-    return "\n".join([*lines, f"  return {results}".rstrip(), "}"])
 
 
 def show_source(plan: Plan, source: SizeSource) -> str:

@@ -127,19 +127,15 @@ class TileProgram:
     workspaces: tuple[Workspace, ...]
 
     def __repr__(self) -> str:
-        return show_program(self)
-
-
-def show_program(program: TileProgram) -> str:
-    """Return the text of the launches. It has no parser."""
-    lines = [f"workspace {w.name}: {w.dtype.value}[{w.elements}]" for w in program.workspaces]
-    for nest in program.nests:
-        lines.append(f"launch {nest.kernel.name}: {nest.tiling!r}")
-        for loop in nest.loops:
-            lines += [f"  {show_stmt(s)}" for s in loop.prologue]
-            if loop.body:
-                lines.append(f"  for {nest.loop_tile!r}:")
-                lines += [f"    {show_stmt(s)}" for s in loop.body]
-        for name, p in nest.partials.items():
-            lines.append(f"  partial {name} in {p.buffer}[{p.index!r} + {p.step}*split]")
-    return "\n".join(lines)
+        """Return the text of the launches. It has no parser."""
+        lines = [f"workspace {w.name}: {w.dtype.value}[{w.elements}]" for w in self.workspaces]
+        for nest in self.nests:
+            lines.append(f"launch {nest.kernel.name}: {nest.tiling!r}")
+            for loop in nest.loops:
+                lines += [f"  {show_stmt(s)}" for s in loop.prologue]
+                if loop.body:
+                    lines.append(f"  for {nest.loop_tile!r}:")
+                    lines += [f"    {show_stmt(s)}" for s in loop.body]
+            for name, p in nest.partials.items():
+                lines.append(f"  partial {name} in {p.buffer}[{p.index!r} + {p.step}*split]")
+        return "\n".join(lines)

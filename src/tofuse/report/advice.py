@@ -18,17 +18,12 @@ class Advice:
     todo: str = ""
 
 
-def advice_for(verdict: Verdict) -> Advice:
-    """Return the advice for the verdict's rule."""
-    return ADVICE[verdict.reason.rule]
-
-
 def group_by_advice(verdicts: tuple[Verdict, ...]) -> list[tuple[Advice, list[Verdict]]]:
     """Return the verdicts against fusion by their advice, the most frequent advice first."""
     groups: dict[Advice, list[Verdict]] = {}
     for v in verdicts:
         if not v.fused:
-            groups.setdefault(advice_for(v), []).append(v)
+            groups.setdefault(ADVICE[v.reason.rule], []).append(v)
     return sorted(groups.items(), key=lambda group: -len(group[1]))
 
 

@@ -11,7 +11,7 @@ from tofuse.analysis.plan_liveness import memory_timeline
 from tofuse.ir.executor import NO_EXECUTOR
 from tofuse.ir.graph import Graph, Loc, Op, Value, show_graph
 from tofuse.ir.nest import Nest
-from tofuse.ir.plan import Call, Launch, Plan, show_plan, variable
+from tofuse.ir.plan import Call, Launch, Plan, variable
 from tofuse.ir.region import Partition, Region, Verdict
 from tofuse.ir.tile import TileProgram
 from tofuse.ir.verify_plan import reads
@@ -180,7 +180,7 @@ class GraphReport:
     @property
     def plan(self) -> str:
         """The text of the plan; empty if PyTorch runs the whole graph."""
-        return "" if self.steps is NO_PLAN else show_plan(self.steps)
+        return "" if self.steps is NO_PLAN else repr(self.steps)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:

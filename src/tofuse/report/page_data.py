@@ -13,7 +13,7 @@ from typing import Union
 from tofuse.analysis.memory_traffic import op_bytes
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Loc, Op, show_value_type
-from tofuse.report.advice import Advice, advice_for, group_by_advice
+from tofuse.report.advice import ADVICE, Advice, group_by_advice
 from tofuse.report.comparison import comparisons
 from tofuse.report.diagram import Box, Point, Port, draw_diagram, op_shape
 from tofuse.report.model import MachineLimits, RegionReport, Report, op_name
@@ -137,7 +137,7 @@ class _GraphDataBuilder:
             "target": self.op_number[e.consumer],
             "fused": e.verdict.fused,
             "rule": e.verdict.rule,
-            **_advice(advice_for(e.verdict)),
+            **_advice(ADVICE[e.verdict.reason.rule]),
             "value": show_value_type(e.producer.results[0]),
             "nbytes": e.nbytes,
             "saved": e.verdict.bytes_saved,

@@ -13,7 +13,6 @@ from tofuse.analysis.alias import AliasAnalysis
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.fusion.rounding import values_to_round
 from tofuse.ir.graph import Graph, Value, show_graph
-from tofuse.ir.kernel import show_kernel
 from tofuse.ir.parse_graph import parse_graph
 from tofuse.ir.parse_kernel import parse_kernel
 from tofuse.ir.region import Partition, Region
@@ -31,8 +30,8 @@ def test_text(case: Case, request: pytest.FixtureRequest):
     check_graph(graph)
     kernel = lower_graph(graph).kernel
     check_kernel(kernel)
-    text = show_kernel(kernel)
-    assert show_kernel(parse_kernel(text)) == text
+    text = repr(kernel)
+    assert repr(parse_kernel(text)) == text
     if request.config.getoption("--accept"):
         accept(case, text)
     else:
