@@ -13,7 +13,7 @@ from tofuse.capture.aot.boxed import BoxedFunction
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime, inference_runtime
 from tofuse.capture.aot.runtime_training import TrainingRuntime, training_runtime
-from tofuse.capture.aot.tangent_layouts import accept_any_tangent_strides, allow_retain_graph
+from tofuse.capture.aot.tangent_layouts import relax_tangents
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.joint.partition import partition
 from tofuse.torch_internals.autograd_compiler import (
@@ -22,6 +22,7 @@ from tofuse.torch_internals.autograd_compiler import (
     OutputType,
     PlainTensorMeta,
     TracingContext,
+    ViewAndMutationMeta,
     mark_boxed,
 )
 from tofuse.torch_internals.dispatch import autocast_on
@@ -88,6 +89,11 @@ class AOTGraphs:
     partitioned: tuple[GraphModule, GraphModule] | None = None  # forward and backward
     memory: EagerMemory | None = None
 
+    @property
+    def metadata(self) -> ViewAndMutationMeta | None:
+        """What AOTAutograd says of the program's arguments and results."""
+        return None if self.context is None else self.context.fw_metadata
+
     def compiler(self, phase: str) -> AOTDispatchCompiler:
         """Return the function that AOTAutograd calls with the graph of a phase."""
 
@@ -98,9 +104,8 @@ class AOTGraphs:
                 self.context = TracingContext.try_get()
             if phase == "inference":
                 gm, self.memory = self.passes(gm, None)
-            if phase == "forward":
-                accept_any_tangent_strides()
-                allow_retain_graph()
+            if phase == "forward" and self.metadata is not None:
+                relax_tangents(self.metadata)
             return mark_boxed(self._graph(gm, phase))
 
         return make_graph
@@ -146,7 +151,7 @@ class AOTGraphs:
 
     def mutates_arguments(self) -> bool:
         """Return whether the program writes into an argument."""
-        meta = None if self.context is None else self.context.fw_metadata
+        meta = self.metadata
         return meta is None or any(i.mutates_data or i.mutates_metadata for i in meta.input_info)
 
     def runtime_kind(
@@ -163,7 +168,7 @@ class AOTGraphs:
         under autocast, or returns views that require grad (without `views`: any views).
         `module_tensors` are attributes of the program, which become its first arguments.
         """
-        meta = None if self.context is None else self.context.fw_metadata
+        meta = self.metadata
         arguments = [*module_tensors, *arguments]
         if meta is None or autocast_on() or len(meta.input_info) != len(arguments):
             return None

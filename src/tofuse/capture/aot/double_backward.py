@@ -60,10 +60,8 @@ def recover_arguments(
             arguments.append(argument)
             continue
         node, _ = next(edges)
-        if isinstance(argument, ReferenceType):
-            arguments.append(argument())
-        else:
-            arguments.append(getattr(node, "variable", None))
+        variable = getattr(node, "variable", None)
+        arguments.append(argument() if isinstance(argument, ReferenceType) else variable)
     return arguments
 
 
@@ -84,15 +82,12 @@ def forbid_double_backward(
     Autograd skips nodes without a path to the requested tensors. So the results get edges to the
     `leaves` and to the `reachable` tensors that require grad, as the true gradients may have.
     """
-    positions = [k for k, g in enumerate(results) if isinstance(g, torch.Tensor)]
     gradients = [g for g in results if isinstance(g, torch.Tensor)]
-    others = [t for t in reachable if isinstance(t, torch.Tensor) and t.requires_grad]
+    others = filter(_requires_grad, reachable)
     with torch.enable_grad():
         guarded = _RaiseInBackward.apply(len(gradients), *gradients, *leaves, *others)
-    replaced = list(results)
-    for k, g in zip(positions, guarded, strict=True):
-        replaced[k] = g
-    return tuple(replaced)
+    remaining = iter(guarded)
+    return tuple(next(remaining) if isinstance(g, torch.Tensor) else g for g in results)
 
 
 def reachable_leaves(nodes: Sequence[Node | FunctionCtx | None]) -> list[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,7 +28,7 @@ class Context(torch.autograd.function.FunctionCtx):
 
     saved_tensors: tuple[torch.Tensor, ...]
     saved_sizes: Sequence[object]
-    arguments: Sequence[WeakArgument]
+    arguments: Mapping[int, WeakArgument]  # by position
 
     def maybe_clear_saved_tensors(self) -> None: ...
 
@@ -91,7 +91,7 @@ class TrainingRuntime:
                 for new, k in zip(made, mutated, strict=False):
                     tensors[k].copy_(new)
                 if non_parameters:
-                    ctx.arguments = [weak_argument(tensors[k]) for k in non_parameters]
+                    ctx.arguments = {k: weak_argument(tensors[k]) for k in non_parameters}
                 if saved_sizes:
                     ctx.saved_sizes = [made[k] for k in saved_sizes]
                 if without_grad:
@@ -119,9 +119,7 @@ class TrainingRuntime:
     ) -> tuple[object, ...]:
         """Return gradients that can be differentiated, or that raise an error if they are."""
         saved = ctx.saved_tensors  # raises if a saved tensor was written since
-        weak = dict(
-            zip(self.non_parameters, ctx.arguments if self.non_parameters else (), strict=True)
-        )
+        weak = ctx.arguments if self.non_parameters else {}
         arguments = recover_arguments(ctx, len(self.requires_grad), weak)
         if self.pure and eager is not None and all(a is not None for a in arguments):
             return double_backward(eager, arguments, self.differentiable, grads)

@@ -14,7 +14,7 @@ from tofuse.ir.graph import Value, substitute_values
 from tofuse.torch_internals.autograd_compiler import (
     MemoryFormatMeta,
     PlainTensorMeta,
-    TracingContext,
+    ViewAndMutationMeta,
 )
 
 Strides = tuple[int, ...]
@@ -30,31 +30,21 @@ class _Anything:
         return 0
 
 
-def accept_any_tangent_strides() -> None:
-    """Stop AOTAutograd from copying tangents whose strides differ from those it expected.
+def relax_tangents(meta: ViewAndMutationMeta) -> None:
+    """Let AOTAutograd pass tangents of any strides, and saved tensors under `retain_graph`.
 
-    Called while a forward is compiled. Tangents with symbolic sizes are still copied.
+    It would copy tangents whose strides differ from those it expected; tangents with symbolic
+    sizes are still copied. It assumes that a backward writes into saved tensors, as Inductor's
+    does, and raises an error. Ours checks first that nothing else holds them.
     """
-    context = TracingContext.try_get()
-    meta = None if context is None else context.fw_metadata
-    if meta is None or not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_tangent_meta):
+    meta.bw_donated_idxs = []
+    if not all(isinstance(m, PlainTensorMeta) for m in meta.subclass_tangent_meta):
         return
     for plain, traced in zip(meta.subclass_tangent_meta, meta.traced_tangents, strict=True):
         static = isinstance(traced, Tensor) and all(isinstance(n, int) for n in traced.shape)
         if plain.memory_format is not None and static:
             new = MemoryFormatMeta(_Anything(), _Anything())  # type: ignore[arg-type]  # see class
             plain.memory_format = new
-
-
-def allow_retain_graph() -> None:
-    """Let AOTAutograd run a backward under `retain_graph`.
-
-    It assumes that a backward writes into saved tensors, as Inductor's does, and raises an error.
-    Ours checks first that nothing else holds them.
-    """
-    context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        context.fw_metadata.bw_donated_idxs = []
 
 
 @dataclass(frozen=True)

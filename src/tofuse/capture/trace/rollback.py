@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -21,7 +21,8 @@ def restore_modules(
     Raise CaptureError if the next call would have to see the new tensor: if it is a parameter or a
     buffer, or if the program reads the old one. `read` may grow while the program is traced.
     """
-    before = [(m, table, dict(table)) for m in modules for table in _tensor_tables(m)]
+    tables = [(m, table) for m in modules for table in (*tensor_tables(m), m.__dict__)]
+    before = [(m, table, dict(table)) for m, table in tables]
     replaced: list[str] = []
     try:
         yield
@@ -46,11 +47,13 @@ def restore_modules(
 
 
 @contextmanager
-def reject_field_writes(arguments: object) -> Iterator[None]:
-    """Raise CaptureError at exit if the program set a field of a dataclass among its arguments.
+def reject_argument_changes(arguments: object, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Raise CaptureError at exit if the program changed more of its arguments than elements.
 
-    The program gets a copy of the dataclass that holds fake tensors, so the write would be lost.
+    These are fields of dataclasses and `requires_grad` of tensors. The program gets copies of
+    dataclasses and fake tensors, so the change would be lost.
     """
+    requires_grad = [t.requires_grad for t in tensors]
     before = [(x, field_values(x)) for x in tensor_dataclasses(arguments)]
     yield
     for x, old in before:
@@ -61,21 +64,8 @@ def reject_field_writes(arguments: object) -> Iterator[None]:
                 f"{type(x).__name__}.{changed[0]}; return it, or compile without capture='trace'"
             )
 
-
-@contextmanager
-def reject_requires_grad_changes(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Raise CaptureError at exit if the program changed `requires_grad` of an argument.
-
-    The program gets fake tensors, so the change would be lost.
-    """
-    before = [t.requires_grad for t in tensors]
-    yield
-    if before != [t.requires_grad for t in tensors]:
+    if requires_grad != [t.requires_grad for t in tensors]:
         raise CaptureError(
             "capture='trace' cannot trace a program that changes whether an argument requires "
             "grad; call requires_grad_ before it, or compile it without capture='trace'"
         )
-
-
-def _tensor_tables(module: torch.nn.Module) -> tuple[MutableMapping[str, object], ...]:
-    return (*tensor_tables(module), module.__dict__)  # type: ignore[return-value]  # invariant

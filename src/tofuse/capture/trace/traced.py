@@ -21,20 +21,10 @@ from torch.nn.parameter import is_lazy
 
 from tofuse.capture.aot.aot_graphs import AOTGraphs
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
-from tofuse.capture.trace.arguments import (
-    CallArguments,
-    Keywords,
-    Signature,
-    flatten_call,
-    signature_of,
-)
+from tofuse.capture.trace.arguments import CallArguments, Keywords, flatten_call, signature_of
 from tofuse.capture.trace.free_variables import find_free_tensors
 from tofuse.capture.trace.joint_trace import compile_program
-from tofuse.capture.trace.rollback import (
-    reject_field_writes,
-    reject_requires_grad_changes,
-    restore_modules,
-)
+from tofuse.capture.trace.rollback import reject_argument_changes, restore_modules
 from tofuse.torch_internals.dispatch import TensorGuards, is_traceable_wrapper_subclass
 from tofuse.torch_internals.dynamo import compile_lock
 from tofuse.torch_internals.dynamo_settings import compiling_session
@@ -42,7 +32,7 @@ from tofuse.torch_internals.memory import storage_key
 from tofuse.torch_internals.modules import hook_tables, submodules, tensor_tables
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 
-grad_enabled = torch.is_grad_enabled
+State = tuple[object, ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +45,7 @@ class Slot:
 
 @dataclass
 class CacheEntry:
-    """A compiled program and the state for which it is valid."""
+    """A compiled program and the tensors for which it is valid."""
 
     guard: TensorGuards
     run: Callable[..., object]
@@ -65,10 +55,6 @@ class CacheEntry:
     kept_alive: tuple[object, ...]  # arguments whose ids are in the signature
     free_arguments: tuple[tuple[int, torch.Tensor], ...]  # that are free tensors as well
     shared_storage: tuple[tuple[int, int], ...] | None  # guarded if an argument is written
-    grad_enabled: bool
-    autocast_dtype: torch.dtype | None
-    default_dtype: torch.dtype
-    module_state: tuple[object, ...]
 
     def extra_inputs(self) -> tuple[torch.Tensor | None, ...]:
         """Return the current tensors that are read beside the arguments."""
@@ -76,13 +62,8 @@ class CacheEntry:
             return self.free_tensors
         return (*self.free_tensors, *[s.table.get(s.name) for s in self.slots])
 
-    def matches_state(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether the state that `guard` does not check is as it was when traced."""
-        if self.default_dtype is not torch.get_default_dtype():
-            return False
-        autocast = self.autocast_dtype
-        if autocast is not None and autocast is not torch.get_autocast_dtype("cpu"):
-            return False
+    def has_same_identities(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether the same tensors are one, or share storage, as when traced."""
         if self.free_arguments and any(tensors[k] is not t for k, t in self.free_arguments):
             return False
         if self.tied_slots and any(
@@ -104,8 +85,8 @@ class Traced:
     ) -> None:
         self.function, self.new_graphs, self.claims = function, new_graphs, claims
         self.module = module
-        self.tensor_entries: list[CacheEntry] = []  # for calls with distinct tensors only
-        self.entries: dict[Signature, list[CacheEntry]] = {}  # for other calls
+        # by the state, for calls with distinct tensors only; for others by state and signature
+        self.entries: dict[tuple[object, ...], list[CacheEntry]] = {}
         self._scan_modules()
 
     def _scan_modules(self) -> None:
@@ -113,7 +94,6 @@ class Traced:
         self.modules = [] if self.module is None else list(self.module.modules())
         self.submodules = [(h, tuple(h.values())) for m in self.modules if (h := submodules(m))]
         self.hooks = [h for m in self.modules for h in hook_tables(m)]
-        self.tensor_entries.clear()
         self.entries.clear()
 
     def __call__(self, *args: object, **kwargs: object) -> object:
@@ -123,21 +103,11 @@ class Traced:
             if tuple(table.values()) != children:
                 self._scan_modules()
                 break
-        if not kwargs:
-            grad = grad_enabled()
-            for entry in self.tensor_entries:
-                if entry.grad_enabled is not grad:
-                    continue
-                extra = entry.extra_inputs()
-                try:
-                    matches = entry.guard.check(*args, *extra)
-                except (TypeError, RuntimeError):  # not all are tensors
-                    break
-                if not matches or entry.module_state != self._module_state():
-                    continue
-                if entry.matches_state(args):  # type: ignore[arg-type]  # the guard saw tensors
-                    return entry.run(*args, *extra)
-        return self._run_or_trace(args, kwargs)
+        state = self._state()
+        if not kwargs and (found := self._find(state, args)) is not None:
+            entry, extra = found
+            return entry.run(*args, *extra)
+        return self._run_or_trace(state, args, kwargs)
 
     def __reduce__(self) -> str:
         """Return the qualified name: copied and pickled like a function."""
@@ -147,27 +117,37 @@ class Traced:
         """Return a method whose `self` is an argument like any other."""
         return self if instance is None else MethodType(self, instance)
 
-    def _module_state(self) -> tuple[object, ...]:
-        """Return the training flags, then the keys of existing hooks; () for a function."""
+    def _state(self) -> State:
+        """Return grad mode, dtypes, training flags, then the keys of existing hooks."""
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        state = torch.is_grad_enabled(), torch.get_default_dtype(), autocast
         if not self.modules:
-            return ()
+            return state
         hook_keys = [tuple(h) for h in self.hooks if h] if any(self.hooks) else ()
-        return (*[m.training for m in self.modules], *hook_keys)
+        return (*state, *[m.training for m in self.modules], *hook_keys)
 
-    def _run_or_trace(self, args: tuple[object, ...], kwargs: Keywords) -> object:
+    def _find(
+        self, key: tuple[object, ...], tensors: Sequence[object]
+    ) -> tuple[CacheEntry, tuple[torch.Tensor | None, ...]] | None:
+        """Return the entry for these arguments, and its inputs beside them; None if none is."""
+        for entry in self.entries.get(key, ()):
+            extra = entry.extra_inputs()
+            try:
+                matches = entry.guard.check(*tensors, *extra)
+            except (TypeError, RuntimeError):  # not all are tensors
+                continue
+            if matches and entry.has_same_identities(tensors):  # type: ignore[arg-type]  # guarded
+                return entry, extra
+        return None
+
+    def _run_or_trace(self, state: State, args: tuple[object, ...], kwargs: Keywords) -> object:
         """Run a call with any arguments; trace if no entry matches."""
         if transforms_active() or is_dynamo_compiling():
             return self.function(*args, **kwargs)
         signature, tensors = signature_of(args, kwargs)
-        module_state = self._module_state()
-        for entry in self.entries.get(signature, ()):
-            extra = entry.extra_inputs()
-            if entry.grad_enabled is not grad_enabled() or entry.module_state != module_state:
-                continue
-            if any(t is None for t in extra):
-                continue
-            if entry.guard.check(*tensors, *extra) and entry.matches_state(tensors):
-                return entry.run(*tensors, *extra)
+        if (found := self._find((state, signature), tensors)) is not None:
+            entry, extra = found
+            return entry.run(*tensors, *extra)
         call = flatten_call(args, kwargs)
         if not all(map(is_traceable, tensors)) or any(isinstance(x, ndarray) for x in call.leaves):
             return self.function(*args, **kwargs)
@@ -176,10 +156,8 @@ class Traced:
             return self.function(*args, **kwargs)
         with compile_lock, compiling_session():
             entry, result = self._trace(call)
-        if call.only_tensors:
-            self.tensor_entries.insert(0, entry)
-        else:
-            self.entries.setdefault(signature, []).insert(0, entry)
+        key = state if call.only_tensors else (state, signature)
+        self.entries.setdefault(key, []).insert(0, entry)
         return result
 
     def _trace(self, call: CallArguments) -> tuple[CacheEntry, object]:
@@ -188,7 +166,7 @@ class Traced:
 
         def flat(*tensors: torch.Tensor) -> object:
             args, kwargs = template.rebuild(tensors)
-            with reject_field_writes((args, kwargs)), reject_requires_grad_changes(tensors):
+            with reject_argument_changes((args, kwargs), tensors):
                 return self.function(*args, **kwargs)
 
         read: list[torch.Tensor] = []
@@ -207,7 +185,6 @@ class Traced:
         count, graphs = len(call.tensors), self.new_graphs()
         with restore_modules(self.modules, read):
             program = compile_program(flat, tensors, count, graphs, self.claims)
-        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         entry = CacheEntry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
             run=program.run,
@@ -219,10 +196,6 @@ class Traced:
                 (argument_index[id(t)], t) for t in read if id(t) in argument_index
             ),
             shared_storage=shared_storage(call.tensors) if program.mutates_arguments else None,
-            grad_enabled=grad_enabled(),
-            autocast_dtype=autocast,
-            default_dtype=torch.get_default_dtype(),
-            module_state=self._module_state(),
         )
         return entry, program.first_result
 
