@@ -23,7 +23,7 @@ def test_cut_is_the_cheapest_of_all():
         edges = [(a, b) for a in range(n) for b in range(a + 1, n) if draw.random() < 0.4]
         costs = [draw.randint(1, 9) for _ in range(n)]
         sources, sinks = [0], [n - 1]
-        cut = cut_vertices(costs, edges, sources, sinks)
+        cut = cut_vertices(dict(enumerate(costs)), edges, sources, sinks)
         assert separates(edges, sources, sinks, cut)
         best = min(
             sum(costs[v] for v in choice)
@@ -35,10 +35,12 @@ def test_cut_is_the_cheapest_of_all():
 
 
 def test_cut_is_nearest_to_the_sink():
-    assert cut_vertices([4, 4, 4], [(0, 1), (1, 2)], [0], [2]) == {2}
-    assert cut_vertices([4, 4, INFINITE], [(0, 1), (1, 2)], [0], [2]) == {1}
+    edges = [(0, 1), (1, 2)]
+    assert cut_vertices({0: 4, 1: 4, 2: 4}, edges, [0], [2]) == {2}
+    assert cut_vertices({0: 4, 1: 4, 2: INFINITE}, edges, [0], [2]) == {1}
 
 
 def test_long_chain():
     n = 20_000
-    assert cut_vertices([5] * n, [(k, k + 1) for k in range(n - 1)], [0], [n - 1]) == {n - 1}
+    edges = [(k, k + 1) for k in range(n - 1)]
+    assert cut_vertices(dict.fromkeys(range(n), 5), edges, [0], [n - 1]) == {n - 1}

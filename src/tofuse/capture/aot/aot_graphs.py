@@ -143,12 +143,6 @@ class AOTGraphs:
             self.graphs[phase] = LazyGraph(AtenGraph(gm, phase, self.memory), self.compile)
         return self.graphs[phase]
 
-    def _lifts_same_tensors(self, module_tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether AOTAutograd made exactly these tensors arguments, in this order."""
-        lifted = (self.context.params_flat if self.context is not None else None) or ()
-        same_count = len(lifted) == len(module_tensors)
-        return same_count and all(a is b for a, b in zip(lifted, module_tensors, strict=True))
-
     def mutates_arguments(self) -> bool:
         """Return whether the program writes into an argument."""
         meta = self.metadata
@@ -172,7 +166,8 @@ class AOTGraphs:
         arguments = [*module_tensors, *arguments]
         if meta is None or autocast_on() or len(meta.input_info) != len(arguments):
             return None
-        if module_tensors and not self._lifts_same_tensors(module_tensors):
+        lifted = (self.context.params_flat if self.context is not None else None) or ()
+        if module_tensors and list(map(id, lifted)) != list(map(id, module_tensors)):
             return None
         if meta.tokens or meta.num_backward_tokens:
             return None

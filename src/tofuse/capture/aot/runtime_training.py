@@ -143,7 +143,10 @@ def training_runtime(
     mutated = [k for k, i in enumerate(meta.input_info) if i.mutates_data or i.mutates_metadata]
     if mutated != list(meta.mutated_inp_runtime_indices):
         return None
-    if not _has_all_gradients(backward, requires_grad):
+    gradients = backward.graph.find_nodes(op="output")[0].args[0]
+    if len(gradients) != len(requires_grad):
+        return None
+    if any(g is None and required for g, required in zip(gradients, requires_grad, strict=True)):
         return None
     if any(requires_grad[k] or meta.input_info[k].mutates_metadata for k in mutated):
         return None
@@ -178,14 +181,4 @@ def training_runtime(
         tuple(requires_grad),
         non_parameters,
         not mutated and not any(map(is_impure, forward.graph.nodes)),
-    )
-
-
-def _has_all_gradients(backward: GraphModule, requires_grad: Sequence[bool]) -> bool:
-    """Return whether the backward computes a gradient for every argument that requires one."""
-    gradients = backward.graph.find_nodes(op="output")[0].args[0]
-    if not isinstance(gradients, (list, tuple)) or len(gradients) != len(requires_grad):
-        return False
-    return all(
-        g is not None for g, required in zip(gradients, requires_grad, strict=True) if required
     )

@@ -76,10 +76,10 @@ def _size_arguments(inputs: Sequence[object]) -> list[int]:
     """
     if not all(_is_supported(v) for v in inputs):
         return []
-    integers = [k for k, v in enumerate(inputs) if isinstance(v, torch.SymInt)]
-    determined = set().union(*(free_symbols(inputs[k]) for k in integers if _is_symbol(inputs[k])))
+    integers = {k: v.node.expr for k, v in enumerate(inputs) if isinstance(v, torch.SymInt)}
+    determined = {expr for expr in integers.values() if isinstance(expr, sympy.Symbol)}
     tensors = [k for k, v in enumerate(inputs) if isinstance(v, torch.Tensor)]
-    return integers + [k for k in tensors if not free_symbols(inputs[k]) <= determined]
+    return [*integers, *[k for k in tensors if not free_symbols(inputs[k]) <= determined]]
 
 
 def _is_supported(value: object) -> bool:
@@ -87,10 +87,6 @@ def _is_supported(value: object) -> bool:
     if isinstance(value, torch.SymInt):
         return isinstance(value.node, SymNode)
     return isinstance(value, int) or type(value) in (FakeTensor, *PLAIN_TENSORS)
-
-
-def _is_symbol(value: object) -> bool:
-    return isinstance(value, torch.SymInt) and isinstance(value.node.expr, sympy.Symbol)
 
 
 def _size(value: object) -> Hashable:

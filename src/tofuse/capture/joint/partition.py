@@ -34,7 +34,7 @@ from tofuse.capture.joint.recomputable import (
     is_repeatable,
     is_symbolic_number,
 )
-from tofuse.capture.joint.remat import Rematerializer, RematResult, budget_bytes
+from tofuse.capture.joint.remat import Rematerializer, RematResult
 from tofuse.capture.lower.lowerable import is_lowerable
 from tofuse.cost.thresholds import (
     ARGUMENT_PRICE,
@@ -159,7 +159,9 @@ class _Partitioner:
         """Reduce the saved values to the budget, and to eager's unless library calls are needed."""
         remat = self._rematerializer(is_recomputable_or_reduction)
         result = remat.rematerialize(saved, eager.saved_bytes + PEAK_TOLERANCE)
-        limit = budget_bytes(budget, remat.nbytes(saved))
+        if budget is not None and budget <= 1:  # a fraction
+            budget *= remat.nbytes(saved)
+        limit = None if budget is None else int(budget)
         if limit is None or result.saved_bytes <= limit:
             return replace(result, limit=limit)
         return self._rematerializer(is_repeatable).rematerialize(saved, limit)
@@ -216,19 +218,15 @@ class _Partitioner:
     def _cut(self, written: set[Node], results: set[Node]) -> list[Node]:
         """Return the minimum cut between recomputation sources and the backward's reads."""
         sinks = self._sinks()
-        vertex = {n: k for k, n in enumerate(sinks)}
-        reached, edges, sources = list(sinks), [], []
+        reached, found, edges, sources = list(sinks), set(sinks), [], []
         for n in reached:  # grows while it is walked
             if n in self.not_recomputed or n.op == "placeholder":
-                sources.append(vertex[n])
+                sources.append(n)
                 continue
-            for i in n.all_input_nodes:
-                if is_symbolic_number(i):
-                    continue
-                if i not in vertex:
-                    vertex[i] = len(reached)
-                    reached.append(i)
-                edges.append((vertex[i], vertex[n]))
+            inputs = [i for i in n.all_input_nodes if not is_symbolic_number(i)]
+            edges += [(i, n) for i in inputs]
+            reached += [i for i in inputs if i not in found]
+            found.update(inputs)
         backward_only = [n for n in reached if n not in self.needed_by_results]
         read = {*sinks, *(i for n in backward_only for i in n.all_input_nodes)}
         read_results = results & {_view_base(n) for n in read}
@@ -238,9 +236,8 @@ class _Partitioner:
                 return MUTATED_ARGUMENT_PRICE
             return RESULT_PRICE if n in read_results else _price(n, n in written)
 
-        capacities = [capacity(n) for n in reached]
-        cut = cut_vertices(capacities, edges, sources, range(len(sinks)))
-        return [n for n in self.order if n in vertex and vertex[n] in cut]
+        cut = cut_vertices({n: capacity(n) for n in reached}, edges, sources, sinks)
+        return [n for n in self.order if n in cut]
 
 
 def _chain_length(node: Node) -> float:

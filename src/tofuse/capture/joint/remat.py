@@ -42,7 +42,9 @@ class Rematerializer:
     free_storages: frozenset[int]
     saved: dict[Node, None] = field(default_factory=dict)
     recomputed: dict[Node, None] = field(default_factory=dict)
-    storages: dict[Node, list[tuple[int, int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.storages = {n: node_storages(n) for n in self.order}
 
     def rematerialize(self, saved: Sequence[Node], limit: int) -> RematResult:
         """Evict saved values until at most `limit` bytes are saved, or as few as possible."""
@@ -74,7 +76,7 @@ class Rematerializer:
 
     def nbytes(self, nodes: Sequence[Node] | dict[Node, None]) -> int:
         """Return the bytes of the distinct storages that live only for the backward."""
-        sizes = {key: size for n in nodes for key, size in self._cached_storages(n)}
+        sizes = {key: size for n in nodes for key, size in self.storages[n]}
         return sum(size for key, size in sizes.items() if key not in self.free_storages)
 
     def _evict(self, node: Node, recomputed: list[Node]) -> None:
@@ -129,11 +131,6 @@ class Rematerializer:
         arguments = [n for n in self.order if n in self.arguments and n.op == "placeholder"]
         self.saved = {n: None for n in (*self.saved, *arguments) if n in read}
 
-    def _cached_storages(self, node: Node) -> list[tuple[int, int]]:
-        if node not in self.storages:
-            self.storages[node] = node_storages(node)
-        return self.storages[node]
-
     def _recomputed_calls(self) -> list[Node]:
         return [n for n in self.recomputed if self.can_recompute(n) and not self.is_fusible(n)]
 
@@ -142,7 +139,7 @@ class Rematerializer:
         if not isinstance(node.target, OpOverload):
             return 0.0
         nodes = (node, *node.all_input_nodes)
-        traffic = sum(size for n in nodes for _, size in self._cached_storages(n))
+        traffic = sum(size for n in nodes for _, size in self.storages[n])
         time = traffic / REMAT_BYTES_PER_US * (FUSED_TRAFFIC if self.is_fusible(node) else 1.0)
         formula = flop_registry.get(node.target.overloadpacket)
         if formula is None:
@@ -151,10 +148,3 @@ class Rematerializer:
         flops = formula(*args, **kwargs, out_val=node.meta["val"])
         hint = flops if isinstance(flops, (int, float)) else flops.node.hint
         return time + float(hint or 0) / REMAT_FLOPS_PER_US
-
-
-def budget_bytes(budget: float | int | None, default_bytes: int) -> int | None:
-    """Return a budget in bytes; a budget up to 1 is a fraction of the default's bytes."""
-    if budget is None:
-        return None
-    return int(budget * default_bytes) if budget <= 1 else int(budget)

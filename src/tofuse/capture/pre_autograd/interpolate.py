@@ -9,7 +9,7 @@ are sums. Only repetition by whole factors needs no such indices.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -24,60 +24,39 @@ _LIBRARY.define(
     "resize_bytes(Tensor x, SymInt[]? size, float[]? scale, str mode, bool? corners, "
     "bool? recompute) -> Tensor"
 )
-
-
-def _resize(
-    x: Tensor,
-    size: Sequence[int] | None,
-    scale: Sequence[float] | None,
-    mode: str,
-    corners: bool | None,
-    recompute: bool | None,
-) -> Tensor:
-    return F.interpolate(x, size, scale, mode, corners, recompute)
-
-
-_LIBRARY.impl("resize_bytes", _resize, "CPU")
-torch.library.register_fake("tofuse::resize_bytes", _resize, lib=_LIBRARY)
+_LIBRARY.impl("resize_bytes", F.interpolate, "CPU")
+torch.library.register_fake("tofuse::resize_bytes", F.interpolate, lib=_LIBRARY)
 
 
 def interpolate(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
-    """Replace in place calls of `interpolate` that AOTAutograd must not decompose."""
-    _replace_byte_images(gm)
-    _replace_training(gm)
-    return gm, ()
+    """Replace in place calls of `interpolate` that AOTAutograd must not decompose.
 
-
-def _replace_byte_images(gm: GraphModule) -> None:
-    """Replace `interpolate` of bytes by `tofuse::resize_bytes`."""
+    Of bytes, by `tofuse::resize_bytes`; of images that require grad, by a call without
+    decompositions.
+    """
     for node in gm.graph.find_nodes(op="call_function", target=F.interpolate):
         arguments = _arguments(node)
-        x = arguments["input"]
-        value = x.meta.get("example_value") if isinstance(x, Node) else None
-        if not isinstance(value, Tensor) or value.dtype != torch.uint8:
+        image = arguments["input"]
+        value = image.meta.get("example_value") if isinstance(image, Node) else None
+        if not isinstance(value, Tensor):
             continue
-        if arguments.get("antialias"):
-            continue
-        size, scale = (
-            _per_dimension(arguments.get(n), value.dim() - 2) for n in ("size", "scale_factor")
-        )
-        mode = arguments.get("mode", "nearest")
-        rest = arguments.get("align_corners"), arguments.get("recompute_scale_factor")
-        node.target = torch.ops.tofuse.resize_bytes.default
-        node.args, node.kwargs = (x, size, scale, mode, *rest), {}
+        if value.dtype == torch.uint8 and not arguments.get("antialias"):
+            size, scale = (
+                _per_dimension(arguments.get(n), value.dim() - 2) for n in ("size", "scale_factor")
+            )
+            mode = arguments.get("mode", "nearest")
+            rest = arguments.get("align_corners"), arguments.get("recompute_scale_factor")
+            node.target = torch.ops.tofuse.resize_bytes.default
+            node.args, node.kwargs = (image, size, scale, mode, *rest), {}
+        elif (
+            torch.is_grad_enabled()
+            and value.requires_grad
+            and _has_plain_sizes(value, arguments.get("size"))
+            and not _is_whole_repetition(node, value)
+        ):
+            node.target = _without_decompositions(F.interpolate)
         gm.recompile()
-
-
-def _replace_training(gm: GraphModule) -> None:
-    """Replace `interpolate` of images that require grad by a call without decompositions."""
-    if not torch.is_grad_enabled():
-        return
-    changed = False
-    for node in gm.graph.find_nodes(op="call_function", target=F.interpolate):
-        if _needs_gradient(node) and not _is_whole_repetition(node):
-            node.target, changed = _without_decompositions(F.interpolate), True
-    if changed:
-        gm.recompile()
+    return gm, ()
 
 
 @functools.cache
@@ -92,28 +71,21 @@ def _without_decompositions(function: Callable[..., object]) -> Callable[..., ob
     return call
 
 
-def _needs_gradient(node: Node) -> bool:
-    """Return whether the image requires grad and ATen can compute the result's sizes.
+def _has_plain_sizes(image: Tensor, size: Argument) -> bool:
+    """Return whether ATen can compute the result's sizes on the CPU.
 
     Sizes that are nodes, or expressions of symbols, need torch's Python.
     """
-    arguments = _arguments(node)
-    image, size = arguments.get("input"), arguments.get("size")
-    value = image.meta.get("example_value") if isinstance(image, Node) else None
-    if not isinstance(value, Tensor) or not value.requires_grad:
-        return False
     requested = size if isinstance(size, (list, tuple)) else [size]
-    sizes: tuple[object, ...] = tuple(value.shape[2:])
+    sizes: tuple[object, ...] = tuple(image.shape[2:])
     plain = all(n.node.expr.is_symbol for n in sizes if isinstance(n, torch.SymInt))
-    return value.device.type == "cpu" and plain and not any(isinstance(n, Node) for n in requested)
+    return image.device.type == "cpu" and plain and not any(isinstance(n, Node) for n in requested)
 
 
-def _is_whole_repetition(node: Node) -> bool:
+def _is_whole_repetition(node: Node, image: Tensor) -> bool:
     """Return whether each pixel is repeated a whole number of times, known while compiling."""
     arguments = _arguments(node)
-    image = arguments["input"]
-    assert isinstance(image, Node)
-    before, after = image.meta["example_value"].shape[2:], node.meta["example_value"].shape[2:]
+    before, after = image.shape[2:], node.meta["example_value"].shape[2:]
     if not all(isinstance(n, int) for n in (*before, *after)):
         return False
     divisible = all(b and a % b == 0 for b, a in zip(before, after, strict=True))

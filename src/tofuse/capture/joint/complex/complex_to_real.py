@@ -103,7 +103,7 @@ class _ComplexToReal(PairBuilder):
             self._read_complex(node)
 
     def _replace(self, node: Node, make: Callable[[], Part]) -> None:
-        with self.before(node, node):
+        with self.graph.inserting_before(node), self.with_origin(node):
             new = self.node(make(), node.meta["val"])
             node.replace_all_uses_with(new)
         if operator_name(node) == "view_as_real":
@@ -122,7 +122,7 @@ class _ComplexToReal(PairBuilder):
         """Let a node read complex tensors instead of pairs."""
         for old in node.all_input_nodes:
             if old in self.computed:
-                with self.before(node, old):
+                with self.graph.inserting_before(node), self.with_origin(old):
                     node.replace_input_with(old, self._complex_tensor(old))
 
     def _complex_tensor(self, node: Node) -> Node:

@@ -64,6 +64,21 @@ def real_dtype_of(node: Node) -> torch.dtype:
     return REAL_DTYPES[value_tensors(node)[0].dtype]
 
 
+def _arithmetic(
+    op: Callable[[float, float], float], target: Target
+) -> Callable[[PairBuilder, Part, Part], Part]:
+    """Return the method that computes `op` of two numbers, or calls `target` on tensors."""
+
+    def method(builder: PairBuilder, a: Part, b: Part) -> Part:
+        if isinstance(a, Node):
+            return builder.call(target, a, b)
+        if isinstance(b, Node):
+            return builder.call(target, builder.tensor(a, b), b)
+        return op(a, b)
+
+    return method
+
+
 @dataclass
 class PairBuilder(ABC):
     """Inserts calls into a graph, with the meta data of the node that they originate from."""
@@ -73,13 +88,7 @@ class PairBuilder(ABC):
     def __post_init__(self) -> None:
         values = (n.meta.get("val") for n in self.graph.nodes)
         self.fake_mode = next(v.fake_mode for v in values if isinstance(v, FakeTensor))
-        self.origin: Node | None = None
-
-    @contextmanager
-    def before(self, node: Node, origin: Node) -> Iterator[None]:
-        """Insert new calls before a node."""
-        with self.graph.inserting_before(node), self.with_origin(origin):
-            yield
+        self.origin = next(iter(self.graph.nodes))
 
     @contextmanager
     def with_origin(self, node: Node) -> Iterator[None]:
@@ -95,8 +104,8 @@ class PairBuilder(ABC):
         fake = map_arg((args, kwargs), lambda n: n.meta["val"])
         with self.fake_mode, torch.no_grad():
             value = target(*fake[0], **fake[1])
-        meta = {} if self.origin is None else self.origin.meta
-        node.meta = {k: v for k, v in meta.items() if k not in NODE_SPECIFIC_META} | {"val": value}
+        meta = self.origin.meta.items()
+        node.meta = {k: v for k, v in meta if k not in NODE_SPECIFIC_META} | {"val": value}
         return node
 
     def node(self, part: Part, value: Tensor | list[Tensor]) -> Node:
@@ -134,30 +143,10 @@ class PairBuilder(ABC):
             aten.cat.default, [self.call(aten.unsqueeze.default, p, -1) for p in parts], -1
         )
 
-    def _binary(self, op: Callable[..., float], target: Target, a: Part, b: Part) -> Part:
-        if isinstance(a, Node):
-            return self.call(target, a, b)
-        return self.call(target, self._scalar(a, b), b) if isinstance(b, Node) else op(a, b)
-
-    def _scalar(self, number: float, example: Node) -> Node:
-        value = example.meta["val"]
-        return self.call(aten.scalar_tensor.default, number, dtype=value.dtype, device=value.device)
-
-    def add(self, a: Part, b: Part) -> Part:
-        """Return a + b."""
-        return self._binary(operator.add, aten.add.Tensor, a, b)
-
-    def sub(self, a: Part, b: Part) -> Part:
-        """Return a - b."""
-        return self._binary(operator.sub, aten.sub.Tensor, a, b)
-
-    def mul(self, a: Part, b: Part) -> Part:
-        """Return a * b."""
-        return self._binary(operator.mul, aten.mul.Tensor, a, b)
-
-    def div(self, a: Part, b: Part) -> Part:
-        """Return a / b."""
-        return self._binary(_quotient, aten.div.Tensor, a, b)
+    add = _arithmetic(operator.add, aten.add.Tensor)
+    sub = _arithmetic(operator.sub, aten.sub.Tensor)
+    mul = _arithmetic(operator.mul, aten.mul.Tensor)
+    div = _arithmetic(lambda a, b: a / b if b else math.nan, aten.div.Tensor)
 
     def maximum(self, a: Part, b: Part) -> Part:
         """Return the greater of a and b."""
@@ -178,8 +167,5 @@ class PairBuilder(ABC):
         if isinstance(part, Node):
             return part
         assert isinstance(example, Node)
-        return self._scalar(part, example)
-
-
-def _quotient(a: float, b: float) -> float:
-    return a / b if b else math.nan
+        value = example.meta["val"]
+        return self.call(aten.scalar_tensor.default, part, dtype=value.dtype, device=value.device)

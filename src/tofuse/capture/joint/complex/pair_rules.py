@@ -7,6 +7,7 @@ imaginary part of a real operand is a zero that takes part in the arithmetic.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch.fx import Node
@@ -23,6 +24,12 @@ from tofuse.capture.joint.complex.pair_builder import (
 aten = torch.ops.aten
 PairRule = Callable[..., Pair]
 RealRule = Callable[..., Part]
+R = TypeVar("R")
+
+
+def _on_pairs(rule: Callable[..., R]) -> Callable[..., R]:
+    """Return the rule on operands that computes `rule` on their pairs."""
+    return lambda e, *operands: rule(e, *map(e.pair, operands))
 
 
 def _partwise(combine: Callable[[PairBuilder, Part, Part], Part]) -> PairRule:
@@ -41,10 +48,6 @@ def _complex_product(e: PairBuilder, x: Pair, y: Pair) -> Pair:
     return Pair(re, e.add(e.mul(x.re, y.im), e.mul(x.im, y.re)))
 
 
-def _mul(e: PairBuilder, a: Argument, b: Argument) -> Pair:
-    return _complex_product(e, e.pair(a), e.pair(b))
-
-
 def _complex_quotient(e: PairBuilder, x: Pair, y: Pair) -> Pair:
     """Return x / y, scaled by the divisor's greater part so that squares do not overflow."""
     if y.im == 0.0:  # an infinite part of the quotient makes the other part nan
@@ -60,33 +63,26 @@ def _complex_quotient(e: PairBuilder, x: Pair, y: Pair) -> Pair:
     return Pair(e.div(re, norm), e.div(e.sub(e.mul(b, c), e.mul(a, d)), norm))
 
 
-def _div(e: PairBuilder, a: Argument, b: Argument) -> Pair:
-    return _complex_quotient(e, e.pair(a), e.pair(b))
+def _reciprocal(e: PairBuilder, x: Pair) -> Pair:
+    return _complex_quotient(e, Pair(1.0, 0.0), x)
 
 
-def _reciprocal(e: PairBuilder, a: Argument) -> Pair:
-    return _complex_quotient(e, Pair(1.0, 0.0), e.pair(a))
-
-
-def _neg(e: PairBuilder, a: Argument) -> Pair:
-    x = e.pair(a)
+def _neg(e: PairBuilder, x: Pair) -> Pair:
     return Pair(e.neg(x.re), e.neg(x.im))
 
 
-def _conj(e: PairBuilder, a: Argument) -> Pair:
-    x = e.pair(a)
+def _conj(e: PairBuilder, x: Pair) -> Pair:
     return Pair(x.re, e.neg(x.im))
 
 
-def _exp(e: PairBuilder, a: Argument) -> Pair:
-    x = e.pair(a)
+def _exp(e: PairBuilder, x: Pair) -> Pair:
     radius, angle = e.call(aten.exp.default, x.re), e.tensor(x.im, x.re)
     cos, sin = e.call(aten.cos.default, angle), e.call(aten.sin.default, angle)
     return Pair(e.mul(radius, cos), e.mul(radius, sin))
 
 
-def _log(e: PairBuilder, a: Argument) -> Pair:
-    return Pair(e.call(aten.log.default, _abs(e, a)), _angle(e, a))
+def _log(e: PairBuilder, x: Pair) -> Pair:
+    return Pair(e.call(aten.log.default, _abs(e, x)), _angle(e, x))
 
 
 def _polar(e: PairBuilder, radius: Argument, angle: Argument) -> Pair:
@@ -95,8 +91,8 @@ def _polar(e: PairBuilder, radius: Argument, angle: Argument) -> Pair:
     return Pair(e.mul(a, cos), e.mul(a, sin))
 
 
-def _complex(e: PairBuilder, re: Argument, im: Argument) -> Pair:
-    return Pair(e.pair(re).re, e.pair(im).re)
+def _complex(e: PairBuilder, re: Pair, im: Pair) -> Pair:
+    return Pair(re.re, im.re)
 
 
 def _view_as_complex(e: PairBuilder, both: Node) -> Pair:
@@ -163,13 +159,11 @@ def _pow(e: PairBuilder, a: Argument, exponent: float) -> Pair:
     return power
 
 
-def _abs(e: PairBuilder, a: Argument) -> Node:
-    x = e.pair(a)
+def _abs(e: PairBuilder, x: Pair) -> Node:
     return e.call(aten.hypot.default, x.re, e.tensor(x.im, x.re))
 
 
-def _angle(e: PairBuilder, a: Argument) -> Node:
-    x = e.pair(a)
+def _angle(e: PairBuilder, x: Pair) -> Node:
     return e.call(aten.atan2.default, e.tensor(x.im, x.re), x.re)
 
 
@@ -181,33 +175,33 @@ def _view_as_real(e: PairBuilder, a: Node) -> Node:
 def _compare_parts(target: Target, combine: Target) -> RealRule:
     """Return the rule of a comparison of both parts, combined by a bitwise op."""
 
-    def rule(e: PairBuilder, a: Argument, b: Argument) -> Part:
+    def rule(e: PairBuilder, a: Pair, b: Pair) -> Part:
         results = []
-        for x, y in zip(e.pair(a), e.pair(b), strict=True):
+        for x, y in zip(a, b, strict=True):
             first, second = (x, y) if isinstance(x, Node) else (y, x)
             results.append(e.call(target, first, e.tensor(second, first)))
         return e.call(combine, *results)
 
-    return rule
+    return _on_pairs(rule)
 
 
 PAIR_RULES: dict[str, PairRule] = {
-    "_conj": _conj,
-    "_conj_physical": _conj,
+    "_conj": _on_pairs(_conj),
+    "_conj_physical": _on_pairs(_conj),
     "_to_copy": _to_copy,
     "add": _partwise(PairBuilder.add),
-    "complex": _complex,
+    "complex": _on_pairs(_complex),
     "constant_pad_nd": _pad,
-    "div": _div,
-    "exp": _exp,
+    "div": _on_pairs(_complex_quotient),
+    "exp": _on_pairs(_exp),
     "full": _creation_rule(aten.full.default),
-    "log": _log,
-    "mul": _mul,
-    "neg": _neg,
+    "log": _on_pairs(_log),
+    "mul": _on_pairs(_complex_product),
+    "neg": _on_pairs(_neg),
     "ones": _filled(1.0),
     "polar": _polar,
     "pow": _pow,
-    "reciprocal": _reciprocal,
+    "reciprocal": _on_pairs(_reciprocal),
     "scalar_tensor": _creation_rule(aten.scalar_tensor.default),
     "sub": _partwise(PairBuilder.sub),
     "view_as_complex": _view_as_complex,
@@ -217,8 +211,8 @@ PAIR_RULES: dict[str, PairRule] = {
 
 
 REAL_RULES: dict[str, RealRule] = {
-    "abs": _abs,
-    "angle": _angle,
+    "abs": _on_pairs(_abs),
+    "angle": _on_pairs(_angle),
     "eq": _compare_parts(aten.eq.Tensor, aten.bitwise_and.Tensor),
     "ne": _compare_parts(aten.ne.Tensor, aten.bitwise_or.Tensor),
     "view_as_real": _view_as_real,
