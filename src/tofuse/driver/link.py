@@ -12,8 +12,8 @@ from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
-from tofuse.driver.kernel_verifier import verified_kernel
 from tofuse.driver.load_kernels import Launch, LoadedKernels
+from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
@@ -74,11 +74,12 @@ def python_callables(
     for k, region in enumerate(part.regions):
         if not region.library:
             whole = inline_reversed_views(region, part)
-            callables[f"region{k}"] = (
-                verified_kernel(whole, loaded.bindings[region], loaded, context)
-                if region in verified
-                else eager_region_callable(whole)
-            )
+            if region in verified:
+                binding = loaded.bindings[region]
+                launch = loaded.launchers[binding.kernel]
+                callables[f"region{k}"] = VerifiedKernel(whole, binding, launch, context)
+            else:
+                callables[f"region{k}"] = eager_region_callable(whole)
     for region, name in executor_targets(assigned).items():
         executor = assigned[region].executor
         assert executor is not None

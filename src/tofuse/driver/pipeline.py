@@ -47,7 +47,6 @@ from tofuse.driver.codegen import (
 from tofuse.driver.context import CompileContext
 from tofuse.driver.gemm import generate_gemms
 from tofuse.driver.graph_report import add_memory, graph_report
-from tofuse.driver.kernel_verifier import verified_regions
 from tofuse.driver.link import (
     LinkedProgram,
     executor_targets,
@@ -55,6 +54,7 @@ from tofuse.driver.link import (
 )
 from tofuse.driver.load_kernels import add_gemms, load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
+from tofuse.driver.verify_kernels import verified_regions
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues

@@ -11,7 +11,7 @@ import tofuse
 from benchmarks.seeds import SEEDS, Seed
 from tests.support.eager import assert_as_eager
 from tofuse.backends.llvm import elementwise
-from tofuse.runtime.verify_kernels import describe_mismatch
+from tofuse.driver.verify_kernels import describe_mismatch
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 

@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tofuse.analysis.alias import MemRef
+from tofuse.config import Config
+from tofuse.driver.codegen import CodegenContext, GeneratedKernel, generate_kernels
+from tofuse.driver.load_kernels import Launch, load_kernels
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
-from tofuse.ir.graph import Graph, Op, Value
+from tofuse.ir.graph import Graph, Op, Value, device_of
 from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.f64_reference import to_f64
 from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import Pattern, opdef
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.runtime.launch import Launcher
+from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
 
 Sizes = Mapping[str, int]
 Inputs = Sequence[Tensor]
+
+
+def verified_regions(bindings: Mapping[Region, KernelBinding], config: Config) -> frozenset[Region]:
+    """Return the regions whose kernels are compared: all on the CPU, if `verify` is set."""
+    if not config.verify:
+        return frozenset()
+    return frozenset(r for r in bindings if device_of(r.ops) == "cpu")
 
 
 @dataclass(frozen=True, eq=False)
 class VerifiedKernel:
     """A region's kernel, whose results are compared with the reference in each call.
 
-    A wrong result raises VerifyError, which names the first wrong operation. `build` returns the
-    kernel of a part of the region, None if there is none. `write_repro` writes a repro file.
+    A wrong result raises VerifyError, which names the first wrong operation.
     """
 
     region: Region
-    storage: Mapping[Value, MemRef]
-    launcher: Launcher
     binding: KernelBinding
-    build: Callable[[Region], VerifiedKernel | None]
-    write_repro: Callable[[Inputs, Sizes, str], Path | None]
+    launch_kernel: Launch
+    context: CodegenContext
 
     def __call__(self, inputs: Inputs, **sizes: int) -> tuple[Tensor, ...]:
         results = self.launch(inputs, sizes)
@@ -56,7 +62,10 @@ class VerifiedKernel:
         else:
             at = f", {op.loc}: {op.loc.code}" if op.loc is not None else ""
             text += f"; the first wrong operation is {op.result.name} = {op.kind}{at}"
-        path = self.write_repro(inputs, sizes, text)
+        folder = self.context.config.dump
+        inputs_text = save_inputs(inputs, repro_folder(folder), self.region.name)
+        graph = region_graph(self.region, self.context.partition.aliases.memrefs)
+        path = write_mismatch_repro(graph, inputs_text, sizes, text, folder)
         return text if path is None else f"{text}; {path} reproduces it"
 
     def first_wrong(self, inputs: Inputs, sizes: Sizes) -> Op | None:
@@ -65,7 +74,7 @@ class VerifiedKernel:
         for k, op in enumerate(self.region.ops):
             if opdef(op.kind).pattern in (Pattern.VIEW, Pattern.BROADCAST):
                 continue
-            kernel = self.build(_slice_for(self.region, op, f"{self.region.name}_{k}"))
+            kernel = self._part(_slice_for(self.region, op, f"{self.region.name}_{k}"))
             if kernel is None:
                 continue
             operands = [values[v] for v in kernel.region.inputs]
@@ -73,17 +82,27 @@ class VerifiedKernel:
                 return op
         return None
 
+    def _part(self, region: Region) -> VerifiedKernel | None:
+        """Return the kernel of a part of the region; None if it does not compile."""
+        results = generate_kernels({region: None}, self.context)
+        compiling = [g for g in results if isinstance(g, GeneratedKernel) and g.error is None]
+        loaded = load_kernels(compiling, self.context.partition, self.context.config)
+        if region not in loaded.bindings:
+            return None
+        return VerifiedKernel(region, loaded.bindings[region], loaded.launchers[0], self.context)
+
     def launch(self, inputs: Inputs, sizes: Sizes) -> tuple[Tensor, ...]:
         """Run the kernel without a comparison."""
-        results = {v: _empty_result(v, self.storage[v].strides, sizes) for v in self.region.outputs}
+        memrefs = self.context.partition.aliases.memrefs
+        results = {v: _empty_result(v, memrefs[v].strides, sizes) for v in self.region.outputs}
         addresses = {v: t.data_ptr() for v, t in results.items()}
         for v, t in zip(self.region.inputs, inputs, strict=True):
-            memref = self.storage.get(v)
+            memref = memrefs.get(v)
             if memref is not None and memref.root not in addresses:
                 offset = evaluate(memref.offset, sizes) * t.element_size()
                 addresses[memref.root] = t.data_ptr() - offset
         words = [addresses[v] for v in self.binding.arguments]
-        self.launcher(*words, *[evaluate(s, sizes) for s in self.binding.sizes])
+        self.launch_kernel(*words, *[evaluate(s, sizes) for s in self.binding.sizes])
         return tuple(results.values())
 
     def mismatch(self, inputs: Inputs, sizes: Sizes, results: Sequence[Tensor]) -> str | None:
