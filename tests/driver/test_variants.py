@@ -13,7 +13,7 @@ import tofuse
 from tests.support.eager import assert_same, copies, outcome
 from tofuse.config import make_config
 from tofuse.driver.compile import compile_reporting
-from tofuse.driver.variants import MAX_VARIANTS, NEW_KEY, Dispatcher, Specializer, Variant
+from tofuse.driver.variants import MAX_VARIANTS, NEW_KEY, Dispatcher, Variant
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 def dispatcher(make, threshold=0.0, key=lambda n: n):
     reasons: list[str] = []
     found = Dispatcher(lambda n: n, reasons.append)
-    found.specialize(Specializer(key, make), threshold)
+    found.specialize(key, make, threshold)
     return found, reasons
 
 
@@ -133,7 +133,7 @@ def test_random_sequences_of_calls_equal_eager(f, dynamic, monkeypatch):
     rng = random.Random(f"{f.__name__} {dynamic}")
     made: list[Dispatcher[object]] = []
     make, start = Dispatcher._make, Dispatcher.specialize
-    monkeypatch.setattr(Dispatcher, "specialize", lambda d, how, threshold: start(d, how, 0.0))
+    monkeypatch.setattr(Dispatcher, "specialize", lambda d, key, make, _: start(d, key, make, 0.0))
 
     def recorded(d, *call):
         made.append(d)
@@ -153,7 +153,7 @@ def test_random_sequences_of_calls_equal_eager(f, dynamic, monkeypatch):
 
 def test_a_second_derivative_runs_all_sizes_in_eager(monkeypatch):
     start = Dispatcher.specialize
-    monkeypatch.setattr(Dispatcher, "specialize", lambda d, how, threshold: start(d, how, 0.0))
+    monkeypatch.setattr(Dispatcher, "specialize", lambda d, key, make, _: start(d, key, make, 0.0))
     compiled = tofuse.compile(lambda x: x.sin() * x.exp(), dynamic=True)
     x = torch.randn(4, requires_grad=True, dtype=torch.float64)
     for _ in range(3):

@@ -13,13 +13,7 @@ from tofuse.cost.machine_source import store_of
 from tofuse.ir.plan import Plan
 from tofuse.runtime.execute import CompiledPlan, Tensor, load_plan
 from tofuse.runtime.gemm_launch import GemmCode, GemmLauncher
-from tofuse.runtime.launch import (
-    KernelCode,
-    KernelPart,
-    Launcher,
-    find_openmp,
-    find_vector_library,
-)
+from tofuse.runtime.launch import KernelCode, Launcher, find_openmp, find_vector_library
 from tofuse.runtime.pool import POOL
 
 
@@ -41,35 +35,28 @@ class Artifact:
         """Return the program. Raises CompileError if the machine code of a kernel is missing."""
         bind_runtime(config)
         store = store_of(config)
-        kernels = [
-            load_kernel(c, store) if isinstance(c, KernelCode) else load_gemm(c, store)
-            for c in self.codes
-        ]
+        kernels = [load_code(c, store) for c in self.codes]
         (driver,) = CODE.load(PARALLEL_DRIVER, ["kernel"], store)
         return load_plan(self.plan, kernels, driver, self.constants, {})
 
 
-def load_kernel(code: KernelCode, store: CodeStore) -> Launcher:
+def load_code(code: KernelCode | GemmCode, store: CodeStore) -> Launcher | GemmLauncher:
     """Return the launcher of a kernel. Raises CompileError if its machine code is missing."""
+    if isinstance(code, GemmCode):
+        addresses = {
+            word: function_address(CODE.load_by_digest(key, [name], store)[0])
+            for word, (key, name) in code.functions.items()
+        }
+        (entry,) = CODE.load_by_digest(code.driver, ["kernel"], store)
+        return GemmLauncher(code, entry, addresses)
     names = ["kernel", *(f"kernel.{name}" for name, _ in code.parts)]
     entry, *functions = CODE.load_by_digest(code.text_digest, names, store)
-    shared = [shared for _, shared in code.parts]
-    parts = [KernelPart(function_address(f), s) for f, s in zip(functions, shared, strict=True)]
-    return Launcher(code, entry, parts)
-
-
-def load_gemm(code: GemmCode, store: CodeStore) -> GemmLauncher:
-    """Return the launcher of a matrix product. Raises CompileError if machine code is missing."""
-    functions = {
-        word: function_address(CODE.load_by_digest(key, [name], store)[0])
-        for word, (key, name) in code.functions.items()
-    }
-    (entry,) = CODE.load_by_digest(code.driver, ["kernel"], store)
-    return GemmLauncher(code, entry, functions)
+    return Launcher(code, entry, list(map(function_address, functions)))
 
 
 def bind_runtime(config: Config) -> None:
     """Bind the libraries that machine code calls, and set the limit of the memory pool."""
     CODE.bind_openmp(find_openmp())
     CODE.bind_vector_library(find_vector_library())
-    POOL.limit = config.pool_bytes if config.pool_bytes is not None else POOL.limit
+    if config.pool_bytes is not None:
+        POOL.limit = config.pool_bytes

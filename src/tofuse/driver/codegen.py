@@ -60,14 +60,6 @@ class GeneratedKernel:
 
 
 @dataclass(frozen=True, eq=False)
-class RejectedRegion:
-    """A region without a loop nest, such as a lone reduction of a broadcast tensor."""
-
-    region: Region
-    reason: str
-
-
-@dataclass(frozen=True, eq=False)
 class _ScheduledRegion:
     """A region's kernel with its schedule, and the nest if the oracle kept it."""
 
@@ -80,33 +72,40 @@ class _ScheduledRegion:
 
 def generate_kernels(
     schedules: Mapping[Region, Schedule | None], context: CodegenContext
-) -> list[GeneratedKernel | RejectedRegion]:
+) -> tuple[list[GeneratedKernel], dict[Region, str]]:
     """Return nests and texts; regions that differ only in sizes share one.
 
+    Also return why a region has no loop nest, such as a lone reduction of a broadcast tensor.
     If a region's schedule is None, the heuristics choose it. On a GPU, regions share no text and
     the heuristics choose every schedule.
     """
-    on_gpu = [r for r in schedules if device_of(r.ops) != "cpu"]
-    gpu_kernels = [_generate_gpu_kernel(r, context) for r in on_gpu]
-    on_cpu = {r: s for r, s in schedules.items() if r not in on_gpu}
-    results = [_schedule_region(r, s, context) for r, s in on_cpu.items()]
-    rejected = [r for r in results if isinstance(r, RejectedRegion)]
-    scheduled = [r for r in results if isinstance(r, _ScheduledRegion)]
-    emitted: dict[Kernel, GeneratedKernel | RejectedRegion] = {}  # for the first region
+    rejected: dict[Region, str] = {}
+    scheduled: list[_ScheduledRegion] = []
+    gpu_kernels: list[GeneratedKernel] = []
+    for region, schedule in schedules.items():
+        try:
+            if device_of(region.ops) == "cpu":
+                scheduled.append(_schedule_region(region, schedule, context))
+            else:
+                gpu_kernels.append(_generate_gpu_kernel(region, context))
+        except (LoweringError, Unschedulable) as e:
+            rejected[region] = str(e)
+    emitted: dict[Kernel, GeneratedKernel] = {}  # for the first region
     generated: list[GeneratedKernel] = []
     pairs = [(s.kernel, s.schedule) for s in scheduled]
     verify = context.config.verify  # then each region has a kernel of its own
     deduplicated = [kernel_dedup([p])[0] for p in pairs] if verify else kernel_dedup(pairs)
     for s, shared in zip(scheduled, deduplicated, strict=True):
-        if shared.kernel not in emitted:
-            emitted[shared.kernel] = _emit_kernel(s, shared, context)
+        try:
+            if shared.kernel not in emitted:
+                emitted[shared.kernel] = _emit_kernel(s, shared, context)
+        except Unschedulable as e:
+            rejected[s.region] = str(e)
+            continue
         first = emitted[shared.kernel]
-        if isinstance(first, RejectedRegion):
-            rejected.append(replace(first, region=s.region))
-        else:
-            own = replace(first, region=s.region, arguments=s.arguments, sizes=shared.sizes)
-            generated.append(own)
-    return [*generated, *rejected, *gpu_kernels]
+        own = replace(first, region=s.region, arguments=s.arguments, sizes=shared.sizes)
+        generated.append(own)
+    return [*generated, *gpu_kernels], rejected
 
 
 def _finish(
@@ -123,34 +122,26 @@ def _finish(
     return mark_nontemporal(kernel, shared.arguments, nontemporal)
 
 
-def _generate_gpu_kernel(
-    region: Region, context: CodegenContext
-) -> GeneratedKernel | RejectedRegion:
+def _generate_gpu_kernel(region: Region, context: CodegenContext) -> GeneratedKernel:
     part = context.partition
-    try:
-        shared = context.oracle.lowerings.lower(region, part.aliases.memrefs, part.rounded)
-        kernel = _finish(shared.kernel, shared, region, context.nontemporal)
-        check_kernel(kernel)
-        version, multiprocessors = capability(device_of(region.ops))
-        tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
-    except (LoweringError, Unschedulable) as e:
-        return RejectedRegion(region, str(e))
-    sizes = tuple(symbol(s) for s in kernel.symbols)
+    shared = context.oracle.lowerings.lower(region, part.aliases.memrefs, part.rounded)
+    kernel = _finish(shared.kernel, shared, region, context.nontemporal)
+    check_kernel(kernel)
+    version, multiprocessors = capability(device_of(region.ops))
+    tiles = build_tiles(kernel, GpuTarget(multiprocessors, version))
+    sizes, error = tuple(symbol(s) for s in kernel.symbols), None
     try:
         source = emit_triton(tiles, exact=context.config.precision == "eager")
     except CompileError as e:
-        return GeneratedKernel(region, tiles, shared.arguments, sizes, f"# {e}", str(e))
-    return GeneratedKernel(region, tiles, shared.arguments, sizes, source)
+        source, error = f"# {e}", str(e)
+    return GeneratedKernel(region, tiles, shared.arguments, sizes, source, error)
 
 
 def _schedule_region(
     region: Region, schedule: Schedule | None, context: CodegenContext
-) -> _ScheduledRegion | RejectedRegion:
+) -> _ScheduledRegion:
     part = context.partition
-    try:
-        shared = context.oracle.lowerings.lower(region, part.aliases.memrefs, part.rounded)
-    except LoweringError as e:
-        return RejectedRegion(region, str(e))
+    shared = context.oracle.lowerings.lower(region, part.aliases.memrefs, part.rounded)
     kept = context.oracle.schedule(shared.kernel)
     kernel = _finish(kept.kernel, shared, region, context.nontemporal)
     nest = None
@@ -161,20 +152,17 @@ def _schedule_region(
 
 def _emit_kernel(
     s: _ScheduledRegion, shared: DedupedKernel, context: CodegenContext
-) -> GeneratedKernel | RejectedRegion:
+) -> GeneratedKernel:
     """Return the nest and the text of the kernel that a region shares with others."""
     check_kernel(shared.kernel)  # 8 us per statement; compiling a statement takes 1000 us
     target = context.oracle.target
     nest = s.nest if shared.kernel is s.kernel else None
-    try:
-        nest = nest or build_nest(shared.kernel, s.schedule, repeat_reductions=True)
-    except Unschedulable as e:
-        return RejectedRegion(s.region, str(e))
+    nest = nest or build_nest(shared.kernel, s.schedule, repeat_reductions=True)
     for nest_pass in context.nest_passes:
         nest = nest_pass(nest)
-    contract = context.config.precision != "eager"
+    contract, error = context.config.precision != "eager", None
     try:
         text = emit(nest, contract=contract, avx512=target.avx512, native=target.native_lanes)
     except CompileError as e:
-        return GeneratedKernel(s.region, nest, s.arguments, shared.sizes, f"; {e}", str(e))
-    return GeneratedKernel(s.region, nest, s.arguments, shared.sizes, text)
+        text, error = f"; {e}", str(e)
+    return GeneratedKernel(s.region, nest, s.arguments, shared.sizes, text, error)

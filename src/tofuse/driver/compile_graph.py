@@ -19,7 +19,7 @@ from tofuse.capture.lower.convert import CapturedGraph, convert
 from tofuse.config import Config
 from tofuse.driver.context import CompileContext, ReportSink, discard_report, make_context
 from tofuse.driver.pipeline import compile_captured
-from tofuse.driver.variants import Dispatcher, Specializer
+from tofuse.driver.variants import Dispatcher
 from tofuse.errors import CaptureError
 from tofuse.ir.dims import Dim, symbol, symbols_of
 from tofuse.ir.graph import Value
@@ -119,7 +119,7 @@ def specialize_strides(
         return variant, f"gradients with the strides {', '.join(map(str, strides.values()))} recur"
 
     dispatcher = Dispatcher(run, context.report_variant)
-    dispatcher.specialize(Specializer(strides_of, make), threshold=0.0)
+    dispatcher.specialize(strides_of, make, threshold=0.0)
     return dispatcher
 
 

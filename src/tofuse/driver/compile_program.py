@@ -47,7 +47,7 @@ from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
 from tofuse.driver.context import CompileContext
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
-from tofuse.driver.variants import NEW_KEY, Dispatcher, Specializer, Variant
+from tofuse.driver.variants import NEW_KEY, Dispatcher, Variant
 from tofuse.torch_internals.autograd_compiler import aot_autograd
 from tofuse.torch_internals.dynamo import TorchDynamoException, innermost_fn
 from tofuse.torch_internals.private_names import unsupported_capture
@@ -104,12 +104,12 @@ def _program_variants(
         dispatcher.guarded += (Variant(overlaps, gm.forward, reason),)
     if symbolic is not None:
         make = functools.partial(_static_variant, symbolic, compile_variant, dispatcher)
-        dispatcher.specialize(Specializer(symbolic.key, make), seconds)
+        dispatcher.specialize(symbolic.key, make, seconds)
     if context.config.tune != "measure":
         return dispatcher
     fastest = Dispatcher[object](dispatcher, context.report_variant)
     make_fastest = lambda *args: fastest_program(dispatcher, gm, args, context)  # noqa: E731
-    fastest.specialize(Specializer(lambda *args: "any", make_fastest), NEW_KEY)
+    fastest.specialize(lambda *args: "any", make_fastest, NEW_KEY)
     return fastest
 
 

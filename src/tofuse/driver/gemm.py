@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tofuse.backends.llvm.load import CODE
 from tofuse.backends.llvm.machine_code import CodeStore
@@ -17,16 +17,17 @@ from tofuse.backends.llvm.matmul.pack import (
     pack_line_major,
     pack_transposed,
 )
+from tofuse.cache.artifact import load_code
 from tofuse.config import Config
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
 from tofuse.cost.machine_source import store_of
 from tofuse.cost.thresholds import BLOCK_MICROPANELS, PANEL_COLUMNS, PANEL_DEPTH, PANEL_OVERHEAD
 from tofuse.driver.assign_executors import ONLY_PYTORCH, Assignment
-from tofuse.fusion.gemm_match import NOT_A_GEMM, Gemm, match_gemm
+from tofuse.driver.load_kernels import LoadedKernels
+from tofuse.fusion.gemm_match import NOT_A_GEMM, Gemm, Matrix, match_gemm
 from tofuse.ir.dims import Dim, symbol
 from tofuse.ir.executor import KERNELS, LIBRARY
-from tofuse.ir.graph import Value
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.plan.kernel_binding import KernelBinding
@@ -38,31 +39,23 @@ WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"
 WHY_CONVOLUTION = "a matrix product over channels that keeps the layout of the images"
 
 
-@dataclass(frozen=True, eq=False)
-class Gemms:
-    """Matrix products that generated code runs, and the assignments that change."""
-
-    kernels: Mapping[Region, tuple[KernelBinding, GemmCode]]
-    assignments: Mapping[Region, Assignment]
-
-
-def generate_gemms(
+def add_gemms(
+    loaded: LoadedKernels,
     part: Partition,
     assigned: Mapping[Region, Assignment],
     target: Target,
     config: Config,
     machine: Machine,
-    first_number: int,
-) -> Gemms:
-    """Generate code for the library calls that are matrix products, if it is faster.
+) -> tuple[LoadedKernels, dict[Region, Assignment]]:
+    """Return the kernels with matrix products after them, and the assignments that change.
 
-    Kernels are numbered from `first_number`. Under `verify`, and if "aten" precedes "llvm" among
-    the executors, PyTorch runs all products.
+    Code is generated for the library calls that are matrix products, if it is faster. Under
+    `verify`, and if "aten" precedes "llvm" among the executors, PyTorch runs all products.
     """
     order = [n for n in config.executors if n in (KERNELS, LIBRARY)]
     if not target.fast_gemm or order[:1] != [KERNELS] or config.verify:
-        return Gemms({}, {})
-    kernels: dict[Region, tuple[KernelBinding, GemmCode]] = {}
+        return loaded, {}
+    launchers, bindings, store = [*loaded.launchers], {**loaded.bindings}, store_of(config)
     assignments: dict[Region, Assignment] = {}
     for region, current in assigned.items():
         if current.executor is not None:
@@ -73,16 +66,17 @@ def generate_gemms(
                 why = f"PyTorch's library runs it: {gemm}"
                 assignments[region] = replace(current, why=why)
             continue
-        code = _generate_gemm(gemm, store_of(config))
+        code = _generate_gemm(gemm, store)
+        arguments = tuple(x.root for x in _operands(gemm))
         sizes = tuple(map(symbol, code.symbols))
-        number = first_number + len(kernels)
-        kernels[region] = KernelBinding(number, _arguments(gemm), sizes, None), code
+        bindings[region] = KernelBinding(len(launchers), arguments, sizes, None)
+        launchers.append(load_code(code, store))
         is_convolution = "convolution" in str(region.ops[0].attr("target"))
         reason = WHY_CONVOLUTION if is_convolution else WHY
         why = reason if current.why == ONLY_PYTORCH else f"{current.why}; {reason}"
         us = library_us(region, machine, pooled=True)
         assignments[region] = Assignment(KERNELS, why, us)
-    return Gemms(kernels, assignments)
+    return LoadedKernels(launchers, bindings, loaded.notes), assignments
 
 
 def kernel_rows(m: Dim) -> int:
@@ -94,8 +88,8 @@ def kernel_rows(m: Dim) -> int:
     return min(range(MAX_ROWS, 7, -1), key=lambda rows: -(-m // rows) * (rows + PANEL_OVERHEAD))
 
 
-def _arguments(p: Gemm) -> tuple[Value, ...]:
-    return tuple(x.root for x in (p.a, p.b, p.c, *([p.bias] if p.bias is not None else [])))
+def _operands(p: Gemm) -> list[Matrix]:
+    return [x for x in (p.a, p.b, p.c, p.bias) if x is not None]
 
 
 def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
@@ -113,6 +107,7 @@ def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
         "pack_b": (CODE.load_text(pack_b, ["pack"], store), "pack"),
         "microkernel": (CODE.load_text(microkernel, ["micro"], store), "micro"),
     }
+    bias = p.bias or p.c
     constants = {"has_bias": int(p.bias is not None), "rows": rows, "micropanel": panel_bytes}
     sizes: dict[str, Dim] = {
         **{"batch": p.batch, "m": p.m, "n": p.n, "k": p.k},
@@ -122,18 +117,11 @@ def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
         "b_stride": p.b.row_stride if b_contiguous else p.b.column_stride,
         **{"c_batch": p.c.batch_stride, "c_stride": p.c.row_stride},
         **{"depths": p.reduce_batch, "a_depths": p.a.batch_stride, "b_depths": p.b.batch_stride},
-    }
-    operands = [p.a, p.b, p.c]
-    if p.bias is not None:
-        operands.append(p.bias)
-    bias = p.bias or p.c
-    sizes |= {
-        "bias_batch": bias.batch_stride,
-        "bias_stride": bias.row_stride,
+        **{"bias_batch": bias.batch_stride, "bias_stride": bias.row_stride},
         "bias_column": bias.column_stride,
     }
     block_bytes = panel_bytes * BLOCK_MICROPANELS + 4 * PANEL_DEPTH * PANEL_COLUMNS
-    blocking = Blocking(rows, WIDTH, panel_bytes, block_bytes)
+    blocking = Blocking(rows, WIDTH, block_bytes)
     loops = CODE.load_text(blocked_loops_text(), ["kernel"], store)
-    offsets = tuple(x.offset for x in operands)
+    offsets = tuple(x.offset for x in _operands(p))
     return GemmCode(loops, texts, tuple(CONTEXT_WORDS), sizes, constants, offsets, blocking)

@@ -11,18 +11,11 @@ from tofuse.backends.llvm.load import CODE
 from tofuse.backends.triton.emit import launch_parameters
 from tofuse.backends.triton.load import LaunchSpec
 from tofuse.backends.triton.load import load as load_triton
-from tofuse.cache.artifact import (
-    bind_runtime,
-    load_gemm,
-    load_kernel,
-)
+from tofuse.cache.artifact import bind_runtime, load_code
 from tofuse.config import Config
 from tofuse.cost.machine_source import store_of
 from tofuse.cost.thresholds import MAX_GROUPED_WORKSPACE
-from tofuse.driver.codegen import (
-    GeneratedKernel,
-)
-from tofuse.driver.gemm import Gemms
+from tofuse.driver.codegen import GeneratedKernel
 from tofuse.errors import CompileError
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import device_of
@@ -72,16 +65,6 @@ def load_kernels(
     return LoadedKernels(launchers, bindings, notes)
 
 
-def add_gemms(loaded: LoadedKernels, gemms: Gemms, config: Config) -> LoadedKernels:
-    """Return the kernels with matrix products loaded after them."""
-    store = store_of(config)
-    launchers = [load_gemm(code, store) for _, code in gemms.kernels.values()]
-    bindings = {r: binding for r, (binding, _) in gemms.kernels.items()}
-    return LoadedKernels(
-        [*loaded.launchers, *launchers], {**loaded.bindings, **bindings}, loaded.notes
-    )
-
-
 def _load_kernel(g: GeneratedKernel, text: str, config: Config) -> Launch:
     """Return machine code for a kernel; raises CompileError."""
     if g.error is not None:
@@ -89,7 +72,7 @@ def _load_kernel(g: GeneratedKernel, text: str, config: Config) -> Launch:
     if isinstance(g.nest, Nest):
         phases, store = phase_functions(g.nest), store_of(config)
         key = CODE.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
-        return load_kernel(kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes), store)
+        return load_code(kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes), store)
     parameters = [tuple(launch_parameters(nest)) for nest in g.nest.nests]
     specs = [
         LaunchSpec(f"k{k}", parameters[k], nest.tiling.warps) for k, nest in enumerate(g.nest.nests)

@@ -9,7 +9,7 @@ from functools import partial
 
 from torch.fx import GraphModule
 
-from tofuse.backends.llvm.load import CODE, host_target
+from tofuse.backends.llvm.load import host_target
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.fx.eager_memory import EagerMemory, simulate_eager
 from tofuse.capture.joint.complex.complex_to_real import complex_to_real
@@ -40,19 +40,17 @@ from tofuse.driver.autotune import Choice, apply_choices, measured_choices
 from tofuse.driver.call_signature import call_signature, caller_outputs
 from tofuse.driver.codegen import (
     CodegenContext,
-    GeneratedKernel,
-    RejectedRegion,
     generate_kernels,
 )
 from tofuse.driver.context import CompileContext
-from tofuse.driver.gemm import generate_gemms
+from tofuse.driver.gemm import add_gemms
 from tofuse.driver.graph_report import add_memory, graph_report
 from tofuse.driver.link import (
     LinkedProgram,
     executor_targets,
     python_callables,
 )
-from tofuse.driver.load_kernels import add_gemms, load_kernels
+from tofuse.driver.load_kernels import load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
 from tofuse.driver.verify_kernels import verified_regions
 from tofuse.executors import executors_of
@@ -91,11 +89,11 @@ from tofuse.plan.build import build_plan
 from tofuse.plan.fold_views import fold_views
 from tofuse.plan.insert_releases import insert_releases
 from tofuse.plan.launch_groups import group_launches
-from tofuse.plan.plan_context import PlanContext, PlanPasses
+from tofuse.plan.plan_context import PlanContext, PlanPass
 from tofuse.plan.signature import CallSignature
 from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import CompiledPlan, Tensor
-from tofuse.runtime.launch import find_vector_library, thread_count
+from tofuse.runtime.launch import thread_count
 from tofuse.runtime.out_variants import out_variant
 from tofuse.schedule.prefetch import prefetch
 from tofuse.torch_internals.private_names import missing_notes
@@ -145,21 +143,22 @@ VIEW_PASSES = (materialize_views, duplicate_ranges, duplicate_views)
 NEST_PASSES = (prefetch,)  # Nest -> Nest
 
 
-def plan_passes(context: PlanContext) -> PlanPasses:
-    """Return the passes over a plan: Plan -> Plan."""
+def plan_passes(
+    context: PlanContext,
+) -> tuple[Sequence[PlanPass], Sequence[Sequence[PlanPass]]]:
+    """Return the passes over a plan that always run, and alternatives that may raise its peak."""
     group = partial(group_launches, write_masks=context.write_masks)
     small_arena = partial(allocate_arena, size_limit=SMALLEST_POOLED)
-    return PlanPasses(
-        (partial(reuse_buffers, context=context), fold_views, insert_releases),
-        (
-            (group, allocate_arena),
-            (group, small_arena),
-            (group,),
-            (allocate_arena,),
-            (small_arena,),
-            (),
-        ),
+    always = (partial(reuse_buffers, context=context), fold_views, insert_releases)
+    alternatives = (
+        (group, allocate_arena),
+        (group, small_arena),
+        (group,),
+        (allocate_arena,),
+        (small_arena,),
+        (),
     )
+    return always, alternatives
 
 
 # The functions that run them.
@@ -209,7 +208,6 @@ def compile_captured(
     # with symbolic sizes, compute eager's peak from our size hints, as our own
     limit = unfused_peak(graph, saved) if captured.symbols else memory.peak(phase)
     target = host_target(thread_count())
-    CODE.bind_vector_library(find_vector_library())
     oracle = CostOracle(target, assumed_machine(target, config))
     part = _fuse(graph, None if _has_derived_sizes(captured) else limit, saved, oracle, config)
     log.finish_stage("partition")
@@ -315,15 +313,13 @@ def build_program(
 
     assigned = assign_library_calls(part, executors, machine)
     requested, rejected = requested_kernels(part, choices, executors)
-    results = generate_kernels(requested, context)
-    generated = [r for r in results if isinstance(r, GeneratedKernel)]
-    rejected |= {r.region: r.reason for r in results if isinstance(r, RejectedRegion)}
+    generated, unschedulable = generate_kernels(requested, context)
+    rejected |= unschedulable
     finish_stage("lower and emit")
 
     loaded = load_kernels(generated, part, config)
-    gemms = generate_gemms(part, assigned, target, config, machine, len(loaded.launchers))
-    assigned |= gemms.assignments
-    loaded = add_gemms(loaded, gemms, config)
+    loaded, gemms = add_gemms(loaded, part, assigned, target, config, machine)
+    assigned |= gemms
     finish_stage("machine code")
 
     running = [g for g in generated if g.region in loaded.bindings]

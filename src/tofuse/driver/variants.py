@@ -24,18 +24,6 @@ class Variant(Generic[R]):
     reason: str
 
 
-@dataclass(frozen=True, eq=False)
-class Specializer(Generic[R]):
-    """How a kind of call gets a program of its own.
-
-    `key(*args)` is the kind of a call; None if the default program suits it best. `make(*args)`
-    returns a program for all calls of this kind, and the reason; or None if it cannot say now.
-    """
-
-    key: Callable[..., Hashable]
-    make: Callable[..., tuple[Callable[..., R], str] | None]
-
-
 class Dispatcher(Generic[R]):
     """A program with variants. A call runs the first variant whose guard accepts its arguments.
 
@@ -52,7 +40,8 @@ class Dispatcher(Generic[R]):
     def __init__(self, default: Callable[..., R], record: Callable[[str], None]) -> None:
         self.default, self.record = default, record
         self.guarded: tuple[Variant[R], ...] = ()
-        self.specializer: Specializer[R] | None = None
+        self.key: Callable[..., Hashable] | None = None
+        self.make: Callable[..., tuple[Callable[..., R], str] | None] = lambda *args: None
         self.threshold = 0.0
         self.by_key: dict[Hashable, Callable[..., R]] = {}
         self._started: set[Hashable] = set()  # keys whose variant is made, or being made
@@ -63,15 +52,25 @@ class Dispatcher(Generic[R]):
         for variant in self.guarded:
             if variant.guard(*args):
                 return variant.run(*args)
-        if self.specializer is None:
+        if self.key is None:
             return self.default(*args)
-        key = self.specializer.key(*args)
+        key = self.key(*args)
         run = self.by_key.get(key)
         return self._run_default(key, args) if run is None else run(*args)
 
-    def specialize(self, specializer: Specializer[R], threshold: float) -> None:
-        """Give kinds of calls that recur a variant from now on."""
-        self.specializer, self.threshold = specializer, threshold
+    def specialize(
+        self,
+        key: Callable[..., Hashable],
+        make: Callable[..., tuple[Callable[..., R], str] | None],
+        threshold: float,
+    ) -> None:
+        """Give kinds of calls that recur a variant from now on.
+
+        `key(*args)` is the kind of a call; None if the default program suits it best.
+        `make(*args)` returns a program for all calls of this kind, and the reason; or None if it
+        cannot say now.
+        """
+        self.key, self.make, self.threshold = key, make, threshold
 
     def prefer(self, variant: Variant[R]) -> None:
         """Add a variant before all others."""
@@ -98,14 +97,13 @@ class Dispatcher(Generic[R]):
 
     def _make(self, key: Hashable, args: tuple[object, ...]) -> Callable[..., R] | None:
         """Make the variant for a key; return None if there is none now."""
-        assert self.specializer is not None
         with self._lock:
             if key in self._started or len(self._started) >= MAX_VARIANTS:
                 return self.by_key.get(key)
             self._started.add(key)
         made = None
         try:
-            made = self.specializer.make(*args)
+            made = self.make(*args)
         finally:
             if made is None:
                 self._started.discard(key)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tofuse.config import Config
-from tofuse.driver.codegen import CodegenContext, GeneratedKernel, generate_kernels
+from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.load_kernels import Launch, load_kernels
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
@@ -84,8 +84,8 @@ class VerifiedKernel:
 
     def _part(self, region: Region) -> VerifiedKernel | None:
         """Return the kernel of a part of the region; None if it does not compile."""
-        results = generate_kernels({region: None}, self.context)
-        compiling = [g for g in results if isinstance(g, GeneratedKernel) and g.error is None]
+        generated, _ = generate_kernels({region: None}, self.context)
+        compiling = [g for g in generated if g.error is None]
         loaded = load_kernels(compiling, self.context.partition, self.context.config)
         if region not in loaded.bindings:
             return None

@@ -14,7 +14,7 @@ from tofuse.ir.region import Partition, Region
 from tofuse.plan.build_steps import OutVariant, StepBuilder
 from tofuse.plan.donation import assign_donations
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.plan.plan_context import PlanContext, PlanPass, PlanPasses
+from tofuse.plan.plan_context import PlanContext, PlanPass
 from tofuse.plan.signature import CallSignature
 
 
@@ -24,13 +24,13 @@ def build_plan(
     bindings: Mapping[Region, KernelBinding],
     executor_targets: Mapping[Region, str],
     out_variant: Callable[[str], OutVariant | None],
-    passes: Callable[[PlanContext], PlanPasses],
+    passes: Callable[[PlanContext], tuple[Sequence[PlanPass], Sequence[Sequence[PlanPass]]]],
 ) -> Plan:
     """Return the plan of a partition; PyTorch runs regions without a binding op by op.
 
     `executor_targets` names the function that runs a library region, if it is not the region's
-    operator. Of the alternatives among the passes, the first one is taken that raises the peak
-    memory by no more than `PEAK_TOLERANCE`.
+    operator. `passes` returns passes that always run, and alternatives: the first one is taken that
+    raises the peak memory by no more than `PEAK_TOLERANCE`. The last one is empty.
     """
     returned = [r for r in signature.results if isinstance(r, Value)]
     donations = assign_donations(partition, signature.mutations, returned, bindings)
@@ -44,10 +44,10 @@ def build_plan(
         (*builder.exclusive, *reusable),
         frozenset(a.name for a in reusable),
     )
-    todo = passes(context)
-    plan = _run(draft, todo.always)
+    always, alternatives = passes(context)
+    plan = _run(draft, always)
     limit = peak_bytes(plan, partition.graph, saved) + PEAK_TOLERANCE
-    candidates = (_run(plan, alternative) for alternative in todo.alternatives)
+    candidates = (_run(plan, alternative) for alternative in alternatives)
     return next(c for c in candidates if peak_bytes(c, partition.graph, saved) <= limit)
 
 

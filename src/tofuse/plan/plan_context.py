@@ -23,15 +23,3 @@ class PlanContext:
     write_masks: Mapping[int, tuple[bool, ...] | None] = field(default_factory=dict)
     exclusive: Sequence[Allocate] = ()
     saved: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class PlanPasses:
-    """Passes that always run, in order, and alternatives that may raise the peak memory.
-
-    Each alternative is a sequence of passes. The first one is taken that keeps the peak; the last
-    one is empty.
-    """
-
-    always: Sequence[PlanPass]
-    alternatives: Sequence[Sequence[PlanPass]]

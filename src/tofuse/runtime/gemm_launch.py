@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,11 +16,10 @@ from tofuse.runtime.launch import Entry, workspace
 
 @dataclass(frozen=True)
 class Blocking:
-    """The microkernel's rows and columns, and the bytes of a slab and of a thread's workspace."""
+    """The microkernel's rows and columns, and the bytes of a thread's workspace."""
 
     rows: int
     columns: int
-    slab: int
     workspace: int
 
 
@@ -70,17 +70,12 @@ class GemmLauncher:
         self.symbols = code.symbols
         self.make_context = ctypes.c_int64 * len(self.names)
         self.workspace_word = self.names.index("workspace")
-        self.templates: dict[tuple[int, ...], _CallTemplate] = {}
+        self.template = functools.lru_cache(MAX_TEMPLATES)(self._make_template)
 
     def __call__(self, *words: int) -> None:
         """Compute c."""
         tensors = len(self.offsets)
-        key = (torch.get_num_threads(), *words[tensors:])
-        template = self.templates.get(key)
-        if template is None:
-            if len(self.templates) >= MAX_TEMPLATES:
-                self.templates.clear()
-            template = self.templates[key] = self._make_template(*key)
+        template = self.template(torch.get_num_threads(), *words[tensors:])
         context = self.make_context(*template.words)
         for k, start in enumerate(template.starts):
             context[k] = words[k] + start

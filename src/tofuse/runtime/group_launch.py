@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from tofuse.ir.dims import evaluate
 from tofuse.runtime.launch import Entry, Launcher, workspace
 
 TASK_WORDS = 4
+MAX_TEMPLATES = 8  # for different sizes and threads
 HEADER_WORDS = 2  # before the rounds, see `backends/llvm/parallel_driver.py`
 
 
@@ -54,11 +56,12 @@ class GroupLauncher:
             start = ranges[-1][2]
         self.ranges = ranges
         self.checks_indices = any(k.checks_indices for k in kernels)
-        self.templates: dict[int, tuple[tuple[int, ...], _CallTemplate]] = {}  # by thread count
+        self.template = functools.lru_cache(MAX_TEMPLATES)(self._make_template)
 
     def __call__(self, *words: int) -> None:
         """Run the kernels; raise IndexError if a gather finds an index out of range."""
-        template = self._template(torch.get_num_threads(), words)
+        sizes = [w for _, first, end in self.ranges for w in words[first:end]]
+        template = self.template(torch.get_num_threads(), *sizes)
         if template.serial:
             for kernel, (first, _, end) in zip(self.kernels, self.ranges, strict=True):
                 kernel(*words[first:end])
@@ -86,19 +89,9 @@ class GroupLauncher:
                 name = kernel.name
                 raise IndexError(f"index out of range in self (in the fused kernel {name})")
 
-    def _template(self, threads: int, words: tuple[int, ...]) -> _CallTemplate:
-        """Return the template for these sizes; keep the last one of each thread count."""
-        sizes = tuple(w for _, a, b in self.ranges for w in words[a:b])
-        known = self.templates.get(threads)
-        if known is None or known[0] != sizes:
-            known = self.templates[threads] = (sizes, self._make_template(threads, words))
-        return known[1]
-
-    def _make_template(self, threads: int, words: tuple[int, ...]) -> _CallTemplate:
-        envs = [
-            dict(zip(k.symbols, words[a:b], strict=True))
-            for k, (_, a, b) in zip(self.kernels, self.ranges, strict=True)
-        ]
+    def _make_template(self, threads: int, *sizes: int) -> _CallTemplate:
+        remaining = iter(sizes)
+        envs = [{symbol: next(remaining) for symbol in k.symbols} for k in self.kernels]
         work = [
             evaluate(k.elements, env) * k.work for k, env in zip(self.kernels, envs, strict=True)
         ]
@@ -148,10 +141,10 @@ class GroupLauncher:
         for r in range(rounds):
             start = len(tasks)
             for k in order:
-                for part in self.kernels[k].parts[r : r + 1]:
-                    n = shares[k] if part.parallel else 1
+                for address, parallel in self.kernels[k].parts[r : r + 1]:
+                    n = shares[k] if parallel else 1
                     for share in range(n):
-                        tasks += (part.address, context_offsets[k], share, n)
+                        tasks += (address, context_offsets[k], share, n)
             counts.append((start, (len(tasks) - start) // TASK_WORDS))
         return tasks, counts
 

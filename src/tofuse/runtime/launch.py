@@ -20,23 +20,13 @@ Entry = Callable[[object], int]
 
 
 @dataclass(frozen=True)
-class KernelPart:
-    """A function of a kernel, `void (ptr context, i64 share, i64 shares)`.
-
-    The parts of a kernel run one after the other. A part that is not `parallel` has one share.
-    """
-
-    address: int
-    parallel: bool
-
-
-@dataclass(frozen=True)
 class KernelCode:
     """The data needed to load and call a kernel; its code is found by the digest of its text.
 
-    `parts` are names of functions, and whether each is parallel. `checks_indices`: the kernel
-    reports indices out of range. `workspace_bytes` are per thread. `elements` and `work` (per
-    element) determine the number of threads.
+    `parts` are names of functions that run one after the other, each `void (ptr context,
+    i64 share, i64 shares)`, and whether each is parallel; the others have one share.
+    `checks_indices`: the kernel reports indices out of range. `workspace_bytes` are per thread.
+    `elements` and `work` (per element) determine the number of threads.
     """
 
     name: str
@@ -74,8 +64,9 @@ class Launcher:
     workspace's address, the number of threads, and the status of index checks.
     """
 
-    def __init__(self, code: KernelCode, entry: Entry, parts: Sequence[KernelPart]) -> None:
-        self.code, self.entry, self.name, self.parts = code, entry, code.name, tuple(parts)
+    def __init__(self, code: KernelCode, entry: Entry, addresses: Sequence[int]) -> None:
+        self.code, self.entry, self.name = code, entry, code.name
+        self.parts = [(a, p) for a, (_, p) in zip(addresses, code.parts, strict=True)]
         self.buffers, self.symbols = code.buffers, code.symbols
         self.elements, self.work = code.elements, code.work
         self.checks_indices, self.workspace_bytes = code.checks_indices, code.workspace_bytes

@@ -12,7 +12,6 @@ import functools
 import mmap
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from sys import getrefcount
 from weakref import WeakValueDictionary
@@ -165,9 +164,8 @@ class Pool:
 
     def _take_larger(self, size: int) -> Block | None:
         """Take the smallest free block that is larger, by at most `MAX_OVERSIZE`."""
-        for larger in size_classes(size_class(size + 1), MAX_OVERSIZE * size):
-            bucket = self.buckets.get(larger)
-            if bucket is not None and (block := bucket.take()) is not None:
+        for larger in sorted(s for s in self.buckets if size < s <= MAX_OVERSIZE * size):
+            if (block := self.buckets[larger].take()) is not None:
                 return block
         return None
 
@@ -245,13 +243,6 @@ def size_class(nbytes: int) -> int:
     """
     step = max(4096, 1 << max(0, nbytes.bit_length() - 4))
     return -(-nbytes // step) * step
-
-
-def size_classes(first: int, last: int) -> Iterator[int]:
-    """Yield the size classes from `first`, which is one, up to `last` bytes."""
-    while first <= last:
-        yield first
-        first = size_class(first + 1)
 
 
 def _advise_huge_pages(address: int, size: int) -> None:

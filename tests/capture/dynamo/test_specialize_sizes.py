@@ -30,7 +30,7 @@ def specialized(monkeypatch):
         return variant
 
     start = Dispatcher.specialize
-    monkeypatch.setattr(Dispatcher, "specialize", lambda d, how, threshold: start(d, how, 0.0))
+    monkeypatch.setattr(Dispatcher, "specialize", lambda d, key, make, _: start(d, key, make, 0.0))
     monkeypatch.setattr(SymbolicProgram, "specialize", recorded)
     return shapes
 
