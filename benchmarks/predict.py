@@ -117,7 +117,7 @@ def regions(text: str) -> Iterator[tuple[Graph, bool]]:
 def _measure_region(workload: str, phase: str, graph: Graph, library: bool, seconds: float) -> Row:
     reports: list[GraphReport] = []
     run = compile_text(show_graph(graph), make_config({}), reports.append)
-    inputs = sample_tensors(graph.inputs, {})
+    inputs = sample_tensors(graph.inputs)
     measured = fastest_us(lambda: run([*inputs]), seconds)
     predicted = sum(r.predicted_us for r in reports[0].regions)
     return Row(workload, phase, graph.name, library, predicted, measured)

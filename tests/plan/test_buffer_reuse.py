@@ -12,7 +12,6 @@ from tofuse.ir.parse_plan import parse_plan
 from tofuse.ir.plan import show_step
 from tofuse.ir.schedule import parse_schedule
 from tofuse.plan.buffer_reuse import reuse_buffers
-from tofuse.plan.plan_context import PlanContext
 from tofuse.schedule.alias_legality import legal_aliases
 from tofuse.schedule.build_nest import build_nest
 
@@ -79,7 +78,7 @@ def test_buffers_that_may_alias(text, schedule, expected):
 
 def run_pass(*lines, alias_pairs, results="t_c"):
     plan = parse_plan("\n".join(["plan p(t_x{4}) {", *lines, f"return {results}", "}"]))
-    plan = reuse_buffers(plan, PlanContext(alias_pairs))
+    plan = reuse_buffers(plan, alias_pairs)
     return [show_step(s) for s in plan.steps], plan.results
 
 

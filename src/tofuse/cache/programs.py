@@ -32,9 +32,14 @@ def store_program(
 
     Only programs that consist of data are stored: CPU kernels and calls of PyTorch's operators.
     """
-    artifacts = [_with_tangents(a, tangents) for a, tangents in graphs if a is not None]
-    if len(artifacts) < len(graphs):
-        return
+    artifacts: list[Artifact] = []
+    for artifact, tangents in graphs:
+        if artifact is None:
+            return
+        if tangents is not None:
+            strides, layouts = dict(tangents.expected), pickle.dumps(tangents)
+            artifact = replace(artifact, tangent_strides=strides, tangent_layouts=layouts)
+        artifacts.append(artifact)
     try:
         content = pickle.dumps((kind, artifacts))
     except Exception:
@@ -68,14 +73,6 @@ def _key(identity: Sequence[str], config: Config) -> tuple[str, ...]:
     costs = repr(assumed_machine(target, config))
     digest = hashlib.sha256(repr(identity).encode()).hexdigest()
     return (source_digest(), *environment, costs, digest)
-
-
-def _with_tangents(artifact: Artifact, tangents: TangentLayouts | None) -> Artifact:
-    """Add the data to recompile a backward for other tangent strides."""
-    if tangents is None or not tangents.expected:
-        return artifact
-    strides = dict(tangents.expected)
-    return replace(artifact, tangent_strides=strides, tangent_layouts=pickle.dumps(tangents))
 
 
 def is_cacheable(config: Config) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console
@@ -26,7 +26,7 @@ from tofuse.ir.dims import symbols_of
 from tofuse.ir.graph import Op, device_of, show_graph
 from tofuse.ir.nest import Nest
 from tofuse.ir.region import Partition, Region
-from tofuse.ir.schedule import Schedule, parse_schedule
+from tofuse.ir.schedule import Schedule
 from tofuse.plan.signature import CallSignature
 from tofuse.report.repro import region_graph
 from tofuse.runtime.execute import CompiledPlan
@@ -37,9 +37,7 @@ from tofuse.schedule.schedule_legality import Unschedulable
 from tofuse.schedule.schedule_variants import schedule_variants
 
 KIND = "choice"
-VERSION = "1"  # of the candidates; stored choices of other versions are ignored
-
-
+VERSION = "2"  # of the candidates; stored choices of other versions are ignored
 FUSED, SPLIT, ATEN = "fused", "split", "aten"
 
 
@@ -84,12 +82,10 @@ def measured_choices(context: CodegenContext, build_program: BuildProgram) -> di
     Choices stored on disk are not measured again.
     """
     part, config = context.partition, context.config
-    on_cpu = [r for r in part.regions if not r.library and device_of(r.ops) == "cpu"]
-    regions = [r for r in on_cpu if _is_static(r)]
-    key, store = (
-        (repr(context.oracle.target), config.precision, *config.executors),
-        store_of(config),
-    )
+    kernels = [r for r in part.regions if not r.library]
+    regions = [r for r in kernels if device_of(r.ops) == "cpu" and _is_static(r)]
+    key = (repr(context.oracle.target), config.precision, *config.executors)
+    store = store_of(config)
     choices: dict[Region, Choice] = {}
     with progress_bar(len(regions), "tofuse times candidates") as advance, real_tensors():
         for region in regions:
@@ -143,7 +139,7 @@ def _candidates(context: CodegenContext, build_program: BuildProgram) -> Iterato
     """Yield the candidates for a partition of one region, the default kernel first."""
     part, strict = context.partition, replace(context.config, strict=True)
     (region,) = part.regions
-    inputs = sample_tensors(part.graph.inputs, {})
+    inputs = sample_tensors(part.graph.inputs)
     signature = CallSignature(part.graph.inputs, part.graph.outputs, {})
 
     def candidate(choice: Choice) -> Candidate:
@@ -213,14 +209,16 @@ def choose(
     are skipped. If the first one fails, nothing is timed.
     """
     key = (VERSION, *key)
-    names = {choice.name for choice, _ in candidates}
-    stored = _parse(store.get(KIND, key), names)
+    stored = _parse(store.get(KIND, key), [choice for choice, _ in candidates])
     if stored is not None:
         return stored
     runnable: list[tuple[Choice, TimedCall]] = []
     for choice, build in candidates:
         step = build()
-        if step is not None and _runs(step):
+        if step is None:
+            continue
+        with suppress(Exception):  # a candidate that fails when run
+            step()
             runnable.append((choice, step))
     if not runnable or runnable[0][0] is not candidates[0][0]:
         return candidates[0][0]
@@ -230,7 +228,7 @@ def choose(
     if times[best] > (1 - MIN_GAIN) * times[0]:
         best = 0
     winner = replace(runnable[best][0], times=named_times)
-    store.put(KIND, key, _show(winner))
+    store.put(KIND, key, json.dumps({"name": winner.name, "times": named_times}))
     return winner
 
 
@@ -245,30 +243,12 @@ def progress_bar(total: int, description: str) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-def _runs(step: TimedCall) -> bool:
-    """Return whether a candidate runs without an exception."""
+def _parse(text: str | None, candidates: Sequence[Choice]) -> Choice | None:
+    """Return the candidate with the stored name; None if there is none or the text is damaged."""
     try:
-        step()
-    except Exception:
-        return False
-    return True
-
-
-def _show(choice: Choice) -> str:
-    schedule = None if choice.schedule is None else repr(choice.schedule)
-    content = {"kind": choice.kind, "schedule": schedule, "cut": choice.cut, "times": choice.times}
-    return json.dumps(content)
-
-
-def _parse(text: str | None, names: set[str]) -> Choice | None:
-    """Parse a stored choice; None if it is damaged or not among the candidates' names."""
-    if text is None:
-        return None
-    try:
-        content = json.loads(text)
-        schedule = None if content["schedule"] is None else parse_schedule(content["schedule"])
+        content = json.loads(text or "")
         times = tuple((str(name), float(us)) for name, us in content["times"])
-        choice = Choice(str(content["kind"]), schedule, int(content["cut"]), times)
+        chosen = {choice.name: choice for choice in candidates}[content["name"]]
     except (ValueError, KeyError, TypeError):
         return None
-    return choice if choice.name in names else None
+    return replace(chosen, times=times)

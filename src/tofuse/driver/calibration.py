@@ -56,7 +56,7 @@ def measure() -> Machine:
 def _kernel_us(text: str, seconds: float = BUDGET_S) -> float:
     """Return the microseconds of a call of the graph from Python, with sample inputs."""
     run = compile_text(text, make_config({"strict": True}))
-    inputs = sample_tensors(parse_graph(text).inputs, {})
+    inputs = sample_tensors(parse_graph(text).inputs)
     return fastest_us(lambda: run([*inputs]), seconds)
 
 
@@ -89,9 +89,8 @@ def _measure_arithmetic(base: Machine) -> Mapping[str, float]:
     eight, one = (_ns_per_point(_loads_text(count), base) for count in (8, 1))
     load = max(MIN_LOAD_NS, (eight - one) / 7 - cheap)
     ns = dict(base.ns) | {"cheap": cheap, "load": load}
-    for kind, (lines, last) in _PROBES.items():
-        ops = lines.count("=")
-        ns[kind] = max(cheap, (_ns_per_point(_row_sum_text(lines, last), base) - plain) / ops)
+    for kind, op in _PROBES.items():
+        ns[kind] = max(cheap, _ns_per_point(_row_sum_text(f"  c = {op} : F", "c"), base) - plain)
     ns["gather"] = max(cheap, _ns_per_point(_GATHER, base) - plain)
     ns["strided"] = max(cheap, _ns_per_point(_STRIDED, base, L2_POINTS) - cheap)
     ns["random"] = max(cheap, _ns_per_point(_RANDOM, base, L2_POINTS) - load)
@@ -99,7 +98,7 @@ def _measure_arithmetic(base: Machine) -> Mapping[str, float]:
 
 
 def _ns_per_point(text: str, base: Machine, points: int = POINTS) -> float:
-    """Return the ns per point of a kernel, without its launch."""
+    """Return the ns of a kernel per point, or per row, without its launch."""
     return (_kernel_us(text) - base.launch_us) * 1e3 / points
 
 
@@ -143,12 +142,8 @@ def _measure_short_rows(base: Machine) -> Machine:
     """Measure the cost of entering a loop and of finishing a reduction, with short rows."""
     rows = POINTS // SHORT_ROW
     largest = f"  t = amax(p, dims=(1,), dtype=f32) : f32[{rows}]"
-    one = (_kernel_us(_row_sum_text("", length=SHORT_ROW)) - base.launch_us) * 1e3 / rows
-    two = (
-        (_kernel_us(_row_sum_text("", length=SHORT_ROW, second_result=largest)) - base.launch_us)
-        * 1e3
-        / rows
-    )
+    one = _ns_per_point(_row_sum_text("", length=SHORT_ROW), base, rows)
+    two = _ns_per_point(_row_sum_text("", length=SHORT_ROW, second_result=largest), base, rows)
     plain = _ns_per_point(_row_sum_text(""), base)
     fold = max(1.0, two - one - SHORT_ROW * base.ns["cheap"])
     return replace(base, fold_ns=fold, row_ns=max(1.0, one - fold - SHORT_ROW * plain))
@@ -185,7 +180,7 @@ def _first_touch_rate(base: Machine) -> float:
 
 def _measure_threads(base: Machine) -> Machine:
     """Measure the cost of waking the threads: a kernel's time beyond its share of the work."""
-    text = _row_sum_text(*_PROBES["exp"])
+    text = _row_sum_text(f"  c = {_PROBES['exp']} : F", "c")
     with torch_threads(1):
         single = _kernel_us(text) - base.launch_us
     parallel = _kernel_us(text, SHARED_BUDGET_S) - base.launch_us
@@ -193,15 +188,15 @@ def _measure_threads(base: Machine) -> Machine:
 
 
 _F = f"f32[{ROWS},{LENGTH}]"
-_PROBES: dict[str, tuple[str, str]] = {
-    "divide": ("  c = div(q, p) : F", "c"),
-    "exp": ("  c = exp(p) : F", "c"),
-    "tanh": ("  c = tanh(p) : F", "c"),
-    "sin": ("  c = sin(p) : F", "c"),
-    "erf": ("  c = erf(p) : F", "c"),
-    "pow": ("  c = pow(q, p) : F", "c"),
-    "gamma": ("  c = lgamma(p) : F", "c"),
-    "remainder": ("  c = fmod(q, p) : F", "c"),
+_PROBES = {
+    "divide": "div(q, p)",
+    "exp": "exp(p)",
+    "tanh": "tanh(p)",
+    "sin": "sin(p)",
+    "erf": "erf(p)",
+    "pow": "pow(q, p)",
+    "gamma": "lgamma(p)",
+    "remainder": "fmod(q, p)",
 }
 _RANDOM = f"""graph(z: i64[2]) {{
   c = uniform(z, shape=({L2_POINTS},), stream=0, dtype=f32) : f32[{L2_POINTS}]

@@ -67,6 +67,7 @@ from tofuse.fusion.views.duplicate_ranges import duplicate_ranges
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
 from tofuse.ir.graph import Graph, show_graph
+from tofuse.ir.plan import Allocate
 from tofuse.ir.region import Partition, Region, show_partition
 from tofuse.ir.size_expression import ArgumentSize
 from tofuse.passes.batch.batch_branches import batch_branches
@@ -85,11 +86,11 @@ from tofuse.passes.simplify import simplify
 from tofuse.passes.unalias_outputs import unalias_outputs
 from tofuse.plan.arena import allocate_arena
 from tofuse.plan.buffer_reuse import reuse_buffers
-from tofuse.plan.build import build_plan
+from tofuse.plan.build import PlanPasses, build_plan
 from tofuse.plan.fold_views import fold_views
 from tofuse.plan.insert_releases import insert_releases
+from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.plan.launch_groups import group_launches
-from tofuse.plan.plan_context import PlanContext, PlanPass
 from tofuse.plan.signature import CallSignature
 from tofuse.report.stage_log import StageLog
 from tofuse.runtime.execute import CompiledPlan, Tensor
@@ -143,13 +144,12 @@ VIEW_PASSES = (materialize_views, duplicate_ranges, duplicate_views)
 NEST_PASSES = (prefetch,)  # Nest -> Nest
 
 
-def plan_passes(
-    context: PlanContext,
-) -> tuple[Sequence[PlanPass], Sequence[Sequence[PlanPass]]]:
+def plan_passes(bindings: Mapping[int, KernelBinding], exclusive: Sequence[Allocate]) -> PlanPasses:
     """Return the passes over a plan that always run, and alternatives that may raise its peak."""
-    group = partial(group_launches, write_masks=context.write_masks)
+    pairs = {kernel: b.alias_pairs for kernel, b in bindings.items()}
+    reuse = partial(reuse_buffers, alias_pairs=pairs, exclusive=exclusive)
+    group = partial(group_launches, write_masks={k: b.write_mask for k, b in bindings.items()})
     small_arena = partial(allocate_arena, size_limit=SMALLEST_POOLED)
-    always = (partial(reuse_buffers, context=context), fold_views, insert_releases)
     alternatives = (
         (group, allocate_arena),
         (group, small_arena),
@@ -158,7 +158,7 @@ def plan_passes(
         (small_arena,),
         (),
     )
-    return always, alternatives
+    return (reuse, fold_views, insert_releases), alternatives
 
 
 # The functions that run them.

@@ -8,31 +8,30 @@ from dataclasses import replace
 from tofuse.analysis.plan_liveness import last_uses, owners_of
 from tofuse.ir.call_arguments import CallArguments, TensorRef
 from tofuse.ir.dims import Dim, product
-from tofuse.ir.plan import Address, Allocate, Call, Launch, Plan, Result, Step, View
+from tofuse.ir.plan import Address, Allocate, Call, Launch, Plan, Step, View
 from tofuse.ir.verify_plan import reads
 from tofuse.plan.kernel_binding import AliasPairs
-from tofuse.plan.plan_context import PlanContext
 
 # Library calls that add to their first operand: the result may be written there.
 ACCUMULATING_CALLS = frozenset(("aten.addmm.out", "aten.baddbmm.out", "aten.index_add.out"))
 
 
-def reuse_buffers(plan: Plan, context: PlanContext) -> Plan:
+def reuse_buffers(
+    plan: Plan, alias_pairs: Mapping[int, AliasPairs], exclusive: Sequence[Allocate] = ()
+) -> Plan:
     """Give outputs the memory of operands that die.
 
     A tensor's memory is reused only for a tensor of the same dtype that fills the same memory, and
     only if the plan allocated it or it is exclusive: a dead saved tensor, or the result of a
     library call that aliases nothing. A saved tensor that is reused becomes a donated parameter.
     An output of another shape becomes a view of the operand, if more than launches read it.
+    `alias_pairs` are those of the kernels, by number.
     """
-    reuse = _Reuse(plan, context.exclusive)
+    reuse = _Reuse(plan, exclusive)
     for k in range(len(reuse.steps)):
-        for read, written in _reuse_candidates(reuse.steps[k], context.alias_pairs):
+        for read, written in _reuse_candidates(reuse.steps[k], alias_pairs):
             reuse.try_reuse(k, read, written)
-    steps, results, reused = reuse.finish()
-    donated = context.saved & reused
-    parameters = tuple(replace(p, donated=p.name in donated) for p in plan.parameters)
-    return replace(plan, parameters=parameters, steps=tuple(steps), results=results)
+    return reuse.finish()
 
 
 def _reuse_candidates(step: Step, alias_pairs: Mapping[int, AliasPairs]) -> AliasPairs:
@@ -49,7 +48,7 @@ class _Reuse:
     """The steps of a plan while outputs move into the memory of operands."""
 
     def __init__(self, plan: Plan, exclusive: Sequence[Allocate]):
-        self.steps, self.results = list(plan.steps), plan.results
+        self.plan, self.steps, self.results = plan, list(plan.steps), plan.results
         known = (*plan.steps, *exclusive)
         self.allocations = {s.name: s for s in known if isinstance(s, Allocate)}
         self.owners = owners_of(plan.steps)
@@ -77,7 +76,7 @@ class _Reuse:
         same_layout = (old.shape, old.strides) == (new.shape, new.strides)
         if not distinct or self.last_use[old.name] != k or old.dtype != new.dtype:
             return
-        if not same_layout and (isinstance(step, Call) or not _same_dense_size(old, new)):
+        if not same_layout and (isinstance(step, Call) or not same_dense_size(old, new)):
             return
         self._move(k, old, new, same_layout)
 
@@ -98,17 +97,19 @@ class _Reuse:
         self.eliminated.add(new.name)
         self.reused.add(old.name)
 
-    def finish(self) -> tuple[list[Step], tuple[Result, ...], frozenset[str]]:
-        """Return the steps without eliminated allocations, the results, and the reused tensors."""
+    def finish(self) -> Plan:
+        """Return the plan without the eliminated allocations."""
         steps: list[Step] = []
         for k, step in enumerate(self.steps):
             if not isinstance(step, Allocate) or step.name not in self.eliminated:
                 steps.append(step)
             steps += self.new_views.get(k, ())
-        return steps, self.results, frozenset(self.reused)
+        donated = (replace(p, donated=p.name in self.reused) for p in self.plan.parameters)
+        parameters = tuple(donated)
+        return replace(self.plan, parameters=parameters, steps=tuple(steps), results=self.results)
 
 
-def dense_elements(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:
+def _dense_elements(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:
     """Return the number of elements; None if they have gaps, overlap, or have symbolic sizes."""
     if not all(isinstance(d, int) for d in (*shape, *strides)):
         return None
@@ -121,9 +122,10 @@ def dense_elements(shape: Sequence[Dim], strides: Sequence[Dim]) -> Dim | None:
     return product(shape)
 
 
-def _same_dense_size(old: Allocate, new: Allocate) -> bool:
-    size = dense_elements(old.shape, old.strides)
-    return size is not None and size == dense_elements(new.shape, new.strides)
+def same_dense_size(old: Allocate, new: Allocate | View) -> bool:
+    """Return whether two tensors of static size are dense and have equally many elements."""
+    size = _dense_elements(old.shape, old.strides)
+    return size is not None and size == _dense_elements(new.shape, new.strides)
 
 
 def rename_operand(step: Step, old: str, new: str) -> Step:

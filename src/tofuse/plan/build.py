@@ -14,8 +14,10 @@ from tofuse.ir.region import Partition, Region
 from tofuse.plan.build_steps import OutVariant, StepBuilder
 from tofuse.plan.donation import assign_donations
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.plan.plan_context import PlanContext, PlanPass
 from tofuse.plan.signature import CallSignature
+
+PlanPass = Callable[[Plan], Plan]
+PlanPasses = tuple[Sequence[PlanPass], Sequence[Sequence[PlanPass]]]
 
 
 def build_plan(
@@ -24,27 +26,22 @@ def build_plan(
     bindings: Mapping[Region, KernelBinding],
     executor_targets: Mapping[Region, str],
     out_variant: Callable[[str], OutVariant | None],
-    passes: Callable[[PlanContext], tuple[Sequence[PlanPass], Sequence[Sequence[PlanPass]]]],
+    passes: Callable[[Mapping[int, KernelBinding], Sequence[Allocate]], PlanPasses],
 ) -> Plan:
     """Return the plan of a partition; PyTorch runs regions without a binding op by op.
 
     `executor_targets` names the function that runs a library region, if it is not the region's
-    operator. `passes` returns passes that always run, and alternatives: the first one is taken that
-    raises the peak memory by no more than `PEAK_TOLERANCE`. The last one is empty.
+    operator. `passes` takes the bindings by kernel, and the tensors that the plan did not allocate
+    and that alias nothing. It returns passes that always run, and alternatives: the first one is
+    taken that raises the peak memory by no more than `PEAK_TOLERANCE`. The last one is empty.
     """
     returned = [r for r in signature.results if isinstance(r, Value)]
     donations = assign_donations(partition, signature.mutations, returned, bindings)
     builder = StepBuilder(partition, signature, bindings, donations, executor_targets, out_variant)
     draft = builder.run()
     saved = [v for v in partition.graph.inputs if v.name in signature.saved]
-    reusable = _reusable_saved_tensors(saved)
-    context = PlanContext(
-        {b.kernel: b.alias_pairs for b in bindings.values()},
-        {b.kernel: b.write_mask for b in bindings.values()},
-        (*builder.exclusive, *reusable),
-        frozenset(a.name for a in reusable),
-    )
-    always, alternatives = passes(context)
+    exclusive = (*builder.exclusive, *_reusable_saved_tensors(saved))
+    always, alternatives = passes({b.kernel: b for b in bindings.values()}, exclusive)
     plan = _run(draft, always)
     limit = peak_bytes(plan, partition.graph, saved) + PEAK_TOLERANCE
     candidates = (_run(plan, alternative) for alternative in alternatives)

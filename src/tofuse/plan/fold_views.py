@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tofuse.ir.plan import Allocate, Launch, Plan, Result, Step, View
 from tofuse.ir.verify_plan import reads
-from tofuse.plan.buffer_reuse import dense_elements, rename_operand
+from tofuse.plan.buffer_reuse import rename_operand, same_dense_size
 
 
 def fold_views(plan: Plan) -> Plan:
@@ -28,7 +28,7 @@ def fold_views(plan: Plan) -> Plan:
         allocation = allocations.get(view.source)
         if allocation is None or allocation.name in folded:
             continue
-        if _covers_allocation(view, allocation):
+        if view.offset == 0 and same_dense_size(allocation, view):
             folded[allocation.name] = view
     replaced |= {v.name: v.source for v in folded.values()}
     rewritten: list[Step] = []
@@ -44,13 +44,6 @@ def fold_views(plan: Plan) -> Plan:
         rewritten.append(step)
     names = tuple(replaced.get(n, n) if isinstance(n, str) else n for n in results)
     return replace(plan, steps=tuple(rewritten), results=names)
-
-
-def _covers_allocation(view: View, allocation: Allocate) -> bool:
-    """Whether the view covers the whole allocation, and both are dense."""
-    size = dense_elements(allocation.shape, allocation.strides)
-    same = size is not None and size == dense_elements(view.shape, view.strides)
-    return view.offset == 0 and same
 
 
 def _identity_views(

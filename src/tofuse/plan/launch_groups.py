@@ -57,9 +57,7 @@ class _Grouping:
     write_masks: WriteMasks
     steps: list[Step] = field(default_factory=list)
     segment: list[Step] = field(default_factory=list)  # in the order of the plan
-    hoisted: list[Step] = field(default_factory=list)  # allocations and views of the segment
     levels: list[list[Launch]] = field(default_factory=list)
-    releases: list[str] = field(default_factory=list)
     frees_memory: bool = False  # whether a release of the segment frees memory
     owners: dict[str, str] = field(init=False)
     caller_owned: frozenset[str] = frozenset()  # tensors that outlive the call
@@ -80,15 +78,12 @@ class _Grouping:
                 case Launch():
                     self._launch(step)
                 case Release():
-                    self.releases += step.names
                     owned = not self.caller_owned.issuperset(step.names)
                     self.frees_memory = self.frees_memory or owned
                     self.segment.append(step)
                 case Allocate():
                     self._allocate(step)
-                    self.segment.append(step)
                 case View():
-                    self.hoisted.append(step)
                     self.segment.append(step)
                 case _:
                     self._end_segment()
@@ -102,7 +97,7 @@ class _Grouping:
             self.extra_live_bytes += size_hint(product((*step.shape, step.dtype.itemsize)))
             if self.extra_live_bytes > TOLERATED_EXCESS:
                 self._end_segment()
-        self.hoisted.append(step)
+        self.segment.append(step)
 
     def _launch(self, step: Launch) -> None:
         """Put a launch into the first level after those it depends on."""
@@ -142,16 +137,16 @@ class _Grouping:
             self._write_levels()
         else:
             self.steps += self.segment
-        self.segment, self.hoisted, self.levels, self.releases = [], [], [], []
+        self.segment, self.levels, self.last_levels = [], [], {}
         self.extra_live_bytes, self.frees_memory = 0, False
-        self.last_levels = {}
 
     def _write_levels(self) -> None:
-        self.steps += self.hoisted
+        self.steps += [s for s in self.segment if isinstance(s, (Allocate, View))]
         for launches in self.levels:
             if len(launches) > 1:
                 launches = [replace(x, group=self.groups) for x in launches]
                 self.groups += 1
             self.steps += launches
-        if self.releases:
-            self.steps.append(Release(tuple(self.releases)))
+        releases = [n for s in self.segment if isinstance(s, Release) for n in s.names]
+        if releases:
+            self.steps.append(Release(tuple(releases)))

@@ -14,27 +14,24 @@ TimedCall = Callable[[], object]
 SAMPLE_S = 20e-6  # a shorter call is repeated until a sample takes this long
 
 
-def fastest_us(call: TimedCall, seconds: float = 0.02, least: int = 5) -> float:
+def fastest_us(call: TimedCall, seconds: float) -> float:
     """Return the shortest of many calls in microseconds: disturbances only add time."""
-    (found,) = interleaved_us([call], seconds, least)
-    return found
+    return interleaved_us([call], seconds)[0]
 
 
-def interleaved_us(
-    calls: Sequence[TimedCall], seconds: float = 0.02, least: int = 5
-) -> list[float]:
+def interleaved_us(calls: Sequence[TimedCall], seconds: float) -> list[float]:
     """Return the shortest time of each call in microseconds; the calls alternate.
 
-    There are at least `least` rounds, and more until each call has had `seconds`.
+    There are at least five rounds, and more until each call has had `seconds`.
     """
     repeats = [_repeats(call) for call in calls]
     best = [float("inf")] * len(calls)
     end = time.perf_counter() + seconds * len(calls)
-    round_number = 0
-    while round_number < least or time.perf_counter() < end:
+    rounds = 0
+    while rounds < 5 or time.perf_counter() < end:
         for k, call in enumerate(calls):
             best[k] = min(best[k], _sample(call, repeats[k]))
-        round_number += 1
+        rounds += 1
     return [1e6 * b for b in best]
 
 
