@@ -18,8 +18,8 @@ from tofuse.driver.time_calls import time_calls, timed_call
 from tofuse.errors import OptionError
 from tofuse.report.model import GraphReport, MachineLimits
 from tofuse.report.report_text import ReportText
-from tofuse.runtime.clock import Clock, machine_limits
 from tofuse.runtime.pool import POOL
+from tofuse.runtime.timing import Clock, machine_limits
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,7 +14,7 @@ from torch.fx import Node
 from torch.fx.traceback import annotate, has_preserved_node_meta, preserve_node_meta
 
 from tofuse.ir.fusion_hints import FUSE, NO_FUSE
-from tofuse.torch_internals.dynamo_settings import is_frame_callback_set, never_compile_frames
+from tofuse.torch_internals.dynamo import is_frame_callback_set, never_compile_frames
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -133,7 +133,9 @@ def test_random_sequences_of_calls_equal_eager(f, dynamic, monkeypatch):
     rng = random.Random(f"{f.__name__} {dynamic}")
     made: list[Dispatcher[object]] = []
     make, start = Dispatcher._make, Dispatcher.specialize
-    monkeypatch.setattr(Dispatcher, "specialize", lambda d, key, make, _: start(d, key, make, 0.0))
+    monkeypatch.setattr(
+        Dispatcher, "specialize", lambda d, key, make, threshold: start(d, key, make, 0.0)
+    )
 
     def recorded(d, *call):
         made.append(d)
@@ -153,7 +155,9 @@ def test_random_sequences_of_calls_equal_eager(f, dynamic, monkeypatch):
 
 def test_a_second_derivative_runs_all_sizes_in_eager(monkeypatch):
     start = Dispatcher.specialize
-    monkeypatch.setattr(Dispatcher, "specialize", lambda d, key, make, _: start(d, key, make, 0.0))
+    monkeypatch.setattr(
+        Dispatcher, "specialize", lambda d, key, make, threshold: start(d, key, make, 0.0)
+    )
     compiled = tofuse.compile(lambda x: x.sin() * x.exp(), dynamic=True)
     x = torch.randn(4, requires_grad=True, dtype=torch.float64)
     for _ in range(3):

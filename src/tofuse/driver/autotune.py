@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import track
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
 from tofuse.cache.store import Store
@@ -87,15 +87,21 @@ def measured_choices(context: CodegenContext, build_program: BuildProgram) -> di
     key = (repr(context.oracle.target), config.precision, *config.executors)
     store = store_of(config)
     choices: dict[Region, Choice] = {}
-    with progress_bar(len(regions), "tofuse times candidates") as advance, real_tensors():
-        for region in regions:
+    shown = track(
+        regions,
+        "tofuse times candidates",
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with real_tensors():
+        for region in shown:
             isolated = replace(context, partition=isolate_region(region, part))
             graph = isolated.partition.graph
             anonymous = tuple(replace(op, loc=None) for op in graph.ops)
             text = show_graph(replace(graph, name="region", ops=anonymous))
             candidates = list(_candidates(isolated, build_program))
             choices[region] = choose(candidates, (*key, text), store)
-            advance()
     return choices
 
 
@@ -230,17 +236,6 @@ def choose(
     winner = replace(runnable[best][0], times=named_times)
     store.put(KIND, key, json.dumps({"name": winner.name, "times": named_times}))
     return winner
-
-
-@contextmanager
-def progress_bar(total: int, description: str) -> Iterator[Callable[[], None]]:
-    """Show a progress bar if stderr is a terminal; yield a function that advances it."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    disable = not sys.stderr.isatty()
-    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda: bar.advance(task)
 
 
 def _parse(text: str | None, candidates: Sequence[Choice]) -> Choice | None:

@@ -14,8 +14,8 @@ from tofuse.errors import OptionError
 from tofuse.executors import executors_of
 from tofuse.ir.executor import KERNELS, Request
 from tofuse.report.model import GraphReport
-from tofuse.runtime.clock import Clock
 from tofuse.runtime.launch import find_vector_library
+from tofuse.runtime.timing import Clock
 
 # receives the report of a graph; may return a clock that times the plan's steps
 ReportSink = Callable[[GraphReport], "Clock | None"]

@@ -31,7 +31,7 @@ from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.region import Partition, Region
 from tofuse.ir.schedule import Target
 from tofuse.plan.kernel_binding import KernelBinding
-from tofuse.runtime.gemm_launch import Blocking, GemmCode
+from tofuse.runtime.gemm_launch import GemmCode
 
 MAX_ROWS = 14  # 32 registers hold 28 accumulators, two vectors of B and one of A
 WHY = "uses AVX-512; PyTorch's matrix products do not on this processor"
@@ -108,8 +108,8 @@ def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
         "microkernel": (CODE.load_text(microkernel, ["micro"], store), "micro"),
     }
     bias = p.bias or p.c
-    constants = {"has_bias": int(p.bias is not None), "rows": rows, "micropanel": panel_bytes}
     sizes: dict[str, Dim] = {
+        **{"has_bias": int(p.bias is not None), "rows": rows, "columns": WIDTH},
         **{"batch": p.batch, "m": p.m, "n": p.n, "k": p.k},
         **{"a_batch": p.a.batch_stride, "a_line": p.a.row_stride, "a_depth": p.a.column_stride},
         **{"b_batch": p.b.batch_stride, "b_line": p.b.column_stride, "b_depth": p.b.row_stride},
@@ -119,9 +119,9 @@ def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
         **{"depths": p.reduce_batch, "a_depths": p.a.batch_stride, "b_depths": p.b.batch_stride},
         **{"bias_batch": bias.batch_stride, "bias_stride": bias.row_stride},
         "bias_column": bias.column_stride,
+        "micropanel": panel_bytes,
+        "workspace_per_thread": panel_bytes * BLOCK_MICROPANELS + 4 * PANEL_DEPTH * PANEL_COLUMNS,
     }
-    block_bytes = panel_bytes * BLOCK_MICROPANELS + 4 * PANEL_DEPTH * PANEL_COLUMNS
-    blocking = Blocking(rows, WIDTH, block_bytes)
     loops = CODE.load_text(blocked_loops_text(), ["kernel"], store)
     offsets = tuple(x.offset for x in _operands(p))
-    return GemmCode(loops, texts, tuple(CONTEXT_WORDS), sizes, constants, offsets, blocking)
+    return GemmCode(loops, texts, CONTEXT_WORDS, sizes, offsets)

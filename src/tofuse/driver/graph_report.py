@@ -66,10 +66,9 @@ def _call_reason(region: Region) -> str:
     """Return why a region is a library call, and the epilogues that the library computes."""
     if not region.library:
         return "no kernel"
-    epilogues = [
-        f" with its epilogue: {v}" for name, v in region.ops[0].attrs if name == "epilogue"
-    ]
-    return "".join(["library call", *epilogues])
+    attrs = dict(region.ops[0].attrs)
+    epilogue = f" with its epilogue: {attrs['epilogue']}" if "epilogue" in attrs else ""
+    return f"library call{epilogue}"
 
 
 def _target(region: Region) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
@@ -17,10 +17,10 @@ from tofuse.driver.verify_kernels import VerifiedKernel
 from tofuse.ir.plan import Call, Plan
 from tofuse.ir.region import Region
 from tofuse.plan.build_steps import inline_reversed_views
-from tofuse.runtime.clock import Clock
 from tofuse.runtime.execute import CompiledPlan, Tensor, load_plan
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.launch import Launcher
+from tofuse.runtime.timing import Clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,20 +61,20 @@ def executor_targets(assigned: Mapping[Region, Assignment]) -> dict[Region, str]
 def python_callables(
     context: CodegenContext,
     loaded: LoadedKernels,
-    verified: frozenset[Region],
+    launched: Collection[Region],
     assigned: Mapping[Region, Assignment],
 ) -> dict[str, Callable[..., object]]:
     """Return the functions that a plan can call besides kernels and operators, by name.
 
-    `region<k>` runs region k op by op, or its kernel with verification. The other names are
-    those of registered executors.
+    `region<k>` runs region k, which is not among the `launched` ones, op by op, or its kernel with
+    verification. The other names are those of registered executors.
     """
     part = context.partition
     callables: dict[str, Callable[..., object]] = {}
     for k, region in enumerate(part.regions):
-        if not region.library:
+        if not region.library and region not in launched:
             whole = inline_reversed_views(region, part)
-            if region in verified:
+            if region in loaded.bindings:
                 binding = loaded.bindings[region]
                 launch = loaded.launchers[binding.kernel]
                 callables[f"region{k}"] = VerifiedKernel(whole, binding, launch, context)

@@ -52,7 +52,6 @@ from tofuse.driver.link import (
 )
 from tofuse.driver.load_kernels import load_kernels
 from tofuse.driver.oracle import CostOracle, reject_on_gpu
-from tofuse.driver.verify_kernels import verified_regions
 from tofuse.executors import executors_of
 from tofuse.fusion.concat.eliminate_concats import eliminate_concats, eliminate_stored_concats
 from tofuse.fusion.fold_epilogues import fold_epilogues
@@ -66,7 +65,7 @@ from tofuse.fusion.split_reductions import split_reductions
 from tofuse.fusion.views.duplicate_ranges import duplicate_ranges
 from tofuse.fusion.views.duplicate_views import duplicate_views
 from tofuse.fusion.views.materialize_views import materialize_views
-from tofuse.ir.graph import Graph, show_graph
+from tofuse.ir.graph import Graph, device_of, show_graph
 from tofuse.ir.plan import Allocate
 from tofuse.ir.region import Partition, Region, show_partition
 from tofuse.ir.size_expression import ArgumentSize
@@ -323,9 +322,9 @@ def build_program(
     finish_stage("machine code")
 
     running = [g for g in generated if g.region in loaded.bindings]
-    verified = verified_regions(loaded.bindings, config)
-    callables = python_callables(context, loaded, verified, assigned)
+    verified = {r for r in loaded.bindings if config.verify and device_of(r.ops) == "cpu"}
     bindings = {r: b for r, b in loaded.bindings.items() if r not in verified}
+    callables = python_callables(context, loaded, bindings, assigned)
     plan = build_plan(
         part, signature, bindings, executor_targets(assigned), out_variant, plan_passes
     )

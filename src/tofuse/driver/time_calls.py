@@ -9,7 +9,7 @@ import torch
 
 from tofuse.capture.aot.double_backward import reachable_leaves
 from tofuse.report.model import CallTimes
-from tofuse.runtime.clock import now
+from tofuse.runtime.timing import now
 from tofuse.torch_internals.trees import tree_leaves
 
 

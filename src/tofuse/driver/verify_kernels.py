@@ -9,12 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tofuse.config import Config
 from tofuse.driver.codegen import CodegenContext, generate_kernels
 from tofuse.driver.load_kernels import Launch, load_kernels
 from tofuse.errors import VerifyError
 from tofuse.ir.dims import Dim, evaluate
-from tofuse.ir.graph import Graph, Op, Value, device_of
+from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.f64_reference import to_f64
@@ -25,13 +24,6 @@ from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
 
 Sizes = Mapping[str, int]
 Inputs = Sequence[Tensor]
-
-
-def verified_regions(bindings: Mapping[Region, KernelBinding], config: Config) -> frozenset[Region]:
-    """Return the regions whose kernels are compared: all on the CPU, if `verify` is set."""
-    if not config.verify:
-        return frozenset()
-    return frozenset(r for r in bindings if device_of(r.ops) == "cpu")
 
 
 @dataclass(frozen=True, eq=False)

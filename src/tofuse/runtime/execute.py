@@ -25,12 +25,12 @@ from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
 from tofuse.ir.verify_plan import ARENA
 from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
 from tofuse.plan.launch_groups import launches_by_group
-from tofuse.runtime.clock import Clock, now
 from tofuse.runtime.cuda import CudaLauncher, empty_on
 from tofuse.runtime.gemm_launch import GemmLauncher
 from tofuse.runtime.group_launch import GroupLauncher
 from tofuse.runtime.launch import Entry, Launcher
 from tofuse.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
+from tofuse.runtime.timing import Clock, now
 from tofuse.torch_internals.dispatch import PROFILER_FLAG, profiler_state
 from tofuse.torch_internals.memory import empty_strided_cpu, reinterpret_tensor
 from tofuse.torch_internals.operators import OpOverload, without_python
@@ -101,12 +101,7 @@ def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument
     lines += ["restrided = []"] if copies_back else []
     for p in plan.parameters:
         if p.strides:
-            strides = _dims(p.strides)
-            check, copy = f"if {p.name}.stride() != {strides}: ", f"restride({p.name}, {strides})"
-            if p.mutated:
-                lines.append(f"{check}restrided.append(({p.name}, {p.name} := {copy}))")
-            else:
-                lines.append(f"{check}{p.name} = {copy}")
+            lines.append(_restride_source(p.name, p.strides, p.mutated))
     for name in (p.name for p in plan.parameters if p.donated):
         held = f"references({name}) != {LOCAL_REFERENCES} or is_shared({name})"
         lines.append(f"if {held}: {name} = {name}.clone()")
@@ -203,9 +198,16 @@ def _call_source(step: Call, bound: list[CallArgument]) -> list[str]:
         lines = [f"{step.results[0]} = {call}"]
     for name, strides in zip(step.results, step.strides, strict=True):
         if strides:
-            check = f"if {name}.stride() != {_dims(strides)}: "
-            lines.append(f"{check}{name} = restride({name}, {_dims(strides)})")
+            lines.append(_restride_source(name, strides))
     return lines
+
+
+def _restride_source(name: str, strides: tuple[Dim, ...], mutated: bool = False) -> str:
+    """Return the text that gives a tensor these strides; a mutated one is copied back later."""
+    check, copy = f"if {name}.stride() != {_dims(strides)}: ", f"restride({name}, {_dims(strides)})"
+    return check + (
+        f"restrided.append(({name}, {name} := {copy}))" if mutated else f"{name} = {copy}"
+    )
 
 
 def _argument_source(argument: CallArgument, bound: list[CallArgument]) -> str:

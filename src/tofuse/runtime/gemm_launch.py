@@ -15,15 +15,6 @@ from tofuse.runtime.launch import Entry, workspace
 
 
 @dataclass(frozen=True)
-class Blocking:
-    """The microkernel's rows and columns, and the bytes of a thread's workspace."""
-
-    rows: int
-    columns: int
-    workspace: int
-
-
-@dataclass(frozen=True)
 class _CallTemplate:
     """The parts of a call that depend on sizes and threads alone.
 
@@ -41,17 +32,16 @@ class GemmCode:
     """The data needed to load and call a matrix product; code is found by the digest of its text.
 
     `driver` is the digest of the entry, `functions` those of the functions it calls. `word_names`
-    orders the context's words; `sizes` and `fixed` give some of them by name. `offsets` are the
-    starts, in elements, of the tensors a, b and c, and of the bias if there is one.
+    orders the context's words; `sizes` gives some of them by name, and the columns of the
+    microkernel. `offsets` are the starts, in elements, of the tensors a, b and c, and of the bias
+    if there is one.
     """
 
     driver: str
     functions: Mapping[str, tuple[str, str]]  # a word's name -> (digest, function name)
     word_names: tuple[str, ...]
     sizes: Mapping[str, Dim]
-    fixed: Mapping[str, int]
     offsets: tuple[Dim, ...]
-    blocking: Blocking
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -64,10 +54,8 @@ class GemmLauncher:
     """A product that can be called with the addresses of its tensors, then its size symbols."""
 
     def __init__(self, code: GemmCode, entry: Entry, functions: Mapping[str, int]) -> None:
-        self.code, self.entry, self.names, self.sizes = code, entry, code.word_names, code.sizes
-        self.fixed = {**code.fixed, **functions}
-        self.offsets, self.blocking = code.offsets, code.blocking
-        self.symbols = code.symbols
+        self.code, self.entry, self.names, self.functions = code, entry, code.word_names, functions
+        self.sizes, self.offsets, self.symbols = code.sizes, code.offsets, code.symbols
         self.make_context = ctypes.c_int64 * len(self.names)
         self.workspace_word = self.names.index("workspace")
         self.template = functools.lru_cache(MAX_TEMPLATES)(self._make_template)
@@ -86,37 +74,37 @@ class GemmLauncher:
 
     def _make_template(self, max_threads: int, *symbols: int) -> _CallTemplate:
         env = dict(zip(self.symbols, symbols, strict=True))
-        values = {name: evaluate(d, env) for name, d in self.sizes.items()} | dict(self.fixed)
-        m, n, batch = values["m"], values["n"], values.pop("batch")
+        values = {name: evaluate(d, env) for name, d in self.sizes.items()}
+        m, n, batch = values["m"], values["n"], values["batch"]
+        unit = (values["rows"], values["columns"])
         flops = 2 * batch * m * n * values["k"] * values["depths"]
         threads = max(1, min(max_threads, flops // FLOPS_PER_THREAD))
-        down, across = _grid(m, n, batch, threads, self.blocking)
-        m_step = _step(m, down, self.blocking.rows)
-        n_step = _step(n, across, self.blocking.columns)
+        down, across = _grid(m, n, batch, threads, unit)
+        m_step, n_step = _step(m, down, unit[0]), _step(n, across, unit[1])
         down, across = -(-m // m_step), -(-n // n_step)
         values |= {
+            **self.functions,
             "tasks": batch * down * across,
             "across": max(1, across),
             "tasks_per_product": max(1, down * across),
             "m_step": m_step,
             "n_step": n_step,
-            "workspace_per_thread": self.blocking.workspace,
             "threads": max(1, min(threads, batch * down * across)),
         }
         words = tuple(values.get(name, 0) for name in self.names)
         starts = tuple(4 * evaluate(d, env) for d in self.offsets)
-        return _CallTemplate(words, starts, self.blocking.workspace * threads)
+        return _CallTemplate(words, starts, values["workspace_per_thread"] * threads)
 
 
-def _grid(m: int, n: int, batch: int, threads: int, blocking: Blocking) -> tuple[int, int]:
+def _grid(m: int, n: int, batch: int, threads: int, unit: tuple[int, int]) -> tuple[int, int]:
     """Return into how many tiles rows and columns are divided, for the least work of a thread.
 
-    The work includes packing.
+    The work includes packing. `unit` has the rows and columns of the microkernel.
     """
 
     def cost(down: int) -> float:
         across = -(-threads // (batch * down))
-        rows, columns = _step(m, down, blocking.rows), _step(n, across, blocking.columns)
+        rows, columns = _step(m, down, unit[0]), _step(n, across, unit[1])
         tiles = batch * -(-max(1, m) // rows) * -(-max(1, n) // columns)
         return -(-tiles // threads) * (rows * columns + PACKED_ELEMENT_COST * (rows + columns))
 

@@ -1,16 +1,24 @@
-"""Dynamo: what a backend needs of it beside `torch.compile`."""
+"""Dynamo: what a backend needs of it beside `torch.compile`, and settings for our own calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from traceback import FrameSummary
+from types import CodeType
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.fx import Node
 
-from tofuse.torch_internals.private_names import TRACING, essential, itself, private, stand_in
+from tofuse.torch_internals.private_names import (
+    TRACING,
+    always,
+    essential,
+    itself,
+    private,
+    stand_in,
+)
 
 BREAKS = "the report lists no graph breaks"
 
@@ -20,6 +28,10 @@ class GraphBreak(Protocol):
 
     reason: str
     user_stack: Sequence[FrameSummary]
+
+
+def _without_session() -> AbstractContextManager[object]:
+    return _patch(error_on_nested_fx_trace=False)
 
 
 if TYPE_CHECKING:
@@ -53,6 +65,27 @@ preserve_rng_state: Callable[[], AbstractContextManager[object]] = private(
     "a recompilation takes longer",
     torch.random.fork_rng,
 )
+_patch: Callable[..., AbstractContextManager[object]] = private(
+    "torch._dynamo", "config.patch", "a call takes 2 us more", always(nullcontext())
+)
+_HAS_MARKS = private(
+    "torch._dynamo", "config.record_runtime_overhead", "", False, lambda on: isinstance(on, bool)
+)
+# A context in which torch knows that a program is being compiled. While AOTAutograd traces outside
+# of Dynamo, other threads could not call Dynamo's programs otherwise. torch 2.11 has no such
+# context: programs of other threads run in eager meanwhile.
+compiling_session: Callable[[], AbstractContextManager[object]] = private(
+    "torch.compiler", "_compile_session_context", "", _without_session
+)
+_skip_code: Callable[[CodeType], None] = private(
+    "torch._dynamo.eval_frame", "skip_code", "hints are compiled by themselves", always(None)
+)
+_callback: Callable[[], object] = private(
+    "torch._C._dynamo.eval_frame",
+    "get_eval_frame_callback",
+    "hints do not hold for functions called after a graph break",
+    always(None),
+)
 
 
 def get_source(argument: Node) -> object:
@@ -63,3 +96,26 @@ def get_source(argument: Node) -> object:
 def set_source(argument: Node, source: object) -> None:
     """Set where Dynamo takes an argument of a program from."""
     argument._dynamo_source = source
+
+
+def without_profiler_marks() -> AbstractContextManager[object]:
+    """Return a context in which Dynamo puts no profiler marks into the bytecode before a program.
+
+    The marks are two calls into Python: 1.9 of the 11.5 us of a small call. The setting holds for
+    this thread alone (in torch 2.11 for all threads, until the context is left).
+    """
+    return _patch(record_runtime_overhead=False) if _HAS_MARKS else nullcontext()
+
+
+def never_compile_frames(*functions: Callable[..., object]) -> None:
+    """Make Dynamo run frames of our own functions in Python, if they are not inlined in another."""
+    for function in functions:
+        _skip_code(function.__code__)
+
+
+def is_frame_callback_set() -> bool:
+    """Return whether Dynamo compiles functions that are called now.
+
+    So it is in a function that Dynamo runs in eager in the middle of a compiled program.
+    """
+    return callable(_callback())

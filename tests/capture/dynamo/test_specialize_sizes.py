@@ -30,7 +30,9 @@ def specialized(monkeypatch):
         return variant
 
     start = Dispatcher.specialize
-    monkeypatch.setattr(Dispatcher, "specialize", lambda d, key, make, _: start(d, key, make, 0.0))
+    monkeypatch.setattr(
+        Dispatcher, "specialize", lambda d, key, make, threshold: start(d, key, make, 0.0)
+    )
     monkeypatch.setattr(SymbolicProgram, "specialize", recorded)
     return shapes
 

@@ -9,8 +9,7 @@ from typing import ParamSpec, TypeVar
 from torch.compiler import is_dynamo_compiling
 from torch.utils.hooks import RemovableHandle
 
-from tofuse.torch_internals.dynamo import GuardFilterEntry
-from tofuse.torch_internals.dynamo_settings import without_profiler_marks
+from tofuse.torch_internals.dynamo import GuardFilterEntry, without_profiler_marks
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tofuse
-from tofuse.torch_internals.dynamo_settings import compiling_session
+from tofuse.torch_internals.dynamo import compiling_session
 
 config = torch._dynamo.config
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

@@ -6,8 +6,8 @@ import pytest
 
 from tofuse.ir.parse_plan import parse_plan
 from tofuse.runtime import cuda
-from tofuse.runtime.clock import Clock, machine_limits, now
 from tofuse.runtime.execute import plan_source
+from tofuse.runtime.timing import Clock, machine_limits, now
 
 PLAN = """
 plan p(t_x{4,1}) {
