@@ -27,7 +27,6 @@ from tofuse.torch_internals.private_names import unsupported_capture
 
 P = ParamSpec("P")
 R = TypeVar("R")
-M = TypeVar("M", bound=torch.nn.Module)
 
 
 def compile_target(target, context: CompileContext):  # type: ignore[no-untyped-def]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import types
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from tofuse.torch_internals.modules import COMPILED_CALL, DDP_FORWARD, inside_ddp_forward
 
-P = ParamSpec("P")
-R = TypeVar("R")
 M = TypeVar("M", bound=torch.nn.Module)
 
 

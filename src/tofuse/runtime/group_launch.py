@@ -92,12 +92,11 @@ class GroupLauncher:
     def _make_template(self, threads: int, *sizes: int) -> _CallTemplate:
         remaining = iter(sizes)
         envs = [{symbol: next(remaining) for symbol in k.symbols} for k in self.kernels]
-        work = [
-            evaluate(k.elements, env) * k.work for k, env in zip(self.kernels, envs, strict=True)
-        ]
+        pairs = list(zip(self.kernels, envs, strict=True))
+        work = [evaluate(k.elements, env) * k.work for k, env in pairs]
+        spaces = [evaluate(k.workspace_bytes, env) for k, env in pairs]
         threads = max(1, min(threads, int(sum(work) / WORK_PER_THREAD)))
         task_work = max(WORK_PER_TASK, sum(work) / (threads * TASKS_PER_THREAD))
-        spaces = [evaluate(k.workspace_bytes, e) for k, e in zip(self.kernels, envs, strict=True)]
         shares = [
             _share_count(w / task_work, space, threads)
             for w, space in zip(work, spaces, strict=True)

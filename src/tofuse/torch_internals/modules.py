@@ -25,13 +25,11 @@ COMPILED_CALL = (
 )
 DDP_FORWARD = "_run_ddp_forward"  # the method that calls the module inside
 _DDP = "PyTorch runs modules in DistributedDataParallel"
-_run_ddp: object = private(
-    "torch.nn.parallel", f"DistributedDataParallel.{DDP_FORWARD}", _DDP, None
-)
-_inside_ddp: object = private(
-    "torch.nn.parallel", "DistributedDataParallel._inside_ddp_forward", _DDP, None
-)
-CAN_WRAP_DDP = _run_ddp is not None and _inside_ddp is not None
+_ddp_methods: list[object] = [
+    private("torch.nn.parallel", f"DistributedDataParallel.{name}", _DDP, None)
+    for name in (DDP_FORWARD, "_inside_ddp_forward")
+]
+CAN_WRAP_DDP = None not in _ddp_methods
 
 
 def inside_ddp_forward(module: DistributedDataParallel) -> AbstractContextManager[object]:
