@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tofuse.analysis.alias import MemRef
-from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.axes import LoweringError
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import LoweredRegion, lower_region
 from tofuse.fusion.region_hash import RegionStructure, region_structure
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value, device_of
-from tofuse.ir.kernel import Kernel
-from tofuse.ir.region import Reason, Region
+from tofuse.ir.kernel import Kernel, Uniform
+from tofuse.ir.region import Reason, Region, Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,3 +83,23 @@ def _lower(
         )
     except LoweringError as e:
         return e.reason
+
+
+def mark_host_scalars(kernel: Kernel, arguments: tuple[Value, ...], device: str) -> Kernel:
+    """Return the kernel with scalars and seeds in CPU memory marked: a GPU gets them by value.
+
+    Raise LoweringError for any other tensor that is on another device.
+    """
+    if device == "cpu":
+        return kernel
+    seeds = {s.seed for s in kernel.body if isinstance(s, Uniform)}
+    buffers = []
+    for b, v in zip(kernel.buffers, arguments, strict=True):
+        if v.type.device != device:
+            if v.type.device != "cpu" or b.role != "in":
+                raise LoweringError(Rule.TENSOR_ON_OTHER_DEVICE())
+            if v.type.numel != 1 and b.name not in seeds:
+                raise LoweringError(Rule.TENSOR_ON_CPU())
+            b = replace(b, role="host")
+        buffers.append(b)
+    return replace(kernel, buffers=tuple(buffers))

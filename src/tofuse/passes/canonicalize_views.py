@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tofuse.ir.dims import Dim
+from collections.abc import Iterator
+from itertools import accumulate
+
+from tofuse.ir.dims import Dim, equal_strides
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, identity, redefine, rewrite
 
@@ -74,19 +77,16 @@ def whole_cat_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
     cat = rewriter.defining_op(op.operands[0], "cat")
     if cat is None or any(s != 1 for s in op.ints("step")):
         return None
+    dim, start = cat.int("dim"), op.dims("start")
+    x = next((x for x, at in _operand_starts(cat) if at == start[dim]), None)
+    if x is None or any(s for k, s in enumerate(start) if k != dim):
+        return None
+    same_strides = equal_strides(x.layout, cat.result.layout, x.shape)
+    if not (same_strides or rewriter.is_private(op.result)):
+        return None
     if rewriter.overlaps_other_output(op.result):
         return None
-    dim, start = cat.int("dim"), op.dims("start")
-    at: Dim = 0
-    for operand in cat.inputs:
-        if at == start[dim]:
-            if any(s for k, s in enumerate(start) if k != dim):
-                return None
-            if not rewriter.is_private(op.result) and not _same_strides(operand, cat.result):
-                return None
-            return rewriter.legal_replacement(op, operand, eager_copies=True)
-        at = operand.shape[dim] + at
-    return None
+    return rewriter.legal_replacement(op, x, eager_copies=True)
 
 
 def slice_of_cat_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
@@ -95,12 +95,10 @@ def slice_of_cat_operand(op: Op, rewriter: Rewriter) -> Replacement | None:
     if cat is None or not rewriter.is_private(op.result):
         return None
     dim, start, step = cat.int("dim"), op.dims("start"), op.ints("step")
-    at: Dim = 0
-    for x in cat.inputs:
+    for x, at in _operand_starts(cat):
         begin = start[dim] - at
         if _lies_within(x.shape[dim], begin, shape[dim], step[dim]):
             return _replace_with_slice(op, x, (*start[:dim], begin, *start[dim + 1 :]), step)
-        at = x.shape[dim] + at
     return None
 
 
@@ -196,10 +194,10 @@ def _replace_with_slice(
     return redefine(op, "slice", x, start=start, step=step, shape=shape, dtype=dtype)
 
 
-def _same_strides(a: Value, b: Value) -> bool:
-    """Whether two values have the same strides in all dimensions larger than 1."""
-    columns = zip(a.shape, a.layout, b.layout, strict=True)
-    return all(n == 1 or x == y for n, x, y in columns)
+def _operand_starts(cat: Op) -> Iterator[tuple[Value, Dim]]:
+    """Return the operands of a concat, each with its first index along the concat's dimension."""
+    extents = (x.shape[cat.int("dim")] for x in cat.inputs)
+    return zip(cat.inputs, accumulate(extents, initial=0), strict=False)
 
 
 def _reads_no_padding(op: Op, pad: Op) -> bool:
@@ -226,14 +224,13 @@ def _equal_except(dim: int, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
     return a[:dim] + a[dim + 1 :] == b[:dim] + b[dim + 1 :]
 
 
-SLICE_RULES: tuple[RewriteRule, ...] = (
-    *(identity_slice, slice_of_slice, slice_of_broadcast),
-    *(whole_cat_operand, slice_of_cat_operand, slice_without_padding),
-)
 RULES: dict[str, tuple[RewriteRule, ...]] = {
     "reshape": (identity, reshape_of_reshape),
     "permute": (identity_permute, permute_of_permute, permute_of_unit_dims, permute_of_broadcast),
-    "slice": SLICE_RULES,
+    "slice": (
+        *(identity_slice, slice_of_slice, slice_of_broadcast),
+        *(whole_cat_operand, slice_of_cat_operand, slice_without_padding),
+    ),
     "broadcast": (identity, broadcast_of_broadcast),
     "cat": (identity, cat_of_equal_operands, cat_of_adjacent_slices),
     "pad": (identity,),

@@ -9,7 +9,7 @@ import torch
 
 from tofuse.cost.machine import SMALLEST_POOLED
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
-from tofuse.ir.dims import Dim, SymDim, product
+from tofuse.ir.dims import Dim, SymDim, equal_strides, product
 from tofuse.ir.plan import (
     Address,
     Allocate,
@@ -248,8 +248,7 @@ def restride(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
     The memory is shared if only the strides of dimensions with at most one element differ.
     """
-    same = all(a == b or n == 1 for a, b, n in zip(t.stride(), strides, t.shape, strict=True))
-    if same or t.numel() == 0:
+    if equal_strides(t.stride(), strides, t.shape) or t.numel() == 0:
         return t.as_strided(t.shape, strides).detach()
     distinct = tuple(1 if s == 0 else n for s, n in zip(strides, t.shape, strict=True))
     copy = torch.empty_strided(distinct, strides, dtype=t.dtype, device=t.device)

@@ -22,7 +22,7 @@ from tofuse.analysis.alias import (
 )
 from tofuse.cost.thresholds import FEW_OPERANDS, MAX_OPERANDS, MIN_RUN_BYTES
 from tofuse.ir.call_arguments import CallArguments, OperandRef
-from tofuse.ir.dims import Dim, size_hint
+from tofuse.ir.dims import Dim, equal_strides, size_hint
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ir.region import Partition, Reason, Rule
 from tofuse.ir.types import DType
@@ -195,5 +195,4 @@ def _has_long_runs(concat: Op) -> bool:
 
 def _has_dense_strides(root: Value, strides: tuple[Dim, ...]) -> bool:
     """Whether these are the strides that a value has in memory of its own."""
-    dense = dense_strides(root)
-    return all(a == b or n == 1 for a, b, n in zip(dense, strides, root.shape, strict=True))
+    return equal_strides(dense_strides(root), strides, root.shape)

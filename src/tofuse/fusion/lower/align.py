@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tofuse.analysis.alias import MemRef
 from tofuse.fusion.lower.axes import Atom, Atoms, LoweringError
-from tofuse.ir.dims import Dim, contiguous_strides
+from tofuse.ir.dims import Dim, contiguous_strides, equal_strides
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Rule
 from tofuse.ops.table import Pattern, opdef
@@ -84,12 +84,8 @@ def _row_major_extent(
 
     None if it has gaps or another order.
     """
-    memref = storage.get(value)
-    if memref is None:
-        return None
-    dense = contiguous_strides(value.shape)
-    dims = zip(value.shape, memref.strides, dense, strict=True)
-    if any(extent != 1 and stride != dense_stride for extent, stride, dense_stride in dims):
+    memref, dense = storage.get(value), contiguous_strides(value.shape)
+    if memref is None or not equal_strides(memref.strides, dense, value.shape):
         return None
     return memref.root, memref.offset, value.type.numel
 

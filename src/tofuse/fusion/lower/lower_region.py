@@ -172,8 +172,13 @@ class _Lowering:
     def fresh(self) -> str:
         return f"v{len(self.types)}"
 
-    def compute(self, op: str, args: tuple[Arg, ...], dtype: DType, source_dtype: DType) -> Arg:
+    def compute(self, op: str, args: tuple[Arg, ...], dtype: DType, source_dtype: DType) -> str:
         return self.add(Compute(self.fresh(), op, args, dtype, source_dtype))
+
+    def in_register(self, arg: Arg, dtype: DType) -> str:
+        """Return the name of a value; a constant becomes one."""
+        select = (Scalar(True), arg, arg)
+        return arg if isinstance(arg, str) else self.compute("where", select, dtype, dtype)
 
     def operand(self, op: Op, k: int, sub: Substitution, guard: str | None) -> Arg:
         x = op.operands[k]
@@ -259,10 +264,7 @@ def _concat(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
         if found is None:
             continue
         operand_sub, mask = found
-        if x in self.alignment.value_dims:
-            element = self.value(x, operand_sub, mask)
-        else:
-            element = self.load(x, self.alignment.operand_dims(op, k), operand_sub, mask)
+        element = self.operand(op, k, operand_sub, mask)
         if mask == guard or result is None:
             result = element
         else:
@@ -311,10 +313,7 @@ def _gather(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
         else:
             total += self.dim_index(out[result_dim], sub) * memref.strides[d]
     dynamic_index = emit_convert(self.compute, dynamic_index, index.dtype, DType.I64)
-    if not isinstance(dynamic_index, str):
-        select = (Scalar(True), dynamic_index, dynamic_index)
-        dynamic_index = self.compute("where", select, DType.I64, DType.I64)
-    assert isinstance(dynamic_index, str)
+    dynamic_index = self.in_register(dynamic_index, DType.I64)
     wrap = bool(op.attr("wrap"))
     buffer, dtype = self.buffer(memref.root, "in"), x.dtype.opmath
     name = self.fresh()
@@ -336,10 +335,7 @@ def _reduce(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     position = self.dim_index(atoms, ()) if op.kind.startswith("arg") else None
     if not atoms:
         return Scalar(0) if position is not None else arg
-    if not isinstance(arg, str):
-        source_dtype = x.dtype.opmath
-        arg = self.compute("where", (Scalar(True), arg, arg), source_dtype, source_dtype)
-        assert isinstance(arg, str)
+    arg = self.in_register(arg, x.dtype.opmath)
     over = tuple(self.axes[a].name for a in atoms)
     return self.add(Reduce(self.fresh(), op.kind, arg, over, dtype, position))
 
@@ -364,10 +360,6 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     return self.add(Iota(self.fresh(), index, op.result.dtype.opmath))
 
 
-def _opaque(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
-    raise LoweringError(Rule.ONLY_PYTORCH())
-
-
 def _add_symbols(kernel: Kernel) -> Kernel:
     """Add the size symbols that the kernel needs, and drop axes without statements."""
     _, runs = iteration_axes(kernel)
@@ -379,6 +371,7 @@ def _add_symbols(kernel: Kernel) -> Kernel:
     return Kernel(kernel.name, axes, kernel.buffers, tuple(sorted(found)), kernel.body)
 
 
+# None for OPAQUE: such an op does not align.
 _EMIT: dict[Pattern, Callable[[_Lowering, Op, Substitution, str | None], Arg]] = {
     Pattern.ELEMENTWISE: _elementwise,
     Pattern.BROADCAST: _view,
@@ -388,5 +381,4 @@ _EMIT: dict[Pattern, Callable[[_Lowering, Op, Substitution, str | None], Arg]] =
     Pattern.REDUCE: _reduce,
     Pattern.RANDOM: _random,
     Pattern.SOURCE: _source,
-    Pattern.OPAQUE: _opaque,
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tofuse.analysis.alias import AliasAnalysis, is_view
-from tofuse.analysis.reachability import reachable
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Region
 
@@ -21,7 +20,6 @@ class GraphIndex:
     graph: Graph
     aliases: AliasAnalysis
     order: Mapping[Op, int]  # position in the program
-    is_view: Mapping[Op, bool]
     producers: Mapping[Value, Op]
     users: Mapping[Value, Sequence[Op]]
     computing_ops: Mapping[Value, Op]  # the op that computes a value's elements, through views
@@ -31,8 +29,11 @@ class GraphIndex:
 
     def edges(self) -> list[tuple[Op, Op]]:
         """Return pairs of computing ops whose second reads the first, in program order."""
-        ops = [op for op in self.graph.ops if not self.is_view[op]]
+        ops = self.computing_ops_in_order()
         return [(producer, op) for op in ops for producer in self.predecessors[op]]
+
+    def computing_ops_in_order(self) -> list[Op]:
+        return [op for op in self.graph.ops if not is_view(op)]
 
     def make_region(self, ops: Sequence[Op], name: str) -> Region:
         """Return a region of computing ops: with the views between them and its outputs."""
@@ -42,7 +43,7 @@ class GraphIndex:
             work = [v for v in op.inputs if v not in made]
             while work:
                 v = work.pop()
-                if v not in self.producers or not self.is_view[self.producers[v]]:
+                if v not in self.producers or not is_view(self.producers[v]):
                     continue
                 if self.computing_ops.get(v) in inside or v not in self.aliases.memrefs:
                     views[self.producers[v]] = None
@@ -58,54 +59,36 @@ class GraphIndex:
 
 def index_graph(aliases: AliasAnalysis) -> GraphIndex:
     """Return the index of the graph that was analyzed."""
-    graph = aliases.graph
-    order = {op: k for k, op in enumerate(graph.ops)}
-    views = {op: is_view(op) for op in graph.ops}
-    computing_ops = _computing_ops(graph.ops, views)
-    users = graph.users()
-    values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
+    graph, producers = aliases.graph, aliases.graph.producers()
+    computing_ops: dict[Value, Op] = {}
+    predecessors: dict[Op, list[Op]] = {}
+    readers: dict[Value, list[Op]] = {v: [] for v in graph.values()}
+    for op in graph.ops:
+        read = [computing_ops[v] for v in op.inputs if v in computing_ops]
+        predecessors[op] = list(dict.fromkeys(read))
+        if is_view(op):
+            for p in read:
+                computing_ops[op.result] = p
+            continue
+        computing_ops |= dict.fromkeys(op.results, op)
+        for v in dict.fromkeys(v for x in op.inputs for v in _through_views(x, producers)):
+            readers[v].append(op)
     return GraphIndex(
         graph,
         aliases,
-        order,
-        views,
-        graph.producers(),
-        users,
+        {op: k for k, op in enumerate(graph.ops)},
+        producers,
+        graph.users(),
         computing_ops,
-        _predecessors(graph.ops, computing_ops),
-        {v: _readers(v, users, views, order) for v in values},
+        predecessors,
+        readers,
         frozenset(aliases.root(v) for v in graph.outputs if v is not None),
     )
 
 
-def _computing_ops(ops: Iterable[Op], views: Mapping[Op, bool]) -> dict[Value, Op]:
-    found: dict[Value, Op] = {}
-    for op in ops:
-        for r in op.results:
-            if views[op]:
-                source = op.inputs[0]
-                if source in found:
-                    found[r] = found[source]
-            else:
-                found[r] = op
-    return found
-
-
-def _predecessors(ops: Iterable[Op], computing_ops: Mapping[Value, Op]) -> dict[Op, list[Op]]:
-    return {
-        op: list(dict.fromkeys(computing_ops[v] for v in op.inputs if v in computing_ops))
-        for op in ops
-    }
-
-
-def _readers(
-    value: Value,
-    users: Mapping[Value, Sequence[Op]],
-    views: Mapping[Op, bool],
-    order: Mapping[Op, int],
-) -> list[Op]:
-    def views_of(v: Value) -> list[Value]:
-        return [op.result for op in users.get(v, ()) if views[op]]
-
-    readers = (op for v in reachable([value], views_of) for op in users.get(v, ()))
-    return sorted(dict.fromkeys(op for op in readers if not views[op]), key=order.__getitem__)
+def _through_views(v: Value, producers: Mapping[Value, Op]) -> Iterator[Value]:
+    """Yield a value, the value that it is a view of, and so on."""
+    yield v
+    while v in producers and is_view(producers[v]):
+        v = producers[v].inputs[0]
+        yield v

@@ -111,17 +111,11 @@ def _by_rank(groups: Iterable[Group]) -> list[Group]:
 
 def _descendants_before(first: Group, last: Group) -> set[Group]:
     """Return the descendants of `first` that rank before `last`."""
-
-    def successors(group: Group) -> list[Group]:
-        return [g for g in group.successors if g.rank < last.rank]
-
-    return set(reachable(successors(first), successors))
+    found = reachable([first], lambda group: (g for g in group.successors if g.rank < last.rank))
+    return set(found) - {first}
 
 
 def _ancestors_after(first: Group, last: Group) -> set[Group]:
     """Return the ancestors of `last` that rank after `first`."""
-
-    def predecessors(group: Group) -> list[Group]:
-        return [g for g in group.predecessors if g.rank > first.rank]
-
-    return set(reachable(predecessors(last), predecessors))
+    found = reachable([last], lambda group: (g for g in group.predecessors if g.rank > first.rank))
+    return set(found) - {last}

@@ -121,9 +121,8 @@ class Growth:
             return
         merged_group_of, self.merges = self.groups.group_of, self.merges[:fuel]
         self.groups = Groups(self.index.order)
-        for op in self.index.graph.ops:
-            if not self.index.is_view[op]:
-                self.groups.add(op, self.index.predecessors[op])
+        for op in self.index.computing_ops_in_order():
+            self.groups.add(op, self.index.predecessors[op])
         group_of = self.groups.group_of
         for producer, consumer in self.merges:
             self.groups.merge(group_of[producer], group_of[consumer])
@@ -136,9 +135,8 @@ class Growth:
         self.elementwise = ElementwiseIndex(self.index)
         self.rejections, self.merges = {}, []
         self.cost_sensitive, self.unevaluated = set(), []
-        for op in self.index.graph.ops:
-            if not self.index.is_view[op]:
-                self._place(op)
+        for op in self.index.computing_ops_in_order():
+            self._place(op)
         for op in filter(is_concat_or_pad, self.index.graph.ops):
             self._retry_concat(op)
 

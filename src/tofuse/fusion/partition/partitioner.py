@@ -6,16 +6,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tofuse.analysis.alias import AliasAnalysis, MemRef
 from tofuse.cost.machine import Machine
+from tofuse.cost.thresholds import MAX_SIBLINGS, MIN_SHARED_ELEMENTS
 from tofuse.fusion.partition.graph_index import GraphIndex, index_graph
 from tofuse.fusion.partition.groups import Group
-from tofuse.fusion.partition.grow import grow
+from tofuse.fusion.partition.grow import Growth, grow
 from tofuse.fusion.partition.merge_legality import MergeLegality
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
-from tofuse.fusion.partition.sibling_fusion import fuse_siblings
 from tofuse.fusion.partition.verdicts import edge_verdicts, rejected_hints, sibling_verdict
 from tofuse.fusion.region_names import region_name
 from tofuse.fusion.rounding import values_to_round
+from tofuse.ir.dims import size_hint
+from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.region import Partition, Region
 
@@ -41,7 +43,7 @@ def form_regions(
     graph = index.graph
     rounded = values_to_round(graph, exact)
     growth = grow(index, MergeLegality(index, splits, evaluator), rounded)
-    fuse_siblings(growth)
+    _fuse_siblings(growth)
     if fuel is not None:
         growth.undo_merges(fuel)
     groups = growth.groups.topological_order()
@@ -55,6 +57,21 @@ def form_regions(
         rejected_hints(growth, verdicts),
         rounded,
     )
+
+
+def _fuse_siblings(growth: Growth) -> None:
+    """Merge kernels that read the same large tensor, so that they read it once.
+
+    Also merge readers of a small tensor that the user asks to fuse.
+    """
+    graph, group_of = growth.index.graph, growth.groups.group_of
+    for v in graph.values():
+        is_large = size_hint(v.type.numel) >= MIN_SHARED_ELEMENTS
+        readers = [u for u in growth.index.readers[v] if not group_of[u].library]
+        for u in readers[1 : 1 + MAX_SIBLINGS]:
+            separate = group_of[readers[0]] is not group_of[u]
+            if separate and (is_large or fusion_requested(readers[0], u)):
+                growth.try_merge(readers[0], u)
 
 
 def _index_after(view_passes: Sequence[ViewPass], graph: Graph) -> GraphIndex:

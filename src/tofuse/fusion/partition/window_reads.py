@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tofuse.analysis.reachability import reachable
+from tofuse.analysis.alias import is_view
 from tofuse.cost.thresholds import MEMORY_ROUND_TRIP, MIN_OVERLAP
 from tofuse.fusion.concat.concat_cost import costs_more_than, is_concat_or_pad
 from tofuse.fusion.partition.graph_index import GraphIndex
@@ -42,16 +42,14 @@ class WindowReads:
     def _overlap(self, value: Value) -> float:
         """Return the elements of all distinct windows over those of the value; 1 for one window."""
         if value not in self.overlaps:
-            index = self.index
             windows: dict[tuple[object, ...], int] = {}  # elements by offset and strides
-
-            def views_of(v: Value) -> list[Value]:
-                return [op.result for op in index.users.get(v, ()) if index.is_view[op]]
-
-            for v in reachable([value], views_of):
-                users = index.users.get(v, ())
-                memref = index.aliases.memrefs.get(v)
-                if memref is not None and not all(index.is_view[op] for op in users):
+            work = [value]
+            while work:
+                users = self.index.users.get(v := work.pop(), ())
+                views = [op.result for op in users if is_view(op)]
+                work += views
+                memref = self.index.aliases.memrefs.get(v)
+                if memref is not None and len(views) < len(users):
                     extents = zip(v.shape, memref.strides, strict=True)
                     elements = math.prod(size_hint(n) for n, stride in extents if stride != 0)
                     windows[memref.offset, memref.strides] = elements

@@ -15,7 +15,7 @@ from tofuse.analysis.alias import (
 )
 from tofuse.fusion.lower.align import align
 from tofuse.fusion.lower.axes import LoweringError
-from tofuse.ir.dims import contiguous_strides, size_hint
+from tofuse.ir.dims import contiguous_strides, equal_strides, size_hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute_operands
 from tofuse.ops.result_types import make_op
 from tofuse.ops.table import Pattern, opdef
@@ -104,18 +104,12 @@ def _is_torch_view(v: Value, storage: Mapping[Value, MemRef]) -> bool:
 
 def _is_contiguous(v: Value, storage: Mapping[Value, MemRef]) -> bool:
     """Whether a value is stored in row-major order without gaps."""
-    if v not in storage:
-        return False
-    pairs = zip(v.shape, storage[v].strides, contiguous_strides(v.shape), strict=True)
-    return all(a == b or n == 1 for n, a, b in pairs)
+    return v in storage and equal_strides(storage[v].strides, contiguous_strides(v.shape), v.shape)
 
 
 def _is_as_captured(v: Value, storage: Mapping[Value, MemRef]) -> bool:
     """Whether a value has the strides it has in eager, which an aten view depends on."""
-    if not _is_torch_view(v, storage):
-        return False
-    triples = zip(v.shape, storage[v].strides, v.layout, strict=True)
-    return all(extent == 1 or a == b for extent, a, b in triples)
+    return _is_torch_view(v, storage) and equal_strides(storage[v].strides, v.layout, v.shape)
 
 
 def _contiguous_inputs(op: Op, storage: Mapping[Value, MemRef]) -> tuple[int, ...]:
@@ -141,12 +135,12 @@ def _is_returnable(v: Value, storage: Mapping[Value, MemRef], computed: Collecti
     if not _is_torch_view(v, storage):
         return False
     strides = storage[v].strides
-    dims = list(zip(v.shape, v.layout, strides, strict=True))
+    dims = zip(v.shape, v.layout, strides, strict=True)
     if any(extent != 1 and stride == 0 != eager_stride for extent, eager_stride, stride in dims):
         return False
     if v.layout != dense_strides(v) or storage[v].root not in computed:
         return True
-    return all(extent == 1 or eager_stride == stride for extent, eager_stride, stride in dims)
+    return equal_strides(strides, v.layout, v.shape)
 
 
 REQUIREMENTS: dict[Pattern, Requirement] = {

@@ -11,9 +11,9 @@ from tofuse.driver.pipeline import partition, run_graph_passes
 from tofuse.frontends.definition import lower_statements
 from tofuse.frontends.execute_definition import captured_graph
 from tofuse.frontends.lowering import Lowering
-from tofuse.fusion.host_scalars import mark_host_scalars
 from tofuse.fusion.lower.coalesce import coalesce
 from tofuse.fusion.lower.lower_region import lower_region
+from tofuse.fusion.lowering_memo import mark_host_scalars
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.ir.graph import Graph, device_of
 from tofuse.ir.kernel import Kernel
