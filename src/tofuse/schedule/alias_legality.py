@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tofuse.ir.kernel import AffineExpr, Gather, Load, Stmt, Store, Uniform
-from tofuse.ir.nest import (
-    For,
-    Nest,
-    Node,
-    StmtNode,
-)
+from tofuse.ir.nest import For, Nest, Node, StmtNode
 
 
 @dataclass(frozen=True)

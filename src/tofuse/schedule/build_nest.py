@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from tofuse.cost.thresholds import (
     MAX_RECOMPUTE_COST,
@@ -12,19 +11,25 @@ from tofuse.cost.thresholds import (
     MIN_HOIST_TRIPS,
 )
 from tofuse.ir.dims import product, size_hint
-from tofuse.ir.kernel import Definition, Kernel, Reduce, Store, Uniform, iteration_axes
+from tofuse.ir.kernel import (
+    Compute,
+    Definition,
+    InRange,
+    Iota,
+    Kernel,
+    Load,
+    Reduce,
+    Store,
+    Uniform,
+    iteration_axes,
+)
 from tofuse.ir.nest import For, Nest, Node, Phase, Reload, StmtNode
 from tofuse.ir.region import Rule
 from tofuse.ir.schedule import Schedule
 from tofuse.schedule.backward_slice import backward_slice
 from tofuse.schedule.dead_statements import dead_statements
 from tofuse.schedule.loop_placement import PHASE_LEVEL, LoopPlacement, NestStmt
-from tofuse.schedule.recompute import (
-    Hoistable,
-    loop_invariants,
-    recompute_iteration_axes,
-    statement_cost,
-)
+from tofuse.schedule.recompute import recompute_iteration_axes, statement_cost
 from tofuse.schedule.schedule_legality import Unschedulable, check_schedule
 from tofuse.schedule.scratch import ScratchAllocator
 
@@ -46,16 +51,13 @@ def build_nest(kernel: Kernel, schedule: Schedule, *, repeat_reductions: bool = 
     return dead_statements(_NestBuilder(placement).build())
 
 
-@dataclass(eq=False)
 class _NestBuilder:
-    placement: LoopPlacement
-    scratch: ScratchAllocator = field(init=False)
-    definitions: dict[str, Definition] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.kernel, self.schedule = self.placement.kernel, self.placement.schedule
-        self.scratch = ScratchAllocator(self.placement)
-        self.definitions = {s.name: s for s in self.kernel.body if not isinstance(s, Store)}
+    def __init__(self, placement: LoopPlacement) -> None:
+        self.placement, self.scratch = placement, ScratchAllocator(placement)
+        self.kernel, self.schedule = placement.kernel, placement.schedule
+        self.definitions: dict[str, Definition] = {
+            s.name: s for s in self.kernel.body if not isinstance(s, Store)
+        }
 
     def build(self) -> Nest:
         """Return the nest, with statements that later steps may find dead."""
@@ -274,28 +276,32 @@ class _NestBuilder:
         """
         if size_hint(product(self.kernel.extent(a) for a in axes)) < MIN_HOIST_TRIPS:
             return [], stmts
+        by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
+        varying = {s for s in stmts if not axes.isdisjoint(self.placement.axes(s))}
+        read = {u for s in varying for u in s.uses}
+        reloads: dict[NestStmt, NestStmt] = {}
+        needed: set[NestStmt] = set()
+        for s in stmts:
+            if not isinstance(s, (Compute, Load)) or s.name not in read or s in varying:
+                continue
+            slice_ = backward_slice([s], by_name)
+            movable = all(isinstance(d, (Compute, Load, Iota, InRange, Reload)) for d in slice_)
+            if movable and self._spill_if_expensive(s, level, slice_):
+                reloads[s] = Reload(s.name, self.scratch.arrays[s.name])
+                needed |= slice_
+        return [s for s in stmts if s in needed], [reloads.get(s, s) for s in stmts]
 
-        def varies(s: NestStmt) -> bool:
-            return not axes.isdisjoint(self.placement.axes(s))
-
-        def spill(s: Hoistable, needed: set[str]) -> bool:
-            spilled = s.name in self.scratch.arrays
-            if self.schedule.loops[-1].axis not in self.placement.stmt_axes[s] or spilled:
-                return spilled and self.scratch.spill_levels.get(s.name) == level
-            small = self.placement.row_bytes(s.name, level) <= MAX_ROW_BYTES
-            if not small or self._recompute_cost(s.name, level, needed) <= MAX_RECOMPUTE_COST:
-                return False
-            self.scratch.spill(s, level)
-            return True
-
-        hoisted, needed = loop_invariants(stmts, varies, spill)
-        rest = [
-            Reload(s.name, self.scratch.arrays[s.name])
-            if not isinstance(s, (Reload, Store)) and s in hoisted
-            else s
-            for s in stmts
-        ]
-        return [s for s in stmts if s in needed], rest
+    def _spill_if_expensive(self, s: Compute | Load, level: int, slice_: set[NestStmt]) -> bool:
+        """Spill a value that the statements `slice_` compute; return whether it is spilled."""
+        spilled = s.name in self.scratch.arrays
+        if self.schedule.loops[-1].axis not in self.placement.stmt_axes[s] or spilled:
+            return spilled and self.scratch.spill_levels.get(s.name) == level
+        needed = {d.name for d in slice_ if not isinstance(d, (Reload, Store))}
+        small = self.placement.row_bytes(s.name, level) <= MAX_ROW_BYTES
+        if not small or self._recompute_cost(s.name, level, needed) <= MAX_RECOMPUTE_COST:
+            return False
+        self.scratch.spill(s, level)
+        return True
 
     def _straight_line(
         self, stmts: Sequence[NestStmt], outer_axes: frozenset[str]

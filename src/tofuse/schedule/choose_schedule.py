@@ -36,6 +36,7 @@ from tofuse.ir.kernel import (
 from tofuse.ir.schedule import Loop, Schedule, Target
 from tofuse.ir.types import DType
 from tofuse.ops.philox import PHILOX_BLOCK
+from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
 from tofuse.schedule.unroll_factor import unroll_factor
 
 
@@ -49,8 +50,10 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     outer = [a for a in rest if a not in k.rescanned]
     inner = [a for a in rest if a in k.rescanned]
     lanes, unroll = _lanes_and_unroll(k, vector, target)
-    transposed = _transposed_axis(k, vector, target)
-    if transposed is not None:
+    sizes = {a: k.extent(a) for a in k.by_stride}
+    indices = [] if k.reduced or target.lanes == 1 else [x.index for x in k.accesses]
+    transposed = transposed_axis(indices, vector, sizes, shortest=CPU_TRANSPOSE_TILE)
+    if transposed is not None:  # square tiles use each cache line while it is in the cache
         around = [Loop(a) for a in rest if a != transposed]
         shorter = min(k.extent(a) for a in (transposed, vector))
         side = CPU_TRANSPOSE_TILE if shorter < 4 * CPU_TRANSPOSE_TILE else 2 * CPU_TRANSPOSE_TILE
@@ -65,13 +68,10 @@ def choose_schedule(kernel: Kernel, target: Target) -> Schedule:
     strip = _vector_tile(k, vector, outer, inner, target)
     if strip and _prefers_full_rows(k, vector, strip, target):
         return Schedule((*map(Loop, rest), Loop(vector)), 1, lanes, unroll)
-    if strip and (vector not in k.rescanned):
-        loops = [Loop(vector, strip), *map(Loop, outer), *map(Loop, inner), Loop(vector)]
-        if not k.reduced & set(rest) and outer:
-            loops = [*map(Loop, outer), *map(Loop, inner), Loop(vector, strip), Loop(vector)]
-    else:
-        tiles = [Loop(vector, strip)] if strip else []
-        loops = [*map(Loop, outer), *map(Loop, inner), *tiles, Loop(vector)]
+    tile_loop = [Loop(vector, strip)] if strip else []
+    loops = [*tile_loop, *map(Loop, outer), *map(Loop, inner), Loop(vector)]
+    if outer and not k.reduced & set(rest):
+        loops = [*map(Loop, outer), *map(Loop, inner), *tile_loop, Loop(vector)]
     return Schedule(tuple(loops), _parallel_loops(k, loops, target), lanes, unroll)
 
 
@@ -130,21 +130,10 @@ def _summarize(kernel: Kernel) -> _KernelSummary:
         for s in kernel.body
         if isinstance(s, (Load, Store, Gather))
     )
-    by_stride = _axes_by_stride(kernel, accesses)
+    by_stride = tuple(axes_by_stride(kernel, [(x.index, x.elements) for x in accesses]))
     return _KernelSummary(
         kernel, stmt_axes, frozenset(rescanned), frozenset(reduced), by_stride, accesses
     )
-
-
-def _axes_by_stride(kernel: Kernel, accesses: tuple[_Access, ...]) -> tuple[str, ...]:
-    """Return the axes by decreasing mean stride in memory."""
-
-    def stride(axis: str) -> float:
-        steps = [(abs(size_hint(x.index.coefficient(axis))), x.elements) for x in accesses]
-        moving = [(s, w) for s, w in steps if s]
-        return sum(s * w for s, w in moving) / max(1, sum(w for _, w in moving))
-
-    return tuple(sorted((a.name for a in kernel.axes), key=lambda a: (-stride(a), a)))
 
 
 def _vector_score(k: _KernelSummary, axis: str) -> float:
@@ -201,23 +190,6 @@ def _has_aligned_philox_blocks(u: Uniform, vector: str) -> bool:
     """Whether aligned blocks of 64 elements along the vector axis are Philox blocks."""
     others = [c for a, c in u.col.terms if a != vector] + [u.col.const]
     return u.col.coefficient(vector) == 1 and all(known_multiple(c, PHILOX_BLOCK) for c in others)
-
-
-def _transposed_axis(k: _KernelSummary, vector: str, target: Target) -> str | None:
-    """Return an axis other than the vector axis along which some buffer is contiguous.
-
-    Square tiles of the two axes use each cache line completely while it is in the cache.
-    """
-    if k.reduced or target.lanes == 1:
-        return None
-    for x in k.accesses:
-        if x.index.coefficient(vector) in (0, 1):
-            continue
-        for axis in x.index.axes:
-            long = k.extent(axis) >= CPU_TRANSPOSE_TILE and k.extent(vector) >= CPU_TRANSPOSE_TILE
-            if axis != vector and x.index.coefficient(axis) == 1 and long:
-                return axis
-    return None
 
 
 def _rereads_column_parameters(k: _KernelSummary, vector: str) -> bool:

@@ -32,6 +32,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.region import Rule
 from tofuse.ir.tile import GpuTarget, Tile, Tiling
+from tofuse.schedule.axis_strides import axes_by_stride, transposed_axis
 from tofuse.schedule.schedule_legality import Unschedulable
 
 
@@ -57,9 +58,9 @@ def choose_tiling(
     reduced = [g for g in groups if g.reduced]
     if not reduced:
         return _pointwise_tiling(kernel, groups)
-    looped, resident = _choose_loop_group(kernel, reduced, limits)
+    looped, whole = _choose_loop_group(kernel, reduced, limits)
     free = [g for g in groups if not g.reduced]
-    return _reduction_tiling(kernel, target, free, looped, resident, limits)
+    return _reduction_tiling(kernel, target, free, looped, whole, limits)
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,6 @@ def _axis_order(kernel: Kernel) -> tuple[list[str], str | None, str | None]:
             elements = static_or(points, UNKNOWN_SIZE)
             weights.append((s.index, elements * (1 + isinstance(s, Store))))
 
-    def stride(axis: str) -> float:
-        steps = [(abs(size_hint(i.coefficient(axis))), w) for i, w in weights]
-        return sum(s * w for s, w in steps if s) / max(1, sum(w for s, w in steps if s))
-
     def score(axis: str) -> float:
         total = 0.0
         for index, weight in weights:
@@ -119,19 +116,13 @@ def _axis_order(kernel: Kernel) -> tuple[list[str], str | None, str | None]:
             total += weight if step == 1 else -weight if step != 0 else 0
         return total / (max((w for _, w in weights), default=1) or 1)
 
-    order = sorted((a.name for a in kernel.axes), key=lambda a: (-stride(a), a))
+    order = axes_by_stride(kernel, weights)
     if not order:
         return [], None, None
     vector = max(order, key=lambda a: (score(a), min(64, static_or(kernel.extent(a), 64)), a))
     order = [a for a in order if a != vector] + [vector]
-    for index, _ in weights:
-        if index.coefficient(vector) in (0, 1):
-            continue
-        for axis in index.axes:
-            sides = [static_or(kernel.extent(a), UNKNOWN_SIZE) for a in (axis, vector)]
-            if axis != vector and index.coefficient(axis) == 1 and min(sides) >= 16:
-                return order, vector, axis
-    return order, vector, None
+    sizes = {a.name: static_or(a.extent, UNKNOWN_SIZE) for a in kernel.axes}
+    return order, vector, transposed_axis([i for i, _ in weights], vector, sizes, shortest=16)
 
 
 def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
@@ -147,10 +138,10 @@ def _pointwise_tiling(kernel: Kernel, groups: list[_AxisGroup]) -> Tiling:
 
 def _choose_loop_group(
     kernel: Kernel, reduced: list[_AxisGroup], limits: TilingLimits
-) -> tuple[_AxisGroup, list[_AxisGroup]]:
-    """Return the reduced group to loop over, and the groups that are held whole in registers."""
+) -> tuple[_AxisGroup, tuple[Tile, ...]]:
+    """Return the reduced group to loop over; tiles of the others are whole in registers."""
     if len(reduced) == 1:
-        return reduced[0], []
+        return reduced[0], ()
     *others, last = reduced
     if any(not g.static for g in (*others[1:], last)) and others[0].static:
         others[0], last = last, others[0]
@@ -161,7 +152,7 @@ def _choose_loop_group(
         raise Unschedulable(Rule.DYNAMIC_REDUCTIONS())
     if _max_elements(kernel, tiles) > limits.register_tile:
         raise Unschedulable(Rule.LARGE_REDUCTIONS(limits.register_tile))
-    return looped, resident
+    return looped, tiles
 
 
 def _reduction_tiling(
@@ -169,18 +160,17 @@ def _reduction_tiling(
     target: GpuTarget,
     free: list[_AxisGroup],
     looped: _AxisGroup,
-    resident: list[_AxisGroup],
+    whole: tuple[Tile, ...],
     limits: TilingLimits,
 ) -> Tiling:
-    whole = tuple(Tile(g.axes, _next_power_of_2(g.extent), "whole") for g in resident)
     whole_elements = _max_elements(kernel, whole)
     length = _next_power_of_2(looped.extent)
     columns = rows = 1
-    if not resident and not looped.contiguous:
+    if not whole and not looped.contiguous:
         contiguous = max((g.extent for g in free if g.contiguous), default=1)
         others = product(g.extent for g in free if not g.contiguous)
         columns = _column_block(contiguous, size_hint(others), target)
-    if not resident and columns == 1 and looped.static:
+    if not whole and columns == 1 and looped.static:
         most = _next_power_of_2(max((g.extent for g in free), default=1))
         rows = max(1, min(MAX_ROW_TILE // length, most))
     width = max(columns, rows)
@@ -191,7 +181,7 @@ def _reduction_tiling(
         tiles.append(Tile(g.axes, block, "grid"))
         programs *= -(-g.extent // block)
     few = 2 * programs <= target.multiprocessors
-    if resident:
+    if whole:
         most = limits.loop_block_beside_whole // whole_elements
     else:
         most = limits.loop_block // width
@@ -199,16 +189,15 @@ def _reduction_tiling(
     blocks = -(-looped.extent // block)
     role, splits = "loop", 1
     if few and looped.extent * whole_elements * width >= limits.min_split and blocks > 1:
-        per_sm = SPLITS_PER_SM_BESIDE_WHOLE if resident else SPLITS_PER_SM
+        per_sm = SPLITS_PER_SM_BESIDE_WHOLE if whole else SPLITS_PER_SM
         role, splits = "split", max(1, min(per_sm * target.multiprocessors // programs, blocks))
     elif (
-        not resident
-        and looped.static
-        and length * width <= _max_register_row(kernel, looped, limits)
+        not whole and looped.static and length * width <= _max_register_row(kernel, looped, limits)
     ):
         role, block = "whole", length
-    looped_tile = Tile(looped.axes, block, role)
-    all_tiles = _contiguous_last(kernel, (*tiles, looped_tile, *whole))
+    _, contiguous_axis, _ = _axis_order(kernel)
+    tiles += [Tile(looped.axes, block, role), *whole]
+    all_tiles = tuple(sorted(tiles, key=lambda t: contiguous_axis in t.axes))  # it is last
     if sum(t.block > 1 for t in all_tiles) > 4:
         raise Unschedulable(Rule.TOO_MANY_GROUPS())
     return Tiling(all_tiles, _num_warps(_max_elements(kernel, all_tiles)), splits)
@@ -232,12 +221,6 @@ def _column_block(extent: int, others: int, target: GpuTarget) -> int:
     while width > MIN_COLUMNS and others * -(-extent // width) < target.multiprocessors:
         width //= 2
     return width
-
-
-def _contiguous_last(kernel: Kernel, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
-    """Return the tiles with the contiguous one last."""
-    _, vector, _ = _axis_order(kernel)
-    return tuple(sorted(tiles, key=lambda t: vector in t.axes))
 
 
 def _max_elements(kernel: Kernel, tiles: tuple[Tile, ...]) -> int:

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.ir.kernel import Gather, Reduce, Store
-from tofuse.ir.nest import (
-    For,
-    Nest,
-    Node,
-    Reload,
-    StmtNode,
-)
+from tofuse.ir.nest import For, Nest, Node, Reload, StmtNode
 
 
 def dead_statements(nest: Nest) -> Nest:

@@ -9,14 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tofuse.ir.dims import Dim, symbol
-from tofuse.ir.kernel import (
-    AffineExpr,
-    Axis,
-    Kernel,
-    StatementMap,
-    Uniform,
-    make_affine,
-)
+from tofuse.ir.kernel import AffineExpr, Axis, Kernel, StatementMap, Uniform, make_affine
 from tofuse.ir.schedule import Schedule
 
 ReplaceDim = Callable[[Dim], Dim]  # called for the parameters of a kernel in a fixed order
@@ -72,11 +65,6 @@ def _may_parametrize_sizes(kernel: Kernel) -> bool:
     return len(kernel.axes) == 1 and not kernel.symbols and not random
 
 
-def _is_structural(dim: Dim) -> bool:
-    """Whether a dimension is part of the structure: it is symbolic, or below 2."""
-    return not isinstance(dim, int) or dim < 2
-
-
 def _parametrize(
     kernel: Kernel, columns: Sequence[tuple[Dim, ...]], varying: Sequence[tuple[Dim, ...]]
 ) -> Kernel:
@@ -97,7 +85,10 @@ def _parametrize(
 def _replace_parameters(kernel: Kernel, replace_dim: ReplaceDim) -> Kernel:
     """Return the kernel with every number replaced that may differ, in a fixed order."""
     if _may_parametrize_sizes(kernel):
-        return _replace_sizes(kernel, lambda d: d if _is_structural(d) else replace_dim(d))
+        # a size below 2 is part of the structure
+        return _replace_sizes(
+            kernel, lambda d: replace_dim(d) if isinstance(d, int) and d >= 2 else d
+        )
     body = [
         replace(s, stream=replace_dim(s.stream)) if isinstance(s, Uniform) else s
         for s in kernel.body

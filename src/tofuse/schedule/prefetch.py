@@ -15,13 +15,7 @@ from tofuse.cost.thresholds import (
 )
 from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Compute, Kernel, Load, iteration_axes, make_affine
-from tofuse.ir.nest import (
-    For,
-    Nest,
-    Node,
-    Phase,
-    StmtNode,
-)
+from tofuse.ir.nest import For, Nest, Node, StmtNode
 from tofuse.ir.schedule import Loop
 from tofuse.ops.table import OPS, opdef
 
@@ -32,12 +26,11 @@ def prefetch(nest: Nest) -> Nest:
     The first pass is memory-bound, and an expensive pass leaves memory idle. Short rows with gaps
     between them are prefetched `ROWS_AHEAD` rows ahead. See docs/measurements.md.
     """
-    return replace(nest, phases=tuple(_prefetch_phase(nest.kernel, p) for p in nest.phases))
-
-
-def _prefetch_phase(kernel: Kernel, phase: Phase) -> Phase:
-    outer = phase.band[-1] if phase.band else None
-    return replace(phase, body=_prefetch_nodes(kernel, phase.body, outer))
+    phases = (
+        replace(p, body=_prefetch_nodes(nest.kernel, p.body, p.band[-1] if p.band else None))
+        for p in nest.phases
+    )
+    return replace(nest, phases=tuple(phases))
 
 
 def _prefetch_nodes(kernel: Kernel, nodes: Sequence[Node], outer: Loop | None) -> tuple[Node, ...]:
@@ -68,17 +61,7 @@ def _pass_cost(pass_: For) -> float:
 
 def _next_row_loads(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:
     """Return the first pass's contiguous loads of large tensors, one step of `axis` later."""
-    _, stmt_axes = iteration_axes(kernel)
-    loads = [
-        n.stmt
-        for n in first.body
-        if isinstance(n, StmtNode)
-        and isinstance(n.stmt, Load)
-        and n.stmt.guard is None
-        and n.stmt.index.coefficient(first.loop.axis) == 1
-        and n.stmt.index.coefficient(axis) != 0
-        and _bytes(kernel, n.stmt, stmt_axes[n.stmt]) >= MIN_PREFETCHED_BYTES
-    ]
+    loads = [s for s in _large_loads(kernel, first) if s.index.coefficient(axis) != 0]
     row_bytes = sum(_bytes(kernel, s, frozenset([first.loop.axis])) for s in loads)
     if row_bytes > MAX_ROW_BYTES:
         return ()
@@ -91,19 +74,27 @@ def _short_row_loads(kernel: Kernel, pass_: For, axis: str) -> tuple[Load, ...]:
     """Return an innermost loop's loads of short rows, `ROWS_AHEAD` steps of `axis` later."""
     if any(isinstance(n, For) for n in pass_.body):
         return pass_.prefetch
-    _, stmt_axes = iteration_axes(kernel)
-    row_axis = pass_.loop.axis
     found: list[Load] = []
-    for s in (n.stmt for n in pass_.body if isinstance(n, StmtNode)):
-        if not isinstance(s, Load) or s.guard is not None or s.index.coefficient(row_axis) != 1:
-            continue
-        row_bytes = _bytes(kernel, s, frozenset([row_axis]))
+    for s in _large_loads(kernel, pass_):
+        row_bytes = _bytes(kernel, s, frozenset([pass_.loop.axis]))
         step = s.index.coefficient(axis)
         has_gap = size_hint(step) * _bytes(kernel, s, frozenset()) >= row_bytes + CACHE_LINE
-        large = _bytes(kernel, s, stmt_axes[s]) >= MIN_PREFETCHED_BYTES
-        if row_bytes <= SHORT_ROW_BYTES and has_gap and large:
+        if row_bytes <= SHORT_ROW_BYTES and has_gap:
             found.append(replace(s, index=s.index + make_affine([], step * ROWS_AHEAD)))
     return tuple(found)
+
+
+def _large_loads(kernel: Kernel, pass_: For) -> list[Load]:
+    """Return a pass's unguarded loads of large tensors that are contiguous along its loop."""
+    _, stmt_axes = iteration_axes(kernel)
+    loads = [n.stmt for n in pass_.body if isinstance(n, StmtNode) and isinstance(n.stmt, Load)]
+    return [
+        s
+        for s in loads
+        if s.guard is None
+        and s.index.coefficient(pass_.loop.axis) == 1
+        and _bytes(kernel, s, stmt_axes[s]) >= MIN_PREFETCHED_BYTES
+    ]
 
 
 def _bytes(kernel: Kernel, s: Load, axes: frozenset[str]) -> int:

@@ -1,9 +1,8 @@
-"""The cost of recomputing values, and the loop-invariant values worth hoisting into an array."""
+"""The cost of recomputing values, and the loops in which reductions are repeated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Union
+from collections.abc import Mapping
 
 from tofuse.cost.thresholds import STRIDED_LOAD_COST
 from tofuse.ir.kernel import (
@@ -17,13 +16,8 @@ from tofuse.ir.kernel import (
     Store,
     iteration_axes,
 )
-from tofuse.ir.nest import Reload
 from tofuse.ir.schedule import Schedule
 from tofuse.ops.table import opdef
-from tofuse.schedule.backward_slice import backward_slice
-from tofuse.schedule.loop_placement import NestStmt
-
-Hoistable = Union[Compute, Load]  # noqa: UP007
 
 
 def statement_cost(stmt: Stmt, vector_axis: str) -> float:
@@ -39,30 +33,6 @@ def statement_cost(stmt: Stmt, vector_axis: str) -> float:
             return opdef(stmt.op).cost
         case _:
             return 20.0
-
-
-def loop_invariants(
-    stmts: Sequence[NestStmt],
-    varies: Callable[[NestStmt], bool],
-    spill: Callable[[Hoistable, set[str]], bool],
-) -> tuple[set[NestStmt], set[NestStmt]]:
-    """Return the invariant values that a loop reads and `spill` accepts; and all they depend on.
-
-    `spill` gets a value and the names of the statements that compute it.
-    """
-    by_name: dict[str, NestStmt] = {s.name: s for s in stmts if not isinstance(s, Store)}
-    read = {u for s in stmts if varies(s) for u in s.uses}
-    hoisted: set[NestStmt] = set()
-    needed: set[NestStmt] = set()
-    for s in stmts:
-        if not isinstance(s, (Compute, Load)) or s.name not in read or varies(s):
-            continue
-        slice_ = backward_slice([s], by_name)
-        movable = all(isinstance(d, (Compute, Load, Iota, InRange, Reload)) for d in slice_)
-        if movable and spill(s, {d.name for d in slice_ if not isinstance(d, (Reload, Store))}):
-            hoisted.add(s)
-            needed.update(slice_)
-    return hoisted, needed
 
 
 def recompute_iteration_axes(

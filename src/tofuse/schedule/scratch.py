@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.kernel import Definition, Reduce, Store, make_affine
 from tofuse.ir.nest import Accumulator, Scratch
@@ -14,7 +12,6 @@ from tofuse.schedule.loop_placement import PHASE_LEVEL, LoopPlacement
 PHILOX_KEY_WORDS = 32  # the size of the array for the round keys of a random generator
 
 
-@dataclass(eq=False)
 class ScratchAllocator:
     """The scratch arrays of a nest.
 
@@ -22,14 +19,12 @@ class ScratchAllocator:
     loop whose range a spilled array covers. `block_bytes` is the workspace allocated so far.
     """
 
-    placement: LoopPlacement
-    arrays: dict[str, Scratch] = field(default_factory=dict)
-    spill_levels: dict[str, int] = field(default_factory=dict)
-    block_bytes: Dim = 0
-    _dtypes: dict[str, DType] = field(init=False)
-
-    def __post_init__(self) -> None:
-        body = self.placement.kernel.body
+    def __init__(self, placement: LoopPlacement) -> None:
+        self.placement = placement
+        self.arrays: dict[str, Scratch] = {}
+        self.spill_levels: dict[str, int] = {}
+        self.block_bytes: Dim = 0
+        body = placement.kernel.body
         self._dtypes = {s.name: s.dtype for s in body if not isinstance(s, Store)}
 
     def spill(self, stmt: Definition, level: int) -> Scratch:

@@ -79,7 +79,7 @@ def split_launches(kernel: Kernel, tile: Tile, splits: int, workspace_count: int
         buffers = (*kernel.buffers, *_buffers("in", builder.result_spaces))
         after, body = replace(kernel, buffers=buffers), (*result_loads, *others)
         rest.append(_extract_kernel(after, after_stores, body, f"{kernel.name}_after"))
-    return SplitKernel(first, partials, rest, builder.workspaces)
+    return SplitKernel(first, partials, rest, builder.partial_spaces + builder.result_spaces)
 
 
 def reduces_over(stmt: Stmt, axes: frozenset[str]) -> bool:
@@ -132,7 +132,6 @@ class _WorkspaceBuilder:
         self.kernel, self.value_axes, self.splits, self.count = kernel, value_axes, splits, count
         self.split_axis = f"p{count}"
         self.dtypes = {s.name: s.dtype for s in kernel.body if not isinstance(s, Store)}
-        self.workspaces: list[Workspace] = []
         self.partial_spaces: list[Workspace] = []
         self.result_spaces: list[Workspace] = []
 
@@ -186,7 +185,6 @@ class _WorkspaceBuilder:
         return make_affine(terms), product(extents)
 
     def _allocate(self, dtype: DType, elements: Dim, spaces: list[Workspace]) -> str:
-        workspace = Workspace(f"w{self.count + len(self.workspaces)}", dtype, elements)
-        self.workspaces.append(workspace)
-        spaces.append(workspace)
-        return workspace.name
+        number = self.count + len(self.partial_spaces) + len(self.result_spaces)
+        spaces.append(Workspace(f"w{number}", dtype, elements))
+        return spaces[-1].name
