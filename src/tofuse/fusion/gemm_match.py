@@ -96,21 +96,16 @@ def match_gemm(region: Region, storage: Storage) -> Gemm | str:
     return _rejection(gemm) or gemm.merged()
 
 
-def _product(operand_count: int) -> Matcher:
-    """Return the matcher of mm, bmm, addmm, baddbmm by the number of operands."""
-
-    def match(op: Op, storage: Storage) -> Gemm | None:
-        operands = op.argument_tensors
-        if operands is None or len(operands) != operand_count:
-            return None
-        *bias, x, y = operands
-        a, b, c = (_matrix(v, storage) for v in (x, y, op.result))
-        batch = op.result.shape[0] if len(op.result.shape) == 3 else 1
-        (m, k), n = x.shape[-2:], y.shape[-1]
-        added = _broadcast_bias(bias[0], op.result, storage) if bias else None
-        return Gemm(batch, m, n, k, a, b, c, added)
-
-    return match
+def _product(op: Op, storage: Storage) -> Gemm | None:
+    """Match mm, bmm, addmm and baddbmm; the bias comes first."""
+    if op.argument_tensors is None:
+        return None
+    *bias, x, y = op.argument_tensors
+    a, b, c = (_matrix(v, storage) for v in (x, y, op.result))
+    batch = op.result.shape[0] if len(op.result.shape) == 3 else 1
+    (m, k), n = x.shape[-2:], y.shape[-1]
+    added = _broadcast_bias(bias[0], op.result, storage) if bias else None
+    return Gemm(batch, m, n, k, a, b, c, added)
 
 
 def _convolution(op: Op, storage: Storage) -> Gemm | None:
@@ -150,25 +145,15 @@ def _convolution_backward(op: Op, storage: Storage) -> Gemm | None:
     (count, out, *sizes), channels = grad.shape, image.shape[1]
     if grad_matrix is None or image_matrix is None:
         return None
+    positions = product(sizes)
     if of_image:
         image_grad = _image_matrix(op.results[0], storage)
         transposed_weight = _weight_matrix(weight, storage).transposed()
         if image_grad is None:
             return None
-        positions = product(sizes)
         return Gemm(count, channels, positions, out, transposed_weight, grad_matrix, image_grad)
-    weight_grad = _weight_matrix(op.results[0], storage)
-    positions_by_channels = image_matrix.transposed()
-    return Gemm(
-        1,
-        out,
-        channels,
-        product(sizes),
-        grad_matrix,
-        positions_by_channels,
-        weight_grad,
-        reduce_batch=count,
-    )
+    c, by_position = _weight_matrix(op.results[0], storage), image_matrix.transposed()
+    return Gemm(1, out, channels, positions, grad_matrix, by_position, c, reduce_batch=count)
 
 
 def _matrix(v: Value, storage: Storage) -> Matrix:
@@ -238,10 +223,10 @@ def _is_unit(stride: Dim, extent: Dim) -> bool:
 
 
 _MATCHERS: dict[str, Matcher] = {
-    "aten.mm.default": _product(2),
-    "aten.bmm.default": _product(2),
-    "aten.addmm.default": _product(3),
-    "aten.baddbmm.default": _product(3),
+    "aten.mm.default": _product,
+    "aten.bmm.default": _product,
+    "aten.addmm.default": _product,
+    "aten.baddbmm.default": _product,
     "aten.convolution.default": _convolution,
     "aten.convolution_backward.default": _convolution_backward,
 }

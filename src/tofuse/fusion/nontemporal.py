@@ -23,15 +23,11 @@ def nontemporal_values(part: Partition, l3_bytes: int) -> frozenset[Value]:
     half_cache, owner = l3_bytes // 2, part.aliases.owner
 
     for k, region in enumerate(part.regions):
-        stored = [
-            v
-            for v in region.outputs
-            if v not in part.aliases.slices or _is_aligned(v, part.aliases.slices[v])
-        ]
         large = {
             v
-            for v in stored
+            for v in region.outputs
             if size_hint(owner(v).type.nbytes) >= max(MIN_NONTEMPORAL_BYTES, half_cache)
+            and (v not in part.aliases.slices or _is_aligned(v, part.aliases.slices[v]))
         }
         if region.library or not large:
             continue

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tofuse.analysis.alias import MemRef, is_view, view_memref
 from tofuse.cost.thresholds import LONG_ROW, MIN_SPLIT_RATIO
-from tofuse.ir.dims import Dim, product, size_hint
+from tofuse.ir.dims import Dim, product, size_hint, stride_order
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ops.result_types import make_op
 from tofuse.ops.table import Pattern, opdef
@@ -51,11 +51,9 @@ class _Row(NamedTuple):
 
 def _short_row(shape: tuple[Dim, ...], strides: Strides, dims: frozenset[int]) -> _Row | None:
     """Return the short row of `dims` that a dimension outside of `dims` continues in memory."""
-    long = [k for k, extent in enumerate(shape) if extent != 1]
-    innermost_first = sorted(long, key=lambda k: (size_hint(strides[k]), -k))
     found: list[int] = []
     count = 1
-    for k in innermost_first:
+    for k in reversed([k for k in stride_order(strides) if shape[k] != 1]):
         if strides[k] != count:
             return None
         if k not in dims:

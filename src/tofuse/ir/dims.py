@@ -192,6 +192,11 @@ def strides_in(order: Sequence[int], shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return tuple(strides)
 
 
+def stride_order(strides: Sequence[Dim]) -> tuple[int, ...]:
+    """Return the dimensions by decreasing stride."""
+    return tuple(sorted(range(len(strides)), key=lambda k: -size_hint(strides[k])))
+
+
 def equal_strides(a: Iterable[Dim], b: Iterable[Dim], shape: Iterable[Dim]) -> bool:
     """Whether strides address the same elements: those of an extent of 1 do not matter."""
     return all(x == y or n == 1 for x, y, n in zip(a, b, shape, strict=True))

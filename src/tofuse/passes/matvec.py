@@ -20,11 +20,10 @@ def matrix_vector_product(op: Op, rewriter: Rewriter) -> Replacement | None:
     addend, or have a vector w[K].
     """
     operands = op.argument_tensors
-    addends = PRODUCT_OPS.get(str(op.attr("target")))
-    if addends is None or operands is None or not _is_float_product(op, operands):
+    if op.attr("target") not in PRODUCT_OPS or operands is None:
         return None
     *addend, x, w = operands
-    if len(addend) != addends or not _shapes_match(x, w, op.result):
+    if not _is_float_product(op, operands) or not _shapes_match(x, w, op.result):
         return None
     builder = _ProductBuilder(op, rewriter)
     if len(w.shape) == 1:
@@ -111,15 +110,8 @@ def _is_weight_gradient(w: Value) -> bool:
     return not isinstance(k, int) or k >= MIN_ROWS_PER_COLUMN * size_hint(n)
 
 
-# The products, with their number of addends.
-PRODUCT_OPS = {
-    "aten.mm.default": 0,
-    "aten.bmm.default": 0,
-    "aten.mv.default": 0,
-    "aten.dot.default": 0,
-    "aten.addmm.default": 1,
-    "aten.baddbmm.default": 1,
-    "aten.addmv.default": 1,
-}
+PRODUCT_OPS = frozenset(
+    f"aten.{name}.default" for name in ("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv")
+)
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {"opaque": (matrix_vector_product,)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.analysis.alias import AliasAnalysis
-from tofuse.ir.dims import size_hint, strides_in
+from tofuse.ir.dims import stride_order, strides_in
 from tofuse.ir.graph import Graph, Op, Value, substitute_values
 from tofuse.ops.table import Pattern, opdef
 
@@ -28,7 +28,8 @@ def propagate_strides(graph: Graph) -> Graph:
         order = _common_user_order(users.get(op.result, []), restrided)
         current = _dim_order(op.result)
         if order is not None and current != (order := tuple(k for k in order if k in current)):
-            strides = strides_in(_with_unit_dims(order, op.result), op.result.shape)
+            unit_dims = (k for k in range(len(op.result.shape)) if k not in order)
+            strides = strides_in((*unit_dims, *order), op.result.shape)
             restrided[op.result] = Value(op.result.type, op.result.name, strides)
     return substitute_values(graph, restrided) if restrided else graph
 
@@ -43,11 +44,4 @@ def _common_user_order(users: list[Op], restrided: dict[Value, Value]) -> DimOrd
 
 def _dim_order(value: Value) -> DimOrder:
     """Return the dimensions larger than 1 by decreasing stride."""
-    strides = [size_hint(s) for s in value.layout]
-    long = [k for k, extent in enumerate(value.shape) if extent != 1]
-    return tuple(sorted(long, key=lambda k: (-strides[k], k)))
-
-
-def _with_unit_dims(order: DimOrder, value: Value) -> DimOrder:
-    """Return the order with all other dimensions outermost."""
-    return (*(k for k in range(len(value.shape)) if k not in order), *order)
+    return tuple(k for k in stride_order(value.layout) if value.shape[k] != 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ class Rewriter:
         self.producer: dict[Value, Op] = {}
         self.mapping: dict[Value, Value] = {}
         self.changed = False
-        self._next_name = 0
+        self._fresh_names = (f"t{k}" for k in itertools.count())
 
     def defining_op(self, x: Operand, kind: str) -> Op | None:
         """Return the op that defines `x` if it has that kind, else None."""
@@ -35,15 +36,8 @@ class Rewriter:
         """Return a new op with a result of the inferred type, at the source location of `like`."""
         device = like.result.type.device
         type_ = replace(infer_type(kind, operands, attrs), device=device)
-        name = self.fresh_name()
+        name = next(name for name in self._fresh_names if name not in self._names)
         return Op(kind, operands, (Value(type_, name),), tuple(attrs.items()), like.loc)
-
-    def fresh_name(self) -> str:
-        """Return a name that no value of the graph has."""
-        while (name := f"t{self._next_name}") in self._names:
-            self._next_name += 1
-        self._next_name += 1
-        return name
 
     def legal_replacement(
         self, op: Op, value: Operand, *, eager_copies: bool | None = None
@@ -66,7 +60,7 @@ class Rewriter:
             return None
         if old in self._escaping:
             base = self.base(value)
-            if eager_copies and (base in self._inputs or base in self._escaping):
+            if eager_copies and (base in self.graph.inputs or base in self._escaping):
                 return None
             if eager_copies and not self._is_reshape_of_base(value):
                 return None
@@ -139,10 +133,6 @@ class Rewriter:
     @cached_property
     def _names(self) -> frozenset[str]:
         return frozenset(v.name for v in self.graph.values())
-
-    @cached_property
-    def _inputs(self) -> frozenset[Value]:
-        return frozenset(self.graph.inputs)
 
     @cached_property
     def _aliases(self) -> AliasAnalysis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.ir.dims import Dim, contiguous_strides, exact_div, product, size_hint, strides_in
+from tofuse.ir.dims import Dim, contiguous_strides, exact_div, product, stride_order, strides_in
 from tofuse.ir.graph import Op, Value
 
 
@@ -23,8 +23,7 @@ def dense_strides(value: Value) -> tuple[Dim, ...]:
     row_major = contiguous_strides(shape)
     if value.strides is None or value.strides == row_major:
         return row_major
-    order = sorted(range(len(shape)), key=lambda k: (-size_hint(value.layout[k]), k))
-    return strides_in(order, shape)
+    return strides_in(stride_order(value.layout), shape)
 
 
 def view_memref(op: Op, source: MemRef) -> MemRef | None:

@@ -7,8 +7,7 @@ of the program, are copied into the slice by a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tofuse.analysis.alias import (
     ELIMINATED,
@@ -70,7 +69,6 @@ def library_call_rule(op: Op) -> Reason:
     return Rule.LONG_CONCAT() if is_long_concat else Rule.LIBRARY_CALL()
 
 
-@dataclass(eq=False)
 class _Elimination:
     """The elimination of `concats`.
 
@@ -78,22 +76,16 @@ class _Elimination:
     is not in `stored`. None: all concats are stored.
     """
 
-    graph: Graph
-    concats: frozenset[Op]
-    stored: frozenset[Op] | None = None
-    aliases: AliasAnalysis = field(init=False)
-    producers: Mapping[Value, Op] = field(default_factory=dict)
-    users: Mapping[Value, Sequence[Op]] = field(default_factory=dict)
-    names: Names = field(init=False)
-    in_place: set[Value] = field(default_factory=set)  # values in a slice of some concat
+    def __init__(
+        self, graph: Graph, concats: frozenset[Op], stored: frozenset[Op] | None = None
+    ) -> None:
+        self.graph, self.concats, self.stored = graph, concats, stored
+        self.aliases, self.names = AliasAnalysis(graph), Names(graph)
+        self.producers, self.users = graph.producers(), graph.users()
+        self.in_place = set(self.aliases.slices)  # values in a slice of some concat
 
     def run(self) -> Graph:
-        graph = self.graph
-        self.aliases = AliasAnalysis(graph)
-        self.in_place = set(self.aliases.slices)
-        self.producers, self.users = graph.producers(), graph.users()
-        self.names = Names(graph)
-        ops: list[Op] = []
+        graph, ops = self.graph, list[Op]()
         for op in graph.ops:
             eliminated = self._eliminate(op) if op in self.concats else None
             ops += eliminated or [_library_concat(op) if _is_too_long(op) else op]

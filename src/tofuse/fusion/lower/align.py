@@ -46,6 +46,27 @@ def align(ops: Sequence[Op], storage: Mapping[Value, MemRef]) -> Alignment:
     return state
 
 
+def aligns(op: Op, storage: Mapping[Value, MemRef], producers: Mapping[Value, Op]) -> bool:
+    """Whether an op and the views without strides that it reads have common axes."""
+    views = (view for v in op.inputs for view in views_without_strides(v, storage, producers))
+    try:
+        align([*dict.fromkeys(views), op], storage)
+    except LoweringError:
+        return False
+    return True
+
+
+def views_without_strides(
+    v: Value, storage: Mapping[Value, MemRef], producers: Mapping[Value, Op]
+) -> tuple[Op, ...]:
+    """Return the views that lead from a value with strides to `v`, in this order."""
+    chain: list[Op] = []
+    while v not in storage:
+        chain.append(producers[v])
+        v = chain[-1].inputs[0]
+    return tuple(reversed(chain))
+
+
 def _share_reads(state: Alignment, storage: Mapping[Value, MemRef]) -> None:
     """Unify the axes of all uses of one outside tensor, and of its reshapes: it is read once.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 from tofuse.ir.dims import known_multiple, product
 from tofuse.ir.kernel import (
@@ -20,16 +21,8 @@ from tofuse.ir.kernel import (
 
 def coalesce(kernel: Kernel) -> Kernel:
     """Merge pairs of axes until no pair can be merged."""
-    found = True
-    while found:
-        found = False
-        for p in kernel.axes:
-            for q in kernel.axes:
-                if p is not q and _mergeable(kernel, p, q):
-                    kernel, found = _merge(kernel, p, q), True
-                    break
-            if found:
-                break
+    while pair := next((p for p in permutations(kernel.axes, 2) if _mergeable(kernel, *p)), None):
+        kernel = _merge(kernel, *pair)
     return kernel
 
 

@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from tofuse.cost.nest_cost import Cost
 from tofuse.cost.thresholds import NEGLIGIBLE_US, POOR_VECTORIZATION, SPLIT_THRESHOLD
-from tofuse.ir.dims import size_hint
+from tofuse.ir.dims import size_hint, stride_order
 from tofuse.ir.graph import Op
 from tofuse.ir.region import Reason, Rule
 
@@ -25,17 +25,12 @@ def loop_structure_changes(a: Sequence[Op], b: Sequence[Op]) -> bool:
     rows of earlier reductions can be transposed in tiles by a kernel of its own.
     """
     x, y = max(map(_element_count, a)), max(map(_element_count, b))
-    return x != y or len({_stride_order(op) for op in (*a, *b) if _element_count(op) == x}) > 1
+    results = [op for op in (*a, *b) if _element_count(op) == x]
+    return x != y or len({stride_order(op.result.layout) for op in results}) > 1
 
 
 def _element_count(op: Op) -> int:
     return max((size_hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
-
-
-def _stride_order(op: Op) -> tuple[int, ...]:
-    """Return the dimensions of an op's result, those with the largest strides first."""
-    strides = [size_hint(s) for s in op.result.layout]
-    return tuple(sorted(range(len(strides)), key=lambda k: -strides[k]))
 
 
 def merge_too_costly(

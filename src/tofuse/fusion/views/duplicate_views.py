@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tofuse.analysis.alias import MemRef
-from tofuse.fusion.lower.align import align
-from tofuse.fusion.lower.axes import LoweringError
+from tofuse.fusion.lower.align import aligns, views_without_strides
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute_operands
 
 
@@ -22,11 +21,11 @@ def duplicate_views(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
     duplicates: dict[Value, Value] = {}
     ops: list[Op] = []
     for op in graph.ops:
-        chains = {v: _views_without_strides(v, producers, storage) for v in op.inputs}
+        chains = {v: views_without_strides(v, storage, producers) for v in op.inputs}
         views_seen: set[Op] = set()
         for v, chain in chains.items():
             shared = views_seen & set(chain)
-            if v not in duplicates and shared and not _can_align(op, chains, storage):
+            if v not in duplicates and shared and not aligns(op, storage, producers):
                 copies = _duplicate_chain(chain, names)
                 ops += copies
                 duplicates[v] = copies[-1].result
@@ -35,29 +34,6 @@ def duplicate_views(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
             op = replace(op, operands=substitute_operands(op.operands, duplicates))
         ops.append(op)
     return replace(graph, ops=tuple(ops)) if duplicates else graph
-
-
-def _views_without_strides(
-    v: Value, producers: Mapping[Value, Op], storage: Mapping[Value, MemRef]
-) -> tuple[Op, ...]:
-    """Return the views that lead from a value with strides to `v`, in this order."""
-    chain: list[Op] = []
-    while v not in storage:
-        chain.append(producers[v])
-        v = chain[-1].inputs[0]
-    return tuple(reversed(chain))
-
-
-def _can_align(
-    op: Op, chains: Mapping[Value, Sequence[Op]], storage: Mapping[Value, MemRef]
-) -> bool:
-    """Whether an op and the views before it align, with distinct axes for each value."""
-    views = dict.fromkeys(view for chain in chains.values() for view in chain)
-    try:
-        align([*views, op], storage)
-    except LoweringError:
-        return False
-    return True
 
 
 def _duplicate_chain(chain: Sequence[Op], names: Names) -> list[Op]:

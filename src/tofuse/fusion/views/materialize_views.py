@@ -13,8 +13,7 @@ from tofuse.analysis.alias import (
     is_view,
     view_memref,
 )
-from tofuse.fusion.lower.align import align
-from tofuse.fusion.lower.axes import LoweringError
+from tofuse.fusion.lower.align import aligns
 from tofuse.ir.dims import contiguous_strides, equal_strides, size_hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute_operands
 from tofuse.ops.result_types import make_op
@@ -73,23 +72,11 @@ def _operand_requirement(
 ) -> Requirement | None:
     """Return what an op requires of its operands; None if it takes any value."""
     requirement = None if is_eliminated_concat(op) else REQUIREMENTS.get(opdef(op.kind).pattern)
-    if op.kind == "slice" and not _aligns(op, producers, storage):
-        requirement = _has_strides  # its operand becomes a tensor
+    if op.kind == "slice" and not aligns(op, storage, producers):
+        requirement = _has_strides  # of merged dimensions: its operand becomes a tensor
     if requirement is None:
         return None
     return _is_as_captured if is_aten_view(op) else requirement
-
-
-def _aligns(op: Op, producers: Mapping[Value, Op], storage: Mapping[Value, MemRef]) -> bool:
-    """Whether a view, with the views before it, aligns; a slice of merged dimensions does not."""
-    views = [op]
-    while (v := views[-1].inputs[0]) not in storage and v in producers:
-        views.append(producers[v])
-    try:
-        align(views[::-1], storage)
-    except LoweringError:
-        return False
-    return True
 
 
 def _has_strides(v: Value, storage: Mapping[Value, MemRef]) -> bool:

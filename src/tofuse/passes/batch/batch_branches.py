@@ -67,7 +67,7 @@ class _BatchBuilder:
         The use may create a cycle between the branches, or need strides that no slice has.
         """
         for op in self.replaced:
-            if self.is_used_elsewhere(op.result) and _is_not_contiguous(op.result):
+            if self.is_used_elsewhere(op.result) and not _is_contiguous(op.result):
                 return None
         for op in self.rewriter.graph.ops:
             if op in self.targets:
@@ -87,7 +87,7 @@ class _BatchBuilder:
         assert isinstance(first, Branches)
         whole = self.batch(cat, first)
         separate = cat.result not in self.concats.escaping or self.claim_memory(whole)
-        if not separate or _is_not_contiguous(cat.result):
+        if not separate or not _is_contiguous(cat.result):
             whole = self.add(cat, "reshape", whole, shape=cat.result.shape)
             self.define(cat, "convert", whole, cat.result, dtype=whole.dtype)
         else:
@@ -188,14 +188,10 @@ class _BatchBuilder:
             if shared and op.kind == "take" and not inputs:  # a table that all branches share
                 attrs["dims"] = _shifted_dims(op)
             elif shared:
-                value = self.broadcast_shared(op, value, n)
+                dims = tuple(range(1, len(value.shape) + 1))
+                value = self.add(op, "broadcast", value, shape=(n, *value.shape), dims=dims)
             inputs.append(value)
         return self.add(op, op.kind, *inputs, **attrs)
-
-    def broadcast_shared(self, op: Op, x: Value, n: int) -> Value:
-        """Broadcast a shared value along the batch dimension."""
-        dims = tuple(range(1, len(x.shape) + 1))
-        return self.add(op, "broadcast", x, shape=(n, *x.shape), dims=dims)
 
     def define(self, like: Op, kind: str, x: Value, result: Value, **attrs: Attr) -> None:
         """Emit an op that defines an existing value of the graph."""
@@ -208,9 +204,8 @@ class _BatchBuilder:
         return op.result
 
 
-def _is_not_contiguous(v: Value) -> bool:
-    """Whether a value has other strides than contiguous ones."""
-    return v.strides is not None and v.strides != contiguous_strides(v.shape)
+def _is_contiguous(v: Value) -> bool:
+    return v.layout == contiguous_strides(v.shape)
 
 
 def _batched_attrs(op: Op, n: int) -> Attrs:

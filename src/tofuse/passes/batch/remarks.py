@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tofuse.analysis.alias import is_view
+from tofuse.analysis.reachability import reachable
 from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Rule, Verdict
 from tofuse.ops.table import OPS, Pattern
@@ -58,23 +57,16 @@ def _remark(cat: Op, concats: ConcatBranches) -> tuple[int, str] | None:
 
 def _read_slices_of_one_tensor(values: tuple[Value, ...], producers: dict[Value, Op]) -> bool:
     """Whether all values are computed from slices of one tensor."""
-    first, *others = (set(_sliced_tensors(v, producers)) for v in values)
+    first, *others = (
+        {op.inputs[0] for op in _branch_ops(v, producers) if op.kind == "slice"} for v in values
+    )
     return bool(first.intersection(*others)) and all(producers[v].kind != "slice" for v in values)
 
 
-def _sliced_tensors(value: Value, producers: dict[Value, Op]) -> Iterator[Value]:
-    """Return the tensors that the branch of a value reads slices of."""
-    return (op.inputs[0] for op in _branch_ops(value, producers) if op.kind == "slice")
+def _branch_ops(value: Value, producers: dict[Value, Op]) -> list[Op]:
+    """Return the ops that a value is computed from, up to and including slices."""
 
+    def operands(v: Value) -> tuple[Value, ...]:
+        return producers[v].inputs if v in producers and producers[v].kind != "slice" else ()
 
-def _branch_ops(value: Value, producers: dict[Value, Op]) -> Iterator[Op]:
-    """Yield the ops that a value is computed from, up to and including slices."""
-    stack, seen = [value], {value}
-    while stack:
-        op = producers.get(stack.pop())
-        if op is None:
-            continue
-        yield op
-        unseen = [x for x in op.inputs if x not in seen] if op.kind != "slice" else []
-        seen.update(unseen)
-        stack += unseen
+    return [producers[v] for v in reachable([value], operands) if v in producers]
