@@ -43,10 +43,7 @@ def _free_early(liveness: RegionLiveness) -> list[Region]:
     for r in number:
         for p in sorted(liveness.predecessors[r], key=number.__getitem__):
             successors[p].append(r)
-    slice_writers: dict[Value, list[Region]] = {v: [] for v in liveness.shared}
-    for r in number:
-        for v in (v for v in liveness.writes[r] if v in slice_writers):
-            slice_writers[v].append(r)
+    slice_writers = {v: [r for r in number if v in liveness.writes[r]] for v in liveness.shared}
     allocated: set[Value] = set()
 
     def entry(r: Region) -> tuple[int, int, Region]:

@@ -49,13 +49,8 @@ def as_operand(value: Number, dtype: DType) -> Number | None:
 
 def evaluate_elementwise(kind: str, args: tuple[Number, ...], dtype: DType) -> Number | None:
     """Return the result of an elementwise op on elements of `dtype`; None if not known exactly."""
-    if dtype.is_float:
-        rule = _FLOAT.get(kind)
-    elif dtype.is_int:
-        rule = _INT.get(kind)
-    else:
-        rule = _BOOL.get(kind)
-    result = None if rule is None else rule(*args)
+    rules = _FLOAT if dtype.is_float else _INT if dtype.is_int else _BOOL
+    result = rules[kind](*args) if kind in rules else None
     if result is None or isinstance(result, bool):
         return result
     return round_to(result, dtype)

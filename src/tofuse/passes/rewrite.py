@@ -203,7 +203,8 @@ def rewrite(graph: Graph, rules: Mapping[str, tuple[RewriteRule, ...]]) -> Graph
         pending = [op]
         while pending:
             current = rewriter.remap_operands(pending.pop())
-            found = _first_match(current, rewriter, rules.get(current.kind, ()))
+            matches = (rule(current, rewriter) for rule in rules.get(current.kind, ()))
+            found = next((match for match in matches if match is not None), None)
             if found is None:
                 rewriter.emit(current)
             elif isinstance(found, Value):
@@ -212,11 +213,3 @@ def rewrite(graph: Graph, rules: Mapping[str, tuple[RewriteRule, ...]]) -> Graph
                 rewriter.changed = True
                 pending.extend(reversed(found))
     return rewriter.rewritten_graph()
-
-
-def _first_match(op: Op, rewriter: Rewriter, rules: tuple[RewriteRule, ...]) -> Replacement | None:
-    for rule in rules:
-        found = rule(op, rewriter)
-        if found is not None:
-            return found
-    return None

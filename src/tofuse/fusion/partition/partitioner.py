@@ -14,11 +14,10 @@ from tofuse.fusion.partition.merge_legality import MergeLegality
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
 from tofuse.fusion.partition.verdicts import edge_verdicts, rejected_hints, sibling_verdict
-from tofuse.fusion.region_names import region_name
 from tofuse.fusion.rounding import values_to_round
 from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
-from tofuse.ir.graph import Graph, Value
+from tofuse.ir.graph import Graph, Op, Value
 from tofuse.ir.region import Partition, Region
 
 ViewPass = Callable[[Graph, Mapping[Value, MemRef]], Graph]
@@ -88,4 +87,27 @@ def _region(index: GraphIndex, group: Group, number: int) -> Region:
         (op,) = group.ops
         name = str(op.attr("target")).split(".")[1]
         return Region(f"{name}_{number}", (op,), op.results, library=True)
-    return index.make_region(group.ops, region_name(group.ops, number))
+    return index.make_region(group.ops, _region_name(group.ops, number))
+
+
+def _region_name(ops: Sequence[Op], number: int) -> str:
+    """Return a name like `softmax_mul_3`: up to four words for the ops, and the region's number."""
+    kinds = [op.kind for op in ops]
+    remaining, words = set(kinds), []
+    for word, idiom in _IDIOMS:
+        if idiom <= remaining:
+            words.append(word)
+            remaining -= idiom
+    for kind in kinds:
+        if kind in remaining and kind not in words and kind not in _UNINFORMATIVE:
+            words.append(kind)
+    return "_".join([*(words or kinds[:1])[:4], str(number)])
+
+
+_IDIOMS = (
+    ("softmax", {"amax", "exp", "sum"}),
+    ("norm", {"rsqrt", "sum"}),
+    ("dropout", {"uniform", "where"}),
+    ("dropout", {"uniform"}),
+)
+_UNINFORMATIVE = {"convert", "sub", "where", "full", "div", "ge", "lt", "le", "gt"}

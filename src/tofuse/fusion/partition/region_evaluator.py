@@ -59,8 +59,6 @@ class RegionEvaluator:
 
     def _evaluate_kernel(self, kernel: Kernel, device: str) -> Evaluation:
         """Return why a kernel is rejected, or its cost; the cost of GPU kernels is unknown."""
-        if len(kernel.buffers) > MAX_BUFFERS:
-            return Evaluation(TOO_MANY_BUFFERS, None)
         reject = self.reject_on_cpu if device == "cpu" else self.reject_on_gpu
         rejection = None if reject is None else reject(kernel)
         if rejection is not None or device != "cpu" or self.estimate_cost is None:
