@@ -78,7 +78,7 @@ def test_gradients_flow_through_an_executors_operator(registered):
 
 
 def test_the_next_executor_runs_what_a_check_rejects(registered):
-    calls = []
+    calls, reason = [], "it does not list large sizes"
 
     def run(x, dim, half_to_float):
         calls.append(x.shape)
@@ -88,12 +88,12 @@ def test_the_next_executor_runs_what_a_check_rejects(registered):
         "mine",
         ops=["aten._softmax", "aten.mm"],
         run=run,
-        check=lambda r: (r.inputs[0].shape[0] < 10 and r.target != "aten.mm.default") or "large",
+        check=lambda r: (r.inputs[0].shape[0] < 10 and r.target != "aten.mm.default") or reason,
     )
     x, w = torch.randn(50, 5), torch.randn(5, 7)
     report = tofuse.explain(project, executors=("mine", "llvm"))(x, w)
     assert [r.executor for r in report.regions] == ["aten", "llvm"] and not calls
-    assert report.regions[0].why == "mine rejects it: large"
+    assert report.regions[0].why == f"mine rejects it: {reason}"
     torch._dynamo.reset()
     report = tofuse.explain(project, executors=("mine", "llvm"))(x[:4], w)
     assert [r.executor for r in report.regions] == ["aten", "mine", "llvm"] and calls

@@ -47,10 +47,12 @@ class Executor:
     check: Callable[[Request], CheckResult] | None = None
     cost: Callable[[Request], float] | None = None
 
+    def lists(self, target: str) -> bool:
+        """Return whether an ATen operator is among `ops`."""
+        return target in self.ops or target.rpartition(".")[0] in self.ops
+
     def rejection(self, request: Request) -> str | None:
-        """Return why the executor rejects a call; None if it accepts the call."""
-        if request.target not in self.ops and request.target.rpartition(".")[0] not in self.ops:
-            return f"{self.name} does not list {request.target}"
+        """Return why the executor rejects a call that it lists; None if it accepts the call."""
         try:
             accepted = True if self.check is None else self.check(request)
         except Exception as e:
@@ -101,17 +103,19 @@ class Executors:
         """Whether a call is not decomposed, because an executor before our kernels accepts it."""
         if not self.allows_kernels:
             return True
-        return any(e.rejection(request) is None for e in self.preceding(KERNELS))
+        executors = self.preceding(KERNELS)
+        return any(e.lists(request.target) and e.rejection(request) is None for e in executors)
 
     def choose(self, request: Request, library_us: float) -> tuple[Executor | None, str]:
         """Return the executor of a call outside kernels (None for PyTorch) and the reason."""
         reasons: list[str] = []
         for e in self.preceding(LIBRARY):
+            if not e.lists(request.target):
+                continue
             reason = e.rejection(request)
             if reason is None and (us := e.cost_us(request)) is not None and us > library_us:
                 reason = f"{e.name} predicts {us:.4g} us, PyTorch is predicted at {library_us:.4g}"
             if reason is None:
                 return e, "; ".join([*reasons, f"{e.name} accepts {request.target}"])
-            if "does not list" not in reason:
-                reasons.append(reason)
+            reasons.append(reason)
         return None, "; ".join(reasons)
