@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import linecache
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from traceback import walk_stack
 
 import torch
 
+from tofuse.config import PACKAGE
 from tofuse.errors import DefinitionError
-from tofuse.frontends.caller_location import user_line
 from tofuse.frontends.datatypes import DataType, datatype, number_type
 from tofuse.frontends.define_tensor import (
     Contiguity,
@@ -198,7 +201,7 @@ class Recorder:
 
     def _begin(self, op: str) -> Loc | None:
         """Begin a statement; return the user's line. DefinitionError outside the `with` block."""
-        self._low.begin_op(op, user_line())
+        self._low.begin_op(op, _user_line())
         if not self.is_open:
             raise self._low.error("use it inside `with FusionDefinition() as fd:`")
         return self._low.builder.loc
@@ -236,6 +239,15 @@ class Recorder:
             f"an argument is a {type(value).__name__}; arguments must be tensors and scalars of "
             "the definition, or constants"
         )
+
+
+def _user_line() -> Loc | None:
+    """Return the location of the innermost frame outside the package."""
+    for frame, line in walk_stack(sys._getframe()):
+        file = frame.f_code.co_filename
+        if not file.startswith(str(PACKAGE)):
+            return Loc(file, line, linecache.getline(file, line).strip())
+    return None
 
 
 def _kind(item: Lowered) -> str:
