@@ -16,22 +16,30 @@ from tofuse.ir.types import DType
 class DataType(Enum):
     """An element type of a FusionDefinition; Null means the type promoted from the operands."""
 
-    Double = "Double"
-    Float = "Float"
-    Half = "Half"
-    BFloat16 = "BFloat16"
-    Int = "Int"  # 64 bits
-    Int32 = "Int32"
-    UInt64 = "UInt64"
-    Index = "Index"
-    Bool = "Bool"
-    Float8_e4m3fn = "Float8_e4m3fn"
-    Float8_e5m2 = "Float8_e5m2"
-    Float8_e8m0fnu = "Float8_e8m0fnu"
-    Float4_e2m1fn = "Float4_e2m1fn"
-    ComplexFloat = "ComplexFloat"
-    ComplexDouble = "ComplexDouble"
-    Null = "Null"
+    _value_: str
+    _dtype: torch.dtype | None
+
+    Double = "Double", torch.float64
+    Float = "Float", torch.float32
+    Half = "Half", torch.float16
+    BFloat16 = "BFloat16", torch.bfloat16
+    Int = "Int", torch.int64  # 64 bits
+    Int32 = "Int32", torch.int32
+    UInt64 = "UInt64", torch.uint64
+    Index = "Index", torch.int64
+    Bool = "Bool", torch.bool
+    Float8_e4m3fn = "Float8_e4m3fn", torch.float8_e4m3fn
+    Float8_e5m2 = "Float8_e5m2", torch.float8_e5m2
+    Float8_e8m0fnu = "Float8_e8m0fnu", torch.float8_e8m0fnu
+    Float4_e2m1fn = "Float4_e2m1fn", torch.float4_e2m1fn_x2
+    ComplexFloat = "ComplexFloat", torch.complex64
+    ComplexDouble = "ComplexDouble", torch.complex128
+    Null = "Null", None
+
+    def __new__(cls, name: str, dtype: torch.dtype | None) -> DataType:
+        made = object.__new__(cls)
+        made._value_, made._dtype = name, dtype
+        return made
 
     def __repr__(self) -> str:
         return f"DataType.{self.value}"
@@ -39,9 +47,9 @@ class DataType(Enum):
     @property
     def torch(self) -> torch.dtype:
         """The torch dtype."""
-        if self is DataType.Null:
+        if self._dtype is None:
             raise DefinitionError("DataType.Null is not an element type")
-        return TO_TORCH[self]
+        return self._dtype
 
     @property
     def ir(self) -> DType:
@@ -126,22 +134,4 @@ def _common_type(a: DataType, b: DataType) -> DataType:
 
 NARROW = {d for d in DataType if d.is_float and d not in (DataType.Float, DataType.Double)}
 
-TO_TORCH: dict[DataType, torch.dtype] = {
-    DataType.Double: torch.float64,
-    DataType.Float: torch.float32,
-    DataType.Half: torch.float16,
-    DataType.BFloat16: torch.bfloat16,
-    DataType.Int: torch.int64,
-    DataType.Int32: torch.int32,
-    DataType.UInt64: torch.uint64,
-    DataType.Index: torch.int64,
-    DataType.Bool: torch.bool,
-    DataType.Float8_e4m3fn: torch.float8_e4m3fn,
-    DataType.Float8_e5m2: torch.float8_e5m2,
-    DataType.Float8_e8m0fnu: torch.float8_e8m0fnu,
-    DataType.Float4_e2m1fn: torch.float4_e2m1fn_x2,
-    DataType.ComplexFloat: torch.complex64,
-    DataType.ComplexDouble: torch.complex128,
-}
-
-FROM_TORCH = {t: d for d, t in TO_TORCH.items() if d is not DataType.Index}
+FROM_TORCH = {d.torch: d for d in DataType if d not in (DataType.Index, DataType.Null)}
