@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.lowering import Item, Lowering, Number
 from tofuse.ir.dims import Dim, SymDim, exact_div
+from tofuse.ir.size_expression import SIZE_FUNCTIONS
 
 
 def fold_scalars(low: Lowering, name: str, items: Sequence[Item], dtype: DataType) -> Number | None:
@@ -21,9 +22,10 @@ def fold_scalars(low: Lowering, name: str, items: Sequence[Item], dtype: DataTyp
         sizes = [d for d in dims if isinstance(d, (int, SymDim))]
         folded = _fold_sizes(low, name, sizes) if len(sizes) == len(dims) else None
         return None if folded is None else Number(folded, DataType.Int)
-    constants = [x for x in numbers if not isinstance(x, SymDim)]
+    is_size = name in DERIVED and all(isinstance(x, int) for x in numbers)
+    function = SIZE_FUNCTIONS[DERIVED[name]] if is_size else FOLDS[name]
     try:
-        return Number(FOLDS[name](*constants), dtype)
+        return Number(function(*numbers), dtype)
     except ZeroDivisionError:
         raise low.error("division by zero") from None
     except TypeError:
@@ -40,19 +42,6 @@ def _fold_sizes(low: Lowering, name: str, dims: Sequence[Dim]) -> Dim | None:
     return None
 
 
-def _divide(a: float, b: float) -> int | float:
-    """Divide; integer division truncates, as in C."""
-    if isinstance(a, int) and isinstance(b, int):
-        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    return a / b
-
-
-def _modulo(a: float, b: float) -> int | float:
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b * int(_divide(a, b))
-    return math.fmod(a, b)
-
-
 EXACT: dict[str, Callable[..., Dim]] = {
     k: getattr(operator, k) for k in ("add", "sub", "mul", "neg")
 }
@@ -64,11 +53,11 @@ OPERATORS = ["add", "sub", "mul", "neg", "truediv", "eq", "ne", "lt", "le", "gt"
 FOLDS: dict[str, Callable[..., bool | int | float | complex]] = {
     **{k: getattr(operator, k) for k in OPERATORS},
     "abs": abs,
-    "div": _divide,
-    "mod": _modulo,
+    "div": operator.truediv,  # of integers: as in DERIVED
+    "mod": math.fmod,
     "minimum": min,
     "maximum": max,
-    "logical_and": lambda a, b: bool(a) and bool(b),
-    "logical_or": lambda a, b: bool(a) or bool(b),
+    "logical_and": SIZE_FUNCTIONS["logical_and"],
+    "logical_or": SIZE_FUNCTIONS["logical_or"],
     "logical_not": operator.not_,
 }
