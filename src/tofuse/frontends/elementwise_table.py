@@ -13,13 +13,13 @@ from tofuse.frontends.lowering import Item, Lowering, Node, OperandLike, is_scal
 from tofuse.frontends.scalar_folding import fold_scalars
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Operand, Scalar, Value
-from tofuse.ir.types import DType
+from tofuse.ir.types import DType, TensorType
 from tofuse.ops.powers import is_repeated_product, repeated_squaring
 
 
 @dataclass(frozen=True)
 class Emitter:
-    """Appends ops of one shape whose operands have one dtype."""
+    """Appends ops on operands that are brought to one shape and dtype."""
 
     builder: Builder
     shape: tuple[Dim, ...]
@@ -27,30 +27,17 @@ class Emitter:
 
     def __call__(self, kind: str, *operands: Operand) -> Value:
         if not any(isinstance(x, Value) for x in operands):
-            first = operands[0]
-            assert isinstance(first, Scalar)
-            operands = (self.full(first), *operands[1:])
-        return self.builder.emit(kind, operands, {})
-
-    def full(self, x: Scalar) -> Value:
-        return self.builder.full(self.shape, x, self.dtype)
+            operands = (self.value(operands[0]), *operands[1:])
+        return self.builder.elementwise(kind, *operands, shape=self.shape, dtype=self.dtype)
 
     def value(self, x: Operand) -> Value:
-        return x if isinstance(x, Value) else self.full(x)
-
-    def number(self, x: float) -> Scalar:
-        return typed_scalar(x, self.dtype)
+        return x if isinstance(x, Value) else self.builder.full(self.shape, x, self.dtype)
 
     def where(self, test: Value, yes: Operand, no: Operand) -> Value:
-        constant = isinstance(yes, Scalar) and isinstance(no, Scalar)
-        return self.builder.emit(
-            "where", (test, yes, no), {"dtype": self.dtype} if constant else {}
-        )
+        return self.builder.where(test, yes, no, TensorType(self.shape, self.dtype))
 
-    def in_type(self, dtype: DType, kind: str, *operands: Operand) -> Value:
-        """Append an op on the operands converted to `dtype`."""
-        converted = (self.builder.convert_and_expand(x, self.shape, dtype) for x in operands)
-        return Emitter(self.builder, self.shape, dtype)(kind, *converted)
+    def in_type(self, dtype: DType) -> Emitter:
+        return Emitter(self.builder, self.shape, dtype)
 
 
 Emit = Callable[..., Value]
@@ -175,14 +162,14 @@ def floats_only(kind: str) -> Emit:
 def comparison(kind: str) -> Emit:
     def emit(e: Emitter, a: Operand, b: Operand) -> Value:
         if e.dtype is DType.BOOL and kind not in ("eq", "ne"):
-            return e.in_type(DType.U8, kind, a, b)
+            return e.in_type(DType.U8)(kind, a, b)
         return e(kind, a, b)
 
     return emit
 
 
 def logical(kind: str) -> Emit:
-    return lambda e, *xs: e.in_type(DType.BOOL, kind, *xs)
+    return lambda e, *xs: e.in_type(DType.BOOL)(kind, *xs)
 
 
 def division(kind: str, float_kind: str) -> Emit:
@@ -243,7 +230,7 @@ def equals(number: float) -> Emit:
 
 def signbit(e: Emitter, x: Operand) -> Value:
     if e.dtype.is_float:
-        return e("lt", e("copysign", Scalar(1.0), e.value(x)), Scalar(0.0))
+        return e("lt", e("copysign", Scalar(1.0), x), Scalar(0.0))
     if e.dtype is DType.BOOL:
         return e.builder.full(e.shape, Scalar(False), DType.BOOL)
     return e("lt", x, Scalar(0))
@@ -258,8 +245,8 @@ def lerp(e: Emitter, start: Operand, end: Operand, weight: Operand) -> Value:
     """Interpolate from the nearer end, as ATen does, so that a weight of 1 gives `end` exactly."""
     length = e("sub", end, start)
     near = e("add", start, e("mul", weight, length))
-    far = e("sub", end, e("mul", length, e("sub", e.number(1), e.value(weight))))
-    return e.where(e("lt", e("abs", weight), e.number(0.5)), near, far)
+    far = e("sub", end, e("mul", length, e("sub", Scalar(1.0), weight)))
+    return e.where(e("lt", e("abs", weight), Scalar(0.5)), near, far)
 
 
 def addcmul(e: Emitter, arg1: Operand, arg2: Operand, arg3: Operand, value: Operand) -> Value:
@@ -293,7 +280,7 @@ UNARY: dict[str, ElementwiseOp] = {
     "neg": ElementwiseOp(same_kind("neg"), "aten.neg.default", categories="ifc"),
     "sign": ElementwiseOp(lambda e, x: e.value(x) if e.dtype is DType.BOOL else e("sign", x), ""),
     "frac": ElementwiseOp(lambda e, x: e("sub", x, e("trunc", x)), "", to_float=True),
-    "relu": ElementwiseOp(lambda e, x: e("maximum", x, e.number(0)), "", categories="if"),
+    "relu": ElementwiseOp(lambda e, x: e("maximum", x, Scalar(0)), "", categories="if"),
     "silu": ElementwiseOp(
         lambda e, x: e("mul", x, e("sigmoid", x)), "aten.silu.default", True, categories="bifc"
     ),

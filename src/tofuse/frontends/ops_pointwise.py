@@ -11,7 +11,6 @@ from tofuse.frontends.elementwise_table import (
     BINARY,
     ELEMENTWISE,
     UNARY,
-    Emitter,
     broadcast_shape,
     broadcast_to,
     elementwise,
@@ -19,7 +18,7 @@ from tofuse.frontends.elementwise_table import (
 )
 from tofuse.frontends.lowering import Item, Lowering, Node, Number, OperandLike, Rule, is_scalar
 from tofuse.ir.dims import SymDim
-from tofuse.ir.types import DType
+from tofuse.ir.types import DType, TensorType
 
 
 def from_table(name: str, *parameters: str) -> Rule:
@@ -81,7 +80,7 @@ def where(low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike
         values = (chosen, low.value_of(yes, dtype), low.value_of(no, dtype))
         return low.call("aten.where.self", values, shape, dtype, scalar=scalars)
     a, b = (typed_operand(low, x, shape, dtype) for x in (yes, no))
-    value = Emitter(low.builder, shape, dtype.ir).where(chosen, a, b)
+    value = low.builder.where(chosen, a, b, TensorType(shape, dtype.ir))
     return Node(value, dtype, scalar=scalars)
 
 
