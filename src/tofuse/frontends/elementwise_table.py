@@ -259,6 +259,11 @@ def threshold(e: Emitter, x: Operand, bound: Operand, value: Operand) -> Value:
     return e.where(e("le", x, bound), value, x)
 
 
+def predicate(emit: Emit, pytorch_op: str) -> ElementwiseOp:
+    """Return an op on all types whose result is a bool."""
+    return ElementwiseOp(emit, pytorch_op, to_bool=True, categories="bifc")
+
+
 def scaled_second(kind: str) -> Emit:
     return lambda e, a, b, alpha: e(kind, a, e("mul", b, alpha))
 
@@ -286,30 +291,19 @@ UNARY: dict[str, ElementwiseOp] = {
     ),
     "erfinv": ElementwiseOp(pytorch_only, "aten.erfinv.default", to_float=True),
     "lgamma": ElementwiseOp(same_kind("lgamma"), "aten.lgamma.default", to_float=True),
-    "logical_not": ElementwiseOp(
-        logical("logical_not"), "aten.logical_not.default", to_bool=True, categories="bifc"
-    ),
+    "logical_not": predicate(logical("logical_not"), "aten.logical_not.default"),
     "bitwise_not": ElementwiseOp(on_bools("bitwise_not", "logical_not"), "", categories="bi"),
     "signbit": ElementwiseOp(signbit, "", to_bool=True),
-    "isfinite": ElementwiseOp(
+    "isfinite": predicate(
         float_test(lambda e, x: e("lt", e("abs", x), Scalar(math.inf)), otherwise=True),
         "aten.isfinite.default",
-        to_bool=True,
-        categories="bifc",
     ),
-    **{
-        k: ElementwiseOp(
-            float_test(same_kind(k)), f"aten.{k}.default", to_bool=True, categories="bifc"
-        )
-        for k in ("isinf", "isnan")
-    },
+    "isinf": predicate(float_test(same_kind("isinf")), "aten.isinf.default"),
+    "isnan": predicate(float_test(same_kind("isnan")), "aten.isnan.default"),
     "isneginf": ElementwiseOp(float_test(equals(-math.inf)), "", to_bool=True),
     "isposinf": ElementwiseOp(float_test(equals(math.inf)), "", to_bool=True),
-    "isreal": ElementwiseOp(
-        lambda e, x: e.builder.full(e.shape, Scalar(True), DType.BOOL),
-        "aten.isreal.default",
-        to_bool=True,
-        categories="bifc",
+    "isreal": predicate(
+        lambda e, x: e.builder.full(e.shape, Scalar(True), DType.BOOL), "aten.isreal.default"
     ),
 }
 
@@ -334,15 +328,12 @@ BINARY: dict[str, ElementwiseOp] = {
     "gcd": ElementwiseOp(pytorch_only, "aten.gcd.default", categories="i"),
     "maximum": ElementwiseOp(on_bools("maximum", "logical_or"), ""),
     "minimum": ElementwiseOp(on_bools("minimum", "logical_and"), ""),
+    **{k: predicate(comparison(k), f"aten.{k}.Tensor") for k in ("eq", "ne")},
     **{
-        k: ElementwiseOp(comparison(k), f"aten.{k}.Tensor", to_bool=True, categories=types)
-        for types, kinds in (("bifc", ("eq", "ne")), ("bif", ("lt", "le", "gt", "ge")))
-        for k in kinds
+        k: ElementwiseOp(comparison(k), f"aten.{k}.Tensor", to_bool=True)
+        for k in ("lt", "le", "gt", "ge")
     },
-    **{
-        k: ElementwiseOp(logical(k), f"aten.{k}.default", to_bool=True, categories="bifc")
-        for k in ("logical_and", "logical_or")
-    },
+    **{k: predicate(logical(k), f"aten.{k}.default") for k in ("logical_and", "logical_or")},
     **{
         f"bitwise_{k}": ElementwiseOp(on_bools(f"bitwise_{k}", f"logical_{k}"), "", categories="bi")
         for k in ("and", "or", "xor")
