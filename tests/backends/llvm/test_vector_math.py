@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from tofuse.backends.llvm.load import host_lanes
-from tofuse.backends.llvm.vector_math import MATH, math_definitions, math_symbol
+from tofuse.backends.llvm.vector_math.formula_builder import math_symbol
+from tofuse.backends.llvm.vector_math.registry import MATH, math_definitions
 
 Kernel = Callable[..., np.ndarray]
 WIDTHS = (1, 4, 8, 16)

@@ -8,7 +8,7 @@ import torch
 
 import tofuse
 from tofuse.backends.llvm.load import CODE
-from tofuse.backends.llvm.vector_math import LIBRARY, library_definition
+from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, library_definition
 from tofuse.errors import CompileError
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")

@@ -4,44 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from tofuse.backends.llvm.bf16_convert import bf16_bits
-from tofuse.backends.llvm.fp8_convert import round_to_fp8
-from tofuse.backends.llvm.ir_text import REGISTER_TYPES, FunctionBuilder, literal, vector_type
-from tofuse.backends.llvm.vector_math import LIBRARY, MATH, math_symbol
-from tofuse.backends.llvm.vector_math.formula_builder import SUFFIX, InlineBuilder, Value
+from tofuse.backends.llvm.ir_text import REGISTER_TYPES, FunctionBuilder, literal, short_name
+from tofuse.backends.llvm.memory_types import round_to
+from tofuse.backends.llvm.vector_math.formula_builder import (
+    FormulaBuilder,
+    Value,
+    math_symbol,
+)
+from tofuse.backends.llvm.vector_math.registry import MATH
+from tofuse.backends.llvm.vector_math.vector_library import LIBRARY
 from tofuse.errors import CompileError
 from tofuse.ir.types import DType
 
 
-@dataclass(frozen=True)
-class OpSignature:
-    """The element types of an op's operands and result, and its number of lanes."""
-
-    operand_dtype: DType
-    result_dtype: DType
-    lanes: int
-
-    @property
-    def operand_type(self) -> str:
-        return vector_type(REGISTER_TYPES[self.operand_dtype], self.lanes)
-
-    @property
-    def result_type(self) -> str:
-        return vector_type(REGISTER_TYPES[self.result_dtype], self.lanes)
-
-    @property
-    def mask_type(self) -> str:
-        return vector_type("i1", self.lanes)
-
-
-class _OpBuilder(InlineBuilder):
+class _OpBuilder(FormulaBuilder):
     """Appends the instructions of one op."""
 
-    def __init__(self, f: FunctionBuilder, signature: OpSignature) -> None:
-        super().__init__(f, signature.lanes)
-        self.signature, self.dtype = signature, signature.operand_dtype
+    def __init__(self, f: FunctionBuilder, dtype: DType, result_dtype: DType, lanes: int) -> None:
+        super().__init__(f, lanes)
+        self.dtype, self.result_dtype = dtype, result_dtype
         self.is_unsigned = self.dtype in (DType.U8, DType.BOOL)
 
     def number(self, value: bool | int | float) -> Value:
@@ -56,10 +38,10 @@ _Rule = Callable[..., Value]  # of an _OpBuilder and the operands
 
 
 def emit_elementwise(
-    f: FunctionBuilder, op: str, args: Sequence[str], signature: OpSignature
+    f: FunctionBuilder, op: str, args: Sequence[str], dtype: DType, result_dtype: DType, lanes: int
 ) -> str:
-    """Emit an op and return its result; raise CompileError if this backend has no rule for it."""
-    b = _OpBuilder(f, signature)
+    """Return an op of operands of one dtype; raise CompileError if this backend has no rule."""
+    b = _OpBuilder(f, dtype, result_dtype, lanes)
     operands = map(b.operand, args)
     if op in _RULES:
         return _RULES[op](b, *operands).text
@@ -70,17 +52,17 @@ def emit_elementwise(
 
 def _math_call(op: str) -> _Rule:
     def rule(b: _OpBuilder, *args: Value) -> Value:
-        elem = SUFFIX[args[0].scalar]
+        elem = short_name(args[0].scalar)
         b.f.math_calls[op, elem, b.width] = None
-        ty, typed = b.signature.operand_type, ", ".join(a.typed for a in args)
+        ty, typed = b.type(args[0].scalar), ", ".join(a.typed for a in args)
         return b.operand(b.f.let(f"call {ty} {math_symbol(op, elem, b.width)}({typed})"))
 
     return rule
 
 
-def emit_accumulation(f: FunctionBuilder, total: str, x: str, signature: OpSignature) -> str:
+def emit_accumulation(f: FunctionBuilder, total: str, x: str, dtype: DType, lanes: int) -> str:
     """Add `x` to a running sum; LLVM may contract a product that only the sum uses to an fma."""
-    b = _OpBuilder(f, signature)
+    b = _OpBuilder(f, dtype, dtype, lanes)
     return _arith("fadd", "add", contract=True)(b, b.operand(total), b.operand(x)).text
 
 
@@ -137,7 +119,7 @@ def _abs(b: _OpBuilder, x: Value) -> Value:
         return b.abs(x)
     if b.is_unsigned:
         return x
-    ty = b.signature.operand_type
+    ty = b.type(x.scalar)
     symbol = f"@llvm.abs.{b.suffix(x.scalar)}"
     return b.operand(b.f.call(symbol, ty, (ty, x.text), ("i1", "false")))
 
@@ -234,7 +216,7 @@ def _floordiv(b: _OpBuilder, x: Value, y: Value) -> Value:
 
 
 def _convert(b: _OpBuilder, x: Value) -> Value:
-    source, to = b.dtype, b.signature.result_dtype
+    source, to = b.dtype, b.result_dtype
     scalar = REGISTER_TYPES[to]
     if source.is_float and to.is_float:
         return b.cast("fpext" if to is DType.F64 else "fptrunc", x, scalar)
@@ -252,12 +234,8 @@ def _convert(b: _OpBuilder, x: Value) -> Value:
     return b.cast("zext" if b.is_unsigned else "sext", x, scalar)
 
 
-def _round_bf16(b: _OpBuilder, x: Value) -> Value:
-    return b.as_float(bf16_bits(b, x) & -65536)
-
-
-def _round_fp8(dtype: DType) -> _Rule:
-    return lambda b, x: b.operand(round_to_fp8(b.f, x.text, dtype, b.width))
+def _round_to(dtype: DType) -> _Rule:
+    return lambda b, x: round_to(b, x, dtype)
 
 
 _RULES: dict[str, _Rule] = {
@@ -302,8 +280,5 @@ _RULES: dict[str, _Rule] = {
     "remainder": _remainder,
     "floordiv": _floordiv,
     "convert": _convert,
-    "round_bf16": _round_bf16,
-    "round_f16": lambda b, x: b.cast("fpext", b.cast("fptrunc", x, "half"), x.scalar),
-    "round_f8e4m3": _round_fp8(DType.F8E4M3),
-    "round_f8e5m2": _round_fp8(DType.F8E5M2),
+    **{f"round_{d.value}": _round_to(d) for d in DType if d.is_reduced_float},
 }

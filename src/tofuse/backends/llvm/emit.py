@@ -14,7 +14,8 @@ from tofuse.backends.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
 from tofuse.backends.llvm.loop_emitter import LoopEmitter
 from tofuse.backends.llvm.random import store_keys
 from tofuse.backends.llvm.scratch_accumulators import combine_threads, fold_stages, store_partial
-from tofuse.backends.llvm.vector_math import LIBRARY, library_definition, math_definitions
+from tofuse.backends.llvm.vector_math.registry import math_definitions
+from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, library_definition
 from tofuse.ir.nest import Nest, Phase
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tofuse.backends.llvm.bf16_convert import bf16_bits
-from tofuse.backends.llvm.fp8_convert import narrow_fp8, widen_fp8
 from tofuse.backends.llvm.ir_text import (
     MEMORY_TYPES,
     REGISTER_TYPES,
     FunctionBuilder,
     literal,
+    ramp,
+    short_name,
     splat,
     vector_type,
 )
-from tofuse.backends.llvm.vector_math.formula_builder import InlineBuilder
+from tofuse.backends.llvm.memory_types import to_memory_type, to_register_type
 from tofuse.cost.machine import CACHE_LINE
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Scalar
@@ -161,11 +161,11 @@ class FunctionEmitter:
         lanes = self.lanes
         ty = vector_type("i64", lanes)
         first = splat(self.f, start, "i64", lanes)
-        ramp = ", ".join(f"i64 {k + u * lanes}" for k in range(lanes))
-        ramp = f"<{ramp}>" if lanes > 1 else str(u)
+        offsets = ramp("i64", u * lanes, lanes)
         if step != 1:
-            ramp = self.f.let(f"mul {ty} {ramp}, {splat(self.f, self.size(step), 'i64', lanes)}")
-        return self.f.let(f"add {ty} {first}, {ramp}")
+            steps = splat(self.f, self.size(step), "i64", lanes)
+            offsets = self.f.let(f"mul {ty} {offsets}, {steps}")
+        return self.f.let(f"add {ty} {first}, {offsets}")
 
     def mask(self, u: int, guard: str | None = None) -> str | None:
         """Return the mask of active lanes of vector `u` that pass the guard; None for all lanes."""
@@ -184,7 +184,7 @@ class FunctionEmitter:
 
     def load(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
         """Read `lanes` contiguous elements into a register."""
-        return self.to_register_type(self.load_raw(pointer, dtype, lanes, mask), dtype, lanes)
+        return to_register_type(self.f, self.load_raw(pointer, dtype, lanes, mask), dtype, lanes)
 
     def load_raw(self, pointer: str, dtype: DType, lanes: int, mask: str | None) -> str:
         """Read `lanes` contiguous elements without a conversion."""
@@ -194,7 +194,7 @@ class FunctionEmitter:
         ty, mask_ty = f"<{lanes} x {MEMORY_TYPES[dtype]}>", f"<{lanes} x i1>"
         if lanes == 1:
             mask = self.f.let(f"bitcast i1 {mask} to {mask_ty}")
-        symbol = f"@llvm.masked.load.v{lanes}{_short(dtype)}.p0"
+        symbol = f"@llvm.masked.load.v{lanes}{short_name(MEMORY_TYPES[dtype])}.p0"
         address, zeros = ("ptr", f"align {dtype.itemsize} {pointer}"), (ty, "zeroinitializer")
         raw = self.f.call(symbol, ty, address, (mask_ty, mask), zeros)
         return raw if lanes > 1 else self.f.let(f"extractelement {ty} {raw}, i64 0")
@@ -204,30 +204,48 @@ class FunctionEmitter:
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
         mask = mask or literal(True, DType.BOOL, lanes)
         addresses = self._lane_addresses(pointer, dtype, indices, lanes)
-        symbol = f"@llvm.masked.gather.v{lanes}{_short(dtype)}.v{lanes}p0"
+        symbol = f"@llvm.masked.gather.v{lanes}{short_name(MEMORY_TYPES[dtype])}.v{lanes}p0"
         raw = self.f.call(symbol, ty, addresses, (mask_ty, mask), (ty, "zeroinitializer"))
-        return self.to_register_type(raw, dtype, lanes)
+        return to_register_type(self.f, raw, dtype, lanes)
 
-    def store_nontemporal(self, pointer: str, dtype: DType, value: str, lanes: int) -> None:
-        """Write `lanes` elements past the caches; the pointer is aligned to the whole vector."""
-        self.store_raw_nontemporal(pointer, dtype, self.to_memory_type(value, dtype, lanes), lanes)
+    def store(
+        self,
+        pointer: str,
+        dtype: DType,
+        value: str,
+        lanes: int,
+        mask: str | None,
+        *,
+        nontemporal: bool = False,
+    ) -> None:
+        """Write `lanes` contiguous elements; see `store_raw`."""
+        raw = to_memory_type(self.f, value, dtype, lanes)
+        self.store_raw(pointer, dtype, raw, lanes, mask, nontemporal=nontemporal)
 
-    def store_raw_nontemporal(self, pointer: str, dtype: DType, raw: str, lanes: int) -> None:
-        """Write `lanes` elements past the caches without a conversion."""
-        ty, align = vector_type(MEMORY_TYPES[dtype], lanes), lanes * dtype.itemsize
-        self.f.put(f"store {ty} {raw}, ptr {pointer}, align {align}, !nontemporal !0")
+    def store_raw(
+        self,
+        pointer: str,
+        dtype: DType,
+        raw: str,
+        lanes: int,
+        mask: str | None,
+        *,
+        nontemporal: bool = False,
+    ) -> None:
+        """Write `lanes` contiguous elements without a conversion.
 
-    def store(self, pointer: str, dtype: DType, value: str, lanes: int, mask: str | None) -> None:
-        """Write `lanes` contiguous elements."""
-        self.store_raw(pointer, dtype, self.to_memory_type(value, dtype, lanes), lanes, mask)
-
-    def store_raw(self, pointer: str, dtype: DType, raw: str, lanes: int, mask: str | None) -> None:
-        """Write `lanes` contiguous elements without a conversion."""
+        Without a mask, a `nontemporal` store goes past the caches; its address is aligned to the
+        whole vector.
+        """
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
+        if mask is None and nontemporal:
+            align = lanes * dtype.itemsize
+            self.f.put(f"store {ty} {raw}, ptr {pointer}, align {align}, !nontemporal !0")
+            return
         if mask is None or lanes == 1:
             self.f.put(f"store {ty} {raw}, ptr {pointer}, align {dtype.itemsize}")
             return
-        symbol = f"@llvm.masked.store.v{lanes}{_short(dtype)}.p0"
+        symbol = f"@llvm.masked.store.v{lanes}{short_name(MEMORY_TYPES[dtype])}.p0"
         address = "ptr", f"align {dtype.itemsize} {pointer}"
         self.f.call(symbol, "void", (ty, raw), address, (mask_ty, mask))
 
@@ -237,9 +255,9 @@ class FunctionEmitter:
         """Write one element per lane, at the i64 indices `indices`."""
         ty, mask_ty = vector_type(MEMORY_TYPES[dtype], lanes), vector_type("i1", lanes)
         mask = mask or literal(True, DType.BOOL, lanes)
-        raw = self.to_memory_type(value, dtype, lanes)
+        raw = to_memory_type(self.f, value, dtype, lanes)
         addresses = self._lane_addresses(pointer, dtype, indices, lanes)
-        symbol = f"@llvm.masked.scatter.v{lanes}{_short(dtype)}.v{lanes}p0"
+        symbol = f"@llvm.masked.scatter.v{lanes}{short_name(MEMORY_TYPES[dtype])}.v{lanes}p0"
         self.f.call(symbol, "void", (ty, raw), addresses, (mask_ty, mask))
 
     def _lane_addresses(
@@ -248,30 +266,6 @@ class FunctionEmitter:
         ty, element = vector_type("i64", lanes), MEMORY_TYPES[dtype]
         pointers = self.f.let(f"getelementptr {element}, ptr {pointer}, {ty} {indices}")
         return vector_type("ptr", lanes), f"align {dtype.itemsize} {pointers}"
-
-    def to_register_type(self, raw: str, dtype: DType, lanes: int) -> str:
-        """Convert from the type in memory to the type in a register."""
-        b = InlineBuilder(self.f, lanes)
-        x = b.value(raw, MEMORY_TYPES[dtype])
-        if dtype is DType.BOOL:
-            return b.compare("ne", x, 0).text
-        if dtype is DType.F16:
-            return b.cast("fpext", x, "float").text
-        if dtype is DType.BF16:
-            return b.as_float(b.cast("zext", x, "i32") << 16).text
-        return widen_fp8(self.f, raw, dtype, lanes) if dtype.is_fp8 else raw
-
-    def to_memory_type(self, value: str, dtype: DType, lanes: int) -> str:
-        """Convert from the type in a register to the type in memory."""
-        b, scalar = InlineBuilder(self.f, lanes), MEMORY_TYPES[dtype]
-        if dtype is DType.BOOL:
-            return b.cast("zext", b.value(value, "i1"), scalar).text
-        x = b.value(value, "float")
-        if dtype is DType.F16:
-            return b.cast("fptrunc", x, scalar).text
-        if dtype is DType.BF16:
-            return b.cast("trunc", bf16_bits(b, x) >> 16, scalar).text
-        return narrow_fp8(self.f, value, dtype, lanes) if dtype.is_fp8 else value
 
     def scratch_pointer(self, scratch: Scratch) -> str:
         """Return the start of a scratch array, in this thread's workspace or the combined one."""
@@ -311,13 +305,6 @@ def tail_masks(emitter: FunctionEmitter, left: str, known: int | None) -> tuple[
     for u in range(schedule.unroll):
         several = known is not None and known - u * lanes != 1
         count = few if several else f.hide_value("i32", few)
-        ramp = ", ".join(f"i32 {u * lanes + k}" for k in range(lanes))
         limit = splat(f, count, "i32", lanes)
-        masks.append(f.let(f"icmp slt <{lanes} x i32> <{ramp}>, {limit}"))
+        masks.append(f.let(f"icmp slt <{lanes} x i32> {ramp('i32', u * lanes, lanes)}, {limit}"))
     return tuple(masks)
-
-
-def _short(dtype: DType) -> str:
-    return {"float": "f32", "double": "f64", "half": "f16"}.get(
-        MEMORY_TYPES[dtype], MEMORY_TYPES[dtype]
-    )

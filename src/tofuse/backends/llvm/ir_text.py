@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -32,6 +32,11 @@ def vector_type(element: str, lanes: int) -> str:
     return element if lanes == 1 else f"<{lanes} x {element}>"
 
 
+def short_name(scalar: str) -> str:
+    """Return the name of a type as intrinsics spell it."""
+    return {"half": "f16", "float": "f32", "double": "f64"}.get(scalar, scalar)
+
+
 def literal(value: bool | int | float, dtype: DType, lanes: int = 1) -> str:
     """Return a constant operand of the register type of `dtype`, without the type."""
     scalar = _scalar_literal(value, dtype)
@@ -41,14 +46,25 @@ def literal(value: bool | int | float, dtype: DType, lanes: int = 1) -> str:
 def _scalar_literal(value: bool | int | float, dtype: DType) -> str:
     if dtype is DType.BOOL:
         return "true" if value else "false"
-    if dtype is DType.F64:
-        return f"0x{struct.unpack('<Q', struct.pack('<d', float(value)))[0]:016X}"
-    if dtype is DType.F32:
-        return f"0x{struct.unpack('<Q', struct.pack('<d', _to_f32(float(value))))[0]:016X}"
+    if dtype.is_float:
+        return float_literal(value, REGISTER_TYPES[dtype])
     bits = dtype.itemsize * 8
     wrapped = int(value) & ((1 << bits) - 1)
     signed = wrapped - (1 << bits) if wrapped >> (bits - 1) and dtype is not DType.U8 else wrapped
     return str(signed)
+
+
+def float_literal(value: float, scalar: str) -> str:
+    """Return a constant; LLVM writes a float as the 64 bits of the double of the same value."""
+    double = _to_f32(value) if scalar == "float" else value
+    return f"0x{struct.unpack('<Q', struct.pack('<d', double))[0]:016X}"
+
+
+def ramp(element: str, first: int, lanes: int) -> str:
+    """Return the constant vector of the integers from `first` on; a scalar for one lane."""
+    if lanes == 1:
+        return str(first)
+    return f"<{', '.join(f'{element} {first + k}' for k in range(lanes))}>"
 
 
 def _to_f32(value: float) -> float:
@@ -66,6 +82,7 @@ class FunctionBuilder:
     `contract` allows fused multiply-adds. `declarations` are the texts of external functions by
     symbol, `math_calls` the vector math functions called, as (name, element type, lanes).
     `fp8_bytes` maps a float32 operand and an fp8 type to the byte that it came from or rounds to.
+    Results are named `prefix` and a number, counted from `first`; `label` is the current block.
     """
 
     contract: bool = True
@@ -74,13 +91,20 @@ class FunctionBuilder:
     declarations: dict[str, str] = field(default_factory=dict)
     math_calls: dict[tuple[str, str, int], None] = field(default_factory=dict)
     fp8_bytes: dict[tuple[str, DType], str] = field(default_factory=dict)
+    prefix: str = "%t"
+    first: int = 1
     count: int = 0
     label: str = "start"
 
     def fresh_name(self) -> str:
         """Return a name that is not used yet."""
         self.count += 1
-        return f"%t{self.count}"
+        return f"{self.prefix}{self.first + self.count - 1}"
+
+    def fresh_label(self, stem: str) -> str:
+        """Return a label that is not used yet."""
+        self.count += 1
+        return f"{stem}{self.count}"
 
     def put(self, line: str) -> None:
         """Append an instruction without a result."""
@@ -112,6 +136,18 @@ class FunctionBuilder:
             return ""
         return self.let(text)
 
+    def shuffle(self, ty: str, a: str, b: str, lanes: Sequence[int]) -> str:
+        """Return a vector of these lanes, counted over the vectors `a` and `b` of one type."""
+        mask = ", ".join(f"i32 {k}" for k in lanes)
+        return self.let(f"shufflevector {ty} {a}, {ty} {b}, <{len(lanes)} x i32> <{mask}>")
+
+    def any_lane(self, mask: str, lanes: int) -> str:
+        """Return whether a mask has a lane, as an i1."""
+        if lanes == 1:
+            return mask
+        mask_ty = vector_type("i1", lanes)
+        return self.call(f"@llvm.vector.reduce.or.v{lanes}i1", "i1", (mask_ty, mask))
+
     def start_block(self, label: str) -> None:
         """Append a label; the lines that follow belong to its block."""
         self.lines.append(f"{label}:")
@@ -120,8 +156,7 @@ class FunctionBuilder:
     @contextmanager
     def loop(self, lo: str, hi: str, step: str) -> Iterator[str]:
         """Emit `for (i = lo; i < hi; i += step)` around the body, all in i64; yield i."""
-        self.count += 1
-        tag = f"l{self.count}"
+        tag = self.fresh_label("l")
         i, predecessor = f"%{tag}.i", self.label
         self.put(f"br label %{tag}.head")
         self.start_block(f"{tag}.head")
@@ -139,8 +174,7 @@ class FunctionBuilder:
     @contextmanager
     def if_then(self, condition: str) -> Iterator[None]:
         """Run the body if an i1 is true."""
-        self.count += 1
-        tag = f"w{self.count}"
+        tag = self.fresh_label("w")
         self.put(f"br i1 {condition}, label %{tag}.then, label %{tag}.done")
         self.start_block(f"{tag}.then")
         yield

@@ -19,7 +19,7 @@ from tofuse.backends.llvm.machine_code import (
     object_code,
     stored_code,
 )
-from tofuse.backends.llvm.vector_math import LIBRARY, PREFIX, library_symbols
+from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
 from tofuse.errors import CompileError
 from tofuse.ir.schedule import Target
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.backends.llvm.ir_text import FunctionBuilder, splat, vector_type
-from tofuse.backends.llvm.vector_math.formula_builder import InlineBuilder
+from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder
 from tofuse.ops.philox import MULTIPLIERS, ROUNDS, WEYL
 
 KEY_WORDS = 2 * ROUNDS + 1
@@ -62,7 +62,7 @@ def _store_word(f: FunctionBuilder, pointer: str, k: int, word: str) -> None:
 
 def uniform_from_bits(f: FunctionBuilder, bits: str, lanes: int) -> str:
     """Convert the upper 24 bits to a float32 in [0, 1)."""
-    b = InlineBuilder(f, lanes)
+    b = FormulaBuilder(f, lanes)
     return (b.cast("sitofp", b.value(bits, "i32") >> 8, "float") * 2.0**-24).text
 
 
@@ -72,10 +72,10 @@ def _wide_multiply(f: FunctionBuilder, x: str, m: int, lanes: int) -> tuple[str,
     Even and odd lanes are multiplied separately.
     """
     if lanes == 1:
-        b = InlineBuilder(f, 1)
+        b = FormulaBuilder(f, 1)
         whole = b.cast("zext", b.value(x, "i32"), "i64") * m
         return b.cast("trunc", whole >> 32, "i32").text, b.cast("trunc", whole, "i32").text
-    b, ty = InlineBuilder(f, lanes // 2), vector_type("i32", lanes)
+    b, ty = FormulaBuilder(f, lanes // 2), vector_type("i32", lanes)
     pairs = b.type("i64")
     wide = b.value(f.let(f"bitcast {ty} {x} to {pairs}"), "i64")
     products = (wide & 0xFFFFFFFF) * m, (wide >> 32) * m

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tofuse.backends.llvm.elementwise import OpSignature, emit_accumulation, emit_elementwise
+from tofuse.backends.llvm.elementwise import emit_accumulation, emit_elementwise
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, FunctionBuilder, literal, vector_type
 from tofuse.ir.kernel import Reduce
@@ -159,23 +159,22 @@ def combine(
     values, the one at the lower position wins.
     """
     if r.position is None:
-        signature = OpSignature(dtype, dtype, lanes)
         if r.op == "sum":
-            return (emit_accumulation(f, old[0], new[0], signature),)
-        return (emit_elementwise(f, REDUCTION_COMBINES[r.op], (old[0], new[0]), signature),)
-    s = OpSignature(dtype, DType.BOOL, lanes)
-    values = new[0], old[0]
-    better = emit_elementwise(f, "gt" if r.op == "argmax" else "lt", values, s)
-    equal = emit_elementwise(f, "eq", values, s)
+            return (emit_accumulation(f, old[0], new[0], dtype, lanes),)
+        name = REDUCTION_COMBINES[r.op]
+        return (emit_elementwise(f, name, (old[0], new[0]), dtype, dtype, lanes),)
+    values, test, mask_ty = (new[0], old[0]), (dtype, DType.BOOL, lanes), vector_type("i1", lanes)
+    better = emit_elementwise(f, "gt" if r.op == "argmax" else "lt", values, *test)
+    equal = emit_elementwise(f, "eq", values, *test)
     if dtype.is_float:
-        new_nan, old_nan = (emit_elementwise(f, "isnan", (v,), s) for v in values)
-        both = f.let(f"and {s.mask_type} {new_nan}, {old_nan}")
-        first = f.let(f"xor {s.mask_type} {both}, {new_nan}")  # the new value alone is nan
-        better = f.let(f"or {s.mask_type} {better}, {first}")
-        equal = f.let(f"or {s.mask_type} {equal}, {both}")
+        new_nan, old_nan = (emit_elementwise(f, "isnan", (v,), *test) for v in values)
+        both = f.let(f"and {mask_ty} {new_nan}, {old_nan}")
+        first = f.let(f"xor {mask_ty} {both}, {new_nan}")  # the new value alone is nan
+        better = f.let(f"or {mask_ty} {better}, {first}")
+        equal = f.let(f"or {mask_ty} {equal}, {both}")
     lower = f.let(f"icmp slt {vector_type('i64', lanes)} {new[1]}, {old[1]}")
-    tie = f.let(f"and {s.mask_type} {equal}, {lower}")
-    better = f.let(f"or {s.mask_type} {better}, {tie}")
+    tie = f.let(f"and {mask_ty} {equal}, {lower}")
+    better = f.let(f"or {mask_ty} {better}, {tie}")
     return select_lanes(f, r, dtype, lanes, better, new, old)
 
 
@@ -233,7 +232,7 @@ def _nan_if_recorded(emitter: FunctionEmitter, acc: RegisterAccumulator, extremu
     """Return nan if any lane has recorded one, else the extremum."""
     f, ty = emitter.f, REGISTER_TYPES[acc.dtype]
     lanes = f.let(f"load {acc.mask_type}, ptr {acc.nan_lanes}")
-    some = f.call(f"@llvm.vector.reduce.or.v{acc.lanes}i1", "i1", (acc.mask_type, lanes))
+    some = f.any_lane(lanes, acc.lanes)
     nan = literal(float("nan"), acc.dtype, 1)
     return f.let(f"select i1 {some}, {ty} {nan}, {ty} {extremum}")
 
@@ -243,5 +242,4 @@ def _half_vector(f: FunctionBuilder, x: str, ty: str, lanes: int, side: int) -> 
     half = lanes // 2
     if half == 1:
         return f.let(f"extractelement {ty} {x}, i64 {side}")
-    at = ", ".join(f"i32 {side * half + k}" for k in range(half))
-    return f.let(f"shufflevector {ty} {x}, {ty} poison, <{half} x i32> <{at}>")
+    return f.shuffle(ty, x, "poison", range(side * half, side * half + half))

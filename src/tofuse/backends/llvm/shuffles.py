@@ -13,13 +13,10 @@ def transpose(f: FunctionBuilder, vectors: Sequence[str], ty: str) -> list[str]:
     step = 1
     while step < lanes:
         for i in (i for i in range(lanes) if not i & step):
-            pair = f"{ty} {rows[i]}, {ty} {rows[i + step]}"
+            pair = rows[i], rows[i + step]
             first = [k if not k & step else lanes + k - step for k in range(lanes)]
             second = [k + step if not k & step else lanes + k for k in range(lanes)]
-            rows[i], rows[i + step] = (
-                f.let(f"shufflevector {pair}, <{lanes} x i32> <{_mask_text(m)}>")
-                for m in (first, second)
-            )
+            rows[i], rows[i + step] = (f.shuffle(ty, *pair, m) for m in (first, second))
         step *= 2
     return rows
 
@@ -37,8 +34,7 @@ def select_elements(
                 if position // lanes == k:
                     mask[lane] = lanes + position % lanes
             if max(mask) >= lanes:
-                pair = f"{ty} {result}, {ty} {vector}"
-                result = f.let(f"shufflevector {pair}, <{lanes} x i32> <{_mask_text(mask)}>")
+                result = f.shuffle(ty, result, vector, mask)
         selected.append(result)
     return selected
 
@@ -74,7 +70,3 @@ def interleave(f: FunctionBuilder, vectors: Sequence[str], ty: str, lanes: int) 
 def _smallest_prime_factor(count: int) -> int:
     """Return the smallest prime factor."""
     return next(k for k in range(2, count + 1) if count % k == 0)
-
-
-def _mask_text(mask: Sequence[int]) -> str:
-    return ", ".join(f"i32 {k}" for k in mask)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tofuse.backends.llvm.elementwise import OpSignature, emit_elementwise
+from tofuse.backends.llvm.elementwise import emit_elementwise
 from tofuse.backends.llvm.function_emitter import FunctionEmitter, prefetch
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, splat, vector_type
 from tofuse.backends.llvm.peel import is_aligned
@@ -72,7 +72,7 @@ def _load_broadcast(
     if mask is None or lanes == 1:
         return splat(f, emitter.load(slot, memory, 1, mask), element_ty, lanes)
     mask_ty, ty = vector_type("i1", lanes), vector_type(element_ty, lanes)
-    some = f.call(f"@llvm.vector.reduce.or.v{lanes}i1", "i1", (mask_ty, mask))
+    some = f.any_lane(mask, lanes)
     value = splat(f, emitter.load(slot, memory, 1, some), element_ty, lanes)
     return f.let(f"select {mask_ty} {mask}, {ty} {value}, {ty} {literal(0, dtype, lanes)}")
 
@@ -133,9 +133,8 @@ def _any_passes(emitter: FunctionEmitter, s: Gather) -> str | None:
     f, guard, lanes = emitter.f, emitter.values[s.guard], emitter.lanes
     if guard.lanes == 1:
         return guard.operands[0]
-    symbol, mask_ty = f"@llvm.vector.reduce.or.v{lanes}i1", vector_type("i1", lanes)
     masks = [emitter.mask(u, s.guard) for u in range(emitter.unroll)]
-    total, *others = [f.call(symbol, "i1", (mask_ty, m)) for m in masks if m]
+    total, *others = [f.any_lane(m, lanes) for m in masks if m]
     for other in others:
         total = f.let(f"or i1 {total}, {other}")
     return total
@@ -159,8 +158,7 @@ def _check_index(
     if mask is not None:
         invalid = f.let(f"and {mask_ty} {invalid}, {mask}")
         valid = f.let(f"and {mask_ty} {valid}, {mask}")
-    if lanes > 1:
-        invalid = f.call(f"@llvm.vector.reduce.or.v{lanes}i1", "i1", (mask_ty, invalid))
+    invalid = f.any_lane(invalid, lanes)
     old = f.let(f"load i1, ptr {emitter.status}")
     f.put(f"store i1 {f.let(f'or i1 {old}, {invalid}')}, ptr {emitter.status}")
     return index, valid
@@ -168,7 +166,7 @@ def _check_index(
 
 def emit_compute(emitter: FunctionEmitter, s: Compute) -> None:
     """Emit an elementwise op."""
-    signature = OpSignature(s.operand_dtype, s.dtype, emitter.lanes)
+    signature = s.operand_dtype, s.dtype, emitter.lanes
     dtypes = [s.operand_dtype] * len(s.args)
     if s.op == "where":
         dtypes[0] = DType.BOOL
@@ -177,7 +175,7 @@ def emit_compute(emitter: FunctionEmitter, s: Compute) -> None:
     if is_uniform and emitter.vector_axis is not None:  # the same value in every lane and vector
         args = [a[:1] * emitter.unroll for a in args]
     vectors = [
-        emit_elementwise(emitter.f, s.op, [a[u] for a in args], signature)
+        emit_elementwise(emitter.f, s.op, [a[u] for a in args], *signature)
         for u in range(emitter.unroll)
     ]
     emitter.define(s.name, vectors, s.dtype)
@@ -185,12 +183,12 @@ def emit_compute(emitter: FunctionEmitter, s: Compute) -> None:
 
 def emit_iota(emitter: FunctionEmitter, s: Iota) -> None:
     """Emit the value of an affine expression."""
-    vectors, signature = [], OpSignature(DType.I64, s.dtype, emitter.lanes)
+    vectors = []
     for u in range(emitter.unroll):
-        at = emitter.lane_indices(s.index, u)
-        if s.dtype is not DType.I64:
-            at = emit_elementwise(emitter.f, "convert", [at], signature)
-        vectors.append(at)
+        at = [emitter.lane_indices(s.index, u)]
+        vectors.append(
+            emit_elementwise(emitter.f, "convert", at, DType.I64, s.dtype, emitter.lanes)
+        )
     emitter.define(s.name, vectors, s.dtype)
 
 
@@ -228,15 +226,12 @@ def emit_store(emitter: FunctionEmitter, s: Store, memory: DType) -> None:
         slot = tile_element_pointer(emitter, s, register)
         emitter.store(slot, register, values[0], lanes, None)
         return
-    at = emitter.affine(s.index)
+    at, nontemporal = emitter.affine(s.index), _is_nontemporal(emitter, s)
     for u in range(emitter.unroll):
         mask = emitter.mask(u)
         if axis is None or step == 1:
             slot = emitter.element_pointer(pointer, memory, _add_offset(emitter, at, u * lanes))
-            if mask is None and _is_nontemporal(emitter, s):
-                emitter.store_nontemporal(slot, memory, values[u], lanes)
-            else:
-                emitter.store(slot, memory, values[u], lanes, mask)
+            emitter.store(slot, memory, values[u], lanes, mask, nontemporal=nontemporal)
         else:
             indices = emitter.lane_indices(s.index, u)
             emitter.scatter(pointer, memory, indices, values[u], lanes, mask)

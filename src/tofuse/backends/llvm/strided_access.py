@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.llvm.ir_text import MEMORY_TYPES, literal, vector_type
+from tofuse.backends.llvm.memory_types import to_memory_type, to_register_type
 from tofuse.backends.llvm.peel import is_aligned
 from tofuse.backends.llvm.shuffles import deinterleave, interleave, select_elements
 from tofuse.ir.interleave import Access
@@ -42,7 +43,7 @@ def load_strided(
         vectors.append(emitter.load_raw(slot, dtype, lanes, vector_mask))
     ty = vector_type(MEMORY_TYPES[dtype], lanes)
     (raw,) = select_elements(f, vectors, positions, ty, lanes)
-    return emitter.to_register_type(raw, dtype, lanes)
+    return to_register_type(f, raw, dtype, lanes)
 
 
 def load_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype: DType) -> None:
@@ -60,7 +61,7 @@ def load_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype:
             vectors.append(emitter.load_raw(slot, dtype, lanes, vector_mask))
         columns = deinterleave(f, vectors, ty, lanes)
         for operands, raw in zip(member_operands, columns, strict=True):
-            operands.append(emitter.to_register_type(raw, dtype, lanes))
+            operands.append(to_register_type(f, raw, dtype, lanes))
     for s, operands in zip(members, member_operands, strict=True):
         assert isinstance(s, Load)
         emitter.define(s.name, operands, s.dtype)
@@ -77,13 +78,11 @@ def store_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype
     )
     for u in range(emitter.unroll):
         mask = emitter.mask(u)
-        vectors = [emitter.to_memory_type(v[u], dtype, lanes) for v in values]
+        vectors = [to_memory_type(f, v[u], dtype, lanes) for v in values]
         for k, raw in enumerate(interleave(f, vectors, ty, lanes)):
             slot = _vector_pointer(emitter, first, dtype, start, u, k, step)
-            if mask is None and nontemporal:
-                emitter.store_raw_nontemporal(slot, dtype, raw, lanes)
-            else:
-                emitter.store_raw(slot, dtype, raw, lanes, _vector_mask(emitter, mask, k, step))
+            vector_mask = _vector_mask(emitter, mask, k, step)
+            emitter.store_raw(slot, dtype, raw, lanes, vector_mask, nontemporal=nontemporal)
 
 
 def _vector_pointer(
@@ -110,7 +109,6 @@ def _position(starts: list[int], offset: int, lanes: int) -> int:
 
 def _permute_mask(emitter: FunctionEmitter, mask: str, source_lanes: Sequence[int | None]) -> str:
     """Return a mask whose lanes are those of `mask` at `source_lanes`, off for None."""
-    lanes, ty = emitter.lanes, vector_type("i1", emitter.lanes)
-    lane_text = ", ".join(f"i32 {lanes if lane is None else lane}" for lane in source_lanes)
-    pair = f"{ty} {mask}, {ty} {literal(False, DType.BOOL, lanes)}"
-    return emitter.f.let(f"shufflevector {pair}, <{lanes} x i32> <{lane_text}>")
+    lanes, off = emitter.lanes, literal(False, DType.BOOL, emitter.lanes)
+    order = [lanes if lane is None else lane for lane in source_lanes]
+    return emitter.f.shuffle(vector_type("i1", lanes), mask, off, order)

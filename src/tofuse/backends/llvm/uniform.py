@@ -11,7 +11,7 @@ from tofuse.backends.llvm.random import (
     philox_symbol,
     uniform_from_bits,
 )
-from tofuse.backends.llvm.vector_math.formula_builder import InlineBuilder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value
 from tofuse.ir.dims import known_multiple
 from tofuse.ir.kernel import Uniform
 from tofuse.ir.types import DType
@@ -47,7 +47,7 @@ class _PhiloxWords:
         self, emitter: FunctionEmitter, s: Uniform, keys: str, blocks_per_row: str
     ) -> None:
         self.emitter, self.s, self.keys, self.blocks_per_row = emitter, s, keys, blocks_per_row
-        self.b = InlineBuilder(emitter.f, emitter.lanes)
+        self.b = FormulaBuilder(emitter.f, emitter.lanes)
 
     def words(self, counter: Value) -> list[Value]:
         """Return the four words of 64-bit counters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import FunctionBuilder, splat
+from tofuse.backends.llvm.ir_text import FunctionBuilder, ramp, splat
 
 LANES = 16
 FLOAT_TY = f"<{LANES} x float>"
@@ -13,8 +13,7 @@ def lanes_below(f: FunctionBuilder, count: str, first: int) -> str:
     """Return the mask of the lanes whose number, counted from `first`, is below a count."""
     ty = f"<{LANES} x i64>"
     counts = splat(f, count, "i64", LANES)
-    numbers = ", ".join(f"i64 {first + k}" for k in range(LANES))
-    return f.let(f"icmp sgt {ty} {counts}, <{numbers}>")
+    return f.let(f"icmp sgt {ty} {counts}, {ramp('i64', first, LANES)}")
 
 
 def mask_if(f: FunctionBuilder, condition: str, mask: str) -> str:

@@ -1,19 +1,21 @@
 """A builder of vector arithmetic as LLVM IR text, so that a function reads like its formula."""
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tofuse.backends.llvm.ir_text import FunctionBuilder
+from tofuse.backends.llvm.ir_text import (
+    FunctionBuilder,
+    float_literal,
+    short_name,
+    splat,
+    vector_type,
+)
 
 
 @dataclass(frozen=True)
 class Format:
-    """An IEEE 754 binary format: its LLVM names, its field sizes, its largest number."""
+    """An IEEE 754 binary format: its field sizes, its largest number."""
 
-    scalar: str
-    suffix: str
-    integer: str
     bits: int
     mantissa: int  # stored bits
     bias: int
@@ -32,17 +34,12 @@ class Format:
         return 2.0 ** (1 - self.bias)
 
 
-FLOAT = Format("float", "f32", "i32", 32, 23, 127, float.fromhex("0x1.fffffep+127"))
-DOUBLE = Format("double", "f64", "i64", 64, 52, 1023, float.fromhex("0x1.fffffffffffffp+1023"))
-FORMATS = {"f32": FLOAT, "f64": DOUBLE}
-BY_SCALAR = {"float": FLOAT, "double": DOUBLE}
-SUFFIX = {"float": "f32", "double": "f64"}  # as intrinsics spell it; integers have one name
-MAX_HORNER_TERMS = 8  # coefficients; longer polynomials are split to shorten the dependency chain
-OPCODES = {
-    "add": ("fadd", "add"),
-    "sub": ("fsub", "sub"),
-    "mul": ("fmul", "mul"),
+BY_SCALAR = {
+    "float": Format(32, 23, 127, float.fromhex("0x1.fffffep+127")),
+    "double": Format(64, 52, 1023, float.fromhex("0x1.fffffffffffffp+1023")),
 }
+SCALARS = {"f32": "float", "f64": "double"}
+MAX_HORNER_TERMS = 8  # coefficients; longer polynomials are split to shorten the dependency chain
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +122,7 @@ class Value:
 
     @property
     def bits(self) -> "Value":
-        return self.builder.cast("bitcast", self, self.format.integer)
+        return self.builder.cast("bitcast", self, f"i{self.format.bits}")
 
     @property
     def sign(self) -> "Value":
@@ -143,43 +140,35 @@ class Value:
 
 
 class FormulaBuilder:
-    """Collects the body of one function over vectors of `width` lanes; 1 means plain scalars.
+    """Appends arithmetic on vectors of `width` lanes to a function; 1 means plain scalars.
 
     `avx512` says that the processor has that extension.
     """
 
-    def __init__(self, width: int, avx512: bool = False) -> None:
-        self.width, self.avx512 = width, avx512
-        self.lines: list[str] = []
-        self.globals: dict[str, str] = {}
-        self._block = "entry"
-        self._count = 0
+    def __init__(self, f: FunctionBuilder, width: int, avx512: bool = False) -> None:
+        self.f, self.width, self.avx512 = f, width, avx512
 
     def type(self, scalar: str) -> str:
-        return scalar if self.width == 1 else f"<{self.width} x {scalar}>"
+        return vector_type(scalar, self.width)
 
     def suffix(self, scalar: str) -> str:
-        short = SUFFIX.get(scalar, scalar)
-        return short if self.width == 1 else f"v{self.width}{short}"
+        return short_name(scalar) if self.width == 1 else f"v{self.width}{short_name(scalar)}"
 
     def value(self, text: str, scalar: str) -> Value:
         return Value(self, text, scalar)
 
     def const(self, number: float, scalar: str) -> Value:
-        text = literal(number, scalar)
+        text = float_literal(number, scalar) if scalar in BY_SCALAR else str(int(number))
         return self.value(text if self.width == 1 else f"splat ({scalar} {text})", scalar)
 
     def emit(self, instruction: str, scalar: str) -> Value:
-        name = f"%v{self._count}"
-        self._count += 1
-        self.lines.append(f"  {name} = {instruction}")
-        return self.value(name, scalar)
+        return self.value(self.f.let(instruction), scalar)
 
     def binary(self, opcode: str, a: Value, b: Value | float) -> Value:
         return self.emit(f"{opcode} {a.typed}, {_operand(b, a).text}", a.scalar)
 
     def arithmetic(self, name: str, a: Value, b: Value | float) -> Value:
-        return self.binary(OPCODES[name][a.scalar not in BY_SCALAR], a, b)
+        return self.binary(f"f{name}" if a.scalar in BY_SCALAR else name, a, b)
 
     def compare(self, predicate: str, a: Value, b: Value | float) -> Value:
         opcode = "fcmp" if a.scalar in BY_SCALAR else "icmp"
@@ -203,9 +192,7 @@ class FormulaBuilder:
         symbol = f"@llvm.{name}.{self.suffix(first.scalar)}"
         ty = self.type(first.scalar)
         operands = (first, *(_operand(v, first) for v in rest))
-        self.globals[symbol] = f"declare {ty} {symbol}({', '.join(ty for _ in operands)})"
-        arguments = ", ".join(v.typed for v in operands)
-        return self.emit(f"call {ty} {symbol}({arguments})", first.scalar)
+        return self.value(self.f.call(symbol, ty, *((ty, v.text) for v in operands)), first.scalar)
 
     def fma(self, a: Value, b: Value | float, c: Value | float) -> Value:
         return self.intrinsic("fma", a, b, c)
@@ -218,12 +205,12 @@ class FormulaBuilder:
         """Return a * 2^n, rounded once, by one AVX-512 instruction; 0 outside `nonzero_lanes`."""
         ty, suffix = self.type(a.scalar), "ps" if a.scalar == "float" else "pd"
         symbol, mask_ty = f"@llvm.x86.avx512.mask.scalef.{suffix}.512", f"i{max(8, self.width)}"
-        self.globals[symbol] = f"declare {ty} {symbol}({ty}, {ty}, {ty}, {mask_ty}, i32)"
         mask = "-1"
         if nonzero_lanes is not None:
             mask = self.emit(f"bitcast {nonzero_lanes.typed} to {mask_ty}", "i1").text
-        rest = f"{ty} zeroinitializer, {mask_ty} {mask}, i32 4"  # rounding as set
-        return self.emit(f"call {ty} {symbol}({a.typed}, {n.typed}, {rest})", a.scalar)
+        rounding = "i32", "4"  # as set
+        operands = (ty, a.text), (ty, n.text), (ty, "zeroinitializer"), (mask_ty, mask), rounding
+        return self.value(self.f.call(symbol, ty, *operands), a.scalar)
 
     def abs(self, a: Value) -> Value:
         return self.intrinsic("fabs", a)
@@ -303,20 +290,16 @@ class FormulaBuilder:
 
         All lanes take the results of `slow`, so they must equal `common` where `mask` is not set.
         """
-        any_set = mask.text
-        if self.width > 1:
-            symbol = f"@llvm.vector.reduce.or.v{self.width}i1"
-            self.globals[symbol] = f"declare i1 {symbol}({self.type('i1')})"
-            any_set = self.emit(f"call i1 {symbol}({mask.typed})", "i1").text
-        self.globals["@llvm.expect.i1"] = "declare i1 @llvm.expect.i1(i1, i1)"
-        any_set = self.emit(f"call i1 @llvm.expect.i1(i1 {any_set}, i1 false)", "i1").text
-        common_block, rare, after = self._block, self._label("rare"), self._label("after")
-        self.lines.append(f"  br i1 {any_set}, label %{rare}, label %{after}")
-        self._start(rare)
+        f = self.f
+        any_set = f.any_lane(mask.text, self.width)
+        any_set = f.call("@llvm.expect.i1", "i1", ("i1", any_set), ("i1", "false"))
+        common_block, rare, after = f.label, f.fresh_label("rare"), f.fresh_label("after")
+        f.put(f"br i1 {any_set}, label %{rare}, label %{after}")
+        f.start_block(rare)
         slow_results = slow()
-        slow_block = self._block
-        self.lines.append(f"  br label %{after}")
-        self._start(after)
+        slow_block = f.label
+        f.put(f"br label %{after}")
+        f.start_block(after)
         results = []
         for c, r in zip(common, slow_results, strict=True):
             arms = f"[ {c.text}, %{common_block} ], [ {r.text}, %{slow_block} ]"
@@ -331,64 +314,49 @@ class FormulaBuilder:
         step: Callable[[Value, tuple[Value, ...]], tuple[Value, ...]],
     ) -> tuple[Value, ...]:
         """Fold `step` over the first `count` doubles of the constant array `table`, in a loop."""
-        before, body, after = self._block, self._label("loop"), self._label("after")
-        self.lines.append(f"  br label %{body}")
-        self._start(body)
-        phi_line = len(self.lines)
+        f = self.f
+        before, body, after = f.label, f.fresh_label("loop"), f.fresh_label("after")
+        f.put(f"br label %{body}")
+        f.start_block(body)
+        phi_line = len(f.lines)
         index = self.emit("", "i64")
         carried = tuple(self.emit("", v.scalar) for v in start)
-        pointer = self.emit(f"getelementptr double, ptr {table}, i64 {index.text}", "i64").text
-        term = self._splat(self.emit(f"load double, ptr {pointer}", "double"))
-        results = step(term, carried)
-        next_index = self.emit(f"add i64 {index.text}, 1", "i64")
-        continues = self.emit(f"icmp ult i64 {next_index.text}, {count}", "i1").text
-        self.lines.append(f"  br i1 {continues}, label %{body}, label %{after}")
-        first = f"[ 0, %{before} ], [ {next_index.text}, %{self._block} ]"
-        self.lines[phi_line] = f"  {index.text} = phi i64 {first}"
+        pointer = f.let(f"getelementptr double, ptr {table}, i64 {index.text}")
+        term = splat(f, f.let(f"load double, ptr {pointer}"), "double", self.width)
+        results = step(self.value(term, "double"), carried)
+        next_index = f.let(f"add i64 {index.text}, 1")
+        continues = f.let(f"icmp ult i64 {next_index}, {count}")
+        f.put(f"br i1 {continues}, label %{body}, label %{after}")
+        first = f"[ 0, %{before} ], [ {next_index}, %{f.label} ]"
+        f.lines[phi_line] = f"  {index.text} = phi i64 {first}"
         for i, (phi, old, new) in enumerate(
             zip(carried, start, results, strict=True), phi_line + 1
         ):
-            arms = f"[ {old.text}, %{before} ], [ {new.text}, %{self._block} ]"
-            self.lines[i] = f"  {phi.text} = phi {self.type(phi.scalar)} {arms}"
-        self._start(after)
+            arms = f"[ {old.text}, %{before} ], [ {new.text}, %{f.label} ]"
+            f.lines[i] = f"  {phi.text} = phi {self.type(phi.scalar)} {arms}"
+        f.start_block(after)
         return results
-
-    def _splat(self, scalar: Value) -> Value:
-        if self.width == 1:
-            return scalar
-        ty = self.type(scalar.scalar)
-        lane = self.emit(f"insertelement {ty} poison, double {scalar.text}, i64 0", "double")
-        mask = f"<{self.width} x i32> zeroinitializer"
-        return self.emit(f"shufflevector {lane.typed}, {ty} poison, {mask}", "double")
-
-    def _label(self, stem: str) -> str:
-        self._count += 1
-        return f"{stem}{self._count}"
-
-    def _start(self, label: str) -> None:
-        self.lines.append(f"{label}:")
-        self._block = label
-
-
-class InlineBuilder(FormulaBuilder):
-    """Appends the instructions to a function under construction."""
-
-    def __init__(self, f: FunctionBuilder, width: int) -> None:
-        super().__init__(width)
-        self.f, self.globals = f, f.declarations
-
-    def emit(self, instruction: str, scalar: str) -> Value:
-        return self.value(self.f.let(instruction), scalar)
 
 
 def _operand(value: Value | float, template: Value) -> Value:
     return value if isinstance(value, Value) else template.const(value)
 
 
-def literal(number: float, scalar: str) -> str:
-    """Return a constant; LLVM writes a float as the 64 bits of the double of the same value."""
-    if scalar not in BY_SCALAR:
-        return str(int(number))
-    if scalar == "float":
-        number = struct.unpack("<f", struct.pack("<f", number))[0]
-    return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+def math_symbol(name: str, elem: str, width: int) -> str:
+    """Return the symbol of a function over `width` lanes."""
+    lanes = "" if width == 1 else f"v{width}"
+    return f"@tofuse.{name}.{lanes}{elem}"
+
+
+def function_body() -> FunctionBuilder:
+    """Return a builder for a function of `definition`."""
+    return FunctionBuilder(prefix="%v", first=0, label="entry")
+
+
+def definition(
+    f: FunctionBuilder, symbol: str, ty: str, arguments: Sequence[str], result: str
+) -> str:
+    """Return the text of a function that is inlined; its operands and its result have one type."""
+    parameters = ", ".join(f"{ty} {x}" for x in arguments)
+    head = f"define internal {ty} {symbol}({parameters}) alwaysinline nounwind"
+    return "\n".join([f"{head} {{", "entry:", *f.lines, f"  ret {ty} {result}", "}", ""])

@@ -12,7 +12,14 @@ from tofuse.backends.llvm.vector_math import (
     remainder,
     trigonometric,
 )
-from tofuse.backends.llvm.vector_math.formula_builder import FORMATS, FormulaBuilder, Value
+from tofuse.backends.llvm.vector_math.formula_builder import (
+    SCALARS,
+    FormulaBuilder,
+    Value,
+    definition,
+    function_body,
+    math_symbol,
+)
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,6 @@ class MathSpec:
     ulp_f64: float
 
 
-def math_symbol(name: str, elem: str, width: int) -> str:
-    """Return the symbol of a function over `width` lanes."""
-    lanes = "" if width == 1 else f"v{width}"
-    return f"@tofuse.{name}.{lanes}{elem}"
-
-
 def math_definitions(
     functions_needed: Iterable[tuple[str, str]], width: int, avx512: bool = False
 ) -> dict[str, str]:
@@ -46,23 +47,12 @@ def math_definitions(
     needed: dict[str, str] = {}
     functions: dict[str, str] = {}
     for name, elem in functions_needed:
-        builder = FormulaBuilder(width, avx512)
-        functions[math_symbol(name, elem, width)] = _define(builder, name, elem)
-        needed.update(builder.globals)
+        f, symbol, scalar = function_body(), math_symbol(name, elem, width), SCALARS[elem]
+        b, arguments = FormulaBuilder(f, width, avx512), ("%x", "%y")[: MATH[name].arity]
+        result = MATH[name].formula(b, *(b.value(x, scalar) for x in arguments))
+        functions[symbol] = definition(f, symbol, b.type(scalar), arguments, result.text)
+        needed.update(f.declarations)
     return needed | functions
-
-
-def _define(b: FormulaBuilder, name: str, elem: str) -> str:
-    scalar = FORMATS[elem].scalar
-    ty = b.type(scalar)
-    names = ("%x", "%y")[: MATH[name].arity]
-    result = MATH[name].formula(b, *(b.value(n, scalar) for n in names))
-    head = f"define internal {ty} {math_symbol(name, elem, b.width)}"
-    parameters = ", ".join(f"{ty} {n}" for n in names)
-    body = "\n".join(b.lines)
-    return (
-        f"{head}({parameters}) alwaysinline nounwind {{\nentry:\n{body}\n  ret {result.typed}\n}}\n"
-    )
 
 
 MATH = {

@@ -29,5 +29,5 @@ def _library_fmod(b: FormulaBuilder, x: Value, y: Value) -> Value:
     ty = b.type(x.scalar)
     symbol = f"@tofuse.frem.{b.suffix(x.scalar)}"
     head = f"define internal {ty} {symbol}({ty} %x, {ty} %y) noinline nounwind"
-    b.globals[symbol] = f"{head} {{\n  %r = frem {ty} %x, %y\n  ret {ty} %r\n}}\n"
+    b.f.declarations[symbol] = f"{head} {{\n  %r = frem {ty} %x, %y\n  ret {ty} %r\n}}\n"
     return b.emit(f"call {ty} {symbol}({x.typed}, {y.typed})", x.scalar)

@@ -10,7 +10,8 @@ format.
 
 import math
 
-from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value, literal
+from tofuse.backends.llvm.ir_text import float_literal
+from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value
 
 
 def sin(b: FormulaBuilder, x: Value) -> Value:
@@ -70,7 +71,7 @@ def _reduce_payne_hanek(
     """Return the same, exact for any finite x and nan for inf; computed in binary64."""
     x_double = x if x.scalar == "double" else b.widen(x)
     count = TABLE_TERMS[x.scalar]
-    b.globals[INVERSE_PI_TABLE] = _inverse_pi_table()
+    b.f.declarations[INVERSE_PI_TABLE] = _inverse_pi_table()
     scaled = x_double * 2.0**-TABLE_SCALE
 
     def step(term: Value, sums: tuple[Value, ...]) -> tuple[Value, ...]:
@@ -115,7 +116,7 @@ def _inverse_pi_table() -> str:
     words = []
     for i in range(1, terms + 1):
         word = (INVERSE_PI_DIGITS >> 53 * (terms - i)) & (2**53 - 1)
-        words.append("double " + literal(math.ldexp(word, TABLE_SCALE - 53 * i), "double"))
+        words.append("double " + float_literal(math.ldexp(word, TABLE_SCALE - 53 * i), "double"))
     return f"{INVERSE_PI_TABLE} = internal constant [{terms} x double] [{', '.join(words)}]"
 
 
