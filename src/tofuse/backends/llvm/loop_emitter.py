@@ -12,6 +12,7 @@ from tofuse.backends.llvm.active_reductions import ActiveReductions
 from tofuse.backends.llvm.function_emitter import FunctionEmitter, tail_masks
 from tofuse.backends.llvm.index_set_split import in_segment, split_index_set
 from tofuse.backends.llvm.peel import peel_count, stores_to_align
+from tofuse.backends.llvm.random import emit_uniform
 from tofuse.backends.llvm.reduce import combine, fold_pairs
 from tofuse.backends.llvm.register_transpose import (
     find_transposed_tile,
@@ -29,7 +30,6 @@ from tofuse.backends.llvm.statements import (
     emit_prefetch,
     emit_store,
 )
-from tofuse.backends.llvm.uniform import emit_uniform
 from tofuse.backends.llvm.unroll_rows import unrolls_rows
 from tofuse.cost.thresholds import MAX_STATEMENTS, REDUCED_ROWS
 from tofuse.ir.dims import Dim, known_multiple

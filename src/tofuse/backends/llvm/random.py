@@ -1,36 +1,134 @@
-"""Philox-4x32-10 (Salmon et al., 2011) in LLVM IR: the numbers of `ops/philox.py`, in vectors."""
+"""LLVM IR of `uniform` statements: Philox-4x32-10 (Salmon et al., 2011), as in `ops/philox.py`."""
 
 from __future__ import annotations
 
-from tofuse.backends.llvm.ir_text import FunctionBuilder, splat, vector_type
-from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder
-from tofuse.ops.philox import MULTIPLIERS, ROUNDS, WEYL
+from collections.abc import Callable
+from functools import partial
+
+from tofuse.backends.llvm.function_emitter import FunctionEmitter
+from tofuse.backends.llvm.ir_text import FunctionBuilder, ramp, splat
+from tofuse.backends.llvm.vector_math.formula_builder import FormulaBuilder, Value
+from tofuse.ir.dims import known_multiple
+from tofuse.ir.kernel import Uniform
+from tofuse.ir.types import DType
+from tofuse.ops.philox import MULTIPLIERS, PHILOX_BLOCK, PHILOX_COUNTERS, ROUNDS, WEYL
 
 KEY_WORDS = 2 * ROUNDS + 1
 
-
-def philox_symbol(lanes: int) -> str:
-    return f"@tofuse.philox.{lanes}"
+Philox = Callable[[Value], list[Value]]  # from 64-bit counters to the four words of each
 
 
-def philox_definition(lanes: int) -> str:
+def emit_uniform(emitter: FunctionEmitter, s: Uniform) -> None:
+    """Emit the uniform numbers of a statement: the upper 24 bits of words, in [0, 1)."""
+    f, b = emitter.f, FormulaBuilder(emitter.f, emitter.lanes)
+    keys = emitter.scratch_pointer(emitter.nest.philox_keys[s.seed])
+    blocks_per_row = f.let(f"add i64 {emitter.size(s.extent)}, {PHILOX_BLOCK - 1}")
+    blocks_per_row = f.let(f"sdiv i64 {blocks_per_row}, {PHILOX_BLOCK}")
+    philox = partial(_philox_words, emitter, b, s, keys)
+    emit_words = _block_words if _runs_in_blocks(emitter, s) else _lane_words
+    words = emit_words(emitter, b, s, blocks_per_row, philox)
+    numbers = [(b.cast("sitofp", w >> 8, "float") * 2.0**-24).text for w in words]
+    emitter.define(s.name, numbers, DType.F32)
+
+
+def _runs_in_blocks(emitter: FunctionEmitter, s: Uniform) -> bool:
+    """Return whether one iteration of the vector loop covers one block of the generator."""
+    axis, lanes = emitter.vector_axis, emitter.lanes
+    if axis is None or emitter.unroll * lanes != PHILOX_BLOCK or PHILOX_COUNTERS % lanes:
+        return False
+    others = [c for a, c in s.col.terms if a != axis] + [s.col.const]
+    others += [lp.strip for lp in emitter.nest.schedule.loops if lp.axis == axis]
+    starts_at_block = all(known_multiple(c, PHILOX_BLOCK) for c in others)
+    return s.col.coefficient(axis) == 1 and starts_at_block
+
+
+def _block_words(
+    emitter: FunctionEmitter, b: FormulaBuilder, s: Uniform, blocks_per_row: str, philox: Philox
+) -> list[Value]:
+    """Return the words of the next 64 elements: all four words of 16 counters."""
+    f, lanes = emitter.f, emitter.lanes
+    row = f.let(f"mul i64 {emitter.affine(s.row)}, {blocks_per_row}")
+    col = f.let(f"lshr i64 {emitter.affine(s.col)}, 6")
+    first = f.let(f"shl i64 {f.let(f'add i64 {row}, {col}')}, 4")
+    words = []
+    for lane in range(0, PHILOX_COUNTERS, lanes):
+        words.append(philox(_splat(b, first) + b.value(ramp("i64", lane, lanes), "i64")))
+    return [four[k] for k in range(4) for four in words]
+
+
+def _lane_words(
+    emitter: FunctionEmitter, b: FormulaBuilder, s: Uniform, blocks_per_row: str, philox: Philox
+) -> list[Value]:
+    """Return the words of any elements: one counter per lane, and one of its words."""
+    vectors = []
+    for u in range(emitter.unroll):
+        row = b.value(emitter.lane_indices(s.row, u), "i64")
+        col = b.value(emitter.lane_indices(s.col, u), "i64")
+        group = row * _splat(b, blocks_per_row) + (col >> 6)
+        words = philox((group << 4) | (col & 15))
+        word_number = (col >> 4) & 3
+        selected = words[0]
+        for k in range(1, 4):
+            selected = b.select(b.compare("eq", word_number, k), words[k], selected)
+        vectors.append(selected)
+    return vectors
+
+
+def _philox_words(
+    emitter: FunctionEmitter, b: FormulaBuilder, s: Uniform, keys: str, counter: Value
+) -> list[Value]:
+    """Return the four words of 64-bit counters."""
+    f, lanes = emitter.f, emitter.lanes
+    low, high = b.cast("trunc", counter, "i32"), b.cast("trunc", counter >> 32, "i32")
+    c2 = splat(f, _load_word(f, keys, KEY_WORDS - 1), "i32", lanes)
+    c3 = splat(f, f.let(f"trunc i64 {emitter.size(s.stream)} to i32"), "i32", lanes)
+    symbol, word_ty = f"@tofuse.philox.{lanes}", b.type("i32")
+    f.declarations[symbol] = _philox_definition(symbol, lanes)
+    result = f"{{ {', '.join([word_ty] * 4)} }}"
+    arguments = ", ".join(f"{word_ty} {word}" for word in (low.text, high.text, c2, c3))
+    four_words = f.let(f"call {result} {symbol}({arguments}, ptr {keys})")
+    return [b.emit(f"extractvalue {result} {four_words}, {k}", "i32") for k in range(4)]
+
+
+def _philox_definition(symbol: str, lanes: int) -> str:
     """Return a function of the four counter words and the round keys to four words per lane."""
-    f, ty = FunctionBuilder(), vector_type("i32", lanes)
-    c = [f"%c{k}" for k in range(4)]
+    f = FunctionBuilder()
+    b = FormulaBuilder(f, lanes)
+    c = [b.value(f"%c{k}", "i32") for k in range(4)]
     for r in range(ROUNDS):
-        hi0, lo0 = _wide_multiply(f, c[0], MULTIPLIERS[0], lanes)
-        hi1, lo1 = _wide_multiply(f, c[2], MULTIPLIERS[1], lanes)
-        a = f.let(f"xor {ty} {hi1}, {c[1]}")
-        b = f.let(f"xor {ty} {hi0}, {c[3]}")
-        keys = [splat(f, load_word(f, "%keys", 2 * r + k), "i32", lanes) for k in range(2)]
-        c = [f.let(f"xor {ty} {a}, {keys[0]}"), lo1, f.let(f"xor {ty} {b}, {keys[1]}"), lo0]
+        hi0, lo0 = _wide_multiply(b, c[0], MULTIPLIERS[0])
+        hi1, lo1 = _wide_multiply(b, c[2], MULTIPLIERS[1])
+        mixed = hi1 ^ c[1], hi0 ^ c[3]
+        words = (splat(f, _load_word(f, "%keys", 2 * r + k), "i32", lanes) for k in range(2))
+        key0, key1 = (b.value(word, "i32") for word in words)
+        c = [mixed[0] ^ key0, lo1, mixed[1] ^ key1, lo0]
+    ty = b.type("i32")
     result = f"{{ {', '.join([ty] * 4)} }}"
     packed = "poison"
     for k, word in enumerate(c):
-        packed = f.let(f"insertvalue {result} {packed}, {ty} {word}, {k}")
-    words = ", ".join(f"{ty} %c{k}" for k in range(4))
-    head = f"define internal {result} {philox_symbol(lanes)}({words}, ptr %keys)"
-    return f.text(f"{head} alwaysinline nounwind", f"ret {result} {packed}")
+        packed = f.let(f"insertvalue {result} {packed}, {word.typed}, {k}")
+    parameters = ", ".join(f"{ty} %c{k}" for k in range(4))
+    head = f"define internal {result} {symbol}({parameters}, ptr %keys) alwaysinline nounwind"
+    return f.text(head, f"ret {result} {packed}")
+
+
+def _wide_multiply(b: FormulaBuilder, x: Value, m: int) -> tuple[Value, Value]:
+    """Return the upper and the lower words of 32 x 32 bit products.
+
+    Even and odd lanes are multiplied separately.
+    """
+    if b.width == 1:
+        whole = b.cast("zext", x, "i64") * m
+        return b.cast("trunc", whole >> 32, "i32"), b.cast("trunc", whole, "i32")
+    pairs, ty = FormulaBuilder(b.f, b.width // 2), b.type("i32")
+    wide = pairs.value(b.f.let(f"bitcast {x.typed} to {pairs.type('i64')}"), "i64")
+    products = (wide & 0xFFFFFFFF) * m, (wide >> 32) * m
+    even, odd = (b.f.let(f"bitcast {p.typed} to {ty}") for p in products)
+    # the upper words of even and odd products alternate, and so do the lower ones
+    low = [k + (b.width - 1) * (k % 2) for k in range(b.width)]
+    high = [k + 1 for k in low]
+    upper, lower = (b.f.shuffle(ty, even, odd, order) for order in (high, low))
+    return b.value(upper, "i32"), b.value(lower, "i32")
 
 
 def store_keys(f: FunctionBuilder, seed: str, keys: str) -> None:
@@ -51,41 +149,14 @@ def store_keys(f: FunctionBuilder, seed: str, keys: str) -> None:
     _store_word(f, keys, 2 * ROUNDS, f.let(f"trunc i64 {words[1]} to i32"))
 
 
-def load_word(f: FunctionBuilder, pointer: str, k: int) -> str:
+def _splat(b: FormulaBuilder, scalar: str) -> Value:
+    return b.value(splat(b.f, scalar, "i64", b.width), "i64")
+
+
+def _load_word(f: FunctionBuilder, pointer: str, k: int) -> str:
     return f.let(f"load i32, ptr {f.let(f'getelementptr i32, ptr {pointer}, i64 {k}')}")
 
 
 def _store_word(f: FunctionBuilder, pointer: str, k: int, word: str) -> None:
     slot = f.let(f"getelementptr i32, ptr {pointer}, i64 {k}")
     f.put(f"store i32 {word}, ptr {slot}")
-
-
-def uniform_from_bits(f: FunctionBuilder, bits: str, lanes: int) -> str:
-    """Convert the upper 24 bits to a float32 in [0, 1)."""
-    b = FormulaBuilder(f, lanes)
-    return (b.cast("sitofp", b.value(bits, "i32") >> 8, "float") * 2.0**-24).text
-
-
-def _wide_multiply(f: FunctionBuilder, x: str, m: int, lanes: int) -> tuple[str, str]:
-    """Return the upper and the lower words of 32 x 32 bit products.
-
-    Even and odd lanes are multiplied separately.
-    """
-    if lanes == 1:
-        b = FormulaBuilder(f, 1)
-        whole = b.cast("zext", b.value(x, "i32"), "i64") * m
-        return b.cast("trunc", whole >> 32, "i32").text, b.cast("trunc", whole, "i32").text
-    b, ty = FormulaBuilder(f, lanes // 2), vector_type("i32", lanes)
-    pairs = b.type("i64")
-    wide = b.value(f.let(f"bitcast {ty} {x} to {pairs}"), "i64")
-    products = (wide & 0xFFFFFFFF) * m, (wide >> 32) * m
-    words = [f.let(f"bitcast {p.typed} to {ty}") for p in products]
-    return _interleave_words(f, words, 1, lanes), _interleave_words(f, words, 0, lanes)
-
-
-def _interleave_words(f: FunctionBuilder, words: list[str], offset: int, lanes: int) -> str:
-    """Return every second word of the even products, interleaved with those of the odd products."""
-    ty = vector_type("i32", lanes)
-    order = [(lanes if k % 2 else 0) + k - k % 2 + offset for k in range(lanes)]
-    picks = ", ".join(f"i32 {k}" for k in order)
-    return f.let(f"shufflevector {ty} {words[0]}, {ty} {words[1]}, <{lanes} x i32> <{picks}>")
