@@ -7,13 +7,11 @@ size symbols, the address of the workspace, the number of threads, and the statu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.llvm.ir_text import ALIGNED_STACK, FunctionBuilder
 from tofuse.backends.llvm.loop_emitter import LoopEmitter
 from tofuse.backends.llvm.random import store_keys
-from tofuse.backends.llvm.scratch_accumulators import combine_threads, fold_stages, store_partial
+from tofuse.backends.llvm.scratch_accumulators import combine_threads
 from tofuse.backends.llvm.vector_math.registry import math_definitions
 from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, library_definition
 from tofuse.ir.nest import Nest, Phase
@@ -56,13 +54,12 @@ class _ModuleEmitter:
 
     def run(self) -> str:
         name = self.nest.kernel.name
-        texts, calls = [], []
+        texts = []
         for k, phase in enumerate(self.nest.phases):
             texts += [self._phase_function(k, phase), self._worker_function(k)]
-            calls.append((k, phase))
             if phase.partials and phase.band:
                 texts.append(self._combine_function(k, phase))
-        texts.append(self._entry_function(name, calls))
+        texts.append(self._entry_function(name))
         by_width: dict[int, list[tuple[str, str]]] = {}
         for op, elem, lanes in self.math_calls:
             if op in LIBRARY:
@@ -115,19 +112,15 @@ class _ModuleEmitter:
         emitter.combined_scratch = self.combined_scratch - own
         for seed, scratch in self.nest.philox_keys.items():
             store_keys(f, emitter.pointers[seed], emitter.scratch_pointer(scratch))
-        accumulators = [self.loops.reductions.begin(emitter, a) for a in phase.partials]
-        if not phase.band:
-            self.loops.emit_nodes(emitter, phase.prologue)
-            self.loops.emit_nodes(emitter, phase.body)
-        else:
-            self.loops.emit_nodes(emitter, phase.prologue)
+        for a in phase.partials:
+            self.loops.reductions.begin(emitter, a)
+        self.loops.emit_nodes(emitter, phase.prologue)
+        if phase.band:
             self._parallel_loop(emitter, phase)
-        for a, acc in zip(phase.partials, accumulators, strict=True):
-            if a.stages and acc is None:
-                fold_stages(emitter, a)
-            if acc is not None:
-                store_partial(emitter, a, acc)
-            self.loops.reductions.end(a)
+        else:
+            self.loops.emit_nodes(emitter, phase.body)
+        for a in phase.partials:
+            self.loops.reductions.finish(emitter, a, partial=True)
         if self.nontemporal:  # a barrier does not order nontemporal stores
             f.put("fence seq_cst")
         flag = f.let(f"load i1, ptr {emitter.status}")
@@ -151,15 +144,14 @@ class _ModuleEmitter:
         hi = f.let(f"sdiv i64 {f.let(f'mul i64 {total}, {next_share}')}, %shares")
         with self.loops.scope(emitter), f.loop(lo, hi, "1") as flat_index:
             remaining = flat_index
-            for k in reversed(range(len(trip_counts))):
-                loop = phase.band[k]
-                index = remaining if k == 0 else f.let(f"srem i64 {remaining}, {trip_counts[k]}")
-                remaining = (
-                    remaining if k == 0 else f.let(f"sdiv i64 {remaining}, {trip_counts[k]}")
-                )
+            outermost, *others = phase.band
+            for loop, trips in zip(reversed(others), reversed(trip_counts), strict=False):
+                index = f.let(f"srem i64 {remaining}, {trips}")
+                remaining = f.let(f"sdiv i64 {remaining}, {trips}")
                 self.loops.set_loop_index(emitter, loop, index)
+            self.loops.set_loop_index(emitter, outermost, remaining)
             self.loops.emit_split_nodes(emitter, phase.body, phase.band)
-            self.loops.reductions.staged_sums.fold_due_stages(emitter, phase.band, phase.body)
+            self.loops.reductions.fold_due_stages(emitter, phase.band, phase.body)
 
     def _worker_function(self, k: int) -> str:
         """Emit what each thread of the pool runs: every n-th share, for n threads."""
@@ -189,14 +181,14 @@ class _ModuleEmitter:
         rest = f"nounwind {ALIGNED_STACK}"
         return self._function_text(f, f"{head}(ptr %context, i64 %share, i64 %shares) {rest}")
 
-    def _entry_function(self, name: str, phases: Sequence[tuple[int, Phase]]) -> str:
+    def _entry_function(self, name: str) -> str:
         """Emit the entry: all phases in order, in parallel if there are several threads."""
         f = FunctionBuilder()
         threads = self._threads(f)
         is_single = f.let(f"icmp eq i64 {threads}, 1")
         is_parallel = f.let(f"xor i1 {is_single}, true")
         thread_count = f.let(f"trunc i64 {threads} to i32")
-        for k, phase in phases:
+        for k, phase in enumerate(self.nest.phases):
             if not phase.band:
                 f.put(f"call void @{name}.slice{k}(ptr %context, i64 0, i64 1)")
                 continue

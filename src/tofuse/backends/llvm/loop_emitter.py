@@ -119,7 +119,8 @@ class LoopEmitter:
     def _emit_plain_loop(self, emitter: FunctionEmitter, node: For) -> None:
         """Emit a loop, and the reductions that begin and end with it."""
         f, reductions = emitter.f, self.reductions
-        begun = [(a, reductions.begin(emitter, a)) for a in node.reductions]
+        for a in node.reductions:
+            reductions.begin(emitter, a)
         loop, loops = node.loop, self.nest.schedule.loops
         extent: Dim = self.nest.kernel.extent(loop.axis)
         lo, hi = "0", emitter.size(extent)
@@ -139,13 +140,13 @@ class LoopEmitter:
             with self.scope(emitter), f.loop("0", trips, "1") as index:
                 self.set_loop_index(emitter, loop, index)
                 self.emit_nodes(emitter, node.body)
-                reductions.staged_sums.fold_due_stages(emitter, [loop], node.body)
+                reductions.fold_due_stages(emitter, [loop], node.body)
         elif innermost and self.nest.schedule.vector > 1:
             self._vector_loop(emitter, node, lo, hi, extent if extent != 0 else None)
         else:
             self._scalar_loop(emitter, node, lo, hi)
-        for a, acc in begun:
-            reductions.finish(emitter, a, acc)
+        for a in node.reductions:
+            reductions.finish(emitter, a)
 
     def _scalar_loop(self, emitter: FunctionEmitter, node: For, lo: str, hi: str) -> None:
         """Emit a loop that does not run in vectors, several rows per iteration if that pays."""
@@ -159,9 +160,7 @@ class LoopEmitter:
                 emitter.indices[loop.axis], emitter.row_axis = index, loop.axis
                 self.emit_nodes(emitter, node.body)
                 emitter.indices[loop.axis] = f.let(f"add i64 {index}, {REDUCED_ROWS - 1}")
-                self.reductions.staged_sums.fold_due_stages(
-                    emitter, [loop], node.body, REDUCED_ROWS
-                )
+                self.reductions.fold_due_stages(emitter, [loop], node.body, REDUCED_ROWS)
             emitter.row_axis, lo = None, end
             if known_multiple(self.nest.kernel.extent(loop.axis), REDUCED_ROWS):
                 return
@@ -169,7 +168,7 @@ class LoopEmitter:
             emitter.indices[loop.axis] = index
             self.emit_split_nodes(emitter, node.body, [loop])
             if not unrolls:
-                self.reductions.staged_sums.fold_due_stages(emitter, [loop], node.body)
+                self.reductions.fold_due_stages(emitter, [loop], node.body)
 
     def _unrolled_rows(self, emitter: FunctionEmitter, node: For, axis: str) -> None:
         """Emit one vector of several rows and add the sum of the rows to the accumulators."""
@@ -268,7 +267,7 @@ class LoopEmitter:
             end = f.let(f"add i64 {start}, {size}")
             less = f.let(f"icmp slt i64 {end}, {hi}")
             yield start, f.let(f"select i1 {less}, i64 {end}, i64 {hi}")
-            self.reductions.staged_sums.fold_after_block(emitter, accumulators, start, size)
+            self.reductions.fold_after_block(emitter, accumulators, start, size)
 
     def _vector_body(self, emitter: FunctionEmitter, node: For, index: str) -> None:
         """Emit the body of a vector loop at one index."""
