@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from tofuse.backends.llvm.emit import phase_functions
 from tofuse.backends.llvm.load import CODE
 from tofuse.backends.triton.emit import launch_parameters
-from tofuse.backends.triton.load import LaunchSpec
-from tofuse.backends.triton.load import load as load_triton
+from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.cache.artifact import bind_runtime, load_code
 from tofuse.config import Config
 from tofuse.cost.machine_source import store_of
@@ -78,7 +77,7 @@ def _load_kernel(g: GeneratedKernel, text: str, config: Config) -> Launch:
         LaunchSpec(f"k{k}", parameters[k], nest.tiling.warps) for k, nest in enumerate(g.nest.nests)
     ]
     device = device_of(g.region.ops)
-    module = load_triton(text, specs, capability(device)[0])
+    module = TritonModule(text, specs, capability(device)[0])
     return CudaLauncher(g.nest, parameters, module.binary, device_index(device))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kernels import kernel
 from tofuse.backends.triton.emit import emit, launch_parameters
-from tofuse.backends.triton.load import LaunchSpec, load
+from tofuse.backends.triton.load import LaunchSpec, TritonModule
 from tofuse.errors import CompileError
 from tofuse.ir.tile import GpuBinary, GpuTarget
 from tofuse.schedule.build_tiles import build_tiles
@@ -47,7 +47,7 @@ def compile_binaries(text: str, divisible: bool = True) -> list[GpuBinary]:
     launches = [
         LaunchSpec(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(program.nests)
     ]
-    loaded = load(emit(program), launches, 90)
+    loaded = TritonModule(emit(program), launches, 90)
     return [loaded.binary(k, (divisible,) * (len(n) - 1)) for k, n in enumerate(names)]
 
 
@@ -84,7 +84,7 @@ def test_products_are_not_contracted_to_fma():
 
 def test_triton_failure_raises_compile_error():
     text = "import triton\n\n@triton.jit\ndef k0(x, flag, number):\n    nonsense(x)\n"
-    loaded = load(
+    loaded = TritonModule(
         text, [LaunchSpec("k0", (("x", "*fp32"), ("flag", "*i32"), ("number", "i64")), 4)], 90
     )
     with pytest.raises(CompileError, match="Triton"):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tofuse.analysis.guard_ranges import passing_indices
-from tofuse.backends.llvm.ir_text import FunctionBuilder
 from tofuse.cost.guard_coverage import pays_to_split
 from tofuse.ir.kernel import InRange, Load
 from tofuse.ir.nest import Node, StmtNode
@@ -60,12 +59,6 @@ def _count_loads(nodes: Sequence[Node], guards: Mapping[str, bool]) -> int:
     stmts = [n.stmt for n in nodes if isinstance(n, StmtNode)]
     loads = [s for s in stmts if isinstance(s, Load)]
     return 1 + sum(s.guard is None or guards.get(s.guard, True) for s in loads)
-
-
-def in_segment(f: FunctionBuilder, index: str, start: int, end: int) -> str:
-    """Return whether an index is in a segment, as an i1."""
-    low, high = f.let(f"icmp sge i64 {index}, {start}"), f.let(f"icmp slt i64 {index}, {end}")
-    return f.let(f"and i1 {low}, {high}")
 
 
 def _guard_outcome(bounds: tuple[int, int] | None, start: int, end: int) -> bool | None:

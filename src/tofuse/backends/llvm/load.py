@@ -35,9 +35,8 @@ def host_lanes() -> int:
         return 16
     if features.get("avx2"):
         return 8
-    if features.get("sse2") or features.get("neon") or "arm64" in llvm.get_default_triple():
-        return 4
-    return 4 if "aarch64" in llvm.get_default_triple() else 1
+    is_arm = any(name in llvm.get_default_triple() for name in ("arm64", "aarch64"))
+    return 4 if is_arm or features.get("sse2") or features.get("neon") else 1
 
 
 def host_target(threads: int) -> Target:

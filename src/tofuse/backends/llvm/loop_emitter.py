@@ -9,8 +9,8 @@ from functools import partial
 from typing_extensions import assert_never
 
 from tofuse.backends.llvm.active_reductions import ActiveReductions
-from tofuse.backends.llvm.function_emitter import FunctionEmitter, tail_masks
-from tofuse.backends.llvm.index_set_split import in_segment, split_index_set
+from tofuse.backends.llvm.function_emitter import FunctionEmitter, prefetch, tail_masks
+from tofuse.backends.llvm.index_set_split import split_index_set
 from tofuse.backends.llvm.peel import peel_count, stores_to_align
 from tofuse.backends.llvm.random import emit_uniform
 from tofuse.backends.llvm.reduce import combine, fold_pairs
@@ -20,14 +20,14 @@ from tofuse.backends.llvm.register_transpose import (
     transpose_tile,
 )
 from tofuse.backends.llvm.scratch_accumulators import update_array
-from tofuse.backends.llvm.spills import reload, spill
 from tofuse.backends.llvm.statements import (
     emit_compute,
     emit_gather,
     emit_in_range,
     emit_iota,
     emit_load,
-    emit_prefetch,
+    emit_reload,
+    emit_spill,
     emit_store,
 )
 from tofuse.backends.llvm.unroll_rows import unrolls_rows
@@ -75,7 +75,7 @@ class LoopEmitter:
                 case StmtNode():
                     self._emit_statement(emitter, node)
                 case Reload():
-                    reload(emitter, node)
+                    emit_reload(emitter, node)
                 case For():
                     self._emit_loop(emitter, node)
                 case _:
@@ -93,7 +93,9 @@ class LoopEmitter:
             segments = split_index_set(nodes, axis, extent, 1, outer_guards)
             if 1 < len(segments) <= MAX_STATEMENTS // len(self.nest.kernel.body):
                 for s in segments:
-                    with self.scope(emitter), f.if_then(in_segment(f, index, s.start, s.end)):
+                    above = f.let(f"icmp sge i64 {index}, {s.start}")
+                    below = f.let(f"icmp slt i64 {index}, {s.end}")
+                    with self.scope(emitter), f.if_then(f.let(f"and i1 {above}, {below}")):
                         emitter.known_guards = outer_guards | s.guards
                         self.emit_nodes(emitter, nodes)
                 emitter.known_guards = outer_guards
@@ -272,7 +274,10 @@ class LoopEmitter:
     def _vector_body(self, emitter: FunctionEmitter, node: For, index: str) -> None:
         """Emit the body of a vector loop at one index."""
         emitter.vector_axis, emitter.indices[node.loop.axis] = node.loop.axis, index
-        emit_prefetch(emitter, node.prefetch, self.buffer_dtypes, self.nest.schedule)
+        elements = emitter.lanes * emitter.unroll
+        for s in node.prefetch:
+            dtype = self.buffer_dtypes[s.buffer]
+            prefetch(emitter, s.buffer, dtype, emitter.affine(s.index), elements)
         if emitter.row_axis is not None:
             self._unrolled_rows(emitter, node, emitter.row_axis)
         else:
@@ -315,7 +320,7 @@ class LoopEmitter:
             case _:
                 assert_never(s)
         if s.name in self.nest.spills:
-            spill(emitter, s.name)
+            emit_spill(emitter, s.name)
 
 
 def _combine_vectors(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tofuse.backends.llvm.elementwise import emit_elementwise
-from tofuse.backends.llvm.function_emitter import FunctionEmitter, prefetch
+from tofuse.backends.llvm.function_emitter import EmittedValue, FunctionEmitter
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, splat, vector_type
 from tofuse.backends.llvm.peel import is_aligned
 from tofuse.backends.llvm.register_transpose import tile_element_pointer
 from tofuse.backends.llvm.strided_access import load_interleaved, load_strided, store_interleaved
 from tofuse.ir.interleave import is_vectorizable_stride
 from tofuse.ir.kernel import Compute, Gather, InRange, Iota, Load, Store
-from tofuse.ir.schedule import Schedule
+from tofuse.ir.nest import Reload
 from tofuse.ir.types import DType
 
 
@@ -48,19 +46,6 @@ def emit_load(emitter: FunctionEmitter, s: Load, memory: DType) -> None:
             indices = emitter.lane_indices(s.index, u)
             vectors.append(emitter.gather(pointer, memory, indices, lanes, mask))
     emitter.define(s.name, vectors, s.dtype)
-
-
-def emit_prefetch(
-    emitter: FunctionEmitter,
-    loads: Sequence[Load],
-    buffer_dtypes: dict[str, DType],
-    schedule: Schedule,
-) -> None:
-    """Prefetch what one group of vectors will load; the addresses may be past the buffer's end."""
-    elements = schedule.vector * schedule.unroll
-    for s in loads:
-        dtype = buffer_dtypes[s.buffer]
-        prefetch(emitter, s.buffer, dtype, emitter.affine(s.index), elements)
 
 
 def _load_broadcast(
@@ -235,6 +220,31 @@ def emit_store(emitter: FunctionEmitter, s: Store, memory: DType) -> None:
         else:
             indices = emitter.lane_indices(s.index, u)
             emitter.scatter(pointer, memory, indices, values[u], lanes, mask)
+
+
+def emit_spill(emitter: FunctionEmitter, name: str) -> None:
+    """Store the current vectors of a value in its scratch array."""
+    scratch, value = emitter.nest.spills[name], emitter.values[name]
+    if scratch.index.axes and emitter.vector_axis is None and value.lanes != emitter.lanes:
+        return
+    for u in range(emitter.unroll):
+        slot = emitter.scratch_element_pointer(scratch, u)
+        emitter.store(slot, scratch.dtype, value.operands[u], emitter.lanes, emitter.mask(u))
+
+
+def emit_reload(emitter: FunctionEmitter, node: Reload) -> None:
+    """Load the current vectors of a spilled value; a scalar if it has no vector axis."""
+    scratch, lanes = node.scratch, emitter.lanes
+    if emitter.vector_axis is not None and emitter.vector_axis not in scratch.index.axes:
+        slot = emitter.scratch_element_pointer(scratch, 0)
+        scalar = emitter.load(slot, scratch.dtype, 1, None)
+        emitter.values[node.name] = EmittedValue((scalar,), scratch.dtype, 1)
+        return
+    vectors = []
+    for u in range(emitter.unroll):
+        slot = emitter.scratch_element_pointer(scratch, u)
+        vectors.append(emitter.load(slot, scratch.dtype, lanes, emitter.mask(u)))
+    emitter.define(node.name, vectors, scratch.dtype)
 
 
 def _is_nontemporal(emitter: FunctionEmitter, s: Store) -> bool:

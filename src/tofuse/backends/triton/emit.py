@@ -186,7 +186,7 @@ class _KernelEmitter:
 
     def _fold(self, r: Reduce, name: str) -> None:
         """Reduce a tile in registers to the result."""
-        self.statements.bind(r, name)
+        self.statements.names[r.name] = name
         for t in self.index_space.tiles:
             if not set(t.axes).isdisjoint(r.over):
                 dimension = self.index_space.dimension(t)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import linecache
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,23 +22,11 @@ class LaunchSpec:
     warps: int
 
 
-def available() -> bool:
-    """Return whether Triton is installed."""
-    return importlib.util.find_spec("triton") is not None
-
-
-def load(text: str, specs: Sequence[LaunchSpec], capability: int) -> TritonModule:
-    """Return the functions of a text, to be compiled on demand."""
-    return TritonModule(jit_functions(text), tuple(specs), capability)
-
-
 class TritonModule:
     """Compiles the functions of a text for each alignment of their arguments."""
 
-    def __init__(
-        self, functions: dict[str, JitFunction], specs: tuple[LaunchSpec, ...], capability: int
-    ) -> None:
-        self.functions, self.specs, self.capability = functions, specs, capability
+    def __init__(self, text: str, specs: Sequence[LaunchSpec], capability: int) -> None:
+        self.functions, self.specs, self.capability = jit_functions(text), specs, capability
 
     def binary(self, index: int, divisible: Sequence[bool]) -> GpuBinary:
         """Compile a launch, given which arguments are multiples of 16; raise CompileError."""

@@ -46,10 +46,6 @@ class StatementEmitter:
         self.roles = {b.name: b.role for b in nest.kernel.buffers}
         self.buffer_dtypes = {b.name: b.dtype for b in nest.kernel.buffers}
 
-    def bind(self, stmt: Definition, name: str) -> None:
-        """Let a variable hold a value."""
-        self.names[stmt.name] = name
-
     def define(self, stmt: Definition, suffix: str) -> None:
         """Emit the line that computes a value into a variable named after it."""
         name = stmt.name + suffix
@@ -72,7 +68,7 @@ class StatementEmitter:
                 raise AssertionError(stmt)
             case _:
                 assert_never(stmt)
-        self.bind(stmt, name)
+        self.names[stmt.name] = name
         self.line(f"{name} = {text}")
 
     # -- values ----------------------------------------------------------------------------------
@@ -117,13 +113,11 @@ class StatementEmitter:
     def load(self, stmt: Load) -> str:
         if self.roles[stmt.buffer] == "host":
             value = f"{stmt.buffer}_0.to({TRITON_TYPES[stmt.dtype]})"
-            return self._guarded(value, stmt)
+            if stmt.guard is None:
+                return value
+            value = f"tl.where({self.names[stmt.guard]}, {value}, 0)"
+            return f"{value}.to({TRITON_TYPES[stmt.dtype]})"
         return self.read(stmt, self.index_space.affine(stmt.index), frozenset(stmt.index.axes))
-
-    def _guarded(self, value: str, stmt: Load) -> str:
-        if stmt.guard is None:
-            return value
-        return f"tl.where({self.names[stmt.guard]}, {value}, 0).to({TRITON_TYPES[stmt.dtype]})"
 
     def read(self, stmt: Load | Gather, index: str, axes: frozenset[str]) -> str:
         """Return a masked load at an index that depends on these axes."""

@@ -17,7 +17,6 @@ LOG2_E = 1.4426950408889634
 class ExpTable:
     """Constants of one format. Below `low` of a range the result is 0, above `high` it is inf."""
 
-    ln2: tuple[float, float]
     exp_range: tuple[float, float]
     exp2_range: tuple[float, float]
     expm1_range: tuple[float, float]  # -1 below; one more than exp's above, for sinh
@@ -133,7 +132,7 @@ def round_to_integer(
 
 def _subtract_ln2(b: FormulaBuilder, x: Value, n: Value) -> Value:
     """Return x - n ln 2."""
-    high, low = TABLES[x.scalar].ln2
+    high, low = x.format.ln2
     return b.fma(n, -low, b.fma(n, -high, x))
 
 
@@ -154,7 +153,6 @@ def scale(
 
 TABLES = {
     "float": ExpTable(
-        ln2=(0.6931471824645996, -1.9046542121259336e-09),
         exp_range=(-104.0, 89.0),
         exp2_range=(-152.0, 129.0),
         expm1_range=(-20.0, 89.7),
@@ -184,7 +182,6 @@ TABLES = {
         ),
     ),
     "double": ExpTable(
-        ln2=(0.6931471805599453, 2.3190468138462996e-17),
         exp_range=(-746.0, 710.0),
         exp2_range=(-1080.0, 1025.0),
         expm1_range=(-40.0, 710.6),

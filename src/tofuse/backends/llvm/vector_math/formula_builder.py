@@ -1,5 +1,7 @@
 """A builder of vector arithmetic as LLVM IR text, so that a function reads like its formula."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,12 +16,13 @@ from tofuse.backends.llvm.ir_text import (
 
 @dataclass(frozen=True)
 class Format:
-    """An IEEE 754 binary format: its field sizes, its largest number."""
+    """An IEEE 754 binary format: its field sizes, its largest number, ln 2."""
 
     bits: int
     mantissa: int  # stored bits
     bias: int
     largest: float
+    ln2: tuple[float, float]  # high and low part
 
     @property
     def sign_mask(self) -> int:
@@ -35,11 +38,29 @@ class Format:
 
 
 BY_SCALAR = {
-    "float": Format(32, 23, 127, float.fromhex("0x1.fffffep+127")),
-    "double": Format(64, 52, 1023, float.fromhex("0x1.fffffffffffffp+1023")),
+    "float": Format(
+        *(32, 23, 127, float.fromhex("0x1.fffffep+127")),
+        ln2=(0.6931471824645996, -1.9046542121259336e-09),
+    ),
+    "double": Format(
+        *(64, 52, 1023, float.fromhex("0x1.fffffffffffffp+1023")),
+        ln2=(0.6931471805599453, 2.3190468138462996e-17),
+    ),
 }
 SCALARS = {"f32": "float", "f64": "double"}
 MAX_HORNER_TERMS = 8  # coefficients; longer polynomials are split to shorten the dependency chain
+
+
+def _operator(opcode: str) -> Callable[[Value, Value | float], Value]:
+    return lambda a, b: a.builder.binary(opcode, a, b)
+
+
+def _arithmetic(name: str) -> Callable[[Value, Value | float], Value]:
+    return lambda a, b: a.builder.arithmetic(name, a, b)
+
+
+def _comparison(predicate: str) -> Callable[[Value, Value | float], Value]:
+    return lambda a, b: a.builder.compare(predicate, a, b)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +70,7 @@ class Value:
     Operators append instructions to the builder; numbers become splats.
     """
 
-    builder: "FormulaBuilder"
+    builder: FormulaBuilder
     text: str
     scalar: str
 
@@ -57,84 +78,53 @@ class Value:
     def format(self) -> Format:
         return BY_SCALAR[self.scalar]
 
-    def __add__(self, other: "Value | float") -> "Value":
-        return self.builder.arithmetic("add", self, other)
+    __add__ = _arithmetic("add")
+    __sub__ = _arithmetic("sub")
+    __mul__ = _arithmetic("mul")
+    __truediv__ = _operator("fdiv")
+    __and__ = _operator("and")
+    __or__ = _operator("or")
+    __xor__ = _operator("xor")
+    __lshift__ = _operator("shl")
+    __rshift__ = _operator("lshr")  # logical
+    __lt__ = _comparison("olt")
+    __le__ = _comparison("ole")
+    __gt__ = _comparison("ogt")
+    __ge__ = _comparison("oge")
+    equals = _comparison("oeq")
+    differs = _comparison("une")  # `a != b` as C defines it: true for nan
 
-    def __sub__(self, other: "Value | float") -> "Value":
-        return self.builder.arithmetic("sub", self, other)
-
-    def __mul__(self, other: "Value | float") -> "Value":
-        return self.builder.arithmetic("mul", self, other)
-
-    def __rsub__(self, other: float) -> "Value":
+    def __rsub__(self, other: float) -> Value:
         return self.const(other) - self
 
-    def __truediv__(self, other: "Value | float") -> "Value":
-        return self.builder.binary("fdiv", self, other)
-
-    def __rtruediv__(self, other: float) -> "Value":
+    def __rtruediv__(self, other: float) -> Value:
         return self.const(other) / self
 
-    def __and__(self, other: "Value | int") -> "Value":
-        return self.builder.binary("and", self, other)
-
-    def __or__(self, other: "Value | int") -> "Value":
-        return self.builder.binary("or", self, other)
-
-    def __xor__(self, other: "Value | int") -> "Value":
-        return self.builder.binary("xor", self, other)
-
-    def __lshift__(self, count: int) -> "Value":
-        return self.builder.binary("shl", self, count)
-
-    def __rshift__(self, count: int) -> "Value":
-        """Shift right logically."""
-        return self.builder.binary("lshr", self, count)
-
-    def __neg__(self) -> "Value":
+    def __neg__(self) -> Value:
         return self.builder.emit(f"fneg {self.typed}", self.scalar)
 
-    def __invert__(self) -> "Value":
+    def __invert__(self) -> Value:
         return self ^ 1 if self.scalar == "i1" else self ^ -1
-
-    def __lt__(self, other: "Value | float") -> "Value":
-        return self.builder.compare("olt", self, other)
-
-    def __le__(self, other: "Value | float") -> "Value":
-        return self.builder.compare("ole", self, other)
-
-    def __gt__(self, other: "Value | float") -> "Value":
-        return self.builder.compare("ogt", self, other)
-
-    def __ge__(self, other: "Value | float") -> "Value":
-        return self.builder.compare("oge", self, other)
-
-    def equals(self, other: "Value | float") -> "Value":
-        return self.builder.compare("oeq", self, other)
-
-    def differs(self, other: "Value | float") -> "Value":
-        """Return `a != b` as C defines it: true for nan."""
-        return self.builder.compare("une", self, other)
 
     @property
     def typed(self) -> str:
         return f"{self.builder.type(self.scalar)} {self.text}"
 
     @property
-    def bits(self) -> "Value":
+    def bits(self) -> Value:
         return self.builder.cast("bitcast", self, f"i{self.format.bits}")
 
     @property
-    def sign(self) -> "Value":
+    def sign(self) -> Value:
         """Return the sign bit alone, as an integer."""
         return self.bits & self.format.sign_mask
 
     @property
-    def negative(self) -> "Value":
+    def negative(self) -> Value:
         """Return whether the sign bit is set; true for -0.0."""
         return self.builder.compare("slt", self.bits, 0)
 
-    def const(self, number: float) -> "Value":
+    def const(self, number: float) -> Value:
         """Return a constant of this value's type."""
         return self.builder.const(number, self.scalar)
 
@@ -214,12 +204,6 @@ class FormulaBuilder:
 
     def abs(self, a: Value) -> Value:
         return self.intrinsic("fabs", a)
-
-    def sqrt(self, a: Value) -> Value:
-        return self.intrinsic("sqrt", a)
-
-    def rint(self, a: Value) -> Value:
-        return self.intrinsic("rint", a)
 
     def copysign(self, magnitude: Value, sign: Value) -> Value:
         return self.intrinsic("copysign", magnitude, sign)

@@ -56,7 +56,7 @@ def _reduced_asin(b: FormulaBuilder, x: Value) -> tuple[Value, Value]:
     a = b.abs(x)
     above_half = a > 0.5
     z = b.select(above_half, b.fma(a, -0.5, 0.5), a * a)
-    s = b.select(above_half, b.sqrt(z), a)
+    s = b.select(above_half, b.intrinsic("sqrt", z), a)
     return above_half, b.fma(s * z, b.horner(z, ASIN[x.scalar]), s)
 
 

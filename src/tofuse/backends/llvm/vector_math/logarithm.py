@@ -17,7 +17,6 @@ class LogTable:
     """Constants of one format; pairs are the high and the low part of a constant."""
 
     sqrt_half_bits: int
-    ln2: tuple[float, float]
     log2_e: tuple[float, float]
     log10_e: tuple[float, float]
     log10_2: tuple[float, float]
@@ -47,14 +46,14 @@ def log1p(b: FormulaBuilder, x: Value) -> Value:
 def asinh(b: FormulaBuilder, x: Value) -> Value:
     """Return log1p(a + a^2 / (1 + sqrt(1 + a^2))) with a = |x|."""
     a = b.abs(x)
-    inner = a + a * (a / (b.sqrt(b.fma(a, a, 1.0)) + 1.0))
+    inner = a + a * (a / (b.intrinsic("sqrt", b.fma(a, a, 1.0)) + 1.0))
     return b.copysign(_log1p_or_log_2x(b, a, inner), x)
 
 
 def acosh(b: FormulaBuilder, x: Value) -> Value:
     """Return log1p(t + sqrt(2 t + t^2)) with t = x - 1."""
     t = x - 1.0
-    y = _log1p_or_log_2x(b, x, t + b.sqrt(b.fma(t, t, t + t)))
+    y = _log1p_or_log_2x(b, x, t + b.intrinsic("sqrt", b.fma(t, t, t + t)))
     return b.select(x < 1.0, y.const(math.nan), y)
 
 
@@ -68,10 +67,9 @@ def atanh(b: FormulaBuilder, x: Value) -> Value:
 
 def _log1p_or_log_2x(b: FormulaBuilder, x: Value, inner: Value) -> Value:
     """Return log1p(inner), or log(2 x) where `inner` rounds to 2 x or its square overflows."""
-    table = TABLES[x.scalar]
-    huge = x > table.huge
+    huge = x > TABLES[x.scalar].huge
     y = _log1p(b, b.select(huge, x, inner))
-    y = b.select(huge, y + table.ln2[0], y)
+    y = b.select(huge, y + x.format.ln2[0], y)
     return b.select(x < math.inf, y, x)
 
 
@@ -137,7 +135,7 @@ def _split_biased_bits(b: FormulaBuilder, biased: Value, x: Value) -> tuple[Valu
 
 
 def _log(b: FormulaBuilder, k: Value, f: Value) -> Value:
-    high, low = TABLES[f.scalar].ln2
+    high, low = f.format.ln2
     return b.fma(k, high, f + b.fma(k, low, _log1p_minus_f(b, f)))
 
 
@@ -193,7 +191,6 @@ SERIES_F64 = (  # (2 atanh s - 2 s) / s^3 in s^2, error 2^-65.7
 TABLES = {
     "float": LogTable(
         sqrt_half_bits=0x3F3504F3,
-        ln2=(0.6931471824645996, -1.9046542121259336e-09),
         log2_e=(1.4426950216293335, 1.925963033500011e-08),
         log10_e=(0.4342944920063019, -1.0103049952192578e-08),
         log10_2=(0.3010300099849701, -1.432098883924482e-08),
@@ -201,7 +198,6 @@ TABLES = {
     ),
     "double": LogTable(
         sqrt_half_bits=0x3FE6A09E667F3BCD,
-        ln2=(0.6931471805599453, 2.3190468138462996e-17),
         log2_e=(1.4426950408889634, 2.0355273740931033e-17),
         log10_e=(0.4342944819032518, 1.098319650216765e-17),
         log10_2=(0.3010299956639812, -2.8037281277851704e-18),

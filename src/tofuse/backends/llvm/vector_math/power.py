@@ -15,7 +15,7 @@ DoublePair = tuple[Value, Value]
 
 
 def rsqrt(b: FormulaBuilder, x: Value) -> Value:
-    return 1.0 / b.sqrt(x)
+    return 1.0 / b.intrinsic("sqrt", x)
 
 
 def pow(b: FormulaBuilder, x: Value, y: Value) -> Value:
@@ -92,9 +92,9 @@ def _special_cases(b: FormulaBuilder, x: Value, y: Value, magnitude: Value) -> V
     grows = (y > 0.0) ^ zero
     at_pole = b.select(grows, y.const(math.inf), 0.0)
     magnitude = b.select(zero | a.equals(math.inf), at_pole, magnitude)
-    integral = b.rint(y).equals(y)  # inf is integral, and even
+    integral = b.intrinsic("rint", y).equals(y)  # inf is integral, and even
     half = y * 0.5
-    odd = integral & b.rint(half).differs(half)
+    odd = integral & b.intrinsic("rint", half).differs(half)
     result = b.flip_sign(magnitude, b.select(odd, x.sign, 0))
     undefined = (x < 0.0) & (a < math.inf) & ~integral
     result = b.select(undefined | b.compare("uno", x, y), y.const(math.nan), result)

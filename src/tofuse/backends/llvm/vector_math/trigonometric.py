@@ -107,7 +107,7 @@ def _accumulate(b: FormulaBuilder, sums: tuple[Value, ...], term: Value) -> tupl
 
 def _modulo_2(b: FormulaBuilder, x: Value) -> Value:
     """Return x minus the nearest multiple of 2."""
-    return b.fma(b.rint(x * 0.5), -2.0, x)
+    return b.fma(b.intrinsic("rint", x * 0.5), -2.0, x)
 
 
 def _inverse_pi_table() -> str:
