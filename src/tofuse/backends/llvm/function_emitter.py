@@ -173,9 +173,7 @@ class FunctionEmitter:
         if guard is None or self.known_guards.get(guard):
             return mask
         passed = self.operands(guard, DType.BOOL)[u]
-        if mask is None:
-            return passed
-        return self.f.let(f"and {vector_type('i1', self.lanes)} {mask}, {passed}")
+        return passed if mask is None else self.f.intersect(mask, passed, self.lanes)
 
     # -- memory ----------------------------------------------------------------------------------
 

@@ -141,6 +141,12 @@ class FunctionBuilder:
         mask = ", ".join(f"i32 {k}" for k in lanes)
         return self.let(f"shufflevector {ty} {a}, {ty} {b}, <{len(lanes)} x i32> <{mask}>")
 
+    def intersect(self, mask: str, other: str | None, lanes: int) -> str:
+        """Return the lanes of both masks; None is the mask of all lanes."""
+        if other is None:
+            return mask
+        return self.let(f"and {vector_type('i1', lanes)} {mask}, {other}")
+
     def any_lane(self, mask: str, lanes: int) -> str:
         """Return whether a mask has a lane, as an i1."""
         if lanes == 1:

@@ -144,7 +144,8 @@ class LoopEmitter:
                 self.emit_nodes(emitter, node.body)
                 reductions.fold_due_stages(emitter, [loop], node.body)
         elif innermost and self.nest.schedule.vector > 1:
-            self._vector_loop(emitter, node, lo, hi, extent if extent != 0 else None)
+            known = extent if isinstance(extent, int) and extent else None
+            self._vector_loop(emitter, node, lo, hi, known)
         else:
             self._scalar_loop(emitter, node, lo, hi)
         for a in node.reductions:
@@ -189,39 +190,38 @@ class LoopEmitter:
             update_array(emitter, self.reductions.in_scratch[r.name], total)
 
     def _vector_loop(
-        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, extent: Dim | None
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, known: int | None
     ) -> None:
-        """Emit a vector loop, in segments in which guards are known."""
+        """Emit a vector loop, in segments in which guards are known; see `_vector_groups`."""
         outer = self.reductions.begin_inner(emitter, node)
         stmts, axis = [n.stmt for n in node.body if isinstance(n, StmtNode)], node.loop.axis
         if not emitter.transposed_tile:
             emitter.interleave_groups = interleave_groups(stmts, axis)
-        if isinstance(extent, int) and lo == "0" and extent:
+        if known and lo == "0":
             step = self.nest.schedule.vector * self.nest.schedule.unroll
             outer_guards = emitter.known_guards
-            for s in split_index_set(node.body, axis, extent, step, outer_guards):
+            for s in split_index_set(node.body, axis, known, step, outer_guards):
                 emitter.known_guards = outer_guards | s.guards
                 self._vector_groups(emitter, node, str(s.start), str(s.end), s.end - s.start)
             emitter.known_guards = outer_guards
         else:
-            self._vector_groups(emitter, node, lo, hi, extent)
+            self._vector_groups(emitter, node, lo, hi, known)
         emitter.interleave_groups = {}
         self.reductions.end_inner(emitter, outer)
 
     def _vector_groups(
-        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, extent: Dim | None
+        self, emitter: FunctionEmitter, node: For, lo: str, hi: str, known: int | None
     ) -> None:
         """Emit whole groups of vectors, then one masked group for the tail.
 
-        `extent` is the number of iterations if it is static; code that cannot run is left out.
+        `known` is the number of iterations if it is static; code that cannot run is left out.
         """
         f, schedule = emitter.f, self.nest.schedule
         step = schedule.vector * schedule.unroll
-        stores = stores_to_align(emitter, node, extent)
+        stores = stores_to_align(emitter, node, known)
         if stores:
-            lo, extent = self._peel(emitter, node, stores[0], lo, hi), None
+            lo, known = self._peel(emitter, node, stores[0], lo, hi), None
         emitter.aligned_stores = stores
-        known = extent if isinstance(extent, int) else None
         whole_end = hi
         if known is None or known % step:
             span = f.let(f"sub i64 {hi}, {lo}")

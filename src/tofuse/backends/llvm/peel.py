@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.cost.thresholds import MIN_PEELED_GROUPS
-from tofuse.ir.dims import Dim, known_multiple
+from tofuse.ir.dims import known_multiple
 from tofuse.ir.kernel import AffineExpr, Reduce, Store, Uniform
 from tofuse.ir.nest import For, StmtNode
 
 
-def stores_to_align(emitter: FunctionEmitter, node: For, extent: Dim | None) -> tuple[Store, ...]:
+def stores_to_align(emitter: FunctionEmitter, node: For, known: int | None) -> tuple[Store, ...]:
     """Return the nontemporal stores of a vector loop that are aligned once the first is.
 
-    Return none if all are known to be aligned, or if the loop must not be peeled.
+    `known` is the number of iterations if it is static. Return none if all are known to be aligned,
+    or if the loop must not be peeled.
     """
     schedule, axis = emitter.nest.schedule, node.loop.axis
-    if isinstance(extent, int) and extent < MIN_PEELED_GROUPS * schedule.vector * schedule.unroll:
+    if known is not None and known < MIN_PEELED_GROUPS * schedule.vector * schedule.unroll:
         return ()
     stmts = [n.stmt for n in node.body if isinstance(n, StmtNode)]
     if any(isinstance(s, (Reduce, Uniform)) for s in stmts):

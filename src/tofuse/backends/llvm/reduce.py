@@ -144,8 +144,7 @@ def _record_nan_lanes(emitter: FunctionEmitter, acc: RegisterAccumulator) -> Non
         pairs = [(x, x) for x in vectors]
     for (a, b), mask in zip(pairs, masks, strict=False):
         is_nan = f.let(f"fcmp uno {acc.types[0]} {a}, {b}")
-        if mask is not None:
-            is_nan = f.let(f"and {mask_ty} {is_nan}, {mask}")
+        is_nan = f.intersect(is_nan, mask, acc.lanes)
         nan_lanes = f.let(f"or {mask_ty} {nan_lanes}, {is_nan}")
     f.put(f"store {mask_ty} {nan_lanes}, ptr {acc.nan_lanes}")
 

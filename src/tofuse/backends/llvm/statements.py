@@ -90,10 +90,7 @@ def emit_gather(emitter: FunctionEmitter, s: Gather, memory: DType) -> None:
         at = f.let(f"add i64 {emitter.affine(s.index)}, {f.let(f'mul i64 {row}, {stride}')}")
         for u in range(emitter.unroll):
             mask, all_valid = emitter.mask(u, s.guard), splat(f, valid, "i1", lanes)
-            if mask is None:
-                mask = all_valid
-            else:
-                mask = f.let(f"and {vector_type('i1', lanes)} {mask}, {all_valid}")
+            mask = all_valid if mask is None else f.intersect(mask, all_valid, lanes)
             slot = emitter.element_pointer(pointer, memory, _add_offset(emitter, at, u * lanes))
             vectors.append(emitter.load(slot, memory, lanes, mask))
         emitter.define(s.name, vectors, s.dtype)
@@ -140,9 +137,7 @@ def _check_index(
         index = f.let(f"select {mask_ty} {negative}, {int_ty} {wrapped}, {int_ty} {index}")
     valid = f.let(f"icmp ult {int_ty} {index}, {limit}")
     invalid = f.let(f"xor {mask_ty} {valid}, {literal(True, DType.BOOL, lanes)}")
-    if mask is not None:
-        invalid = f.let(f"and {mask_ty} {invalid}, {mask}")
-        valid = f.let(f"and {mask_ty} {valid}, {mask}")
+    invalid, valid = f.intersect(invalid, mask, lanes), f.intersect(valid, mask, lanes)
     invalid = f.any_lane(invalid, lanes)
     old = f.let(f"load i1, ptr {emitter.status}")
     f.put(f"store i1 {f.let(f'or i1 {old}, {invalid}')}, ptr {emitter.status}")
@@ -180,7 +175,7 @@ def emit_iota(emitter: FunctionEmitter, s: Iota) -> None:
 def emit_in_range(emitter: FunctionEmitter, s: InRange) -> None:
     """Emit a range test, or a constant if the current segment decides it."""
     f, lanes = emitter.f, emitter.lanes
-    int_ty, mask_ty, vectors = vector_type("i64", lanes), vector_type("i1", lanes), []
+    int_ty, vectors = vector_type("i64", lanes), []
     if s.name in emitter.known_guards:
         constant = literal(emitter.known_guards[s.name], DType.BOOL, lanes)
         emitter.define(s.name, [constant] * emitter.unroll, s.dtype)
@@ -189,11 +184,9 @@ def emit_in_range(emitter: FunctionEmitter, s: InRange) -> None:
         at = emitter.lane_indices(s.index, u)
         above = f.let(f"icmp sge {int_ty} {at}, {splat(f, emitter.size(s.lo), 'i64', lanes)}")
         below = f.let(f"icmp slt {int_ty} {at}, {splat(f, emitter.size(s.hi), 'i64', lanes)}")
-        inside = f.let(f"and {mask_ty} {above}, {below}")
-        if s.guard is not None:
-            guard = emitter.operands(s.guard, DType.BOOL)[u]
-            inside = f.let(f"and {mask_ty} {inside}, {guard}")
-        vectors.append(inside)
+        inside = f.intersect(above, below, lanes)
+        guard = None if s.guard is None else emitter.operands(s.guard, DType.BOOL)[u]
+        vectors.append(f.intersect(inside, guard, lanes))
     emitter.define(s.name, vectors, DType.BOOL)
 
 
