@@ -73,9 +73,8 @@ def _load_kernel(g: GeneratedKernel, text: str, config: Config) -> Launch:
         key = CODE.load_text(text, ["kernel", *(f"kernel.{n}" for n, _ in phases)], store)
         return load_code(kernel_code(g.nest.kernel, key, phases, g.nest.block_bytes), store)
     parameters = [tuple(launch_parameters(nest)) for nest in g.nest.nests]
-    specs = [
-        LaunchSpec(f"k{k}", parameters[k], nest.tiling.warps) for k, nest in enumerate(g.nest.nests)
-    ]
+    warps = [nest.tiling.warps for nest in g.nest.nests]
+    specs = [LaunchSpec(*spec) for spec in zip(parameters, warps, strict=True)]
     device = device_of(g.region.ops)
     module = TritonModule(text, specs, capability(device)[0])
     return CudaLauncher(g.nest, parameters, module.binary, device_index(device))

@@ -27,6 +27,23 @@ def test_nontemporal_stores_are_aligned():
         assert torch.equal(run_llvm(k, nest.schedule, {"x": x, "y": x.clone()}, {}, 2)["y"], x)
 
 
+def test_interleaved_stores_of_a_peeled_loop_are_aligned():
+    """Peeling aligns the stores of `y`; those of `z` then begin inside a vector."""
+    k = kernel(
+        """kernel k(x: in f32, y: nontemporal f32, z: nontemporal f32) over i:999 {
+          v0 = load x[i] : f32
+          store y[i + 5] v0 : f32
+          store z[(2)*i] v0 : f32
+          store z[(2)*i + 1] v0 : f32
+        }"""
+    )
+    schedule = choose_schedule(k, Target(16, 2))
+    buffers = random_buffers(k, dict.fromkeys("xyz", 2011), GENERATOR)
+    got = run_llvm(k, schedule, buffers, {})
+    for name, t in run_interpreter(k, buffers, {}).items():
+        assert torch.equal(got[name], t)
+
+
 ROWS_OF_ANY_LENGTH = """kernel k(x: in {t}, y: nontemporal {t}, z: nontemporal f32,
   u: nontemporal f32) over i0:7 i1:{n} {{
   v0 = load x[({n})*i0 + i1] : f32

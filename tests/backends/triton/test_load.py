@@ -44,9 +44,7 @@ COLUMNS = """kernel k(x: in f32, g: in f32, y: out f32, z: out f32) over i0:8192
 def compile_binaries(text: str, divisible: bool = True) -> list[GpuBinary]:
     program = build_tiles(kernel(text), GpuTarget())
     names = [tuple(launch_parameters(nest)) for nest in program.nests]
-    launches = [
-        LaunchSpec(f"k{k}", names[k], nest.tiling.warps) for k, nest in enumerate(program.nests)
-    ]
+    launches = [LaunchSpec(names[k], nest.tiling.warps) for k, nest in enumerate(program.nests)]
     loaded = TritonModule(emit(program), launches, 90)
     return [loaded.binary(k, (divisible,) * (len(n) - 1)) for k, n in enumerate(names)]
 
@@ -85,7 +83,7 @@ def test_products_are_not_contracted_to_fma():
 def test_triton_failure_raises_compile_error():
     text = "import triton\n\n@triton.jit\ndef k0(x, flag, number):\n    nonsense(x)\n"
     loaded = TritonModule(
-        text, [LaunchSpec("k0", (("x", "*fp32"), ("flag", "*i32"), ("number", "i64")), 4)], 90
+        text, [LaunchSpec((("x", "*fp32"), ("flag", "*i32"), ("number", "i64")), 4)], 90
     )
     with pytest.raises(CompileError, match="Triton"):
         loaded.binary(0, (True, True))

@@ -229,9 +229,4 @@ def _best_position(rows: Tensor, positions: Tensor, op: str) -> Tensor:
     return torch.where(chosen, positions, NO_POSITION).amin(-1)
 
 
-ROUNDINGS = {
-    "round_bf16": torch.bfloat16,
-    "round_f16": torch.float16,
-    "round_f8e4m3": torch.float8_e4m3fn,
-    "round_f8e5m2": torch.float8_e5m2,
-}
+ROUNDINGS = {f"round_{d.value}": TO_TORCH[d] for d in DType if d.is_reduced_float}

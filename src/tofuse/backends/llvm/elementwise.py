@@ -46,18 +46,15 @@ def emit_elementwise(
     if op in _RULES:
         return _RULES[op](b, *operands).text
     if (op in MATH or op in LIBRARY) and b.dtype.is_float:
-        return _math_call(op)(b, *operands).text
+        return _math_call(b, op, *operands).text
     raise CompileError(f"no LLVM rule for {op} of {b.dtype.value}")
 
 
-def _math_call(op: str) -> _Rule:
-    def rule(b: _OpBuilder, *args: Value) -> Value:
-        elem = short_name(args[0].scalar)
-        b.f.math_calls[op, elem, b.width] = None
-        ty, typed = b.type(args[0].scalar), ", ".join(a.typed for a in args)
-        return b.operand(b.f.let(f"call {ty} {math_symbol(op, elem, b.width)}({typed})"))
-
-    return rule
+def _math_call(b: _OpBuilder, op: str, *args: Value) -> Value:
+    elem = short_name(args[0].scalar)
+    b.f.math_calls[op, elem, b.width] = None
+    ty, typed = b.type(args[0].scalar), ", ".join(a.typed for a in args)
+    return b.operand(b.f.let(f"call {ty} {math_symbol(op, elem, b.width)}({typed})"))
 
 
 def emit_accumulation(f: FunctionBuilder, total: str, x: str, dtype: DType, lanes: int) -> str:
@@ -181,7 +178,7 @@ def _truncdiv(b: _OpBuilder, x: Value, y: Value) -> Value:
 
 def _fmod(b: _OpBuilder, x: Value, y: Value) -> Value:
     if b.dtype.is_float:
-        return _math_call("fmod")(b, x, y)
+        return _math_call(b, "fmod", x, y)
     return b.binary("urem" if b.dtype is DType.U8 else "srem", x, y)
 
 

@@ -74,11 +74,9 @@ class _ModuleEmitter:
 
     def _function_emitter(self, f: FunctionBuilder, thread_number: str | None) -> FunctionEmitter:
         """Read the context into a new emitter; `thread_number` is an operand, or None."""
-        kernel, pointers, sizes = self.nest.kernel, {}, {}
-        for k, b in enumerate(kernel.buffers):
-            pointers[b.name] = _context_word(f, k, "ptr")
-        for k, s in enumerate(kernel.symbols, len(kernel.buffers)):
-            sizes[s] = _context_word(f, k)
+        buffers, symbols = self.nest.kernel.buffers, self.nest.kernel.symbols
+        pointers = {b.name: _context_word(f, k, "ptr") for k, b in enumerate(buffers)}
+        sizes = {s: _context_word(f, k) for k, s in enumerate(symbols, len(buffers))}
         workspace = _context_word(f, context_words(self.nest) - 3, "ptr")
         status = f.alloca("i1")
         emitter = FunctionEmitter(

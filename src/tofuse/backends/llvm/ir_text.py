@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tofuse.ir.elements import ROUND
 from tofuse.ir.types import DType
 
 REGISTER_TYPES = {
@@ -56,7 +57,7 @@ def _scalar_literal(value: bool | int | float, dtype: DType) -> str:
 
 def float_literal(value: float, scalar: str) -> str:
     """Return a constant; LLVM writes a float as the 64 bits of the double of the same value."""
-    double = _to_f32(value) if scalar == "float" else value
+    double = ROUND[DType.F32](value) if scalar == "float" else value
     return f"0x{struct.unpack('<Q', struct.pack('<d', double))[0]:016X}"
 
 
@@ -65,14 +66,6 @@ def ramp(element: str, first: int, lanes: int) -> str:
     if lanes == 1:
         return str(first)
     return f"<{', '.join(f'{element} {first + k}' for k in range(lanes))}>"
-
-
-def _to_f32(value: float) -> float:
-    """Round to float32, to infinity if the value is too large."""
-    try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
 
 
 @dataclass(eq=False)

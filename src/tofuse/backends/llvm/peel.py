@@ -25,18 +25,24 @@ def stores_to_align(emitter: FunctionEmitter, node: For, known: int | None) -> t
     if any(isinstance(s, (Reduce, Uniform)) for s in stmts):
         return ()
     stores = [s for s in stmts if isinstance(s, Store) and s.buffer in emitter.nontemporal_buffers]
-    stores = [s for s in stores if s.index.coefficient(axis) == 1]
-    loose = [s for s in stores if not is_aligned(emitter, s.index, axis)]
-    if not loose:
-        return ()
-    first, lanes = loose[0], schedule.vector
-    return (
-        first,
-        *(s for s in stores if s is not first and _same_alignment(s.index, first.index, lanes)),
-    )
+    for first in stores:
+        if first.index.coefficient(axis) == 1 and not _is_aligned(emitter, first.index, axis):
+            others = (s for s in stores if s is not first)
+            return (first, *(s for s in others if _follows(s, first, axis, schedule.vector)))
+    return ()
 
 
-def is_aligned(emitter: FunctionEmitter, index: AffineExpr, axis: str) -> bool:
+def is_nontemporal(emitter: FunctionEmitter, s: Store) -> bool:
+    """Return whether the whole vectors of a store bypass the caches."""
+    axis = emitter.vector_axis
+    if axis is None or s.buffer not in emitter.nontemporal_buffers:
+        return False
+    if emitter.aligned_stores:  # the loop is peeled for these
+        return s in emitter.aligned_stores
+    return _is_aligned(emitter, s.index, axis)
+
+
+def _is_aligned(emitter: FunctionEmitter, index: AffineExpr, axis: str) -> bool:
     """Return whether every whole vector along the axis starts at a multiple of its size."""
     others = [c for a, c in index.terms if a != axis]
     strips = [lp.strip for lp in emitter.nest.schedule.loops if lp.axis == axis]
@@ -53,9 +59,8 @@ def peel_count(emitter: FunctionEmitter, store: Store, count: str) -> str:
     return f.let(f"select i1 {fewer}, i64 {before}, i64 {count}")
 
 
-def _same_alignment(first: AffineExpr, second: AffineExpr, lanes: int) -> bool:
-    """Return whether two indices always differ by whole vectors."""
-    difference = first + second * -1
-    return all(
-        known_multiple(c, lanes) for c in (difference.const, *(c for _, c in difference.terms))
-    )
+def _follows(s: Store, first: Store, axis: str, lanes: int) -> bool:
+    """Return whether the vectors of a store are aligned wherever those of another are."""
+    difference = s.index + first.index * s.index.coefficient(axis) * -1
+    steps = [c for _, c in difference.terms]
+    return all(known_multiple(c, lanes) for c in (difference.const, *steps))

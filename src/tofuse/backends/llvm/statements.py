@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.backends.llvm.elementwise import emit_elementwise
 from tofuse.backends.llvm.function_emitter import EmittedValue, FunctionEmitter
 from tofuse.backends.llvm.ir_text import REGISTER_TYPES, literal, splat, vector_type
-from tofuse.backends.llvm.peel import is_aligned
+from tofuse.backends.llvm.peel import is_nontemporal
 from tofuse.backends.llvm.register_transpose import tile_element_pointer
 from tofuse.backends.llvm.strided_access import load_interleaved, load_strided, store_interleaved
 from tofuse.ir.interleave import is_vectorizable_stride
@@ -204,7 +204,7 @@ def emit_store(emitter: FunctionEmitter, s: Store, memory: DType) -> None:
         slot = tile_element_pointer(emitter, s, register)
         emitter.store(slot, register, values[0], lanes, None)
         return
-    at, nontemporal = emitter.affine(s.index), _is_nontemporal(emitter, s)
+    at, nontemporal = emitter.affine(s.index), is_nontemporal(emitter, s)
     for u in range(emitter.unroll):
         mask = emitter.mask(u)
         if axis is None or step == 1:
@@ -238,16 +238,6 @@ def emit_reload(emitter: FunctionEmitter, node: Reload) -> None:
         slot = emitter.scratch_element_pointer(scratch, u)
         vectors.append(emitter.load(slot, scratch.dtype, lanes, emitter.mask(u)))
     emitter.define(node.name, vectors, scratch.dtype)
-
-
-def _is_nontemporal(emitter: FunctionEmitter, s: Store) -> bool:
-    """Return whether the whole vectors of a store bypass the caches."""
-    axis = emitter.vector_axis
-    if axis is None or s.buffer not in emitter.nontemporal_buffers:
-        return False
-    if emitter.aligned_stores:
-        return s in emitter.aligned_stores
-    return is_aligned(emitter, s.index, axis)
 
 
 def _add_offset(emitter: FunctionEmitter, index: str, offset: int) -> str:

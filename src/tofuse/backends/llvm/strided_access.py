@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tofuse.backends.llvm.function_emitter import FunctionEmitter
 from tofuse.backends.llvm.ir_text import MEMORY_TYPES, literal, vector_type
 from tofuse.backends.llvm.memory_types import to_memory_type, to_register_type
-from tofuse.backends.llvm.peel import is_aligned
+from tofuse.backends.llvm.peel import is_nontemporal
 from tofuse.backends.llvm.shuffles import deinterleave, interleave, select_elements
 from tofuse.ir.interleave import Access
 from tofuse.ir.kernel import Load, Store
@@ -73,9 +73,8 @@ def store_interleaved(emitter: FunctionEmitter, members: Sequence[Access], dtype
     first, start = members[0], emitter.affine(members[0].index)
     ty, register = vector_type(MEMORY_TYPES[dtype], lanes), dtype.opmath
     values = [emitter.operands(s.value, register) for s in members if isinstance(s, Store)]
-    nontemporal = first.buffer in emitter.nontemporal_buffers and is_aligned(
-        emitter, first.index, emitter.vector_axis or ""
-    )
+    assert isinstance(first, Store)
+    nontemporal = is_nontemporal(emitter, first)
     for u in range(emitter.unroll):
         mask = emitter.mask(u)
         vectors = [to_memory_type(f, v[u], dtype, lanes) for v in values]

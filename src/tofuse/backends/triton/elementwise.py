@@ -70,12 +70,8 @@ def _library(name: str, arity: int = 1) -> str:
     return f"libdevice.{name}({', '.join(f'{{{k}}}' for k in range(arity))})"
 
 
-def _division(args: Sequence[str], operand_dtype: DType) -> str:
-    return f"({args[0]} / {args[1]})"
-
-
 def _reciprocal(args: Sequence[str], operand_dtype: DType) -> str:
-    return _division((constant_expression(1.0, operand_dtype), args[0]), operand_dtype)
+    return f"({constant_expression(1.0, operand_dtype)} / {args[0]})"
 
 
 def _sqrt(args: Sequence[str], operand_dtype: DType) -> str:
@@ -83,10 +79,7 @@ def _sqrt(args: Sequence[str], operand_dtype: DType) -> str:
 
 
 def _sigmoid(args: Sequence[str], operand_dtype: DType) -> str:
-    return _division(
-        (constant_expression(1.0, operand_dtype), f"(1.0 + libdevice.exp(-1.0 * {args[0]}))"),
-        operand_dtype,
-    )
+    return _reciprocal((f"(1.0 + libdevice.exp(-1.0 * {args[0]}))",), operand_dtype)
 
 
 def _truncdiv(args: Sequence[str], operand_dtype: DType) -> str:
@@ -174,7 +167,7 @@ _FLOAT: _Rule = {
     "sqrt": _sqrt,
     "sigmoid": _sigmoid,
     "reciprocal": _reciprocal,
-    "div": _division,
+    "div": _infix("/"),
     "truncdiv": _truncdiv,
     "fmod": _library("fmod", 2),
     "remainder": "_float_remainder({0}, {1})",

@@ -15,9 +15,8 @@ JitFunction = Callable[..., None]  # the result of `triton.jit`
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """What compiling one function requires: its name, its parameters, and warps per instance."""
+    """What compiling one function requires: its parameters, and warps per instance."""
 
-    function: str
     parameters: tuple[tuple[str, str], ...]
     warps: int
 
@@ -37,7 +36,7 @@ class TritonModule:
         spec = self.specs[index]
         attributes = {(k,): [["tt.divisibility", 16]] for k, d in enumerate(divisible) if d}
         source = ASTSource(
-            fn=self.functions[spec.function],
+            fn=self.functions[f"k{index}"],
             signature=dict(spec.parameters),
             constexprs={},
             attrs=attributes,
