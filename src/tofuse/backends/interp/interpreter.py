@@ -223,7 +223,7 @@ def _best_position(rows: Tensor, positions: Tensor, op: str) -> Tensor:
     if rows.dtype is torch.bool:
         rows = rows.to(torch.uint8)
     best = (rows.amax(-1) if op == "argmax" else rows.amin(-1)).unsqueeze(-1)
-    chosen = (rows == best) | (rows.isnan() if rows.is_floating_point() else False)
+    chosen = rows == best
     if rows.is_floating_point():
         chosen = torch.where(best.isnan(), rows.isnan(), chosen)
     return torch.where(chosen, positions, NO_POSITION).amin(-1)

@@ -187,9 +187,8 @@ class _KernelEmitter:
     def _fold(self, r: Reduce, name: str) -> None:
         """Reduce a tile in registers to the result."""
         self.statements.names[r.name] = name
-        for t in self.index_space.tiles:
+        for dimension, t in enumerate(self.index_space.tiles):
             if not set(t.axes).isdisjoint(r.over):
-                dimension = self.index_space.dimension(t)
                 self.line(reduce_line(r, name, dimension, self._operand_dtype(r)))
         if r.position is None and r.dtype is DType.BOOL:
             self.line(f"{name} = {name} != 0")

@@ -12,7 +12,7 @@ MAX_INT32_INDEX = 2**31 - 2**16  # leaves room for a block past the end
 
 
 class IndexSpace:
-    """The tiles of a launch. `tiles` are the dimensions of its blocks; others have one index."""
+    """The tiles of a launch; `tiles` are its blocks' dimensions in order, others have one index."""
 
     def __init__(self, nest: TileNest) -> None:
         self.nest = nest
@@ -25,10 +25,6 @@ class IndexSpace:
     @property
     def rank(self) -> int:
         return len(self.tiles)
-
-    def dimension(self, tile: Tile) -> int:
-        """Return the dimension of the blocks that a tile is."""
-        return self.tiles.index(tile)
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -73,7 +69,7 @@ class IndexSpace:
         """Return all indices of a block along its dimension."""
         if tile not in self.tiles:
             return self.start(tile)
-        k = self.dimension(tile)
+        k = self.tiles.index(tile)
         along = ", ".join(":" if d == k else "None" for d in range(self.rank))
         line = f"tl.arange(0, {tile.block})" + (f"[{along}]" if self.rank > 1 else "")
         return f"{self.start(tile)} + {line}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.backends.triton.index_space import IndexSpace
-from tofuse.ir.dims import Dim, exact_div, known_multiple
+from tofuse.ir.dims import exact_div, known_multiple
 from tofuse.ir.kernel import AffineExpr, Uniform, make_affine
 from tofuse.ir.tile import Tile
 from tofuse.ops.philox import PHILOX_BLOCK, PHILOX_COUNTERS
@@ -49,14 +49,12 @@ def _block_groups(space: IndexSpace, u: Uniform) -> tuple[Tile, AffineExpr] | No
         return None
     if known_multiple(u.extent, PHILOX_BLOCK):
         flat = u.row * u.extent + u.col
-        row_groups: AffineExpr = AffineExpr()
+        row_groups = AffineExpr()
     else:
-        if any(u.row.coefficient(a) != 0 for a in tile.axes):
+        varies = any(u.row.coefficient(a) != 0 for a in tile.axes)
+        if varies or not isinstance(u.extent, int):
             return None
-        flat, groups = u.col, _group_count(u.extent)
-        if groups is None:
-            return None
-        row_groups = u.row * groups
+        flat, row_groups = u.col, u.row * -(-u.extent // PHILOX_BLOCK)
     if space.index_terms(tile, flat) != [(space.index(tile), 1)]:
         return None
     outer_terms = [(a, exact_div(c, PHILOX_BLOCK)) for a, c in flat.terms if a not in tile.axes]
@@ -65,7 +63,3 @@ def _block_groups(space: IndexSpace, u: Uniform) -> tuple[Tile, AffineExpr] | No
     if const is None or len(terms) < len(outer_terms):
         return None
     return tile, make_affine(terms, const) + row_groups
-
-
-def _group_count(extent: Dim) -> Dim | None:
-    return -(-extent // PHILOX_BLOCK) if isinstance(extent, int) else None

@@ -68,19 +68,11 @@ def _task_text() -> str:
             depth_end = f.call("@llvm.smax.i64", "i64", ("i64", words["k"]), ("i64", "1"))
             with f.loop("0", depth_end, str(PANEL_DEPTH)) as k:
                 depth = _min(f, str(PANEL_DEPTH), f.let(f"sub i64 {words['k']}, {k}"))
-                steps = [(n, words["b_line"]), (k, words["b_depth"]), (product, words["b_depths"])]
-                source = _element_pointer(f, base["b"], steps)
-                _call_pack(f, words["pack_b"], source, words["b_stride"], columns, depth, packed_b)
+                _pack(f, words, base, "b", (n, k, product), columns, depth, packed_b)
                 flags = _flags(f, words, product, k)
                 with f.loop(m0, m1, block) as m:
                     rows = _min(f, block, f.let(f"sub i64 {m1}, {m}"))
-                    steps = [
-                        (m, words["a_line"]),
-                        (k, words["a_depth"]),
-                        (product, words["a_depths"]),
-                    ]
-                    source = _element_pointer(f, base["a"], steps)
-                    _call_pack(f, words["pack_a"], source, words["a_stride"], rows, depth, packed_a)
+                    _pack(f, words, base, "a", (m, k, product), rows, depth, packed_a)
                     _multiply_block(
                         f, words, base, (packed_a, packed_b), (m, n), (rows, columns), depth, flags
                     )
@@ -122,11 +114,21 @@ def _multiply_block(
             f.put(f"call void {words['microkernel']}({sums}, {result}, {added})")
 
 
-def _call_pack(
-    f: FunctionBuilder, pack: str, source: str, stride: str, lines: str, depth: str, to: str
+def _pack(
+    f: FunctionBuilder,
+    words: dict[str, str],
+    base: dict[str, str],
+    x: str,
+    start: tuple[str, str, str],
+    lines: str,
+    depth: str,
+    to: str,
 ) -> None:
-    """Call a packing function."""
-    f.put(f"call void {pack}(ptr {source}, i64 {stride}, i64 {lines}, i64 {depth}, ptr {to})")
+    """Pack the block of operand `x` that starts at a line, a step of depth, and a product."""
+    strides = (words[f"{x}_{step}"] for step in ("line", "depth", "depths"))
+    source = _element_pointer(f, base[x], list(zip(start, strides, strict=True)))
+    block = f"ptr {source}, i64 {words[f'{x}_stride']}, i64 {lines}, i64 {depth}"
+    f.put(f"call void {words[f'pack_{x}']}({block}, ptr {to})")
 
 
 def _flags(f: FunctionBuilder, words: dict[str, str], product: str, k: str) -> str:
