@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Union
+from types import NoneType
+from typing import TypeVar, Union
 
 import torch
 from torch.fx import Node
+from torch.fx.node import Argument as FxArgument
 
 from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.capture.lower.builder import Builder, Unsupported
@@ -21,16 +23,21 @@ Constant = Union[  # noqa: UP007  (evaluated at run time)
     bool, int, float, complex, str, None, torch.dtype, torch.device, torch.layout,
     torch.memory_format,
 ]  # fmt: skip
+Element = TypeVar("Element")
 Argument = Union[Constant, SymDim, SizeExpression, Value, Sequence["Argument"]]  # noqa: UP007
 
 
 @dataclass(frozen=True)
 class AtenCall:
-    """A call to lower. Reading an argument as another type than its own raises Unsupported."""
+    """A call to lower. Reading an argument as another type than its own raises Unsupported.
+
+    `fx_arguments` are those that the FX graph gives, with nodes in place of values.
+    """
 
     build: Builder
     node: Node
     arguments: Mapping[str, Argument]
+    fx_arguments: Mapping[str, FxArgument]
 
     @property
     def out(self) -> TensorType:
@@ -52,25 +59,27 @@ class AtenCall:
             raise Unsupported(f"{name} is no tensor")
         return value
 
-    def tensors(self, name: str) -> list[Value]:
+    def elements(self, name: str, *types: type[Element]) -> tuple[Element, ...]:
+        """Return the elements of a list, if all are of these types."""
         value = self.arguments.get(name)
         if not isinstance(value, (list, tuple)):
-            raise Unsupported(f"{name} is no list of tensors")
-        found = [v for v in value if isinstance(v, Value)]
+            raise Unsupported(f"{name} is no list")
+        found = tuple(v for v in value if isinstance(v, types))
         if len(found) != len(value):
-            raise Unsupported(f"{name} holds something that is no tensor")
+            raise Unsupported(f"{name} holds something that is no {types[0].__name__}")
         return found
+
+    def optional_tensors(self, name: str) -> tuple[Value | None, ...]:
+        return self.elements(name, Value, NoneType)
 
     def operand(self, name: str) -> Operand:
         """Return a tensor, or a number as a Scalar."""
         value = self.arguments.get(name)
         if isinstance(value, Value):
             return value
-        if isinstance(value, (bool, int, float, SymDim)):
-            return Scalar(value)
         if isinstance(value, SizeExpression):
             return scalar_tensor(self.build, value)
-        raise Unsupported(f"{name} is neither tensor nor real number")
+        return Scalar(self.number(name))
 
     def number(self, name: str) -> bool | int | float | SymDim:
         value = self.arguments.get(name)
@@ -89,14 +98,7 @@ class AtenCall:
 
     def integers(self, name: str) -> tuple[int, ...]:
         value = self.arguments.get(name)
-        if isinstance(value, int):
-            return (value,)
-        if not isinstance(value, (list, tuple)):
-            raise Unsupported(f"{name} is no list of integers")
-        found = tuple(v for v in value if isinstance(v, int))
-        if len(found) != len(value):
-            raise Unsupported(f"{name} holds symbolic sizes")
-        return found
+        return (value,) if isinstance(value, int) else self.elements(name, int)
 
     def per_dim(self, name: str, rank: int) -> tuple[int, ...]:
         """Return an integer for each of `rank` dimensions; a single one counts for all."""
@@ -104,13 +106,7 @@ class AtenCall:
         return numbers if len(numbers) == rank else numbers * rank
 
     def sizes(self, name: str) -> tuple[Dim, ...]:
-        value = self.arguments.get(name)
-        if not isinstance(value, (list, tuple)):
-            raise Unsupported(f"{name} is no list of sizes")
-        found = tuple(v for v in value if isinstance(v, (int, SymDim)))
-        if len(found) != len(value):
-            raise Unsupported(f"{name} holds something that is no size")
-        return found
+        return self.elements(name, int, SymDim)
 
     def dim(self, name: str, rank: int) -> int:
         """Return a dimension counted from the front."""

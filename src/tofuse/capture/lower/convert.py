@@ -212,7 +212,8 @@ class _Converter:
         kwargs = {k: self._resolve(a) for k, a in node.kwargs.items()}
         names, defaults = _schema(target)
         named = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-        call = AtenCall(self.build, node, named)
+        fx_named = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        call = AtenCall(self.build, node, named, fx_named)
         rule, start = lowering_rule(target), len(self.build.ops)
         is_view = str(target).rpartition(".")[0] in VIEW_RULES
         claimed = not is_view and is_claimed(node, self.claims)

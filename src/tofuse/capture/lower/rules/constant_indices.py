@@ -15,7 +15,7 @@ from torch.fx import Node
 from tofuse.capture.fx.aliases import is_impure
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule
-from tofuse.capture.lower.rules.view_ops import require_static, unsafe_index
+from tofuse.capture.lower.rules.view_ops import index, require_static
 from tofuse.cost.thresholds import MAX_INDEX_ELEMENTS, MAX_INDEX_OPS
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
@@ -30,7 +30,7 @@ def repeating_index(call: AtenCall) -> Value:
     try:
         factors = _repeat_factors(call)
     except Unsupported:
-        return unsafe_index(call)
+        return index(call, bounded=False)
     x, build = call.tensor("self"), call.build
     unsqueezed = build.reshape(x, _split_repeated_dims(x.shape, dict.fromkeys(factors, 1)))
     expanded = build.expand(unsqueezed, _split_repeated_dims(x.shape, factors))
@@ -50,7 +50,7 @@ def repeating_index_put(call: AtenCall) -> Value:
 
 def _repeat_factors(call: AtenCall) -> dict[int, int]:
     """Return how often each indexed dimension repeats its elements."""
-    indices, shape = call.node.args[1], call.tensor("self").shape
+    indices, shape = call.fx_arguments["indices"], call.tensor("self").shape
     if not isinstance(indices, (list, tuple)):
         raise Unsupported("no list of indices")
     dims = [k for k, i in enumerate(indices) if i is not None]
@@ -59,11 +59,11 @@ def _repeat_factors(call: AtenCall) -> dict[int, int]:
     factors: dict[int, int] = {}
     for k in dims:
         node, extent = indices[k], require_static(shape[k])
-        index = _constant_index(node, dims[-1] - k) if isinstance(node, Node) else None
-        if not index or extent == 0:
+        numbers = _constant_index(node, dims[-1] - k) if isinstance(node, Node) else None
+        if not numbers or extent == 0:
             raise Unsupported("indices that depend on inputs")
-        factor = max(1, len(index) // extent)
-        if len(index) != factor * extent or index != [n // factor for n in range(len(index))]:
+        factor = max(1, len(numbers) // extent)
+        if numbers != [n // factor for n in range(factor * extent)]:
             raise Unsupported("indices that do not repeat each element")
         factors[k] = factor
     return factors

@@ -28,9 +28,8 @@ def as_strided_scatter(call: AtenCall) -> Value:
 
 def _shape_and_strides(call: AtenCall) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     """Return those of the first argument; Unsupported if the call has another offset."""
-    node, sizes = call.node.args[0], call.build.sizes
-    if not isinstance(node, Node):
-        raise Unsupported("self is no tensor")
+    node, sizes = call.fx_arguments["self"], call.build.sizes
+    assert isinstance(node, Node)
     fake: torch.Tensor = node.meta["val"]
     start = sizes.dim(fake.storage_offset())
     if call.has("storage_offset") and call.number("storage_offset") != start:

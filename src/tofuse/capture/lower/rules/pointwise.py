@@ -23,7 +23,7 @@ from tofuse.ops.powers import is_repeated_product, repeated_squaring
 from tofuse.ops.reference import TO_TORCH
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
-from tofuse.torch_internals.operators import CLAMP_SATURATES, schema_of
+from tofuse.torch_internals.operators import CLAMP_SATURATES
 
 
 def direct(kind: str, *names: str) -> LoweringRule:
@@ -99,7 +99,7 @@ def comparison(kind: str) -> LoweringRule:
     """Return the rule of a comparison in the operands' common dtype; bools order as 0 and 1."""
 
     def rule(call: AtenCall) -> Value:
-        dtype = common_dtype(call, "self", "other")
+        dtype = promoted_dtype(call)
         if dtype == DType.BOOL and kind not in ("eq", "ne"):
             dtype = DType.U8
         operands = [call.operand(n) for n in ("self", "other")]
@@ -274,11 +274,10 @@ def copy_into(call: AtenCall) -> Value:
     return call.build.expand(call.build.convert(source, call.out.dtype), call.out.shape)
 
 
-def common_dtype(call: AtenCall, *names: str) -> DType:
-    """Return the dtype that torch promotes these arguments to."""
-    schema = [a.name for a in schema_of(call.node.target).arguments]  # type: ignore[arg-type]
-    arguments = {**dict(zip(schema, call.node.args, strict=False)), **call.node.kwargs}
-    examples = [a.meta["val"] if isinstance(a, Node) else a for a in map(arguments.get, names)]
+def promoted_dtype(call: AtenCall) -> DType:
+    """Return the dtype that torch promotes `self` and `other` to."""
+    arguments = [call.fx_arguments[name] for name in ("self", "other")]
+    examples = [a.meta["val"] if isinstance(a, Node) else a for a in arguments]
     kind = TypePromotion.DEFAULT
     return from_torch_dtype(elementwise_dtypes(*examples, type_promotion_kind=kind)[1])
 

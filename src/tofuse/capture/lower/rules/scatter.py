@@ -5,12 +5,7 @@ from __future__ import annotations
 from tofuse.capture.fx.sizes import IntLike
 from tofuse.capture.lower.builder import Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule
-from tofuse.capture.lower.rules.view_ops import (
-    normalize_index,
-    normalize_start,
-    require_static,
-    torch_size,
-)
+from tofuse.capture.lower.rules.view_ops import require_static, slice_start, torch_size
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Value
 from tofuse.ir.types import DType
@@ -19,9 +14,7 @@ from tofuse.ir.types import DType
 def select_backward(call: AtenCall) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
     dim = call.dim("dim", len(sizes))
-    start = normalize_start(
-        call.arguments["index"], torch_size(call.node.args[3]), _extent(call, dim), sizes[dim]
-    )
+    start = slice_start(call, "index", sizes[dim], _torch_extent(call, dim))
     one = call.build.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
     return _pad_to(call, one, dim, start, sizes[dim])
 
@@ -30,9 +23,7 @@ def slice_backward(call: AtenCall) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
     dim, step = call.dim("dim", len(sizes)), call.integer("step")
     extent = sizes[dim]
-    start = normalize_start(
-        call.arguments["start"], torch_size(call.node.args[3]), _extent(call, dim), extent
-    )
+    start = slice_start(call, "start", extent, _torch_extent(call, dim))
     if isinstance(start, int) and isinstance(extent, int):
         start = min(start, extent)
     if step == 1 or grad.shape[dim] == 0:
@@ -48,7 +39,7 @@ def slice_scatter(call: AtenCall) -> Value:
     dim, step = call.dim("dim", len(x.shape)), call.integer("step")
     extent = require_static(x.shape[dim])
     start = call.integer("start") if call.has("start") else 0
-    start = min(max(0, normalize_index(start, extent) if start < 0 else start), extent)
+    start = slice(start, None).indices(extent)[0]  # inside
     if extent == 0:
         return x
     if step == 1 or require_static(source.shape[dim]) == 0:
@@ -58,9 +49,10 @@ def slice_scatter(call: AtenCall) -> Value:
 
 def masked_index_put(call: AtenCall) -> Value:
     """Lower `x[mask] = y`, where y is one number, or one row for all masked positions."""
-    x, y, indices = call.tensor("self"), call.tensor("values"), call.arguments["indices"]
-    mask = indices[0] if isinstance(indices, (list, tuple)) and len(indices) == 1 else None
-    if not isinstance(mask, Value) or mask.dtype != DType.BOOL or y.dtype != x.dtype:
+    x, y = call.tensor("self"), call.tensor("values")
+    indices = call.optional_tensors("indices")
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is None or mask.dtype != DType.BOOL or y.dtype != x.dtype:
         raise Unsupported("an index that is no mask")
     mask_rank, rank = len(mask.shape), len(x.shape)
     if y.shape not in ((), (1,)) and len(y.shape) > rank - mask_rank:
@@ -72,9 +64,8 @@ def masked_index_put(call: AtenCall) -> Value:
     return call.build.emit("where", (mask, new, x), {})
 
 
-def _extent(call: AtenCall, dim: int) -> IntLike:
-    """Return an extent of `input_sizes`, as torch has it."""
-    sizes = call.node.args[1]
+def _torch_extent(call: AtenCall, dim: int) -> IntLike:
+    sizes = call.fx_arguments["input_sizes"]
     assert isinstance(sizes, (list, tuple))
     return torch_size(sizes[dim])
 

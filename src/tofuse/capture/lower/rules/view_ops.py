@@ -47,39 +47,41 @@ def transpose(call: AtenCall) -> Value:
 def select(call: AtenCall) -> Value:
     x = call.tensor("self")
     dim = call.dim("dim", len(x.shape))
-    start = _slice_start(call, "index", dim, x.shape[dim])
+    start = slice_start(call, "index", x.shape[dim], _torch_extent(call, dim))
     return call.build.reshape(call.build.slice(x, dim, start, 1), call.out.shape)
 
 
 def slice_(call: AtenCall) -> Value:
     x, out = call.tensor("self"), call.out.shape
     dim = call.dim("dim", len(x.shape))
-    start = (
-        _slice_start(call, "start", dim, x.shape[dim]) if call.has("start") and out[dim] != 0 else 0
-    )
+    start: Dim = 0
+    if call.has("start") and out[dim] != 0:
+        start = slice_start(call, "start", x.shape[dim], _torch_extent(call, dim))
     return call.build.slice(x, dim, start, out[dim], call.integer("step"))
 
 
-def _slice_start(call: AtenCall, name: str, dim: int, extent: Dim) -> Dim:
-    """Return the argument after the dimension as an index from the front."""
-    source, start = call.node.args[0], call.node.args[2]
+def _torch_extent(call: AtenCall, dim: int) -> IntLike:
+    source = call.fx_arguments["self"]
     assert isinstance(source, Node)
-    return normalize_start(
-        call.arguments[name], torch_size(start), source.meta["val"].shape[dim], extent
-    )
+    extent: IntLike = source.meta["val"].shape[dim]
+    return extent
 
 
-def normalize_start(start: object, torch_start: IntLike, torch_extent: IntLike, extent: Dim) -> Dim:
-    """Return a start index counted from the front; below zero it becomes zero.
+def slice_start(call: AtenCall, name: str, extent: Dim, torch_extent: IntLike) -> Dim:
+    """Return an argument as an index counted from the front; below zero it becomes zero.
 
-    For symbolic sizes a guard must ensure that it is inside. `torch_start` and `torch_extent` are
-    torch's sizes of `start` and `extent`.
+    For symbolic sizes a guard must ensure that it is inside. `torch_extent` is torch's size of
+    `extent`.
     """
-    if isinstance(start, int) and (start >= 0 or isinstance(extent, int)):
-        return start if start >= 0 else max(0, normalize_index(start, extent))
-    if not isinstance(start, (int, SymDim)):
+    start = call.arguments[name]
+    if isinstance(start, int):
+        if start >= 0:
+            return start
+        if isinstance(extent, int):
+            return max(0, start + extent)
+    elif not isinstance(start, SymDim):
         raise Unsupported("an index that is no number")
-    from_end = isinstance(start, int)
+    torch_start, from_end = torch_size(call.fx_arguments[name]), isinstance(start, int)
     from_front = torch_extent + torch_start if from_end else torch_start
     if not (guard_or_false(from_front >= 0) and guard_or_false(from_front <= torch_extent)):
         raise Unsupported("a symbolic index")
@@ -161,7 +163,9 @@ def pad(call: AtenCall) -> Value:
 def cat(call: AtenCall) -> Value:
     """Concatenate in the result's dtype; ATen ignores empty 1-d operands."""
     out = call.out
-    operands = [t for t in call.tensors("tensors") if t.shape != (0,) or len(out.shape) == 1]
+    operands = [
+        t for t in call.elements("tensors", Value) if t.shape != (0,) or len(out.shape) == 1
+    ]
     if not operands:
         raise Unsupported("a concat of empty tensors")
     dim = call.dim("dim", len(out.shape))
@@ -172,76 +176,45 @@ def stack(call: AtenCall) -> Value:
     out = call.out
     dim = call.dim("dim", len(out.shape))
     shape = (*out.shape[:dim], 1, *out.shape[dim + 1 :])
-    operands = [
-        call.build.reshape(call.build.convert(t, out.dtype), shape) for t in call.tensors("tensors")
-    ]
+    converted = (call.build.convert(t, out.dtype) for t in call.elements("tensors", Value))
+    operands = [call.build.reshape(t, shape) for t in converted]
     return call.build.cat(operands, dim)
 
 
 def embedding(call: AtenCall) -> Value:
-    index, shape = call.tensor("indices"), call.out.shape
-    require_index(index)
-    last = len(shape) - 1
-    rows = call.build.broadcast(index, shape, tuple(range(last)))
-    return _take(call, call.tensor("weight"), rows, (-1, last), wraps=False)
+    return _take_slices(call, call.tensor("weight"), call.tensor("indices"), 0, wraps=False)
 
 
 def index_select(call: AtenCall) -> Value:
     x, index = call.tensor("self"), call.tensor("index")
-    require_index(index)
     if len(x.shape) == 0 or len(index.shape) != 1:
         raise Unsupported("a 0-d selection")
-    dim = call.dim("dim", len(x.shape))
-    index = call.build.broadcast(index, call.out.shape, (dim,))
-    dims = tuple(-1 if k == dim else k for k in range(len(x.shape)))
-    return _take(call, x, index, dims, wraps=False)
+    return _take_slices(call, x, index, call.dim("dim", len(x.shape)), wraps=False)
 
 
-def index(call: AtenCall) -> Value:
-    """Lower `x[:, i]`, or `x[i, j]` of adjacent dimensions; a mask is left to PyTorch."""
-    x, indices = call.tensor("self"), call.arguments["indices"]
-    if not isinstance(indices, (list, tuple)):
-        raise Unsupported("no list of indices")
-    indexed_dims = [k for k, i in enumerate(indices) if i is not None]
-    if len(indexed_dims) != 1:
-        strides = x.layout
-        for k in indexed_dims[:-1]:
-            if strides[k] != strides[k + 1] * x.shape[k + 1]:
-                raise Unsupported("several indices into dimensions with gaps")
-        return _flattened_index(call, bounded=True)
-    dim, index = indexed_dims[0], indices[indexed_dims[0]]
-    if not isinstance(index, Value):
-        raise Unsupported("an index that is no tensor")
-    require_index(index)
-    index_rank = len(index.shape)
-    index = call.build.broadcast(index, call.out.shape, tuple(range(dim, dim + index_rank)))
-    dims = (
-        *range(dim),
-        -1,
-        *(k - 1 + index_rank for k in range(dim + 1, len(x.shape))),
-    )
-    return _take(call, x, index, dims, wraps=True)
+def index(call: AtenCall, bounded: bool = True) -> Value:
+    """Lower `x[:, i]`, or `x[i, j]` of adjacent dimensions; a mask is left to PyTorch.
+
+    If `bounded`, indices are checked.
+    """
+    x = call.tensor("self")
+    indices = {k: i for k, i in enumerate(call.optional_tensors("indices")) if i is not None}
+    dims = list(indices)
+    if len(dims) == 1:
+        return _take_slices(call, x, indices[dims[0]], dims[0], wraps=True)
+    if bounded and any(x.layout[k] != x.layout[k + 1] * x.shape[k + 1] for k in dims[:-1]):
+        raise Unsupported("several indices into dimensions with gaps")
+    if not dims or len(dims) != dims[-1] - dims[0] + 1:
+        raise Unsupported("indices that are not adjacent")
+    return _flattened_index(call, list(indices.values()), dims[0], bounded)
 
 
-def unsafe_index(call: AtenCall) -> Value:
-    """Lower `x[i, j]` without bounds checks."""
-    indices = call.arguments["indices"]
-    assert isinstance(indices, (list, tuple))
-    return index(call) if sum(i is not None for i in indices) == 1 else _flattened_index(call)
-
-
-def _flattened_index(call: AtenCall, bounded: bool = False) -> Value:
-    """Combine adjacent indices to one index into the flattened dimensions.
+def _flattened_index(call: AtenCall, indices: list[Value], first: int, bounded: bool) -> Value:
+    """Combine indices into dimensions from `first` on to one into the flattened dimensions.
 
     If `bounded`, an index out of bounds becomes one past the end.
     """
-    x, arguments, out = call.tensor("self"), call.arguments["indices"], call.out.shape
-    assert isinstance(arguments, (list, tuple))
-    indexed_dims = [k for k, i in enumerate(arguments) if i is not None]
-    first, last = indexed_dims[0], indexed_dims[-1]
-    indices = [i for i in arguments if isinstance(i, Value)]
-    if len(indices) != last - first + 1:
-        raise Unsupported("indices that are not adjacent")
+    x, out, last = call.tensor("self"), call.out.shape, first + len(indices) - 1
     index_rank = len(out) - (len(x.shape) - len(indices))
     shape, build, flat = out[first : first + index_rank], call.build, None
     flat_extent = product(x.shape[first : last + 1])
@@ -262,9 +235,7 @@ def _flattened_index(call: AtenCall, bounded: bool = False) -> Value:
         flat = wrapped
     assert flat is not None
     flat_x = build.reshape(x, (*x.shape[:first], flat_extent, *x.shape[last + 1 :]))
-    flat_index = build.broadcast(flat, out, tuple(range(first, first + index_rank)))
-    after = range(first + index_rank, len(out))
-    return _take(call, flat_x, flat_index, (*range(first), -1, *after), wraps=False)
+    return _take_slices(call, flat_x, flat, first, wraps=False)
 
 
 def gather(call: AtenCall) -> Value:
@@ -280,15 +251,18 @@ def gather(call: AtenCall) -> Value:
     return _take(call, x, index, dims, wraps=False)
 
 
+def _take_slices(call: AtenCall, x: Value, index: Value, dim: int, wraps: bool) -> Value:
+    """Take, for each element of `index`, the slice of `x` there along `dim`."""
+    require_index(index)
+    out, end = call.out.shape, dim + len(index.shape)
+    expanded = call.build.broadcast(index, out, tuple(range(dim, end)))
+    return _take(call, x, expanded, (*range(dim), -1, *range(end, len(out))), wraps)
+
+
 def _take(call: AtenCall, x: Value, index: Value, dims: tuple[int, ...], wraps: bool) -> Value:
     if 0 in x.shape:
         raise Unsupported("a gather from an empty tensor")
     return call.build.emit("take", (x, index), {"dims": dims, "wrap": wraps})
-
-
-def normalize_index(index: int, extent: Dim) -> int:
-    """Return an index counted from the front."""
-    return index if index >= 0 else index + require_static(extent)
 
 
 def require_static(extent: Dim) -> int:
