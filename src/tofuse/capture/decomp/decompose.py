@@ -52,7 +52,7 @@ def decompositions(
 
 @functools.cache
 def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
-    names = frozenset(" ".join(TORCH_DECOMPOSITIONS).split())
+    names = frozenset(" ".join((IN_LIBRARY_LAYOUT, *TORCH_DECOMPOSITIONS)).split())
     table: dict[OpOverload, Decomposition] = {
         op: rule
         for op, rule in torch_table.items()
@@ -60,11 +60,8 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     }
     table.update(_foreach())
     table.update(OWN_DECOMPOSITIONS)
-    table.update({op: torch_table[op] for op in SHUFFLES})
-    in_library_layout = frozenset((*BATCH_NORMS.split(), *map(_name, SHUFFLES)))
-    table.update(
-        {op: _in_library_layout(r) for op, r in table.items() if _name(op) in in_library_layout}
-    )
+    for op in [op for op in table if _name(op) in IN_LIBRARY_LAYOUT.split()]:
+        table[op] = _in_library_layout(table[op])
     for packet in MEAN_LOSS_GRADIENTS.split():
         op = getattr(aten, packet).default
         table[op] = _with_empty_input(table[op])
@@ -303,8 +300,6 @@ def _roll_start(shift: IntLike, extent: IntLike) -> IntLike | None:
     return extent - shift if guard_or_false(shift > 0) else -shift
 
 
-SHUFFLES = (aten.channel_shuffle.default, aten.pixel_shuffle.default, aten.pixel_unshuffle.default)
-
 OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.roll.default: _roll,
     aten.linalg_vector_norm.default: _linalg_vector_norm,
@@ -326,10 +321,10 @@ OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.fmin.default: _ignoring_nan(torch.minimum),
 }
 
-BATCH_NORMS = (
+IN_LIBRARY_LAYOUT = (
     "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
     "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update "
-    "_batch_norm_with_update_functional"
+    "_batch_norm_with_update_functional channel_shuffle pixel_shuffle pixel_unshuffle"
 )
 
 MEAN_LOSS_GRADIENTS = "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"
@@ -347,10 +342,8 @@ SCALAR_VARIANTS = {"maximum": "clamp_min", "minimum": "clamp_max"}
 TORCH_DECOMPOSITIONS = (
     # norms
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward",
-    "native_batch_norm native_batch_norm_backward _native_batch_norm_legit",
-    "_native_batch_norm_legit_functional _native_batch_norm_legit_no_training",
-    "_batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update",
-    "batch_norm_backward _fused_rms_norm _fused_rms_norm_backward _weight_norm_interface",
+    "native_batch_norm_backward batch_norm_backward _fused_rms_norm _fused_rms_norm_backward",
+    "_weight_norm_interface",
     # softmax
     "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax",
     "logsumexp",

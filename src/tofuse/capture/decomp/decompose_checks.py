@@ -12,25 +12,18 @@ from tofuse.torch_internals.operators import OpOverload
 from tofuse.torch_internals.operators import decomposition_table as torch_table
 
 aten = torch.ops.aten
-PROBABILITIES = "all elements of input should be between 0 and 1"
 
 
-def check_probabilities(x: Tensor, message: str) -> None:
-    """Add a run-time check on the CPU: RuntimeError for an element outside of [0, 1], as eager."""
-    if x.device.type == "cpu":
-        aten._assert_async.msg(torch.all((x >= 0) & (x <= 1)), message)
-
-
-def check_standard_deviations(x: Tensor, message: str) -> None:
-    """Add a run-time check on the CPU: RuntimeError for a negative element, as eager."""
-    if x.device.type == "cpu":
-        aten._assert_async.msg(torch.all(x >= 0), message)
+def check_all(condition: Tensor, message: str) -> None:
+    """Add a run-time check on the CPU: RuntimeError if an element is false, as eager."""
+    if condition.device.type == "cpu":
+        aten._assert_async.msg(torch.all(condition), message)
 
 
 def _binary_cross_entropy(
     x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
 ) -> Tensor:
-    check_probabilities(x, PROBABILITIES)
+    check_all((x >= 0) & (x <= 1), "all elements of input should be between 0 and 1")
     loss = torch_table[aten.binary_cross_entropy.default](x, target, weight, reduction)
     assert isinstance(loss, Tensor)
     return loss

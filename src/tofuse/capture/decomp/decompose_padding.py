@@ -25,12 +25,9 @@ def _padded_sides(x: Tensor, padding: Sequence[int]) -> Iterator[tuple[int, int,
 def _is_supported(x: Tensor, padding: Sequence[int], excluded: int) -> bool:
     """Whether all sizes are static and valid; the `excluded` edge elements are not reflected."""
     sizes = (*x.shape, *padding)
-    if not all(isinstance(n, int) for n in sizes) or 0 in x.shape:
+    if not all(isinstance(n, int) for n in sizes) or 0 in x.shape or min(padding, default=0) < 0:
         return False
-    sides = [*_padded_sides(x, padding)]
-    if min(padding, default=0) < 0:
-        return False
-    return not excluded or all(max(a, b) < x.shape[d] for d, a, b in sides)
+    return not excluded or all(max(a, b) < x.shape[d] for d, a, b in _padded_sides(x, padding))
 
 
 def _reflected_side(x: Tensor, dim: int, amount: int, low: bool) -> Tensor:
@@ -43,15 +40,6 @@ def _replicated_side(x: Tensor, dim: int, amount: int, low: bool) -> Tensor:
     sizes = [-1] * x.dim()
     sizes[dim] = amount
     return x.narrow(dim, 0 if low else x.shape[dim] - 1, 1).expand(sizes)
-
-
-def _reflected_side_gradient(g: Tensor, dim: int, amount: int, low: bool) -> Tensor:
-    """Return the gradient of one padded side, at the elements that it repeats."""
-    return g.narrow(dim, 0 if low else g.shape[dim] - amount, amount).flip(dim)
-
-
-def _replicated_side_gradient(g: Tensor, dim: int, amount: int, low: bool) -> Tensor:
-    return g.narrow(dim, 0 if low else g.shape[dim] - amount, amount).sum(dim, keepdim=True)
 
 
 def _pad_by_concat(side: SidePadding, excluded: int) -> Decomposition:
@@ -70,8 +58,11 @@ def _pad_by_concat(side: SidePadding, excluded: int) -> Decomposition:
     return padded
 
 
-def _pad_gradient(side_gradient: SidePadding, excluded: int) -> Decomposition:
-    """Return the gradient's decomposition: add each side's gradient to the repeated elements."""
+def _pad_gradient(side_gradient: Callable[[Tensor, int], Tensor], excluded: int) -> Decomposition:
+    """Return the gradient's decomposition: add each side's gradient to the repeated elements.
+
+    `side_gradient` maps the gradient of a padded side along a dimension to that of the elements.
+    """
 
     def gradient(grad: Tensor, x: Tensor, padding: Sequence[int]) -> Tensor:
         if not _is_supported(x, padding, excluded):
@@ -80,10 +71,10 @@ def _pad_gradient(side_gradient: SidePadding, excluded: int) -> Decomposition:
             extent = x.shape[dim]
             total = grad.narrow(dim, before, extent)
             if before:
-                side = side_gradient(grad, dim, before, True)
+                side = side_gradient(grad.narrow(dim, 0, before), dim)
                 total = total + _pad_with_zeros(side, dim, excluded, extent)
             if after:
-                side = side_gradient(grad, dim, after, False)
+                side = side_gradient(grad.narrow(dim, before + extent, after), dim)
                 start = extent - excluded - side.shape[dim]
                 total = total + _pad_with_zeros(side, dim, start, extent)
             grad = total
@@ -98,15 +89,14 @@ def _pad_with_zeros(side: Tensor, dim: int, start: int, extent: int) -> Tensor:
     return pad(side, amounts)
 
 
-PADDING_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {}
-for _rank in (1, 2, 3):
-    for _name, _side, _side_gradient, _excluded in (
-        ("reflection", _reflected_side, _reflected_side_gradient, 1),
-        ("replication", _replicated_side, _replicated_side_gradient, 0),
-    ):
-        PADDING_DECOMPOSITIONS[getattr(aten, f"{_name}_pad{_rank}d").default] = _pad_by_concat(
-            _side, _excluded
-        )
-        PADDING_DECOMPOSITIONS[getattr(aten, f"{_name}_pad{_rank}d_backward").default] = (
-            _pad_gradient(_side_gradient, _excluded)
-        )
+RULES_OF_RANK: dict[str, Decomposition] = {
+    "reflection_pad{}d": _pad_by_concat(_reflected_side, 1),
+    "reflection_pad{}d_backward": _pad_gradient(lambda g, dim: g.flip(dim), 1),
+    "replication_pad{}d": _pad_by_concat(_replicated_side, 0),
+    "replication_pad{}d_backward": _pad_gradient(lambda g, dim: g.sum(dim, keepdim=True), 0),
+}
+PADDING_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
+    getattr(aten, name.format(rank)).default: rule
+    for name, rule in RULES_OF_RANK.items()
+    for rank in (1, 2, 3)
+}

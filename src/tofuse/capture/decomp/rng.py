@@ -14,7 +14,7 @@ from typing import NamedTuple, Union
 import torch
 from torch import Tensor
 
-from tofuse.capture.decomp.decompose_checks import check_probabilities, check_standard_deviations
+from tofuse.capture.decomp.decompose_checks import check_all
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
 from tofuse.ops.philox import uniform as philox_uniform
 from tofuse.ops.reference import draw_seed
@@ -60,12 +60,8 @@ class TensorSpec(NamedTuple):
     dtype: torch.dtype = torch.float32
 
 
-def _spec_of(x: Tensor) -> TensorSpec:
-    return TensorSpec(x.shape, x.device, x.dtype)
-
-
 def _spec(
-    size_or_like: Sequence[int] | Tensor, dtype: torch.dtype | None, device: Device
+    size_or_like: Sequence[int] | Tensor, dtype: torch.dtype | None = None, device: Device = None
 ) -> TensorSpec:
     """Return what a factory creates; a tensor gives the size and the defaults."""
     if isinstance(size_or_like, Tensor):
@@ -75,8 +71,6 @@ def _spec(
 
 
 def _uniform_f32(spec: TensorSpec) -> Tensor:
-    if spec.device is None or spec.device.type == "cpu":
-        return UNIFORM(SEED(), list(spec.shape), 0)
     return UNIFORM(SEED(), list(spec.shape), 0, spec.device)
 
 
@@ -106,9 +100,7 @@ def _is_supported(generator: torch.Generator | None, device: torch.device | str 
     return generator is None and (device is None or torch.device(device).type in SUPPORTED_DEVICES)
 
 
-def _sampler(
-    draw: Callable[..., Tensor], allowed: Callable[..., bool] | None = None
-) -> Callable[..., Tensor]:
+def _sampler(draw: Callable[..., Tensor], allowed: Callable[..., bool]) -> Callable[..., Tensor]:
     """Return a decomposition `f(self, *parameters)`: draw in float32, convert to self's dtype."""
 
     def sample(
@@ -116,9 +108,9 @@ def _sampler(
     ) -> Tensor:
         if not _is_supported(generator, like.device) or not like.dtype.is_floating_point:
             return NotImplemented
-        if allowed is not None and not allowed(*parameters):
+        if not allowed(*parameters):
             return NotImplemented  # eager raises the error
-        return draw(_spec_of(like), *parameters).to(like.dtype)
+        return draw(_spec(like), *parameters).to(like.dtype)
 
     return sample
 
@@ -149,7 +141,7 @@ def _native_dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Te
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:  # as eager, which multiplies by zero: infinities become nan
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
-    keep = _uniform_f32(_spec_of(x)) < 1.0 - p
+    keep = _uniform_f32(_spec(x)) < 1.0 - p
     return x * torch.where(keep, 1.0 / (1.0 - p), 0.0).to(x.dtype), keep
 
 
@@ -157,29 +149,21 @@ def _native_dropout_backward(grad: Tensor, mask: Tensor, scale: float) -> Tensor
     return grad * torch.where(mask, scale, 0.0).to(grad.dtype)
 
 
-def _bernoulli(x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    if not _is_supported(generator, x.device):
-        return NotImplemented
-    check_probabilities(x, BERNOULLI_CHECK)
-    return (_uniform_f32(_spec_of(x)) < x).to(x.dtype)
-
-
-def _bernoulli_p(
-    x: Tensor, p: float | Tensor = 0.5, *, generator: torch.Generator | None = None
+def _bernoulli(
+    x: Tensor, p: float | Tensor | None = None, *, generator: torch.Generator | None = None
 ) -> Tensor:
+    """Draw 1 with probability `p`, or with those in `x`."""
+    p = x if p is None else p
     if not _is_supported(generator, x.device):
         return NotImplemented
     if isinstance(p, Tensor):
-        check_probabilities(p, BERNOULLI_CHECK)
+        check_all((p >= 0) & (p <= 1), "Expected p_in >= 0 && p_in <= 1 to be true")
     elif not 0 <= p <= 1:
         return NotImplemented
-    return (_uniform_f32(_spec_of(x)) < p).to(x.dtype)
+    return (_uniform_f32(_spec(x)) < p).to(x.dtype)
 
 
-BERNOULLI_CHECK = "Expected p_in >= 0 && p_in <= 1 to be true"
-
-
-def _integers(low: int, high: int, spec: TensorSpec) -> Tensor:
+def _integers(low: int | None, high: int | None, spec: TensorSpec) -> Tensor:
     """Draw integers in [low, high); NotImplemented if 48 random bits would be biased."""
     if not isinstance(low, int) or not isinstance(high, int) or not 0 < high - low < 2**31:
         return NotImplemented
@@ -187,43 +171,30 @@ def _integers(low: int, high: int, spec: TensorSpec) -> Tensor:
     return (torch.floor(unit * (high - low)).to(torch.int64) + low).to(spec.dtype)
 
 
-def _randint_low(
-    low: int,
-    high: int,
-    size_or_like: Sequence[int] | Tensor,
-    *,
+def _randint(
+    *arguments: int | Sequence[int] | Tensor,
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     pin_memory: bool | None = None,
     **layout: object,
 ) -> Tensor:
+    """Decompose `randint` with arguments ([low,] high, size) or `randint_like` (x, [low,] high)."""
+    *bounds, high = (a for a in arguments if not isinstance(a, (Sequence, Tensor)))
+    (size_or_like,) = (a for a in arguments if isinstance(a, (Sequence, Tensor)))
     if dtype is None and not isinstance(size_or_like, Tensor):
         dtype = torch.int64
     spec = _spec(size_or_like, dtype, device)
     if not _is_supported(None, spec.device) or pin_memory:
         return NotImplemented
-    return _integers(low, high, spec)
+    return _integers(bounds[0] if bounds else 0, high, spec)
 
 
-def _randint(high: int, size: Sequence[int], **options: torch.dtype) -> Tensor:
-    return _randint_low(0, high, size, **options)  # type: ignore[arg-type]  # passed through
-
-
-def _randint_like(like: Tensor, *bounds: int, **options: torch.dtype) -> Tensor:
+def _random(like: Tensor, *bounds: int | None, generator: torch.Generator | None = None) -> Tensor:
+    """Decompose `random` from [low,] high."""
     low, high = bounds if len(bounds) == 2 else (0, *bounds)
-    return _randint_low(low, high, like, **options)  # type: ignore[arg-type]  # passed through
-
-
-def _random_from(
-    like: Tensor, low: int, high: int | None, *, generator: torch.Generator | None = None
-) -> Tensor:
-    if high is None or not _is_supported(generator, like.device) or like.dtype is torch.bool:
+    if not _is_supported(generator, like.device) or like.dtype is torch.bool:
         return NotImplemented
-    return _integers(low, high, _spec_of(like))
-
-
-def _random_to(like: Tensor, high: int, *, generator: torch.Generator | None = None) -> Tensor:
-    return _random_from(like, 0, high, generator=generator)
+    return _integers(low, high, _spec(like))
 
 
 def _normal_from_tensors(
@@ -234,7 +205,7 @@ def _normal_from_tensors(
     if not _is_supported(generator, tensors[0].device):
         return NotImplemented
     if isinstance(std, Tensor):
-        check_standard_deviations(std, "normal expects all elements of std >= 0.0")
+        check_all(std >= 0, "normal expects all elements of std >= 0.0")
     elif not std >= 0:
         return NotImplemented
     shape = torch.broadcast_shapes(*(t.shape for t in tensors))
@@ -272,18 +243,18 @@ RANDOM_DECOMPOSITIONS: dict[OpOverload, Callable[..., Tensor | tuple[Tensor, ...
     aten.native_dropout.default: _native_dropout,
     aten.native_dropout_backward.default: _native_dropout_backward,
     aten.bernoulli.default: _bernoulli,
-    aten.bernoulli.p: _bernoulli_p,
-    aten.bernoulli.Tensor: _bernoulli_p,
+    aten.bernoulli.p: _bernoulli,
+    aten.bernoulli.Tensor: _bernoulli,
     aten.rand.default: _factory(_uniform_below_one),
     aten.randn.default: _factory(_standard_normal),
     aten.rand_like.default: _factory(_uniform_below_one),
     aten.randn_like.default: _factory(_standard_normal),
     aten.randint.default: _randint,
-    aten.randint.low: _randint_low,
-    aten.randint_like.default: _randint_like,
-    aten.randint_like.low_dtype: _randint_like,
-    getattr(aten.random, "from"): _random_from,
-    aten.random.to: _random_to,
+    aten.randint.low: _randint,
+    aten.randint_like.default: _randint,
+    aten.randint_like.low_dtype: _randint,
+    getattr(aten.random, "from"): _random,
+    aten.random.to: _random,
     aten.uniform.default: _sampler(_uniform, lambda low=0.0, high=1.0: low <= high),
     aten.normal_functional.default: _sampler(_normal, lambda mean=0.0, std=1.0: std >= 0),
     aten.normal.Tensor_float: _normal_from_tensors,
