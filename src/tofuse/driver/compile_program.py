@@ -41,8 +41,11 @@ from tofuse.capture.dynamo.legality import (
 from tofuse.capture.dynamo.overlap_guard import overlap_guard
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
 from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
-from tofuse.capture.fx.node_tensors import module_tensors
-from tofuse.capture.fx.symbolic_floats import float_guard_counter, symbolic_floats
+from tofuse.capture.fx.node_tensors import (
+    float_guard_counter,
+    module_tensors,
+    symbolic_floats,
+)
 from tofuse.driver.autotune_program import fastest_program
 from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
 from tofuse.driver.context import CompileContext

@@ -8,9 +8,9 @@ from functools import reduce
 
 import torch
 
-from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.errors import DefinitionError
 from tofuse.ir.types import DType
+from tofuse.ops.reference import from_torch_dtype
 
 
 class DataType(Enum):

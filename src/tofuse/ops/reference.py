@@ -216,6 +216,11 @@ def reduce_rows(kind: str, rows: Tensor, dtype: torch.dtype) -> Tensor:
     return result.to(dtype)
 
 
+def from_torch_dtype(dtype: torch.dtype) -> DType:
+    """Return the IR's dtype of a torch dtype; OTHER for dtypes that only PyTorch handles."""
+    return FROM_TORCH.get(dtype, DType.OTHER)
+
+
 def _uniform(seed: Tensor, stream: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     first, second = seed.tolist()
     return torch.from_numpy(uniform((first, second), shape, stream))
@@ -235,6 +240,8 @@ TO_TORCH = {
     DType.U8: torch.uint8,
     DType.BOOL: torch.bool,
 }
+
+FROM_TORCH = {torch_dtype: dtype for dtype, torch_dtype in TO_TORCH.items()}
 
 # The byte that a number too large for fp8 is converted to; versions of PyTorch differ.
 FP8_OVERFLOW = {

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Graph, Node
 
 from tofuse.analysis.alias import UNDECLARED_VIEWS
-from tofuse.capture.fx.node_tensors import example_tensor, target_name
+from tofuse.capture.fx.node_tensors import example_tensor, target_name, value_tensors
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.memory import storage_key
@@ -32,12 +32,8 @@ def storage_ids(nodes: Iterable[Node]) -> set[int]:
 
 def node_storages(node: Node) -> list[tuple[int, int]]:
     """Return (key, bytes) of each storage behind the value of a node of ATen's graph."""
-    found, node_value = [], node.meta.get("val")
-    leaves = (node_value,) if isinstance(node_value, torch.Tensor) else tree_leaves(node_value)
-    for value in leaves:
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            found.append((storage_id(value), size_hint(value.untyped_storage().nbytes())))
-    return found
+    tensors = [t for t in value_tensors(node) if t.layout is torch.strided]
+    return [(storage_id(t), size_hint(t.untyped_storage().nbytes())) for t in tensors]
 
 
 # -- views in ATen's graphs -----------------------------------------------------------------------
@@ -187,14 +183,8 @@ def byte_span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
 
 OPERATOR_NAMES = frozenset(dir(operator))  # `and_` and `or_` end in "_" but do not write
 
-
-AUGMENTED_ASSIGNMENTS = frozenset(  # `iadd` beside `add`, `iand` beside `and_`; not `invert`
-    n
-    for n in OPERATOR_NAMES
-    if n.startswith("i") and not OPERATOR_NAMES.isdisjoint((n[1:], f"{n[1:]}_"))
+_MUTATING_OPERATORS = (
+    "setitem iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv "
+    "ixor"
 )
-
-
-MUTATING_NAMES = (
-    AUGMENTED_ASSIGNMENTS | {f"__{n}__" for n in ("setitem", *AUGMENTED_ASSIGNMENTS)} | {"setitem"}
-)
+MUTATING_NAMES = frozenset(name for n in _MUTATING_OPERATORS.split() for name in (n, f"__{n}__"))

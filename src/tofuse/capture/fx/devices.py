@@ -6,11 +6,5 @@ import importlib.util
 
 import torch
 
-
-def _supported_devices() -> tuple[str, ...]:
-    """Return the CPU and, if Triton is installed, NVIDIA's GPUs."""
-    nvidia = torch.version.hip is None and importlib.util.find_spec("triton") is not None
-    return ("cpu", "cuda") if nvidia else ("cpu",)
-
-
-SUPPORTED_DEVICES = _supported_devices()
+_HAS_TRITON = torch.version.hip is None and importlib.util.find_spec("triton") is not None
+SUPPORTED_DEVICES = ("cpu", "cuda") if _HAS_TRITON else ("cpu",)

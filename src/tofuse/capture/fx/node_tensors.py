@@ -1,11 +1,13 @@
-"""The example tensor of a node of Dynamo's graph: its storage, bytes and target name."""
+"""Values of FX nodes while tracing: tensors and the symbolic numbers in them; target names."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.node import Target
 
 from tofuse.capture.fx.sizes import size_hint
@@ -28,6 +30,30 @@ def symbolic_item(node: Node) -> object:
     """Return the symbolic number that a node's tensor holds, if Dynamo knows it."""
     value = node.meta.get("example_value")
     return value.item_memo if isinstance(value, FakeTensor) else None
+
+
+def symbolic_floats(gm: GraphModule) -> list[torch.SymFloat]:
+    """Return the symbolic floats of a graph's arguments."""
+    items = map(symbolic_item, gm.graph.find_nodes(op="placeholder"))
+    return [x for x in items if isinstance(x, torch.SymFloat)]
+
+
+def float_guard_counter(gm: GraphModule) -> Callable[[], int]:
+    """Return a function that counts the guards on floats that are symbolic now.
+
+    A new guard means that something was specialized to a float's value.
+    """
+    floats = symbolic_floats(gm)
+    symbols = {s for m in floats for s in free_symbols(m)}
+    guards = floats[0].node.shape_env.guards if floats else ()
+    return lambda: sum(not symbols.isdisjoint(g.expr.free_symbols) for g in guards)
+
+
+def value_tensors(node: Node) -> list[torch.Tensor]:
+    """Return the tensors of the value of a node of ATen's graph: one, or those of a tuple."""
+    value = node.meta.get("val")
+    group = value if isinstance(value, (list, tuple)) else (value,)
+    return [t for t in group if isinstance(t, torch.Tensor)]
 
 
 def node_nbytes(argument: object) -> int:

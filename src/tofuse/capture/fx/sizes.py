@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Union
 
@@ -86,10 +87,9 @@ class SymbolicSizes:
         if 0 in shape:
             return None
         row_major = contiguous_strides(shape)
-        triples = list(zip(shape, strides, row_major, strict=True))
-        if all(extent == 1 or s == r for extent, s, r in triples):
-            return None
-        return tuple(r if extent == 1 else s for extent, s, r in triples)
+        triples = zip(shape, strides, row_major, strict=True)
+        layout = tuple(r if extent == 1 else s for extent, s, r in triples)
+        return None if layout == row_major else layout
 
     def term(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> SizeTerm:
         """Return a number as an expression over symbols, such as `float(s0) / 2`."""
@@ -108,29 +108,24 @@ class SymbolicSizes:
             self._hints.setdefault(expr, hint)
 
     def _to_dim(self, expr: sympy.Expr) -> Dim:
-        if isinstance(expr, sympy.Integer):
-            return int(expr)
-        if isinstance(expr, sympy.Symbol):
-            return self._symbol(expr)
-        if isinstance(expr, sympy.Add):
-            total: Dim = 0
-            for term in expr.args:
-                total = self._to_dim(term) + total
-            return total
-        if isinstance(expr, sympy.Mul):
-            return product(self._to_dim(factor) for factor in expr.args)
-        if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and expr.exp > 0:
-            return product([self._to_dim(expr.base)] * int(expr.exp))
+        """Convert an expression; each part that is no polynomial becomes a new symbol."""
+        is_power = isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0
+        if is_power or isinstance(expr, (sympy.Integer, sympy.Symbol, sympy.Add, sympy.Mul)):
+            term = self._to_term(expr, self._to_dim)
+            assert is_dim(term)
+            return term
         if expr not in self._derived:
             name = self._new_symbol(self._to_term(expr))
             hint = expr.subs(self._hints)
             self._derived[expr] = symbol(name, int(hint) if hint.is_Integer else None)
         return self._derived[expr]
 
-    def _to_term(self, expr: sympy.Basic) -> SizeTerm:
-        """Convert an expression, without new symbols for its parts."""
+    def _to_term(
+        self, expr: sympy.Basic, to_operand: Callable[[sympy.Basic], SizeTerm] | None = None
+    ) -> SizeTerm:
+        """Convert an expression, by default without new symbols for its parts."""
         name = expr.func.__name__.removeprefix("OpaqueUnaryFn_").removeprefix("BitwiseFn_")
-        operands = tuple(map(self._to_term, expr.args))
+        operands = tuple(map(to_operand or self._to_term, expr.args))
         match expr:
             case sympy.Symbol():
                 return self._symbol(expr)

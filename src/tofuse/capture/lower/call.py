@@ -11,13 +11,13 @@ import torch
 from torch.fx import Node
 from torch.fx.node import Argument as FxArgument
 
-from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.ir.call_arguments import CallArguments, TorchConstant
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.size_expression import SizeExpression
 from tofuse.ir.types import DType, TensorType
+from tofuse.ops.reference import from_torch_dtype
 
 Constant = Union[  # noqa: UP007  (evaluated at run time)
     bool, int, float, complex, str, None, torch.dtype, torch.device, torch.layout,
@@ -48,6 +48,11 @@ class AtenCall:
         """Return the IR type of a fake tensor."""
         shape = self.build.sizes.shape(tensor.shape)
         return TensorType(shape, from_torch_dtype(tensor.dtype), str(tensor.device))
+
+    def elementwise(self, kind: str, *operands: Operand, dtype: DType | None = None) -> Value:
+        """Apply an op to operands brought to the result's shape and to `dtype`, or its dtype."""
+        out = self.out
+        return self.build.elementwise(kind, *operands, shape=out.shape, dtype=dtype or out.dtype)
 
     def has(self, name: str) -> bool:
         """Whether the argument exists and is not None."""
@@ -118,10 +123,6 @@ class AtenCall:
         if not value:
             return tuple(range(rank))
         return tuple(sorted({canonicalize_dim(d, rank) for d in value}))
-
-    def dtype(self, name: str) -> DType | None:
-        value = self.arguments.get(name)
-        return from_torch_dtype(value) if isinstance(value, torch.dtype) else None
 
 
 # One result or several; None for a result without users.

@@ -13,9 +13,9 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument as FxArgument
 
 from tofuse.capture.fx.aliases import reads_mutated_argument, shared_argument
-from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.fx.location import source_location
+from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import Argument, AtenCall, RuleResult
@@ -30,6 +30,7 @@ from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.size_expression import SizeSource, SizeTerm
 from tofuse.ir.types import DType, TensorType
+from tofuse.ops.reference import from_torch_dtype
 from tofuse.ops.table import Pattern, opdef
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.layouts import is_dense_or_false
@@ -88,7 +89,8 @@ class _Converter:
     def run(self, name: str) -> CapturedGraph:
         nodes = list(self.gm.graph.nodes)
         arguments = self._arguments([n for n in nodes if n.op == "placeholder"])
-        outputs: tuple[Value | Dim | None, ...] = ()
+        outputs: list[Value | Dim | None] = []
+        duplicates: list[int] = []
         for node in nodes:
             self.build.loc = loc = source_location(node)
             try:
@@ -97,7 +99,7 @@ class _Converter:
                 elif node.op == "get_attr":
                     self.env[node] = self._constant(node)
                 elif node.op == "output":
-                    outputs = self._outputs(node)
+                    outputs, duplicates = self._outputs(node)
                 elif node.op != "placeholder":
                     raise CaptureError(f"{node.op} is not supported")
             except CaptureError as error:
@@ -111,11 +113,11 @@ class _Converter:
         return CapturedGraph(
             graph,
             arguments,
-            outputs,
+            tuple(outputs),
             tuple(self.constants),
             self.build.sizes.sources,
             writes=tuple(self.writes),
-            duplicate_results=self._duplicate_results(nodes[-1]),
+            duplicate_results=tuple(duplicates),
         )
 
     def _arguments(self, nodes: list[Node]) -> tuple[Value | Dim | None, ...]:
@@ -129,12 +131,9 @@ class _Converter:
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
                 sizes.add_tensor(k, value)
         sizes.solve()
-        found: list[Value | Dim | None] = []
-        for node, value in zip(nodes, values, strict=True):
-            argument = self._argument(node, value)
-            found.append(argument)
-            self.env[node] = argument
-        return tuple(found)
+        found = tuple(map(self._argument, nodes, values))
+        self.env |= zip(nodes, found, strict=True)
+        return found
 
     def _argument(self, node: Node, value: object) -> Value | Dim | None:
         if isinstance(value, torch.Tensor):
@@ -157,9 +156,7 @@ class _Converter:
 
     def _constant(self, node: Node) -> LoweredValue:
         """Convert an attribute of the FX graph: one number to `full`, other tensors to inputs."""
-        attribute: object = self.gm
-        for part in str(node.target).split("."):
-            attribute = getattr(attribute, part)
+        attribute: object = operator.attrgetter(str(node.target))(self.gm)
         if not isinstance(attribute, torch.Tensor):
             raise CaptureError(f"a {type(attribute).__name__} inside the graph is not supported")
         value = self._value(attribute, node.name)
@@ -171,8 +168,12 @@ class _Converter:
 
     def _lower_call(self, node: Node) -> None:
         value = node.meta.get("val")
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)):
-            self.env[node] = self._lower_number(value)
+        if isinstance(value, torch.SymInt):
+            self.env[node] = self.build.sizes.dim(value)
+        elif isinstance(value, (torch.SymFloat, torch.SymBool)):
+            self.env[node] = self.build.sizes.term(value)
+        elif isinstance(value, (bool, int, float)):
+            self.env[node] = value
         elif node.target is operator.getitem:
             results, index = self.env[node.args[0]], node.args[1]  # type: ignore[index]  # a Node
             assert isinstance(results, list) and isinstance(index, int)
@@ -199,14 +200,6 @@ class _Converter:
         self.writes.append((target, new))
         self.env[node] = new
 
-    def _lower_number(self, value: object) -> LoweredValue:
-        if isinstance(value, torch.SymInt):
-            return self.build.sizes.dim(value)
-        if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            return self.build.sizes.term(value)
-        assert isinstance(value, (bool, int, float))
-        return value
-
     def _lower_aten(self, node: Node, target: OpOverload) -> LoweredValue:
         args = [self._resolve(a) for a in node.args]
         kwargs = {k: self._resolve(a) for k, a in node.kwargs.items()}
@@ -219,7 +212,8 @@ class _Converter:
         claimed = not is_view and is_claimed(node, self.claims)
         if rule is not None and not claimed and has_supported_types(node, target):
             try:
-                self.build.device = _result_device(node)
+                devices = (str(t.device) for t in value_tensors(node))
+                self.build.device = next(devices, "cpu")
                 return self._finish_results(call, rule(call), start)
             except Unsupported:
                 del self.build.ops[start:]
@@ -271,35 +265,24 @@ class _Converter:
             return [self._resolve(a) for a in argument]
         return argument  # type: ignore[return-value]  # a constant; checked when printed
 
-    def _outputs(self, node: Node) -> tuple[Value | Dim | None, ...]:
+    def _outputs(self, node: Node) -> tuple[list[Value | Dim | None], list[int]]:
+        """Return the results, and the indices of those with the value of another node's before.
+
+        The latter stay separate tensors: autograd may treat them differently, as with `detach`.
+        """
         found: list[Value | Dim | None] = []
+        duplicates: list[int] = []
+        first: dict[Value, object] = {}
         outputs = node.args[0]
         assert isinstance(outputs, (list, tuple))
-        for output in outputs:
+        for k, output in enumerate(outputs):
             value = self.env[output] if isinstance(output, Node) else output
             if not isinstance(value, (Value, int, SymDim, type(None))):
                 raise CaptureError(f"an output of type {type(value).__name__} is not supported")
+            if isinstance(value, Value) and first.setdefault(value, output) is not output:
+                duplicates.append(k)
             found.append(value)
-        return tuple(found)
-
-    def _duplicate_results(self, node: Node) -> tuple[int, ...]:
-        """Return the indices of results with the value of an earlier result of another node.
-
-        They stay separate tensors: autograd may treat them differently, as with `detach`.
-        """
-        first: dict[LoweredValue, object] = {}
-        outputs = node.args[0]
-        assert isinstance(outputs, (list, tuple))
-        pairs = [(k, n, self.env[n]) for k, n in enumerate(outputs) if isinstance(n, Node)]
-        tensors = [(k, n, v) for k, n, v in pairs if isinstance(v, Value)]
-        return tuple(k for k, n, v in tensors if first.setdefault(v, n) is not n)
-
-
-def _result_device(node: Node) -> str:
-    """Return the device of a call's first result."""
-    value = node.meta.get("val")
-    first = value[0] if isinstance(value, (list, tuple)) and value else value
-    return str(first.device) if isinstance(first, torch.Tensor) else "cpu"
+        return found, duplicates
 
 
 def _has_own_memory(value: Value, producers: Mapping[Value, Op]) -> bool:

@@ -6,10 +6,11 @@ import torch
 from torch.fx import Node
 
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
-from tofuse.capture.fx.dtypes import from_torch_dtype
+from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.capture.lower.depthwise import CONVOLUTIONS, is_depthwise_call
 from tofuse.capture.lower.lowering_rules import lowering_rule
 from tofuse.ir.types import DType
+from tofuse.ops.reference import from_torch_dtype
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
 # Operators that PyTorch, too, supports for fp8.
@@ -44,10 +45,3 @@ def has_supported_types(node: Node, target: OpOverload) -> bool:
         if dtype.is_fp8 and not moves_data:
             return False
     return target not in CONVOLUTIONS or is_depthwise_call(node)
-
-
-def value_tensors(node: Node) -> list[torch.Tensor]:
-    """Return the tensors of a node's value: one, or those of a tuple."""
-    value = node.meta.get("val")
-    group = value if isinstance(value, (list, tuple)) else (value,)
-    return [t for t in group if isinstance(t, torch.Tensor)]

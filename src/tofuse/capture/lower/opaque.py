@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from tofuse.capture.fx.aliases import is_impure
+from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.capture.lower.builder import Builder
 from tofuse.capture.lower.call import Argument, AtenCall
 from tofuse.capture.lower.effect_tokens import EFFECT_KEY
@@ -24,7 +25,6 @@ from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Attr, Op, Value
 from tofuse.ir.size_expression import SizeExpression
 from tofuse.torch_internals.operators import OpOverload
-from tofuse.torch_internals.trees import tree_leaves
 
 
 def lower_to_opaque(
@@ -35,7 +35,7 @@ def lower_to_opaque(
     attrs: dict[str, Attr] = {"target": str(call.node.target), "args": arguments}
     value = call.node.meta.get("val")
     effect = {"effect": True} if is_effectful(call.node) else {}
-    if any(t.layout is not torch.strided for t in tree_leaves(value) if torch.is_tensor(t)):
+    if any(t.layout is not torch.strided for t in value_tensors(call.node)):
         effect["strided"] = False
     if isinstance(value, torch.Tensor):
         result = _result(call, value, call.node.name)
@@ -47,9 +47,11 @@ def lower_to_opaque(
         return []
     if not isinstance(value, (list, tuple)) or not value:
         raise CaptureError(f"{call.node.target} returns no tensor")
-    picks = _used_results(call.node, value)
+    tensors = tuple(k for k, v in enumerate(value) if isinstance(v, torch.Tensor))
+    read = {u.args[1] for u in call.node.users if u.target is operator.getitem}
+    picks = tuple(k for k in tensors if k in read)
     if not picks and is_effectful(call.node):
-        picks = tuple(k for k, v in enumerate(value) if isinstance(v, torch.Tensor))[:1]
+        picks = tensors[:1]
     results = {k: _result(call, value[k], f"{call.node.name}_r{k}") for k in picks}
     if results:
         _append(call.build, operands, tuple(results.values()), attrs | {"picks": picks, **effect})
@@ -59,11 +61,6 @@ def lower_to_opaque(
 def is_effectful(node: Node) -> bool:
     """Whether a call must stay without users, and must not be merged with an equal call."""
     return EFFECT_KEY in node.meta or not isinstance(node.target, OpOverload) or is_impure(node)
-
-
-def _used_results(node: Node, value: list[object] | tuple[object, ...]) -> tuple[int, ...]:
-    read = {u.args[1] for u in node.users if u.target is operator.getitem}
-    return tuple(k for k, v in enumerate(value) if k in read and isinstance(v, torch.Tensor))
 
 
 def _result(call: AtenCall, tensor: object, name: str) -> Value:

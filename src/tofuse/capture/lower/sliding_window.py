@@ -81,12 +81,13 @@ def window_dimensions(
 
 def tap_slices(
     build: Builder, x: Value, windows: tuple[WindowDimension, ...], fill: float
-) -> Iterator[Value]:
-    """Yield the slice of the image at each tap, in PyTorch's order of taps."""
+) -> Iterator[tuple[Tap, Value]]:
+    """Yield each tap and the slice of the image there, in PyTorch's order of taps."""
     x = _pad_last_dims(build, x, [(w.padding_low, w.padding_high) for w in windows], fill)
     for tap in itertools.product(*(range(w.size) for w in windows)):
         pairs = zip(tap, windows, strict=True)
-        yield _slice_last_dims(build, x, [(k * w.dilation, w.count, w.stride) for k, w in pairs])
+        bounds = [(k * w.dilation, w.count, w.stride) for k, w in pairs]
+        yield tap, _slice_last_dims(build, x, bounds)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import Argument, Target, map_arg
 
 from tofuse.capture.fx.devices import SUPPORTED_DEVICES
-from tofuse.capture.lower.lowerable import value_tensors
+from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.operators import OpOverload
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tofuse.capture.lower.builder import Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule
@@ -22,8 +23,7 @@ def product_or_quotient(kind: str) -> Callable[[AtenCall], Value]:
         out, other = call.out, call.operand("other")
         is_number = isinstance(other, Value) and _is_cpu_scalar_tensor(other)
         dtype = out.dtype.opmath if is_number else out.dtype
-        operands = (call.operand("self"), other)
-        result = call.build.elementwise(kind, *operands, shape=out.shape, dtype=dtype)
+        result = call.elementwise(kind, call.operand("self"), other, dtype=dtype)
         return call.build.convert(result, out.dtype)
 
     return rule
@@ -40,27 +40,22 @@ def truncating_division(call: AtenCall) -> Value:
 
 def fused_multiply_add(call: AtenCall) -> Value:
     """`a * b + c`, from Dynamo's `addcmul_` and `lerp_`; the kernel may round once or twice."""
-    (a, b, c), out = (call.operand(n) for n in "abc"), call.out
-    scaled = call.build.elementwise("mul", a, b, shape=out.shape, dtype=out.dtype)
-    return call.build.elementwise("add", scaled, c, shape=out.shape, dtype=out.dtype)
+    a, b, c = (call.operand(n) for n in "abc")
+    return call.elementwise("add", call.elementwise("mul", a, b), c)
 
 
 def addcmul_or_addcdiv(kind: str) -> LoweringRule:
     """Return the rule of `self + value * tensor1 * tensor2`, or `/ tensor2`."""
 
     def rule(call: AtenCall) -> Value:
-        out, build = call.out, call.build
-        value, dtype = call.number("value"), out.dtype.opmath
-        if not out.dtype.is_float or isinstance(value, SymDim):
+        value, dtype = call.number("value"), call.out.dtype
+        if not dtype.is_float or isinstance(value, SymDim):
             raise Unsupported("integers, or a symbolic factor")
-
-        def emit(kind: str, *operands: Operand) -> Value:
-            return build.elementwise(kind, *operands, shape=out.shape, dtype=dtype)
-
+        emit = partial(call.elementwise, dtype=dtype.opmath)
         first = call.operand("tensor1")
         first = first if value == 1 else emit("mul", first, Scalar(value))
         total = emit("add", call.operand("self"), emit(kind, first, call.operand("tensor2")))
-        return build.convert(total, out.dtype)
+        return call.build.convert(total, dtype)
 
     return rule
 
@@ -71,10 +66,7 @@ def lerp(call: AtenCall) -> Value:
     if not result_type.dtype.is_float:
         raise Unsupported("an interpolation of integers")
     out = replace(result_type, dtype=result_type.dtype.opmath)
-
-    def emit(kind: str, *operands: Operand) -> Value:
-        return build.elementwise(kind, *operands, shape=out.shape, dtype=out.dtype)
-
+    emit = partial(call.elementwise, dtype=out.dtype)
     start, end, weight = call.tensor("self"), call.tensor("end"), call.operand("weight")
     base: Operand
     factor: Operand

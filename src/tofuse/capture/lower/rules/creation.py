@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tofuse.capture.lower.builder import Unsupported
 from tofuse.capture.lower.call import AtenCall, LoweringRule, RuleResult
+from tofuse.capture.lower.rules.memory_order import dense_dim_order
+from tofuse.capture.lower.rules.view_ops import expanded
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType
 
@@ -18,22 +20,9 @@ def filled(fill: str | int) -> LoweringRule:
     return rule
 
 
-def fill_tensor(call: AtenCall) -> Value:
-    value = call.build.convert(call.tensor("value"), call.out.dtype)
-    return call.build.expand(value, call.out.shape)
-
-
 def empty_strided(call: AtenCall) -> RuleResult:
     """Fill with zeros; strides must have no gaps, as in our allocations."""
-    tensor = call.node.meta["val"]
-    if not all(isinstance(n, int) for n in (*tensor.shape, *tensor.stride())):
-        raise Unsupported("symbolic strides")
-    pairs = sorted(p for p in zip(tensor.stride(), tensor.shape, strict=True) if p[1] != 1)
-    dense_stride = 1
-    for stride, extent in pairs:
-        if stride != dense_stride:
-            raise Unsupported("strides with gaps")
-        dense_stride = stride * extent
+    dense_dim_order(call.out.shape, call.build.sizes.shape(call.node.meta["val"].stride()))
     return filled(0)(call)
 
 
@@ -63,7 +52,7 @@ ZEROS = "zeros zeros_like zero new_zeros empty.memory_format empty_like new_empt
 CREATION_RULES: dict[str, LoweringRule] = {
     **{f"aten.{name}": filled("fill_value") for name in ("full", "full_like", "new_full")},
     "aten.fill.Scalar": filled("value"),
-    "aten.fill.Tensor": fill_tensor,
+    "aten.fill.Tensor": expanded("value"),
     "aten.scalar_tensor": filled("s"),
     **{f"aten.{name}": filled(0) for name in ZEROS.split()},
     **{f"aten.{name}": filled(1) for name in ("ones", "ones_like", "new_ones")},

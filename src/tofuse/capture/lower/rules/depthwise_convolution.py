@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 from tofuse.capture.lower.builder import Builder
@@ -23,10 +22,9 @@ def convolution(call: AtenCall) -> Value:
     out, build, dtype = call.out, call.build, call.out.dtype.opmath
     x, weight = (build.convert(call.tensor(n), dtype) for n in ("input", "weight"))
     windows = _windows(call, x.shape, out.shape)
-    taps = itertools.product(*(range(w.size) for w in windows))
     products = (
         build.emit("mul", (tap_slice, _weight_of_tap(build, weight, tap, out.shape)), {})
-        for tap, tap_slice in zip(taps, tap_slices(build, x, windows, 0.0), strict=True)
+        for tap, tap_slice in tap_slices(build, x, windows, 0.0)
     )
     total = build.fold("add", products)
     if call.has("bias"):
@@ -69,7 +67,7 @@ def _weight_gradient(call: AtenCall) -> Value:
     windows = _windows(call, x.shape, grad.shape)
     dims = tuple(d for d in range(len(grad.shape)) if d != 1)
     sums = []
-    for tap_slice in tap_slices(build, x, windows, 0.0):
+    for _, tap_slice in tap_slices(build, x, windows, 0.0):
         product = build.emit("mul", (grad, tap_slice), {})
         total = build.reduce("sum", product, dims, dtype)
         sums.append(build.reshape(total, (*total.shape, 1)))

@@ -15,14 +15,14 @@ DimOrder = tuple[int, ...]  # dimensions, the slowest first
 
 def as_strided(call: AtenCall) -> Value:
     """View the elements, in memory order, with other strides; each must occur exactly once."""
-    order = _dense_dim_order(*_shape_and_strides(call))
+    order = dense_dim_order(*_shape_and_strides(call))
     return _reinterpret(call, call.tensor("self"), order, call.sizes("size"), call.sizes("stride"))
 
 
 def as_strided_scatter(call: AtenCall) -> Value:
     """Replace all elements by those of `src`, in the memory order of `self`."""
     shape, strides = _shape_and_strides(call)
-    written = _dense_dim_order(call.sizes("size"), call.sizes("stride"))
+    written = dense_dim_order(call.sizes("size"), call.sizes("stride"))
     return _reinterpret(call, call.tensor("src"), written, shape, strides)
 
 
@@ -42,13 +42,13 @@ def _reinterpret(
     call: AtenCall, x: Value, before: DimOrder, shape: tuple[Dim, ...], strides: tuple[Dim, ...]
 ) -> Value:
     """Return the elements of a tensor in the order `before` as a tensor of these strides."""
-    after = _dense_dim_order(shape, strides)
+    after = dense_dim_order(shape, strides)
     flat = call.build.reshape(call.build.permute(x, before), (x.type.numel,))
     in_order = call.build.reshape(flat, tuple(shape[d] for d in after))
     return call.build.permute(in_order, tuple(after.index(d) for d in range(len(after))))
 
 
-def _dense_dim_order(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> DimOrder:
+def dense_dim_order(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> DimOrder:
     """Return the dimensions, the slowest first; Unsupported for gaps or repeated elements."""
     order = tuple(sorted(range(len(shape)), key=lambda d: (shape[d] == 1, -size_hint(strides[d]))))
     dense = contiguous_strides(tuple(shape[d] for d in order))

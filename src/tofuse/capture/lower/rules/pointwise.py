@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 from torch.fx import Node
 
-from tofuse.capture.fx.dtypes import from_torch_dtype
 from tofuse.capture.lower.builder import Builder, Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule, RuleResult
 from tofuse.capture.lower.rules.composed import (
@@ -16,23 +15,22 @@ from tofuse.capture.lower.rules.composed import (
     product_or_quotient,
     truncating_division,
 )
+from tofuse.capture.lower.rules.view_ops import expanded
 from tofuse.ir.dims import SymDim
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
 from tofuse.ops.powers import is_repeated_product, repeated_squaring
-from tofuse.ops.reference import TO_TORCH
+from tofuse.ops.reference import TO_TORCH, from_torch_dtype
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
 from tofuse.torch_internals.operators import CLAMP_SATURATES
 
 
-def direct(kind: str, *names: str) -> LoweringRule:
+def direct(kind: str) -> LoweringRule:
     """Return the rule of an ATen op that is one IR op, computed in the result's dtype."""
 
     def rule(call: AtenCall) -> Value:
-        out = call.out
-        operands = [call.operand(n) for n in names]
-        return call.build.elementwise(kind, *operands, shape=out.shape, dtype=out.dtype)
+        return call.elementwise(kind, *map(call.operand, call.arguments))
 
     return rule
 
@@ -80,19 +78,16 @@ def rounding(kind: str) -> LoweringRule:
 
     def rule(call: AtenCall) -> RuleResult:
         if call.out.dtype.is_float:
-            return direct(kind, "self")(call)
+            return direct(kind)(call)
         return call.tensor("self")
 
     return rule
 
 
-def with_bool_variant(kind: str, bool_kind: str, *names: str) -> LoweringRule:
-    """Return the rule of an op with another IR op for bools."""
-
-    def rule(call: AtenCall) -> RuleResult:
-        return direct(bool_kind if call.out.dtype == DType.BOOL else kind, *names)(call)
-
-    return rule
+def with_bool_variant(rule: LoweringRule, bool_kind: str) -> LoweringRule:
+    """Lower calls with a bool result to another IR op."""
+    bool_rule = direct(bool_kind)
+    return lambda call: (bool_rule if call.out.dtype == DType.BOOL else rule)(call)
 
 
 def comparison(kind: str) -> LoweringRule:
@@ -105,7 +100,7 @@ def comparison(kind: str) -> LoweringRule:
         operands = [call.operand(n) for n in ("self", "other")]
         if dtype.is_int and not all(_is_representable(dtype, x) for x in operands):
             raise Unsupported("a constant outside of the dtype's range")
-        return call.build.elementwise(kind, *operands, shape=call.out.shape, dtype=dtype)
+        return call.elementwise(kind, *operands, dtype=dtype)
 
     return rule
 
@@ -136,8 +131,7 @@ def sum_with_alpha(kind: str) -> LoweringRule:
             dtype = dtype.opmath
             other = _scale(call, other, alpha, dtype)
         final = "logical_or" if dtype == DType.BOOL else kind
-        operands = (call.operand("self"), other)
-        total = call.build.elementwise(final, *operands, shape=out.shape, dtype=dtype)
+        total = call.elementwise(final, call.operand("self"), other, dtype=dtype)
         return call.build.convert(total, out.dtype)
 
     return rule
@@ -150,11 +144,8 @@ def safe_integer_division(rule: LoweringRule) -> LoweringRule:
         dtype = call.out.dtype
         if not dtype.is_float:
             divisor = call.integer("other")
-            if (
-                not dtype.is_int
-                or divisor in (0, -1)
-                or not _is_representable(dtype, Scalar(divisor))
-            ):
+            safe = dtype.is_int and divisor not in (0, -1)
+            if not safe or not _is_representable(dtype, Scalar(divisor)):
                 raise Unsupported("an integer division that may fail")
         return rule(call)
 
@@ -172,7 +163,7 @@ def shift(kind: str) -> LoweringRule:
         constant = amount.value if isinstance(amount, Scalar) else 0
         if not isinstance(constant, int) or not 0 <= constant < width:
             raise Unsupported("a shift beyond the width")
-        return direct(kind, "self", "other")(call)
+        return direct(kind)(call)
 
     return rule
 
@@ -182,12 +173,6 @@ def divide(call: AtenCall) -> RuleResult:
     if not isinstance(mode, (str, type(None))) or mode not in DIVISIONS:
         raise Unsupported("an unknown rounding mode")
     return DIVISIONS[mode](call)
-
-
-def multiply(call: AtenCall) -> RuleResult:
-    if call.out.dtype == DType.BOOL:
-        return direct("logical_and", "self", "other")(call)
-    return product_or_quotient("mul")(call)
 
 
 def power(call: AtenCall) -> RuleResult:
@@ -207,7 +192,7 @@ def power(call: AtenCall) -> RuleResult:
             return _integer_power(build, x, int(e))
     if not out.dtype.is_float:
         raise Unsupported("a power of integers")
-    return direct("pow", "self", "exponent")(call)
+    return direct("pow")(call)
 
 
 def _integer_power(build: Builder, x: Value, n: int) -> Value:
@@ -266,14 +251,6 @@ def to_dtype(call: AtenCall) -> Value:
     return call.build.convert(x, call.out.dtype)
 
 
-def copy_into(call: AtenCall) -> Value:
-    """Lower `copy(self, src)`: src in the shape and dtype of self."""
-    source = call.tensor("src")
-    if source.type.device != call.out.device:
-        raise Unsupported("a move to another device")
-    return call.build.expand(call.build.convert(source, call.out.dtype), call.out.shape)
-
-
 def promoted_dtype(call: AtenCall) -> DType:
     """Return the dtype that torch promotes `self` and `other` to."""
     arguments = [call.fx_arguments[name] for name in ("self", "other")]
@@ -294,9 +271,8 @@ def _is_representable(dtype: DType, x: Operand) -> bool:
     """Whether an operand is a tensor, or a constant in the range of an integer dtype."""
     if isinstance(x, Value) or not isinstance(x.value, int):
         return isinstance(x, Value) or not isinstance(x.value, float)
-    bits = dtype.itemsize * 8
-    low, high = (0, 2**bits) if dtype == DType.U8 else (-(2 ** (bits - 1)), 2 ** (bits - 1))
-    return low <= x.value < high
+    limits = torch.iinfo(TO_TORCH[dtype])
+    return limits.min <= x.value <= limits.max
 
 
 DIVISIONS: dict[str | None, LoweringRule] = {
@@ -314,8 +290,8 @@ UNARY_FLOAT_OPS = (
 
 POINTWISE_RULES: dict[str, LoweringRule] = {
     **COMPOSED_RULES,
-    **{f"aten.{kind}": direct(kind, "self") for kind in UNARY_FLOAT_OPS.split()},
-    **{f"aten.{kind}": except_bool(direct(kind, "self")) for kind in ("neg", "abs", "sign")},
+    **{f"aten.{kind}": direct(kind) for kind in UNARY_FLOAT_OPS.split()},
+    **{f"aten.{kind}": except_bool(direct(kind)) for kind in ("neg", "abs", "sign")},
     **{f"aten.{kind}": rounding(kind) for kind in ("floor", "ceil", "trunc")},
     "aten.round.default": rounding("round"),
     **{
@@ -323,43 +299,37 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
         for kind in ("eq", "ne", "lt", "le", "gt", "ge")
     },
     **{f"aten.{kind}": float_test(kind) for kind in ("isnan", "isinf")},
-    "aten.logical_not": direct("logical_not", "self"),
+    "aten.logical_not": direct("logical_not"),
     **{
-        f"aten.{kind}": direct(kind, "self", "other")
+        f"aten.{kind}": direct(kind)
         for kind in ("logical_and", "logical_or", "logical_xor", "atan2", "hypot", "copysign")
     },
     **{
-        f"aten.bitwise_{kind}": with_bool_variant(
-            f"bitwise_{kind}", f"logical_{kind}", "self", "other"
-        )
+        f"aten.bitwise_{kind}": with_bool_variant(direct(f"bitwise_{kind}"), f"logical_{kind}")
         for kind in ("and", "or", "xor")
     },
-    "aten.bitwise_not": with_bool_variant("bitwise_not", "logical_not", "self"),
+    "aten.bitwise_not": with_bool_variant(direct("bitwise_not"), "logical_not"),
     **{f"aten.{name}": shift("shift_left") for name in ("__lshift__", "bitwise_left_shift")},
     **{f"aten.{name}": shift("shift_right") for name in ("__rshift__", "bitwise_right_shift")},
     "aten.add": with_rounded_numbers(sum_with_alpha("add")),
     "aten.sub": with_rounded_numbers(sum_with_alpha("sub")),
-    "aten.mul": multiply,
-    "aten.maximum": with_bool_variant("maximum", "logical_or", "self", "other"),
-    "aten.minimum": with_bool_variant("minimum", "logical_and", "self", "other"),
-    "aten.max.other": with_bool_variant("maximum", "logical_or", "self", "other"),
-    "aten.min.other": with_bool_variant("minimum", "logical_and", "self", "other"),
+    "aten.mul": with_bool_variant(product_or_quotient("mul"), "logical_and"),
+    "aten.maximum": with_bool_variant(direct("maximum"), "logical_or"),
+    "aten.minimum": with_bool_variant(direct("minimum"), "logical_and"),
+    "aten.max.other": with_bool_variant(direct("maximum"), "logical_or"),
+    "aten.min.other": with_bool_variant(direct("minimum"), "logical_and"),
     "aten.div": divide,
     "aten.true_divide": divide,
     "aten.floor_divide": DIVISIONS["floor"],
-    "aten.remainder": with_rounded_numbers(
-        safe_integer_division(direct("remainder", "self", "other"))
-    ),
-    "aten.fmod": with_rounded_numbers(safe_integer_division(direct("fmod", "self", "other"))),
+    "aten.remainder": with_rounded_numbers(safe_integer_division(direct("remainder"))),
+    "aten.fmod": with_rounded_numbers(safe_integer_division(direct("fmod"))),
     "aten.pow": with_rounded_numbers(power),
     # It depends on the spacing of floats, and kernels compute half precision in float32.
-    "aten.nextafter": unless(
-        lambda dtype: dtype.is_reduced_float, direct("nextafter", "self", "other")
-    ),
+    "aten.nextafter": unless(lambda dtype: dtype.is_reduced_float, direct("nextafter")),
     **{f"aten.{name}": except_bool(clamp) for name in ("clamp", "clamp_min", "clamp_max")},
     "aten.relu": except_bool(relu),
     "aten.where.self": where,
     **{f"aten.{name}": to_dtype for name in ("_to_copy", "clone", "lift_fresh_copy")},
-    "aten.copy": copy_into,
+    "aten.copy": expanded("src"),
     "prims.convert_element_type": to_dtype,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -36,9 +35,8 @@ def max_pool(call: AtenCall, rank: int) -> tuple[Value, ...]:
     if _uses_indices(call.node):
         return _max_with_indices(call, windows)
     taps = tap_slices(call.build, call.tensor("self"), windows, float("-inf"))
-    return call.build.fold("maximum", taps), call.build.full(
-        indices.shape, Scalar(0), indices.dtype
-    )
+    maxima = call.build.fold("maximum", (x for _, x in taps))
+    return maxima, call.build.full(indices.shape, Scalar(0), indices.dtype)
 
 
 def _uses_indices(node: Node) -> bool:
@@ -49,20 +47,15 @@ def _max_with_indices(call: AtenCall, windows: tuple[WindowDimension, ...]) -> t
     """Return the maxima and their indices; a later element wins if it is larger or a NaN."""
     image, build = call.tensor("self"), call.build
     strides = _image_strides(image.shape[-len(windows) :])
-    offsets = itertools.product(
-        *(
-            [k * w.dilation * n for k in range(w.size)]
-            for w, n in zip(windows, strides, strict=True)
-        )
-    )
     taps = tap_slices(build, image, windows, float("-inf"))
-    best, _ = next(taps), next(offsets)
+    _, best = next(taps)
     index = _first_valid_offsets(build, best.shape, windows, strides)
-    for x, offset in zip(taps, offsets, strict=True):
+    for tap, x in taps:
+        offset = sum(k * w.dilation * n for k, w, n in zip(tap, windows, strides, strict=True))
         larger = build.emit("gt", (x, best), {})
         better = build.emit("logical_or", (larger, build.emit("isnan", (x,), {})), {})
         best = build.emit("where", (better, x, best), {})
-        index = build.emit("where", (better, Scalar(sum(offset)), index), {})
+        index = build.emit("where", (better, Scalar(offset), index), {})
     window_starts = [
         (-w.padding_low * n, w.stride * n, w.count) for w, n in zip(windows, strides, strict=True)
     ]
@@ -121,7 +114,7 @@ def avg_pool(call: AtenCall, rank: int) -> Value:
     windows = pooling_window(call, out.shape, rank)
     count = _divisor(call, windows)
     x = build.convert(call.tensor("self"), out.dtype.opmath)
-    total = build.fold("add", tap_slices(build, x, windows, 0.0))
+    total = build.fold("add", (tap_slice for _, tap_slice in tap_slices(build, x, windows, 0.0)))
     mean = build.emit("div", (total, Scalar(float(count))), {})
     return build.convert(mean, out.dtype)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from tofuse.capture.fx.sizes import IntLike
 from tofuse.capture.lower.builder import Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule
@@ -15,8 +17,8 @@ def select_backward(call: AtenCall) -> Value:
     grad, sizes = call.tensor("grad_output"), call.sizes("input_sizes")
     dim = call.dim("dim", len(sizes))
     start = slice_start(call, "index", sizes[dim], _torch_extent(call, dim))
-    one = call.build.reshape(grad, (*sizes[:dim], 1, *sizes[dim + 1 :]))
-    return _pad_to(call, one, dim, start, sizes[dim])
+    one = call.build.reshape(grad, _replace_dim(sizes, dim, 1))
+    return _place(call, [one], dim, start, sizes[dim])
 
 
 def slice_backward(call: AtenCall) -> Value:
@@ -27,10 +29,10 @@ def slice_backward(call: AtenCall) -> Value:
     if isinstance(start, int) and isinstance(extent, int):
         start = min(start, extent)
     if step == 1 or grad.shape[dim] == 0:
-        return _pad_to(call, grad, dim, start, extent)
+        return _place(call, [grad], dim, start, extent)
     # the copy may have any strides
     first, width = require_static(start), require_static(extent)
-    return call.build.copy(_pad_to_strided(call, grad, dim, first, step, width))
+    return call.build.copy(_place_strided(call, grad, dim, first, step, width))
 
 
 def slice_scatter(call: AtenCall) -> Value:
@@ -43,8 +45,8 @@ def slice_scatter(call: AtenCall) -> Value:
     if extent == 0:
         return x
     if step == 1 or require_static(source.shape[dim]) == 0:
-        return _overwrite_slice(call, x, source, dim, start)
-    return call.build.copy(_overwrite_strided_slice(call, x, source, dim, start, step))
+        return _place(call, [source], dim, start, extent, x)
+    return call.build.copy(_place_strided(call, source, dim, start, step, extent, x))
 
 
 def masked_index_put(call: AtenCall) -> Value:
@@ -70,72 +72,56 @@ def _torch_extent(call: AtenCall, dim: int) -> IntLike:
     return torch_size(sizes[dim])
 
 
-def _pad_to(call: AtenCall, x: Value, dim: int, start: Dim, extent: Dim) -> Value:
-    """Pad `x` with zeros to an extent, with `x` at `start` of dimension `dim`."""
-    after = extent + x.shape[dim] * -1 + start * -1
-    rank = len(x.shape)
-    low = tuple(start if k == dim else 0 for k in range(rank))
-    high = tuple(after if k == dim else 0 for k in range(rank))
-    return call.build.pad(x, low, high, typed_scalar(0, x.dtype))
-
-
-def _pad_to_strided(
-    call: AtenCall, x: Value, dim: int, start: int, step: int, extent: int
+def _place(
+    call: AtenCall, parts: list[Value], dim: int, start: Dim, extent: Dim, old: Value | None = None
 ) -> Value:
-    """Return zeros of an extent, with the elements of `x` at every `step`-th index from `start`.
+    """Return `old`, or zeros of an extent, with `parts` written from `start` of dimension `dim`."""
+    build = call.build
+    if old is not None:
+        end = sum((part.shape[dim] for part in parts), start)
+        before, after = build.slice(old, dim, 0, start), build.slice(old, dim, end, extent - end)
+        return build.cat([t for t in (before, *parts, after) if t.shape[dim] != 0], dim)
+    x = build.cat(parts, dim)
+    after_end = extent + x.shape[dim] * -1 + start * -1
+    zeros = (0,) * len(x.shape)
+    low, high = (_replace_dim(zeros, dim, n) for n in (start, after_end))
+    return build.pad(x, low, high, typed_scalar(0, x.dtype))
 
-    Each element is padded to a group of `step`; a last group beyond the extent is padded less.
+
+def _place_strided(
+    call: AtenCall,
+    x: Value,
+    dim: int,
+    start: int,
+    step: int,
+    extent: int,
+    old: Value | None = None,
+) -> Value:
+    """Return `old` or zeros, with the elements of `x` at every `step`-th index from `start`.
+
+    Each element is written into a group of `step`; a last group beyond the extent is shorter.
     """
     build, count, phase = call.build, require_static(x.shape[dim]), start % step
-    first = start - phase
+    first, parts = start - phase, list[Value]()
     groups = count if first + count * step <= extent else count - 1
-    elements = build.reshape(build.slice(x, dim, 0, groups), _split_dim(x.shape, dim, groups, 1))
-    padded = build.reshape(
-        _pad_to(call, elements, dim + 1, phase, step), _merge_dim(x.shape, dim, groups * step)
-    )
+    end = first + groups * step
+    if groups:
+        split = functools.partial(_replace_dim, x.shape, dim)
+        elements = build.reshape(build.slice(x, dim, 0, groups), split(groups, 1))
+        middle = old and build.reshape(
+            build.slice(old, dim, first, groups * step), split(groups, step)
+        )
+        placed = _place(call, [elements], dim + 1, phase, step, middle)
+        parts.append(build.reshape(placed, split(groups * step)))
     if groups < count:
-        rest = extent - first - groups * step
-        last = _pad_to(call, build.slice(x, dim, groups, 1), dim, phase, rest)
-        padded = build.cat([t for t in (padded, last) if t.shape[dim] != 0], dim)
-    return _pad_to(call, padded, dim, first, extent)
+        rest = old and build.slice(old, dim, end, extent - end)
+        last = build.slice(x, dim, groups, 1)
+        parts.append(_place(call, [last], dim, phase, extent - end, rest))
+    return _place(call, parts, dim, first, extent, old)
 
 
-def _overwrite_slice(call: AtenCall, x: Value, source: Value, dim: int, start: int) -> Value:
-    """Return `x` with `source` at `start` of dimension `dim`."""
-    width, extent = require_static(source.shape[dim]), require_static(x.shape[dim])
-    operands = (
-        call.build.slice(x, dim, 0, start),
-        source,
-        call.build.slice(x, dim, start + width, extent - start - width),
-    )
-    return call.build.cat([t for t in operands if t.shape[dim] != 0], dim)
-
-
-def _overwrite_strided_slice(
-    call: AtenCall, x: Value, source: Value, dim: int, start: int, step: int
-) -> Value:
-    """Return `x` with `source` at every `step`-th index from `start`, in groups as above."""
-    build, count, phase = call.build, require_static(source.shape[dim]), start % step
-    first, extent = start - phase, require_static(x.shape[dim])
-    groups = count if first + count * step <= extent else count - 1
-    middle = build.slice(x, dim, first, groups * step)
-    old = build.reshape(middle, _split_dim(x.shape, dim, groups, step))
-    elements = build.slice(source, dim, 0, groups)
-    elements = build.reshape(elements, _split_dim(x.shape, dim, groups, 1))
-    new = build.reshape(_overwrite_slice(call, old, elements, dim + 1, phase), middle.shape)
-    rest = build.slice(x, dim, first + groups * step, extent - first - groups * step)
-    if groups < count:
-        rest = _overwrite_slice(call, rest, build.slice(source, dim, groups, 1), dim, phase)
-    operands = (build.slice(x, dim, 0, first), new, rest)
-    return build.cat([t for t in operands if t.shape[dim] != 0], dim)
-
-
-def _split_dim(shape: tuple[Dim, ...], dim: int, outer: int, inner: int) -> tuple[Dim, ...]:
-    return (*shape[:dim], outer, inner, *shape[dim + 1 :])
-
-
-def _merge_dim(shape: tuple[Dim, ...], dim: int, extent: int) -> tuple[Dim, ...]:
-    return (*shape[:dim], extent, *shape[dim + 1 :])
+def _replace_dim(shape: tuple[Dim, ...], dim: int, *extents: Dim) -> tuple[Dim, ...]:
+    return (*shape[:dim], *extents, *shape[dim + 1 :])
 
 
 SCATTER_RULES: dict[str, LoweringRule] = {

@@ -7,7 +7,7 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from tofuse.capture.fx.sizes import IntLike
-from tofuse.capture.lower.builder import Unsupported
+from tofuse.capture.lower.builder import Unsupported, typed_scalar
 from tofuse.capture.lower.call import AtenCall, LoweringRule, canonicalize_dim
 from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.graph import Scalar, Value
@@ -23,8 +23,14 @@ def reshape(call: AtenCall) -> Value:
     return call.build.reshape(call.tensor("self"), call.out.shape)
 
 
-def expand(call: AtenCall) -> Value:
-    return call.build.expand(call.tensor("self"), call.out.shape)
+def expanded(name: str) -> LoweringRule:
+    """Return the rule of an argument in the dtype and shape of the result."""
+
+    def rule(call: AtenCall) -> Value:
+        converted = call.build.convert(call.tensor(name), call.out.dtype)
+        return call.build.expand(converted, call.out.shape)
+
+    return rule
 
 
 def permute(call: AtenCall) -> Value:
@@ -155,8 +161,8 @@ def pad(call: AtenCall) -> Value:
         cut = max(0, -low[d])
         x = call.build.slice(x, d, cut, x.shape[d] - cut - max(0, -high[d]))
     fill = call.number("value") if call.has("value") else 0
-    constant = Scalar(float(fill) if x.dtype.is_float else fill)  # type: ignore[arg-type]
     low, high = ([max(0, n) for n in amounts] for amounts in (low, high))
+    constant = typed_scalar(fill, x.dtype) if x.dtype.is_float else Scalar(fill)
     return call.build.pad(x, tuple(low), tuple(high), constant)
 
 
@@ -278,25 +284,19 @@ def require_index(index: Value) -> None:
 
 
 RESHAPES = "view _unsafe_view reshape unsqueeze squeeze _reshape_alias flatten unflatten view_as"
+IDENTITIES = "alias detach lift lift_fresh contiguous"
 
 VIEW_RULES: dict[str, LoweringRule] = {
     **{f"aten.{name}": reshape for name in RESHAPES.split()},
-    "aten.alias": identity,
-    "aten.detach": identity,
-    "aten.lift": identity,
-    "aten.lift_fresh": identity,
-    "aten.contiguous": identity,
-    "aten.expand": expand,
+    **{f"aten.{name}": identity for name in IDENTITIES.split()},
+    "aten.expand": expanded("self"),
     "aten.permute": permute,
     "aten.transpose": transpose,
     "aten.t": transpose,
     "aten.select.int": select,
     "aten.slice.Tensor": slice_,
     "aten.diagonal": diagonal,
-    "aten.split": split,
-    "aten.split_with_sizes": split,
-    "aten.chunk": split,
-    "aten.unbind": split,
+    **{f"aten.{name}": split for name in ("split", "split_with_sizes", "chunk", "unbind")},
     "aten.flip": flip,
     "aten.repeat": repeat,
     "aten.constant_pad_nd": pad,
