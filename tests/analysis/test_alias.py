@@ -34,7 +34,7 @@ def check_against_eager(graph: Graph, tensors: dict[Value, torch.Tensor]) -> Non
         # exact views are exact
         memref = aliases.memrefs.get(v)
         if memref is None:
-            producer = aliases.producer(v)
+            producer = aliases.producers[v]
             source = producer.inputs[0]
             copied = producer.kind == "reshape" and storages[source] != storages[v]
             assert copied or source not in aliases.memrefs, f"{v.name} is a strided view"

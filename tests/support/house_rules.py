@@ -325,7 +325,6 @@ LIMITS: Mapping[str, str] = {
     "capture/joint/mincut.py:INFINITE": "a capacity",
     "capture/joint/partition.py:MUTATED_ARGUMENT_PRICE": "a capacity that is never cut",
     "capture/lower/rules/pooling.py:MAX_IMAGE_ELEMENTS": "overflow",
-    "passes/fixed_point.py:MAX_ROUNDS": "termination",
     "schedule/loop_placement.py:PHASE_LEVEL": "a level outside all loops",
     "schedule/scratch.py:PHILOX_KEY_WORDS": "the size of an array",
 }

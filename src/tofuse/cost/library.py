@@ -11,7 +11,7 @@ from tofuse.cost.traffic import traffic_us
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, device_of
 from tofuse.ir.region import Region
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 PASSES = 3.0  # transfers of the operands of an operator without a model, such as softmax, pooling
 FREE_OPERANDS = 3  # tensor operands that the cost of a call includes
@@ -25,7 +25,7 @@ def library_us(region: Region, machine: Machine, pooled: bool = False) -> float:
     """
     on_device = machine_on(device_of(region.ops), machine)
     running = (op for op in region.ops if not is_view(op))
-    running = (op for op in running if opdef(op.kind).pattern is not Pattern.SOURCE)
+    running = (op for op in running if OPS[op.kind].pattern is not Pattern.SOURCE)
     return sum(_op_us(op, on_device, pooled) for op in running)
 
 
@@ -44,7 +44,7 @@ def _run_us(op: Op, machine: Machine) -> float:
     memory_us = traffic_us(machine, op_bytes(op))
     if op.kind != "opaque":
         points = max((size_hint(v.type.numel) for v in (*op.inputs, *op.results)), default=0)
-        arithmetic_us = points * opdef(op.kind).cost * machine.ns["cheap"] / 1e3 / machine.threads
+        arithmetic_us = points * OPS[op.kind].cost * machine.ns["cheap"] / 1e3 / machine.threads
         return max(memory_us, arithmetic_us)
     flops = library_flops(op)
     if flops:

@@ -75,7 +75,6 @@ from tofuse.passes.canonicalize_views import canonicalize_views
 from tofuse.passes.closed_form_reductions import closed_form_reductions
 from tofuse.passes.cse import cse
 from tofuse.passes.dead_code import dead_code
-from tofuse.passes.fixed_point import run_to_fixed_point
 from tofuse.passes.fold_constants import fold_constants
 from tofuse.passes.hoist_gather import hoist_gather
 from tofuse.passes.matvec import matvec
@@ -131,6 +130,7 @@ GRAPH_PASSES = (
     matvec,
     hoist_gather,
 )
+MAX_ROUNDS = 3  # of GRAPH_PASSES, if they reach no fixed point before
 LAST_GRAPH_PASSES = (dead_code, propagate_strides, simplify, dead_code)
 
 # Graph -> Graph, given the storage of each value: before regions are formed.
@@ -182,7 +182,12 @@ def run_graph_passes(graph: Graph) -> Graph:
     """Run all graph passes."""
     for graph_pass in FIRST_GRAPH_PASSES:
         graph = graph_pass(graph)
-    graph = run_to_fixed_point(graph, GRAPH_PASSES)
+    for _ in range(MAX_ROUNDS):
+        before = graph
+        for graph_pass in GRAPH_PASSES:
+            graph = graph_pass(graph)
+        if graph is before:
+            break
     for graph_pass in LAST_GRAPH_PASSES:
         graph = graph_pass(graph)
     return graph

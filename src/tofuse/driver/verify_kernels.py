@@ -18,7 +18,7 @@ from tofuse.ir.region import Region
 from tofuse.ir.types import DType
 from tofuse.ops.f64_reference import to_f64
 from tofuse.ops.reference import TO_TORCH, run_graph
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
 
@@ -64,7 +64,7 @@ class VerifiedKernel:
         """Return the first operation that is wrong in a kernel of it and its operands' ops."""
         values = dict(zip(self.region.inputs, inputs, strict=True))
         for k, op in enumerate(self.region.ops):
-            if opdef(op.kind).pattern in (Pattern.VIEW, Pattern.BROADCAST):
+            if OPS[op.kind].pattern in (Pattern.VIEW, Pattern.BROADCAST):
                 continue
             kernel = self._part(_slice_for(self.region, op, f"{self.region.name}_{k}"))
             if kernel is None:

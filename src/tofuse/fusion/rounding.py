@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tofuse.ir.graph import Graph, Op, Scalar, Value
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 
 def values_to_round(graph: Graph, exact: bool = False) -> frozenset[str]:
@@ -18,7 +18,7 @@ def values_to_round(graph: Graph, exact: bool = False) -> frozenset[str]:
     returned = {v for v in graph.outputs if v is not None}
     to_round: set[Value] = set()
     for op in reversed(graph.ops):
-        pattern = opdef(op.kind).pattern
+        pattern = OPS[op.kind].pattern
         if pattern in (Pattern.VIEW, Pattern.BROADCAST) and op.result in returned:
             returned.update(op.inputs)
         is_origin = (op.kind in EXTREMES and op.result in returned) or _compares(op)

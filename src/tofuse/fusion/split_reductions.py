@@ -18,7 +18,7 @@ from tofuse.cost.thresholds import LONG_ROW, MIN_SPLIT_RATIO
 from tofuse.ir.dims import Dim, product, size_hint, stride_order
 from tofuse.ir.graph import Attr, Graph, Names, Op, Value
 from tofuse.ops.result_types import make_op
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 SPLITTABLE_REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "any", "all"})
 Strides = tuple[Dim, ...]
@@ -122,7 +122,7 @@ def _split_broadcast(
 
 
 def _is_elementwise(op: Op) -> bool:
-    return opdef(op.kind).pattern is Pattern.ELEMENTWISE
+    return OPS[op.kind].pattern is Pattern.ELEMENTWISE
 
 
 def _loop_strides(graph: Graph) -> dict[Value, Strides]:

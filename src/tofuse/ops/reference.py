@@ -250,17 +250,8 @@ FP8_OVERFLOW = {
     if fp8.is_fp8
 }
 
-TORCH_NAMES = (
-    "neg abs sign floor ceil round trunc logical_not bitwise_not isnan isinf sqrt rsqrt reciprocal "
-    "exp exp2 expm1 log log2 log10 log1p sigmoid sin cos tan asin acos atan sinh cosh tanh asinh "
-    "acosh atanh erf erfc add sub mul div maximum minimum eq ne lt le gt ge copysign logical_and "
-    "logical_or logical_xor bitwise_and bitwise_or bitwise_xor remainder fmod pow atan2 hypot "
-    "lgamma nextafter where"
-)
-
-REFERENCE: dict[str, Callable[..., Tensor]] = {
-    **{name: getattr(torch, name) for name in TORCH_NAMES.split()},
-    **{name: _reduction(name) for name in OPS if OPS[name].pattern is Pattern.REDUCE},
+_RULES: dict[str, Callable[..., Tensor]] = {
+    **{name: _reduction(name) for name, row in OPS.items() if row.pattern is Pattern.REDUCE},
     # ATen has separate kernels for constant exponents: x * x for 2, a root for 0.5
     "pow": lambda a, b: torch.pow(a, b.item() if b.dim() == 0 else b),
     "shift_left": torch.bitwise_left_shift,
@@ -278,4 +269,11 @@ REFERENCE: dict[str, Callable[..., Tensor]] = {
     "full": lambda value, shape, dtype: torch.full(shape, value, dtype=dtype),
     "iota": lambda start, step, shape, dtype: (start + step * torch.arange(shape[0])).to(dtype),
     "uniform": _uniform,
+}
+
+# All other elementwise ops are named as torch's functions.
+REFERENCE: dict[str, Callable[..., Tensor]] = _RULES | {
+    name: getattr(torch, name)
+    for name, row in OPS.items()
+    if row.pattern is Pattern.ELEMENTWISE and name not in _RULES
 }

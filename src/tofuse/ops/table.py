@@ -33,11 +33,6 @@ class OpDef:
     cost: float = 1.0
 
 
-def opdef(kind: str) -> OpDef:
-    """Return the row of an op kind. Raises KeyError if there is none."""
-    return OPS[kind]
-
-
 def reduction_identity(op: str, dtype: DType) -> float | int:
     """Return the start value of a reduction of this dtype; argmax and argmin compare values."""
     if op in ("sum", "any"):

@@ -135,23 +135,16 @@ def slice_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
     return part, *redefine(op, "broadcast", part.result, shape=shape, dims=dims)
 
 
-def broadcast_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """broadcast(broadcast(x, p), q) = broadcast(x, q[p])"""
-    inner = rewriter.defining_op(op.operands[0], "broadcast")
+def view_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
+    """broadcast(broadcast(x, p), q) = broadcast(x, q[p])
+
+    permute(broadcast(x, p), q) = broadcast(x, q^-1[p]), if q^-1[p] is increasing
+    """
+    inner, outer = rewriter.defining_op(op.operands[0], "broadcast"), op.ints("dims")
     if inner is None:
         return None
-    outer = op.ints("dims")
-    dims = tuple(outer[d] for d in inner.ints("dims"))
-    return redefine(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
-
-
-def permute_of_broadcast(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """permute(broadcast(x, dims), p) = broadcast(x, p^-1[dims]), if p^-1[dims] is increasing"""
-    inner = rewriter.defining_op(op.operands[0], "broadcast")
-    if inner is None:
-        return None
-    inverse = {d: k for k, d in enumerate(op.ints("dims"))}
-    dims = tuple(inverse[d] for d in inner.ints("dims"))
+    place = outer.__getitem__ if op.kind == "broadcast" else outer.index
+    dims = tuple(map(place, inner.ints("dims")))
     if list(dims) != sorted(dims):
         return None
     return redefine(op, "broadcast", inner.inputs[0], shape=op.result.shape, dims=dims)
@@ -226,12 +219,12 @@ def _equal_except(dim: int, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {
     "reshape": (identity, reshape_of_reshape),
-    "permute": (identity_permute, permute_of_permute, permute_of_unit_dims, permute_of_broadcast),
+    "permute": (identity_permute, permute_of_permute, permute_of_unit_dims, view_of_broadcast),
     "slice": (
         *(identity_slice, slice_of_slice, slice_of_broadcast),
         *(whole_cat_operand, slice_of_cat_operand, slice_without_padding),
     ),
-    "broadcast": (identity, broadcast_of_broadcast),
+    "broadcast": (identity, view_of_broadcast),
     "cat": (identity, cat_of_equal_operands, cat_of_adjacent_slices),
     "pad": (identity,),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.cost.thresholds import MAX_HOISTED_COST
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Op, Operand, Value
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 from tofuse.passes.rewrite import Replacement, Rewriter, RewriteRule, redefine, rewrite
 
 
@@ -23,9 +23,9 @@ def take_of_elementwise(op: Op, rewriter: Rewriter) -> Replacement | None:
     """
     x, index = op.inputs
     inner = rewriter.producer.get(x)
-    if inner is None or opdef(inner.kind).pattern is not Pattern.ELEMENTWISE:
+    if inner is None or OPS[inner.kind].pattern is not Pattern.ELEMENTWISE:
         return None
-    if opdef(inner.kind).cost > MAX_HOISTED_COST:
+    if OPS[inner.kind].cost > MAX_HOISTED_COST:
         return None
     if size_hint(index.type.numel) >= size_hint(x.type.numel):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.ir.dims import stride_order, strides_in
 from tofuse.ir.graph import Graph, Op, Value, substitute_values
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 DimOrder = tuple[int, ...]
 
@@ -23,7 +23,7 @@ def propagate_strides(graph: Graph) -> Graph:
     fixed = aliases.escaping | aliases.read_by_library
     restrided: dict[Value, Value] = {}
     for op in reversed(graph.ops):
-        if opdef(op.kind).pattern not in RESTRIDABLE or op.result in fixed:
+        if OPS[op.kind].pattern not in RESTRIDABLE or op.result in fixed:
             continue
         order = _common_user_order(users.get(op.result, []), restrided)
         current = _dim_order(op.result)
@@ -36,7 +36,7 @@ def propagate_strides(graph: Graph) -> Graph:
 
 def _common_user_order(users: list[Op], restrided: dict[Value, Value]) -> DimOrder | None:
     """Return the stride order that the results of all users share, if there is one."""
-    if any(opdef(op.kind).pattern not in FOLLOWED_USERS for op in users):
+    if any(OPS[op.kind].pattern not in FOLLOWED_USERS for op in users):
         return None
     orders = {_dim_order(restrided.get(op.result, op.result)) for op in users}
     return orders.pop() if len(orders) == 1 else None

@@ -80,7 +80,7 @@ class Rewriter:
             branches = [c[c.index(ancestor) - 1] for c in (chain, other) if c[0] is not ancestor]
             if len(branches) < 2:
                 return True
-            if not _are_disjoint_slices(*map(self._aliases.producer, branches)):
+            if not _are_disjoint_slices(*map(self._aliases.producers.__getitem__, branches)):
                 return True
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from tofuse.analysis.alias import has_effect
 from tofuse.ir.graph import Op
@@ -16,27 +17,24 @@ def toposort(ops: Sequence[Op]) -> tuple[Op, ...] | None:
     effect.
     """
     producers = {r: k for k, op in enumerate(ops) for r in op.results}
+    sources = [{producers[v] for v in op.inputs if v in producers} for op in ops]
     segments = _effect_segments(ops)
-    unmet = [0] * len(ops)
-    users: list[list[int]] = [[] for _ in ops]
-    for k, op in enumerate(ops):
-        for p in {producers[v] for v in op.inputs if v in producers}:
-            if segments[p] > segments[k]:
-                return None
-            if segments[p] == segments[k]:
-                unmet[k] += 1
-                users[p].append(k)
+    if any(segments[p] > segments[k] for k, before in enumerate(sources) for p in before):
+        return None
+    sorter = TopologicalSorter(dict(enumerate(sources)))
+    try:
+        sorter.prepare()
+    except CycleError:
+        return None
     sorted_ops: list[Op] = []
-    ready = [(segments[k], k) for k, count in enumerate(unmet) if count == 0]
-    heapq.heapify(ready)
-    while ready:
-        _, k = heapq.heappop(ready)
-        sorted_ops.append(ops[k])
-        for user in users[k]:
-            unmet[user] -= 1
-            if unmet[user] == 0:
-                heapq.heappush(ready, (segments[user], user))
-    return tuple(sorted_ops) if len(sorted_ops) == len(ops) else None
+    ready: list[int] = []
+    while sorter.is_active():
+        for k in sorter.get_ready():
+            heapq.heappush(ready, k)
+        first = heapq.heappop(ready)
+        sorted_ops.append(ops[first])
+        sorter.done(first)
+    return tuple(sorted_ops)
 
 
 def _effect_segments(ops: Sequence[Op]) -> list[int]:

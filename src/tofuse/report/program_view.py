@@ -11,7 +11,7 @@ from tofuse.cost.library import library_flops
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Graph, Loc, Op, Value
 from tofuse.ir.region import Region, Verdict
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 from tofuse.report.model import GraphReport, MemorySample, op_name
 
 
@@ -129,5 +129,5 @@ def op_work(op: Op) -> float:
     """Return the op's arithmetic in additions; 0 for library operators of unknown cost."""
     if op.kind == "opaque":
         return library_flops(op)
-    elements_of = op.inputs if opdef(op.kind).pattern is Pattern.REDUCE else op.results
-    return sum(opdef(op.kind).cost * size_hint(v.type.numel) for v in elements_of[:1])
+    elements_of = op.inputs if OPS[op.kind].pattern is Pattern.REDUCE else op.results
+    return sum(OPS[op.kind].cost * size_hint(v.type.numel) for v in elements_of[:1])

@@ -17,7 +17,7 @@ from tofuse.ir.dims import product, size_hint
 from tofuse.ir.kernel import Compute, Kernel, Load, iteration_axes, make_affine
 from tofuse.ir.nest import For, Nest, Node, StmtNode
 from tofuse.ir.schedule import Loop
-from tofuse.ops.table import OPS, opdef
+from tofuse.ops.table import OPS
 
 
 def prefetch(nest: Nest) -> Nest:
@@ -56,7 +56,7 @@ def _prefetch_nodes(kernel: Kernel, nodes: Sequence[Node], outer: Loop | None) -
 def _pass_cost(pass_: For) -> float:
     """Return the additions per element."""
     stmts = [n.stmt for n in pass_.body if isinstance(n, StmtNode)]
-    return sum(opdef(s.op).cost for s in stmts if isinstance(s, Compute) and s.op in OPS)
+    return sum(OPS[s.op].cost for s in stmts if isinstance(s, Compute) and s.op in OPS)
 
 
 def _next_row_loads(kernel: Kernel, first: For, axis: str) -> tuple[Load, ...]:

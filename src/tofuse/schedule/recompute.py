@@ -17,7 +17,7 @@ from tofuse.ir.kernel import (
     iteration_axes,
 )
 from tofuse.ir.schedule import Schedule
-from tofuse.ops.table import opdef
+from tofuse.ops.table import OPS
 
 
 def statement_cost(stmt: Stmt, vector_axis: str) -> float:
@@ -30,7 +30,7 @@ def statement_cost(stmt: Stmt, vector_axis: str) -> float:
         case Compute() if stmt.op.startswith("round"):
             return 2.0
         case Compute():
-            return opdef(stmt.op).cost
+            return OPS[stmt.op].cost
         case _:
             return 20.0
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tofuse.cost.thresholds import FULL_ILP_CHAINS, MAX_OVERLAPPED_STATEMENTS, WINDOW
 from tofuse.ir.kernel import Compute, Kernel, Reduce, Stmt, Store
-from tofuse.ops.table import OPS, opdef
+from tofuse.ops.table import OPS
 
 
 def unroll_factor(
@@ -28,7 +28,7 @@ def _work_and_critical_path(body: list[Stmt]) -> tuple[float, float]:
     work = critical_path = 0.0
     depth: dict[str, float] = {}
     for s in body:
-        cost = opdef(s.op).cost if isinstance(s, Compute) and s.op in OPS else 1.0
+        cost = OPS[s.op].cost if isinstance(s, Compute) and s.op in OPS else 1.0
         work += cost
         if not isinstance(s, Store | Reduce):
             depth[s.name] = cost + max((depth.get(u, 0.0) for u in s.uses), default=0.0)

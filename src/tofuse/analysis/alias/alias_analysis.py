@@ -55,7 +55,7 @@ class AliasAnalysis:
 
     def base(self, v: Value) -> Value:
         """Return the value at the end of the chain of views from `v`."""
-        return self._bases.get(v, v)
+        return self.view_chain(v)[-1]
 
     def owner(self, v: Value) -> Value:
         """Return the value that owns the memory in which `v` lies."""
@@ -64,7 +64,7 @@ class AliasAnalysis:
 
     def view_chain(self, v: Value) -> tuple[Value, ...]:
         """Return `v`, the value that it is a view of, and so on up to its base."""
-        return view_chain(v, self._producers)
+        return view_chain(v, self.producers)
 
     @cached_property
     def returned(self) -> frozenset[Value]:
@@ -111,20 +111,8 @@ class AliasAnalysis:
         return frozenset(found)
 
     @cached_property
-    def _bases(self) -> Mapping[Value, Value]:
-        bases: dict[Value, Value] = {}
-        for op in self.graph.ops:
-            operand = viewed_operand(op)
-            if operand is not None:
-                bases |= dict.fromkeys(op.results, bases.get(operand, operand))
-        return bases
-
-    def producer(self, v: Value) -> Op:
-        """Return the op that makes a value which is no input."""
-        return self._producers[v]
-
-    @cached_property
-    def _producers(self) -> Mapping[Value, Op]:
+    def producers(self) -> Mapping[Value, Op]:
+        """The op that makes each value which is no input."""
         return self.graph.producers()
 
 

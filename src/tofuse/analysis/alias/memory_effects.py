@@ -6,7 +6,7 @@ from functools import cache
 
 from tofuse.ir.graph import Op, Value
 from tofuse.ops.reference import resolve_operator
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 from tofuse.torch_internals.operators import OpOverload, schema_of
 
 ELIMINATED = "eliminated"  # the attribute of a concat whose operands are written into its result
@@ -50,7 +50,7 @@ def returns_view(target: str) -> bool:
 
 def is_view(op: Op) -> bool:
     """Whether an op is a view of the graph IR, which reads no elements."""
-    return opdef(op.kind).pattern in (Pattern.VIEW, Pattern.BROADCAST)
+    return OPS[op.kind].pattern in (Pattern.VIEW, Pattern.BROADCAST)
 
 
 def is_aten_view(op: Op) -> bool:

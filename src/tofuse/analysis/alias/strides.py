@@ -28,25 +28,20 @@ def dense_strides(value: Value) -> tuple[Dim, ...]:
 
 def view_memref(op: Op, source: MemRef) -> MemRef | None:
     """Return the memory reference of a view of `source`; None if no strides express the view."""
-    shape = op.inputs[0].shape
+    offset = source.offset
     match op.kind:
         case "permute":
             strides: tuple[Dim, ...] | None = tuple(source.strides[d] for d in op.ints("dims"))
-            offset = source.offset
         case "broadcast":
-            dims = op.ints("dims")
-            strides = tuple(
-                source.strides[dims.index(k)] if k in dims else 0
-                for k in range(len(op.result.shape))
-            )
-            offset = source.offset
+            by_dim = dict(zip(op.ints("dims"), source.strides, strict=True))
+            strides = tuple(by_dim.get(k, 0) for k in range(len(op.result.shape)))
         case "slice":
             starts, steps = op.dims("start"), op.ints("step")
             strides = tuple(product((s, t)) for s, t in zip(source.strides, steps, strict=True))
             offsets = [product((a, s)) for a, s in zip(starts, source.strides, strict=True)]
-            offset = sum(offsets, source.offset)
+            offset = sum(offsets, offset)
         case _:
-            strides, offset = reshape_strides(shape, source.strides, op.result.shape), source.offset
+            strides = reshape_strides(op.inputs[0].shape, source.strides, op.result.shape)
     return None if strides is None else MemRef(source.root, offset, strides)
 
 

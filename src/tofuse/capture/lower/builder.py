@@ -11,7 +11,7 @@ from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Attr, Loc, Op, Operand, Scalar, Value, substitute_operands
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.result_types import infer_type
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 DEVICE_FROM_CALL = (Pattern.SOURCE, Pattern.RANDOM)  # a seed may be on another device
 
@@ -35,7 +35,7 @@ class Builder:
     def emit(self, kind: str, operands: tuple[Operand, ...], attrs: dict[str, Attr]) -> Value:
         """Append one op with one result."""
         inferred = infer_type(kind, operands, attrs)
-        if opdef(kind).pattern in DEVICE_FROM_CALL:
+        if OPS[kind].pattern in DEVICE_FROM_CALL:
             inferred = replace(inferred, device=self.device)
         result = Value(inferred, f"v{self.value_count}")
         self.value_count += 1

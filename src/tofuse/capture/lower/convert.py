@@ -31,7 +31,7 @@ from tofuse.ir.graph import Graph, Op, Scalar, Value
 from tofuse.ir.size_expression import SizeSource, SizeTerm
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.reference import from_torch_dtype
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.layouts import is_dense_or_false
 from tofuse.torch_internals.operators import OpOverload, schema_of
@@ -287,9 +287,9 @@ class _Converter:
 
 def _has_own_memory(value: Value, producers: Mapping[Value, Op]) -> bool:
     """Whether a value, or the base that it views, is computed by one of the producers."""
-    while value in producers and opdef(producers[value].kind).pattern is Pattern.VIEW:
+    while value in producers and OPS[producers[value].kind].pattern is Pattern.VIEW:
         value = producers[value].inputs[0]
-    return value in producers and opdef(producers[value].kind).pattern is not Pattern.BROADCAST
+    return value in producers and OPS[producers[value].kind].pattern is not Pattern.BROADCAST
 
 
 @lru_cache(maxsize=4096)

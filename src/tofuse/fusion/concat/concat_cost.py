@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from tofuse.cost.thresholds import MEMORY_ROUND_TRIP
 from tofuse.ir.graph import Op
 from tofuse.ir.region import Reason, Rule
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 
 def concat_too_costly(
@@ -35,9 +35,9 @@ def costs_more_than(
         new = [p for p in predecessors[work.pop()] if p not in seen and repeats(p)]
         seen.update(new)
         work += new
-        budget -= sum(opdef(p.kind).cost for p in new)
+        budget -= sum(OPS[p.kind].cost for p in new)
     return budget < 0
 
 
 def is_concat_or_pad(op: Op) -> bool:
-    return opdef(op.kind).pattern is Pattern.CONCAT
+    return OPS[op.kind].pattern is Pattern.CONCAT

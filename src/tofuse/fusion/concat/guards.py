@@ -12,7 +12,7 @@ from tofuse.cost.thresholds import EXPENSIVE_OPERAND
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.kernel import AffineExpr
-from tofuse.ops.table import opdef
+from tofuse.ops.table import OPS
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ConcatGuards:
         """
         costs: dict[Value, float] = {}
         for op in self.ops:
-            total = opdef(op.kind).cost + sum(costs.get(v, 0.0) for v in op.inputs)
+            total = OPS[op.kind].cost + sum(costs.get(v, 0.0) for v in op.inputs)
             costs[op.result] = min(EXPENSIVE_OPERAND, total)
         return frozenset(v for v, total in costs.items() if total >= EXPENSIVE_OPERAND)
 

@@ -10,7 +10,7 @@ from tofuse.fusion.lower.axes import Atom, Atoms, LoweringError
 from tofuse.ir.dims import Dim, contiguous_strides, equal_strides
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Rule
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 Dims = list[list[Atom]]  # per dimension, the axes it consists of, outermost first
 
@@ -39,7 +39,7 @@ def align(ops: Sequence[Op], storage: Mapping[Value, MemRef]) -> Alignment:
         for k, x in enumerate(op.operands):
             if isinstance(x, Value) and x not in state.value_dims:
                 state.input_dims[op, k] = fresh_dims(state.atoms, x.shape)
-        state.value_dims[op.result] = _RULES[opdef(op.kind).pattern](state, op)
+        state.value_dims[op.result] = _RULES[OPS[op.kind].pattern](state, op)
     _share_reads(state, storage)
     if _is_diagonal(state):
         raise LoweringError(Rule.DIAGONAL())

@@ -9,7 +9,7 @@ from tofuse.analysis.alias import MemRef, reshape_strides
 from tofuse.ir.dims import Dim, product
 from tofuse.ir.graph import Attr, Op, Operand, Value, substitute_operands
 from tofuse.ir.region import Region
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 FlatRegion = tuple[Region, dict[Value, MemRef]]
 
@@ -51,7 +51,7 @@ def _flat_op(op: Op, flat: dict[Value, Value]) -> Op | None:
     shape: Attr = result.shape
     replacements: dict[Value, Operand] = {v: flat[v] for v in op.inputs}
     attrs = tuple((name, shape if name == "shape" else value) for name, value in op.attrs)
-    pattern = opdef(op.kind).pattern
+    pattern = OPS[op.kind].pattern
     is_scalar_broadcast = pattern is Pattern.BROADCAST and not op.inputs[0].shape
     if (
         pattern is not Pattern.ELEMENTWISE

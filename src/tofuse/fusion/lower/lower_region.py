@@ -43,7 +43,7 @@ from tofuse.ir.kernel import (
 )
 from tofuse.ir.region import Region, Rule
 from tofuse.ir.types import DType
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 Substitution = tuple[tuple[Atom, AffineExpr], ...]  # atoms with an index other than their loop
 
@@ -121,7 +121,7 @@ class _Lowering:
         """Make a loop for each axis of the outputs and of the operands of reductions."""
         iterated = [self.alignment.value_dims[v] for v in self.region.outputs]
         for op in self.region.ops:
-            if opdef(op.kind).pattern is Pattern.REDUCE:
+            if OPS[op.kind].pattern is Pattern.REDUCE:
                 iterated.append(self.alignment.operand_dims(op, 0))
         for dims in iterated:
             for atom in self.alignment.leaves(dims):
@@ -227,7 +227,7 @@ class _Lowering:
             if len(sub) > MAX_SUBSTITUTIONS:
                 raise LoweringError(Rule.SLICE_CHAIN())
             op = self.producers[v]
-            made = _EMIT[opdef(op.kind).pattern](self, op, sub, guard)
+            made = _EMIT[OPS[op.kind].pattern](self, op, sub, guard)
             if v.name in self.rounded and isinstance(made, str):
                 made = emit_round(self.compute, made, v.dtype)
             self.memo[key] = made

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tofuse.cost.thresholds import MAX_BUFFERS
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.graph import Op, Value
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 
 @dataclass(eq=False)
@@ -109,4 +109,4 @@ class ElementwiseIndex:
 
 
 def is_elementwise(op: Op) -> bool:
-    return opdef(op.kind).pattern is Pattern.ELEMENTWISE
+    return OPS[op.kind].pattern is Pattern.ELEMENTWISE

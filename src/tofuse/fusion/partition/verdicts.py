@@ -9,7 +9,7 @@ from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_requested
 from tofuse.ir.graph import Op
 from tofuse.ir.region import Rule, Verdict
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 FUSED_RULES = {
     Pattern.ELEMENTWISE: Rule.ELEMENTWISE,
@@ -58,7 +58,7 @@ def _edge_verdict(growth: Growth, machine: Machine, producer: Op, consumer: Op) 
     # each reader saves a load, and the first one saves the store too
     accesses = 2 if consumer is inside[0] and not is_stored else 1
     nbytes = size_hint(result.type.nbytes) * accesses
-    rule = FUSED_RULES.get(opdef(consumer.kind).pattern, Rule.SAME_LOOPS)
+    rule = FUSED_RULES.get(OPS[consumer.kind].pattern, Rule.SAME_LOOPS)
     device_machine = machine_on(result.type.device, machine)
     saved_us = traffic_us(device_machine, nbytes) + device_machine.launch_us
     return Verdict(*names, True, rule(), nbytes, 1, 0.0, saved_us, consumer.loc, requested)

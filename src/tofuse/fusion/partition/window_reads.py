@@ -13,7 +13,7 @@ from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Reason, Rule
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 
 @dataclass(eq=False)
@@ -33,8 +33,8 @@ class WindowReads:
             overlap *= self._overlap(consumer.result)
         if overlap < MIN_OVERLAP:
             return None
-        inside = {p for p in ops if opdef(p.kind).pattern in (Pattern.ELEMENTWISE, Pattern.CONCAT)}
-        budget = MEMORY_ROUND_TRIP / (overlap - 1) - opdef(producer.kind).cost
+        inside = {p for p in ops if OPS[p.kind].pattern in (Pattern.ELEMENTWISE, Pattern.CONCAT)}
+        budget = MEMORY_ROUND_TRIP / (overlap - 1) - OPS[producer.kind].cost
         if not costs_more_than(budget, producer, inside.__contains__, self.index.predecessors):
             return None
         return Rule.OVERLAPPING_WINDOWS(f"{overlap:.0f}")

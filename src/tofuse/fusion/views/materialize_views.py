@@ -17,7 +17,7 @@ from tofuse.fusion.lower.align import aligns
 from tofuse.ir.dims import contiguous_strides, equal_strides, size_hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute_operands
 from tofuse.ops.result_types import make_op
-from tofuse.ops.table import Pattern, opdef
+from tofuse.ops.table import OPS, Pattern
 
 Requirement = Callable[[Value, Mapping[Value, MemRef]], bool]  # False: the value is copied
 
@@ -71,7 +71,7 @@ def _operand_requirement(
     op: Op, producers: Mapping[Value, Op], storage: Mapping[Value, MemRef]
 ) -> Requirement | None:
     """Return what an op requires of its operands; None if it takes any value."""
-    requirement = None if is_eliminated_concat(op) else REQUIREMENTS.get(opdef(op.kind).pattern)
+    requirement = None if is_eliminated_concat(op) else REQUIREMENTS.get(OPS[op.kind].pattern)
     if op.kind == "slice" and not aligns(op, storage, producers):
         requirement = _has_strides  # of merged dimensions: its operand becomes a tensor
     if requirement is None:
