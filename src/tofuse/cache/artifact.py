@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tofuse.backends.llvm.load import CODE, function_address
-from tofuse.backends.llvm.machine_code import CodeStore
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
+from tofuse.cache.store import Store
 from tofuse.config import Config
 from tofuse.cost.machine_source import store_of
 from tofuse.ir.plan import Plan
@@ -40,7 +40,7 @@ class Artifact:
         return load_plan(self.plan, kernels, driver, self.constants, {})
 
 
-def load_code(code: KernelCode | GemmCode, store: CodeStore) -> Launcher | GemmLauncher:
+def load_code(code: KernelCode | GemmCode, store: Store) -> Launcher | GemmLauncher:
     """Return the launcher of a kernel. Raises CompileError if its machine code is missing."""
     if isinstance(code, GemmCode):
         addresses = {

@@ -176,9 +176,7 @@ def _nest(region: Region, context: CodegenContext) -> Nest | None:
     part, oracle = context.partition, context.oracle
     try:
         kept = oracle.schedule(oracle.lowerings.kernel(region, part.aliases.memrefs, part.rounded))
-        if isinstance(kept.nest, Nest):
-            return kept.nest
-        return build_nest(kept.kernel, kept.schedule, repeat_reductions=True)
+        return kept.nest or build_nest(kept.kernel, kept.schedule, repeat_reductions=True)
     except (LoweringError, Unschedulable):
         return None
 

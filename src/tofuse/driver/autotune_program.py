@@ -14,7 +14,7 @@ from tofuse.driver.context import CompileContext
 from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.timing import TimedCall, real_tensors
-from tofuse.torch_internals.trees import tree_leaves
+from tofuse.torch_internals.trees import tensor_leaves
 
 Call = Callable[..., object]
 
@@ -50,7 +50,7 @@ def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:
 
     def run() -> object:
         with torch.set_grad_enabled(grad):
-            results = [x for x in tree_leaves(call(*copied_args)) if isinstance(x, torch.Tensor)]
+            results = tensor_leaves(call(*copied_args))
             outputs = [x for x in results if x.requires_grad]
             if leaves and outputs:
                 ones = [torch.ones_like(x) for x in outputs]

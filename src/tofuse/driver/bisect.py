@@ -16,7 +16,7 @@ from tofuse.ir.executor import KERNELS, LIBRARY
 from tofuse.ir.region import Verdict
 from tofuse.report.model import Report
 from tofuse.report.repro import write_fusion_repro
-from tofuse.torch_internals.trees import tree_leaves
+from tofuse.torch_internals.trees import tensor_leaves
 
 R = TypeVar("R")
 
@@ -127,7 +127,7 @@ class _Trial:
 
     def _mutable_tensors(self) -> list[torch.Tensor]:
         """Return the tensors that a run may write: inputs, parameters and buffers."""
-        tensors = [t for t in tree_leaves(self.inputs) if isinstance(t, torch.Tensor)]
+        tensors = tensor_leaves(self.inputs)
         owner = getattr(self.target, "__self__", self.target)  # a method's module
         if isinstance(owner, torch.nn.Module):
             tensors += [*owner.parameters(), *owner.buffers()]

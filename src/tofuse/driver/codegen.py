@@ -145,7 +145,7 @@ def _schedule_region(
     kept = context.oracle.schedule(shared.kernel)
     kernel = _finish(kept.kernel, shared, region, context.nontemporal)
     nest = None
-    if isinstance(kept.nest, Nest) and kernel.body is kept.kernel.body:
+    if kept.nest is not None and kernel.body is kept.kernel.body:
         nest = replace(kept.nest, kernel=kernel) if schedule in (None, kept.schedule) else None
     return _ScheduledRegion(region, kernel, schedule or kept.schedule, shared.arguments, nest)
 

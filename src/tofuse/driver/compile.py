@@ -74,7 +74,7 @@ def _trace(target, context: CompileContext):  # type: ignore[no-untyped-def]
     def new_graphs() -> AOTGraphs:
         passes = functools.partial(run_traced_passes, claims=context.claims)
         return AOTGraphs(
-            passes, lambda graph: compile_graph(graph, context).boxed, context.config.memory_budget
+            passes, lambda graph: compile_graph(graph, context).run, context.config.memory_budget
         )
 
     function = target if module is None else call_of(module)

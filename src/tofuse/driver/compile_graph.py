@@ -13,7 +13,6 @@ from torch import Tensor
 from tofuse.backends.aten.run_ops import eager_graph_callable
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.aot.aot_graphs import AtenGraph
-from tofuse.capture.aot.boxed import BoxedFunction
 from tofuse.capture.aot.tangent_layouts import TangentLayouts, find_tangent_layouts
 from tofuse.capture.lower.convert import CapturedGraph, convert
 from tofuse.config import Config
@@ -46,11 +45,6 @@ class CompiledGraph:
     run: CompiledPlan
     artifact: Artifact | None = None
     tangents: TangentLayouts | None = None
-
-    @property
-    def boxed(self) -> BoxedFunction:
-        """The callable as AOTAutograd calls it."""
-        return self.run  # type: ignore[return-value]  # its results are tensors, not sizes
 
 
 def compile_graph(
@@ -137,8 +131,8 @@ def compile_text(text: str, config: Config, sink: ReportSink = discard_report) -
     """
     graph = parse_graph(text)
     check_graph(graph)
-    values = (*graph.inputs, *(r for op in graph.ops for r in op.results))
-    names = sorted({s for v in values for d in (*v.shape, *v.layout) for s in symbols_of(d)})
+    dims = [d for v in graph.values() for d in (*v.shape, *v.layout)]
+    names = sorted({s for d in dims for s in symbols_of(d)})
     arguments: tuple[Value | Dim, ...] = (*graph.inputs, *(symbol(s) for s in names))
     sources: dict[str, SizeSource] = {
         str(s): ArgumentSize("argument", k) for k, s in enumerate(names, len(graph.inputs))

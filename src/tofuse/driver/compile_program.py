@@ -204,7 +204,7 @@ def _load_or_compile(
     key = None if program.key is None else (f"writes {keep_mutations}", *program.key)
     stored = None if key is None else load_program(key, config)
     if stored is not None:
-        boxed = [load_graph(run, artifact, context).boxed for run, artifact in stored[1]]
+        boxed = [load_graph(run, artifact, context).run for run, artifact in stored[1]]
         return program.bind(stored[0], boxed[0], boxed[-1])
     count_float_guards = float_guard_counter(gm)
     float_guards = count_float_guards()
@@ -216,7 +216,7 @@ def _load_or_compile(
     def compile_backward(graph: AtenGraph) -> BoxedFunction:
         backward = compile_graph(graph, context)
         keep([forward, backward])
-        return backward.boxed
+        return backward.run
 
     passes = functools.partial(run_traced_passes, claims=context.claims)
     graphs = AOTGraphs(passes, compile_backward, config.memory_budget, keep_mutations)
@@ -224,15 +224,15 @@ def _load_or_compile(
     kind = graphs.runtime_kind(inputs, views=False, module_tensors=program.tensors)
     lazy = graphs.forward()
     forward = compile_graph(lazy.graph, context, program.notes)
-    lazy.finish(forward.boxed)
+    lazy.finish(forward.run)
     if "backward" in graphs.graphs:  # AOTAutograd asked for it at once: sizes are symbolic
         graphs.backward().compiled()
     if kind is None:
         return gm.forward if returns_only_views(gm) else wrapped
     if isinstance(kind, InferenceRuntime):
         keep([forward])
-        return program.bind(kind, forward.boxed, forward.boxed)
-    return program.bind(kind, forward.boxed, graphs.backward())
+        return program.bind(kind, forward.run, forward.run)
+    return program.bind(kind, forward.run, graphs.backward())
 
 
 def _trace(

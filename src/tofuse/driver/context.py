@@ -21,12 +21,8 @@ from tofuse.runtime.timing import Clock
 ReportSink = Callable[[GraphReport], "Clock | None"]
 
 
-def discard_report(report: GraphReport) -> None:
-    """Discard the report."""
-
-
-def discard_note(note: str) -> None:
-    """Discard the note."""
+def discard_report(report: object) -> None:
+    """Discard a report, or the reason for a variant."""
 
 
 @dataclass
@@ -89,7 +85,7 @@ class CompileContext:
 def make_context(
     config: Config,
     sink: ReportSink = discard_report,
-    variants: Callable[[str], None] = discard_note,
+    variants: Callable[[str], None] = discard_report,
 ) -> CompileContext:
     """Return the context for these options.
 

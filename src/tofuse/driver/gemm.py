@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tofuse.backends.llvm.load import CODE
-from tofuse.backends.llvm.machine_code import CodeStore
 from tofuse.backends.llvm.matmul.blocked_loops import CONTEXT_WORDS, blocked_loops_text
 from tofuse.backends.llvm.matmul.masked_vectors import LANES
 from tofuse.backends.llvm.matmul.microkernel import microkernel_text
@@ -18,6 +17,7 @@ from tofuse.backends.llvm.matmul.pack import (
     pack_transposed,
 )
 from tofuse.cache.artifact import load_code
+from tofuse.cache.store import Store
 from tofuse.config import Config
 from tofuse.cost.library import library_us
 from tofuse.cost.machine import Machine
@@ -92,7 +92,7 @@ def _operands(p: Gemm) -> list[Matrix]:
     return [x for x in (p.a, p.b, p.c, p.bias) if x is not None]
 
 
-def _generate_gemm(p: Gemm, store: CodeStore) -> GemmCode:
+def _generate_gemm(p: Gemm, store: Store) -> GemmCode:
     """Return loops, packing and microkernel; loops and packing do not depend on the sizes."""
     rows = kernel_rows(p.m)
     a_transposed = not (p.a.column_stride == 1 or p.k == 1)

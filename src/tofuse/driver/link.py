@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tofuse.backends.aten.run_ops import checked_executor_callable, eager_region_callable
 from tofuse.backends.llvm.load import CODE
-from tofuse.backends.llvm.machine_code import CodeStore
 from tofuse.backends.llvm.parallel_driver import PARALLEL_DRIVER
 from tofuse.cache.artifact import Artifact
+from tofuse.cache.store import Store
 from tofuse.driver.assign_executors import Assignment
 from tofuse.driver.codegen import CodegenContext, GeneratedKernel
 from tofuse.driver.load_kernels import Launch, LoadedKernels
@@ -31,7 +31,7 @@ class LinkedProgram:
     launchers: Sequence[Launch]
     callables: Mapping[str, Callable[..., object]]  # by the name that the plan calls
     constants: Sequence[Tensor]
-    store: CodeStore
+    store: Store
     generated: Sequence[GeneratedKernel]
     assigned: Mapping[Region, Assignment]
     notes: Sequence[str]

@@ -21,11 +21,16 @@ from tofuse.schedule.unroll_axes import unroll_axes
 
 @dataclass(frozen=True, eq=False)
 class ScheduledKernel:
-    """A kernel after unrolling, with the chosen schedule and the nest, or why it has none."""
+    """A kernel after unrolling, with the chosen schedule, and its nest and cost if it has a nest.
+
+    `rejection` says why it has none, or why it costs more than its parts.
+    """
 
     kernel: Kernel
     schedule: Schedule
-    nest: Nest | Reason
+    rejection: Reason | None
+    nest: Nest | None = None
+    cost: Cost | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,35 +41,30 @@ class CostOracle:
     machine: Machine
     lowerings: LoweringMemo = field(default_factory=LoweringMemo)
     scheduled: dict[Kernel, ScheduledKernel] = field(default_factory=dict)
-    costs: dict[Kernel, Cost] = field(default_factory=dict)
 
     def reject(self, kernel: Kernel) -> Reason | None:
         """Return why a kernel has no nest or costs more than its parts; None if it is accepted."""
-        nest = self.schedule(kernel).nest
-        return nest if isinstance(nest, Reason) else recompute_rejection(self._cost(kernel, nest))
+        return self.schedule(kernel).rejection
 
     def cost(self, kernel: Kernel) -> Cost | None:
         """Return the predicted cost of a kernel; None if it has no nest."""
-        nest = self.schedule(kernel).nest
-        return None if isinstance(nest, Reason) else self._cost(kernel, nest)
+        return self.schedule(kernel).cost
 
     def schedule(self, kernel: Kernel) -> ScheduledKernel:
         """Return the kernel with the schedule that the heuristics choose."""
         if kernel not in self.scheduled:
             unrolled = unroll_axes(kernel, self.target)
             schedule = choose_schedule(unrolled, self.target)
-            nest: Nest | Reason
             try:
                 nest = build_nest(unrolled, schedule)
+                cost = nest_cost(nest, self.machine)
+                scheduled = ScheduledKernel(
+                    unrolled, schedule, recompute_rejection(cost), nest, cost
+                )
             except Unschedulable as e:
-                nest = e.reason
-            self.scheduled[kernel] = ScheduledKernel(unrolled, schedule, nest)
+                scheduled = ScheduledKernel(unrolled, schedule, e.reason)
+            self.scheduled[kernel] = scheduled
         return self.scheduled[kernel]
-
-    def _cost(self, kernel: Kernel, nest: Nest) -> Cost:
-        if kernel not in self.costs:
-            self.costs[kernel] = nest_cost(nest, self.machine)
-        return self.costs[kernel]
 
 
 def reject_on_gpu(kernel: Kernel) -> Reason | None:

@@ -10,7 +10,7 @@ import torch
 from tofuse.capture.aot.double_backward import reachable_leaves
 from tofuse.report.model import CallTimes
 from tofuse.runtime.timing import now
-from tofuse.torch_internals.trees import tree_leaves
+from tofuse.torch_internals.trees import tensor_leaves
 
 
 def time_calls(
@@ -32,7 +32,7 @@ def timed_call(
 ) -> tuple[float, float]:
     """Return the microseconds of the forward, and of the backward (0 if there is none)."""
     begin = now()
-    outputs = [t for t in _tensors(function(*args, **kwargs)) if t.grad_fn is not None]
+    outputs = [t for t in tensor_leaves(function(*args, **kwargs)) if t.grad_fn is not None]
     forward = now() - begin
     leaves = reachable_leaves([t.grad_fn for t in outputs])
     if not leaves:
@@ -46,10 +46,6 @@ def timed_call(
             raise
         return forward / 1e3, 0.0
     return forward / 1e3, (now() - begin) / 1e3
-
-
-def _tensors(tree: object) -> list[torch.Tensor]:
-    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor)]
 
 
 # errors of autograd if the function has run the backward itself: the graph is freed, or an

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tofuse.analysis.alias import MemRef
+from tofuse.ir.dims import equal_strides
 from tofuse.ir.graph import Value
 from tofuse.ir.region import Partition, Region
 from tofuse.plan.kernel_binding import KernelBinding
@@ -48,7 +49,5 @@ def assign_donations(
 
 def _same_layout(target: Value, memref: MemRef) -> bool:
     """Whether a value at `memref` has the type, strides and start of the argument's memory."""
-    new = memref.root
-    dims = zip(target.layout, memref.strides, target.shape, strict=False)
-    same_start = new.type == target.type and memref.offset == 0
-    return same_start and all(a == b or extent == 1 for a, b, extent in dims)
+    same_start = memref.root.type == target.type and memref.offset == 0
+    return same_start and equal_strides(target.layout, memref.strides, target.shape)

@@ -37,7 +37,7 @@ from tofuse.torch_internals.operators import OpOverload, without_python
 
 Tensor = torch.Tensor  # for modules that only pass tensors on and do not import torch
 PROFILING = f"is_profiling.{PROFILER_FLAG}"  # in the text of a plan
-CompiledPlan = Callable[[list[object]], list[object]]
+CompiledPlan = Callable[[list[object]], list[Tensor]]  # and sizes, for AOTAutograd
 
 
 def load_plan(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import torch
+
 from tofuse.torch_internals.private_names import TRACING, always, essential, private
 
 
@@ -33,3 +35,8 @@ else:
     tree_flatten, tree_map, tree_unflatten = essential(
         "torch.utils._pytree", "tree_flatten", "tree_map", "tree_unflatten", lost=TRACING
     )
+
+
+def tensor_leaves(tree: object) -> list[torch.Tensor]:
+    """Return the tensors in nested lists, tuples and dicts."""
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]

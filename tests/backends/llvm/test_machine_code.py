@@ -86,18 +86,11 @@ def test_code_of_another_toolchain_is_not_used(tmp_path, forbid_compilation, mon
 
 @pytest.mark.parametrize("text", ["", "{}", '{"called": 3}', '{"called": [], "image": "?"}'])
 def test_invalid_stored_text_is_replaced(tmp_path, text):
-    class InvalidStore:
-        stored = text
-
-        def get(self, kind, key):
-            return self.stored
-
-        def put(self, kind, key, text):
-            self.stored = text
-
-    store = InvalidStore()
+    store = Store(tmp_path)
+    entry = machine_code.STORE_KIND, (*machine_code._toolchain(), machine_code.digest(TEXT))
+    store.put(*entry, text)
     assert object_code(TEXT, store).image == object_code(TEXT, None).image
-    assert store.stored != text
+    assert store.get(*entry) != text
 
 
 def test_rejected_module_is_not_stored(tmp_path):

@@ -19,7 +19,7 @@ from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tree_leaves
 
 
-def eager_graph_callable(gm: torch.fx.GraphModule) -> Callable[[list[object]], list[object]]:
+def eager_graph_callable(gm: torch.fx.GraphModule) -> Callable[[list[object]], list[torch.Tensor]]:
     """Return a callable that runs a whole ATen graph op by op; it takes its arguments in one list.
 
     Gradients are converted to the layouts that were traced: views of them may be illegal otherwise.
@@ -29,7 +29,7 @@ def eager_graph_callable(gm: torch.fx.GraphModule) -> Callable[[list[object]], l
         n.meta.get("val") if str(n.target).startswith("tangents_") else None for n in placeholders
     ]
 
-    def run(args: list[object]) -> list[object]:
+    def run(args: list[object]) -> list[torch.Tensor]:
         arguments = [_with_layout_of(x, like) for x, like in zip(args, traced_values, strict=True)]
         args.clear()
         return list(torch.fx.Interpreter(gm).boxed_run(arguments))

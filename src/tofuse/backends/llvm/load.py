@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import llvmlite.binding as llvm
 
 from tofuse.backends.llvm.machine_code import (
-    CodeStore,
     ObjectCode,
     digest,
     new_target_machine,
@@ -20,6 +19,7 @@ from tofuse.backends.llvm.machine_code import (
     stored_code,
 )
 from tofuse.backends.llvm.vector_math.vector_library import LIBRARY, PREFIX, library_symbols
+from tofuse.cache.store import Store
 from tofuse.errors import CompileError
 from tofuse.ir.schedule import Target
 
@@ -75,11 +75,11 @@ class LinkedCode:
         """
         return llvm.create_lljit_compiler(new_target_machine())
 
-    def load(self, text: str, names: Sequence[str], store: CodeStore | None = None) -> list[Entry]:
+    def load(self, text: str, names: Sequence[str], store: Store | None = None) -> list[Entry]:
         """Return the entries of a module, compiled or from the store; raise CompileError."""
         return self.entries[self.load_text(text, names, store)]
 
-    def load_text(self, text: str, names: Sequence[str], store: CodeStore | None) -> str:
+    def load_text(self, text: str, names: Sequence[str], store: Store | None) -> str:
         """Compile and link a module; return its digest, the key of `load_by_digest`."""
         key = digest(text)
         with self.lock:
@@ -87,7 +87,7 @@ class LinkedCode:
                 self.entries[key] = self._link(object_code(text, store), names)
         return key
 
-    def load_by_digest(self, key: str, names: Sequence[str], store: CodeStore) -> list[Entry]:
+    def load_by_digest(self, key: str, names: Sequence[str], store: Store) -> list[Entry]:
         """Return the entries of the module with this digest, if it is loaded or in the store.
 
         Raises CompileError otherwise.

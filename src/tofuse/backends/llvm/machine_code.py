@@ -7,14 +7,14 @@ import binascii
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import llvmlite
 import llvmlite.binding as llvm
 
+from tofuse.cache.store import Store
 from tofuse.errors import CompileError
 
 # The emitted text is already vectorized, unrolled and hoisted. These passes give the same machine
@@ -29,14 +29,6 @@ PASSES = (
     "global_dead_code_eliminate",
 )
 STORE_KIND = "code"
-
-
-class CodeStore(Protocol):
-    """A store of texts by kind and key that outlives the process."""
-
-    def get(self, kind: str, key: Sequence[str]) -> str | None: ...
-
-    def put(self, kind: str, key: Sequence[str], text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ def new_target_machine() -> llvm.TargetMachine:
     )
 
 
-def object_code(text: str, store: CodeStore | None) -> ObjectCode:
+def object_code(text: str, store: Store | None) -> ObjectCode:
     """Return the object code of a module, from the store or compiled; raise CompileError."""
     if store is None:
         return _compile(text)
@@ -80,7 +72,7 @@ def object_code(text: str, store: CodeStore | None) -> ObjectCode:
     return code
 
 
-def stored_code(key: str, store: CodeStore) -> ObjectCode | None:
+def stored_code(key: str, store: Store) -> ObjectCode | None:
     """Return the object code of the module whose text has this digest, if it is in the store."""
     text = store.get(STORE_KIND, (*_toolchain(), key))
     return None if text is None else _deserialize(text)

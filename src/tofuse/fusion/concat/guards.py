@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from tofuse.analysis.reachability import reachable
@@ -33,7 +33,7 @@ class OperandGuard:
 class ConcatGuards:
     """The guards of a region's concats and pads, by name."""
 
-    ops: Sequence[Op]
+    producers: Mapping[Value, Op]  # of the region's values, in its order
     guards: dict[str, OperandGuard] = field(default_factory=dict)
     shared: dict[Op, frozenset[Value]] = field(default_factory=dict)  # by concat
 
@@ -70,11 +70,7 @@ class ConcatGuards:
         return frozenset(v for v, count in counts.items() if count > 1 and v in self._expensive)
 
     def _operands(self, v: Value) -> tuple[Value, ...]:
-        return self._producers[v].inputs if v in self._producers else ()
-
-    @functools.cached_property
-    def _producers(self) -> dict[Value, Op]:
-        return {op.result: op for op in self.ops}
+        return self.producers[v].inputs if v in self.producers else ()
 
     @functools.cached_property
     def _expensive(self) -> frozenset[Value]:
@@ -84,7 +80,7 @@ class ConcatGuards:
         into segments. Lazy, because most regions have no concat.
         """
         costs: dict[Value, float] = {}
-        for op in self.ops:
+        for op in self.producers.values():
             total = OPS[op.kind].cost + sum(costs.get(v, 0.0) for v in op.inputs)
             costs[op.result] = min(EXPENSIVE_OPERAND, total)
         return frozenset(v for v, total in costs.items() if total >= EXPENSIVE_OPERAND)

@@ -115,7 +115,7 @@ class _Lowering:
 
     @functools.cached_property
     def guards(self) -> ConcatGuards:
-        return ConcatGuards(self.region.ops)
+        return ConcatGuards(self.producers)
 
     def _name_axes(self) -> None:
         """Make a loop for each axis of the outputs and of the operands of reductions."""
