@@ -33,7 +33,7 @@ def test_op_boxes_lie_inside_region_boxes():
         picture = draw_diagram(program)
         assert len(picture.edges) == len(program.edges)
         for op in program.ops:
-            box, around = picture.ops[op], picture.regions[program.region_of[op]]
+            box, around = picture.boxes[op], picture.boxes[program.region_of[op]]
             assert around.x <= box.x and box.x + box.width <= around.x + around.width
             assert around.y < box.y and box.y + box.height < around.y + around.height
 

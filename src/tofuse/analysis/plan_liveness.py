@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from tofuse.analysis.alias import returns_view
@@ -73,27 +74,22 @@ def memory_timeline(
     saved for this backward alone.
     """
     sizes = {variable(v): size_hint(v.type.nbytes) for v in graph.values()}
-    owners = {variable(v): variable(v) for v in saved}
-    live = {name: sizes[name] for name in owners}
-    references = dict.fromkeys(owners, 1)  # of each owner: live names for its memory
-    total, timeline = sum(live.values()), []
+    owners = owners_of(plan.steps)
+    held = {name: sizes[name] for name in map(variable, saved)}  # by owner; no other arguments
+    references = Counter(held.keys())  # of each owner: live names for its memory
+    total, timeline = sum(held.values()), []
     for k, step in enumerate(plan.steps):
         for name in defines(step):
-            source = viewed_tensor(step)
-            owner = name if source is None else owners.get(source)
-            if owner is None:
-                continue  # a view of an argument
-            owners[name] = owner
-            references[owner] = references.get(owner, 0) + 1
-            if owner == name:
-                live[name] = _nbytes(step, name, sizes)
-                total += live[name]
+            if name not in owners:
+                held[name] = _nbytes(step, name, sizes)
+                total += held[name]
+            references[owners.get(name, name)] += 1
         if isinstance(step, (Launch, Call)):
             timeline.append((k, total))
         if isinstance(step, Release):
-            for owner in (owners[n] for n in step.names if n in owners):
+            for owner in (owners.get(n, n) for n in step.names):
                 references[owner] -= 1
-                total -= live[owner] if references[owner] == 0 else 0
+                total -= held.get(owner, 0) if references[owner] == 0 else 0
     return tuple(timeline)
 
 

@@ -26,14 +26,6 @@ def reshape_of_reshape(op: Op, rewriter: Rewriter) -> Replacement | None:
     return redefine(op, "reshape", inner.inputs[0], shape=op.result.shape) if inner else None
 
 
-def identity_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
-    """permute(x, (0, 1, ...)) = x"""
-    dims = op.ints("dims")
-    if dims != tuple(range(len(dims))):
-        return None
-    return rewriter.legal_replacement(op, op.operands[0])
-
-
 def permute_of_permute(op: Op, rewriter: Rewriter) -> Replacement | None:
     """permute(permute(x, p), q) = permute(x, p[q])"""
     inner = rewriter.defining_op(op.operands[0], "permute")
@@ -219,7 +211,7 @@ def _equal_except(dim: int, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
 
 RULES: dict[str, tuple[RewriteRule, ...]] = {
     "reshape": (identity, reshape_of_reshape),
-    "permute": (identity_permute, permute_of_permute, permute_of_unit_dims, view_of_broadcast),
+    "permute": (permute_of_permute, permute_of_unit_dims, view_of_broadcast),
     "slice": (
         *(identity_slice, slice_of_slice, slice_of_broadcast),
         *(whole_cat_operand, slice_of_cat_operand, slice_without_padding),

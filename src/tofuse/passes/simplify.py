@@ -52,10 +52,9 @@ def div_power_of_two(op: Op, rewriter: Rewriter) -> Replacement | None:
 def add_neg(op: Op, rewriter: Rewriter) -> Replacement | None:
     """x + (-y) = x - y; (-y) + x = x - y"""
     a, b = op.operands
-    if neg := rewriter.defining_op(b, "neg"):
-        return redefine(op, "sub", a, neg.operands[0])
-    if neg := rewriter.defining_op(a, "neg"):
-        return redefine(op, "sub", b, neg.operands[0])
+    for x, y in ((a, b), (b, a)):
+        if neg := rewriter.defining_op(y, "neg"):
+            return redefine(op, "sub", x, neg.operands[0])
     return None
 
 

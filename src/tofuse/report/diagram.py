@@ -8,13 +8,7 @@ from typing import Union
 
 from tofuse.ir.graph import Op, Value
 from tofuse.ir.region import Region
-from tofuse.report.diagram_layout import (
-    DiagramLayout,
-    Gaps,
-    Point,
-    Size,
-    layered_layout,
-)
+from tofuse.report.diagram_layout import DiagramLayout, Gaps, Point, Size, layered_layout
 from tofuse.report.program_view import Edge, ProgramView, short_name
 
 OP_GAPS = Gaps(14, 22, 640)
@@ -44,6 +38,7 @@ class Port:
 
 
 Node = Union[Region, Port]  # noqa: UP007
+Item = Union[Node, Op]  # noqa: UP007
 
 
 @dataclass(frozen=True)
@@ -53,9 +48,7 @@ class Diagram:
     An edge without points is too long to draw.
     """
 
-    regions: Mapping[Region, Box]
-    ops: Mapping[Op, Box]
-    ports: Mapping[Port, Box]
+    boxes: Mapping[Item, Box]
     edges: tuple[tuple[Point, ...], ...]
     width: float
     height: float
@@ -64,7 +57,7 @@ class Diagram:
 def draw_diagram(program: ProgramView) -> Diagram:
     """Lay out the ops of each region, then the regions, inputs and outputs."""
     drawn = set(program.region_of.values())
-    regions = [r.region for r in program.report.regions if r.region in drawn]
+    regions = (r.region for r in program.report.regions if r.region in drawn)
     inside = {r: _layout_region(program, r) for r in regions}
     region_sizes: dict[Node, Size] = {}
     for r, layout in inside.items():
@@ -76,18 +69,13 @@ def draw_diagram(program: ProgramView) -> Diagram:
     sizes |= region_sizes | {p: _port_size(p) for p in ports if p.output}
     links += [(program.region_of[e.producer], program.region_of[e.consumer]) for e in program.edges]
     outside = layered_layout(sizes, links, REGION_GAPS)
-    boxes = {x: Box(*outside.positions[x], *sizes[x]) for x in sizes}
-    region_boxes = {r: boxes[r] for r in regions}
-    ops = {}
+    boxes: dict[Item, Box] = {x: Box(*outside.positions[x], *sizes[x]) for x in sizes}
     for r, layout in inside.items():
-        left, top = _origin(region_boxes[r], layout)
+        left, top = _origin(boxes[r], layout)
         for op, (x, y) in layout.positions.items():
-            ops[op] = Box(left + x, top + y, *op_size(op))
-    edges = tuple(
-        _edge_points(program, edge, inside, outside, ops, region_boxes) for edge in program.edges
-    )
-    port_boxes = {p: boxes[p] for p in ports}
-    return Diagram(region_boxes, ops, port_boxes, edges, outside.width, outside.height)
+            boxes[op] = Box(left + x, top + y, *op_size(op))
+    edges = tuple(_edge_points(program, edge, inside, outside, boxes) for edge in program.edges)
+    return Diagram(boxes, edges, outside.width, outside.height)
 
 
 def _origin(box: Box, layout: DiagramLayout[Op]) -> Point:
@@ -141,20 +129,19 @@ def _edge_points(
     edge: Edge,
     inside: Mapping[Region, DiagramLayout[Op]],
     outside: DiagramLayout[Node],
-    ops: Mapping[Op, Box],
-    regions: Mapping[Region, Box],
+    boxes: Mapping[Item, Box],
 ) -> tuple[Point, ...]:
     """Return the points of an edge: its ends and the bends between them; none if too long."""
-    producer_box, consumer_box = ops[edge.producer], ops[edge.consumer]
+    producer_box, consumer_box = boxes[edge.producer], boxes[edge.consumer]
     start = (producer_box.x + producer_box.width / 2, producer_box.y + producer_box.height)
     end = (consumer_box.x + consumer_box.width / 2, consumer_box.y)
     source, target = program.region_of[edge.producer], program.region_of[edge.consumer]
     if source is target:
         bends = inside[source].bends.get((edge.producer, edge.consumer))
-        left, top = _origin(regions[source], inside[source])
+        left, top = _origin(boxes[source], inside[source])
         return () if bends is None else (start, *((left + x, top + y) for x, y in bends), end)
     bends = outside.bends.get((source, target))
     if bends is None:
         return ()
-    exit_point = start[0], regions[source].y + regions[source].height
-    return (start, exit_point, *bends, (end[0], regions[target].y), end)
+    exit_point = start[0], boxes[source].y + boxes[source].height
+    return (start, exit_point, *bends, (end[0], boxes[target].y), end)

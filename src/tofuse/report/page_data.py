@@ -15,12 +15,11 @@ from tofuse.ir.dims import size_hint
 from tofuse.ir.graph import Loc, Op, show_value_type
 from tofuse.report.advice import ADVICE, Advice, group_by_advice
 from tofuse.report.comparison import comparisons
-from tofuse.report.diagram import Box, Point, Port, draw_diagram, op_shape
+from tofuse.report.diagram import Item, Point, Port, draw_diagram, op_shape
 from tofuse.report.model import MachineLimits, RegionReport, Report, op_name
 from tofuse.report.program_view import (
     Edge,
     ProgramView,
-    consumer_name,
     op_work,
     short_name,
     source_line,
@@ -97,7 +96,7 @@ class _GraphDataBuilder:
             "rules": self._rules(),
             "ops": list(map(self._op, self.ops)),
             "regions": list(map(self._region, self.report.regions)),
-            "ports": [_port(p, box) for p, box in self.diagram.ports.items()],
+            "ports": [self._port(p) for p in self.diagram.boxes if isinstance(p, Port)],
             "plan_memory": [asdict(m) for m in self.report.live_memory()],
             "op_memory": [asdict(m) for m in self.program.op_memory()],
             "stages": [{"name": s.name, "ms": s.us / 1e3} for s in self.report.stages],
@@ -115,7 +114,6 @@ class _GraphDataBuilder:
     def _op(self, op: Op) -> Record:
         """Return an op with the program inputs that it reads; a view has no region and no box."""
         region = self.program.region_of.get(op)
-        box = self.diagram.ops.get(op)
         return {
             "name": short_name(op),
             "target": op_name(op),
@@ -127,7 +125,7 @@ class _GraphDataBuilder:
             "nbytes": 0 if region is None else op_bytes(op),
             "work": op_work(op),
             "reads": [v.name for v in self.program.input_reads.get(op, ())],
-            "box": None if box is None else asdict(box),
+            "box": self._box(op),
         }
 
     def _edge(self, e: Edge, points: Sequence[Point]) -> Record:
@@ -150,12 +148,10 @@ class _GraphDataBuilder:
     def _rules(self) -> list[Record]:
         """Return the edges that were not fused, by advice, and verdicts that have no edge."""
         edges = self.program.edges
-        number = {
-            (e.producer.results[0].name, consumer_name(e.consumer)): k for k, e in enumerate(edges)
-        }
+        number = {e.verdict: k for k, e in enumerate(edges)}
         rules: list[Record] = []
         for advice, verdicts in group_by_advice(self.report.verdicts):
-            numbered = [(v, number.get((v.producer, v.consumer))) for v in verdicts]
+            numbered = [(v, number.get(v)) for v in verdicts]
             drawn = [k for _, k in numbered if k is not None]
             others: list[Record] = [
                 {"rule": f"{v.producer}: {v.rule}", "line": self._line_number(v.loc)}
@@ -169,7 +165,6 @@ class _GraphDataBuilder:
     def _region(self, r: RegionReport) -> Record:
         ops = [op for op in r.region.ops if op in self.program.region_of]
         kernel = next((k for k in self.report.kernels if k.name == r.kernel), None)
-        box = self.diagram.regions.get(r.region)
         library = len(ops) == 1 and ops[0].kind == "opaque"
         return {
             "name": r.name,
@@ -186,8 +181,22 @@ class _GraphDataBuilder:
             "measured_us": r.measured_us,
             "loops": -1 if kernel is None else self._text_number(kernel.loops),
             "source": -1 if kernel is None else self._text_number(kernel.source),
-            "box": None if box is None else asdict(box),
+            "box": self._box(r.region),
         }
+
+    def _port(self, port: Port) -> Record:
+        v = port.value
+        return {
+            "name": v.name,
+            "output": port.output,
+            "type": show_value_type(v),
+            "nbytes": size_hint(v.type.nbytes),
+            "box": self._box(port),
+        }
+
+    def _box(self, item: Item) -> Record | None:
+        box = self.diagram.boxes.get(item)
+        return None if box is None else asdict(box)
 
 
 def _advice(advice: Advice) -> Record:
@@ -197,14 +206,3 @@ def _advice(advice: Advice) -> Record:
 def _line(loc: Loc) -> Record:
     place = f"{PurePath(loc.file).name}:{loc.line}"
     return {"place": place, "file": f"{loc.file}:{loc.line}", "code": source_line(loc)}
-
-
-def _port(port: Port, box: Box) -> Record:
-    v = port.value
-    return {
-        "name": v.name,
-        "output": port.output,
-        "type": show_value_type(v),
-        "nbytes": size_hint(v.type.nbytes),
-        "box": asdict(box),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -150,25 +150,26 @@ def _memory_line(g: GraphReport) -> str:
 
 def _launch_table(g: GraphReport) -> RenderableType:
     """Return the table of launches in order; equal launches share a row."""
-    predicted = any(r.predicted_us > 0 for r in g.regions)
-    measured = any(r.measured_us is not None for r in g.regions)
+    times = {name: us for name, us in _TIMES.items() if any(map(us, g.regions))}
     rows_by_content: dict[tuple[object, ...], list[RegionReport]] = {}
     for r in g.regions:
         rows_by_content.setdefault((r.ops, r.locs, r.executor_label, r.why), []).append(r)
-    columns = ["launch", "executor", "ops", "memory"]
-    columns += ["predicted"] if predicted else []
-    columns += ["measured"] if measured else []
-    table = _table(*columns, "lines")
+    table = _table("launch", "executor", "ops", "memory", *times, "lines")
     for rows in list(rows_by_content.values())[:MAX_LAUNCH_ROWS]:
         first, count = rows[0], f" x{len(rows)}" if len(rows) > 1 else ""
         cells = [first.name + count, first.executor_label]
         cells += [str(len(first.ops)), show_bytes(sum(r.nbytes for r in rows))]
-        cells += [_show_time(sum(r.predicted_us for r in rows))] if predicted else []
-        cells += [_show_time(sum(r.measured_us or 0.0 for r in rows))] if measured else []
+        cells += [_show_time(sum(map(us, rows))) for us in times.values()]
         table.add_row(*map(Text, cells), Text(_show_locs(first)))
     if len(rows_by_content) > MAX_LAUNCH_ROWS:
         table.add_row(Text(f"and {len(rows_by_content) - MAX_LAUNCH_ROWS} more", "dim"))
     return table
+
+
+_TIMES: dict[str, Callable[[RegionReport], float]] = {
+    "predicted": lambda r: r.predicted_us,
+    "measured": lambda r: r.measured_us or 0.0,
+}
 
 
 def _show_time(us: float) -> str:
