@@ -27,7 +27,6 @@ class Pattern(Enum):
 class OpDef:
     """One row of the table. `cost` is the arithmetic per element in additions."""
 
-    name: str
     pattern: Pattern
     arity: int  # tensor and scalar operands; -1 for any number
     cost: float = 1.0
@@ -50,7 +49,7 @@ def reduction_identity(op: str, dtype: DType) -> float | int:
 
 
 def _rows(pattern: Pattern, arity: int, cost: float, names: str) -> dict[str, OpDef]:
-    return {n: OpDef(n, pattern, arity, cost) for n in names.split()}
+    return dict.fromkeys(names.split(), OpDef(pattern, arity, cost))
 
 
 _E = Pattern.ELEMENTWISE

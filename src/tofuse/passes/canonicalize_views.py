@@ -103,7 +103,7 @@ def slice_without_padding(op: Op, rewriter: Rewriter) -> Replacement | None:
     pad = rewriter.defining_op(op.operands[0], "pad")
     if pad is None or not rewriter.is_private(op.result):
         return None
-    if not all(_reads_no_padding(user, pad) for user in rewriter.users(pad.result)):
+    if not all(_reads_no_padding(user, pad) for user in rewriter.users.get(pad.result, ())):
         return None
     start = tuple(a - b for a, b in zip(op.dims("start"), pad.dims("low"), strict=True))
     return _replace_with_slice(op, pad.inputs[0], start, op.ints("step"))

@@ -88,9 +88,10 @@ class Rewriter:
         """Whether only rewritable ops see the strides and the memory of a value."""
         return value not in self._aliases.fixed_strides and value not in self._escaping
 
-    def users(self, value: Value) -> Sequence[Op]:
-        """Return the ops of the original graph that read one of its values."""
-        return self._users.get(value, ())
+    @cached_property
+    def users(self) -> Mapping[Value, Sequence[Op]]:
+        """The ops of the original graph that read each of its values."""
+        return self.graph.users()
 
     def emit(self, op: Op) -> None:
         """Append an op to the rewritten program."""
@@ -125,10 +126,6 @@ class Rewriter:
         while (op := self.producer.get(value)) is not None and op.kind == "reshape":
             value = op.inputs[0]
         return self.base(value) is value
-
-    @cached_property
-    def _users(self) -> dict[Value, list[Op]]:
-        return self.graph.users()
 
     @cached_property
     def _names(self) -> frozenset[str]:

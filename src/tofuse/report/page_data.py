@@ -54,10 +54,7 @@ def _attained_limits(limits: MachineLimits, report: Report) -> Record:
     The limit is measured with a library product, and generated products may be faster.
     """
     attained = [1e6 * _work(r) / r.measured_us for r in report.regions if r.measured_us]
-    return {
-        "bandwidth": limits.bandwidth,
-        "arithmetic": max([limits.arithmetic, *attained]),
-    }
+    return asdict(limits) | {"arithmetic": max([limits.arithmetic, *attained])}
 
 
 def _graph_title(report: Report, number: int) -> str:

@@ -71,8 +71,9 @@ class ProgramView:
             for value, views in map(self._viewed, op.inputs):
                 if value in producer_of:
                     sources.setdefault(producer_of[value], views)
+            consumer = op.results[0].name if op.results else op.kind
             for source, views in sources.items():
-                verdict = verdicts.get((source.results[0].name, consumer_name(op)))
+                verdict = verdicts.get((source.results[0].name, consumer))
                 if verdict is not None:
                     found.append(Edge(source, op, verdict, views))
         return tuple(found)
@@ -107,11 +108,6 @@ class ProgramView:
                 samples.append(MemorySample(short_name(op), live))
             live -= dying.pop(op, 0)
         return tuple(samples)
-
-
-def consumer_name(op: Op) -> str:
-    """Return the name of an op as the consumer of a verdict."""
-    return op.results[0].name if op.results else op.kind
 
 
 def source_line(loc: Loc) -> str:

@@ -159,21 +159,12 @@ def _launch_table(g: GraphReport) -> RenderableType:
         first, count = rows[0], f" x{len(rows)}" if len(rows) > 1 else ""
         cells = [first.name + count, first.executor_label]
         cells += [str(len(first.ops)), show_bytes(sum(r.nbytes for r in rows))]
-        cells += [_show_time(sum(map(us, rows))) for us in times.values()]
+        totals = (sum(map(us, rows)) for us in times.values())
+        cells += [show_us(us) if us > 0 else "" for us in totals]
         table.add_row(*map(Text, cells), Text(_show_locs(first)))
     if len(rows_by_content) > MAX_LAUNCH_ROWS:
         table.add_row(Text(f"and {len(rows_by_content) - MAX_LAUNCH_ROWS} more", "dim"))
     return table
-
-
-_TIMES: dict[str, Callable[[RegionReport], float]] = {
-    "predicted": lambda r: r.predicted_us,
-    "measured": lambda r: r.measured_us or 0.0,
-}
-
-
-def _show_time(us: float) -> str:
-    return show_us(us) if us > 0 else ""
 
 
 def _show_locs(r: RegionReport) -> str:
@@ -229,3 +220,9 @@ def _table(*columns: str) -> Table:
         right = name in ("ops", "memory", "predicted", "measured", "before", "after")
         table.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=False)
     return table
+
+
+_TIMES: dict[str, Callable[[RegionReport], float]] = {
+    "predicted": lambda r: r.predicted_us,
+    "measured": lambda r: r.measured_us or 0.0,
+}
