@@ -24,18 +24,16 @@ from dataclasses import replace
 import torch
 from torch.fx import GraphModule, Node
 
-from tofuse.capture.fx.aliases import has_side_effect, node_storages, viewed_node
+from tofuse.capture.fx.aliases import has_side_effect, is_random, node_storages, viewed_node
 from tofuse.capture.fx.eager_memory import EagerMemory
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.joint.mincut import INFINITE, cut_vertices
-from tofuse.capture.joint.recomputable import (
-    is_recomputable,
-    is_recomputable_or_reduction,
-    is_repeatable,
-    is_symbolic_number,
-)
 from tofuse.capture.joint.remat import Rematerializer, RematResult
 from tofuse.capture.lower.lowerable import is_lowerable
+from tofuse.capture.lower.lowering_rules import lowering_rule
+from tofuse.capture.lower.rules.depthwise_convolution import DEPTHWISE_RULES
+from tofuse.capture.lower.rules.pooling import POOLING_RULES
+from tofuse.capture.lower.rules.reductions import REDUCTION_RULES
 from tofuse.cost.thresholds import (
     ARGUMENT_PRICE,
     CHEAP_OP,
@@ -44,6 +42,8 @@ from tofuse.cost.thresholds import (
     PEAK_TOLERANCE,
     RESULT_PRICE,
 )
+from tofuse.hints import fusion_hint_of
+from tofuse.ir.fusion_hints import NO_FUSE
 from tofuse.ops.table import TRANSCENDENTAL
 from tofuse.torch_internals.autograd_compiler import (
     InputMutationAOTOutput,
@@ -57,6 +57,10 @@ from tofuse.torch_internals.trees import tree_leaves
 
 HALF_DTYPES = (torch.float16, torch.bfloat16)
 MUTATED_ARGUMENT_PRICE = 1 << 50
+# Rules of ops that read all of their operand.
+MEMORY_PASS_RULES = frozenset(
+    (*REDUCTION_RULES.values(), *POOLING_RULES.values(), *DEPTHWISE_RULES.values())
+)
 
 
 def clean_recompute_tags(joint: GraphModule) -> GraphModule:
@@ -126,7 +130,7 @@ class _Partitioner:
         self.forward_nodes: set[Node] = set()  # independent of tangents
         self.backward_nodes: set[Node] = set()  # dependent on tangents, not dead
         self._classify()
-        self.not_recomputed = {n for n in self.forward_nodes if not is_recomputable(n)}
+        self.not_recomputed = {n for n in self.forward_nodes if not _is_recomputable(n)}
         self.needed_by_results = self._find_needed()
 
     def choose_saved(self) -> list[Node]:
@@ -150,33 +154,33 @@ class _Partitioner:
         The backward reads the floats from them again.
         """
         floats = (n for n in self.order if isinstance(n.meta.get("val"), torch.SymFloat))
-        sources = {i for n in floats for i in n.all_input_nodes if not is_symbolic_number(i)}
+        sources = {i for n in floats for i in n.all_input_nodes if not _is_symbolic_number(i)}
         return [n for n in self.order if n.op == "placeholder" and n in sources]
 
     def rematerialize(
         self, saved: list[Node], budget: float | None, eager: EagerMemory
     ) -> RematResult:
         """Reduce the saved values to the budget, and to eager's unless library calls are needed."""
-        remat = self._rematerializer(is_recomputable_or_reduction)
+        remat = self._rematerializer(_is_recomputable_or_reduction)
         result = remat.rematerialize(saved, eager.saved_bytes + PEAK_TOLERANCE)
         if budget is not None and budget <= 1:  # a fraction
             budget *= remat.nbytes(saved)
         limit = None if budget is None else int(budget)
         if limit is None or result.saved_bytes <= limit:
             return replace(result, limit=limit)
-        return self._rematerializer(is_repeatable).rematerialize(saved, limit)
+        return self._rematerializer(_is_repeatable).rematerialize(saved, limit)
 
     def _rematerializer(self, can_recompute: Callable[[Node], bool]) -> Rematerializer:
         readable = frozenset(self.arguments) - self.mutated_arguments
         return Rematerializer(
-            self.order, self._sinks(), can_recompute, is_recomputable, readable, self.free_storages
+            self.order, self._sinks(), can_recompute, _is_recomputable, readable, self.free_storages
         )
 
     def _sinks(self) -> list[Node]:
         """Return the forward's tensors that the backward reads or returns."""
         read = {i for n in self.backward_nodes for i in n.all_input_nodes} | self.gradients
         sinks = self.forward_nodes & read
-        return [n for n in self.order if n in sinks and not is_symbolic_number(n)]
+        return [n for n in self.order if n in sinks and not _is_symbolic_number(n)]
 
     def _classify(self) -> None:
         """Find the forward nodes and the live backward nodes."""
@@ -223,7 +227,7 @@ class _Partitioner:
             if n in self.not_recomputed or n.op == "placeholder":
                 sources.append(n)
                 continue
-            inputs = [i for i in n.all_input_nodes if not is_symbolic_number(i)]
+            inputs = [i for i in n.all_input_nodes if not _is_symbolic_number(i)]
             edges += [(i, n) for i in inputs]
             reached += [i for i in inputs if i not in found]
             found.update(inputs)
@@ -238,6 +242,41 @@ class _Partitioner:
 
         cut = cut_vertices({n: capacity(n) for n in reached}, edges, sources, sinks)
         return [n for n in self.order if n in cut]
+
+
+def _is_recomputable(node: Node) -> bool:
+    """Whether recomputing a node fuses into kernels of the backward."""
+    if node.op == "get_attr":
+        return True
+    if node.op != "call_function" or has_side_effect(node) or is_random(node):
+        return False
+    is_separate_kernel = fusion_hint_of(node).startswith(NO_FUSE)
+    if is_separate_kernel and node.meta.get("partitioner_tag") != "is_backward":
+        return False
+    if must_recompute(node) or _is_symbolic_number(node):
+        return True
+    if not isinstance(node.target, OpOverload):
+        return True  # a getitem
+    return is_lowerable(node) and lowering_rule(node.target) not in MEMORY_PASS_RULES
+
+
+def _is_recomputable_or_reduction(node: Node) -> bool:
+    """Whether recomputing a node costs at most passes over memory, and no library call."""
+    return _is_recomputable(node) or (
+        _is_repeatable(node) and lowering_rule(node.target) is not None
+    )
+
+
+def _is_repeatable(node: Node) -> bool:
+    """Whether a second run of a node gives the same value."""
+    return node.op == "get_attr" or (
+        node.op == "call_function" and not has_side_effect(node) and not is_random(node)
+    )
+
+
+def _is_symbolic_number(node: Node) -> bool:
+    """Whether a node's value is a symbolic integer or float."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
 
 
 def _chain_length(node: Node) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, takewhile
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from tofuse.analysis.isomorphism import BranchNode, Sliced, SliceRead
-from tofuse.capture.fx.aliases import storage_id, written_tensors
+from tofuse.capture.fx.aliases import storage_id, storage_ids, written_tensors
 from tofuse.capture.fx.node_tensors import example_tensor, target_name
 from tofuse.hints import HINT_KEY
 from tofuse.torch_internals.operators import BUILTIN_NN
@@ -54,7 +54,7 @@ def describe(node: Node) -> BranchNode[Node]:
         read.append(n)
         return "%"
 
-    text = repr((map_arg(node.args, placeholder), map_arg(node.kwargs, placeholder)))
+    text = repr(map_arg((node.args, node.kwargs), placeholder))
     target = node.target if isinstance(node.target, str) else id(node.target)
     unique = HINT_KEY in node.meta.get("custom", {}) or not _is_pure(node)
     return BranchNode(
@@ -85,13 +85,8 @@ def _writes_private_tensor(node: Node) -> bool:
     written = example_tensor(operand)
     if node.kwargs.get("inplace") is not True or written is None or set(operand.users) != {node}:
         return False
-    for other in node.graph.nodes:
-        if other is node:
-            return True
-        value = example_tensor(other)
-        if other is not operand and value is not None and storage_id(value) == storage_id(written):
-            return False
-    raise AssertionError(node)
+    before = takewhile(lambda other: other is not node, node.graph.nodes)
+    return storage_id(written) not in storage_ids(n for n in before if n is not operand)
 
 
 def _slice_read(node: Node) -> SliceRead[Node] | None:

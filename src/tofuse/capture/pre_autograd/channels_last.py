@@ -7,8 +7,11 @@ layout, so the copies inside are no-ops. Results are copied back to the layout t
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.node import Argument
 
 from tofuse.capture.fx.aliases import storage_id, written_tensors
 from tofuse.capture.fx.node_tensors import node_nbytes, target_name
@@ -38,22 +41,17 @@ def channels_last(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     if all(_window_size(n) == 1 for n in convolutions):
         return gm, ()
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
-    if any(_observes_layout(n) for n in calls) or not _results_are_restorable(gm):
+    if any(map(_observes_layout, calls)) or not _results_are_restorable(gm):
         return gm, ()
     weights = sum(node_nbytes(n.args[1]) for n in convolutions if _window_size(n) > 1)
     images = sum(node_nbytes(n.args[0]) + node_nbytes(n) for n in convolutions)
     if images < IMAGE_BYTES_PER_WEIGHT_BYTE * weights:
         return gm, (NOT_CONVERTED.format(weights=weights / 1e6, images=images / 1e6),)
-    graph = torch.fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    copy = GraphModule(gm, graph)
+    copy = GraphModule(gm, deepcopy(gm.graph))
     for node in _convolutions(copy):
-        image = node.args[0]
-        assert isinstance(image, Node)
-        with copy.graph.inserting_before(node):
-            converted = _contiguous(copy.graph, image, torch.channels_last)
-        node.args = (converted, *node.args[1:])
-    _restore_results(copy)
+        _convert(node.args[0], node, torch.channels_last)
+    for node in _image_results(copy):
+        _convert(node, copy.graph.output_node(), torch.contiguous_format)
     copy.recompile()
     return (copy, (CONVERTED,)) if _traces(copy) else (gm, ())
 
@@ -105,7 +103,7 @@ def _may_copy(node: Node) -> bool:
 
 def _image_results(gm: GraphModule) -> list[Node]:
     """Return the results with three dimensions or more."""
-    nodes = next(n for n in gm.graph.nodes if n.op == "output").all_input_nodes
+    nodes = gm.graph.output_node().all_input_nodes
     values = [(n, n.meta.get("example_value")) for n in nodes if n.op != "placeholder"]
     return [n for n, v in values if isinstance(v, torch.Tensor) and v.dim() > 2]
 
@@ -134,19 +132,13 @@ def _traces(gm: GraphModule) -> bool:
     return True
 
 
-def _restore_results(gm: GraphModule) -> None:
-    """Convert results back to the default layout."""
-    output = next(n for n in gm.graph.nodes if n.op == "output")
-    for node in _image_results(gm):
-        with gm.graph.inserting_before(output):
-            converted = _contiguous(gm.graph, node, torch.contiguous_format)
-        output.replace_input_with(node, converted)
-
-
-def _contiguous(graph: torch.fx.Graph, node: Node, layout: torch.memory_format) -> Node:
-    call = graph.call_method("contiguous", (node,), {"memory_format": layout})
-    call.meta = dict(node.meta)
-    return call
+def _convert(tensor: Argument, reader: Node, layout: torch.memory_format) -> None:
+    """Let `reader` read the tensor in another layout."""
+    assert isinstance(tensor, Node)
+    with reader.graph.inserting_before(reader):
+        call = reader.graph.call_method("contiguous", (tensor,), {"memory_format": layout})
+    call.meta = dict(tensor.meta)
+    reader.replace_input_with(tensor, call)
 
 
 STRIDE_READERS = frozenset(

@@ -46,8 +46,7 @@ def _replace_scalar_indices(gm: GraphModule) -> None:
                     continue
                 call = torch.ops.aten.index.Tensor
                 gather = gm.graph.call_function(call, (node.args[0], indices))
-                gather.meta = dict(node.meta)
-                node.replace_all_uses_with(gather)
+                node.replace_all_uses_with(gather, propagate_meta=True)
             elif _is_assignable(node.args[2], tensor):
                 call = torch.ops.aten.index_put_.default
                 put = gm.graph.call_function(call, (node.args[0], indices, node.args[2]))

@@ -33,8 +33,7 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
             value = gm.graph.call_method(functional, (old, *node.args[1:]), node.kwargs)
             value.meta = {**node.meta, "example_value": result}
             copy = gm.graph.call_method("copy_", (node.args[0], value))
-            copy.meta = dict(node.meta)
-        node.replace_all_uses_with(copy)
+        node.replace_all_uses_with(copy, propagate_meta=True)
         gm.graph.erase_node(node)
         gm.recompile()
     return gm, ()

@@ -9,13 +9,14 @@ as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import Argument, Target, map_arg
 
 from tofuse.analysis.isomorphism import Branches, BranchMatcher, Bundle, Equal, Shared, Sliced
@@ -222,8 +223,7 @@ def vectorize(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
         return gm, ()
     if any(map(_changes_state, gm.graph.nodes)):
         return gm, ()
-    graph, notes = Graph(), list[str]()
-    graph.output(graph.graph_copy(gm.graph, {}))
+    graph, notes = deepcopy(gm.graph), list[str]()
     worklist = [n for n in graph.nodes if _is_concat(n)]
     while worklist:
         concat = worklist.pop()
@@ -299,8 +299,8 @@ def _concat_dim(concat: Node) -> int:
 
 def _evaluate(node: Node, operands: Iterator[object]) -> object:
     """Return the result of a call on values instead of the nodes that it reads."""
-    args = map_arg(node.args, lambda _: next(operands))  # type: ignore[arg-type,return-value]
-    kwargs = map_arg(node.kwargs, lambda _: next(operands))  # type: ignore[arg-type,return-value]
+    arguments = node.args, node.kwargs
+    args, kwargs = map_arg(arguments, lambda _: next(operands))  # type: ignore[arg-type,return-value]
     kwargs = {k: False if k == "inplace" else v for k, v in kwargs.items()}
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)

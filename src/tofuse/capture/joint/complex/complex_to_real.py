@@ -66,9 +66,7 @@ class _ComplexToReal(PairBuilder):
     pairs: dict[Node, Pair] = field(default_factory=dict)
     complex_tensors: dict[Node, Node] = field(default_factory=dict)  # built from pairs
     rewritten: set[Node] = field(default_factory=set)  # complex nodes that become pairs
-    computed: set[Node] = field(
-        default_factory=set
-    )  # those that are not views of tensors in memory
+    computed: set[Node] = field(default_factory=set)  # of these, all but views of memory
     positions: dict[Node, int] = field(default_factory=dict)  # in the program
     stacked: dict[Node, Pair] = field(default_factory=dict)  # real tensors and the parts in them
 
@@ -199,8 +197,7 @@ class _ComplexToReal(PairBuilder):
         return Pair(*[self.cast(p, real_dtype_of(node)) for p in pair])
 
     def _view_as_real(self, node: Node) -> Pair:
-        real_view, last = self.call(aten.view_as_real.default, node), node.meta["val"].dim()
-        return Pair(*[self.call(aten.select.int, real_view, last, k) for k in range(2)])
+        return self.unstack_last(self.call(aten.view_as_real.default, node))
 
     def _partwise(self, node: Node, k: int) -> Node:
         """Apply a node's operator to the k-th parts of its operands."""

@@ -143,6 +143,11 @@ class PairBuilder(ABC):
             aten.cat.default, [self.call(aten.unsqueeze.default, p, -1) for p in parts], -1
         )
 
+    def unstack_last(self, whole: Node) -> Pair:
+        """Return the two parts along the last dimension."""
+        last = whole.meta["val"].dim() - 1
+        return Pair(*[self.call(aten.select.int, whole, last, k) for k in range(2)])
+
     add = _arithmetic(operator.add, aten.add.Tensor)
     sub = _arithmetic(operator.sub, aten.sub.Tensor)
     mul = _arithmetic(operator.mul, aten.mul.Tensor)

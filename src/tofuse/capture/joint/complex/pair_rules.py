@@ -14,11 +14,11 @@ from torch.fx import Node
 from torch.fx.node import Argument, Target
 
 from tofuse.capture.joint.complex.pair_builder import (
-    REAL_DTYPES,
     Pair,
     PairBuilder,
     Part,
     operator_name,
+    real_dtype_of,
 )
 
 aten = torch.ops.aten
@@ -77,8 +77,7 @@ def _conj(e: PairBuilder, x: Pair) -> Pair:
 
 def _exp(e: PairBuilder, x: Pair) -> Pair:
     radius, angle = e.call(aten.exp.default, x.re), e.tensor(x.im, x.re)
-    cos, sin = e.call(aten.cos.default, angle), e.call(aten.sin.default, angle)
-    return Pair(e.mul(radius, cos), e.mul(radius, sin))
+    return _polar(e, radius, angle)
 
 
 def _log(e: PairBuilder, x: Pair) -> Pair:
@@ -96,22 +95,13 @@ def _complex(e: PairBuilder, re: Pair, im: Pair) -> Pair:
 
 
 def _view_as_complex(e: PairBuilder, both: Node) -> Pair:
-    last = both.meta["val"].dim() - 1
-    first, second = (e.call(aten.select.int, both, last, k) for k in range(2))
-    return Pair(first, second)
+    return e.unstack_last(both)
 
 
 def _to_copy(e: PairBuilder, a: Argument, **kwargs: Argument) -> Pair:
-    parts: list[Part] = []
-    for part in e.pair(a):
-        if isinstance(part, Node):
-            options = {k: v for k, v in kwargs.items() if k != "dtype"}
-            complex_dtype, dtype = kwargs.get("dtype"), part.meta["val"].dtype
-            if isinstance(complex_dtype, torch.dtype):
-                dtype = REAL_DTYPES[complex_dtype]
-            part = e.call(aten._to_copy.default, part, dtype=dtype, **options)
-        parts.append(part)
-    return Pair(*parts)
+    kwargs = {**kwargs, "dtype": real_dtype_of(e.origin)}
+    copy = aten._to_copy.default
+    return Pair(*[e.call(copy, p, **kwargs) if isinstance(p, Node) else p for p in e.pair(a)])
 
 
 def _pad(e: PairBuilder, a: Argument, padding: Argument, value: Argument = 0) -> Pair:
@@ -130,23 +120,13 @@ def _where(e: PairBuilder, condition: Argument, a: Argument, b: Argument) -> Pai
     return Pair(*parts)
 
 
-def _creation_rule(target: Target) -> PairRule:
-    """Return the rule of an op that creates a tensor from a number."""
+def _creation_rule(target: Target, *fill: float) -> PairRule:
+    """Return the rule of an op that creates a tensor from its last argument, or from `fill`."""
 
     def rule(e: PairBuilder, *args: Argument, **kwargs: Argument) -> Pair:
-        number = complex(args[-1])  # type: ignore[arg-type]
-        number_parts = number.real, number.imag
-        dtype = kwargs.pop("dtype", None)
-        real = REAL_DTYPES[dtype] if isinstance(dtype, torch.dtype) else torch.float32
-        parts = (e.call(target, *args[:-1], p, dtype=real, **kwargs) for p in number_parts)
-        return Pair(*parts)
-
-    return rule
-
-
-def _filled(number: float) -> PairRule:
-    def rule(e: PairBuilder, size: Argument, **kwargs: Argument) -> Pair:
-        return _creation_rule(aten.full.default)(e, size, number, **kwargs)
+        args = (*args, *fill)
+        kwargs = {**kwargs, "dtype": real_dtype_of(e.origin)}
+        return Pair(*[e.call(target, *args[:-1], p, **kwargs) for p in e.pair(args[-1])])
 
     return rule
 
@@ -198,7 +178,7 @@ PAIR_RULES: dict[str, PairRule] = {
     "log": _on_pairs(_log),
     "mul": _on_pairs(_complex_product),
     "neg": _on_pairs(_neg),
-    "ones": _filled(1.0),
+    "ones": _creation_rule(aten.full.default, 1.0),
     "polar": _polar,
     "pow": _pow,
     "reciprocal": _on_pairs(_reciprocal),
@@ -206,7 +186,7 @@ PAIR_RULES: dict[str, PairRule] = {
     "sub": _partwise(PairBuilder.sub),
     "view_as_complex": _view_as_complex,
     "where": _where,
-    "zeros": _filled(0.0),
+    "zeros": _creation_rule(aten.full.default, 0.0),
 }
 
 
