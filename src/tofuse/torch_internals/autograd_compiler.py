@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch._functorch.aot_autograd import aot_function as aot_function
     from torch._functorch.partitioners import _extract_fwd_bwd_modules as extract_forward_backward
     from torch._functorch.partitioners import cleanup_recompute_tags as cleanup_recompute_tags
-    from torch._functorch.partitioners import has_recomputable_ops as has_recomputable_ops
     from torch._functorch.partitioners import must_recompute as must_recompute
     from torch._guards import TracingContext as TracingContext
     from torch._guards import tracing as tracing
@@ -44,11 +43,8 @@ else:
     (extract_forward_backward,) = essential(
         "torch._functorch.partitioners", "_extract_fwd_bwd_modules", check=takes(*_SAVED)
     )
-    cleanup_recompute_tags, has_recomputable_ops, must_recompute = essential(
-        "torch._functorch.partitioners",
-        "cleanup_recompute_tags",
-        "has_recomputable_ops",
-        "must_recompute",
+    cleanup_recompute_tags, must_recompute = essential(
+        "torch._functorch.partitioners", "cleanup_recompute_tags", "must_recompute"
     )
     TracingContext, tracing = essential("torch._guards", "TracingContext", "tracing")
 

@@ -26,10 +26,9 @@ def record_graph_breaks() -> Iterator[list[str]]:
         yield sentences
     finally:
         new = [_describe_break(r.reason, r.user_stack) for r in graph_break_reasons[first_new:]]
-        unsupported = [
-            r for r, n in counters["unimplemented"].items() if n > counts_before.get(r, 0)
-        ]
-        new += [_describe_skip(r) for r in unsupported if SKIPPED.search(r)]
+        for reason, count in counters["unimplemented"].items():
+            if count > counts_before.get(reason, 0) and SKIPPED.search(reason):
+                new.append(_describe_skip(reason))
         sentences += dict.fromkeys(new)
 
 

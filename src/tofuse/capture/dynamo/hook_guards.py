@@ -30,11 +30,9 @@ def recompile_for_hooks(compile_with: Callable[[GuardFilter], Callable[P, R]]) -
     def guard_filter(guards: Sequence[GuardFilterEntry]) -> list[bool]:
         nonlocal checked_hook_id
         checked_hook_id = -1
-        absent = [g.guard_type == NO_HOOKS_GUARD for g in guards]
-        empty_tables.update(
-            (id(g.value), g.value) for g, empty in zip(guards, absent, strict=True) if empty
-        )
-        return [not empty for empty in absent]
+        empty = [g.value for g in guards if g.guard_type == NO_HOOKS_GUARD]
+        empty_tables.update((id(table), table) for table in empty)
+        return [g.guard_type != NO_HOOKS_GUARD for g in guards]
 
     compiled = compile_with(guard_filter)
 

@@ -92,7 +92,7 @@ def _is_view_of_unfold(node: Node) -> bool:
         if target_name(node.target) == "unfold":
             return True
         operand = node.args[0] if node.args else None
-        base = example_tensor(operand) if isinstance(operand, Node) else None
+        base = example_tensor(operand)
         if not isinstance(operand, Node) or base is None or storage_id(base) != storage_id(t):
             return False
         node = operand

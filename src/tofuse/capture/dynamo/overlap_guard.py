@@ -23,8 +23,7 @@ def overlap_guard(gm: GraphModule) -> Callable[..., bool] | None:
     written = {k for k, t in fakes.items() if storage_id(t) in storages}
     if not written or len(tensors) < 2 or len(fakes) < len(tensors):
         return None
-    static = not any(isinstance(v, torch.SymInt) for v in values)
-    symbolic = () if static else tensors
+    symbolic = tensors if any(isinstance(v, torch.SymInt) for v in values) else ()
     checked: list[object] = []
 
     def overlaps(*args: torch.Tensor) -> bool:

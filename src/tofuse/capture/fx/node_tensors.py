@@ -14,9 +14,10 @@ from tofuse.capture.fx.sizes import size_hint
 from tofuse.torch_internals.fake_tensors import FakeTensor
 
 
-def example_tensor(node: Node) -> FakeTensor | None:
-    """Return a node's fake tensor, if it is strided and has memory."""
-    return strided_fake_tensor(node.meta.get("example_value"))
+def example_tensor(argument: object) -> FakeTensor | None:
+    """Return the fake tensor of an argument that is a node, if it is strided and has memory."""
+    value = argument.meta.get("example_value") if isinstance(argument, Node) else None
+    return strided_fake_tensor(value)
 
 
 def strided_fake_tensor(value: object) -> FakeTensor | None:

@@ -18,7 +18,7 @@ It is a minimum cut, as in torch's partitioner, but of bytes alone and with thes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -49,7 +49,6 @@ from tofuse.torch_internals.autograd_compiler import (
     InputMutationAOTOutput,
     cleanup_recompute_tags,
     extract_forward_backward,
-    has_recomputable_ops,
     must_recompute,
 )
 from tofuse.torch_internals.operators import OpOverload
@@ -65,9 +64,7 @@ MEMORY_PASS_RULES = frozenset(
 
 def clean_recompute_tags(joint: GraphModule) -> GraphModule:
     """Complete the tags of `torch.utils.checkpoint` on the nodes of a joint graph, in place."""
-    if has_recomputable_ops(joint):
-        return cleanup_recompute_tags(joint, is_default_partition=False)
-    return joint
+    return cleanup_recompute_tags(joint, is_default_partition=False)
 
 
 def partition(
@@ -131,7 +128,7 @@ class _Partitioner:
         self.backward_nodes: set[Node] = set()  # dependent on tangents, not dead
         self._classify()
         self.not_recomputed = {n for n in self.forward_nodes if not _is_recomputable(n)}
-        self.needed_by_results = self._find_needed()
+        self.needed_by_results = self._with_inputs(self.results)
 
     def choose_saved(self) -> list[Node]:
         """Return the nodes whose values the backward receives, in program order."""
@@ -190,16 +187,12 @@ class _Partitioner:
             if is_tangent or (n.op != "output" and not dependent.isdisjoint(n.all_input_nodes)):
                 dependent.add(n)
         self.forward_nodes = {n for n in self.order if n not in dependent and n.op != "output"}
-        live = set(self.gradients)
-        for n in reversed(self.order):
-            if n in live or (n in dependent and has_side_effect(n) and n.op == "call_function"):
-                live |= set(n.all_input_nodes)
-                if n in dependent:
-                    self.backward_nodes.add(n)
+        effects = {n for n in dependent if n.op == "call_function" and has_side_effect(n)}
+        self.backward_nodes = dependent & self._with_inputs(self.gradients | effects)
 
-    def _find_needed(self) -> set[Node]:
-        """Return the nodes that the forward's results depend on."""
-        needed = set(self.results)
+    def _with_inputs(self, goals: Iterable[Node]) -> set[Node]:
+        """Return the nodes that the goals depend on, and the goals."""
+        needed = set(goals)
         for n in reversed(self.order):
             if n in needed:
                 needed |= set(n.all_input_nodes)

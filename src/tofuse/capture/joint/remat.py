@@ -68,7 +68,9 @@ class Rematerializer:
                 continue
             recomputed = self._nodes_to_recompute([n], evicted=n)
             assert recomputed is not None
-            self._evict(n, recomputed)
+            del self.saved[n]
+            self.saved |= dict.fromkeys(self._must_save(recomputed))
+            self.recomputed |= dict.fromkeys(r for r in recomputed if r not in self.saved)
         self._update_saved()
         still_saved = tuple(n for n in self.order if n in self.saved)
         recomputed_calls = max(0, len(self._recomputed_calls()) - calls_before)
@@ -78,11 +80,6 @@ class Rematerializer:
         """Return the bytes of the distinct storages that live only for the backward."""
         sizes = {key: size for n in nodes for key, size in self.storages[n]}
         return sum(size for key, size in sizes.items() if key not in self.free_storages)
-
-    def _evict(self, node: Node, recomputed: list[Node]) -> None:
-        del self.saved[node]
-        self.saved |= dict.fromkeys(self._must_save(recomputed))
-        self.recomputed |= dict.fromkeys(n for n in recomputed if n not in self.saved)
 
     def _cost_per_byte(self, node: Node) -> float:
         """Return the microseconds of recomputation per byte that evicting a value frees."""

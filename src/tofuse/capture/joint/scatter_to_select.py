@@ -7,6 +7,7 @@ has validated their indices. The user's own scatters are left to PyTorch, which 
 from __future__ import annotations
 
 import operator
+from itertools import chain
 
 import torch
 from torch.fx import GraphModule, Node
@@ -33,24 +34,25 @@ def scatter_to_select(joint: GraphModule) -> GraphModule:
 
 
 def _has_one_index_per_row(node: Node) -> bool:
-    if len(node.args) != 4 or node.kwargs:
-        return False
-    x, dim, index, source = (a.meta.get("val") if isinstance(a, Node) else a for a in node.args)
-    if not isinstance(dim, int) or not isinstance(x, torch.Tensor):
-        return False
-    if not isinstance(index, torch.Tensor) or not isinstance(source, torch.Tensor):
-        return False
-    row = list(x.shape)
-    if not row or not all(type(n) is int for n in (*row, *index.shape, *source.shape)):
+    x, dim, index, source = _operands(node)
+    row, *others = (list(n.meta["val"].shape) for n in (x, index, source))
+    if not row or not all(type(n) is int for n in chain(row, *others)):
         return False
     row[dim] = 1
-    return list(index.shape) == list(source.shape) == row and source.dtype == x.dtype
+    return others == [row, row] and source.meta["val"].dtype == x.meta["val"].dtype
+
+
+def _operands(scatter: Node) -> tuple[Node, int, Node, Node]:
+    """Return the tensor, the dimension, the indices and the source."""
+    x, dim, index, source = scatter.args
+    assert isinstance(x, Node) and isinstance(dim, int)
+    assert isinstance(index, Node) and isinstance(source, Node)
+    return x, dim, index, source
 
 
 def _indices_are_valid(node: Node) -> bool:
     """Whether a call of the forward has the same indices into a dimension of the same shape."""
-    x, dim, index = node.args[:3]
-    assert isinstance(x, Node) and isinstance(dim, int) and isinstance(index, Node)
+    x, dim, index, _ = _operands(node)
     calls = [u for u in index.users if u.target is aten.gather.default and u.args[2] is index]
     if index.target is aten.unsqueeze.default:
         (index,) = index.all_input_nodes
@@ -68,8 +70,7 @@ def _shape_and_dim(call: Node) -> tuple[torch.Size, int]:
 
 
 def _replace_by_select(node: Node) -> None:
-    x, dim, index, source = node.args
-    assert isinstance(x, Node) and isinstance(dim, int) and isinstance(index, Node)
+    x, dim, index, source = _operands(node)
     extent, rank, indices = x.meta["val"].shape[dim], x.meta["val"].dim(), index.meta["val"]
     options = {"dtype": indices.dtype, "device": indices.device}
     numbers = _insert_call(node, aten.arange.start_step, 0, extent, **options)

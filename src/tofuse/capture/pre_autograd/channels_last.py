@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.node import Argument
 
 from tofuse.capture.fx.aliases import storage_id, written_tensors
-from tofuse.capture.fx.node_tensors import node_nbytes, target_name
+from tofuse.capture.fx.node_tensors import example_tensor, node_nbytes, target_name
 from tofuse.cost.thresholds import IMAGE_BYTES_PER_WEIGHT_BYTE, MIN_CONVOLUTIONS
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.transforms import CAN_VMAP, enter_vmap, leave_all_vmaps, leave_vmap
@@ -69,19 +69,18 @@ def _convolutions(gm: GraphModule) -> list[Node]:
 
 def _is_convolution(node: Node) -> bool:
     """Return whether a call is a 2-D convolution of a contiguous float32 image on the CPU."""
-    if node.target is not torch.conv2d or len(node.args) < 2 or not isinstance(node.args[0], Node):
+    if node.target is not torch.conv2d or len(node.args) < 2:
         return False
-    image, result = node.args[0].meta.get("example_value"), node.meta.get("example_value")
-    if not isinstance(image, torch.Tensor) or not isinstance(result, torch.Tensor):
+    image = example_tensor(node.args[0])
+    if image is None or example_tensor(node) is None:
         return False
     supported = image.dim() == 4 and image.device.type == "cpu" and image.dtype is torch.float32
     return supported and image.is_contiguous()
 
 
 def _window_size(node: Node) -> int:
-    weight = node.args[1]
-    value = weight.meta.get("example_value") if isinstance(weight, Node) else None
-    return int(value.shape[2] * value.shape[3]) if isinstance(value, torch.Tensor) else 1
+    weight = example_tensor(node.args[1])
+    return 1 if weight is None else int(weight.shape[2] * weight.shape[3])
 
 
 def _observes_layout(node: Node) -> bool:
@@ -90,15 +89,10 @@ def _observes_layout(node: Node) -> bool:
         return True
     if not written_tensors(node):
         return False
-    target = node.args[0] if node.args else None
-    if not isinstance(target, Node):
+    written = node.args[0] if node.args else None
+    if not isinstance(written, Node):
         return True
-    return _may_copy(target) or any(map(_may_copy, target.users))
-
-
-def _may_copy(node: Node) -> bool:
-    """Return whether a call returns a view or a copy, depending on strides."""
-    return target_name(node.target) in VIEW_OR_COPY
+    return any(target_name(n.target) in VIEW_OR_COPY for n in (written, *written.users))
 
 
 def _image_results(gm: GraphModule) -> list[Node]:

@@ -35,7 +35,7 @@ def _replace_scalar_indices(gm: GraphModule) -> None:
     for node in list(gm.graph.nodes):
         if node.target not in (operator.getitem, operator.setitem):
             continue
-        tensor = example_tensor(node.args[0]) if isinstance(node.args[0], Node) else None
+        tensor = example_tensor(node.args[0])
         indices = None if tensor is None else _gather_indices(node.args[1], tensor.dim())
         if indices is None:
             continue
@@ -66,8 +66,7 @@ def _replace_mask_writes(gm: GraphModule) -> None:
     for node in gm.graph.find_nodes(op="call_function", target=operator.setitem):
         target, index, values = node.args
         mask = index[0] if isinstance(index, tuple) and len(index) == 1 else index
-        operands = (target, mask, values)
-        x, m, y = [example_tensor(n) if isinstance(n, Node) else None for n in operands]
+        x, m, y = map(example_tensor, (target, mask, values))
         if x is None or m is None or m.dtype is not torch.bool or not m.dim():
             continue
         rank = x.dim() - m.dim()  # of a row
@@ -116,9 +115,7 @@ def _gather_indices(index: object, rank: int) -> list[Node | None] | None:
     if isinstance(index, list) or len(parts) > rank:
         return None
     *before, last = parts
-    if any(x != WHOLE for x in before if not isinstance(x, Node)):
-        return None
-    if not isinstance(last, Node) or any(isinstance(x, Node) for x in before):
+    if not isinstance(last, Node) or any(isinstance(x, Node) or x != WHOLE for x in before):
         return None
     position = example_tensor(last)
     if position is None or position.dim() or position.dtype not in INTEGERS:
@@ -128,5 +125,5 @@ def _gather_indices(index: object, rank: int) -> list[Node | None] | None:
 
 def _is_assignable(value: object, tensor: torch.Tensor) -> bool:
     """Return whether `index_put_` can write the value without a conversion."""
-    source = example_tensor(value) if isinstance(value, Node) else None
+    source = example_tensor(value)
     return source is not None and source.dtype is tensor.dtype and source.dim() < tensor.dim()

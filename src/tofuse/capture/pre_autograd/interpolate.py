@@ -9,7 +9,7 @@ are sums. Only repetition by whole factors needs no such indices.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,7 @@ def interpolate(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     decompositions.
     """
     for node in gm.graph.find_nodes(op="call_function", target=F.interpolate):
-        arguments = _arguments(node)
+        arguments = dict(zip(NAMES, node.args, strict=False)) | node.kwargs
         image = arguments["input"]
         value = image.meta.get("example_value") if isinstance(image, Node) else None
         if not isinstance(value, Tensor):
@@ -52,7 +52,7 @@ def interpolate(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
             torch.is_grad_enabled()
             and value.requires_grad
             and _has_plain_sizes(value, arguments.get("size"))
-            and not _is_whole_repetition(node, value)
+            and not _is_whole_repetition(arguments, value, node.meta["example_value"])
         ):
             node.target = _without_decompositions(F.interpolate)
         gm.recompile()
@@ -82,10 +82,9 @@ def _has_plain_sizes(image: Tensor, size: Argument) -> bool:
     return image.device.type == "cpu" and plain and not any(isinstance(n, Node) for n in requested)
 
 
-def _is_whole_repetition(node: Node, image: Tensor) -> bool:
+def _is_whole_repetition(arguments: Mapping[str, Argument], image: Tensor, result: Tensor) -> bool:
     """Return whether each pixel is repeated a whole number of times, known while compiling."""
-    arguments = _arguments(node)
-    before, after = image.shape[2:], node.meta["example_value"].shape[2:]
+    before, after = image.shape[2:], result.shape[2:]
     if not all(isinstance(n, int) for n in (*before, *after)):
         return False
     divisible = all(b and a % b == 0 for b, a in zip(before, after, strict=True))
@@ -93,10 +92,6 @@ def _is_whole_repetition(node: Node, image: Tensor) -> bool:
     scales = scale if isinstance(scale, (list, tuple)) else [scale]
     exact = all(s is None or (isinstance(s, (int, float)) and s == int(s)) for s in scales)
     return divisible and exact and arguments.get("mode", "nearest") in NEAREST
-
-
-def _arguments(node: Node) -> dict[str, Argument]:
-    return dict(zip(NAMES, node.args, strict=False)) | node.kwargs
 
 
 def _per_dimension(value: object, count: int) -> object:

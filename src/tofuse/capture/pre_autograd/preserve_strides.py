@@ -21,7 +21,7 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     """
     for node in gm.graph.find_nodes(op="call_method"):
         written = node.args[0] if node.args and node.target.endswith("_") else None
-        tensor = example_tensor(written) if isinstance(written, Node) else None
+        tensor = example_tensor(written)
         if tensor is None or tensor.is_contiguous():
             continue
         functional = node.target[:-1]

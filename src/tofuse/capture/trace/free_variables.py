@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from inspect import getattr_static
 from pathlib import Path
 from types import FrameType
@@ -161,12 +161,6 @@ def _written_tensor(func: Function, args: tuple[object, ...]) -> torch.Tensor | 
     return args[0] if unwrapped(args[0]).layout is torch.strided else None
 
 
-def _without_saved_tensor_hooks() -> AbstractContextManager[object]:
-    """Return a context in which the caller's hooks see no saved fake tensors."""
-    hooked = has_saved_tensor_hooks()
-    return saved_tensors_hooks(lambda x: x, lambda x: x) if hooked else nullcontext()
-
-
 def _storage(x: torch.Tensor) -> int | None:
     """Return the id of a tensor's storage, or None for tensors without strides."""
     x = unwrapped(x)
@@ -189,8 +183,10 @@ def find_free_tensors(function: Function, tensors: Sequence[torch.Tensor]) -> li
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     fake = [mode.from_tensor(t) for t in tensors]
     recorder = _FreeTensorRecorder(mode, fake)
+    hooked = has_saved_tensor_hooks()  # the caller's hooks must see no saved fake tensors
+    hooks = saved_tensors_hooks(lambda x: x, lambda x: x) if hooked else nullcontext()
     try:
-        with data_dependence_errors(), _without_saved_tensor_hooks(), recorder, mode:
+        with data_dependence_errors(), hooks, recorder, mode:
             result = function(*fake)
         recorder.check(result)
     except CaptureError:

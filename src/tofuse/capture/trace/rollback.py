@@ -28,11 +28,9 @@ def restore_modules(
         yield
     finally:
         for module, table, old_values in before:
-            names = [n for n, x in table.items() if isinstance(x, torch.Tensor)]
-            for name in names:
+            tensors = {n: x for n, x in table.items() if isinstance(x, torch.Tensor)}
+            for name in [n for n, x in tensors.items() if x is not old_values.get(n)]:
                 old = old_values.get(name)
-                if table[name] is old:
-                    continue
                 if table is not module.__dict__ or any(old is t for t in read):
                     replaced.append(f"{type(module).__name__}.{name}")
                 if name in old_values:

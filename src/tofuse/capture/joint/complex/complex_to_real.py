@@ -128,13 +128,12 @@ class _ComplexToReal(PairBuilder):
         if node not in self.computed or self._stays_alone(node):
             return node
         if node not in self.complex_tensors:
-            pair = None if operator_name(node) in VIEW_OPS else self.pair(node)
             with self.with_origin(node):
-                if pair is not None:
-                    self.complex_tensors[node] = self._view_as_complex(pair, node.meta["val"])
-                else:
+                if operator_name(node) in VIEW_OPS:
                     args = map_arg(node.args, self._complex_tensor)
                     self.complex_tensors[node] = self.call(node.target, *args, **node.kwargs)
+                else:
+                    self.complex_tensors[node] = self._view_as_complex(node)
         return self.complex_tensors[node]
 
     def _stays_alone(self, node: Node) -> bool:
@@ -149,9 +148,10 @@ class _ComplexToReal(PairBuilder):
         self.computed.discard(node)
         return True
 
-    def _view_as_complex(self, pair: Pair, value: Tensor) -> Node:
+    def _view_as_complex(self, node: Node) -> Node:
+        value = node.meta["val"]
         order = sorted(range(value.dim()), key=lambda d: -size_hint(value.stride()[d]))
-        parts = [self.permute(self.node(p, value), order) for p in pair]
+        parts = [self.permute(self.node(p, value), order) for p in self.pair(node)]
         whole = self.call(aten.view_as_complex.default, self.stack_last(*parts))
         return self.permute(whole, [order.index(d) for d in range(len(order))])
 
