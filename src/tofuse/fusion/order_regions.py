@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tofuse.analysis.memory_traffic import value_bytes
@@ -47,7 +47,12 @@ def _free_early(liveness: RegionLiveness) -> list[Region]:
     allocated: set[Value] = set()
 
     def entry(r: Region) -> tuple[int, int, Region]:
-        return _growth(liveness, r, pending_reads, allocated), number[r], r
+        """Return a region after the bytes by which running it now raises the bytes held."""
+        new = [v for v in liveness.writes[r] if v not in allocated]
+        kept = sum(value_bytes(v) for v in new if v in liveness.returned or v in liveness.readers)
+        last_reads = [v for v in liveness.reads[r] if pending_reads[v] == 1]
+        freed = sum(value_bytes(v) for v in last_reads if v not in liveness.returned)
+        return kept - freed, number[r], r
 
     queue = [entry(r) for r in number if not pending_predecessors[r]]
     heapq.heapify(queue)
@@ -88,16 +93,3 @@ def _allocate_late(liveness: RegionLiveness, order: Sequence[Region]) -> list[Re
         for p in liveness.predecessors[r]:
             first_successor[p] = min(position[r], first_successor.get(p, position[r]))
     return sorted(order, key=lambda r: (position[r], number[r]))
-
-
-def _growth(
-    liveness: RegionLiveness,
-    r: Region,
-    pending_reads: Mapping[Value, int],
-    allocated: Container[Value],
-) -> int:
-    """Return how many more bytes are held after a region than before, if it runs now."""
-    new = [v for v in liveness.writes[r] if v not in allocated]
-    kept = sum(value_bytes(v) for v in new if v in liveness.returned or v in liveness.readers)
-    last_reads = [v for v in liveness.reads[r] if pending_reads[v] == 1]
-    return kept - sum(value_bytes(v) for v in last_reads if v not in liveness.returned)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tofuse.analysis.alias import MemRef, reshape_strides
 from tofuse.ir.dims import Dim, product
-from tofuse.ir.graph import Attr, Op, Operand, Value, substitute_operands
+from tofuse.ir.graph import Op, Value, substitute_operands
 from tofuse.ir.region import Region
 from tofuse.ops.table import OPS, Pattern
 
@@ -48,9 +48,7 @@ def flatten(region: Region, storage: Mapping[Value, MemRef]) -> FlatRegion | Non
 def _flat_op(op: Op, flat: dict[Value, Value]) -> Op | None:
     """Return the op on flat values; None if it depends on their shape."""
     result = flat[op.result]
-    shape: Attr = result.shape
-    replacements: dict[Value, Operand] = {v: flat[v] for v in op.inputs}
-    attrs = tuple((name, shape if name == "shape" else value) for name, value in op.attrs)
+    attrs = tuple((name, result.shape if name == "shape" else attr) for name, attr in op.attrs)
     pattern = OPS[op.kind].pattern
     is_scalar_broadcast = pattern is Pattern.BROADCAST and not op.inputs[0].shape
     if (
@@ -59,5 +57,5 @@ def _flat_op(op: Op, flat: dict[Value, Value]) -> Op | None:
         and not is_scalar_broadcast
     ):
         return None
-    operands = substitute_operands(op.operands, replacements)
+    operands = substitute_operands(op.operands, flat)
     return replace(op, operands=operands, results=(result,), attrs=attrs)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from tofuse.cost.thresholds import MAX_READER_SHAPES, MAX_STATEMENTS
-from tofuse.fusion.concat.concat_cost import concat_too_costly
+from tofuse.analysis.alias import is_view
+from tofuse.cost.thresholds import (
+    MAX_READER_SHAPES,
+    MAX_STATEMENTS,
+    MEMORY_ROUND_TRIP,
+    MIN_OVERLAP,
+)
+from tofuse.fusion.concat.concat_cost import concat_too_costly, costs_more_than, is_concat_or_pad
 from tofuse.fusion.partition.graph_index import GraphIndex
 from tofuse.fusion.partition.groups import Group, Groups
 from tofuse.fusion.partition.region_evaluator import RegionEvaluator
 from tofuse.fusion.partition.region_split import Split
-from tofuse.fusion.partition.window_reads import WindowReads
-from tofuse.ir.dims import Dim
+from tofuse.ir.dims import size_hint
 from tofuse.ir.fusion_hints import fusion_forbidden, fusion_requested
-from tofuse.ir.graph import Op, device_of
+from tofuse.ir.graph import Op, Value, device_of
 from tofuse.ir.region import Reason, Rule
+from tofuse.ops.table import OPS, Pattern
 
 
 @dataclass(eq=False)
@@ -28,11 +35,8 @@ class MergeLegality:
     index: GraphIndex
     splits: Collection[Split]
     evaluator: RegionEvaluator
-    window_reads: WindowReads = field(init=False)
     too_many_shapes: dict[Op, bool] = field(default_factory=dict)  # memo, by producer
-
-    def __post_init__(self) -> None:
-        self.window_reads = WindowReads(self.index)
+    overlaps: dict[Value, float] = field(default_factory=dict)  # memo of `_overlap`
 
     def rejection(self, groups: Groups, producer: Op, consumer: Op) -> Reason | None:
         """Return why the groups of two ops may not become one; None if they may."""
@@ -72,16 +76,49 @@ class MergeLegality:
                 return reason
         if len(a.ops) + len(b.ops) > MAX_STATEMENTS:
             return Rule.TOO_MANY_OPS(MAX_STATEMENTS)
-        return self.window_reads.rejection(producer, consumer, a.ops)
+        return self._window_rejection(producer, consumer, a.ops)
 
     def _has_too_many_reader_shapes(self, producer: Op) -> bool:
         """Whether a result's readers have so many loop shapes that no kernel can hold them all."""
         if producer not in self.too_many_shapes:
-            shapes: set[tuple[Dim, ...]] = set()
-            for u in self.index.readers[producer.result] if producer.results else ():
-                shapes.update(r.shape for r in u.results)
-                if len(shapes) > MAX_READER_SHAPES + 1:
-                    break
+            readers = self.index.readers[producer.result]
+            shapes = {r.shape for u in readers for r in u.results}
             count = len(shapes - {producer.result.shape})
             self.too_many_shapes[producer] = count > MAX_READER_SHAPES
         return self.too_many_shapes[producer]
+
+    def _window_rejection(self, producer: Op, consumer: Op, ops: Sequence[Op]) -> Reason | None:
+        """Return why the kernel of `ops` stores a value before its overlapping windows are read.
+
+        In one kernel, each window computes its elements again. None if that is cheap.
+        """
+        overlap = self._overlap(producer.result)
+        if is_concat_or_pad(consumer) and len(consumer.inputs) == 1:
+            overlap *= self._overlap(consumer.result)
+        if overlap < MIN_OVERLAP:
+            return None
+        inside = {p for p in ops if OPS[p.kind].pattern in (Pattern.ELEMENTWISE, Pattern.CONCAT)}
+        budget = MEMORY_ROUND_TRIP / (overlap - 1) - OPS[producer.kind].cost
+        if not costs_more_than(budget, producer, inside.__contains__, self.index.predecessors):
+            return None
+        return Rule.OVERLAPPING_WINDOWS(f"{overlap:.0f}")
+
+    def _overlap(self, value: Value) -> float:
+        """Return the elements of all distinct windows over those of the value; 1 for one window."""
+        if value not in self.overlaps:
+            windows: dict[tuple[object, ...], int] = {}  # elements by offset and strides
+            work = [value]
+            while work:
+                users = self.index.users.get(v := work.pop(), ())
+                views = [op.result for op in users if is_view(op)]
+                work += views
+                memref = self.index.aliases.memrefs.get(v)
+                if memref is not None and len(views) < len(users):
+                    extents = zip(v.shape, memref.strides, strict=True)
+                    elements = math.prod(size_hint(n) for n, stride in extents if stride != 0)
+                    windows[memref.offset, memref.strides] = elements
+            offsets = {offset for offset, _ in windows}
+            whole = max(1, size_hint(value.type.numel))
+            overlap = sum(windows.values()) / whole if len(offsets) > 1 else 1.0
+            self.overlaps[value] = overlap
+        return self.overlaps[value]
