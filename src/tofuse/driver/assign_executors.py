@@ -64,7 +64,8 @@ def _assign_call(region: Region, executors: Executors, machine: Machine) -> Assi
         return Assignment(NO_EXECUTOR, "its operands are written directly into it", 0.0)
     pooled = out_variant(str(op.attr("target"))) is not None
     expected = library_us(region, machine, pooled)
-    request = request_of(op)
+    operands = map(_tensor, dict.fromkeys(op.inputs))
+    request = Request(str(op.attr("target")), tuple(operands))
     chosen, why = executors.choose(request, expected)
     if chosen is None:
         default_reason = ONLY_PYTORCH if executors.allows_kernels else NO_KERNELS
@@ -130,12 +131,8 @@ def unsupported_on_gpu(part: Partition, config: Config) -> list[str]:
     return notes
 
 
-def request_of(op: Op) -> Request:
-    """Return a library call as executors see it."""
-    return Request(str(op.attr("target")), tuple(map(_tensor, dict.fromkeys(op.inputs))))
-
-
 def _tensor(v: Value) -> Tensor:
+    """Return an operand of a library call as executors see it."""
     shape = tuple(d if isinstance(d, int) else None for d in v.shape)
     dtype = str(TO_TORCH.get(v.dtype, "other")).removeprefix("torch.")
     return Tensor(shape, dtype, v.type.device)

@@ -61,7 +61,7 @@ def _kernel_us(text: str, seconds: float = BUDGET_S) -> float:
 
 
 def _measure_calls(base: Machine) -> Machine:
-    launch = _kernel_us("graph(x: f32[16]) {\n  v = neg(x) : f32[16]\n  return v\n}")
+    launch = _kernel_us(_op_text("neg(x)", "16"))
     call = _kernel_us(_call_text("aten.neg.default", "$0", "16"))
     product = _kernel_us(_call_text("aten.mm.default", "$0, $0", f"{MATRIX_SIZE},{MATRIX_SIZE}"))
     flops = 2 * MATRIX_SIZE**3 / max(1.0, product - call) / 1e3
@@ -70,8 +70,12 @@ def _measure_calls(base: Machine) -> Machine:
 
 def _call_text(target: str, args: str, shape: str) -> str:
     attrs = f"target='{target}', args='{args}', shape=({shape},), dtype=f32"
+    return _op_text(f"opaque(x, {attrs})", shape)
+
+
+def _op_text(op: str, shape: str) -> str:
     kind = f"f32[{shape}]"
-    return f"graph(x: {kind}) {{\n  v = opaque(x, {attrs}) : {kind}\n  return v\n}}"
+    return f"graph(x: {kind}) {{\n  v = {op} : {kind}\n  return v\n}}"
 
 
 def _measure_arithmetic(base: Machine) -> Mapping[str, float]:
@@ -154,8 +158,7 @@ def _measure_bandwidth(base: Machine, threads: int) -> Machine:
 
     def rate(nbytes: float) -> float:
         elements = int(nbytes) // 8 // 4096 * 4096
-        kind = f"f32[{elements}]"
-        text = f"graph(x: {kind}) {{\n  v = neg(x) : {kind}\n  return v\n}}"
+        text = _op_text("neg(x)", str(elements))
         us = _kernel_us(text, BUDGET_S if threads == 1 else SHARED_BUDGET_S)
         return 8 * elements / max(0.1, us - base.launch_us) / 1e3
 

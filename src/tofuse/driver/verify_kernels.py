@@ -103,7 +103,9 @@ class VerifiedKernel:
         values = dict(zip(self.region.inputs, inputs, strict=True))
         reference = run_graph(graph, values, sizes)
         f64_graph, f64_value = to_f64(graph)
-        f64_inputs = {f64_value[v]: _as_f64(t) for v, t in values.items()}
+        f64_inputs = {
+            f64_value[v]: t.double() if t.dtype.is_floating_point else t for v, t in values.items()
+        }
         exact = run_graph(f64_graph, f64_inputs, sizes)
         tolerance = max(_TOLERANCES.get(v.dtype, 0.0) for v in graph.values())
         for v, t in zip(self.region.outputs, results, strict=True):
@@ -171,10 +173,6 @@ def _empty_result(v: Value, strides: Sequence[Dim], sizes: Sizes) -> Tensor:
     return torch.empty_strided(
         shape, [evaluate(s, sizes) for s in strides], dtype=TO_TORCH[v.dtype]
     )
-
-
-def _as_f64(t: Tensor) -> Tensor:
-    return t.double() if t.dtype.is_floating_point else t
 
 
 _TOLERANCES = {

@@ -200,10 +200,9 @@ class StepBuilder:
         """Copy the operands that PyTorch computed into the concat; kernels wrote the others."""
         (concat,) = op.results
         self._allocate_concat(concat)
-        for v in (
-            v for v in self.operands_to_copy if self.partition.aliases.slices[v].root is concat
-        ):
-            memref = self.partition.aliases.slices[v]
+        slices = self.partition.aliases.slices
+        for v in (v for v in self.operands_to_copy if slices[v].root is concat):
+            memref = slices[v]
             name = f"{variable(v)}_slice"
             self.steps.append(View(name, variable(concat), v.shape, memref.strides, memref.offset))
             self.steps.append(_copy(name, variable(v)))

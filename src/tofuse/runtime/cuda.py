@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from tofuse.errors import CompileError
-from tofuse.ir.dims import Dim, evaluate, size_hint, symbols_of
+from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
 from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH
@@ -27,6 +27,7 @@ NO_CONTEXT = 201
 DEFAULT_SHARED_BYTES = 48 * 1024  # a kernel with more needs an attribute set
 LAUNCH_PARAM_KEYS = (1, 2)  # CU_LAUNCH_PARAM_BUFFER_POINTER and _BUFFER_SIZE
 ALIGNMENT = 256
+MAX_SIZES = 64  # for which a launcher keeps the offsets of its workspaces
 PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for all GPUs
 
 
@@ -50,29 +51,26 @@ class CudaLauncher:
         self.workspaces: list[tuple[str, Dim]] = [
             (w.name, w.elements * w.dtype.itemsize) for w in program.workspaces
         ]
-        number = _register_kernel_name(self.name)
+        _kernel_names.append(self.name)
+        number = len(_kernel_names)
         self.launches = [
             _NestLauncher(self, k, nest, names, compile_binary, number)
             for k, (nest, names) in enumerate(zip(program.nests, parameters, strict=True))
         ]
         self.needs_no_packing = len(self.launches) == 1 and self.launches[0].needs_no_packing
-        self.is_static = not any(symbols_of(n) for _, n in self.workspaces)
-        self.offsets, self.total = self._workspace_offsets({})
+        self.workspace_offsets = functools.lru_cache(MAX_SIZES)(self._workspace_offsets)
 
     def __call__(self, *words: int) -> None:
         """Launch; raise IndexError if an earlier launch found an index out of range."""
         if _flag.value:
-            _raise_index_error()
+            raise IndexError(_index_error_message())
         if get_device() != self.device:
             with torch.cuda.device(self.device):
                 return self(*words)
         stream = get_stream(self.device)
         if self.needs_no_packing:
             return self.launches[0].launch(words, words, stream)
-        sizes = dict(zip(self.symbols, words[self.first_symbol :], strict=True))
-        offsets, total = self.offsets, self.total
-        if not self.is_static:
-            offsets, total = self._workspace_offsets(sizes)
+        offsets, total = self.workspace_offsets(*words[self.first_symbol :])
         workspace: torch.Tensor | None = None  # keeps the memory allocated
         base = 0
         if total:
@@ -82,13 +80,13 @@ class CudaLauncher:
             launch.launch(launch.pack(words, base, offsets), words, stream)
         return None
 
-    def _workspace_offsets(self, sizes: dict[str, int]) -> tuple[dict[str, int], int]:
+    def _workspace_offsets(self, *sizes: int) -> tuple[dict[str, int], int]:
         """Return the byte offset of each workspace, and the bytes of all."""
         offsets, total = {}, 0
+        env = dict(zip(self.symbols, sizes, strict=True))
         for name, nbytes in self.workspaces:
             offsets[name] = total
-            size = evaluate(nbytes, sizes) if sizes else size_hint(nbytes)
-            total += -(-size // ALIGNMENT) * ALIGNMENT
+            total += -(-evaluate(nbytes, env) // ALIGNMENT) * ALIGNMENT
         return offsets, total
 
 
@@ -121,6 +119,7 @@ class _NestLauncher:
             ctypes.addressof(self.size),
             0,
         )
+        self.cu_launch_kernel = _driver().cuLaunchKernel
         self.lock = threading.Lock()  # protects the buffer that arguments are packed into
         self.needs_no_packing = self.names == list(owner.words)
         self.functions: dict[tuple[bool, ...], tuple[int, int, int]] = {}
@@ -175,10 +174,10 @@ class _NestLauncher:
         with self.lock:
             self.pack_into(self.buffer, 0, *packed)
             arguments = (handle, instances, 1, 1, threads, 1, 1, shared, stream, None, self.extra)
-            status = _driver.launch(*arguments)
+            status = self.cu_launch_kernel(*arguments)
             if status == NO_CONTEXT:  # a thread in which torch has not called CUDA before
                 torch.cuda.synchronize(self.owner.device)
-                status = _driver.launch(*arguments)
+                status = self.cu_launch_kernel(*arguments)
         if status:
             raise RuntimeError(
                 f"CUDA error {status}: {_error_message(status)}, in {self.owner.name}"
@@ -214,28 +213,18 @@ def capability(device: str) -> tuple[int, int]:
     return 10 * found.major + found.minor, found.multi_processor_count
 
 
-class _Driver:
-    """NVIDIA's driver library, opened at the first use."""
-
-    @functools.cached_property
-    def library(self) -> ctypes.CDLL:
-        return ctypes.CDLL("libcuda.so.1")
-
-    @functools.cached_property
-    def launch(self) -> Callable[..., int]:
-        function = self.library.cuLaunchKernel
-        pointer = ctypes.c_void_p
-        function.argtypes = [pointer, *[ctypes.c_uint] * 7, pointer, pointer, pointer]
-        return function
-
-
-_driver = _Driver()
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    """Open NVIDIA's driver library."""
+    driver, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p
+    driver.cuLaunchKernel.argtypes = [pointer, *[ctypes.c_uint] * 7, pointer, pointer, pointer]
+    return driver
 
 
 def _load_function(binary: GpuBinary) -> int:
     """Load a binary in the current context and return its function; raise CompileError if that
     fails."""
-    driver = _driver.library
+    driver = _driver()
     torch.cuda.synchronize()  # creates the context, if there is none
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     status = driver.cuModuleLoadData(ctypes.byref(module), binary.code)
@@ -250,7 +239,7 @@ def _load_function(binary: GpuBinary) -> int:
 
 def _error_message(status: int) -> str:
     text = ctypes.c_char_p()
-    _driver.library.cuGetErrorString(status, ctypes.byref(text))
+    _driver().cuGetErrorString(status, ctypes.byref(text))
     return (text.value or b"unknown").decode()
 
 
@@ -277,7 +266,7 @@ def _pinned_flag() -> ctypes.c_int32:
     if ctypes.addressof(_flag) == _UNPINNED_ADDRESS:
         torch.cuda.synchronize()  # creates the context, if there is none
         place = ctypes.c_void_p()
-        status = _driver.library.cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(64), PORTABLE)
+        status = _driver().cuMemHostAlloc(ctypes.byref(place), ctypes.c_size_t(64), PORTABLE)
         if status or place.value is None:
             raise CompileError(f"CUDA error {status}: {_error_message(status)}")
         ctypes.memset(place, 0, 64)
@@ -286,21 +275,12 @@ def _pinned_flag() -> ctypes.c_int32:
     return _flag
 
 
-def _register_kernel_name(name: str) -> int:
-    _kernel_names.append(name)
-    return len(_kernel_names)
-
-
 def synchronize() -> None:
     """Wait for the GPU, if torch uses one; raise IndexError like a launch."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     if _flag.value:
-        _raise_index_error()
-
-
-def _raise_index_error() -> None:
-    raise IndexError(_index_error_message())
+        raise IndexError(_index_error_message())
 
 
 def _warn_at_exit() -> None:

@@ -7,6 +7,7 @@ import functools
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,10 +117,8 @@ def thread_count() -> int:
 def find_vector_library() -> ctypes.CDLL | None:
     """Return the library of vector elementary functions that torch is linked with, if any."""
     for path in (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"):
-        try:
+        with suppress(OSError):
             return ctypes.CDLL(str(path))
-        except OSError:
-            continue
     return None
 
 
@@ -127,13 +126,8 @@ def find_openmp() -> ctypes.CDLL | None:
     """Return the OpenMP runtime that runs torch's threads; None if there is none."""
     names = [str(p) for p in (Path(torch.__file__).parent / "lib").glob("lib*omp*")]
     for name in [*names, None]:
-        try:
+        with suppress(OSError, AttributeError):
             library = ctypes.CDLL(name)
-        except OSError:
-            continue
-        try:
             library.GOMP_parallel  # noqa: B018  (looked up when touched)
-        except AttributeError:
-            continue
-        return library
+            return library
     return None
