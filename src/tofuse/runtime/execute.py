@@ -8,6 +8,7 @@ from sys import getrefcount
 import torch
 
 from tofuse.cost.machine import SMALLEST_POOLED
+from tofuse.errors import TofuseError
 from tofuse.ir.call_arguments import CallArgument, TensorRef, show_argument
 from tofuse.ir.dims import Dim, SymDim, equal_strides, product
 from tofuse.ir.plan import (
@@ -61,6 +62,7 @@ def load_plan(
         as_strided=torch.as_strided,
         reinterpret=reinterpret_tensor,
         restride=restride,
+        with_memory=with_memory,
         references=getrefcount,
         is_shared=is_shared,
         launch_traced=_launch_traced,
@@ -105,18 +107,23 @@ def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument
     for name in (p.name for p in plan.parameters if p.donated):
         held = f"references({name}) != {LOCAL_REFERENCES} or is_shared({name})"
         lines.append(f"if {held}: {name} = {name}.clone()")
+    foreign = _foreign_tensors(plan)
+    for p in plan.parameters:
+        if p.name in foreign:
+            lines += _location_source(p.name, p.mutated)
     groups = launches_by_group(plan)
     returned = frozenset(plan.results)
     for k, step in enumerate(plan.steps):
-        if timed and isinstance(step, (Launch, Call)):  # launches of a group one by one
-            lines += ["begin = now()", *_step_source(step, bound), f"record({k}, begin, now())"]
-        elif isinstance(step, Launch) and step.group is not None:
-            launches = groups[step.group]
-            lines += _group_source(launches) if step is launches[-1] else []
-        elif isinstance(step, View):
+        if isinstance(step, View):
             lines.append(_view_source(step, step.name in returned))
-        else:
-            lines += _step_source(step, bound)
+        elif isinstance(step, Launch) and step.group is not None and not timed:
+            launches = groups[step.group]
+            lines += _group_source(launches, foreign) if step is launches[-1] else []
+        else:  # when timed, launches of a group one by one
+            source = _step_source(step, bound, foreign)
+            if timed and isinstance(step, (Launch, Call)):
+                source = ["begin = now()", *source, f"record({k}, begin, now())"]
+            lines += source
     if copies_back:
         copy = "old.data_ptr() == new.data_ptr() or old.copy_(new)"
         lines.append(f"for old, new in restrided: {copy}")
@@ -124,8 +131,27 @@ def plan_source(plan: Plan, timed: bool = False) -> tuple[str, list[CallArgument
     return "\n    ".join(lines), bound
 
 
+def _foreign_tensors(plan: Plan) -> frozenset[str]:
+    """Return the tensors that a plan reads or writes by address, and did not allocate itself."""
+    names = {p.name for p in plan.parameters}
+    names |= {name for step in plan.steps if isinstance(step, Call) for name in step.results}
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    views = [step for step in plan.steps if isinstance(step, View)]
+    return frozenset(
+        names & {*(x.tensor for s in launches for x in s.tensors), *(v.source for v in views)}
+    )
+
+
+def _location_source(name: str, mutated: bool = False) -> list[str]:
+    """Return the text that sets `<name>_at` to the tensor's address, which must not be 0."""
+    found = f"{name} = with_memory({name}, {mutated}); {name}_at = {name}.data_ptr()"
+    return [f"{name}_at = {name}.data_ptr()", f"if not {name}_at: {found}"]
+
+
 def _step_source(
-    step: Arena | Allocate | Launch | Call | Release, bound: list[CallArgument]
+    step: Arena | Allocate | Launch | Call | Release,
+    bound: list[CallArgument],
+    foreign: frozenset[str],
 ) -> list[str]:
     match step:
         case Arena():
@@ -143,14 +169,15 @@ def _step_source(
                 return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
             return [f"{step.name} = pooled({nbytes}, {shape}, {strides}, {dtype})"]
         case Launch():
-            words = [*map(_address, step.tensors), *map(str, step.sizes)]
+            words = _words(step, foreign)
             call = f"k{step.kernel}"
             return [
                 f"if {PROFILING}: launch_traced({step.name!r}, {call}, {', '.join(words)})",
                 f"else: {call}({', '.join(words)})",
             ]
         case Call():
-            return _call_source(step, bound)
+            located = [line for n in step.results if n in foreign for line in _location_source(n)]
+            return _call_source(step, bound) + located
         case Release():
             return [f"del {', '.join(step.names)}"]
 
@@ -169,8 +196,8 @@ def _view_source(step: View, returned: bool) -> str:
     return f"{step.name} = as_strided({source}, {offset}).detach()"
 
 
-def _group_source(launches: Sequence[Launch]) -> list[str]:
-    words = [w for x in launches for w in (*map(_address, x.tensors), *map(str, x.sizes))]
+def _group_source(launches: Sequence[Launch], foreign: frozenset[str]) -> list[str]:
+    words = [w for x in launches for w in _words(x, foreign)]
     name, call = f"{launches[0].name} and {len(launches) - 1} more", f"g{launches[0].group}"
     return [
         f"words = ({', '.join(words)}, )",
@@ -179,8 +206,14 @@ def _group_source(launches: Sequence[Launch]) -> list[str]:
     ]
 
 
-def _address(x: Address) -> str:
-    start = "base" if x.tensor == ARENA else f"{x.tensor}.data_ptr()"
+def _words(launch: Launch, foreign: frozenset[str]) -> list[str]:
+    """Return the text of the words that a launch passes: addresses, then sizes."""
+    return [*(_address(x, foreign) for x in launch.tensors), *map(str, launch.sizes)]
+
+
+def _address(x: Address, foreign: frozenset[str]) -> str:
+    start = f"{x.tensor}_at" if x.tensor in foreign else f"{x.tensor}.data_ptr()"
+    start = "base" if x.tensor == ARENA else start
     return f"{start} + {x.offset}" if x.offset else start
 
 
@@ -254,6 +287,23 @@ def restride(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     copy = torch.empty_strided(distinct, strides, dtype=t.dtype, device=t.device)
     copy.copy_(t.as_strided(distinct, t.stride()))  # write repeated elements once
     return copy.expand(t.shape)
+
+
+def with_memory(t: torch.Tensor, mutated: bool) -> torch.Tensor:
+    """Return a tensor at address 0, or a copy that has memory; an empty tensor needs none.
+
+    The gradients of `sgn` and `round` are zeros without memory. Raises TofuseError for other
+    tensors without memory, such as fake tensors, and PyTorch's error if zeros are to be written.
+    """
+    if not t.numel():
+        return t
+    if t.untyped_storage().nbytes():
+        copy = t.zero_() if mutated else t.clone()
+        if copy.data_ptr():
+            return copy
+    raise TofuseError(
+        f"a {type(t).__name__} of shape {list(t.shape)} has no memory, which kernels need"
+    )
 
 
 def _launch_traced(name: str, kernel: Callable[..., None], *words: int) -> None:

@@ -73,14 +73,15 @@ def returns_only_views(gm: GraphModule) -> bool:
 def needs_eager(*args: object) -> bool:
     """Return whether a call needs the eager program: kernels have no forward-mode derivatives.
 
-    Functorch transforms must see PyTorch's operators.
+    Transforms of functorch and dispatch modes must see PyTorch's operators; under the mode of fake
+    tensors, tensors have no memory.
     """
-    return forward_mode_active() or transforms_active()
+    return forward_mode_active() or transforms_active() or dispatch_modes() > 0
 
 
 def modes_active() -> bool:
     """Return whether a mode or transform sees the calls of operators, and would see a capture."""
-    return bool(dispatch_modes() or function_modes()) or needs_eager()
+    return function_modes() > 0 or needs_eager()
 
 
 def _is_view_of_unfold(node: Node) -> bool:
