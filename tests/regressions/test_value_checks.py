@@ -72,3 +72,63 @@ def test_random_integers_are_within_bounds(capture):
         drawn = tofuse.compile(draw, capture=capture)(x)
         assert drawn.max() == 8 and drawn.unique().numel() == 9 - drawn.min()
         assert drawn.dtype is draw(x).dtype
+
+
+def promise_rows(x):
+    z = x.nonzero()
+    torch._check(z.size(0) == 4)
+    return z + 3
+
+
+def promise_elements(x):
+    z = torch.masked_select(x, x > 0)
+    torch._check(z.numel() == 4)
+    return z * 2 + torch.arange(4)
+
+
+def promise_most_rows(x):
+    z = x.nonzero()
+    torch._check(z.size(0) <= 4)
+    torch._check(z.size(0) >= 3)
+    return z.sum(1) * 2
+
+
+def promise_a_number(x):
+    n = x.sum().item()
+    torch._check(n == 4)
+    return x * n
+
+
+@pytest.mark.filterwarnings("ignore:tofuse runs a whole program through PyTorch")
+@pytest.mark.parametrize(
+    "fn",
+    [promise_rows, promise_elements, promise_most_rows, promise_a_number],
+    ids=lambda f: f.__name__,
+)
+def test_a_check_of_a_size_that_depends_on_data_holds(fn):
+    right = torch.tensor([0, 1, 1, 0, 1, 1])
+    wrong = (torch.zeros(6, dtype=torch.int64), torch.ones(6, dtype=torch.int64), right + 1)
+    settings = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+    with torch._dynamo.config.patch(settings):
+        compiled = tofuse.compile(fn)
+        assert torch.equal(compiled(right), fn(right))
+        for x in wrong:
+            with pytest.raises(RuntimeError):
+                fn(x)
+            with pytest.raises(RuntimeError):
+                compiled(x)
+        assert torch.equal(compiled(right), fn(right))
+
+
+def test_a_custom_operator_whose_fake_has_another_shape_raises():
+    @torch.library.custom_op("tofuse_test::half", mutates_args=())
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return x[: len(x) // 2].clone()
+
+    @half.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    compiled = tofuse.compile(lambda x: half(x).sin() + x)
+    with pytest.raises(RuntimeError, match=r"returned a tensor of shape \[50\].* for \[100\]"):
+        compiled(torch.randn(100))

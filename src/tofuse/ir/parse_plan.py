@@ -103,10 +103,15 @@ def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:
         raise line.error("the name of an operator expected")
     picks = line.items("]", line.number) if line.skip("[") else []
     arguments = read_arguments(line.expect("("), ")")
+    shapes = []
+    if line.skip("returns"):
+        shapes.append(line.expect("[").dims("]"))
+        while line.skip(","):
+            shapes.append(line.expect("[").dims("]"))
     if results == [("_", None)]:
         results = []
     names, strides = tuple(n for n, _ in results), tuple(s for _, s in results)
-    return Call(target, arguments, names, tuple(picks), strides)
+    return Call(target, arguments, names, tuple(picks), strides, tuple(shapes))
 
 
 def _source(line: LineReader, parameters: Sequence[Parameter]) -> SizeSource:

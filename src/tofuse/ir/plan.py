@@ -59,6 +59,7 @@ class Call:
     """Run a PyTorch operator. Its arguments refer to tensors by name.
 
     `results` are the elements `picks` of the returned tuple; without picks, the returned tensor.
+    Their shapes must be `shapes`, if these are given: the operator may return others.
     """
 
     target: str
@@ -66,6 +67,7 @@ class Call:
     results: tuple[str, ...]
     picks: tuple[int, ...]
     strides: tuple[tuple[Dim, ...] | None, ...]
+    shapes: tuple[tuple[Dim, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,8 @@ def show_step(step: Step) -> str:
             results = (r + show_strides(s) for r, s in zip(step.results, step.strides, strict=True))
             picks = f"[{','.join(map(str, step.picks))}]" if step.picks else ""
             call = f"{step.target}{picks}({step.arguments!r})"
+            if step.shapes:
+                call += f" returns {', '.join(f'[{show_dims(s)}]' for s in step.shapes)}"
             return f"{', '.join(results) or '_'} = call {call}"
         case View():
             layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"

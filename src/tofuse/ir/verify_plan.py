@@ -103,7 +103,7 @@ def _dims(step: Step) -> Iterable[Dim]:
         case Launch():
             return step.sizes
         case Call():
-            return tuple(d for strides in step.strides for d in strides or ())
+            return tuple(d for dims in (*step.strides, *step.shapes) for d in dims or ())
         case Arena() | Release():
             return ()
 

@@ -112,7 +112,8 @@ OPS: dict[str, OpDef] = {
     # attrs target: 'aten.mm.default'; args: the CallArguments, printed with operands $0, $1, ...
     # and size symbols by name, such as '$0, None, [1, s0], dtype=torch.int64'.
     # picks: with several results, their positions in the returned tuple; effect: True if the op
-    # must run even if no result is used; strided: False if results are sparse.
+    # must run even if no result is used; strided: False if results are sparse; check_shapes: True
+    # if the operator may return results of other shapes than the types say.
     **_rows(Pattern.OPAQUE, -1, 0, "opaque"),
 }
 

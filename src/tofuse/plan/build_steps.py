@@ -227,11 +227,15 @@ class StepBuilder:
             self.exclusive += map(self._allocation, op.results)
         sparse = ("strided", False) in op.attrs
         strides = tuple(None if sparse else r.layout for r in op.results)
-        self.steps.append(Call(target, arguments, names, picks, strides))
+        checked = op.results if ("check_shapes", True) in op.attrs else ()
+        shapes = tuple(r.shape for r in checked)
+        self.steps.append(Call(target, arguments, names, picks, strides, shapes))
 
     def _usable_out_variant(self, op: Op, picks: Sequence[int]) -> OutVariant | None:
         """Return the out variant of a library call if it writes dense results where we say."""
-        if ("strided", False) in op.attrs or not all(map(_is_dense_on_cpu, op.results)):
+        if {("strided", False), ("check_shapes", True)} & {*op.attrs} or not all(
+            map(_is_dense_on_cpu, op.results)
+        ):
             return None
         # some operators give the result, even in `out=`, the memory format of an image operand
         if any(len(v.shape) > 3 and not _is_contiguous(v) for v in op.inputs):

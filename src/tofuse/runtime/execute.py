@@ -62,6 +62,7 @@ def load_plan(
         as_strided=torch.as_strided,
         reinterpret=reinterpret_tensor,
         restride=restride,
+        check_shape=check_shape,
         with_memory=with_memory,
         references=getrefcount,
         is_shared=is_shared,
@@ -229,6 +230,8 @@ def _call_source(step: Call, bound: list[CallArgument]) -> list[str]:
         lines.append("del r")
     else:
         lines = [f"{step.results[0]} = {call}"]
+    for name, shape in zip(step.results, step.shapes, strict=False):
+        lines.append(f"check_shape({step.target!r}, {name}, {_dims(shape)})")
     for name, strides in zip(step.results, step.strides, strict=True):
         if strides:
             lines.append(_restride_source(name, strides))
@@ -304,6 +307,16 @@ def with_memory(t: torch.Tensor, mutated: bool) -> torch.Tensor:
     raise TofuseError(
         f"a {type(t).__name__} of shape {list(t.shape)} has no memory, which kernels need"
     )
+
+
+def check_shape(target: str, t: torch.Tensor, shape: tuple[int, ...]) -> None:
+    """Raise RuntimeError if an operator returned a tensor of another shape than was traced."""
+    if t.shape != shape:
+        raise RuntimeError(
+            f"{target} returned a tensor of shape {list(t.shape)}, but the program was compiled "
+            f"for {list(shape)}: a check of a size that depends on data does not hold, or a "
+            "custom operator's fake implementation is wrong"
+        )
 
 
 def _launch_traced(name: str, kernel: Callable[..., None], *words: int) -> None:

@@ -169,7 +169,9 @@ class _Converter:
     def _lower_call(self, node: Node) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
-            self.env[node] = self.build.sizes.dim(value)
+            self.env[node] = size = self.build.sizes.dim(value)
+            if node.target is READ_NUMBER and isinstance(size, int):
+                raise CaptureError(f"a number in a tensor is promised to be {size}")
         elif isinstance(value, (torch.SymFloat, torch.SymBool)):
             self.env[node] = self.build.sizes.term(value)
         elif isinstance(value, (bool, int, float)):
@@ -300,7 +302,9 @@ def _schema(target: OpOverload) -> tuple[tuple[str, ...], dict[str, Argument]]:
     return tuple(a.name for a in arguments), defaults
 
 
-# Size checks that torch's guards and shape rules have already made.
+READ_NUMBER = torch.ops.aten._local_scalar_dense.default
+
+# Checks of sizes that torch's guards and shape rules have made, or that `check_shapes` makes.
 SIZE_CHECKS = frozenset(
     (
         "aten._assert_scalar",

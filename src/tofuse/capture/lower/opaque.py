@@ -35,6 +35,8 @@ def lower_to_opaque(
     attrs: dict[str, Attr] = {"target": str(call.node.target), "args": arguments}
     value = call.node.meta.get("val")
     effect = {"effect": True} if is_effectful(call.node) else {}
+    if may_return_other_shapes(call.node.target):
+        effect["check_shapes"] = True
     if any(t.layout is not torch.strided for t in value_tensors(call.node)):
         effect["strided"] = False
     if isinstance(value, torch.Tensor):
@@ -61,6 +63,17 @@ def lower_to_opaque(
 def is_effectful(node: Node) -> bool:
     """Whether a call must stay without users, and must not be merged with an equal call."""
     return EFFECT_KEY in node.meta or not isinstance(node.target, OpOverload) or is_impure(node)
+
+
+def may_return_other_shapes(target: object) -> bool:
+    """Return whether the shapes that torch traced may differ from an operator's at run time.
+
+    The shapes of `nonzero` and the like depend on data; a program may promise what they are. What
+    a custom operator says of its shapes may be wrong.
+    """
+    if not isinstance(target, OpOverload):
+        return True
+    return torch.Tag.dynamic_output_shape in target.tags or target.namespace not in TORCH_NAMESPACES
 
 
 def _result(call: AtenCall, tensor: object, name: str) -> Value:
@@ -100,3 +113,6 @@ def _argument(value: Argument, operands: dict[Value, OperandRef]) -> CallArgumen
             return value
         case _:
             raise CaptureError(f"an argument of type {type(value).__name__} is not supported")
+
+
+TORCH_NAMESPACES = frozenset(("aten", "prims", "tofuse"))
