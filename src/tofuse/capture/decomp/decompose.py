@@ -62,6 +62,8 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     table.update(OWN_DECOMPOSITIONS)
     for op in [op for op in table if _name(op) in IN_LIBRARY_LAYOUT.split()]:
         table[op] = _in_library_layout(table[op])
+    op = aten.native_group_norm_backward.default
+    table[op] = _in_library_layout(table[op], 1)  # torch's rule does so since 2.15
     for packet in MEAN_LOSS_GRADIENTS.split():
         op = getattr(aten, packet).default
         table[op] = _with_empty_input(table[op])
@@ -164,13 +166,19 @@ def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     return written
 
 
-def _in_library_layout(rule: Decomposition) -> Decomposition:
-    """Make the first result contiguous or channels-last, as the library does."""
+def _in_library_layout(rule: Decomposition, position: int = 0) -> Decomposition:
+    """Make the first result contiguous or channels-last, as the library does.
 
-    def apply(x: Tensor, *rest: object, **options: object) -> DecompositionResult:
-        result = rule(x, *rest, **options)
+    It has the layout of the argument at `position`.
+    """
+
+    def apply(*arguments: object, **options: object) -> DecompositionResult:
+        result = rule(*arguments, **options)
         first, *others = (result,) if isinstance(result, Tensor) else result
-        assert first is not None
+        if first is None:
+            return result
+        x = arguments[position]
+        assert isinstance(x, Tensor)
         converted = first.contiguous(memory_format=suggest_memory_format(x))
         return converted if isinstance(result, Tensor) else (converted, *others)
 
