@@ -20,6 +20,7 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -52,7 +53,12 @@ from tofuse.driver.context import CompileContext
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
 from tofuse.driver.variants import NEW_KEY, Dispatcher, Variant
 from tofuse.torch_internals.autograd_compiler import aot_autograd
-from tofuse.torch_internals.dynamo import TorchDynamoException, innermost_fn
+from tofuse.torch_internals.dynamo import (
+    TorchDynamoException,
+    compile_lock,
+    compiling_session,
+    innermost_fn,
+)
 from tofuse.torch_internals.private_names import unsupported_capture
 
 
@@ -175,21 +181,21 @@ def _compile_variant(
 ) -> CompiledFunction:
     """Return the compiled program, without `torch._dynamo.disable`: Dynamo disables itself.
 
-    The graph contains the writes into arguments if autograd does not record the program.
+    The graph contains the writes into arguments if autograd does not record the program. Other
+    threads may call Dynamo's programs meanwhile.
     """
-    notes: tuple[str, ...] = ()
-    for pre_autograd_pass in PRE_AUTOGRAD_PASSES:
-        gm, more = pre_autograd_pass(gm)
-        notes += more
-    kept = is_cacheable(context.config) and not context.reports
-    key = fingerprint(gm, inputs) if kept else None
-    program = _Program(gm, notes, key, prefer_eager)
-    if not _requires_grad(gm):
-        try:
-            return _load_or_compile(program, inputs, context, keep_mutations=True)
-        except NeedsAutograd:
-            pass
-    return _load_or_compile(program, inputs, context, keep_mutations=False)
+    with compile_lock, compiling_session():
+        notes: tuple[str, ...] = ()
+        for pre_autograd_pass in PRE_AUTOGRAD_PASSES:
+            gm, more = pre_autograd_pass(gm)
+            notes += more
+        kept = is_cacheable(context.config) and not context.reports
+        key = fingerprint(gm, inputs) if kept else None
+        program = _Program(gm, notes, key, prefer_eager)
+        if not _requires_grad(gm):
+            with suppress(NeedsAutograd):
+                return _load_or_compile(program, inputs, context, keep_mutations=True)
+        return _load_or_compile(program, inputs, context, keep_mutations=False)
 
 
 def _load_or_compile(
