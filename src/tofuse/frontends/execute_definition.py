@@ -180,7 +180,7 @@ class DefinitionExecutor:
 
 
 def _check_sizes(variant: Variant, flat: Sequence[PlanArgument]) -> None:
-    """Raise DefinitionError if the sizes are not those that the program needs."""
+    """Raise DefinitionError if two sizes that the program needs to be equal differ."""
     env = bind_symbols(variant.symbol_sources, flat)
     for equality in variant.lowering.equalities:
         found, expected = env[equality.symbol], evaluate(equality.size, env)

@@ -87,3 +87,40 @@ def test_writes_are_fused_with_what_reads_them():
     (graph,) = tofuse.explain(program)(x.clone()).graphs
     assert len(graph.kernels) == 1
     assert tofuse.compile(program, dynamic=True)(x.clone()).stride() == x.stride()
+
+
+def several_masks(x):
+    y = x * 2
+    y[y > 1] = 0.5
+    y[x[:, 0] > 0] = x.new_ones(x.shape[1])
+    y.clamp_(-1, 1)
+    return y.cumsum_(-1).tril(1), y + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(7, 13), (1, 1), (1, 31), (0, 5), (17, 2)], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_several_writes_of_other_sizes_and_dtypes(layout, shape, dtype):
+    x = LAYOUTS[layout](torch.randn(shape, dtype=dtype))
+    tolerance = 4e-2 if dtype.itemsize == 2 else 2e-5
+    assert_as_eager(several_masks, x, rtol=tolerance, atol=tolerance)
+
+
+def test_sizes_stay_symbolic():
+    graphs = []
+
+    def backend(gm, inputs):
+        graphs.append(gm)
+        return tofuse.api.dynamo_backend(gm, inputs)
+
+    def program(x):
+        x.masked_fill_(x > 1, 0)
+        return x * 2
+
+    compiled = torch.compile(program, backend=backend, dynamic=True)
+    for rows in (5, 7, 9, 16):
+        x = torch.randn(4, rows).T
+        expected = program(x.clone(memory_format=torch.preserve_format))
+        result = compiled(x)
+        assert torch.equal(result, expected) and result.stride() == expected.stride()
+    assert len(graphs) == 1

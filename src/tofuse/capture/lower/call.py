@@ -31,7 +31,7 @@ Argument = Union[Constant, SymDim, SizeExpression, Value, Sequence["Argument"]] 
 class AtenCall:
     """A call to lower. Reading an argument as another type than its own raises Unsupported.
 
-    `fx_arguments` are those that the FX graph gives, with nodes in place of values.
+    `fx_arguments` are the arguments by name, as in the FX graph: nodes, not lowered values.
     """
 
     build: Builder

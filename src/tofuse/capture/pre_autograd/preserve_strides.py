@@ -9,20 +9,21 @@ from torch.fx.node import map_arg
 from tofuse.capture.fx.aliases import storage_id
 from tofuse.capture.fx.node_tensors import example_tensor
 from tofuse.capture.fx.sizes import size_hint
+from tofuse.ir.dims import contiguous_strides
 from tofuse.torch_internals.fake_tensors import FakeTensor
 
 
 def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     """Replace `x.op_(...)` by `x.copy_(x.clone().op(...))`, if `x.op(...)` has other strides.
 
-    AOTAutograd takes the result of `x.op(...)` for the new `x`. That of `masked_fill`, say, is
-    contiguous whatever `x` is; what is computed from it would have other strides than in eager.
-    Autograd may save the clone.
+    AOTAutograd uses the result of `x.op(...)` as the new `x`. The result of `masked_fill` is always
+    contiguous. If `x` is not, later values would get other strides than in eager. The clone lets
+    autograd save the old `x`, which `copy_` overwrites.
     """
     for node in gm.graph.find_nodes(op="call_method"):
         written = node.args[0] if node.args and node.target.endswith("_") else None
         tensor = example_tensor(written)
-        if tensor is None or tensor.is_contiguous():
+        if tensor is None or _is_row_major(tensor):
             continue
         functional = node.target[:-1]
         result = _example_result(tensor, functional, node)
@@ -61,6 +62,15 @@ def _is_restrided(result: torch.Tensor, tensor: torch.Tensor) -> bool:
     """
     if result.dim() != tensor.dim() or storage_id(result) == storage_id(tensor):
         return False
-    hints = [[size_hint(n) for n in (*t.shape, *t.stride())] for t in (result, tensor)]
-    rank = tensor.dim()
-    return hints[0][:rank] == hints[1][:rank] and hints[0] != hints[1]
+    (shape, strides), (tensor_shape, tensor_strides) = _layout(result), _layout(tensor)
+    return shape == tensor_shape and strides != tensor_strides
+
+
+def _is_row_major(tensor: torch.Tensor) -> bool:
+    shape, strides = _layout(tensor)
+    return strides == contiguous_strides(shape)
+
+
+def _layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shape and strides at the first call. Comparing symbolic ones adds guards."""
+    return tuple(map(size_hint, tensor.shape)), tuple(map(size_hint, tensor.stride()))

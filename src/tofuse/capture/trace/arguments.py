@@ -66,7 +66,7 @@ def signature_of(
 
 
 def _structure(x: object, leaves: list[object]) -> object:
-    """Return how lists, tuples and dicts are nested, as pytree does; append what is inside.
+    """Return the nesting of lists, tuples and dicts, as pytree's spec; append the leaves.
 
     A key of two tensors takes 2 us. With pytree's flatten and spec it takes 9 us.
     """

@@ -44,7 +44,7 @@ class Slot:
 
 @dataclass
 class CacheEntry:
-    """A compiled program and the tensors for which it is valid."""
+    """A compiled program, its guards on a call, and the tensors that it reads beside arguments."""
 
     guard: TensorGuards
     run: Callable[..., object]
