@@ -21,7 +21,7 @@ def test_the_package_keeps_the_rule(check: Check):
     assert [fault for source in sources for fault in check(source)] == []
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "tests"])
+@pytest.mark.parametrize("folder", ["benchmarks", "suites", "tests"])
 def test_sizes_hold_outside_the_package_too(folder: str):
     sources = house_rules.read(ROOT / folder)
     assert [fault for source in sources for fault in house_rules.sizes(source)] == []
