@@ -52,10 +52,10 @@ class Suite(Protocol):
     def run_case(self, case: str) -> Result: ...
 
 
-def load_results(suite: str) -> dict[str, Result]:
+def load_results(suite: str, folder: Path = RESULTS) -> dict[str, Result]:
     """Return the latest result of each case that ran, by the case's name."""
     results = {}
-    path = RESULTS / f"{suite}.jsonl"
+    path = folder / f"{suite}.jsonl"
     if path.exists():
         for line in path.read_text().splitlines():
             with contextlib.suppress(json.JSONDecodeError):  # a line cut off by a killed run
@@ -89,14 +89,19 @@ def select_cases(
     return [case for case in chosen if arguments.fresh or case not in done]
 
 
-def run_suite(module: str, suite: str, arguments: argparse.Namespace) -> dict[str, Result]:
+def run_suite(
+    module: str, suite: str, arguments: argparse.Namespace, folder: Path = RESULTS
+) -> dict[str, Result]:
     """Run the chosen cases of a suite; return the results of all its cases that ever ran."""
     loaded: Suite = importlib.import_module(module)
-    results = load_results(suite)
+    results = load_results(suite, folder)
     cases = loaded.list_cases()
     chosen = select_cases(cases, results, arguments)
-    RESULTS.mkdir(exist_ok=True)
-    with (RESULTS / f"{suite}.jsonl").open("a") as journal:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{suite}.jsonl"
+    with path.open("a") as journal:
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            journal.write("\n")  # end a line that a killed run cut off
         for result in _run_in_workers(module, chosen, arguments, suite):
             journal.write(json.dumps(dataclasses.asdict(result)) + "\n")
             journal.flush()
@@ -108,8 +113,9 @@ def run_suite(module: str, suite: str, arguments: argparse.Namespace) -> dict[st
 def summarize(results: dict[str, Result]) -> str:
     """Return the number of cases of each status, and one line for each failure."""
     counts = Counter(result.status for result in results.values())
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     lines = [f"{result.case}: {result.detail}" for result in results.values() if result.failed]
-    return "\n".join([", ".join(f"{n} {status}" for status, n in counts.most_common()), *lines])
+    return "\n".join([", ".join(f"{n} {status}" for status, n in ranked), *lines])
 
 
 def _run_in_workers(
@@ -143,6 +149,8 @@ def _run_in_workers(
                 progress.print(f"{result.status} {result.case}: {result.detail}", markup=False)
             progress.update(bar, advance=1, description=f"{title}, {failures} failed")
             yield result
+    for thread in threads:
+        thread.join()
 
 
 def _feed_workers(
@@ -187,7 +195,8 @@ def _start(module: str) -> "subprocess.Popen[str]":
 def _stop(worker: "subprocess.Popen[str] | None") -> None:
     if worker is not None:
         worker.kill()
-        worker.wait()
+        with contextlib.suppress(BrokenPipeError):  # a case that it did not read
+            worker.communicate()
 
 
 def _run_in(worker: "subprocess.Popen[str]", case: str, timeout: float) -> Result:

@@ -178,7 +178,7 @@ def names_a_folder(test: PurePosixPath, folders: set[PurePosixPath]) -> bool:
     return test.parent / name in folders or (test.parent in folders and test.parent.name == name)
 
 
-OF_THE_WHOLE = ("behavior", "benchmarks", "models", "regressions", "support")
+OF_THE_WHOLE = ("behavior", "benchmarks", "models", "regressions", "suites", "support")
 
 
 def test_design_shows_the_import_law():
@@ -196,7 +196,7 @@ def test_documents_name_files_that_exist(document: str):
     text = (ROOT / document).read_text(encoding="utf-8")
     paths = re.findall(r"`([\w./]+\.py)`", text)
     known = [p.as_posix() for p in (ROOT / "src" / "tofuse").rglob("*.py")]
-    known += [p.as_posix() for p in (ROOT / "tests").rglob("*.py")]
+    known += [p.as_posix() for f in ("suites", "tests") for p in (ROOT / f).rglob("*.py")]
     assert paths
     assert [p for p in paths if not any(k.endswith(f"/{p}") for k in known)] == []
 
