@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.fusion_definition import Fusion, FusionDefinition
+from tofuse.frontends.input_layouts import compute_tensor_descriptor
 from tofuse.frontends.proxies import Scalar, Tensor, Vector
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Scalar",
     "Tensor",
     "Vector",
+    "compute_tensor_descriptor",
     "torch_dtype_to_nvfuser_dtype",
 ]
 

@@ -214,6 +214,7 @@ def test_nextafter():
 def test_ternary(dtype):
     inputs = [samples((3, 17), dtype, -1.0, 1.0, seed=k) for k in range(3)]
     a, b, w = map(promote_half, inputs)
+    x, y = inputs[:2]
     mask = samples((3, 17), torch.bool)
     check(
         lambda fd, x, y, z, m: [
@@ -230,8 +231,8 @@ def test_ternary(dtype):
         ],
         lambda *_: [
             torch.lerp(a, b, w),
-            torch.where(mask, a, b),
-            torch.where(mask, a, 2.0),
+            torch.where(mask, x, y),
+            torch.where(mask, x, 2.0),
             torch.addcmul(a, b, w, value=0.5),
             a.clamp(-0.5, 0.5),
             a.clamp(min=0.0),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.frontends.support import build_definition, check, promote_half
+from tests.frontends.support import build_definition, check, definition_from_text, promote_half
 from tofuse.errors import DefinitionError
 from tofuse.nvfuser import DataType
 
@@ -67,6 +67,24 @@ def test_dtype_argument():
     )
 
 
+def test_dtype_as_the_second_argument():
+    x = torch.randn(3, 5)
+    fd = build_definition(
+        lambda fd, t: [
+            fd.ops.sum(t, DataType.Double),
+            fd.ops.sum(t, torch.float64),
+            fd.ops.max(t, DataType.Double),
+            fd.ops.prod(t, 1, True, DataType.Double),
+        ],
+        [x],
+    )
+    wide = x.double()
+    wanted = [wide.sum(), wide.sum(), wide.amax(), wide.prod(1, keepdim=True)]
+    torch.testing.assert_close(fd.execute([x]), wanted)
+    assert "fd.ops.sum(T0, dtype=DataType.Double)" in repr(fd)
+    assert repr(definition_from_text(fd)) == repr(fd)
+
+
 def test_reductions_of_no_elements():
     x = torch.zeros(3, 0)
     check(
@@ -112,7 +130,7 @@ def test_welford():
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "cummin", "cummax"])
 def test_scans(name):
     def expected(*ts):
-        made = [getattr(torch, name)(promote_half(t), 1) for t in ts]
+        made = [getattr(torch, name)(t, 1) for t in ts]
         return [m if isinstance(m, torch.Tensor) else m.values for m in made]
 
     check(lambda fd, *ts: [getattr(fd.ops, name)(t, 1) for t in ts], expected, tensors((3, 9)))

@@ -61,6 +61,14 @@ def test_expand_and_squeeze():
     )
 
 
+def test_squeeze_of_a_single_number():
+    check(
+        lambda fd, t: [fd.ops.squeeze(fd.ops.sum(t), d) for d in ([0], [-1], 0, [])],
+        lambda t: [t.sum()] * 4,
+        [torch.randn(3)],
+    )
+
+
 def test_pad():
     check(
         lambda fd, x, y: [

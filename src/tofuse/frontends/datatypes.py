@@ -14,7 +14,11 @@ from tofuse.ops.reference import from_torch_dtype
 
 
 class DataType(Enum):
-    """An element type of a FusionDefinition; Null means the type promoted from the operands."""
+    """An element type of a FusionDefinition; Null means the type promoted from the operands.
+
+    A call returns the type itself: a tensor's type is read as `t.dtype` or, as in nvFuser, as
+    `t.dtype()`.
+    """
 
     _value_: str
     _dtype: torch.dtype | None
@@ -40,6 +44,9 @@ class DataType(Enum):
         made = object.__new__(cls)
         made._value_, made._dtype = name, dtype
         return made
+
+    def __call__(self) -> DataType:
+        return self
 
     def __repr__(self) -> str:
         return f"DataType.{self.value}"
@@ -95,12 +102,14 @@ def number_type(value: bool | int | float | complex) -> DataType:
     return DataType.Double if isinstance(value, float) else DataType.ComplexDouble
 
 
-def promote(groups: Sequence[Sequence[DataType]], *, to_float: bool = False) -> DataType:
+def promote(
+    groups: Sequence[Sequence[DataType]], *, to_float: bool = False, keep_narrow: bool = False
+) -> DataType:
     """Return the type that an op on tensors, 0-d tensors and scalars computes in and returns.
 
     As in torch, a 0-d tensor counts only if its category is higher than the tensors', and a scalar
     only if its category is higher than both. Then, as in nvFuser, Half, BFloat16 and the 8-bit
-    floats become Float, and with `to_float` integers and bools do too.
+    floats become Float unless `keep_narrow`, and with `to_float` integers and bools do too.
     """
     result: DataType | None = None
     for operands in groups:
@@ -112,9 +121,7 @@ def promote(groups: Sequence[Sequence[DataType]], *, to_float: bool = False) -> 
     assert result is not None
     if to_float and not (result.is_float or result.is_complex):
         return DataType.Float
-    if result in NARROW:
-        return DataType.Float
-    return result
+    return DataType.Float if result in NARROW and not keep_narrow else result
 
 
 def _scalar_type(common: DataType, tensor_type: DataType | None) -> DataType:

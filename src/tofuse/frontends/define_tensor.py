@@ -9,7 +9,7 @@ import torch
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.definition import DefineTensor, Ref
-from tofuse.frontends.input_layouts import contiguity_of
+from tofuse.frontends.input_layouts import compute_tensor_descriptor, dims_slow_to_fast
 from tofuse.ir.graph import Loc
 
 Contiguity = bool | Sequence[bool | None] | Sequence[int]  # integers are strides
@@ -28,12 +28,14 @@ def tensor_input(
     extents = tuple([-1] * shape if isinstance(shape, int) else map(int, shape))
     if any(e < -1 for e in extents):
         raise DefinitionError(f"the shape {list(extents)} has a negative size that is not -1")
-    order = tuple(stride_order)
-    if order and sorted(order) != list(range(len(extents))):
+    rank = len(extents)
+    order = tuple(k + rank if -rank <= k < 0 else k for k in stride_order)
+    if order and sorted(order) != list(range(rank)):
         raise DefinitionError(
-            f"stride_order {list(order)} is not a permutation of {len(extents)} dimensions"
+            f"stride_order {list(stride_order)} is not a permutation of {rank} dimensions"
         )
-    flags = _flags(extents, contiguity)
+    in_memory = tuple(extents[d] for d in dims_slow_to_fast(order, rank))
+    flags = _flags(in_memory, contiguity)
     return DefineTensor(result, extents, flags, datatype(dtype), is_cpu, order, loc)
 
 
@@ -47,9 +49,7 @@ def strided_input(
     is_cpu: bool,
 ) -> DefineTensor:
     """Return an input defined by sizes and strides; sizes are symbolic unless static or 1."""
-    if len(sizes) != len(strides):
-        raise DefinitionError(f"there are {len(sizes)} sizes but {len(strides)} strides")
-    contiguity, order = contiguity_of(sizes, strides)
+    contiguity, order = compute_tensor_descriptor(sizes, strides)
     shape = tuple(n if static_sizes or n == 1 else -1 for n in sizes)
     row_major = list(range(len(sizes) - 1, -1, -1))
     stride_order = () if order == row_major else tuple(order)
@@ -59,7 +59,10 @@ def strided_input(
 
 
 def _flags(shape: tuple[int, ...], contiguity: Contiguity) -> tuple[bool | None, ...]:
-    """Return one contiguity flag per dimension, None for broadcast dimensions."""
+    """Return one contiguity flag per dimension, None for size 1 and for expanded dimensions.
+
+    `shape` and `contiguity` list the dimensions from slowest to fastest.
+    """
     if isinstance(contiguity, bool):
         return tuple(None if e == 1 else contiguity for e in shape)
     flags: list[bool | int | None] = list(contiguity)
@@ -69,7 +72,9 @@ def _flags(shape: tuple[int, ...], contiguity: Contiguity) -> tuple[bool | None,
         flags = [None if e == 1 else next(remaining) for e in shape]
     if len(flags) != len(shape):
         raise DefinitionError(f"contiguity has {len(flags)} entries for {len(shape)} dimensions")
-    return tuple(None if e == 1 else bool(f) for e, f in zip(shape, flags, strict=True))
+    return tuple(
+        None if e == 1 or f is None else bool(f) for e, f in zip(shape, flags, strict=True)
+    )
 
 
 def as_strides(given: Contiguity) -> list[int] | None:

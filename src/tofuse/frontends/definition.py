@@ -53,7 +53,10 @@ Argument = Union[  # noqa: UP007
 
 @dataclass(frozen=True)
 class DefineTensor:
-    """A tensor input; in `shape`, -1 is a symbolic size and 1 a broadcast dimension."""
+    """A tensor input; in `shape`, -1 is a symbolic size and 1 a broadcast dimension.
+
+    `contiguity` lists the dimensions from slowest to fastest, None if broadcast or expanded.
+    """
 
     name: ClassVar[str] = "define_tensor"
     result: Ref

@@ -79,31 +79,28 @@ def elementwise(low: Lowering, name: str, *arguments: OperandLike) -> Item:
 
 
 def broadcast_shape(low: Lowering, items: Sequence[Item]) -> tuple[Dim, ...]:
-    """Return the shape that operands broadcast to: sizes must be 1 or equal."""
-    tensors = [x for x in items if isinstance(x, Node) and x.rank]
-    if not tensors:
-        return ()
-    rank = tensors[0].rank
-    for x in tensors[1:]:
-        if x.rank != rank:
-            ranks = " and ".join(str(t.rank) for t in tensors)
-            raise low.error(
-                f"its operands have ranks {ranks}; give them one rank with "
-                "broadcast or broadcast_in_dim"
-            )
+    """Return the shape that operands broadcast to: aligned on the right, sizes 1 or equal."""
+    given = [x.shape for x in items if isinstance(x, Node) and x.rank]
+    rank = max(map(len, given), default=0)
+    shapes = [_of_rank(shape, rank) for shape in given]
     for d in range(rank):
-        wide = [x for x in tensors if x.shape[d] != 1]
-        for x in wide[1:]:
-            if x.shape[d] != 1 and wide[0].shape[d] != 1:
-                shapes = " and ".join(show_shape(t.shape) for t in tensors)
-                low.require_equal(wide[0].shape[d], x.shape[d], f"shapes {shapes} at dimension {d}")
-    return tuple(next((x.shape[d] for x in tensors if x.shape[d] != 1), 1) for d in range(rank))
+        wide = [shape[d] for shape in shapes if shape[d] != 1]
+        for size in wide[1:]:
+            shown = " and ".join(map(show_shape, given))
+            low.require_equal(wide[0], size, f"shapes {shown} at dimension {d}")
+    return tuple(next((s[d] for s in shapes if s[d] != 1), 1) for d in range(rank))
+
+
+def _of_rank(shape: tuple[Dim, ...], rank: int) -> tuple[Dim, ...]:
+    """Return a shape with sizes of 1 inserted on the left."""
+    return (1,) * (rank - len(shape)) + shape
 
 
 def broadcast_to(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
     """Broadcast a tensor to a shape that `broadcast_shape` returned."""
     if x.shape and x.shape != shape:
-        resolved = tuple(a if a == 1 else b for a, b in zip(x.shape, shape, strict=True))
+        sizes = _of_rank(x.shape, len(shape))
+        resolved = tuple(a if a == 1 else b for a, b in zip(sizes, shape, strict=True))
         x = low.checked_reshape(x, resolved, dtype)
     return low.builder.expand(x, shape)
 

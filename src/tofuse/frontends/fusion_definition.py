@@ -13,7 +13,14 @@ from tofuse.errors import DefinitionError
 from tofuse.frontends.definition_text import definition_script, show_definition
 from tofuse.frontends.execute_definition import DefinitionExecutor, Variant
 from tofuse.frontends.inputs import Input
-from tofuse.frontends.inspection import Segment, evaluate_reference, segments_of, verify_outputs
+from tofuse.frontends.inspection import (
+    Segment,
+    evaluate_reference,
+    reduction_lengths,
+    segments_of,
+    verify_outputs,
+)
+from tofuse.frontends.nvfuser_options import check_options
 from tofuse.frontends.recorder import Recorder
 from tofuse.ir.graph import show_graph
 from tofuse.report.model import GraphReport
@@ -62,6 +69,8 @@ class FusionDefinition(Recorder):
         *,
         device: str | torch.device | None = None,
         save_repro_inputs: bool = False,
+        _enable_options: Sequence[str] = (),
+        _disable_options: Sequence[str] = (),
     ) -> list[torch.Tensor]:
         """Run the program; return the outputs in the order they were added, except aliased ones.
 
@@ -69,9 +78,12 @@ class FusionDefinition(Recorder):
 
         Compiles at the first call, and again for another memory layout of the inputs or for
         other sizes that must be static. Raises NotImplementedError for an empty fusion and
-        DefinitionError for inputs that are not as declared.
+        DefinitionError for inputs that are not as declared. `_enable_options` and
+        `_disable_options` take nvFuser's names of options and have no effect.
         """
         executor = self._ready()
+        if _enable_options or _disable_options:
+            check_options(_enable_options, _disable_options)
         if save_repro_inputs:
             self._saved = list(inputs)
         place = None if device is None else str(device)
@@ -81,15 +93,27 @@ class FusionDefinition(Recorder):
         self,
         inputs: Sequence[Input],
         reference_outputs: Sequence[torch.Tensor] | None = None,
-    ) -> None:
-        """Run, and compare the outputs with a reference; VerifyError if they differ.
+        device: str | torch.device | None = None,
+        *,
+        _enable_options: Sequence[str] = (),
+        _disable_options: Sequence[str] = (),
+    ) -> list[torch.Tensor]:
+        """Run, compare the outputs with a reference, return them; VerifyError if they differ.
 
-        Without `reference_outputs`, PyTorch evaluates every op by itself as the reference.
+        Without `reference_outputs`, PyTorch evaluates every op by itself as the reference. The
+        tolerance grows with the number of elements that were summed for an output.
         """
         executor = self._ready()
         computed = evaluate_reference(executor, inputs) if reference_outputs is None else ()
         expected = computed if reference_outputs is None else reference_outputs
-        verify_outputs(self.name, executor(inputs), expected)
+        outputs = self.execute(
+            inputs,
+            device=device,
+            _enable_options=_enable_options,
+            _disable_options=_disable_options,
+        )
+        verify_outputs(self.name, outputs, expected, reduction_lengths(executor, inputs))
+        return outputs
 
     def validate_definition(self) -> tuple[bool, str]:
         """Return whether the definition can run, and the reason if not."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tofuse.errors import DefinitionError
 from tofuse.ir.dims import Dim, product
 
 
@@ -61,12 +62,16 @@ def _steps(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -
 def first_noncontiguous_dim(
     tensor: torch.Tensor, contiguity: Sequence[bool | None], stride_order: Sequence[int]
 ) -> int | None:
-    """Return a dimension that is declared contiguous but is not; None if there is none."""
+    """Return a dimension that is declared contiguous but is not; None if there is none.
+
+    `contiguity` lists the dimensions from slowest to fastest.
+    """
     if tensor.numel() == 0 or (not stride_order and tensor.is_contiguous()):
         return None
     order = dims_slow_to_fast(stride_order, tensor.dim())
     steps = _steps(tensor.shape, tensor.stride(), order)
-    return next((d for d in reversed(order) if contiguity[d] and steps[d] != "dense"), None)
+    declared = zip(reversed(order), reversed(contiguity), strict=True)
+    return next((d for d, dense in declared if dense and steps[d] != "dense"), None)
 
 
 def dims_slow_to_fast(stride_order: Sequence[int], rank: int) -> list[int]:
@@ -76,15 +81,25 @@ def dims_slow_to_fast(stride_order: Sequence[int], rank: int) -> list[int]:
     return sorted(range(rank), key=lambda d: -stride_order[d])
 
 
-def contiguity_of(
+def compute_tensor_descriptor(
     sizes: Sequence[int], strides: Sequence[int]
 ) -> tuple[list[bool | None], list[int]]:
-    """Return the contiguity of each dimension, and the stride order.
+    """Return the contiguity from the slowest to the fastest dimension, and the stride order.
 
     A dimension is contiguous if it follows the next faster one without a gap; None for size 1 and
-    stride 0.
+    stride 0. Dimensions of stride 0 keep their place, the others are sorted by their strides.
     """
-    order = sorted(range(len(sizes)), key=lambda d: (-strides[d], d))
-    steps = zip(sizes, _steps(sizes, strides, order), strict=True)
-    contiguity = [None if n == 1 or step == "zero" else step == "dense" for n, step in steps]
-    return contiguity, [len(sizes) - 1 - order.index(d) for d in range(len(sizes))]
+    if len(sizes) != len(strides):
+        raise DefinitionError(f"there are {len(sizes)} sizes but {len(strides)} strides")
+    if any(s < 0 for s in strides):
+        raise DefinitionError(f"the strides {list(strides)} are negative")
+    rank = len(sizes)
+    order = sorted((d for d in range(rank) if strides[d]), key=lambda d: -strides[d])
+    for d in range(rank):
+        if not strides[d]:
+            order.insert(d, d)
+    steps = _steps(sizes, strides, order)
+    contiguity = [
+        None if sizes[d] == 1 or steps[d] == "zero" else steps[d] == "dense" for d in order
+    ]
+    return contiguity, [rank - 1 - order.index(d) for d in range(rank)]

@@ -164,13 +164,15 @@ class Lowering:
             raise self.error(f"{what} is {k}, out of range for a tensor of rank {rank}")
         return k % max(rank, 1)
 
-    def promoted_type(self, operands: Iterable[Item], *, to_float: bool = False) -> DataType:
+    def promoted_type(
+        self, operands: Iterable[Item], *, to_float: bool = False, keep_narrow: bool = False
+    ) -> DataType:
         """Return the type that an op on these operands computes in."""
         groups: tuple[list[DataType], ...] = ([], [], [])  # tensors, 0-d tensors, scalars
         for x in operands:
             group = 2 if isinstance(x, Number) or x.scalar else 0 if x.rank else 1
             groups[group].append(x.dtype)
-        return promote(groups, to_float=to_float)
+        return promote(groups, to_float=to_float, keep_narrow=keep_narrow)
 
     def value_of(self, x: Item, dtype: DataType) -> Value:
         """Convert an item to a tensor of this type; a number becomes a 0-d tensor."""

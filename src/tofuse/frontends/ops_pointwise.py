@@ -71,8 +71,11 @@ def segment(low: Lowering, arg: OperandLike) -> Node:
 
 
 def where(low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike) -> Item:
+    """Select elements of `arg2` where the condition holds, else of `arg3`; half types stay."""
     test, yes, no = low.operand(arg1), low.operand(arg2), low.operand(arg3)
-    dtype = low.promoted_type([yes, no])
+    if test.dtype is not DataType.Bool:
+        raise low.error(f"the condition must have type Bool, not {test.dtype.value}")
+    dtype = low.promoted_type([yes, no], keep_narrow=True)
     shape = broadcast_shape(low, [test, yes, no])
     scalars = all(map(is_scalar, (test, yes, no)))
     chosen = broadcast_to(low, low.value_of(test, DataType.Bool), shape, DataType.Bool)

@@ -1,4 +1,4 @@
-"""Reductions and scans; half-precision operands accumulate in Float and give Float results."""
+"""Reductions, which give Float results for half-precision operands, and scans, which do not."""
 
 from __future__ import annotations
 
@@ -160,10 +160,11 @@ def _squared_deviations(
 
 
 def scan(name: str, low: Lowering, arg: OperandLike, dim: int) -> Node:
-    """Scan along one dimension."""
+    """Scan along one dimension; half types stay, integers and bools are summed in 64 bits."""
     x = low.tensor(arg)
     axis = low.axis(dim, x.rank)
-    dtype = low.promoted_type([x])
+    half = x.dtype in (DataType.Half, DataType.BFloat16)
+    dtype = low.promoted_type([x], keep_narrow=half)
     if name in ("cumsum", "cumprod") and dtype.category < 2:
         dtype = DataType.Int
     value = low.convert(x.value, x.dtype, dtype)

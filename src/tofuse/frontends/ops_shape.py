@@ -171,7 +171,8 @@ def squeeze(
             raise low.error(f"{len(dims)} flags for a tensor of rank {x.rank}")
         squeezed_dims = {k for k, d in enumerate(dims) if d}
     else:
-        squeezed_dims = {low.axis(d, x.rank, "an entry of dims") for d in dims}
+        axes = [low.axis(d, x.rank, "an entry of dims") for d in dims]
+        squeezed_dims = set(axes if x.rank else ())
     for d in sorted(squeezed_dims):
         low.require_equal(x.shape[d], 1, f"dimension {d} must have size 1")
     shape = tuple(e for d, e in enumerate(x.shape) if d not in squeezed_dims)

@@ -8,6 +8,7 @@ from typing import Protocol, Union
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.definition import Ref
 from tofuse.frontends.lowering import Lowered, Node, Number
+from tofuse.ir.dims import SymDim
 
 Operand = Union["Proxy", bool, int, float, complex]
 
@@ -29,6 +30,15 @@ class Proxy:
     @property
     def index(self) -> int:
         return self.ref.index
+
+    def is_tensor(self) -> bool:
+        """Return whether this is a tensor of the definition."""
+        return self.ref.kind == "T"
+
+    def is_symbolic(self) -> bool:
+        """Return whether the value is known only at run time."""
+        item = self.fd.lowered_value(self.ref)
+        return not isinstance(item, Number) or isinstance(item.value, SymDim)
 
     def _op(self, name: str, *args: object) -> Tensor:
         return self.fd.record(name, *args)
@@ -74,7 +84,7 @@ class ArithmeticProxy(Proxy):
 
     @property
     def dtype(self) -> DataType:
-        """The element type."""
+        """The element type, also as `dtype()`."""
         item = self.fd.lowered_value(self.ref)
         assert isinstance(item, (Node, Number))
         return item.dtype

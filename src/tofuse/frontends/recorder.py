@@ -91,8 +91,9 @@ class Recorder:
     ) -> Tensor:
         """Define an input tensor by shape and contiguity, or by sizes and strides.
 
-        In a shape, -1 is a symbolic size and 1 a broadcast dimension. A dimension is contiguous if
-        it follows the next faster one without a gap. In `stride_order`, a larger number is slower.
+        In a shape, -1 is a symbolic size and 1 a broadcast dimension. In `stride_order`, a larger
+        number is slower. `contiguity` lists the dimensions from slowest to fastest: True if one
+        follows the next faster one without a gap, None if it is broadcast or expanded.
         """
         loc, result = self._begin("define_tensor"), self._ref("T")
         extents = symbolic_sizes if shape is None else shape
@@ -182,7 +183,10 @@ class Recorder:
             bound = signature.bind(*args, **kwargs)
         except TypeError as e:
             raise self._low.error(f"{e}; its signature is {name}{signature}") from None
-        arguments = tuple((k, self._argument(v)) for k, v in bound.arguments.items())
+        given = bound.arguments
+        if isinstance(given.get("dims"), (DataType, torch.dtype)):  # sum(x, DataType.Double)
+            given["dtype"] = given.pop("dims")
+        arguments = tuple((k, self._argument(v)) for k, v in given.items())
         op_count = len(self._low.builder.ops)
         try:
             proxies = self._append(OpCall(name, arguments, (), loc))
