@@ -11,7 +11,7 @@ STAMP := $(VENV)/.stamp
 TORCH_VENV := .venv-torch-$(TORCH)
 TORCH_STAMP := $(TORCH_VENV)/.stamp
 
-.PHONY: run test test-torch bench clean
+.PHONY: run test test-torch bench opinfo clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -26,6 +26,11 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+
+# Every sample of torch's operator database against eager, into docs/coverage.md. It goes on where
+# it was stopped. Some of it: make opinfo SHARD=1/4 ONLY=gelu JOBS=1 SUITE="--fresh"
+opinfo: $(STAMP)
+	$(BIN)/python -m suites.opinfo --shard $(or $(SHARD),1/1) --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
 
 # The suite on another release of PyTorch, which may be a build of several GB.
 test-torch: $(TORCH_STAMP)

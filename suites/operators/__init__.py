@@ -1,0 +1,1 @@
+"""What the suite over torch's operator database is made of: calls, programs, comparison."""

@@ -1,0 +1,243 @@
+"""Compares what a compiled call gave with what eager gave; float64 is the referee."""
+
+import torch
+from torch.utils._pytree import tree_map
+
+from suites.operators.calls import Call
+from suites.operators.program import Outcome, run_eager
+
+ULPS = 4  # units in the last place that a result may be off beside eager's own error
+SEEDS = 8  # runs of eager that show whether a result is random
+WIDER = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+def describe_difference(call: Call, got: Outcome, expected: Outcome) -> str | None:
+    """Return what differs from eager; None if nothing does."""
+    if got.error is not None or expected.error is not None:
+        return _compare_errors(got.error, expected.error)
+    difference = _compare_form(got, expected)
+    if difference is None:
+        difference = _compare_values(call, got, expected)
+    return difference
+
+
+def _compare_errors(got: Exception | None, expected: Exception | None) -> str | None:
+    if got is None:
+        return f"returns; eager raises {_show_error(expected)}"
+    if expected is None:
+        return f"raises {_show_error(got)}"
+    if isinstance(got, type(expected)):
+        return None
+    return f"raises {_show_error(got)} for {_show_error(expected)}"
+
+
+def _show_error(error: Exception | None) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+def _compare_form(got: Outcome, expected: Outcome) -> str | None:
+    """Compare number, types, shapes, strides and aliasing of the results."""
+    if len(got.outputs) != len(expected.outputs):
+        return f"{len(got.outputs)} results for {len(expected.outputs)}"
+    for k, (a, b) in enumerate(zip(got.outputs, expected.outputs, strict=True)):
+        difference = _form_difference(a, b, strides=True)
+        if difference:
+            return f"result {k}: {difference}"
+    if got.aliases != expected.aliases:
+        return f"aliasing: {_show_aliases(got)} for {_show_aliases(expected)}"
+    for k, (a, b) in enumerate(zip(got.gradients, expected.gradients, strict=True)):
+        difference = _form_difference(a, b, strides=False)
+        if difference:
+            return f"gradient {k}: {difference}"
+    for k, (a, b) in enumerate(zip(got.arguments, expected.arguments, strict=True)):
+        difference = _form_difference(a, b, strides=True)
+        if difference:
+            return f"argument {k} after the call: {difference}"
+    return None
+
+
+def _form_difference(a: object, b: object, *, strides: bool) -> str | None:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        if type(a) is not type(b):
+            return f"{_name(a)} for {_name(b)}"
+        if isinstance(a, torch.Tensor) or a == b or a != a:
+            return None
+        return f"{a!r} for {b!r}"
+    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
+        return f"{_name(a)} for {_name(b)}"
+    if a.requires_grad != b.requires_grad and strides:
+        return f"requires_grad is {a.requires_grad} for {b.requires_grad}"
+    if a.layout is not torch.strided:
+        return None
+    if a.is_conj() != b.is_conj() or a.is_neg() != b.is_neg():
+        return f"lazy conj, neg {a.is_conj(), a.is_neg()} for {b.is_conj(), b.is_neg()}"
+    if strides and a.numel() > 1 and strides_over_one(a) != strides_over_one(b):
+        return f"strides {a.stride()} for {b.stride()} of {tuple(a.shape)}"
+    return None
+
+
+def strides_over_one(t: torch.Tensor) -> list[int]:
+    """Return the strides of the dimensions longer than one: the others have no meaning."""
+    return [s for s, n in zip(t.stride(), t.shape, strict=True) if n > 1]
+
+
+def _name(x: object) -> str:
+    if not isinstance(x, torch.Tensor):
+        return type(x).__name__
+    return f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+
+
+def _show_aliases(outcome: Outcome) -> str:
+    n = len(outcome.arguments)
+    words = []
+    for alias in outcome.aliases:
+        if alias is None:
+            words.append("new")
+            continue
+        index, same = alias
+        other = f"argument {index}" if index < n else f"result {index - n}"
+        words.append(f"{'is' if same else 'views'} {other}")
+    return ", ".join(words)
+
+
+def _compare_values(call: Call, got: Outcome, expected: Outcome) -> str | None:
+    """Compare the numbers of all tensors with eager's, then with those of float64."""
+    tensors = _tensors(got)
+    suspects = [
+        k
+        for k, (a, b) in enumerate(zip(tensors, _tensors(expected), strict=True))
+        if not _close(a, b)
+    ]
+    if not suspects:
+        return None
+    reference = _run_wider(call)
+    for k in suspects:
+        a, b = tensors[k], _tensors(expected)[k]
+        assert a is not None and b is not None
+        wide = reference[k] if reference and len(reference) == len(tensors) else None
+        difference = _value_difference(a, b, wide)
+        if difference and not _is_random(call, k, a):
+            return f"{_tensor_name(got, k)}: {difference}"
+    return None
+
+
+def _tensors(outcome: Outcome) -> list[torch.Tensor | None]:
+    outputs = [t for t in outcome.outputs if isinstance(t, torch.Tensor)]
+    return [
+        None if t is None else t.detach()
+        for t in (*outputs, *outcome.gradients, *outcome.arguments)
+    ]
+
+
+def _tensor_name(outcome: Outcome, k: int) -> str:
+    outputs = sum(isinstance(t, torch.Tensor) for t in outcome.outputs)
+    if k < outputs:
+        return f"result {k}"
+    k -= outputs
+    gradients = len(outcome.gradients)
+    return f"gradient {k}" if k < gradients else f"argument {k - gradients} after the call"
+
+
+def _close(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    if not a.is_floating_point() and not a.is_complex():
+        return bool(torch.equal(a, b))
+    tiny = torch.finfo(a.dtype)
+    return bool(torch.allclose(a, b, rtol=ULPS * tiny.eps, atol=tiny.tiny, equal_nan=True))
+
+
+def _run_wider(call: Call) -> list[torch.Tensor | None] | None:
+    """Return the tensors of the call in float64; None if it cannot be run so."""
+
+    def widen(x: object) -> object:
+        if isinstance(x, torch.Tensor) and x.dtype in WIDER and x.layout is torch.strided:
+            return x.detach().to(WIDER[x.dtype]).requires_grad_(x.requires_grad)
+        return WIDER.get(x, x) if isinstance(x, torch.dtype) else x
+
+    if isinstance(call.fn, torch.nn.Module):
+        return None
+    args, kwargs = tree_map(widen, (call.args, dict(call.kwargs)))
+    outcome = run_eager(Call(call.fn, args, kwargs, call.process))
+    return None if outcome.error else _tensors(outcome)
+
+
+def _value_difference(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None) -> str | None:
+    """Return how `a` differs from eager's `b`, unless the wide result says that it may."""
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    if wide is not None and (wide.shape != a.shape or wide.layout is not torch.strided):
+        wide = None
+    if wide is not None and wide.dtype == a.dtype and a.dtype in WIDER.values():
+        wide = None  # eager's result once more
+    if not a.is_floating_point() and not a.is_complex():
+        wrong = a != b if wide is None else (a != b) & (a != wide)
+        return _describe(wrong, a, b)
+    a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+        wide = None if wide is None else torch.view_as_real(wide.resolve_conj())
+    return _describe(_wrong_floats(a, b, wide), a, b)
+
+
+def _wrong_floats(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None) -> torch.Tensor:
+    eps = torch.finfo(a.dtype).eps
+    x, y = a.double(), b.double()
+    same = (x == y) | (x.isnan() & y.isnan())
+    if wide is None:  # eager's own error is unknown: allow it to be that of a long sum
+        largest = y[y.isfinite()].abs().max() if y.isfinite().any() else torch.tensor(0.0)
+        return ~same & ~((x - y).abs() <= 64 * eps * torch.maximum(y.abs(), largest))
+    rounded = wide.double().to(a.dtype).double()
+    same |= (x == rounded) | (x.isnan() & rounded.isnan())
+    exact = wide.double()
+    error = (y - exact).abs()
+    error = error[error.isfinite()]
+    allowed = 2 * float(error.max() if error.numel() else 0.0) + ULPS * eps * exact.abs()
+    return ~same & ~((x - exact).abs() <= allowed + torch.finfo(a.dtype).tiny)
+
+
+def _describe(wrong: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> str | None:
+    count = int(wrong.sum())
+    if not count:
+        return None
+    first = wrong.nonzero()[0].tolist()
+    return (
+        f"{count} of {wrong.numel()} numbers differ: {a[tuple(first)].item()!r} for "
+        f"{b[tuple(first)].item()!r} at {first}"
+    )
+
+
+def _is_random(call: Call, k: int, got: torch.Tensor) -> bool:
+    """Whether eager's own result varies by seed, and `got` is one of its possible values.
+
+    A result that has at most two values at each place, as after a dropout, must have one of them.
+    """
+    runs = [_tensors(run_eager(call, seed)) for seed in range(SEEDS)]
+    draws = [run[k] for run in runs]
+    first = draws[0]
+    if first is None or all(_close(d, first) for d in draws[1:]):
+        return False
+    known = [d for d in draws if d is not None and d.shape == got.shape]
+    if len(known) < SEEDS or got.numel() == 0:
+        return True
+    stack = torch.stack(known).to(torch.complex128 if got.is_complex() else torch.float64)
+    two = (stack == stack[0]) | (stack == _other_value(stack))
+    if not bool(two.all()):
+        return True
+    value = got.to(stack.dtype)
+    near = ((stack - value).abs() <= 1e-2 * stack.abs()) | (value == 0)
+    return bool(near.any(0).all())
+
+
+def _other_value(stack: torch.Tensor) -> torch.Tensor:
+    """Return at each place a value other than the first run's, if there is one."""
+    differs = (stack != stack[0]).to(torch.int8).argmax(0, keepdim=True)
+    return stack.gather(0, differs)

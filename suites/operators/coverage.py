@@ -1,0 +1,86 @@
+"""Writes docs/coverage.md from the results of the suite."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from suites.harness import Result
+from suites.operators.known import KNOWN_DIFFERENCES, known_reason
+
+LETTERS = {
+    "fused": "F",
+    "pytorch": "P",
+    "refused": "R",
+    "known": "K",
+    "skipped": ".",
+    "failed": "X",
+    "crashed": "X",
+}
+WORST = ("crashed", "failed", "known", "fused", "pytorch", "refused", "skipped")
+
+
+def coverage_page(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> str:
+    """Return the page: figures, failures, known differences, a letter for each case."""
+    counts = Counter(r.status for r in results.values())
+    calls = sum(int(str(r.data.get("calls", 0))) for r in results.values())
+    failed = {name: r for name, r in results.items() if r.failed}
+    torchs = sum(int(str(r.data.get("as_torch", 0))) for r in results.values())
+    lines = [
+        "# Coverage of torch's operator database",
+        "",
+        f"{len(results) - len(failed)} of {len(results)} cases are as in eager, over {calls}",
+        f"calls: {counts['fused']} run in kernels of ours, {counts['pytorch']} go to PyTorch,",
+        f"{counts['refused']} raise as in eager, {counts['skipped']} have no samples.",
+        "",
+        "`make opinfo` writes this page. A case is an operator, a dtype, and a layout or variant;",
+        "it runs every sample: values against eager with float64 as the referee, gradients,",
+        "dtypes, shapes, strides, aliasing, and the arguments after the call. Of random operators,",
+        "shapes, dtypes and strides are compared, and after a dropout the possible values.",
+        f"{torchs} differences are torch's own: `torch.compile` with eager's operators shows them.",
+        "",
+        "## Failures",
+        "",
+        *(f"- `{name}`: {_one_line(r.detail)}" for name, r in sorted(failed.items())),
+        *([] if failed else ["None."]),
+        "",
+        "## Known differences",
+        "",
+        *(f"- `{name}`: {why}" for name, why in KNOWN_DIFFERENCES.items()),
+        *(f"- outdated: `{name}` no longer fails" for name in outdated(results)),
+        "",
+        "## Operators",
+        "",
+        "F: kernels of ours. P: PyTorch's operators. R: refused, as in eager. X: a failure.",
+        "K: a known difference. A dot: no samples. A letter stands for all layouts and variants.",
+        "",
+        f"| operator | {' | '.join(dtypes)} |",
+        f"|---|{'---|' * len(dtypes)}",
+        *_rows(results, dtypes),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def outdated(results: Mapping[str, Result]) -> list[str]:
+    """Return the known differences that none of the cases that ran shows."""
+    ran = {known_reason(name) for name in results}
+    shown = {known_reason(name) for name, r in results.items() if r.status == "known"}
+    return [name for name, why in KNOWN_DIFFERENCES.items() if why in ran - shown]
+
+
+def _rows(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> list[str]:
+    table: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for name, result in results.items():
+        operator, _, rest = name.partition("/")
+        table[operator][rest.partition("/")[0]].add(result.status)
+    rows = []
+    for operator in sorted(table):
+        letters = [LETTERS[_worst(table[operator][d])] for d in dtypes]
+        rows.append(f"| `{operator}` | {' | '.join(letters)} |")
+    return rows
+
+
+def _worst(statuses: set[str]) -> str:
+    return next((status for status in WORST if status in statuses), "skipped")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]

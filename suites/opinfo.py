@@ -1,0 +1,114 @@
+"""`make opinfo`: every sample of torch's operator database, compiled and compared with eager.
+
+A case is an operator, a dtype, and a layout or variant: `nn.functional.gelu/bfloat16/transposed`.
+`operator/any/errors` runs the inputs on which eager raises.
+"""
+
+import functools
+import os
+import tempfile
+import time
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo
+
+from suites.harness import ROOT, Result, parse_arguments, run_suite, summarize
+from suites.operators.calls import LAYOUTS, MODES, calls_of, error_calls
+from suites.operators.check import Checker, Findings
+from suites.operators.coverage import coverage_page, outdated
+from suites.operators.known import known_reason
+from suites.operators.program import prepare_torch
+
+# The layouts and variants beside the first are run in one dtype of each kind.
+VARIANT_DTYPES = ("float32", "bfloat16", "int64", "complex64")
+DTYPES = (*VARIANT_DTYPES, "float64", "float16", "int32", "uint8", "bool")  # as they run
+
+
+def list_cases() -> list[str]:
+    """Return all cases: contiguous ones first."""
+    names = operators()
+    cases = [
+        f"{name}/{dtype}/{mode}"
+        for mode in MODES
+        for dtype in DTYPES
+        if mode == LAYOUTS[0] or dtype in VARIANT_DTYPES
+        for name, op in names.items()
+        if getattr(torch, dtype) in op.supported_dtypes("cpu") and _has_mode(op, mode)
+    ]
+    return cases + [f"{name}/any/errors" for name in names]
+
+
+def run_case(case: str) -> Result:
+    """Compare every call of a case with eager."""
+    prepare_torch()
+    begin = time.monotonic()
+    name, dtype, mode = case.rsplit("/", 2)
+    op = operators()[name]
+    try:
+        calls = error_calls(op) if mode == "errors" else calls_of(op, getattr(torch, dtype), mode)
+    except Exception as error:  # the database has none
+        return Result(case, "skipped", f"no samples: {type(error).__name__}: {error}")
+    findings = Checker(dynamic=mode == "dynamic").check(calls)
+    result = summarize_case(case, findings)
+    result.data["seconds"] = round(time.monotonic() - begin, 2)
+    return result
+
+
+def summarize_case(case: str, findings: Findings) -> Result:
+    """Return the result of a case from what its calls showed."""
+    details = list(findings.failures)
+    if findings.unconfirmed:
+        details.append(f"{findings.unconfirmed} more calls differ or were not reached")
+    if findings.failures:
+        status = "failed" if known_reason(case) is None else "known"
+    elif not findings.calls:
+        status, details = "skipped", ["no samples"]
+    elif findings.refused == findings.calls:
+        status = "refused"
+    else:
+        status = "fused" if findings.kernels else "pytorch"
+    data: dict[str, str | int | float | list[str]] = {
+        "calls": findings.calls,
+        "refused": findings.refused,
+        "graphs": findings.graphs,
+        "kernels": findings.kernels,
+        "as_torch": len(findings.as_torch),
+        "library": [reason for reason, _ in findings.library.most_common(3)],
+    }
+    if findings.as_torch:
+        data["torch_differs"] = findings.as_torch[0]
+    return Result(case, status, "; ".join(details), data)
+
+
+@functools.cache
+def operators() -> dict[str, OpInfo]:
+    """Return the operators by name and variant: `linalg.norm.subgradients_at_zero`."""
+    return {
+        f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name: op for op in op_db
+    }
+
+
+def _has_mode(op: OpInfo, mode: str) -> bool:
+    if mode == "inplace":
+        return op.inplace_variant is not None
+    return mode != "out" or op.supports_out
+
+
+def main() -> int:
+    """Run the chosen cases, and write docs/coverage.md from all results."""
+    assert __doc__ is not None
+    arguments = parse_arguments(__doc__)
+    with tempfile.TemporaryDirectory(prefix="tofuse-opinfo-") as folder:
+        os.environ["TOFUSE_CACHE_DIR"] = folder  # nothing compiled by an older tofuse counts
+        results = run_suite("suites.opinfo", "opinfo", arguments)
+    print(summarize(results))
+    for name in outdated(results):
+        print(f"known difference that no longer occurs: {name}")
+    page = coverage_page(results, DTYPES)
+    (ROOT / "docs" / "coverage.md").write_text(page, encoding="utf-8")
+    return int(any(result.failed for result in results.values()))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,100 @@
+"""The suite over torch's operator database catches each kind of fault, and finds the sample."""
+
+import pytest
+import torch
+
+from suites.operators.calls import Call, relayout
+from suites.operators.check import Checker
+from suites.opinfo import list_cases, summarize_case
+
+SIZES = (2, 3, 4, 5)
+
+
+def calls(fn):
+    return [Call(fn, (torch.randn(n, n + 1, requires_grad=True),)) for n in SIZES]
+
+
+def planted(tamper):
+    """A compiler whose programs run in eager; `tamper` changes the result of the third call."""
+
+    def compile_program(program):
+        def run(*tensors):
+            results = list(program(*tensors))
+            third = [k for k, t in enumerate(tensors) if t.shape == (SIZES[2], SIZES[2] + 1)]
+            for k in third:
+                results[k] = tamper(results[k], tensors[k])
+            return tuple(results)
+
+        return run
+
+    return Checker(compiler=lambda report, dynamic: compile_program)
+
+
+def raise_(error):
+    raise error
+
+
+FAULTS = {
+    "numbers differ": lambda r, x: r + 1e-4,
+    "strides": lambda r, x: r.t().contiguous().t(),
+    "aliasing": lambda r, x: x * 1.0 if r is x else x.sin().set_(x.detach()),
+    "float64": lambda r, x: r.double(),
+    "raises ValueError": lambda r, x: raise_(ValueError("no")),
+    "requires_grad": lambda r, x: r.detach(),
+    "gradient 0": lambda r, x: r.detach() + x - x.detach(),
+    "after the call": lambda r, x: (x.data.add_(1e-3), r)[1],
+}
+
+
+@pytest.mark.parametrize("difference", FAULTS)
+def test_a_planted_fault_is_found(difference):
+    fn = (lambda x: x) if difference == "aliasing" else torch.neg
+    found = planted(FAULTS[difference]).check(calls(fn))
+    assert len(found.failures) == 1 and found.unconfirmed == 0
+    assert difference in found.failures[0] and "float32[4, 5]" in found.failures[0]
+    assert summarize_case("sin/float32/contiguous", found).status == "failed"
+
+
+def test_another_type_of_error_is_found():
+    def check(x):
+        raise IndexError("of eager")
+
+    def compile_program(program):
+        return lambda *tensors: raise_(KeyError("ours"))
+
+    found = Checker(compiler=lambda report, dynamic: compile_program).check(calls(check)[:1])
+    assert found.refused == 1
+    assert "raises KeyError: 'ours' for IndexError: of eager" in found.failures[0]
+
+
+def test_what_is_right_is_counted_by_who_runs_it():
+    found = Checker().check(calls(torch.sin))
+    assert found.kernels and not found.failures
+    assert summarize_case("sin/float32/contiguous", found).status == "fused"
+
+
+def test_a_known_difference_is_no_failure():
+    found = planted(FAULTS["strides"]).check(calls(torch.sin))
+    assert summarize_case("atanh/bfloat16/contiguous", found).status == "known"
+
+
+def test_random_results_may_be_any_of_eagers():
+    draw = lambda x: torch.nn.functional.dropout(x, 0.5)  # noqa: E731
+    assert not planted(lambda r, x: r).check(calls(draw)).failures
+    assert planted(lambda r, x: r * 1.5).check(calls(draw)).failures
+    assert not planted(lambda r, x: torch.rand_like(r)).check(calls(torch.rand_like)).failures
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided"])
+def test_another_layout_keeps_shape_and_values(layout):
+    x = torch.randn(2, 3, 4)
+    y = relayout(x, layout)
+    assert torch.equal(x, y) and x.stride() != y.stride()
+
+
+def test_every_kind_of_case_is_listed():
+    cases = list_cases()
+    assert len(cases) == len(set(cases)) > 10_000
+    for kind in ("dynamic", "expanded", "inplace", "out"):
+        assert f"add/float32/{kind}" in cases
+    assert "add/any/errors" in cases and "nn.functional.gelu/float16/contiguous" in cases
