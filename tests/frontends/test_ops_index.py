@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tests.frontends.support import build_definition, check, run
 from tofuse.errors import DefinitionError
-from tofuse.nvfuser import DataType
+from tofuse.nvfuser import DataType, FusionDefinition
 
 
 def tensor(*shape, seed=0):
@@ -60,6 +60,22 @@ def test_scatter():
         lambda x, i, s: [x.scatter(0, i, s), x.scatter(0, i, 2.5)],
         [x, places, new],
     )
+
+
+def test_scatter_of_a_number_that_is_an_input():
+    half, index = torch.zeros(3, 3, dtype=torch.float16), torch.tensor([[0, 2, 1]])
+    with FusionDefinition() as fd:
+        x, i = fd.from_pytorch(half), fd.from_pytorch(index)
+        real, whole, flag = (
+            fd.define_scalar(d) for d in (DataType.Double, DataType.Int, DataType.Bool)
+        )
+        for source in (real, whole, flag, fd.ops.mul(real, 2.0), x.size(0)):
+            fd.add_output(fd.ops.scatter(x, i, source, 0))
+    for a, n, b in ((1.5, 2, True), (-0.1, -7, False)):
+        numbers = (a, n, b, 2 * a, 3)
+        wanted = [half.scatter(0, index, v) for v in numbers]
+        torch.testing.assert_close(fd.execute([half, index, a, n, b]), wanted)
+    assert fd.compilations == 1
 
 
 def test_topk_and_argsort():
@@ -187,23 +203,6 @@ def test_linear():
     )
 
 
-def test_attention():
-    q, k, v = (tensor(2, 3, 8, 16, seed=s) for s in range(3))
-    grad = tensor(2, 3, 8, 16, seed=3)
-
-    def body(fd, q, k, v, g):
-        out, total, seed, offset = fd.ops.sdpfa_fwd(q, k, v, None, True)
-        grads = fd.ops.sdpfa_bwd(g, q, k, v, out, total, 0.0, True, seed, offset)
-        return [out, *grads]
-
-    def expected(*given):
-        q, k, v = (t.clone().requires_grad_() for t in given[:3])
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return [out.detach(), *torch.autograd.grad(out, (q, k, v), given[3])]
-
-    check(body, expected, [q, k, v, grad], rtol=1e-4, atol=1e-5)
-
-
 def test_embedding():
     index, table = torch.tensor([[1, 0], [4, 4]]), tensor(5, 6)
     check(
@@ -211,6 +210,22 @@ def test_embedding():
         lambda i, t: [F.embedding(i, t), F.embedding(i, t.clone(), max_norm=1.0)],
         [index, table],
     )
+
+
+def test_limits_of_an_embedding_that_are_inputs():
+    index, table = torch.tensor([1, 0, 4]), tensor(5, 6)
+    with FusionDefinition() as fd:
+        i, t = fd.from_pytorch(index), fd.from_pytorch(table)
+        limit, order = (fd.define_scalar(None, DataType.Double) for _ in range(2))
+        fd.add_output(fd.ops.embedding_fwd(i, t, max_norm=limit))
+        fd.add_output(fd.ops.embedding_fwd(i, t, None, limit, order))
+    for limit_now, order_now in ((1.0, 2.0), (0.5, 1.0), (3.0, float("inf")), (1e9, 3.0)):
+        wanted = [
+            F.embedding(index, table.clone(), max_norm=limit_now, norm_type=p)
+            for p in (2.0, order_now)
+        ]
+        torch.testing.assert_close(fd.execute([index, table, limit_now, order_now]), wanted)
+    assert fd.compilations == 1
 
 
 def test_batch_norm():

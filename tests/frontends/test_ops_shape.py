@@ -87,6 +87,48 @@ def test_pad():
     )
 
 
+def test_padding_and_triangles_by_inputs():
+    given, whole = tensor(3, 4), tensor(3, 4, dtype=torch.int64)
+    with FusionDefinition() as fd:
+        x, w = fd.from_pytorch(given), fd.from_pytorch(whole)
+        a, n = fd.define_scalar(DataType.Double), fd.define_scalar(DataType.Int)
+        fd.add_output(fd.ops.pad(x, [1, 2, 0, 1], a))
+        fd.add_output(fd.ops.pad(x, [-1, 2], fd.ops.mul(a, 2.0)))
+        fd.add_output(fd.ops.pad(w, [0, 1], n))
+        fd.add_output(fd.ops.triu(x, n))
+    for value, k in ((0.5, 1), (float("inf"), -1), (float("nan"), 9)):
+        wanted = [
+            torch.nn.functional.pad(given, [1, 2, 0, 1], value=value),
+            torch.nn.functional.pad(given, [-1, 2], value=2 * value),
+            torch.nn.functional.pad(whole, [0, 1], value=k),
+            given.triu(k),
+        ]
+        torch.testing.assert_close(fd.execute([given, whole, value, k]), wanted, equal_nan=True)
+
+
+def test_reshape_to_computed_sizes():
+    with FusionDefinition() as fd:
+        x, n = fd.define_tensor([-1, -1], True), fd.define_scalar(None, DataType.Int)
+        rows, columns = x.size(0), x.size(1)
+        for size in (
+            fd.ops.div(columns, n),
+            fd.ops.cast(fd.ops.div(columns, n), DataType.Int),
+            fd.ops.add(fd.ops.div(columns, n), fd.ops.remainder(columns, n)),
+            fd.ops.sub(fd.ops.div(columns, n), fd.ops.fmod(columns, n)),
+        ):
+            fd.add_output(fd.ops.reshape(x, [rows, n, size]))
+        vector = fd.define_vector([fd.ops.mul(rows, n), fd.ops.div(columns, n)])
+        fd.add_output(fd.ops.reshape(x, vector))
+        fd.add_output(fd.ops.expand(fd.ops.sum(x, [1], True), [rows, fd.ops.maximum(n, rows)]))
+    for shape, n_now in (((3, 8), 2), ((1, 6), 3), ((2, 5), 5), ((4, 0), 2)):
+        given = torch.randn(shape)
+        outputs = fd.execute([given, n_now])
+        for out in outputs[:4]:
+            assert torch.equal(out, given.reshape(shape[0], n_now, shape[1] // n_now))
+        assert torch.equal(outputs[4], given.reshape(shape[0] * n_now, shape[1] // n_now))
+        assert outputs[5].shape == (shape[0], max(n_now, shape[0]))
+
+
 def test_cat_of_symbolic_sizes():
     check(
         lambda fd, x, y: [fd.ops.cat([x, y]), fd.ops.add(fd.ops.cat([x, y], 0), 1.0)],

@@ -21,6 +21,7 @@ from tofuse.frontends.lowering import (
     Rule,
     SizesMustBeEqual,
 )
+from tofuse.frontends.ops_attention import ATTENTION
 from tofuse.frontends.ops_factory import FACTORY
 from tofuse.frontends.ops_index import INDEX
 from tofuse.frontends.ops_matmul import MATMUL
@@ -114,7 +115,9 @@ class AddOutput:
 Statement = Union[DefineTensor, DefineScalar, DefineVector, OpCall, AddOutput]  # noqa: UP007
 Environment = list[Lowered]  # by the index of a Ref
 
-RULES: Mapping[str, Rule] = {**POINTWISE, **REDUCE, **SHAPE, **INDEX, **FACTORY, **MATMUL, **NORM}
+RULES: Mapping[str, Rule] = {
+    **POINTWISE, **REDUCE, **SHAPE, **INDEX, **FACTORY, **MATMUL, **ATTENTION, **NORM,
+}  # fmt: skip
 
 # other names of a parameter, from older releases of nvFuser and from torch
 SYNONYMS: Mapping[str, tuple[str, ...]] = {

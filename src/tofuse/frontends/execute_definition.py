@@ -102,15 +102,20 @@ class DefinitionExecutor:
     def collect_outputs(
         self, variant: Variant, flat: Sequence[PlanArgument], results: Sequence[object]
     ) -> list[Output]:
-        """Write aliased outputs into their inputs, and return the other outputs."""
+        """Write aliased outputs into their inputs, and return the other outputs.
+
+        An output that is also written into an input shares the input's memory.
+        """
         outputs: list[Output] = []
-        remaining = iter(results)
+        remaining, written = iter(results), variant.lowering.written
         for item, target in variant.lowering.outputs:
             if isinstance(item, tuple):
                 outputs.append([next(remaining) for _ in item])  # type: ignore[misc]  # sizes
                 continue
             result = next(remaining)
             if target is None:
+                if written and isinstance(item, Node) and item.value in written:
+                    result = cast(torch.Tensor, flat[written[item.value]]).detach()
                 outputs.append(result)  # type: ignore[arg-type]  # what the plan returns
                 continue
             buffer = flat[target]

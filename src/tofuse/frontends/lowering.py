@@ -107,6 +107,8 @@ class Lowering:
     nonzero_sizes: list[tuple[Dim, str]] = field(default_factory=list)  # sizes that must not be 0
     # each output, and the number of the input that it is written into
     outputs: list[tuple[Lowered, int | None]] = field(default_factory=list)
+    # results that are written into an input of their type, and its number
+    written: dict[Value, int] = field(default_factory=dict)
     default_rng: RngState | None = None
     op_name: str = ""
 

@@ -100,8 +100,8 @@ def uniform(
     dtype: DataType | torch.dtype = DataType.Float,
 ) -> Node:
     """Return uniform numbers in [minval, maxval); with seed and offset, the same in every run."""
-    seed = _rng_state(low, rng_seed, rng_offset)
-    unit = _standard_uniform(low, seed, low.dims(shape), _float_type(low, datatype(dtype)))
+    seed = rng_state(low, rng_seed, rng_offset)
+    unit = standard_uniform(low, seed, low.dims(shape), _float_type(low, datatype(dtype)))
     length = elementwise(low, "sub", maxval, minval)
     return _scale_and_shift(low, unit, length, minval, datatype(dtype))
 
@@ -117,7 +117,7 @@ def normal(
     dtype: DataType | torch.dtype = DataType.Float,
 ) -> Node:
     """Return normal numbers; with seed and offset, the same in every run."""
-    seed = _rng_state(low, rng_seed, rng_offset)
+    seed = rng_state(low, rng_seed, rng_offset)
     standard = _standard_normal(low, seed, low.dims(shape), _float_type(low, datatype(dtype)))
     return _scale_and_shift(low, standard, std, mean, datatype(dtype))
 
@@ -134,7 +134,7 @@ def like(draw: Callable[[Lowering, RngState, tuple[Dim, ...], DataType], Node]) 
     ) -> Node:
         x = low.tensor(arg)
         dtype = _float_type(low, x.dtype)
-        return low.cast(draw(low, _rng_state(low, rng_seed, rng_offset), x.shape, dtype), x.dtype)
+        return low.cast(draw(low, rng_state(low, rng_seed, rng_offset), x.shape, dtype), x.dtype)
 
     return rule
 
@@ -158,15 +158,13 @@ def _standard_normal(low: Lowering, rng: RngState, shape: tuple[Dim, ...], dtype
     One minus a uniform number is in (0, 1], so its logarithm is finite.
     """
     op = partial(elementwise_node, low)
-    rest = op("sub", 1.0, _standard_uniform(low, rng, shape, dtype))
+    rest = op("sub", 1.0, standard_uniform(low, rng, shape, dtype))
     radius = op("sqrt", op("mul", op("log", rest), -2.0))
-    angle = op("mul", _standard_uniform(low, rng, shape, dtype), 2.0 * math.pi)
+    angle = op("mul", standard_uniform(low, rng, shape, dtype), 2.0 * math.pi)
     return op("mul", radius, op("cos", angle))
 
 
-def _standard_uniform(
-    low: Lowering, rng: RngState, shape: tuple[Dim, ...], dtype: DataType
-) -> Node:
+def standard_uniform(low: Lowering, rng: RngState, shape: tuple[Dim, ...], dtype: DataType) -> Node:
     """Return uniform numbers in [0, 1) with 24 random bits, 48 for Double."""
     high = _draw_stream(low, rng, shape)
     if dtype is not DataType.Double:
@@ -183,7 +181,7 @@ def _draw_stream(low: Lowering, rng: RngState, shape: tuple[Dim, ...]) -> Value:
     return low.builder.emit("uniform", (rng.seed.value,), attrs)
 
 
-def _rng_state(low: Lowering, seed: OperandLike | None, offset: OperandLike | None) -> RngState:
+def rng_state(low: Lowering, seed: OperandLike | None, offset: OperandLike | None) -> RngState:
     """Return the seed words: the arguments, or two words from torch's generator in each run."""
     if (seed is None) != (offset is None):
         raise low.error("rng_seed and rng_offset must be given together")
@@ -213,6 +211,6 @@ FACTORY: dict[str, Rule] = {
     "full": full,
     "uniform": uniform,
     "normal": normal,
-    "rand_like": like(_standard_uniform),
+    "rand_like": like(standard_uniform),
     "randn_like": like(_standard_normal),
 }

@@ -104,10 +104,12 @@ def scatter(
         written = low.convert(source.value, source.dtype, x.dtype)
         args = (x.value, axis, positions, written)
         return low.call("aten.scatter.src", args, x.shape, x.dtype)
-    if isinstance(source, Node):
-        raise low.error("src must be a tensor or a constant")
-    filled = (x.value, axis, positions, source.value)
-    return low.call("aten.scatter.value", filled, x.shape, x.dtype)
+    if isinstance(source, Node):  # a number that is known only at run time
+        filled = low.builder.broadcast(low.value_of(source, x.dtype), index_node.shape, ())
+        args = (x.value, axis, positions, low.builder.copy(filled))
+        return low.call("aten.scatter.src", args, x.shape, x.dtype)
+    number = (x.value, axis, positions, source.value)
+    return low.call("aten.scatter.value", number, x.shape, x.dtype)
 
 
 def topk(

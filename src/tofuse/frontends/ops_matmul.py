@@ -1,11 +1,20 @@
-"""Matrix products, attention and embeddings; results have the operands' type, as in torch."""
+"""Matrix products and embeddings; results have the operands' type, as in torch."""
 
 from __future__ import annotations
 
-from tofuse.capture.lower.call import Argument
-from tofuse.frontends.datatypes import DataType
+import math
+
 from tofuse.frontends.elementwise_table import elementwise
-from tofuse.frontends.lowering import Lowering, Node, OperandLike, Rule, show_shape
+from tofuse.frontends.lowering import (
+    Item,
+    Lowering,
+    Node,
+    Number,
+    OperandLike,
+    Rule,
+    show_shape,
+)
+from tofuse.frontends.ops_pointwise import where
 from tofuse.frontends.ops_reduce import reduce
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Attr
@@ -54,88 +63,6 @@ def linear(
     return low.call("aten.linear.default", [t.value for t in operands], shape, x.dtype)
 
 
-def sdpfa_fwd(
-    low: Lowering,
-    query: OperandLike,
-    key: OperandLike,
-    value: OperandLike,
-    dropout_p: OperandLike | None = None,
-    is_causal: OperandLike | None = None,
-    scale: OperandLike | None = None,
-) -> list[Node]:
-    """Flash attention on [batch, heads, length, width]; return output, logsumexp, seed, offset."""
-    q, k, v = (low.tensor(t, n) for t, n in ((query, "query"), (key, "key"), (value, "value")))
-    _attention_shapes(low, q, k, v)
-    p, causal, options = _attention_options(low, dropout_p, is_causal, scale)
-    wide = DataType.Double if q.dtype is DataType.Double else DataType.Float
-    results = [((*q.shape[:3], v.shape[3]), q.dtype), (q.shape[:3], wide)]
-    args = (q.value, k.value, v.value, p, causal)
-    outputs = low.call_results(f"aten.{FLASH}.default", args, results, (0, 1), **options)
-    return [*outputs, *(low.cast(low.operand(0), DataType.Int) for _ in range(2))]
-
-
-def sdpfa_bwd(
-    low: Lowering,
-    grad_output: OperandLike,
-    query: OperandLike,
-    key: OperandLike,
-    value: OperandLike,
-    output: OperandLike,
-    logsumexp: OperandLike,
-    dropout_p: OperandLike | None = None,
-    is_causal: OperandLike | None = None,
-    philox_seed: OperandLike | None = None,
-    philox_offset: OperandLike | None = None,
-    scale: OperandLike | None = None,
-) -> list[Node]:
-    """Return the gradients of query, key and value."""
-    given = (grad_output, query, key, value, output, logsumexp)
-    names = ("grad_output", "query", "key", "value", "output", "logsumexp")
-    tensors = [low.tensor(t, n) for t, n in zip(given, names, strict=True)]
-    q, k, v = tensors[1:4]
-    _attention_shapes(low, q, k, v)
-    p, causal, options = _attention_options(low, dropout_p, is_causal, scale)
-    args: tuple[Argument, ...] = (*(t.value for t in tensors), p, causal)
-    results = [(t.shape, t.dtype) for t in (q, k, v)]
-    target = f"aten.{FLASH}_backward.default"
-    return low.call_results(target, args, results, (0, 1, 2), **options)
-
-
-FLASH = "_scaled_dot_product_flash_attention_for_cpu"
-
-
-def _attention_shapes(low: Lowering, q: Node, k: Node, v: Node) -> None:
-    if not q.rank == k.rank == v.rank == 4:
-        raise low.error(
-            f"query, key and value must have rank 4, not {q.rank}, {k.rank} and {v.rank}"
-        )
-    if not q.dtype is k.dtype is v.dtype:
-        raise low.error("query, key and value must have the same type")
-    for d in (0, 1):
-        low.require_equal(q.shape[d], k.shape[d], f"query and key at dimension {d}")
-        low.require_equal(k.shape[d], v.shape[d], f"key and value at dimension {d}")
-    low.require_equal(q.shape[3], k.shape[3], "query and key at dimension 3")
-    low.require_equal(k.shape[2], v.shape[2], "key and value at dimension 2")
-
-
-def _attention_options(
-    low: Lowering, p: OperandLike | None, causal: OperandLike | None, scale: OperandLike | None
-) -> tuple[float, bool, dict[str, Argument]]:
-    drop, mask, factor = (_constant(low, x) for x in (p, causal, scale))
-    if drop:
-        raise low.error("dropout inside attention is not supported on the CPU")
-    return float(drop or 0.0), bool(mask), {} if factor is None else {"scale": factor}
-
-
-def _constant(low: Lowering, x: OperandLike | None) -> float | None:
-    if x is None:
-        return None
-    found = getattr(low.operand(x), "value", None)
-    if isinstance(found, (bool, int, float)):
-        return found
-    raise low.error("this option must be a constant")
-
-
 def embedding_fwd(
     low: Lowering,
     input: OperandLike,
@@ -159,23 +86,23 @@ def embedding_fwd(
     wide = low.builder.broadcast(index.value, shape, tuple(range(last)))
     attrs: dict[str, Attr] = {"dims": (-1, last), "wrap": False}
     rows = Node(low.builder.emit("take", (table.value, wide), attrs), table.dtype)
-    limit = _constant(low, max_norm)
-    if limit is None:
+    if max_norm is None:
         return rows
-    order = _constant(low, norm_type)
-    return _limit_norms(low, rows, limit, 2.0 if order is None else float(order))
+    return _limit_norms(low, rows, max_norm, low.operand(2.0 if norm_type is None else norm_type))
 
 
-def _limit_norms(low: Lowering, rows: Node, limit: float, order: float) -> Node:
+def _limit_norms(low: Lowering, rows: Node, limit: OperandLike, order: Item) -> Node:
     """Scale rows to a norm of at most `limit`, as torch's embedding_renorm does."""
-
-    last = rows.rank - 1
-    size = elementwise(low, "abs", rows)
-    if order == float("inf"):
-        norm: OperandLike = reduce("max", low, size, [last], True)
+    dims, size = [rows.rank - 1], elementwise(low, "abs", rows)
+    known = order.value if isinstance(order, Number) else None
+    if known == math.inf:
+        norm: OperandLike = reduce("max", low, size, dims, True)
     else:
-        total = reduce("sum", low, elementwise(low, "pow", size, order), [last], True)
-        norm = elementwise(low, "pow", total, 1.0 / order)
+        total = reduce("sum", low, elementwise(low, "pow", size, order), dims, True)
+        norm = elementwise(low, "pow", total, elementwise(low, "truediv", 1.0, order))
+    if known is None:  # the order is an input, and may be infinite
+        is_infinite = elementwise(low, "eq", order, math.inf)
+        norm = where(low, is_infinite, reduce("max", low, size, dims, True), norm)
     down = elementwise(low, "truediv", limit, elementwise(low, "add", norm, 1e-7))
     limited = elementwise(low, "mul", rows, elementwise(low, "minimum", down, 1.0))
     return low.cast(limited, rows.dtype)
@@ -203,7 +130,5 @@ def _broadcast_batch(low: Lowering, a: tuple[Dim, ...], b: tuple[Dim, ...]) -> t
 MATMUL: dict[str, Rule] = {
     "matmul": matmul,
     "linear": linear,
-    "sdpfa_fwd": sdpfa_fwd,
-    "sdpfa_bwd": sdpfa_bwd,
     "embedding_fwd": embedding_fwd,
 }

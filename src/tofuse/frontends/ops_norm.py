@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tofuse.analysis.alias import view_chain
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.elementwise_table import elementwise, elementwise_node
 from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
@@ -74,9 +75,14 @@ def write_input(low: Lowering, item: Node, target: Node) -> None:
         low.require_equal(
             target.shape[d], item.shape[d], f"the input and the result at dimension {d}"
         )
-    if any(isinstance(a, Node) and a.value is item.value for a in low.arguments):
-        item = low.copy(item)
-    low.outputs.append((item, low.arguments.index(target)))
+    number = low.arguments.index(target)
+    if item.dtype is target.dtype:
+        low.written.setdefault(item.value, number)
+    producers = {v: op for op in low.builder.ops for v in op.results}
+    base = view_chain(item.value, producers)[-1]
+    if any(isinstance(a, Node) and a.value is base for a in low.arguments):
+        item = low.copy(item)  # another output may be written into that input first
+    low.outputs.append((item, number))
 
 
 NORM: dict[str, Rule] = {"batch_norm": batch_norm}

@@ -53,6 +53,8 @@ def cast(low: Lowering, arg: OperandLike, dtype: DataType | torch.dtype) -> Item
     target, x = datatype(dtype), low.operand(arg)
     if isinstance(x, Node) and x.dtype.torch == target.torch:
         return low.copy(x)
+    if isinstance(x, Number) and isinstance(x.value, SymDim) and target.torch is torch.int64:
+        return Number(x.value, target)
     if isinstance(x, Node) or isinstance(x.value, SymDim):
         return low.cast(x, target, scalar=is_scalar(x))
     return Number(torch.tensor(x.value, dtype=target.torch).item(), target)

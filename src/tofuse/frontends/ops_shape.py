@@ -17,6 +17,7 @@ from tofuse.frontends.lowering import (
     OperandLike,
     Rule,
     Shape,
+    is_scalar,
     show_shape,
 )
 from tofuse.frontends.ops_factory import iota_value
@@ -247,11 +248,17 @@ def pad(
     for d, (front, back) in enumerate(pairs):
         cut = max(0, -front)
         padded = low.builder.slice(padded, d, cut, padded.shape[d] - cut - max(0, -back))
-    if not isinstance(fill, Number) or isinstance(fill.value, (complex, SymDim)):
-        raise low.error("the value must be a real constant")
-    constant = typed_scalar(fill.value, x.dtype.ir)
     before, after = (tuple(max(0, pair[side]) for pair in pairs) for side in (0, 1))
-    return Node(low.builder.pad(padded, before, after, constant), x.dtype)
+    if isinstance(fill, Number) and not isinstance(fill.value, (complex, SymDim)):
+        constant = typed_scalar(fill.value, x.dtype.ir)
+        return Node(low.builder.pad(padded, before, after, constant), x.dtype)
+    if x.dtype.ir is DType.OTHER or not is_scalar(fill):
+        raise low.error("the value must be a real number")
+    inside = low.builder.full(padded.shape, Scalar(True), DType.BOOL)
+    zeros = low.builder.pad(padded, before, after, typed_scalar(0, x.dtype.ir))
+    inside = low.builder.pad(inside, before, after, Scalar(False))
+    number = low.builder.broadcast(low.value_of(fill, x.dtype), zeros.shape, ())
+    return Node(low.builder.where(inside, zeros, number, zeros.type), x.dtype)
 
 
 def cat(
@@ -334,21 +341,22 @@ def with_stride_order(low: Lowering, x: Node, order: Sequence[Dim]) -> Node:
 
 def triu(low: Lowering, arg: OperandLike, diagonal: OperandLike = 0) -> Node:
     """Return the upper triangle of the last two dimensions, with zeros elsewhere."""
-    x, first = low.tensor(arg), low.integer(diagonal, "diagonal")
+    x, first = low.tensor(arg), low.dim(diagonal, "diagonal")
     if x.rank < 2:
         raise low.error(f"the tensor must have at least rank 2, not {x.rank}")
     if x.dtype.ir is DType.OTHER:
         return low.call("aten.triu.default", (x.value, first), x.shape, x.dtype)
-    rows, columns = (_iota_along(low, x, d) for d in (x.rank - 2, x.rank - 1))
+    rows, columns = (iota_along(low, x, d).value for d in (-2, -1))
     from_diagonal = low.builder.emit("sub", (columns, rows), {})
     in_triangle = low.builder.emit("ge", (from_diagonal, Scalar(first)), {})
     operands = (in_triangle, x.value, typed_scalar(0, x.dtype.ir))
     return Node(low.builder.emit("where", operands, {}), x.dtype)
 
 
-def _iota_along(low: Lowering, x: Node, dim: int) -> Value:
+def iota_along(low: Lowering, x: Node, dim: int) -> Node:
     """Return 0, 1, 2, ... along one dimension, broadcast to the tensor's shape."""
-    return low.builder.broadcast(iota_value(low, x.shape[dim], 0, 1, DType.I64), x.shape, (dim,))
+    numbers = iota_value(low, x.shape[dim], 0, 1, DType.I64)
+    return Node(low.builder.broadcast(numbers, x.shape, (dim % x.rank,)), DataType.Int)
 
 
 SHAPE: dict[str, Rule] = {

@@ -36,7 +36,7 @@ from tofuse.frontends.definition import (
     parameters,
 )
 from tofuse.frontends.lowering import Lowered, Lowering, Node, SizesMustBeEqual
-from tofuse.frontends.proxies import PROXIES, Proxy, Scalar, Tensor, Vector
+from tofuse.frontends.proxies import PROXIES, ArithmeticProxy, Proxy, Scalar, Tensor, Vector
 from tofuse.ir.graph import Loc
 
 
@@ -139,7 +139,7 @@ class Recorder:
     define_constant = define_scalar
 
     def define_vector(
-        self, values: int | Sequence[Scalar | int], dtype: DataType = DataType.Int
+        self, values: int | Sequence[ArithmeticProxy | int], dtype: DataType = DataType.Int
     ) -> Vector:
         """Define a vector of these entries, or an input of that many integers."""
         loc, result = self._begin("define_vector"), self._ref("V")

@@ -46,7 +46,14 @@ EXACT: dict[str, Callable[..., Dim]] = {
     k: getattr(operator, k) for k in ("add", "sub", "mul", "neg")
 }
 
-DERIVED = {"div": "truncdiv", "mod": "truncmod", "minimum": "min", "maximum": "max"}
+DERIVED = {
+    "div": "truncdiv",
+    "mod": "truncmod",
+    "fmod": "truncmod",
+    "remainder": "%",
+    "minimum": "min",
+    "maximum": "max",
+}
 
 OPERATORS = ["add", "sub", "mul", "neg", "truediv", "eq", "ne", "lt", "le", "gt", "ge"]
 
@@ -55,6 +62,8 @@ FOLDS: dict[str, Callable[..., bool | int | float | complex]] = {
     "abs": abs,
     "div": operator.truediv,  # of integers: as in DERIVED
     "mod": math.fmod,
+    "fmod": math.fmod,
+    "remainder": operator.mod,
     "minimum": min,
     "maximum": max,
     "logical_and": SIZE_FUNCTIONS["logical_and"],

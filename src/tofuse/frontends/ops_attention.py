@@ -1,0 +1,278 @@
+"""Attention: PyTorch's flash attention, or products and a softmax where that lacks something."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+from tofuse.capture.lower.call import Argument
+from tofuse.frontends.datatypes import DataType
+from tofuse.frontends.elementwise_table import (
+    broadcast_shape,
+    broadcast_to,
+    elementwise,
+    elementwise_node,
+)
+from tofuse.frontends.lowering import (
+    SEED,
+    Item,
+    Lowering,
+    Node,
+    Number,
+    OperandLike,
+    RngState,
+    Rule,
+)
+from tofuse.frontends.ops_factory import rng_state, standard_uniform
+from tofuse.frontends.ops_index import select
+from tofuse.frontends.ops_matmul import matmul
+from tofuse.frontends.ops_pointwise import where
+from tofuse.frontends.ops_reduce import reduce
+from tofuse.frontends.ops_shape import iota_along, permute
+from tofuse.ir.graph import Value
+from tofuse.ir.types import TensorType
+
+FLASH = "_scaled_dot_product_flash_attention_for_cpu"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of an attention, each a constant or known only at run time."""
+
+    dropout_p: Item
+    is_causal: Item
+    scale: Item | None  # None: the inverse root of the width
+
+    @property
+    def are_constant(self) -> bool:
+        """Whether PyTorch's flash attention on the CPU has them: no dropout, no inputs."""
+        given = (self.dropout_p, self.is_causal, self.scale or self.is_causal)
+        constant = all(isinstance(x, Number) and isinstance(x.value, (int, float)) for x in given)
+        return constant and not self.has_dropout
+
+    @property
+    def has_dropout(self) -> bool:
+        return not (isinstance(self.dropout_p, Number) and self.dropout_p.value == 0)
+
+    @property
+    def keyword(self) -> dict[str, Argument]:
+        return {"scale": self.scale.value} if isinstance(self.scale, Number) else {}
+
+
+def sdpfa_fwd(
+    low: Lowering,
+    query: OperandLike,
+    key: OperandLike,
+    value: OperandLike,
+    bias: OperandLike | None = None,
+    mask: OperandLike | None = None,
+    dropout_p: OperandLike | None = None,
+    is_causal: OperandLike | None = None,
+    scale: OperandLike | None = None,
+) -> list[Node]:
+    """Attention on [batch, heads, length, width]; return output, logsumexp, seed, offset.
+
+    `bias` is added to the scores, and a bool `mask` selects those that count. As before they
+    existed, the other options may also follow `value`.
+    """
+    if not all(t is None or (isinstance(t, Node) and not t.scalar) for t in (bias, mask)):
+        bias, mask, dropout_p, is_causal, scale = None, None, bias, mask, dropout_p
+    q, k, v = (low.tensor(t, n) for t, n in ((query, "query"), (key, "key"), (value, "value")))
+    _check_shapes(low, q, k, v)
+    options = _options(low, dropout_p, is_causal, scale)
+    if mask is not None and low.tensor(mask, "mask").dtype is not DataType.Bool:
+        raise low.error("the mask must have type Bool")
+    seed = [low.cast(low.operand(0), DataType.Int) for _ in range(2)]
+    flash = options.are_constant and _flash_runs(low, q)
+    added = _added_to_scores(low, q, k, bias, mask, q.dtype if flash else _wide(q))
+    if flash:
+        results = [((*q.shape[:3], v.shape[3]), q.dtype), (q.shape[:3], _wide(q))]
+        keyword = options.keyword | ({} if added is None else {"attn_mask": added.value})
+        args = (q.value, k.value, v.value, 0.0, bool(_constant(options.is_causal)))
+        return low.call_results(f"aten.{FLASH}.default", args, results, (0, 1), **keyword) + seed
+    weights, logsumexp = _softmax(low, _scores(low, q, k, options, added))
+    if options.has_dropout:
+        words = low.call(SEED, (), (2,), DataType.Int)
+        seed = [select(low, words, word, 0) for word in range(2)]
+        kept = _kept(low, RngState(words), weights, options.dropout_p)
+        weights = _dropped(low, weights, kept, options.dropout_p)
+    out = matmul(low, weights, low.cast(v, _wide(q)))
+    return [low.cast(out, q.dtype), logsumexp, *seed]
+
+
+def sdpfa_bwd(
+    low: Lowering,
+    grad_output: OperandLike,
+    query: OperandLike,
+    key: OperandLike,
+    value: OperandLike,
+    output: OperandLike,
+    logsumexp: OperandLike,
+    dropout_p: OperandLike | None = None,
+    is_causal: OperandLike | None = None,
+    philox_seed: OperandLike | None = None,
+    philox_offset: OperandLike | None = None,
+    scale: OperandLike | None = None,
+) -> list[Node]:
+    """Return the gradients of query, key and value; the seed and offset are those of sdpfa_fwd."""
+    given = (grad_output, query, key, value, output, logsumexp)
+    names = ("grad_output", "query", "key", "value", "output", "logsumexp")
+    tensors = [low.tensor(t, n) for t, n in zip(given, names, strict=True)]
+    q, k, v = tensors[1:4]
+    _check_shapes(low, q, k, v)
+    options = _options(low, dropout_p, is_causal, scale)
+    if options.are_constant and _flash_runs(low, q):
+        causal = bool(_constant(options.is_causal))
+        args: tuple[Argument, ...] = (*(t.value for t in tensors), 0.0, causal)
+        results = [(t.shape, t.dtype) for t in (q, k, v)]
+        target = f"aten.{FLASH}_backward.default"
+        return low.call_results(target, args, results, (0, 1, 2), **options.keyword)
+    op, product = partial(elementwise_node, low), partial(matmul, low)
+    grad, q, k, v, out = (low.cast(t, _wide(t)) for t in tensors[:5])
+    total = Node(low.builder.reshape(tensors[5].value, (*q.shape[:-1], 1)), tensors[5].dtype)
+    weights = op("exp", op("sub", _scores(low, q, k, options, None), total))
+    dropped, grad_weights = weights, product(grad, _transposed(low, v))
+    if options.has_dropout:
+        if philox_seed is None:
+            raise low.error("philox_seed and philox_offset are required with dropout")
+        state = rng_state(low, philox_seed, philox_offset)
+        kept = _kept(low, state, weights, options.dropout_p)
+        dropped, grad_weights = (
+            _dropped(low, x, kept, options.dropout_p) for x in (weights, grad_weights)
+        )
+    mean = reduce("sum", low, op("mul", grad, out), [-1], True)
+    grad_scores = op("mul", weights, op("sub", grad_weights, mean))
+    grad_scores = op("mul", grad_scores, _factor(low, q, options))
+    gradients = (
+        product(grad_scores, k),
+        product(_transposed(low, grad_scores), q),
+        product(_transposed(low, dropped), grad),
+    )
+    return [low.cast(g, t.dtype) for g, t in zip(gradients, tensors[1:4], strict=True)]
+
+
+# -- parts ----------------------------------------------------------------------------------------
+
+
+def _check_shapes(low: Lowering, q: Node, k: Node, v: Node) -> None:
+    if not q.rank == k.rank == v.rank or q.rank < 4:
+        raise low.error(
+            f"query, key and value must have rank 4 or more, not {q.rank}, {k.rank} and {v.rank}"
+        )
+    if not q.dtype is k.dtype is v.dtype or not q.dtype.is_float:
+        raise low.error("query, key and value must have the same floating-point type")
+    for d in range(q.rank - 2):
+        low.require_equal(q.shape[d], k.shape[d], f"query and key at dimension {d}")
+        low.require_equal(k.shape[d], v.shape[d], f"key and value at dimension {d}")
+    low.require_equal(q.shape[-1], k.shape[-1], f"query and key at dimension {q.rank - 1}")
+    low.require_equal(k.shape[-2], v.shape[-2], f"key and value at dimension {q.rank - 2}")
+
+
+def _options(
+    low: Lowering,
+    dropout_p: OperandLike | None,
+    is_causal: OperandLike | None,
+    scale: OperandLike | None,
+) -> Options:
+    p = low.operand(0.0 if dropout_p is None else dropout_p)
+    causal = low.operand(False if is_causal is None else is_causal)
+    return Options(p, causal, None if scale is None else low.operand(scale))
+
+
+def _constant(x: Item) -> bool | int | float | None:
+    """Return the value of a constant; None if it is known only at run time."""
+    found = x.value if isinstance(x, Number) else None
+    return found if isinstance(found, (bool, int, float)) else None
+
+
+def _flash_runs(low: Lowering, q: Node) -> bool:
+    return q.rank == 4 and low.device == "cpu"
+
+
+def _wide(x: Node) -> DataType:
+    return DataType.Double if x.dtype is DataType.Double else DataType.Float
+
+
+def _factor(low: Lowering, q: Node, options: Options) -> OperandLike:
+    """Return the factor of the scores."""
+    if options.scale is not None:
+        return options.scale
+    width = q.shape[-1]
+    if isinstance(width, int):
+        return 1.0 / math.sqrt(width) if width else 1.0
+    return elementwise(low, "rsqrt", Number(width, DataType.Int))
+
+
+def _added_to_scores(
+    low: Lowering,
+    q: Node,
+    k: Node,
+    bias: OperandLike | None,
+    mask: OperandLike | None,
+    dtype: DataType,
+) -> Node | None:
+    """Return bias and mask as one tensor that is added to the scores; None if there is neither."""
+    if bias is None and mask is None:
+        return None
+    added = low.operand(0.0 if bias is None else bias)
+    if mask is not None:
+        added = low.operand(where(low, mask, added, -math.inf))
+    scores = (*q.shape[:-1], k.shape[-2])
+    like_scores = Node(Value(TensorType(scores, dtype.ir), "scores"), dtype)
+    if broadcast_shape(low, [like_scores, added]) != scores:
+        raise low.error("bias and mask must broadcast to [batch, heads, length, length]")
+    wide = low.cast(added, dtype)
+    sizes = (1,) * (len(scores) - wide.rank) + wide.shape
+    target = tuple(1 if e == 1 else s for e, s in zip(sizes[:-2], scores, strict=False))
+    value = broadcast_to(low, wide.value, (*target, *scores[-2:]), dtype)
+    return Node(low.builder.copy(value), dtype)
+
+
+def _scores(low: Lowering, q: Node, k: Node, options: Options, added: Node | None) -> Node:
+    """Return the scaled products of queries and keys, -inf where a key does not count."""
+    op, wide = partial(elementwise_node, low), _wide(q)
+    products = matmul(low, low.cast(q, wide), _transposed(low, low.cast(k, wide)))
+    scores = op("mul", products, _factor(low, q, options))
+    if added is not None:
+        scores = op("add", scores, added)
+    if _constant(options.is_causal) in (False, 0):
+        return scores
+    rows, columns = (iota_along(low, scores, d) for d in (-2, -1))
+    counts = op("le", columns, rows)
+    if _constant(options.is_causal) is None:
+        counts = op("logical_or", counts, elementwise(low, "logical_not", options.is_causal))
+    masked = where(low, counts, scores, -math.inf)
+    assert isinstance(masked, Node)
+    return masked
+
+
+def _softmax(low: Lowering, scores: Node) -> tuple[Node, Node]:
+    """Return the softmax of the scores and their logsumexp; zeros in rows where none counts."""
+    op, last = partial(elementwise_node, low), [scores.rank - 1]
+    top = reduce("max", low, scores, last, True)
+    top = low.cast(where(low, op("isneginf", top), 0.0, top), scores.dtype)
+    powers = op("exp", op("sub", scores, top))
+    total = reduce("sum", low, powers, last, True)
+    weights = op("truediv", powers, where(low, op("eq", total, 0.0), 1.0, total))
+    logsumexp = op("add", op("log", total), top)
+    return weights, Node(low.builder.reshape(logsumexp.value, scores.shape[:-1]), scores.dtype)
+
+
+def _kept(low: Lowering, state: RngState, weights: Node, p: Item) -> Node:
+    """Return which weights dropout keeps."""
+    uniform = standard_uniform(low, state, weights.shape, weights.dtype)
+    return elementwise_node(low, "ge", uniform, p)
+
+
+def _dropped(low: Lowering, x: Node, kept: Node, p: Item) -> Node:
+    """Return the entries that dropout keeps, divided by their probability, and zeros."""
+    scaled = elementwise(low, "truediv", x, elementwise(low, "sub", 1.0, p))
+    return low.cast(where(low, kept, scaled, 0.0), x.dtype)
+
+
+def _transposed(low: Lowering, x: Node) -> Node:
+    return permute(low, x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+
+
+ATTENTION: dict[str, Rule] = {"sdpfa_fwd": sdpfa_fwd, "sdpfa_bwd": sdpfa_bwd}
