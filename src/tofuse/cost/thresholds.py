@@ -30,6 +30,7 @@ MAX_POOLING_TAPS = 27  # of a window, 3 x 3 x 3: not measured
 MAX_RESIDUES = 16  # modulo the strides, each with a sum: not measured
 MAX_INDEX_ELEMENTS = 1 << 16  # of a constant index that is looked into: not measured
 MAX_INDEX_OPS = 32  # that are evaluated for a constant index: not measured
+MAX_OVERLAP_STEPS = 2000  # until two views count as overlapping: not measured
 MAX_UNROLLED_MATRIX = 4  # rows of a matrix too small for a library call: not measured
 
 # -- passes --------------------------------------------------------------------------------------

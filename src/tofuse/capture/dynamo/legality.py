@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from tofuse.capture.fx.aliases import (
-    byte_span,
-    has_internal_overlap,
-    has_write_overlap,
     storage_id,
     storage_ids,
     written_nodes,
@@ -18,6 +16,12 @@ from tofuse.capture.fx.aliases import (
     written_tensors,
 )
 from tofuse.capture.fx.node_tensors import example_tensor, strided_fake_tensor, target_name
+from tofuse.capture.fx.overlap import (
+    byte_span,
+    has_internal_overlap,
+    has_write_overlap,
+    overwrites_operand,
+)
 from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 from tofuse.torch_internals.trees import tree_leaves
@@ -45,6 +49,8 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return "it writes into a tensor that overlaps itself"
         if any(_is_view_of_unfold(x) for x in written_nodes(node)):
             return "it writes into the windows of `unfold`"
+        if _overwrites_operand(node):
+            return "a call writes into elements that it also reads or writes elsewhere"
         if overlapping and _is_subgraph(node):
             return "it may write into a tensor that overlaps itself"
     written = written_storages(gm.graph)
@@ -98,6 +104,17 @@ def _is_view_of_unfold(node: Node) -> bool:
             return False
         node = operand
     return False
+
+
+def _overwrites_operand(node: Node) -> bool:
+    """Return whether a call writes into elements that it also reads or writes elsewhere."""
+    written = written_tensors(node)
+    if not written:
+        return False
+    arguments: Sequence[object] = map_arg(
+        (*node.args, *node.kwargs.values()), lambda n: n.meta.get("example_value")
+    )
+    return overwrites_operand(target_name(node.target), written, arguments)
 
 
 def _is_subgraph(node: Node) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch.fx import GraphModule
 
-from tofuse.capture.fx.aliases import byte_span, has_write_overlap, storage_id, written_storages
+from tofuse.capture.fx.aliases import storage_id, written_storages
 from tofuse.capture.fx.node_tensors import strided_fake_tensor
+from tofuse.capture.fx.overlap import byte_span, has_write_overlap
 
 
 def overlap_guard(gm: GraphModule) -> Callable[..., bool] | None:

@@ -16,7 +16,8 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 
-from tofuse.capture.fx.aliases import has_internal_overlap, is_mutating_name, storage_id
+from tofuse.capture.fx.aliases import is_mutating_name, storage_id
+from tofuse.capture.fx.overlap import has_internal_overlap, overwrites_operand
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError
@@ -94,11 +95,14 @@ class _FreeTensorRecorder(TorchFunctionMode):
         args, kwargs = tree_map(self._fake, (args, kwargs or {}), is_leaf=is_size)
         if func in GRAD_ACCESS and any(args[0] is fake for fake, *_ in self.outside):
             raise _NotPure("reads or changes .grad of a tensor from outside")
-        written = _written_tensor(func, args)
-        if written is not None and has_internal_overlap(unwrapped(written)):
+        written = _written_tensors(func, args, kwargs)
+        if any(has_internal_overlap(unwrapped(t)) for t in written):
             raise RuntimeError("it writes into a tensor that overlaps itself")
-        if id(written) in self.unfolded:  # AOTAutograd would zero the elements between windows
+        if any(id(t) in self.unfolded for t in written):
+            # AOTAutograd would zero the elements between windows
             raise RuntimeError("it writes into the windows of `unfold`")
+        if written and _overwrites_operand(func, written, (*args, *kwargs.values())):
+            raise RuntimeError("a call writes into elements that it also reads or writes elsewhere")
         result = func(*args, **kwargs)
         if args and isinstance(result, torch.Tensor):
             self._record_unfold(func, args[0], result)
@@ -151,14 +155,27 @@ def _grad_version(t: torch.Tensor) -> tuple[int, int]:
     return (0, 0) if grad is None else (id(grad), tensor_version(grad))
 
 
-def _written_tensor(func: Function, args: tuple[object, ...]) -> torch.Tensor | None:
-    """Return the tensor into whose memory a call writes."""
+def _written_tensors(
+    func: Function, args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> list[torch.Tensor]:
+    """Return the tensors into whose memory a call writes."""
     name = getattr(func, "__name__", "")
-    if name in METADATA_WRITERS or not is_mutating_name(name):
-        return None
-    if not args or not isinstance(args[0], torch.Tensor):
-        return None
-    return args[0] if unwrapped(args[0]).layout is torch.strided else None
+    writes = is_mutating_name(name) and name not in METADATA_WRITERS
+    written = tree_leaves((args[:1] if writes else (), kwargs.get("out")))
+    tensors = (t for t in written if isinstance(t, torch.Tensor))
+    return [t for t in tensors if unwrapped(t).layout is torch.strided]
+
+
+def _overwrites_operand(
+    func: Function, written: Sequence[torch.Tensor], arguments: Sequence[object]
+) -> bool:
+    """Return whether a call writes into elements that it also reads or writes elsewhere."""
+
+    def plain(x: object) -> object:
+        return unwrapped(x) if isinstance(x, torch.Tensor) else x
+
+    operands: Sequence[object] = tree_map(plain, arguments, is_leaf=is_size)
+    return overwrites_operand(func.__name__, [unwrapped(t) for t in written], operands)
 
 
 def _storage(x: torch.Tensor) -> int | None:
