@@ -11,7 +11,11 @@ STAMP := $(VENV)/.stamp
 TORCH_VENV := .venv-torch-$(TORCH)
 TORCH_STAMP := $(TORCH_VENV)/.stamp
 
-.PHONY: run test test-torch bench opinfo clean
+# timm and torchvision, for `make models`.
+MODELS_SITE := .venv-models
+MODELS_STAMP := $(MODELS_SITE)/.stamp
+
+.PHONY: run test test-torch bench opinfo models clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -36,6 +40,17 @@ opinfo: $(STAMP)
 test-torch: $(TORCH_STAMP)
 	$(TORCH_VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal
 
+# Models of transformers and timm against eager and float64, into docs/models.md. It goes on where
+# it was stopped. Some of it, or the times of first steps instead, for which the machine must be
+# quiet: make models ONLY=bert SHARD=1/2 JOBS=1; make models SUITE=--time JOBS=1
+models: $(STAMP) $(MODELS_STAMP)
+	PYTHONPATH=$(MODELS_SITE) $(BIN)/python -m suites.models --timeout 900 --shard $(or $(SHARD),1/1) --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
+
+# In a folder of their own: with torchvision there, transformers imports it everywhere.
+$(MODELS_STAMP): requirements-models.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(MODELS_SITE) --requirement requirements-models.txt
+	@touch $@
+
 $(TORCH_STAMP): requirements.txt pyproject.toml
 	@test -n "$(TORCH)" || { echo "name the release: make test-torch TORCH=2.15.0" >&2; exit 1; }
 	$(PYTHON) -m venv $(TORCH_VENV)
@@ -53,6 +68,6 @@ $(STAMP): requirements.txt pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-torch-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* $(MODELS_SITE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find src -name '*.egg-info' -type d -prune -exec rm -rf {} +

@@ -1,0 +1,63 @@
+"""Compares the errors of compiled results with those of eager, both against float64."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+EPSILON = 2.0**-24
+HUGE = 1e30  # masks have numbers that float32 and float64 spell differently
+
+
+def worst_error_ratio(
+    ours: Mapping[str, Tensor], eager: Mapping[str, Tensor], exact: Mapping[str, Tensor]
+) -> tuple[float, str]:
+    """Return the largest ratio of our error to eager's, and the name of that tensor.
+
+    An error is the root of the mean square over a tensor. An error of eager counts as at least a
+    few units in the last place of its tensor, and as at least the relative error that half of the
+    tensors have: the errors of a small tensor are few random numbers.
+    """
+    floors = _floors(eager, exact)
+    worst, where = 0.0, ""
+    for name, reference in exact.items():
+        if name not in ours:
+            if reference.any():
+                return float("inf"), f"{name} is missing"
+            continue
+        if ours[name].shape != reference.shape:
+            return float("inf"), f"{name} has shape {tuple(ours[name].shape)}"
+        if not _same_specials(ours[name], eager[name]):
+            return float("inf"), f"{name} has other infinities or nan"
+        ratio = _error(ours[name], reference) / floors[name]
+        if ratio > worst:
+            worst, where = ratio, name
+    return worst, where
+
+
+def _floors(eager: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> dict[str, float]:
+    scales = {name: _size(x) for name, x in exact.items()}
+    errors = {name: _error(eager[name], x) for name, x in exact.items()}
+    relative = sorted(errors[name] / scales[name] for name in exact if scales[name])
+    typical = relative[len(relative) // 2] if relative else 0.0
+    least = EPSILON / 16 * max(scales.values(), default=0.0) + 1e-30
+    return {
+        name: max(errors[name], max(4 * EPSILON, typical) * scales[name], least) for name in exact
+    }
+
+
+def _same_specials(ours: Tensor, eager: Tensor) -> bool:
+    special = ~(eager.double().abs() < HUGE)
+    return torch.equal(special, ~(ours.double().abs() < HUGE)) and torch.equal(
+        ours[special].nan_to_num(), eager[special].nan_to_num()
+    )
+
+
+def _error(x: Tensor, exact: Tensor) -> float:
+    finite = (exact.abs() < HUGE) & (x.double().abs() < HUGE)
+    return _size((x.double() - exact)[finite])
+
+
+def _size(x: Tensor) -> float:
+    finite = x[x.abs() < HUGE].double()
+    return finite.square().mean().sqrt().item() if finite.numel() else 0.0
