@@ -1,7 +1,8 @@
 """`make opinfo`: every sample of torch's operator database, compiled and compared with eager.
 
 A case is an operator, a dtype, and a layout or variant: `nn.functional.gelu/bfloat16/transposed`.
-`operator/any/errors` runs the inputs on which eager raises.
+`operator/any/errors` runs the inputs on which eager raises. `module/...` and `optimizer/...` are of
+torch's databases of modules and optimizers.
 """
 
 import functools
@@ -18,11 +19,20 @@ from suites.operators.calls import LAYOUTS, MODES, calls_of, error_calls
 from suites.operators.check import Checker, Findings
 from suites.operators.coverage import coverage_page, outdated
 from suites.operators.known import known_reason
+from suites.operators.modules import (
+    module_calls,
+    module_infos,
+    optimizer_calls,
+    optimizer_infos,
+    optimizer_modes,
+)
 from suites.operators.program import prepare_torch
 
 # The layouts and variants beside the first are run in one dtype of each kind.
 VARIANT_DTYPES = ("float32", "bfloat16", "int64", "complex64")
 DTYPES = (*VARIANT_DTYPES, "float64", "float16", "int32", "uint8", "bool")  # as they run
+
+MODULE_DTYPES = ("float32", "float64")
 
 
 def list_cases() -> list[str]:
@@ -36,23 +46,49 @@ def list_cases() -> list[str]:
         for name, op in names.items()
         if getattr(torch, dtype) in op.supported_dtypes("cpu") and _has_mode(op, mode)
     ]
-    return cases + [f"{name}/any/errors" for name in names]
+    cases += [f"{name}/any/errors" for name in names]
+    for name, module in module_infos().items():
+        modes = ["train", "eval"] if module.train_and_eval_differ else ["train"]
+        floats = [d for d in MODULE_DTYPES if getattr(torch, d) in module.dtypes]
+        cases += [f"{name}/{dtype}/{mode}" for dtype in floats for mode in modes]
+    for name, optimizer in optimizer_infos().items():
+        modes = optimizer_modes(optimizer)
+        cases += [f"{name}/{dtype}/{mode}" for dtype in MODULE_DTYPES for mode in modes]
+    return cases
 
 
 def run_case(case: str) -> Result:
     """Compare every call of a case with eager."""
     prepare_torch()
     begin = time.monotonic()
-    name, dtype, mode = case.rsplit("/", 2)
-    op = operators()[name]
     try:
-        calls = error_calls(op) if mode == "errors" else calls_of(op, getattr(torch, dtype), mode)
-    except Exception as error:  # the database has none
-        return Result(case, "skipped", f"no samples: {type(error).__name__}: {error}")
-    findings = Checker(dynamic=mode == "dynamic").check(calls)
+        findings = _check_case(*case.rsplit("/", 2))
+    except NoSamplesError as error:
+        return Result(case, "skipped", f"no samples: {error}")
     result = summarize_case(case, findings)
     result.data["seconds"] = round(time.monotonic() - begin, 2)
     return result
+
+
+class NoSamplesError(Exception):
+    """The database has no samples of a case."""
+
+
+def _check_case(name: str, dtype_name: str, mode: str) -> Findings:
+    dtype = getattr(torch, "float32" if mode == "errors" else dtype_name)
+    checker = Checker(dynamic=mode == "dynamic")
+    try:
+        if name.startswith("optimizer/"):
+            calls = optimizer_calls(optimizer_infos()[name], dtype, mode)
+        elif name.startswith("module/"):
+            calls = module_calls(module_infos()[name], dtype, mode)
+        elif mode == "errors":
+            calls = error_calls(operators()[name])
+        else:
+            calls = calls_of(operators()[name], dtype, mode)
+    except Exception as error:
+        raise NoSamplesError(f"{type(error).__name__}: {error}") from error
+    return checker.check_steps(calls) if name.startswith("optimizer/") else checker.check(calls)
 
 
 def summarize_case(case: str, findings: Findings) -> Result:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -58,6 +59,8 @@ class Call:
 
     def __repr__(self) -> str:
         name = getattr(self.fn, "__name__", None) or type(self.fn).__name__
+        if isinstance(self.fn, functools.partial):
+            name = f"{self.fn.func.__name__}{self.fn.args}"
         parts = [show(a) for a in self.args]
         parts += [f"{k}={show(v)}" for k, v in self.kwargs.items()]
         return f"{name}({', '.join(parts)})"

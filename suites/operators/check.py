@@ -4,6 +4,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import torch
+
 from suites.operators.calls import Call
 from suites.operators.compare import describe_difference
 from suites.operators.program import (
@@ -15,6 +17,8 @@ from suites.operators.program import (
     run_eager,
 )
 from tofuse.report.model import Report
+
+Run = Callable[[Call, Compiler], Outcome]
 
 BATCH = 32
 ALONE = 3  # failures of a case that are confirmed alone; the others are counted
@@ -94,18 +98,31 @@ class Checker:
             elif not self._check_alone(call, expected, findings):
                 findings.failures.append(f"{call}, among other calls only: {difference}")
 
-    def _check_alone(self, call: Call, expected: Outcome, findings: Findings) -> bool:
+    def check_steps(self, calls: Sequence[Call]) -> Findings:
+        """Compare calls that compile a part of themselves with their argument `compiler`."""
+        findings = Findings(calls=len(calls))
+        for call in calls:
+            torch._dynamo.reset()
+            expected = run_eager(call)
+            findings.refused += expected.error is not None
+            self._check_alone(call, expected, findings, _run_steps)
+        return findings
+
+    def _check_alone(
+        self, call: Call, expected: Outcome, findings: Findings, run: Run | None = None
+    ) -> bool:
         """Compare one call with eager, and record how it fails; return whether it does.
 
         What torch.compile with eager's operators gives, too, is torch's own difference.
         """
+        run = run or _run_alone
         report = Report()
-        got = _run_alone(call, self._compiler(report))
+        got = run(call, self._compiler(report))
         findings.add_report(report)
         difference = describe_difference(call, got, expected)
         if difference is None:
             return False
-        torchs = _run_alone(call, compile_with_torch(self.dynamic))
+        torchs = run(call, compile_with_torch(self.dynamic))
         own = describe_difference(call, got, torchs) is not None
         (findings.failures if own else findings.as_torch).append(f"{call}: {difference}")
         return True
@@ -119,3 +136,7 @@ def _run_alone(call: Call, compiler: Compiler) -> Outcome:
         return run_compiled([call], compiler)[0]
     except Exception as error:
         return Outcome(error=error)
+
+
+def _run_steps(call: Call, compiler: Compiler) -> Outcome:
+    return run_eager(dataclasses.replace(call, kwargs={**call.kwargs, "compiler": compiler}))

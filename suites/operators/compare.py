@@ -1,5 +1,7 @@
 """Compares what a compiled call gave with what eager gave; float64 is the referee."""
 
+import copy
+
 import torch
 from torch.utils._pytree import tree_map
 
@@ -163,10 +165,11 @@ def _run_wider(call: Call) -> list[torch.Tensor | None] | None:
             return x.detach().to(WIDER[x.dtype]).requires_grad_(x.requires_grad)
         return WIDER.get(x, x) if isinstance(x, torch.dtype) else x
 
-    if isinstance(call.fn, torch.nn.Module):
-        return None
     args, kwargs = tree_map(widen, (call.args, dict(call.kwargs)))
-    outcome = run_eager(Call(call.fn, args, kwargs, call.process))
+    fn = call.fn
+    if isinstance(fn, torch.nn.Module):
+        fn = copy.deepcopy(fn).double()
+    outcome = run_eager(Call(fn, args, kwargs, call.process))
     return None if outcome.error else _tensors(outcome)
 
 

@@ -69,8 +69,8 @@ def outdated(results: Mapping[str, Result]) -> list[str]:
 def _rows(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> list[str]:
     table: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for name, result in results.items():
-        operator, _, rest = name.partition("/")
-        table[operator][rest.partition("/")[0]].add(result.status)
+        operator, dtype, _ = name.rsplit("/", 2)
+        table[operator][dtype].add(result.status)
     rows = []
     for operator in sorted(table):
         letters = [LETTERS[_worst(table[operator][d])] for d in dtypes]

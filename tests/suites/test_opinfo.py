@@ -5,6 +5,12 @@ import torch
 
 from suites.operators.calls import Call, relayout
 from suites.operators.check import Checker
+from suites.operators.modules import (
+    module_calls,
+    module_infos,
+    optimizer_calls,
+    optimizer_infos,
+)
 from suites.opinfo import list_cases, summarize_case
 
 SIZES = (2, 3, 4, 5)
@@ -85,6 +91,39 @@ def test_random_results_may_be_any_of_eagers():
     assert not planted(lambda r, x: torch.rand_like(r)).check(calls(torch.rand_like)).failures
 
 
+def test_modules_are_compared_with_their_parameters_and_buffers():
+    info = module_infos()["module/nn.BatchNorm1d"]
+    found = Checker().check(module_calls(info, torch.float32, "train")[:2])
+    assert found.calls == 2 and found.kernels and not found.failures
+    third = [torch.nn.BatchNorm1d(3) for _ in range(3)]
+    found = planted_buffer().check([Call(m, (torch.randn(2, 3),)) for m in third])
+    assert "argument 3 after the call" in found.failures[0]
+
+
+def planted_buffer():
+    """A compiler that forgets to update the running mean."""
+
+    def compile_program(program):
+        def run(*tensors):
+            results = program(*tensors)
+            for value in program.__globals__.values():
+                if isinstance(value, torch.nn.BatchNorm1d):
+                    value.get_buffer("running_mean").data.zero_()
+            return results
+
+        return run
+
+    return Checker(compiler=lambda report, dynamic: compile_program)
+
+
+def test_steps_of_an_optimizer_are_compared():
+    info = optimizer_infos()["optimizer/SGD"]
+    steps = optimizer_calls(info, torch.float32, "loop")[:1]
+    assert not Checker().check_steps(steps).failures
+    twice = Checker(compiler=lambda report, dynamic: lambda step: lambda: (step(), step()))
+    assert "numbers differ" in twice.check_steps(steps).failures[0]
+
+
 @pytest.mark.parametrize("layout", ["transposed", "strided"])
 def test_another_layout_keeps_shape_and_values(layout):
     x = torch.randn(2, 3, 4)
@@ -97,4 +136,6 @@ def test_every_kind_of_case_is_listed():
     assert len(cases) == len(set(cases)) > 10_000
     for kind in ("dynamic", "expanded", "inplace", "out"):
         assert f"add/float32/{kind}" in cases
+    assert "module/nn.Linear/float32/train" in cases
+    assert "optimizer/Adam/float32/foreach" in cases
     assert "add/any/errors" in cases and "nn.functional.gelu/float16/contiguous" in cases
