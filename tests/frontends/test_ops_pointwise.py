@@ -336,9 +336,12 @@ def test_complex(dtype):
     )  # fmt: skip
 
 
+FP4 = (DataType.Float4_e2m1fn, DataType.Float4_e2m1fn_x2)
+
+
 def test_cast_between_all_types():
     x = torch.tensor([0.0, 1.0, 2.5, -3.5])
-    types = [d for d in DataType if d not in (DataType.Null, DataType.Float4_e2m1fn)]
+    types = [d for d in DataType if d not in (DataType.Null, *FP4)]
     check(
         lambda fd, t, positive: [fd.ops.cast(positive if d in UNSIGNED else t, d) for d in types],
         lambda t, positive: [(positive if d in UNSIGNED else t).to(d.torch) for d in types],

@@ -35,7 +35,8 @@ class DataType(Enum):
     Float8_e4m3fn = "Float8_e4m3fn", torch.float8_e4m3fn
     Float8_e5m2 = "Float8_e5m2", torch.float8_e5m2
     Float8_e8m0fnu = "Float8_e8m0fnu", torch.float8_e8m0fnu
-    Float4_e2m1fn = "Float4_e2m1fn", torch.float4_e2m1fn_x2
+    Float4_e2m1fn = "Float4_e2m1fn", torch.float4_e2m1fn_x2  # two numbers in a byte
+    Float4_e2m1fn_x2 = "Float4_e2m1fn_x2", torch.float4_e2m1fn_x2  # of inputs: sizes in bytes
     ComplexFloat = "ComplexFloat", torch.complex64
     ComplexDouble = "ComplexDouble", torch.complex128
     Null = "Null", None
@@ -141,4 +142,6 @@ def _common_type(a: DataType, b: DataType) -> DataType:
 
 NARROW = {d for d in DataType if d.is_float and d not in (DataType.Float, DataType.Double)}
 
-FROM_TORCH = {d.torch: d for d in DataType if d not in (DataType.Index, DataType.Null)}
+ALIASES = (DataType.Index, DataType.Float4_e2m1fn_x2, DataType.Null)
+
+FROM_TORCH = {d.torch: d for d in DataType if d not in ALIASES}

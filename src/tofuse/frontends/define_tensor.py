@@ -34,9 +34,11 @@ def tensor_input(
         raise DefinitionError(
             f"stride_order {list(stride_order)} is not a permutation of {rank} dimensions"
         )
-    in_memory = tuple(extents[d] for d in dims_slow_to_fast(order, rank))
-    flags = _flags(in_memory, contiguity)
-    return DefineTensor(result, extents, flags, datatype(dtype), is_cpu, order, loc)
+    slow_to_fast = dims_slow_to_fast(order, rank)
+    flags = _flags(tuple(extents[d] for d in slow_to_fast), contiguity)
+    if dtype is DataType.Float4_e2m1fn:
+        extents = _packed(extents, slow_to_fast[-1])
+    return DefineTensor(result, extents, flags, _stored(dtype), is_cpu, order, loc)
 
 
 def strided_input(
@@ -53,9 +55,20 @@ def strided_input(
     shape = tuple(n if static_sizes or n == 1 else -1 for n in sizes)
     row_major = list(range(len(sizes) - 1, -1, -1))
     stride_order = () if order == row_major else tuple(order)
-    return DefineTensor(
-        result, shape, tuple(contiguity), datatype(dtype), is_cpu, stride_order, loc
-    )
+    return DefineTensor(result, shape, tuple(contiguity), _stored(dtype), is_cpu, stride_order, loc)
+
+
+def _stored(dtype: DataType | torch.dtype) -> DataType:
+    """Return the type of an input; sizes of fp4 tensors are those of PyTorch's, in bytes."""
+    found = datatype(dtype)
+    return DataType.Float4_e2m1fn_x2 if found is DataType.Float4_e2m1fn else found
+
+
+def _packed(shape: tuple[int, ...], fastest: int) -> tuple[int, ...]:
+    """Return the sizes in bytes of a tensor of fp4 numbers."""
+    if shape[fastest] % 2 and shape[fastest] != -1:
+        raise DefinitionError(f"dimension {fastest} must have an even size, not {shape[fastest]}")
+    return tuple(e // 2 if d == fastest and e != -1 else e for d, e in enumerate(shape))
 
 
 def _flags(shape: tuple[int, ...], contiguity: Contiguity) -> tuple[bool | None, ...]:

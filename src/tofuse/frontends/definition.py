@@ -23,10 +23,12 @@ from tofuse.frontends.lowering import (
 )
 from tofuse.frontends.ops_attention import ATTENTION
 from tofuse.frontends.ops_factory import FACTORY
+from tofuse.frontends.ops_grouped import GROUPED
 from tofuse.frontends.ops_index import INDEX
 from tofuse.frontends.ops_matmul import MATMUL
 from tofuse.frontends.ops_norm import NORM, write_input
 from tofuse.frontends.ops_pointwise import POINTWISE
+from tofuse.frontends.ops_quantize import QUANTIZE
 from tofuse.frontends.ops_reduce import REDUCE
 from tofuse.frontends.ops_shape import SHAPE, with_stride_order
 from tofuse.ir.graph import Loc, Value
@@ -38,7 +40,10 @@ Constant = Union[bool, int, float, complex]  # noqa: UP007  (evaluated at run ti
 
 @dataclass(frozen=True)
 class Ref:
-    """A reference to a tensor, scalar or vector by number; `kind` is T, S or V."""
+    """A reference to a tensor, scalar or vector by number; `kind` is T, S or V.
+
+    It is N for a result that is left out, as None.
+    """
 
     index: int
     kind: str
@@ -116,7 +121,8 @@ Statement = Union[DefineTensor, DefineScalar, DefineVector, OpCall, AddOutput]  
 Environment = list[Lowered]  # by the index of a Ref
 
 RULES: Mapping[str, Rule] = {
-    **POINTWISE, **REDUCE, **SHAPE, **INDEX, **FACTORY, **MATMUL, **ATTENTION, **NORM,
+    **POINTWISE, **REDUCE, **SHAPE, **INDEX, **FACTORY, **MATMUL, **ATTENTION, **NORM, **QUANTIZE,
+    **GROUPED,
 }  # fmt: skip
 
 # other names of a parameter, from older releases of nvFuser and from torch
@@ -184,7 +190,7 @@ def _lower_call(low: Lowering, statement: OpCall, env: Environment) -> list[Lowe
         if str(e).startswith(f"{statement.name}:"):
             raise
         raise low.error(str(e)) from None
-    return list(lowered) if isinstance(lowered, list) else [lowered]
+    return [lowered] if isinstance(lowered, (Node, Number, tuple)) else list(lowered or ())
 
 
 def _resolve_argument(argument: Argument, env: Environment) -> object:
@@ -210,7 +216,8 @@ def _tensor(low: Lowering, s: DefineTensor) -> Node:
         )
     device = "cpu" if s.is_cpu else low.device
     value = Value(TensorType(shape, s.dtype.ir, device), repr(s.result), strides)
-    node = Node(value, s.dtype)
+    packed = s.dtype is DataType.Float4_e2m1fn_x2
+    node = Node(value, DataType.Float4_e2m1fn if packed else s.dtype)
     low.arguments.append(node)
     return node
 
@@ -247,6 +254,7 @@ def _vector(low: Lowering, s: DefineVector, env: Environment) -> tuple[Item, ...
 
 def _output(low: Lowering, s: AddOutput, env: Environment) -> None:
     item = env[s.source.index]
+    assert item is not None  # a result that is left out has no proxy
     if s.alias is not None and isinstance(item, tuple):
         raise low.error("a vector cannot be written into an input")
     if s.stride_order and isinstance(item, Node):

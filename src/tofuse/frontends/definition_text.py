@@ -105,7 +105,9 @@ def show_input(x: Input) -> str:
     extents = [(n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)]
     count = 0 if x.numel() == 0 else 1 + sum(extents)
     place = f"device={str(x.device)!r}"
-    if (x.dtype.is_floating_point and x.dtype.itemsize > 1) or x.dtype.is_complex:
+    if x.dtype is torch.float4_e2m1fn_x2:
+        flat = f"torch.randint(0, 256, ({count},), dtype=torch.uint8, {place}).view({x.dtype})"
+    elif (x.dtype.is_floating_point and x.dtype.itemsize > 1) or x.dtype.is_complex:
         flat = f"torch.randn(({count},), dtype={x.dtype}, {place})"
     elif x.dtype.is_floating_point:
         flat = f"torch.randn(({count},), {place}).to({x.dtype})"

@@ -24,6 +24,8 @@ from tofuse.report.model import GraphReport
 TOLERANCES = {
     torch.float64: (1e-9, 0.0625),
     torch.float32: (2e-5, 0.0625),
+    torch.float8_e5m2: (0.25, 0.0),
+    torch.float8_e4m3fn: (0.125, 0.0),
     torch.float16: (2e-3, 1.0),
     torch.bfloat16: (2e-2, 1.0),
     torch.complex64: (2e-5, 0.0625),
@@ -136,8 +138,14 @@ def verify_outputs(
             )
         tolerance, growth = TOLERANCES.get(output.dtype, (0.0, 0.0))
         absolute = tolerance * (1.0 + growth * math.sqrt(length))
-        wide = torch.complex128 if output.is_complex() else torch.float64
-        a, b = output.to(wide), reference.to(wide)
+        a, b = (_comparable(t) for t in (output, reference))
         if not torch.allclose(a, b, rtol=tolerance, atol=absolute, equal_nan=True):
             worst = float((a - b).abs().max())
             raise VerifyError(f"{name}: output {k} differs from the reference by up to {worst:.3g}")
+
+
+def _comparable(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in double precision; pairs of fp4 numbers as bytes."""
+    if x.dtype is torch.float4_e2m1fn_x2:
+        x = x.view(torch.uint8)
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)

@@ -25,6 +25,7 @@ from tofuse.ir.size_expression import (
     size_symbols,
 )
 from tofuse.ir.types import DType, TensorType
+from tofuse.ops.reference import from_torch_dtype
 
 SEED = "tofuse.seed.default"
 
@@ -55,8 +56,9 @@ class Number:
 
 
 Item = Union[Node, Number]  # noqa: UP007  (evaluated at run time)
-Lowered = Union[Node, Number, tuple[Item, ...]]  # noqa: UP007
-Rule = Callable[..., Union[Lowered, list[Node]]]  # noqa: UP007  (a list: several results)
+Lowered = Union[Node, Number, tuple[Item, ...], None]  # noqa: UP007  (None: a result left out)
+Results = Union[Lowered, Sequence[Union[Node, None]]]  # noqa: UP007  (a list: several results)
+Rule = Callable[..., Results]
 OperandLike = Union[Node, Number, bool, int, float, complex]  # noqa: UP007
 Shape = Lowered | Sequence[OperandLike]
 
@@ -106,7 +108,7 @@ class Lowering:
     specialized: dict[str, ArgumentSize] = field(default_factory=dict)
     nonzero_sizes: list[tuple[Dim, str]] = field(default_factory=list)  # sizes that must not be 0
     # each output, and the number of the input that it is written into
-    outputs: list[tuple[Lowered, int | None]] = field(default_factory=list)
+    outputs: list[tuple[Item | tuple[Item, ...], int | None]] = field(default_factory=list)
     # results that are written into an input of their type, and its number
     written: dict[Value, int] = field(default_factory=dict)
     default_rng: RngState | None = None
@@ -189,6 +191,8 @@ class Lowering:
         """Convert a value to another type, through PyTorch if the IR lacks one of the types."""
         if source.torch == target.torch:
             return value
+        if torch.float4_e2m1fn_x2 in (source.torch, target.torch):
+            raise self.error("it takes no Float4_e2m1fn operands; convert them with cast first")
         if DType.OTHER not in (source.ir, target.ir):
             return self.builder.convert(value, target.ir)
         name, shape = "aten._to_copy.default", value.shape
@@ -221,7 +225,7 @@ class Lowering:
         attrs: dict[str, Attr] = {"shape": shape, "dtype": dtype.ir}
         if target == SEED:
             attrs["effect"] = True
-        (value,) = self._append(target, args, keyword, [(shape, dtype)], attrs)
+        (value,) = self._append(target, args, keyword, [(shape, dtype.ir)], attrs)
         return Node(value, dtype, scalar=scalar)
 
     def call_results(
@@ -233,23 +237,32 @@ class Lowering:
         **keyword: Argument,
     ) -> list[Node]:
         """Append a call of a PyTorch operator with several results; return those at `picks`."""
-        values = self._append(target, args, keyword, results, {"picks": picks})
+        types = [(shape, dtype.ir) for shape, dtype in results]
+        values = self._append(target, args, keyword, types, {"picks": picks})
         return [Node(v, dtype) for v, (_, dtype) in zip(values, results, strict=True)]
+
+    def reinterpret(self, value: Value, dtype: torch.dtype) -> Value:
+        """Return a row-major copy of a tensor's bytes as another type of the same size."""
+        ir, args = from_torch_dtype(dtype), (value, dtype)
+        results, attrs = [(value.shape, ir)], dict[str, Attr](shape=value.shape, dtype=ir)
+        (view,) = self._append("aten.view.dtype", args, {}, results, attrs)
+        keyword = {"memory_format": torch.contiguous_format}
+        return self._append("aten.clone.default", (view,), keyword, results, attrs)[0]
 
     def _append(
         self,
         target: str,
         args: Sequence[Argument],
         keyword: Mapping[str, Argument],
-        results: Sequence[tuple[tuple[Dim, ...], DataType]],
-        attrs: dict[str, Attr],
+        results: Sequence[tuple[tuple[Dim, ...], DType]],
+        attrs: Mapping[str, Attr],
     ) -> tuple[Value, ...]:
         operands, arguments = call_arguments(args, keyword)
         # the state of the random number generator is in CPU memory
         device, first = "cpu" if target == SEED else self.device, self.builder.value_count
         self.builder.value_count += len(results)
         values = tuple(
-            Value(TensorType(shape, dtype.ir, device), f"v{k}")
+            Value(TensorType(shape, dtype, device), f"v{k}")
             for k, (shape, dtype) in enumerate(results, first)
         )
         attrs = {"target": target, "args": arguments, **attrs}

@@ -173,7 +173,6 @@ POINTWISE: dict[str, Rule] = {
     "sub_alpha": from_table("sub_alpha", "arg1", "arg2", "alpha"),
     "abs": absolute,
     "div": divide,
-    "cast": cast,
     "set": copy,
     "segment_set": segment,
     "where": where,

@@ -225,7 +225,8 @@ class Recorder:
         if isinstance(statement, OpCall):
             statement = replace(statement, results=refs)
         self.statements.append(statement)
-        return tuple(PROXIES[ref.kind](self, ref) for ref in refs)
+        proxies = (None if ref.kind == "N" else PROXIES[ref.kind](self, ref) for ref in refs)
+        return tuple(proxies)  # type: ignore[arg-type]  # None for results that are left out
 
     def _argument(self, value: object) -> Argument:
         """Convert an argument for a statement: proxies become references."""
@@ -255,6 +256,8 @@ def _user_line() -> Loc | None:
 
 
 def _kind(item: Lowered) -> str:
+    if item is None:
+        return "N"
     if isinstance(item, tuple):
         return "V"
     return "T" if isinstance(item, Node) and not item.scalar else "S"
