@@ -248,15 +248,12 @@ def test_eight_threads_compile_and_call(dynamic):
     assert not failures, failures[0]
 
 
-def test_no_lock_is_held_while_a_program_runs(monkeypatch):
-    held: list[bool] = []
+def test_a_program_may_be_called_while_it_is_made():
+    """As a signal handler or a finalizer may do."""
 
-    def run(n):
-        held.append(found._lock.locked())
+    def make(n):
+        return (lambda n: f"static {n}"), f"made after {found(n)}"
 
-    found, _ = dispatcher(lambda n: (run, ""))
-    for _ in range(3):
-        found(1)
-    found.prefer(Variant(lambda n: True, run, "all"))
-    found(1)
-    assert held == [False] * 3
+    found, reasons = dispatcher(make)
+    assert [found(1) for _ in range(3)][-1] == "static 1"
+    assert reasons == ["made after 1"]

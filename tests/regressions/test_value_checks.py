@@ -99,7 +99,7 @@ def promise_a_number(x):
     return x * n
 
 
-@pytest.mark.filterwarnings("ignore:tofuse runs a whole program through PyTorch")
+@pytest.mark.filterwarnings("ignore:tofuse runs a whole program")
 @pytest.mark.parametrize(
     "fn",
     [promise_rows, promise_elements, promise_most_rows, promise_a_number],

@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 import tofuse
+from tests.support.memory_limit import address_space
 from tofuse.cost.machine import SMALLEST_POOLED as SMALLEST
-from tofuse.runtime.pool import POOL, Block, Pool, size_class
+from tofuse.runtime.pool import POOL, Block, Bucket, Pool, size_class
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 N = 1 << 18  # float32 elements: well above the smallest block
@@ -264,6 +266,41 @@ def test_a_forked_process_has_separate_memory():
         assert (compiled(torch.full((N,), 2.0)) == 3).all()
     assert os.waitpid(child, 0)[1] == 0
     assert (held == 7).all()
+
+
+def test_a_signal_handler_may_request_memory_in_the_middle_of_a_request():
+    pool, inner = Pool(limit=1 << 30), []
+    held = pool.empty(4 * N, (N,), (1,), torch.float32)
+
+    def interrupt(frame, event, arg):
+        if event == "call" and frame.f_code is Bucket.take.__code__:
+            sys.setprofile(None)
+            inner.append(pool.empty(4 * N, (N,), (1,), torch.float32))
+            assert pool.stats()["blocks"] == 1 and pool.trim() == 0
+
+    sys.setprofile(interrupt)
+    try:
+        outer = pool.empty(4 * N, (N,), (1,), torch.float32)
+    finally:
+        sys.setprofile(None)
+    assert len({t.data_ptr() for t in (held, outer, *inner)}) == 3
+
+
+def test_the_pool_gives_its_free_blocks_up_where_the_system_has_no_memory():
+    """Torch allocates memory that the pool would keep from it."""
+    pool = Pool(limit=1 << 40)
+    del_later = pool.empty(1 << 28, (1 << 28,), (1,), torch.uint8)
+    used = pool.empty(4 * N, (N,), (1,), torch.float32)
+    with address_space(1 << 27):
+        with pytest.raises(
+            RuntimeError, match="can't allocate memory: you tried to allocate 201326592"
+        ):
+            pool.empty(3 << 26, (3 << 26,), (1,), torch.uint8)
+        del del_later
+        large = pool.empty(5 << 26, (5 << 26,), (1,), torch.uint8)
+        assert large.numel() == 5 << 26
+    assert pool.stats()["held_bytes"] == (5 << 26) + 4 * N == pool.stats()["used_bytes"]
+    assert used.data_ptr() != large.data_ptr()
 
 
 def test_stats_and_empty_cache():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch.fx import GraphModule
 from torch.nn.parallel import DistributedDataParallel
 
 from tofuse.capture.aot.aot_graphs import AOTGraphs
+from tofuse.capture.aot.boxed import CompiledFunction
 from tofuse.capture.dynamo.code_objects import with_unique_code
 from tofuse.capture.dynamo.hook_guards import GuardFilter, recompile_for_hooks
 from tofuse.capture.trace.traced import Traced
@@ -18,6 +20,7 @@ from tofuse.config import Config
 from tofuse.driver.compile_graph import compile_graph
 from tofuse.driver.compile_program import compile_program
 from tofuse.driver.context import CompileContext, make_context
+from tofuse.driver.fork import register_fork_handlers
 from tofuse.driver.pipeline import run_traced_passes
 from tofuse.driver.torch_release import check_torch
 from tofuse.driver.wrap_module import share_state, wrap_distributed
@@ -88,9 +91,13 @@ def _jit(
     function: Callable[..., object], context: CompileContext, guards: GuardFilter
 ) -> Callable[..., R]:
     """Return the function, captured by Dynamo and compiled by `compile_program`."""
+
+    def tofuse(gm: GraphModule, inputs: Sequence[object]) -> CompiledFunction:  # named in errors
+        return compile_program(context, gm, inputs)
+
     return torch.compile(  # type: ignore[call-overload]  # torch's overloads lack the limit
         function,
-        backend=functools.partial(compile_program, context),
+        backend=tofuse,
         dynamic=context.config.dynamic,
         fullgraph=context.config.fullgraph,
         options={"guard_filter_fn": guards},
@@ -115,4 +122,5 @@ def check_callable(target: object) -> None:
         raise TypeError(f"tofuse compiles functions and modules, not {type(target).__name__}")
 
 
+register_fork_handlers()
 RECOMPILATIONS = 256  # per function; equals Dynamo's `accumulated_recompile_limit`

@@ -57,17 +57,16 @@ def compile_graph(
         if captured.symbols:
             captured = replace(captured, notes=(*captured.notes, SYMBOLIC_SIZES_NOTE))
         run, artifact = compile_captured(captured, phase, context)
+        tangents = find_tangent_layouts(captured) if phase == "backward" else None
+        if tangents is None or not tangents.expected:
+            return CompiledGraph(run, artifact)
+        run = specialize_strides(run, tangents.expected, lambda: tangents, context)
+        return CompiledGraph(run, artifact, tangents)
     except CaptureError as e:
         context.report(GraphReport(phase, notes=(f"PyTorch runs the whole graph: {e}",)))
-        return CompiledGraph(eager_graph_callable(gm))
     except Exception as error:
-        context.fall_back(error)
-        return CompiledGraph(eager_graph_callable(gm))
-    tangents = find_tangent_layouts(captured) if phase == "backward" else None
-    if tangents is None or not tangents.expected:
-        return CompiledGraph(run, artifact)
-    run = specialize_strides(run, tangents.expected, lambda: tangents, context)
-    return CompiledGraph(run, artifact, tangents)
+        context.fall_back(error, gm)
+    return CompiledGraph(eager_graph_callable(gm))
 
 
 def load_graph(run: CompiledPlan, artifact: Artifact, context: CompileContext) -> CompiledGraph:
@@ -106,8 +105,7 @@ def specialize_strides(
             unreported = replace(context, sink=discard_report)
             variant, _ = compile_captured(captured, "backward", unreported)
         except Exception as error:
-            if context.config.strict:
-                raise
+            context.raise_if_fatal(error)
             warnings.warn(f"tofuse copies gradients to other strides: {error}", stacklevel=2)
             return run, f"gradients are copied to other strides: {error}"
         return variant, f"gradients with the strides {', '.join(map(str, strides.values()))} recur"

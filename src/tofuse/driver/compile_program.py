@@ -69,18 +69,20 @@ def compile_program(
     if (missing := unsupported_capture("dynamo")) is not None:
         context.report_fallback(missing)
         return gm.forward
-    gm, inputs, scalars = add_scalar_inputs(gm, example_inputs)
-    reason = fallback_reason(gm, inputs)
     run: CompiledFunction = gm.forward
-    if reason is not None:
-        context.report_fallback(reason)
-        return read_scalars(run, scalars)
+    scalars: Sequence[int] = ()
     try:
-        run = _program_variants(gm, inputs, context)
+        program, inputs, scalars = add_scalar_inputs(gm, example_inputs)
+        run = program.forward
+        reason = fallback_reason(program, inputs)
+        if reason is None:
+            run = _program_variants(program, inputs, context)
+        else:
+            context.report_fallback(reason)
     except TorchDynamoException:
         raise  # to Dynamo
     except Exception as error:
-        context.fall_back(error)
+        context.fall_back(error, gm)
     return read_scalars(run, scalars)
 
 
@@ -112,7 +114,7 @@ def _program_variants(
         reason = "a written argument overlaps another"
         dispatcher.guarded += (Variant(overlaps, gm.forward, reason),)
     if symbolic is not None:
-        make = functools.partial(_static_variant, symbolic, compile_variant, dispatcher)
+        make = functools.partial(_static_variant, context, symbolic, compile_variant, dispatcher)
         dispatcher.specialize(symbolic.key, make, seconds)
     if context.config.tune != "measure":
         return dispatcher
@@ -123,6 +125,7 @@ def _program_variants(
 
 
 def _static_variant(
+    context: CompileContext,
     symbolic: SymbolicProgram,
     compile_variant: Callable[[GraphModule, Sequence[object]], CompiledFunction],
     dispatcher: Dispatcher[object],
@@ -134,6 +137,7 @@ def _static_variant(
     try:
         return symbolic.specialize(args, compile_variant), f"the sizes {symbolic.key(*args)} recur"
     except Exception as error:
+        context.raise_if_fatal(error)
         warnings.warn(
             f"tofuse cannot specialize a program for these sizes and runs the one for all sizes: "
             f"{error}",

@@ -6,11 +6,15 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+from torch.fx import GraphModule
+
 from tofuse.backends.llvm.load import CODE
+from tofuse.capture.fx.location import source_location
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
 from tofuse.cost.machine_source import check_machine
-from tofuse.errors import OptionError
+from tofuse.errors import CompileError, OptionError, TofuseError
 from tofuse.executors import executors_of
 from tofuse.ir.executor import KERNELS, Request
 from tofuse.report.model import GraphReport
@@ -73,12 +77,25 @@ class CompileContext:
         """Report that PyTorch runs a whole program."""
         self.sink(GraphReport("inference", notes=(f"PyTorch runs the whole program: {reason}",)))
 
-    def fall_back(self, error: Exception) -> None:
-        """Warn and report that PyTorch runs a whole program; under `strict`, raise the error."""
-        if self.config.strict:
+    def raise_if_fatal(self, error: Exception) -> None:
+        """Raise an error of compilation under `strict`, or if memory was missing.
+
+        Missing memory says nothing of later calls: the next one compiles.
+        """
+        if self.config.strict or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
             raise error
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warnings.warn(f"tofuse runs a whole program through PyTorch: {reason}", stacklevel=2)
+
+    def fall_back(self, error: Exception, gm: GraphModule) -> None:
+        """Warn and report that PyTorch runs a whole program, or raise a fatal error."""
+        reason = (str(error).strip() or "no reason is given").splitlines()[0]
+        if not isinstance(error, TofuseError):
+            reason = f"{type(error).__name__}: {reason}"
+        lines = (loc for n in gm.graph.nodes if (loc := source_location(n)) is not None)
+        where = next((f" (from {loc!r})" for loc in lines), "")
+        if self.config.strict and not isinstance(error, (CompileError, MemoryError)):
+            raise CompileError(f"a program{where} does not compile: {reason}") from error
+        self.raise_if_fatal(error)
+        warnings.warn(f"tofuse runs a whole program{where} through PyTorch: {reason}", stacklevel=2)
         self.report_fallback(reason)
 
 

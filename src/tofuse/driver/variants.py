@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ class Dispatcher(Generic[R]):
     compilation as the threshold, at most half of the program's total time is wasted. There are at
     most `MAX_VARIANTS` of them. `record` receives the reason for each.
 
-    Threads may share a dispatcher. No lock is held while a program runs or is made: of several
-    threads that need one, the first makes it, and the others run the default meanwhile.
+    Threads may share a dispatcher, and signal handlers may call it: it has no lock. Of several
+    callers that need a program, the first makes it, and the others run the default meanwhile.
     """
 
     def __init__(self, default: Callable[..., R], record: Callable[[str], None]) -> None:
@@ -44,9 +43,8 @@ class Dispatcher(Generic[R]):
         self.make: Callable[..., tuple[Callable[..., R], str] | None] = lambda *args: None
         self.threshold = 0.0
         self.by_key: dict[Hashable, Callable[..., R]] = {}
-        self._started: set[Hashable] = set()  # keys whose variant is made, or being made
+        self._makers: dict[Hashable, object] = {}  # of keys whose variant is made, or being made
         self._seconds: dict[Hashable, float] = {}
-        self._lock = threading.Lock()
 
     def __call__(self, *args: object) -> R:
         for variant in self.guarded:
@@ -74,15 +72,13 @@ class Dispatcher(Generic[R]):
 
     def prefer(self, variant: Variant[R]) -> None:
         """Add a variant before all others."""
-        with self._lock:
-            known = any(v.reason == variant.reason for v in self.guarded)
-            self.guarded = self.guarded if known else (variant, *self.guarded)
-        if not known:
+        if all(v.reason != variant.reason for v in self.guarded):
+            self.guarded = (variant, *self.guarded)
             self.record(variant.reason)
 
     def _run_default(self, key: Hashable, args: tuple[object, ...]) -> R:
         """Run a call that has no variant; make one if it is due."""
-        if key is None or len(self._started) >= MAX_VARIANTS:
+        if key is None or len(self._makers) >= MAX_VARIANTS:
             return self.default(*args)
         seconds = self._seconds.get(key, NEW_KEY)
         if seconds >= self.threshold:
@@ -97,16 +93,15 @@ class Dispatcher(Generic[R]):
 
     def _make(self, key: Hashable, args: tuple[object, ...]) -> Callable[..., R] | None:
         """Make the variant for a key; return None if there is none now."""
-        with self._lock:
-            if key in self._started or len(self._started) >= MAX_VARIANTS:
-                return self.by_key.get(key)
-            self._started.add(key)
+        maker = object()
+        if self._makers.setdefault(key, maker) is not maker:  # one step for all threads
+            return self.by_key.get(key)
         made = None
         try:
             made = self.make(*args)
         finally:
             if made is None:
-                self._started.discard(key)
+                del self._makers[key]
         if made is None:
             return None
         self.by_key[key], reason = made

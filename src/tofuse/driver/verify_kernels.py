@@ -21,6 +21,7 @@ from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.ops.table import OPS, Pattern
 from tofuse.plan.kernel_binding import KernelBinding
 from tofuse.report.repro import region_graph, repro_folder, write_mismatch_repro
+from tofuse.runtime.execute import with_memory
 
 Sizes = Mapping[str, int]
 Inputs = Sequence[Tensor]
@@ -39,6 +40,7 @@ class VerifiedKernel:
     context: CodegenContext
 
     def __call__(self, inputs: Inputs, **sizes: int) -> tuple[Tensor, ...]:
+        inputs = [with_memory(t, mutated=False) for t in inputs]
         results = self.launch(inputs, sizes)
         mismatch = self.mismatch(inputs, sizes, results)
         if mismatch is not None:

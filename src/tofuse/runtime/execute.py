@@ -38,6 +38,7 @@ from tofuse.torch_internals.operators import OpOverload, without_python
 
 Tensor = torch.Tensor  # for modules that only pass tensors on and do not import torch
 PROFILING = f"is_profiling.{PROFILER_FLAG}"  # in the text of a plan
+LARGE_ADDRESS = 1 << 40  # above all offsets, and below the memory of most systems
 CompiledPlan = Callable[[list[object]], list[Tensor]]  # and sizes, for AOTAutograd
 
 
@@ -144,9 +145,13 @@ def _foreign_tensors(plan: Plan) -> frozenset[str]:
 
 
 def _location_source(name: str, mutated: bool = False) -> list[str]:
-    """Return the text that sets `<name>_at` to the tensor's address, which must not be 0."""
+    """Return the text that sets `<name>_at` to the tensor's address, which must have memory.
+
+    Without memory, the address is the offset in the storage: a small number, which is compared
+    first because that takes no call.
+    """
     found = f"{name} = with_memory({name}, {mutated}); {name}_at = {name}.data_ptr()"
-    return [f"{name}_at = {name}.data_ptr()", f"if not {name}_at: {found}"]
+    return [f"{name}_at = {name}.data_ptr()", f"if {name}_at < {LARGE_ADDRESS}: {found}"]
 
 
 def _step_source(
@@ -293,20 +298,25 @@ def restride(t: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def with_memory(t: torch.Tensor, mutated: bool) -> torch.Tensor:
-    """Return a tensor at address 0, or a copy that has memory; an empty tensor needs none.
+    """Return a tensor, or a copy if it has no memory; an empty tensor needs none.
 
     The gradients of `sgn` and `round` are zeros without memory. Raises TofuseError for other
     tensors without memory, such as fake tensors, and PyTorch's error if zeros are to be written.
     """
-    if not t.numel():
+    if not t.numel() or _has_memory(t):
         return t
     if t.untyped_storage().nbytes():
         copy = t.zero_() if mutated else t.clone()
-        if copy.data_ptr():
+        if _has_memory(copy):
             return copy
     raise TofuseError(
         f"a {type(t).__name__} of shape {list(t.shape)} has no memory, which kernels need"
     )
+
+
+def _has_memory(t: torch.Tensor) -> bool:
+    """Return whether a tensor has memory, so that its address is more than an offset."""
+    return t.data_ptr() not in (0, t.storage_offset() * t.element_size())
 
 
 def check_shape(target: str, t: torch.Tensor, shape: tuple[int, ...]) -> None:

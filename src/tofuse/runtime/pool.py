@@ -124,7 +124,8 @@ class Pool:
     by_storage: WeakValueDictionary[int, Block] = field(default_factory=WeakValueDictionary)
     hits: int = 0
     misses: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    taking: bool = False  # in a signal handler or finalizer: its thread is taking a block
 
     def empty(
         self, nbytes: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
@@ -132,13 +133,20 @@ class Pool:
         """Return an uninitialized tensor of `nbytes`; strides are in elements and leave no gaps."""
         if nbytes < SMALLEST_POOLED or nbytes > self.limit or not COUNTS_SHOW_OWNERS:
             return empty_strided_cpu(shape, strides, dtype)
-        size = size_class(nbytes)
         with self.lock:
-            block = self._take(size)
-            if block is None:
+            if self.taking:  # by a caller of this thread
                 return empty_strided_cpu(shape, strides, dtype)
-            result: torch.Tensor = reinterpret_tensor(block.handle(dtype), shape, strides, 0)
-            return result
+            self.taking = True
+            try:
+                block = self._take(size_class(nbytes))
+                if block is not None:
+                    tensor: torch.Tensor = reinterpret_tensor(
+                        block.handle(dtype), shape, strides, 0
+                    )
+                    return tensor
+            finally:
+                self.taking = False
+        return empty_strided_cpu(shape, strides, dtype)
 
     @property
     def held_bytes(self) -> int:
@@ -157,10 +165,21 @@ class Pool:
         over = self.held_bytes + size - self.limit
         if over > 0 and self._trim(over) < over:
             return None
-        block = Block(size)
+        block = self._new_block(size)
+        if block is None:
+            return None
         self.buckets.setdefault(size, Bucket()).in_use.append(block)
         self.by_storage[block.cdata] = block
         return block
+
+    def _new_block(self, size: int) -> Block | None:
+        """Return new memory; None if the system has none even without the pool's free blocks."""
+        for _ in range(2):
+            try:
+                return Block(size)
+            except RuntimeError:
+                self._trim(self.held_bytes)
+        return None
 
     def _take_larger(self, size: int) -> Block | None:
         """Take the smallest free block that is larger, by at most `MAX_OVERSIZE`."""
@@ -189,7 +208,7 @@ class Pool:
 
     def reset_lock(self) -> None:
         """Make a new lock in the child of a fork: another thread may have held the parent's."""
-        self.lock = threading.Lock()
+        self.lock, self.taking = threading.RLock(), False
 
     def stats(self) -> dict[str, int]:
         """Return bytes held, bytes in use by tensors, blocks, and hits and misses so far."""

@@ -70,7 +70,7 @@ def write_another_type(cache, pos, new):
     return cache + 1
 
 
-@pytest.mark.filterwarnings("ignore:tofuse runs a whole program through PyTorch")
+@pytest.mark.filterwarnings("ignore:tofuse runs a whole program")
 @pytest.mark.parametrize("fn", [views, write_through_a_view, write_another_type])
 def test_views_stay_views(fn):
     assert_as_eager(fn, CACHE.clone(), torch.tensor(3), NEW.clone())

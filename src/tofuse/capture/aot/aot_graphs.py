@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,6 +25,7 @@ from tofuse.torch_internals.autograd_compiler import (
     mark_boxed,
 )
 from tofuse.torch_internals.dispatch import autocast_on
+from tofuse.torch_internals.dynamo import compile_lock
 
 RuntimeKind = InferenceRuntime | TrainingRuntime
 # (graph, number of the forward's outputs) -> the graph after passes, and eager's memory; the number
@@ -52,7 +52,6 @@ class LazyGraph:
     graph: AtenGraph
     compile: Callable[[AtenGraph], BoxedFunction]
     run: BoxedFunction | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, args: list[object], /) -> list[torch.Tensor]:
         run = self.run
@@ -60,17 +59,17 @@ class LazyGraph:
 
     def compiled(self) -> BoxedFunction:
         """Return the compiled graph. Of several threads, one compiles it and the others wait."""
-        with self._lock:
+        with compile_lock, pause_gc():
             if self.run is None:
-                with pause_gc():
-                    self.finish(self.compile(self.graph))
+                self.finish(self.compile(self.graph))
             assert self.run is not None
             return self.run
 
     def finish(self, run: BoxedFunction) -> None:
         """Set the compiled graph; free the graph."""
         self.run = run
-        del self.graph, self.compile
+        for name in ("graph", "compile"):
+            vars(self).pop(name, None)  # a signal handler may have called and compiled it, too
 
 
 @dataclass(eq=False)
