@@ -196,6 +196,17 @@ def test_sign_of_zero_matches_eager():
     assert_as_eager(lambda x: (x + x, x * 1, -x, x.abs(), x.amax(0), x - 0.0), x, rtol=0, atol=0)
 
 
+def test_sum_of_negative_zeros_is_zero():
+    """However short the sum is."""
+
+    def fn(rows, column, one):
+        sums = (rows.sum(1), rows.sum(), rows.mean(1), column.sum(1), column.mean(1), one.sum())
+        return [torch.copysign(torch.ones(()), s) for s in sums]
+
+    shapes = ((25, 4), (3, 1), ())
+    assert_as_eager(fn, *[torch.full(shape, -0.0) for shape in shapes], rtol=0, atol=0)
+
+
 def gated(x, y):
     z = x * y + x
     return (z.sigmoid() * z).tanh() * y - 0.3 * x

@@ -181,7 +181,8 @@ class _Unroller:
         operands = [names.get(s.arg, s.arg) for names in self.names]
         over, op = tuple(a for a in s.over if a != self.axis), REDUCTION_COMBINES[s.op]
         prefix = f"{s.name}_{self.axis}"  # unique if several axes of the reduction are unrolled
-        root = s.name if not over else prefix
+        adds_zero = s.op == "sum" and s.dtype.is_float and not over
+        root = s.name if not over and not adds_zero else prefix
         number = 0
         while len(operands) > 1:
             pairs = [operands[k : k + 2] for k in range(0, len(operands), 2)]
@@ -195,6 +196,9 @@ class _Unroller:
                 operands.append(name)
         if over:
             self.body.append(replace(s, arg=operands[0], over=over))
+        elif adds_zero:
+            args = (operands[0], Scalar(0.0))
+            self.body.append(Compute(s.name, "add", args, s.dtype, s.dtype))
 
     def _evaluate_guard(self, s: InRange, k: int, outer_passes: bool | None) -> None:
         """Record the result of a guard in iteration `k` if it is known."""

@@ -359,16 +359,16 @@ TORCH_DECOMPOSITIONS = (
     "celu elu elu_backward gelu gelu_backward glu glu_backward hardshrink hardsigmoid",
     "hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward leaky_relu",
     "leaky_relu_backward log_sigmoid_forward log_sigmoid_backward mish mish_backward",
-    "_prelu_kernel _prelu_kernel_backward selu sigmoid_backward silu silu_backward softplus",
-    "softplus_backward softshrink tanh_backward threshold threshold_backward relu6",
+    "_prelu_kernel _prelu_kernel_backward selu silu silu_backward softplus softplus_backward",
+    "softshrink threshold threshold_backward relu6",
     # losses
     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits",
     "huber_loss huber_loss_backward mse_loss mse_loss_backward nll_loss_forward",
     "nll_loss2d_forward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss",
     "soft_margin_loss_backward l1_loss",
     # arithmetic of several ops
-    "deg2rad rad2deg frac heaviside isneginf isposinf logaddexp logaddexp2",
-    "logit logit_backward nan_to_num rsub sgn sinc special_entr special_log_ndtr special_ndtr",
+    "deg2rad rad2deg frac heaviside isneginf isposinf",
+    "logit logit_backward nan_to_num rsub special_entr special_log_ndtr special_ndtr",
     "special_xlog1py square xlogy",
     # reductions of several ops
     "aminmax count_nonzero nansum norm dist",

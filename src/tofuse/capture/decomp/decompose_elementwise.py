@@ -8,9 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tofuse.capture.lower.executor_claims import Decomposition
+from tofuse.capture.lower.executor_claims import Decomposition, DecompositionResult
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
 from tofuse.torch_internals.operators import OpOverload
+from tofuse.torch_internals.operators import decomposition_table as torch_table
 
 aten = torch.ops.aten
 
@@ -61,6 +62,15 @@ def addr(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: floa
     return (x if beta == 1 else x * beta) + product
 
 
+def _reals_only(rule: Callable[..., DecompositionResult]) -> Decomposition:
+    """Leave complex operands to ATen."""
+
+    def apply(*operands: Tensor) -> DecompositionResult:
+        return NotImplemented if any(x.is_complex() for x in operands) else rule(*operands)
+
+    return apply
+
+
 def _with_symbolic_factor(step: Callable[..., Tensor], factor: str) -> Callable[..., Tensor]:
     """Decompose an operator whose argument `factor` is a symbolic float.
 
@@ -103,9 +113,16 @@ SYMBOLIC_FLOAT_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.addcdiv.default: _with_symbolic_factor(lambda x, y, z, a: x + y * a / z, "value"),
 }
 
+# Of complex numbers ATen computes these by another formula than torch's decomposition.
+REAL_FORMULAS = "logaddexp logaddexp2 sigmoid_backward sinc tanh_backward"
+
 ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.signbit.default: signbit,
     aten.round.decimals: round_decimals,
     aten.erfinv.default: erfinv,
     aten.addr.default: addr,
+    **{
+        op: _reals_only(torch_table[op])
+        for op in (getattr(aten, name).default for name in REAL_FORMULAS.split())
+    },
 }

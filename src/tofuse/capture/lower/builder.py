@@ -142,9 +142,11 @@ class Builder:
         return filled
 
     def reduce(self, kind: str, x: Value, dims: tuple[int, ...], dtype: DType) -> Value:
-        """Reduce over the sorted `dims`; without dims, convert only."""
+        """Reduce over the sorted `dims`; without dims, convert, and turn a sum of -0.0 to 0.0."""
         if not dims:
-            return self.convert(x, dtype)
+            x = self.convert(x, dtype)
+            adds_zero = kind == "sum" and dtype.is_float
+            return self.emit("add", (x, Scalar(0.0)), {}) if adds_zero else x
         return self.emit(kind, (x,), {"dims": dims, "dtype": dtype})
 
     def replace_results(self, start: int, replacements: dict[Value, Value]) -> None:

@@ -333,8 +333,11 @@ def _reduce(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
         arg = emit_convert(self.compute, arg, x.dtype, dtype)
     atoms = [a for d in reduced for a in self.alignment.atoms.leaves(source[d])]
     position = self.dim_index(atoms, ()) if op.kind.startswith("arg") else None
-    if not atoms:
-        return Scalar(0) if position is not None else arg
+    if not atoms and position is not None:
+        return Scalar(0)
+    if not atoms:  # a sum of -0.0 is 0.0
+        adds_zero = op.kind == "sum" and dtype.is_float
+        return self.compute("add", (arg, Scalar(0.0)), dtype, dtype) if adds_zero else arg
     arg = self.in_register(arg, x.dtype.opmath)
     over = tuple(self.axes[a].name for a in atoms)
     return self.add(Reduce(self.fresh(), op.kind, arg, over, dtype, position))

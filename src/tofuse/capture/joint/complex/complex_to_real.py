@@ -60,6 +60,11 @@ def _is_returned(node: Node) -> bool:
     )
 
 
+def _is_view(node: Node) -> bool:
+    """Whether a call views a tensor; autograd also traces `_conj` of a number."""
+    return operator_name(node) in VIEW_OPS and bool(node.all_input_nodes)
+
+
 @dataclass
 class _ComplexToReal(PairBuilder):
     claims: ClaimPredicate = claim_nothing
@@ -88,7 +93,7 @@ class _ComplexToReal(PairBuilder):
             return  # a result of a library call
         if is_complex(node) and has_rule(node):
             self.rewritten.add(node)
-            if name not in VIEW_OPS or not self.computed.isdisjoint(node.all_input_nodes):
+            if not _is_view(node) or not self.computed.isdisjoint(node.all_input_nodes):
                 self.computed.add(node)
         elif complex_inputs and name in REAL_RULES:
             self._replace(node, lambda: REAL_RULES[name](self, *node.args))
@@ -129,7 +134,7 @@ class _ComplexToReal(PairBuilder):
             return node
         if node not in self.complex_tensors:
             with self.with_origin(node):
-                if operator_name(node) in VIEW_OPS:
+                if _is_view(node):
                     args = map_arg(node.args, self._complex_tensor)
                     self.complex_tensors[node] = self.call(node.target, *args, **node.kwargs)
                 else:

@@ -153,11 +153,18 @@ class PairBuilder(ABC):
     mul = _arithmetic(operator.mul, aten.mul.Tensor)
     div = _arithmetic(lambda a, b: a / b if b else math.nan, aten.div.Tensor)
 
-    def maximum(self, a: Part, b: Part) -> Part:
-        """Return the greater of a and b."""
-        if isinstance(a, Node):
-            return self.call(aten.maximum.default, a, self.tensor(b, a))
-        return self.call(aten.clamp_min.default, b, a) if isinstance(b, Node) else max(a, b)
+    def compare(self, op: Callable[[float, float], bool], a: Part, b: Part) -> Node | bool:
+        """Return a comparison by a function of `operator`."""
+        target = getattr(aten, op.__name__)
+        if isinstance(b, Node):
+            return self.call(target.Tensor, self.tensor(a, b), b)
+        return self.call(target.Scalar, a, b) if isinstance(a, Node) else op(a, b)
+
+    def where(self, condition: Argument, yes: Part, no: Part) -> Part:
+        """Return `yes` where the condition holds, else `no`."""
+        if isinstance(condition, bool):
+            return yes if condition else no
+        return self.call(aten.where.self, condition, self.tensor(yes, no), self.tensor(no, yes))
 
     def neg(self, a: Part) -> Part:
         """Return -a."""
@@ -168,9 +175,9 @@ class PairBuilder(ABC):
         return self.call(aten.abs.default, a) if isinstance(a, Node) else abs(a)
 
     def tensor(self, part: Part, example: Part) -> Node:
-        """Return a part as a tensor, for operators that take no numbers."""
+        """Return a part as a tensor like the example, for operators that take no numbers."""
         if isinstance(part, Node):
             return part
-        assert isinstance(example, Node)
-        value = example.meta["val"]
-        return self.call(aten.scalar_tensor.default, part, dtype=value.dtype, device=value.device)
+        value = (example if isinstance(example, Node) else self.origin).meta["val"]
+        dtype = REAL_DTYPES.get(value.dtype, value.dtype)
+        return self.call(aten.scalar_tensor.default, part, dtype=dtype, device=value.device)

@@ -1,11 +1,13 @@
 """The rules of complex operators in terms of real and imaginary parts.
 
-The formulas are those of ATen's vectorized kernels, so that infinities and zeros are the same. The
-imaginary part of a real operand is a zero that takes part in the arithmetic.
+The formulas are ATen's, so that infinities, zeros and nan are the same. The imaginary part of a
+real operand is a zero that takes part in the arithmetic.
 """
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -32,13 +34,12 @@ def _on_pairs(rule: Callable[..., R]) -> Callable[..., R]:
     return lambda e, *operands: rule(e, *map(e.pair, operands))
 
 
-def _partwise(combine: Callable[[PairBuilder, Part, Part], Part]) -> PairRule:
-    """Return the rule of a sum or difference."""
+def _sum_with_alpha(sign: int) -> PairRule:
+    """Return the rule of a sum or difference; ATen multiplies by alpha even if it is 1."""
 
-    def rule(e: PairBuilder, a: Argument, b: Argument, *, alpha: Argument = 1) -> Pair:
-        x, y = e.pair(a), e.pair(b)
-        y = y if alpha == 1 else _complex_product(e, e.pair(alpha), y)
-        return Pair(combine(e, x.re, y.re), combine(e, x.im, y.im))
+    def rule(e: PairBuilder, a: Argument, b: Argument, *, alpha: complex = 1) -> Pair:
+        x, y = e.pair(a), _complex_product(e, e.pair(b), e.pair(alpha if sign > 0 else -alpha))
+        return Pair(e.add(x.re, y.re), e.add(x.im, y.im))
 
     return rule
 
@@ -49,18 +50,18 @@ def _complex_product(e: PairBuilder, x: Pair, y: Pair) -> Pair:
 
 
 def _complex_quotient(e: PairBuilder, x: Pair, y: Pair) -> Pair:
-    """Return x / y, scaled by the divisor's greater part so that squares do not overflow."""
-    if y.im == 0.0:  # an infinite part of the quotient makes the other part nan
-        re, im = e.div(x.re, y.re), e.div(x.im, y.re)
-        return Pair(e.add(re, e.mul(im, 0.0)), e.add(im, e.mul(re, 0.0)))
-    if not isinstance(y.re, Node) and not isinstance(y.im, Node):
-        inverse = 1 / complex(y.re, y.im)
-        return _complex_product(e, x, Pair(inverse.real, inverse.imag))
-    scale = e.maximum(e.abs(y.re), e.abs(y.im))
-    a, b, c, d = (e.div(p, scale) for p in (*x, *y))
-    norm = e.add(e.mul(c, c), e.mul(d, d))
-    re = e.add(e.mul(a, c), e.mul(b, d))
-    return Pair(e.div(re, norm), e.div(e.sub(e.mul(b, c), e.mul(a, d)), norm))
+    """Return x / y by Smith's method, as c10::complex; a divisor of zero divides both parts."""
+    re_larger = y.im == 0.0 or e.compare(operator.ge, e.abs(y.re), e.abs(y.im))
+    large, small = e.where(re_larger, y.re, y.im), e.where(re_larger, y.im, y.re)
+    a, b = e.where(re_larger, x.re, x.im), e.where(re_larger, x.im, x.re)
+    ratio = e.div(small, large)
+    scale = e.div(1.0, e.add(large, e.mul(small, ratio)))
+    re = e.mul(e.add(a, e.mul(b, ratio)), scale)
+    im = e.sub(b, e.mul(a, ratio))
+    im = e.mul(e.where(re_larger, im, e.sub(e.mul(a, ratio), b)), scale)
+    is_zero = e.compare(operator.eq, e.add(e.abs(y.re), e.abs(y.im)), 0.0)
+    infinite = Pair(e.mul(x.re, math.inf), e.mul(x.im, math.inf))
+    return Pair(e.where(is_zero, infinite.re, re), e.where(is_zero, infinite.im, im))
 
 
 def _reciprocal(e: PairBuilder, x: Pair) -> Pair:
@@ -75,13 +76,39 @@ def _conj(e: PairBuilder, x: Pair) -> Pair:
     return Pair(x.re, e.neg(x.im))
 
 
+def _sgn(e: PairBuilder, x: Pair) -> Pair:
+    radius = _abs(e, x)
+    is_zero = e.compare(operator.eq, radius, 0.0)
+    return Pair(*[e.where(is_zero, 0.0, e.div(p, radius)) for p in x])
+
+
 def _exp(e: PairBuilder, x: Pair) -> Pair:
-    radius, angle = e.call(aten.exp.default, x.re), e.tensor(x.im, x.re)
-    return _polar(e, radius, angle)
+    """Return the exponential as C99 defines it.
+
+    Two factors exp(re / 2) overflow only if the result does. With an infinite real part, an angle
+    that is not finite counts as zero; a zero is its own imaginary part.
+    """
+    finite = e.compare(operator.lt, e.abs(x.im), math.inf)
+    zero = e.call(aten.copysign.Tensor, e.tensor(0.0, x.re), e.tensor(x.im, x.re))
+    infinite = e.compare(operator.eq, e.abs(x.re), math.inf)
+    angle = e.tensor(e.where(infinite, e.where(finite, x.im, zero), x.im), x.re)
+    half = e.call(aten.exp.default, e.mul(x.re, 0.5))
+    re, im = (e.mul(p, half) for p in _polar(e, half, angle))
+    return Pair(re, e.where(e.compare(operator.eq, x.im, 0.0), x.im, im))
 
 
 def _log(e: PairBuilder, x: Pair) -> Pair:
-    return Pair(e.call(aten.log.default, _abs(e, x)), _angle(e, x))
+    """Return the logarithm; the absolute value of a complex64 is exact enough in float64."""
+    wide = Pair(*[e.cast(p, torch.float64) for p in x])
+    return Pair(e.call(aten.log.default, _abs(e, wide)), _angle(e, x))
+
+
+def _mean(e: PairBuilder, a: Node, *args: Argument, dtype: Argument = None) -> Pair:
+    """Divide by the number of elements, which ATen does by a complex number."""
+    real_dtype, value = real_dtype_of(e.origin), a.meta["val"]
+    parts = [e.cast(e.node(p, value), real_dtype) for p in e.pair(a)]
+    re, im = (e.call(e.origin.target, p, *args) for p in parts)
+    return Pair(e.add(re, e.mul(im, 0.0)), e.sub(im, e.mul(re, 0.0)))
 
 
 def _polar(e: PairBuilder, radius: Argument, angle: Argument) -> Pair:
@@ -110,14 +137,7 @@ def _pad(e: PairBuilder, a: Argument, padding: Argument, value: Argument = 0) ->
 
 
 def _where(e: PairBuilder, condition: Argument, a: Argument, b: Argument) -> Pair:
-    parts: list[Part] = []
-    for x, y in zip(e.pair(a), e.pair(b), strict=True):
-        if isinstance(x, Node) or isinstance(y, Node):
-            x, y = e.tensor(x, y), e.tensor(y, x)
-            parts.append(e.call(aten.where.self, condition, x, y))
-        else:  # two zeros
-            parts.append(x)
-    return Pair(*parts)
+    return Pair(*[e.where(condition, x, y) for x, y in zip(e.pair(a), e.pair(b), strict=True)])
 
 
 def _creation_rule(target: Target, *fill: float) -> PairRule:
@@ -169,13 +189,14 @@ PAIR_RULES: dict[str, PairRule] = {
     "_conj": _on_pairs(_conj),
     "_conj_physical": _on_pairs(_conj),
     "_to_copy": _to_copy,
-    "add": _partwise(PairBuilder.add),
+    "add": _sum_with_alpha(1),
     "complex": _on_pairs(_complex),
     "constant_pad_nd": _pad,
     "div": _on_pairs(_complex_quotient),
     "exp": _on_pairs(_exp),
     "full": _creation_rule(aten.full.default),
     "log": _on_pairs(_log),
+    "mean": _mean,
     "mul": _on_pairs(_complex_product),
     "neg": _on_pairs(_neg),
     "ones": _creation_rule(aten.full.default, 1.0),
@@ -183,7 +204,8 @@ PAIR_RULES: dict[str, PairRule] = {
     "pow": _pow,
     "reciprocal": _on_pairs(_reciprocal),
     "scalar_tensor": _creation_rule(aten.scalar_tensor.default),
-    "sub": _partwise(PairBuilder.sub),
+    "sgn": _on_pairs(_sgn),
+    "sub": _sum_with_alpha(-1),
     "view_as_complex": _view_as_complex,
     "where": _where,
     "zeros": _creation_rule(aten.full.default, 0.0),
@@ -203,7 +225,7 @@ _VIEW_NAMES = (
     "split_with_sizes squeeze t transpose unbind unsqueeze view view_as_complex"
 )
 _PARTWISE_NAMES = (
-    "cat clone copy flip gather index_select mean repeat select_backward select_scatter "
+    "cat clone copy flip gather index_select repeat select_backward select_scatter "
     "slice_backward slice_scatter sum"
 )
 _BANDWIDTH_BOUND_NAMES = "_conj _conj_physical _to_copy add clone div full mul neg ones sub zeros"
@@ -216,6 +238,8 @@ PROMOTING_OPS = frozenset(("cat", "copy", "select_scatter", "slice_scatter"))  #
 def has_rule(node: Node) -> bool:
     """Whether a call with a complex result has a rule."""
     name = operator_name(node)
+    if name == "log":  # a sum of squares would overflow
+        return real_dtype_of(node) is torch.float32
     if name == "pow":
         exponent = node.args[1]
         return isinstance(exponent, (int, float)) and exponent in (1, 2, 3)

@@ -292,6 +292,7 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
     **COMPOSED_RULES,
     **{f"aten.{kind}": direct(kind) for kind in UNARY_FLOAT_OPS.split()},
     **{f"aten.{kind}": except_bool(direct(kind)) for kind in ("neg", "abs", "sign")},
+    "aten.sgn": except_bool(direct("sign")),
     **{f"aten.{kind}": rounding(kind) for kind in ("floor", "ceil", "trunc")},
     "aten.round.default": rounding("round"),
     **{
