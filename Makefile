@@ -15,7 +15,7 @@ TORCH_STAMP := $(TORCH_VENV)/.stamp
 MODELS_SITE := .venv-models
 MODELS_STAMP := $(MODELS_SITE)/.stamp
 
-.PHONY: run test test-torch bench opinfo models clean
+.PHONY: run test test-torch bench opinfo models fuzz clean
 
 run: $(STAMP)
 	$(BIN)/python -m benchmarks.run
@@ -35,6 +35,11 @@ test: $(STAMP)
 # it was stopped. Some of it: make opinfo SHARD=1/4 ONLY=gelu JOBS=1 SUITE="--fresh"
 opinfo: $(STAMP)
 	$(BIN)/python -m suites.opinfo --shard $(or $(SHARD),1/1) --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
+
+# Random programs against eager, float64 and other options; a failing one is printed, made small.
+#   make fuzz SECONDS=3600 JOBS=1 SUITE="--canaries end"
+fuzz: $(STAMP)
+	$(BIN)/python -m suites.fuzz --seconds $(or $(SECONDS),600) $(addprefix --jobs ,$(JOBS)) $(SUITE)
 
 # The suite on another release of PyTorch, which may be a build of several GB.
 test-torch: $(TORCH_STAMP)

@@ -17,9 +17,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -64,8 +65,8 @@ def load_results(suite: str, folder: Path = RESULTS) -> dict[str, Result]:
     return results
 
 
-def parse_arguments(description: str) -> argparse.Namespace:
-    """Return the options that every suite has."""
+def make_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that every suite has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", default="", help="run the cases whose name contains this text")
     parser.add_argument("--shard", default="1/1", help="run the k-th of n parts: 2/5")
@@ -73,7 +74,12 @@ def parse_arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one case")
     parser.add_argument("--fresh", action="store_true", help="run again what has a result")
     parser.add_argument("--failed", action="store_true", help="run again what failed")
-    return parser.parse_args()
+    return parser
+
+
+def parse_arguments(description: str) -> argparse.Namespace:
+    """Return the options that every suite has."""
+    return make_parser(description).parse_args()
 
 
 def select_cases(
@@ -97,17 +103,23 @@ def run_suite(
     results = load_results(suite, folder)
     cases = loaded.list_cases()
     chosen = select_cases(cases, results, arguments)
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{suite}.jsonl"
-    with path.open("a") as journal:
-        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
-            journal.write("\n")  # end a line that a killed run cut off
-        for result in _run_in_workers(module, chosen, arguments, suite):
-            journal.write(json.dumps(dataclasses.asdict(result)) + "\n")
-            journal.flush()
-            results[result.case] = result
+    for result in journal(suite, run_in_workers(module, chosen, arguments, suite), folder):
+        results[result.case] = result
     known = set(cases)
     return {case: result for case, result in results.items() if case in known}
+
+
+def journal(suite: str, results: Iterable[Result], folder: Path = RESULTS) -> Iterator[Result]:
+    """Pass results on, and append each to the suite's journal."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{suite}.jsonl"
+    with path.open("a") as file:
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            file.write("\n")  # end a line that a killed run cut off
+        for result in results:
+            file.write(json.dumps(dataclasses.asdict(result)) + "\n")
+            file.flush()
+            yield result
 
 
 def summarize(results: dict[str, Result]) -> str:
@@ -118,65 +130,113 @@ def summarize(results: dict[str, Result]) -> str:
     return "\n".join([", ".join(f"{n} {status}" for status, n in ranked), *lines])
 
 
-def _run_in_workers(
-    module: str, cases: Sequence[str], arguments: argparse.Namespace, title: str
-) -> Iterable[Result]:
-    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
-    for case in cases:
-        waiting.put(case)
-    finished: queue.SimpleQueue[Result] = queue.SimpleQueue()
-    threads = [
-        threading.Thread(
-            target=_feed_workers, args=(module, waiting, finished, arguments.timeout), daemon=True
-        )
-        for _ in range(min(arguments.jobs, len(cases)))
-    ]
-    for thread in threads:
-        thread.start()
+def run_in_workers(
+    module: str,
+    cases: Iterable[str],
+    arguments: argparse.Namespace,
+    title: str,
+    seconds: float | None = None,
+) -> Iterator[Result]:
+    """Run cases in worker processes; give the results as they arrive.
+
+    With `seconds`, cases may be endless: none starts after that time.
+    """
+    listed = list(cases) if seconds is None else cases
+    waiting = _Queue(iter(listed), seconds)
+    jobs = min(arguments.jobs, len(listed)) if isinstance(listed, list) else arguments.jobs
+    finished: queue.SimpleQueue[Result | None] = queue.SimpleQueue()
+    threads: list[threading.Thread] = []
+    for _ in range(jobs):
+        feeder = (module, waiting, finished, arguments.timeout)
+        threads.append(threading.Thread(target=_feed_workers, args=feeder, daemon=True))
+        threads[-1].start()
     failures = 0
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        MofNCompleteColumn() if seconds is None else TextColumn("{task.fields[count]} cases"),
         TimeRemainingColumn(),
     )
     with Progress(*columns) as progress:
-        bar = progress.add_task(title, total=len(cases))
-        for _ in cases:
+        total = len(listed) if isinstance(listed, list) else seconds
+        bar = progress.add_task(title, total=total, count=0)
+        count = 0
+        while jobs:
             result = finished.get()
+            if result is None:
+                jobs -= 1
+                continue
+            count += 1
             failures += result.failed
             if result.failed:
                 progress.print(f"{result.status} {result.case}: {result.detail}", markup=False)
-            progress.update(bar, advance=1, description=f"{title}, {failures} failed")
+            done = count if seconds is None else waiting.elapsed()
+            title_now = f"{title}, {failures} failed"
+            progress.update(bar, completed=done, description=title_now, count=count)
             yield result
     for thread in threads:
         thread.join()
 
 
+class _Queue:
+    """Cases that several threads take, until a time is over."""
+
+    def __init__(self, cases: Iterator[str], seconds: float | None) -> None:
+        self._cases, self._lock = cases, threading.Lock()
+        self._seconds, self._start = seconds, time.monotonic()
+
+    def elapsed(self) -> float:
+        """Return the seconds since the beginning."""
+        return time.monotonic() - self._start
+
+    def take(self) -> str | None:
+        """Return the next case; None at the end."""
+        if self._seconds is not None and self.elapsed() >= self._seconds:
+            return None
+        with self._lock:
+            return next(self._cases, None)
+
+
 def _feed_workers(
     module: str,
-    waiting: "queue.SimpleQueue[str]",
-    finished: "queue.SimpleQueue[Result]",
+    waiting: _Queue,
+    finished: "queue.SimpleQueue[Result | None]",
     timeout: float,
 ) -> None:
     """Give cases to one worker after another until none is left."""
-    worker: subprocess.Popen[str] | None = None
-    count = 0
-    while True:
-        try:
-            case = waiting.get_nowait()
-        except queue.Empty:
-            break
-        if worker is None or count == CASES_PER_WORKER:
-            _stop(worker)
-            worker, count = _start(module), 0
-        result = _run_in(worker, case, timeout)
-        count += 1
+    worker = Worker(module)
+    while (case := waiting.take()) is not None:
+        finished.put(worker.run(case, timeout))
+    worker.stop()
+    finished.put(None)
+
+
+class Worker:
+    """A process that runs cases of a suite: a new one after a crash, and after many cases."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+        self._process: subprocess.Popen[str] | None = None
+        self._count = 0
+
+    def run(self, case: str, timeout: float) -> Result:
+        """Return the result of a case, which is "crashed" if the process died or hung."""
+        if self._process is None or self._count == CASES_PER_WORKER:
+            self.stop()
+            self._process, self._count = _start(self._module), 0
+        result = _run_in(self._process, case, timeout)
+        self._count += 1
         if result.status == "crashed":
-            _stop(worker)
-            worker = None
-        finished.put(result)
-    _stop(worker)
+            self.stop()
+        return result
+
+    def stop(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(BrokenPipeError):  # a case that it did not read
+                self._process.communicate()
+        self._process = None
 
 
 def _start(module: str) -> "subprocess.Popen[str]":
@@ -190,13 +250,6 @@ def _start(module: str) -> "subprocess.Popen[str]":
         cwd=ROOT,
         env=environment,
     )
-
-
-def _stop(worker: "subprocess.Popen[str] | None") -> None:
-    if worker is not None:
-        worker.kill()
-        with contextlib.suppress(BrokenPipeError):  # a case that it did not read
-            worker.communicate()
 
 
 def _run_in(worker: "subprocess.Popen[str]", case: str, timeout: float) -> Result:

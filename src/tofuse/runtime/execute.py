@@ -33,7 +33,7 @@ from tofuse.runtime.launch import Entry, Launcher
 from tofuse.runtime.pool import LOCAL_REFERENCES, POOL, is_shared
 from tofuse.runtime.timing import Clock, now
 from tofuse.torch_internals.dispatch import PROFILER_FLAG, profiler_state
-from tofuse.torch_internals.memory import empty_strided_cpu, reinterpret_tensor
+from tofuse.torch_internals.memory import reinterpret_tensor
 from tofuse.torch_internals.operators import OpOverload, without_python
 
 Tensor = torch.Tensor  # for modules that only pass tensors on and do not import torch
@@ -58,7 +58,7 @@ def load_plan(
         fallbacks,
         **SIZE_FUNCTIONS,
         torch=torch,
-        empty=empty_strided_cpu,
+        empty=POOL.allocate,
         pooled=POOL.empty,
         as_strided=torch.as_strided,
         reinterpret=reinterpret_tensor,

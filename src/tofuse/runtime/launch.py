@@ -16,6 +16,7 @@ import torch
 from tofuse.cost.work import kernel_work, threads_worth
 from tofuse.ir.dims import Dim, evaluate, product, size_hint, symbols_of
 from tofuse.ir.kernel import Gather, Kernel
+from tofuse.runtime.pool import POOL
 
 Entry = Callable[[object], int]
 
@@ -104,7 +105,7 @@ def workspace(nbytes: int) -> int:
     """Return the address of this Python thread's workspace, 64-byte aligned, grown as needed."""
     space = getattr(_local, "space", None)
     if space is None or space.numel() < nbytes + 64:
-        space = _local.space = torch.empty(nbytes + 64, dtype=torch.uint8)
+        space = _local.space = POOL.allocate((nbytes + 64,), (1,), torch.uint8)
     return -(-int(space.data_ptr()) // 64) * 64
 
 

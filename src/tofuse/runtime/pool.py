@@ -12,6 +12,7 @@ import functools
 import mmap
 import os
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from sys import getrefcount
 from weakref import WeakValueDictionary
@@ -115,7 +116,8 @@ class Bucket:
 class Pool:
     """Blocks by size class. `limit` bounds the bytes that the pool holds, in use or free.
 
-    If no block of the request's class is free, a larger one is used before the pool grows: the
+    `allocate` makes all other tensors of the runtime, from shape, strides and dtype: programs take
+    it when they are loaded. If no block of the request's class is free, a larger one is used before the pool grows: the
     activations of a training step reuse the gradients' memory of the step before.
     """
 
@@ -126,16 +128,19 @@ class Pool:
     misses: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
     taking: bool = False  # in a signal handler or finalizer: its thread is taking a block
+    allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] = (
+        empty_strided_cpu
+    )
 
     def empty(
         self, nbytes: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         """Return an uninitialized tensor of `nbytes`; strides are in elements and leave no gaps."""
         if nbytes < SMALLEST_POOLED or nbytes > self.limit or not COUNTS_SHOW_OWNERS:
-            return empty_strided_cpu(shape, strides, dtype)
+            return self.allocate(shape, strides, dtype)
         with self.lock:
             if self.taking:  # by a caller of this thread
-                return empty_strided_cpu(shape, strides, dtype)
+                return self.allocate(shape, strides, dtype)
             self.taking = True
             try:
                 block = self._take(size_class(nbytes))
@@ -146,7 +151,7 @@ class Pool:
                     return tensor
             finally:
                 self.taking = False
-        return empty_strided_cpu(shape, strides, dtype)
+        return self.allocate(shape, strides, dtype)
 
     @property
     def held_bytes(self) -> int:

@@ -1,0 +1,223 @@
+"""Run a program in eager, in float64 and compiled with given options, and compare them."""
+
+import random
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+import tofuse
+from suites.fuzz.call import Function, call, call_in_double
+from suites.fuzz.compare import Fault, Outcome, find_fault, plain, same_bits, too_far
+from suites.fuzz.guard_pages import GuardPages
+from suites.fuzz.program import (
+    Option,
+    Program,
+    function_source,
+    load_function,
+    make_arguments,
+)
+from tofuse.errors import CaptureError, UnsupportedError
+
+JITTERS = 6  # runs of the referee with rounding errors
+SPREAD = 4.0  # how much farther than these our result may be
+
+
+BASES: tuple[dict[str, Option], ...] = (
+    {},
+    {"dynamic": True},
+    {"dynamic": True},
+    {"dynamic": False},
+    {"capture": "trace"},
+    {"capture": "trace"},
+    {"precision": "eager"},
+    {"dynamic": True, "precision": "eager"},
+    {"memory_budget": 0},
+    {"memory_budget": 0.5},
+    {"executors": ("aten",)},
+    {"fuel": 2},
+    {"tune": "measure"},
+    {"dynamic": True, "specialize": False},
+)
+# Options that change no bit of any result.
+EXACT: tuple[dict[str, Option], ...] = ({"pool_bytes": 0}, {"verify": True}, {"strict": True})
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a program is compiled and called."""
+
+    options: tuple[tuple[str, Option], ...] = ()
+    exact: tuple[tuple[str, Option], ...] = ()  # compiled with these too, and compared bit for bit
+    canaries: str = ""  # "end" or "start": memory lies against a page without access
+    threads: int = 1
+
+    def __str__(self) -> str:
+        words = [f"{name}={value!r}" for name, value in (*self.options, *self.exact)]
+        words += [f"canaries={self.canaries}"] if self.canaries else []
+        words += [f"threads={self.threads}"] if self.threads > 1 else []
+        return ", ".join(words) or "no option"
+
+
+def variants(seed: int, count: int, canaries: str = "") -> list[Variant]:
+    """Return the variants in which a seed's program runs; `canaries` "some" is a share of them."""
+    rng = random.Random(f"variants {seed}")
+    found = []
+    for _ in range(count):
+        base = tuple(rng.choice(BASES).items())
+        exact = tuple(rng.choice(EXACT).items()) if rng.random() < 0.2 else ()
+        guard = rng.choice(("end", "end", "start"))
+        wanted = rng.random() < 0.3 if canaries == "some" else bool(canaries)
+        if canaries in ("end", "start"):
+            guard = canaries
+        threads = 2 if rng.random() < 0.1 else 1
+        found.append(Variant(base, exact, guard if wanted else "", threads))
+    return found
+
+
+def check(program: Program, variant: Variant) -> Fault | None:
+    """Return what is wrong with a program compiled so, or None."""
+    torch._dynamo.reset()
+    folder = tempfile.mkdtemp(prefix="tofuse-fuzz-")
+    guard = GuardPages(variant.canaries) if variant.canaries else None
+    undo = guard.install() if guard else None
+    options = {"cache_dir": folder, **dict(variant.options)}
+    if guard:
+        options["pool_bytes"] = 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _check(program, variant, options, guard)
+    finally:
+        if undo:
+            undo()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check(
+    program: Program, variant: Variant, options: dict[str, Option], guard: GuardPages | None
+) -> Fault | None:
+    function = load_function(function_source(program))
+    compiled = tofuse.compile(function, **options)
+    exact = []
+    if variant.exact:
+        exact.append(tofuse.compile(function, **{**options, **dict(variant.exact)}))
+    return compare_calls(program, function, compiled, exact, guard, variant.threads)
+
+
+def torch_has(program: Program, variant: Variant, fault: Fault) -> bool:
+    """Return whether torch's own compiler, without fusion, has the same kind of fault."""
+    torch._dynamo.reset()
+    function = load_function(function_source(program))
+    dynamic = True if ("dynamic", True) in variant.options else None
+    plain = torch.compile(function, backend="aot_eager", dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        same = compare_calls(program, function, plain, [], None, variant.threads)
+    return same is not None and same.kind == fault.kind
+
+
+def compare_calls(
+    program: Program,
+    function: Function,
+    compiled: Function,
+    exact: Sequence[Function],
+    guard: GuardPages | None,
+    threads: int,
+) -> Fault | None:
+    """Return what differs between a function and its compiled form, in calls of all sizes."""
+    prepare = guard.copies if guard else None
+    eager = [call(program, function, sizes) for sizes in program.sizes]
+    for sizes, expected in zip(program.sizes, eager, strict=True):
+        try:
+            ours = call(program, compiled, sizes, prepare)
+            again = [call(program, f, sizes, prepare) for f in (compiled, *exact)]
+            again += in_threads(program, compiled, sizes, threads)
+        except (CaptureError, UnsupportedError):
+            return None  # tofuse says that it cannot capture the program
+        except Exception as error:
+            return error_fault(error, sizes)
+        fault = find_fault(ours, expected) or find_wrong_number(program, sizes, ours, expected)
+        fault = fault or find_change(ours, again)
+        if fault is not None:
+            return Fault(fault.kind, f"{fault.detail} (sizes {list(sizes)})")
+    return None
+
+
+def error_fault(error: Exception, sizes: Sequence[int]) -> Fault:
+    text = " ".join(str(error).split())
+    cause = type(error).__name__
+    return Fault(f"error {cause}: {text[:50]}", f"{cause}: {text[:400]} (sizes {list(sizes)})")
+
+
+def in_threads(
+    program: Program, compiled: Function, sizes: Sequence[int], count: int
+) -> list[Outcome]:
+    """Call a compiled program in several threads at once, without random numbers."""
+    if count == 1 or program.draws:
+        return []
+    outcomes: list[Outcome] = []
+    errors: list[BaseException] = []
+    made = [make_arguments(program, sizes) for _ in range(count)]
+
+    def work(k: int) -> None:
+        try:
+            arguments, _ = made[k]
+            results = compiled(*arguments)
+            assert isinstance(results, tuple)
+            outcomes.append(Outcome(list(results), arguments, []))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    if errors:
+        raise errors[0]
+    return outcomes
+
+
+def find_change(ours: Outcome, others: Sequence[Outcome]) -> Fault | None:
+    """Return a difference between two calls that must give the same bits."""
+    for other in others:
+        for (name, x), (_, y) in zip(ours.tensors(), other.tensors(), strict=False):
+            if name.startswith("gradient") and not other.gradients:
+                continue
+            if not same_bits(x, y):
+                return Fault("another call", f"{name} changes from call to call")
+    return None
+
+
+def find_wrong_number(
+    program: Program, sizes: Sequence[int], ours: Outcome, eager: Outcome
+) -> Fault | None:
+    """Return a number that is farther from float64 than eager's."""
+    if program.draws:
+        return None
+    pairs = list(zip(ours.tensors(), eager.tensors(), strict=True))
+    unequal = [k for k, ((_, x), (_, e)) in enumerate(pairs) if not same_bits(x, e)]
+    if not unequal:
+        return None
+    referee = call_in_double(program, sizes).tensors()
+    shaken: list[Outcome] = []
+    for k in unequal:
+        (name, x), (_, e) = pairs[k]
+        r = referee[k][1]
+        if x is None or e is None or r is None or r.shape != x.shape:
+            continue
+        if not too_far(x, e, r):
+            continue
+        shaken = shaken or [call_in_double(program, sizes, jitter=j + 1) for j in range(JITTERS)]
+        moved = [plain(y).double() for o in shaken if (y := o.tensors()[k][1]) is not None]
+        around = plain(r).double()
+        spread = torch.stack([(y - around).abs() for y in moved]).amax(0) * SPREAD
+        if text := too_far(x, e, r, spread):
+            kind = name.split()[0]
+            return Fault(f"wrong {kind}", f"{name}: {text}")
+    return None

@@ -1,0 +1,92 @@
+"""Random programs are reproducible and right; a planted fault is found, made small, and printed."""
+
+import runpy
+
+import pytest
+import torch
+
+from suites.fuzz.call import call
+from suites.fuzz.case import show_case
+from suites.fuzz.generate import generate
+from suites.fuzz.guard_pages import GuardPages
+from suites.fuzz.program import from_json, function_source, load_function
+from suites.fuzz.run import Variant, check
+from suites.fuzz.shrink import shrink
+from suites.fuzz.standalone import standalone
+from suites.harness import Worker
+from tests.suites.faulty_programs import LONG
+
+FAULTY = "tests.suites.faulty_programs"
+COSINE = Variant((("capture", "trace"), ("executors", ("cosine", "llvm"))))
+SEEDS = [s for s in range(30) if s not in (13, 18)]  # those return a tensor twice
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_random_program_is_right(seed):
+    fault = check(generate(seed), Variant(options=(("capture", "trace"), ("strict", True))))
+    assert fault is None, f"python -m suites.fuzz --seed {seed}"
+
+
+def test_a_seed_gives_the_same_program_again():
+    for seed in range(100, 110):
+        program = generate(seed)
+        assert generate(seed) == program
+        assert from_json(program.to_json()) == program
+
+
+def test_a_planted_fault_is_found_and_shrunk_to_its_statement():
+    fault = check(LONG, COSINE)
+    assert fault is not None and fault.kind == "wrong result"
+
+    def fails(program, variant):
+        again = None
+        if runs(program):
+            again = check(program, variant)
+        return again is not None and again.kind == fault.kind
+
+    program, variant = shrink((LONG, COSINE), fails, seconds=60)
+    assert [s.text for s in program.statements] == ["v3 = torch.sinc(x0)"]
+    assert len(program.inputs) == len(program.sizes) == 1
+    assert variant.options == COSINE.options[1:]
+
+
+def runs(program):
+    try:
+        call(program, load_function(function_source(program)), program.sizes[0])
+    except (RuntimeError, IndexError, NameError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("variant, different", [(COSINE, True), (Variant(), False)])
+def test_a_printed_program_runs_alone_and_shows_what_differs(variant, different, tmp_path, capsys):
+    path = tmp_path / "program.py"
+    path.write_text(standalone(LONG, variant, "wrong result"))
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path))
+    assert end.value.code is different
+    assert ("in eager" in capsys.readouterr().out) is different
+
+
+def test_one_byte_out_of_bounds_is_seen_between_guard_pages():
+    worker = Worker(FAULTY)
+    try:
+        for executor, side in ("reads_behind", "end"), ("reads_before", "start"):
+            options = (("capture", "trace"), ("executors", (executor, "llvm")))
+            if side == "end":
+                assert worker.run(show_case(LONG, Variant(options)), 60).status == "passed"
+            guarded = worker.run(show_case(LONG, Variant(options, canaries=side)), 60)
+            assert guarded.status == "crashed" and "SIGSEGV" in guarded.detail
+    finally:
+        worker.stop()
+
+
+def test_guarded_tensors_are_as_others():
+    guard = GuardPages("end")
+    x = torch.arange(12.0).reshape(3, 4)
+    plain, part = guard.copies([x, x[1:, ::2]])
+    assert torch.equal(plain, x) and torch.equal(part, x[1:, ::2])
+    part.zero_()
+    assert plain[1:, ::2].eq(0).all()
+    assert guard.empty((2, 0), (1, 1), torch.float32).shape == (2, 0)
+    assert guard.empty((2, 3), (1, 2), torch.int16).stride() == (1, 2)
