@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import tofuse.driver.compile_graph
 from tests.support.peak import peak_bytes
-from tofuse.backends.aten.run_ops import eager_graph_callable
+from tofuse.backends.aten.run_graph import eager_graph_callable
 from tofuse.runtime.execute import restride
 
 

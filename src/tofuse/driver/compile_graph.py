@@ -10,11 +10,13 @@ from functools import partial
 
 from torch import Tensor
 
-from tofuse.backends.aten.run_ops import eager_graph_callable
+from tofuse.backends.aten.run_graph import eager_graph_callable
 from tofuse.cache.artifact import Artifact
 from tofuse.capture.aot.aot_graphs import AtenGraph
 from tofuse.capture.aot.tangent_layouts import TangentLayouts, find_tangent_layouts
 from tofuse.capture.lower.convert import CapturedGraph, convert
+from tofuse.capture.lower.effect_tokens import remove_effect_tokens
+from tofuse.capture.lower.split_data_dependent import SplitGraph, split_data_dependent
 from tofuse.config import Config
 from tofuse.driver.context import CompileContext, ReportSink, discard_report, make_context
 from tofuse.driver.pipeline import compile_captured
@@ -50,9 +52,15 @@ class CompiledGraph:
 def compile_graph(
     graph: AtenGraph, context: CompileContext, notes: tuple[str, ...] = ()
 ) -> CompiledGraph:
-    """Compile an ATen graph; PyTorch runs the whole graph if that fails."""
-    gm, phase = graph.gm, graph.phase
+    """Compile an ATen graph; PyTorch runs the whole graph if that fails.
+
+    PyTorch also runs calls whose result has a size that depends on data, between compiled parts.
+    """
+    gm, phase = remove_effect_tokens(graph.gm), graph.phase
     try:
+        split = split_data_dependent(gm)
+        if split is not None:
+            return CompiledGraph(_compile_parts(split, phase, context, notes))
         captured = convert(gm, phase, context.claims, graph.memory, notes)
         if captured.symbols:
             captured = replace(captured, notes=(*captured.notes, SYMBOLIC_SIZES_NOTE))
@@ -67,6 +75,19 @@ def compile_graph(
     except Exception as error:
         context.fall_back(error, gm)
     return CompiledGraph(eager_graph_callable(gm))
+
+
+def _compile_parts(
+    split: SplitGraph, phase: str, context: CompileContext, notes: tuple[str, ...]
+) -> CompiledPlan:
+    """Compile the parts of a split graph; return a callable that runs all of it."""
+    notes = (*notes, split.note)
+    if not split.parts:
+        context.report(GraphReport(phase, notes=notes))
+    for call, part in split.parts:
+        call.target = compile_graph(AtenGraph(part, phase, None), context, notes).run
+        notes = ()
+    return eager_graph_callable(split.outer, [call for call, _ in split.parts])
 
 
 def load_graph(run: CompiledPlan, artifact: Artifact, context: CompileContext) -> CompiledGraph:

@@ -60,6 +60,7 @@ from tofuse.torch_internals.dynamo import (
     innermost_fn,
 )
 from tofuse.torch_internals.private_names import unsupported_capture
+from tofuse.torch_internals.symbolic_shapes import DATA_DEPENDENCE_ERRORS
 
 
 def compile_program(
@@ -81,6 +82,11 @@ def compile_program(
             context.report_fallback(reason)
     except TorchDynamoException:
         raise  # to Dynamo
+    except DATA_DEPENDENCE_ERRORS as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        context.report_fallback(
+            f"a derivative or an operator depends on a size of data: {lines[0]}"
+        )
     except Exception as error:
         context.fall_back(error, gm)
     return read_scalars(run, scalars)

@@ -24,6 +24,7 @@ from tofuse.ir.plan import (
 )
 from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
 from tofuse.ir.verify_plan import ARENA
+from tofuse.ops.check_shape import check_shape
 from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
 from tofuse.plan.launch_groups import launches_by_group
 from tofuse.runtime.cuda import CudaLauncher, empty_on
@@ -236,7 +237,7 @@ def _call_source(step: Call, bound: list[CallArgument]) -> list[str]:
     else:
         lines = [f"{step.results[0]} = {call}"]
     for name, shape in zip(step.results, step.shapes, strict=False):
-        lines.append(f"check_shape({step.target!r}, {name}, {_dims(shape)})")
+        lines.append(f"check_shape({step.target!r}, {name}.shape, {_dims(shape)})")
     for name, strides in zip(step.results, step.strides, strict=True):
         if strides:
             lines.append(_restride_source(name, strides))
@@ -317,16 +318,6 @@ def with_memory(t: torch.Tensor, mutated: bool) -> torch.Tensor:
 def _has_memory(t: torch.Tensor) -> bool:
     """Return whether a tensor has memory, so that its address is more than an offset."""
     return t.data_ptr() not in (0, t.storage_offset() * t.element_size())
-
-
-def check_shape(target: str, t: torch.Tensor, shape: tuple[int, ...]) -> None:
-    """Raise RuntimeError if an operator returned a tensor of another shape than was traced."""
-    if t.shape != shape:
-        raise RuntimeError(
-            f"{target} returned a tensor of shape {list(t.shape)}, but the program was compiled "
-            f"for {list(shape)}: a check of a size that depends on data does not hold, or a "
-            "custom operator's fake implementation is wrong"
-        )
 
 
 def _launch_traced(name: str, kernel: Callable[..., None], *words: int) -> None:

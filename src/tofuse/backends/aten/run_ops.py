@@ -1,4 +1,4 @@
-"""Run a graph or a region op by op through PyTorch, where no kernel was generated."""
+"""Run a region op by op through PyTorch, where no kernel was generated."""
 
 from __future__ import annotations
 
@@ -17,34 +17,6 @@ from tofuse.ir.types import DType
 from tofuse.ops.reference import TO_TORCH, run_graph
 from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tree_leaves
-
-
-def eager_graph_callable(gm: torch.fx.GraphModule) -> Callable[[list[object]], list[torch.Tensor]]:
-    """Return a callable that runs a whole ATen graph op by op; it takes its arguments in one list.
-
-    Gradients are converted to the layouts that were traced: views of them may be illegal otherwise.
-    """
-    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    traced_values = [
-        n.meta.get("val") if str(n.target).startswith("tangents_") else None for n in placeholders
-    ]
-
-    def run(args: list[object]) -> list[torch.Tensor]:
-        arguments = [_with_layout_of(x, like) for x, like in zip(args, traced_values, strict=True)]
-        args.clear()
-        return list(torch.fx.Interpreter(gm).boxed_run(arguments))
-
-    return run
-
-
-def _with_layout_of(x: object, template: object) -> object:
-    """Return a tensor in the layout of another, if that is static."""
-    if not isinstance(x, torch.Tensor) or not isinstance(template, torch.Tensor):
-        return x
-    is_static = all(isinstance(n, int) for n in (*template.shape, *template.stride()))
-    if not is_static or x.layout is not torch.strided or x.stride() == template.stride():
-        return x
-    return torch.empty_strided(x.shape, template.stride(), dtype=x.dtype, device=x.device).copy_(x)
 
 
 def eager_region_callable(region: Region) -> Callable[..., tuple[torch.Tensor, ...]]:

@@ -37,12 +37,12 @@ TracedPasses = Callable[[GraphModule, int | None], tuple[GraphModule, EagerMemor
 class AtenGraph:
     """A graph of ATen calls; its phase is "forward", "backward" or "inference".
 
-    `memory` is that of the whole program, in eager and in our partition.
+    `memory` is that of the whole program, in eager and in our partition; None for a part of it.
     """
 
     gm: GraphModule
     phase: str
-    memory: EagerMemory
+    memory: EagerMemory | None
 
 
 @dataclass(eq=False, repr=False)

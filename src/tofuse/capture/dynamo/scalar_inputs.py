@@ -16,6 +16,7 @@ from tofuse.capture.aot.boxed import CompiledFunction
 from tofuse.capture.fx.node_tensors import example_tensor, symbolic_item
 from tofuse.torch_internals.dynamo import LocalSource, set_source
 from tofuse.torch_internals.fake_tensors import DataDependentOutputException, FakeTensor
+from tofuse.torch_internals.symbolic_shapes import discard_new_symbols
 
 
 def add_scalar_inputs(
@@ -75,7 +76,7 @@ def _reads_scalar(call: Node, argument: Node) -> bool:
     if not isinstance(symbolic_item(argument), torch.SymInt) or not isinstance(tensor, FakeTensor):
         return False
     try:
-        with tensor.fake_mode:
+        with discard_new_symbols(tensor.fake_mode):
             args, kwargs = map_arg((call.args, call.kwargs), without_item)
             if isinstance(call.target, str):
                 getattr(args[0], call.target)(*args[1:], **kwargs)

@@ -58,10 +58,11 @@ class SymbolicProgram:
 def symbolic_program(gm: GraphModule, inputs: Sequence[object]) -> SymbolicProgram | None:
     """Return a copy of a program that can be specialized; None without symbolic sizes.
 
-    Known sizes can be worth much: rows of three elements need no loops.
+    Known sizes can be worth much: rows of three elements need no loops. None, too, if a size or
+    number depends on data: it stays symbolic.
     """
     sizes = _size_arguments(inputs)
-    if not sizes:
+    if not sizes or any(n.meta.get("unbacked_bindings") for n in gm.graph.nodes):
         return None
     copy = _copy(gm)
     items = enumerate(map(symbolic_item, copy.graph.find_nodes(op="placeholder")))

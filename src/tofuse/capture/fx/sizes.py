@@ -23,6 +23,7 @@ from tofuse.ir.size_expression import (
 )
 
 IntLike = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
+Number = Union[bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool]  # noqa: UP007
 
 
 def size_hint(size: IntLike, default: int = UNKNOWN_SIZE) -> int:
@@ -31,6 +32,14 @@ def size_hint(size: IntLike, default: int = UNKNOWN_SIZE) -> int:
         return size
     hint = size.node.hint
     return default if hint is None else int(hint)
+
+
+def number_symbols(number: Number) -> frozenset[sympy.Symbol]:
+    """Return the symbols of a number; none of a ragged size of a nested tensor."""
+    if isinstance(number, (bool, int, float)):
+        return frozenset()
+    expr = getattr(number.node, "expr", None)
+    return frozenset(expr.free_symbols) if isinstance(expr, sympy.Basic) else frozenset()
 
 
 class SymbolicSizes:
@@ -46,8 +55,8 @@ class SymbolicSizes:
         self._derived: dict[sympy.Expr, SymDim] = {}
         self._composite: list[tuple[sympy.Expr, ArgumentSize, int | None]] = []
 
-    def add_argument(self, index: int, value: torch.SymInt) -> None:
-        """Record an integer argument, by its index among the flat arguments."""
+    def add_argument(self, index: int, value: torch.SymInt | torch.SymFloat) -> None:
+        """Record a number, by its index among the flat arguments."""
         self._record(value, ArgumentSize("argument", index))
 
     def add_tensor(self, index: int, tensor: torch.Tensor) -> None:
@@ -95,7 +104,11 @@ class SymbolicSizes:
         """Return a number as an expression over symbols, such as `float(s0) / 2`."""
         return self._to_term(_expression(value))
 
-    def _record(self, value: IntLike, source: ArgumentSize) -> None:
+    def expression(self, expr: sympy.Basic) -> SizeTerm:
+        """Return a sympy expression as one over symbols."""
+        return self._to_term(expr)
+
+    def _record(self, value: IntLike | torch.SymFloat, source: ArgumentSize) -> None:
         if isinstance(value, int):
             return
         expr, hint = _expression(value), value.node.hint
@@ -127,8 +140,10 @@ class SymbolicSizes:
         name = expr.func.__name__.removeprefix("OpaqueUnaryFn_").removeprefix("BitwiseFn_")
         operands = tuple(map(to_operand or self._to_term, expr.args))
         match expr:
-            case sympy.Symbol():
+            case sympy.Symbol(is_integer=True):
                 return self._symbol(expr)
+            case sympy.Symbol():  # a float: never a size
+                return apply_function("float", self._symbol(expr))
             case sympy.Number():
                 return int(expr) if isinstance(expr, sympy.Integer) else float(expr)
             case BooleanTrue() | BooleanFalse():

@@ -19,7 +19,6 @@ from tofuse.capture.fx.node_tensors import value_tensors
 from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.capture.lower.call import Argument, AtenCall, RuleResult
-from tofuse.capture.lower.effect_tokens import remove_effect_tokens
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
 from tofuse.capture.lower.lowerable import has_supported_types
 from tofuse.capture.lower.lowering_rules import lowering_rule
@@ -73,7 +72,7 @@ def convert(
     A call becomes an `opaque` op if it has no rule, if its rule does not support it, or if an
     executor claims it and it is no view.
     """
-    captured = _Converter(remove_effect_tokens(gm), claims).run(name)
+    captured = _Converter(gm, claims).run(name)
     return replace(captured, eager_memory=memory, notes=notes)
 
 
@@ -125,7 +124,7 @@ class _Converter:
         sizes = self.build.sizes
         values = [n.meta.get("val") for n in nodes]
         for k, value in enumerate(values):
-            if isinstance(value, torch.SymInt):
+            if isinstance(value, (torch.SymInt, torch.SymFloat)):
                 sizes.add_argument(k, value)
         for k, value in enumerate(values):
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
@@ -133,6 +132,9 @@ class _Converter:
         sizes.solve()
         found = tuple(map(self._argument, nodes, values))
         self.env |= zip(nodes, found, strict=True)
+        for node, value in zip(nodes, values, strict=True):
+            if isinstance(value, torch.SymFloat):
+                self.env[node] = sizes.term(value)
         return found
 
     def _argument(self, node: Node, value: object) -> Value | Dim | None:
@@ -140,7 +142,7 @@ class _Converter:
             return self._value(value, node.name)
         if isinstance(value, (int, torch.SymInt)):
             return self.build.sizes.dim(value)
-        if node.users:
+        if node.users and not isinstance(value, torch.SymFloat):
             raise CaptureError(f"an argument of type {type(value).__name__} is not supported")
         return None
 
@@ -169,9 +171,7 @@ class _Converter:
     def _lower_call(self, node: Node) -> None:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
-            self.env[node] = size = self.build.sizes.dim(value)
-            if node.target is READ_NUMBER and isinstance(size, int):
-                raise CaptureError(f"a number in a tensor is promised to be {size}")
+            self.env[node] = self.build.sizes.dim(value)
         elif isinstance(value, (torch.SymFloat, torch.SymBool)):
             self.env[node] = self.build.sizes.term(value)
         elif isinstance(value, (bool, int, float)):
@@ -302,9 +302,8 @@ def _schema(target: OpOverload) -> tuple[tuple[str, ...], dict[str, Argument]]:
     return tuple(a.name for a in arguments), defaults
 
 
-READ_NUMBER = torch.ops.aten._local_scalar_dense.default
-
-# Checks of sizes that torch's guards and shape rules have made, or that `check_shapes` makes.
+# Checks of sizes that torch's guards and shape rules have made, that `check_shapes` makes, or that
+# the graph makes which calls this one (`split_data_dependent.py`).
 SIZE_CHECKS = frozenset(
     (
         "aten._assert_scalar",

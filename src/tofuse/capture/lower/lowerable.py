@@ -33,8 +33,16 @@ def is_lowerable(node: Node) -> bool:
 
 
 def has_supported_types(node: Node, target: OpOverload) -> bool:
-    """Whether the rules support the dtype, layout and device of every tensor of the call."""
-    if schema_of(target).is_mutable or schema_of(target).overload_name.endswith("out"):
+    """Whether the rules support the dtype, layout and device of every tensor of the call.
+
+    They support no call of an operator on tensors that gets only numbers: `aten.add(4, 3.3)`.
+    """
+    schema = schema_of(target)
+    if schema.is_mutable or schema.overload_name.endswith("out"):
+        return False
+    if not any(map(value_tensors, node.all_input_nodes)) and any(
+        str(a.type) == "Tensor" for a in schema.arguments
+    ):
         return False
     moves_data = str(target).rpartition(".")[0] in DATA_MOVEMENT
     for t in (t for n in (*node.all_input_nodes, node) for t in value_tensors(n)):

@@ -13,7 +13,6 @@ from types import FrameType
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import traceback as fx_traceback
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 
 from tofuse.capture.fx.aliases import is_mutating_name, storage_id
@@ -22,14 +21,9 @@ from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
-from tofuse.torch_internals.fake_tensors import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
+from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
 from tofuse.torch_internals.memory import tensor_version
+from tofuse.torch_internals.symbolic_shapes import DATA_DEPENDENCE_ERRORS
 from tofuse.torch_internals.transforms import get_unwrapped, is_functorch_wrapped_tensor
 from tofuse.torch_internals.trees import tree_leaves, tree_map
 
@@ -248,12 +242,6 @@ def _user_line(frame: FrameType | None) -> str | None:
     return "".join(traceback.format_list(traceback.extract_stack(frame, limit=1)))
 
 
-DATA_DEPENDENCE_ERRORS = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    GuardOnDataDependentSymNode,
-    UnsupportedOperatorException,
-)
 GRAD = getattr_static(torch.Tensor, "grad")
 GRAD_ACCESS = (GRAD.__get__, GRAD.__set__, GRAD.__delete__)
 METADATA_WRITERS = frozenset(

@@ -1,0 +1,46 @@
+"""Symbols of sizes and numbers that depend on data, while a program is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import sympy  # type: ignore[import-untyped]  # it ships no types
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from tofuse.torch_internals.fake_tensors import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+
+# What torch raises while it traces a program whose course depends on data.
+DATA_DEPENDENCE_ERRORS = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+    UnsupportedOperatorException,
+)
+
+
+@contextmanager
+def discard_new_symbols(mode: FakeTensorMode) -> Iterator[None]:
+    """Run operators on fake tensors without a trace of the new symbols of their results."""
+    env = mode.shape_env
+    if env is None:
+        with mode:
+            yield
+        return
+    with mode, env.ignore_fresh_unbacked_symbols():
+        yield
+
+
+def deferred_checks(numbers: Iterable[object]) -> Iterator[tuple[sympy.Basic, str]]:
+    """Yield the conditions on symbols that torch leaves to run time, and their messages."""
+    envs = (x.node.shape_env for x in numbers if isinstance(x, (torch.SymInt, torch.SymFloat)))
+    for env in dict.fromkeys(envs):
+        for checks in list(env.deferred_runtime_asserts.values()):
+            for check in checks:
+                yield env.replace(check.expr), check.msg
