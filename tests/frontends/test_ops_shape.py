@@ -129,6 +129,29 @@ def test_reshape_to_computed_sizes():
         assert outputs[5].shape == (shape[0], max(n_now, shape[0]))
 
 
+def test_sizes_computed_by_any_ops_on_integer_inputs():
+    with FusionDefinition() as fd:
+        n, x = fd.define_scalar(None, DataType.Int), fd.define_tensor([-1, -1], True)
+        width = fd.ops.mul(192, fd.ops.reciprocal(n))  # a Float
+        has_rest = fd.ops.bitwise_and(
+            fd.ops.ne(fd.ops.signbit(n), False), fd.ops.ne(fd.ops.fmod(192, n), 0)
+        )
+        width = fd.ops.sub(width, fd.ops.cast(has_rest, DataType.Int))
+        fd.add_output(fd.ops.sum(fd.ops.reshape(x, [n, width]), [1]))
+        root = fd.ops.cast(fd.ops.sqrt(fd.ops.mul(x.size(0), 1.0)), DataType.Int)
+        fd.add_output(fd.ops.expand(fd.ops.sum(x, [1], True), [-1, root]))
+    for rows, groups in ((24, 4), (16, 3), (1, 192), (48, 64)):
+        given = torch.randn(rows, 192 // rows)
+        total, wide = fd.execute([groups, given])
+        torch.testing.assert_close(total, given.reshape(groups, -1).sum(1))
+        assert wide.shape == (rows, int(rows**0.5))
+    with FusionDefinition() as fd:
+        x, a = fd.define_tensor([-1, -1], True), fd.define_scalar(DataType.Double)
+        for size in (a, fd.ops.mul(a, 2.0), 2.5, fd.define_scalar(2.5)):
+            with pytest.raises(DefinitionError, match="new_shape must be an integer, not"):
+                fd.ops.reshape(x, [size])
+
+
 def test_cat_of_symbolic_sizes():
     check(
         lambda fd, x, y: [fd.ops.cat([x, y]), fd.ops.add(fd.ops.cat([x, y], 0), 1.0)],

@@ -9,12 +9,22 @@ from functools import partial
 
 from tofuse.capture.lower.builder import Builder, Unsupported, typed_scalar
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.lowering import Item, Lowering, Node, OperandLike, is_scalar, show_shape
+from tofuse.frontends.lowering import (
+    Item,
+    Lowering,
+    Node,
+    Number,
+    OperandLike,
+    is_constant,
+    is_scalar,
+    show_shape,
+)
 from tofuse.frontends.scalar_folding import fold_scalars
 from tofuse.ir.dims import Dim
-from tofuse.ir.graph import Operand, Scalar, Value
+from tofuse.ir.graph import Graph, Operand, Scalar, Value
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.powers import is_repeated_product, repeated_squaring
+from tofuse.ops.reference import run_graph
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,27 @@ def elementwise(low: Lowering, name: str, *arguments: OperandLike) -> Item:
     result_type = DataType.Bool if op.to_bool else dtype
     if (folded := fold_scalars(low, name, items, result_type)) is not None:
         return folded
+    if all(map(is_constant, items)):
+        return _evaluate(low, op, items, dtype, result_type)
     shape = broadcast_shape(low, items)
     scalars = all(map(is_scalar, items))
     return Node(_emit(low, op, items, shape, dtype, result_type), result_type, scalar=scalars)
+
+
+def _evaluate(
+    low: Lowering, op: ElementwiseOp, items: Sequence[Item], dtype: DataType, result_type: DataType
+) -> Number:
+    """Return the value of an op on constants, computed in double precision instead of Float."""
+    op_count, value_count = len(low.builder.ops), low.builder.value_count
+    wide = DataType.Double if dtype is DataType.Float else dtype
+    value = _emit(low, op, items, (), wide, DataType.Bool if op.to_bool else wide)
+    graph = Graph((), tuple(low.builder.ops[op_count:]), (value,), low.op_name)
+    del low.builder.ops[op_count:]
+    low.builder.value_count = value_count
+    try:
+        return Number(run_graph(graph, {}, {})[value].item(), result_type)
+    except RuntimeError as e:  # a division by zero
+        raise low.error(str(e)) from None
 
 
 def broadcast_shape(low: Lowering, items: Sequence[Item]) -> tuple[Dim, ...]:

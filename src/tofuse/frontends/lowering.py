@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Union
@@ -144,9 +145,28 @@ class Lowering:
     def dim(self, x: OperandLike, what: str = "a size") -> Dim:
         """Convert an integer argument to a size."""
         found = x.value if isinstance(x, Number) else x
+        if isinstance(x, Number) and isinstance(found, float) and math.isfinite(found):
+            found = round(found) if abs(found - round(found)) <= 1e-9 * abs(found) else found
+        if isinstance(x, Node) and (symbols := self._symbols_behind(x)):
+            self.specialize(symbols)  # then it is a constant
+            return self.symbol(f"e{len(self.symbols)}", 0)
         if isinstance(found, (int, SymDim)):
             return int(found) if isinstance(found, bool) else found
         raise self.error(f"{what} must be an integer, not {describe(x)}")
+
+    def _symbols_behind(self, x: Node) -> list[SymDim]:
+        """Return the sizes and integer inputs that a scalar is computed from; else nothing."""
+        producers = {v: op for op in self.builder.ops for v in op.results}
+        values, found = [x.value] if x.scalar else [], list[SymDim]()
+        for value in values:  # the loop appends to it
+            op = producers.get(value)
+            if op is None:  # an input that is no integer
+                return []
+            values += op.inputs
+            terms = [o.value for o in op.operands if isinstance(o, Scalar)]
+            terms += [value for _, value in op.attrs if isinstance(value, SymDim)]
+            found += [t for t in terms if isinstance(t, SymDim)]
+        return found
 
     def integer(self, x: OperandLike, what: str) -> int:
         """Convert an argument to an integer that is constant in the definition."""
@@ -347,6 +367,11 @@ class Lowering:
 def is_scalar(x: Item) -> bool:
     """Whether an item is a number, known now or at run time."""
     return isinstance(x, Number) or x.scalar
+
+
+def is_constant(x: Item) -> bool:
+    """Whether an item is a real number that the definition determines."""
+    return isinstance(x, Number) and not isinstance(x.value, (SymDim, complex))
 
 
 def located(op: str, loc: Loc | None, message: str) -> str:

@@ -78,6 +78,8 @@ def where(low: Lowering, arg1: OperandLike, arg2: OperandLike, arg3: OperandLike
     if test.dtype is not DataType.Bool:
         raise low.error(f"the condition must have type Bool, not {test.dtype.value}")
     dtype = low.promoted_type([yes, no], keep_narrow=True)
+    if isinstance(test, Number) and isinstance(yes, Number) and isinstance(no, Number):
+        return Number(yes.value if test.value else no.value, dtype)
     shape = broadcast_shape(low, [test, yes, no])
     scalars = all(map(is_scalar, (test, yes, no)))
     chosen = broadcast_to(low, low.value_of(test, DataType.Bool), shape, DataType.Bool)
