@@ -129,7 +129,7 @@ def sdpfa_bwd(
         target = f"aten.{FLASH}_backward.default"
         return low.call_results(target, args, results, (0, 1, 2), **options.keyword)
     op, product = partial(elementwise_node, low), partial(matmul, low)
-    grad, q, k, v, out = (low.cast(t, _wide(t)) for t in tensors[:5])
+    grad, q, k, v = (low.cast(t, _wide(t)) for t in tensors[:4])
     total = Node(low.builder.reshape(tensors[5].value, (*q.shape[:-1], 1)), tensors[5].dtype)
     weights = op("exp", op("sub", _scores(low, q, k, options, None), total))
     dropped, grad_weights = weights, product(grad, _transposed(low, v))
@@ -141,7 +141,8 @@ def sdpfa_bwd(
         dropped, grad_weights = (
             _dropped(low, x, kept, options.dropout_p) for x in (weights, grad_weights)
         )
-    mean = reduce("sum", low, op("mul", grad, out), [-1], True)
+    # flash attention takes grad * output here, and the output may have been rounded
+    mean = reduce("sum", low, op("mul", weights, grad_weights), [-1], True)
     grad_scores = op("mul", weights, op("sub", grad_weights, mean))
     grad_scores = op("mul", grad_scores, _factor(low, q, options))
     gradients = (
