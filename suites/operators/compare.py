@@ -39,8 +39,10 @@ def _compare_errors(got: Exception | None, expected: Exception | None) -> str | 
 
 
 def _show_error(error: Exception | None) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}"
+    name = type(error).__name__
+    error = getattr(error, "inner_exception", error)  # of a backend
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{name}: {lines[0][:200]}"
 
 
 def _compare_form(got: Outcome, expected: Outcome) -> str | None:

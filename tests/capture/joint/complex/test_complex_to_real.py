@@ -141,6 +141,17 @@ def test_sizes(shape):
     assert_as_eager(lambda z, w: ((z * w - w).abs(), (z / w).conj() * z, (z * w).sum()), z, w)
 
 
+def test_imaginary_parts_that_are_zero_or_broadcast():
+    x, w = torch.randn(5, 7).round(), numbers(7)
+
+    def program(x, w):
+        z, y = x.to(torch.complex64), x + w * 2
+        yield from (F.pad(z, (1, 2)) * 2, F.pad(y, (1, 0, 0, 1), value=3) * 2)
+        yield from (torch.fft.fftn(x, s=(9,)), (z == 1) * 2, (z != 1 + 2j) * 2, z == x.abs())
+
+    assert_as_eager(lambda *xs: [*program(*xs)], x.requires_grad_(), w)
+
+
 def test_layouts_and_lazy_conjugates():
     z, w = numbers(7, 5, grad=False).t(), numbers(5, 7, grad=False).conj()
     assert w.is_conj()

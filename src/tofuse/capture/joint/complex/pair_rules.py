@@ -131,8 +131,9 @@ def _to_copy(e: PairBuilder, a: Argument, **kwargs: Argument) -> Pair:
     return Pair(*[e.call(copy, p, **kwargs) if isinstance(p, Node) else p for p in e.pair(a)])
 
 
-def _pad(e: PairBuilder, a: Argument, padding: Argument, value: Argument = 0) -> Pair:
-    parts = zip(e.pair(a), e.pair(value), strict=True)
+def _pad(e: PairBuilder, a: Node, padding: Argument, value: Argument = 0) -> Pair:
+    wholes = [e.node(p, a.meta["val"]) for p in e.pair(a)]  # parts may be numbers, or broadcast
+    parts = zip(wholes, e.pair(value), strict=True)
     return Pair(*[e.call(aten.constant_pad_nd.default, p, padding, v) for p, v in parts])
 
 
@@ -176,10 +177,11 @@ def _compare_parts(target: Target, combine: Target) -> RealRule:
     """Return the rule of a comparison of both parts, combined by a bitwise op."""
 
     def rule(e: PairBuilder, a: Pair, b: Pair) -> Part:
-        results = []
-        for x, y in zip(a, b, strict=True):
-            first, second = (x, y) if isinstance(x, Node) else (y, x)
-            results.append(e.call(target, first, e.tensor(second, first)))
+        example = next(p for p in (*a, *b) if isinstance(p, Node))
+        results = [
+            e.call(target, e.tensor(x, example), e.tensor(y, example))
+            for x, y in zip(a, b, strict=True)  # both may be numbers
+        ]
         return e.call(combine, *results)
 
     return _on_pairs(rule)
