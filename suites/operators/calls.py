@@ -84,7 +84,7 @@ def show(x: object) -> str:
 def copy_tensor(t: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
     """Return a leaf with the same values, strides and `requires_grad`; copy each storage once."""
     with torch.no_grad():
-        if t.layout is not torch.strided or t.is_conj() or t.is_neg():
+        if t.layout is not torch.strided or t.is_conj() or t.is_neg() or t.device.type == "meta":
             made = t.detach().clone()
         else:
             old = t.untyped_storage()

@@ -42,10 +42,6 @@ class Findings:
         self.kernels += len(report.kernels)
         self.library.update(f"{c.name}: {c.reason}" for c in report.library_calls)
 
-    @property
-    def confirmed(self) -> int:
-        return len(self.failures) + len(self.as_torch)
-
 
 @dataclasses.dataclass(frozen=True)
 class Checker:
@@ -65,7 +61,7 @@ class Checker:
         refused = [pair for pair in pairs if pair[1].error is not None]
         findings.refused = len(refused)
         for call, outcome in refused:
-            if findings.confirmed < ALONE:
+            if len(findings.failures) < ALONE:
                 self._check_alone(call, outcome, findings)
         working = [pair for pair in pairs if pair[1].error is None]
         for k in range(0, len(working), BATCH):
@@ -74,7 +70,7 @@ class Checker:
 
     def _check_batch(self, pairs: Sequence[tuple[Call, Outcome]], findings: Findings) -> None:
         """Run the calls as one program; halve it if it raises, and run alone what differs."""
-        if findings.confirmed >= ALONE and len(pairs) < BATCH:
+        if len(findings.failures) >= ALONE and len(pairs) < BATCH:
             findings.unconfirmed += len(pairs)  # parts of a program that raised
             return
         if len(pairs) == 1:
@@ -93,7 +89,7 @@ class Checker:
             difference = describe_difference(call, got, expected)
             if difference is None:
                 continue
-            if findings.confirmed >= ALONE:
+            if len(findings.failures) >= ALONE:
                 findings.unconfirmed += 1
             elif not self._check_alone(call, expected, findings):
                 findings.failures.append(f"{call}, among other calls only: {difference}")

@@ -9,6 +9,9 @@ from suites.operators.calls import Call
 from suites.operators.program import Outcome, run_eager
 
 ULPS = 4  # units in the last place that a result may be off beside eager's own error
+# The error may be twice eager's; where eager loses four bits, the maxima of two random errors
+# differ more: over samples of householder_product, ours is 0.3 to 3.5 times eager's.
+FACTOR, ILL_CONDITIONED, ILL_FACTOR = 2, 16, 8
 SEEDS = 8  # runs of eager that show whether a result is random
 WIDER = {
     torch.float16: torch.float64,
@@ -171,7 +174,12 @@ def _run_wider(call: Call) -> list[torch.Tensor | None] | None:
     fn = call.fn
     if isinstance(fn, torch.nn.Module):
         fn = copy.deepcopy(fn).double()
-    outcome = run_eager(Call(fn, args, kwargs, call.process))
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # of functions of integers
+    try:
+        outcome = run_eager(Call(fn, args, kwargs, call.process))
+    finally:
+        torch.set_default_dtype(default)
     return None if outcome.error else _tensors(outcome)
 
 
@@ -181,7 +189,7 @@ def _value_difference(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | Non
         a, b = a.to_dense(), b.to_dense()
     if wide is not None and (wide.shape != a.shape or wide.layout is not torch.strided):
         wide = None
-    if wide is not None and wide.dtype == a.dtype and a.dtype in WIDER.values():
+    if wide is not None and wide.dtype == a.dtype and a.dtype.is_floating_point | a.is_complex():
         wide = None  # eager's result once more
     if not a.is_floating_point() and not a.is_complex():
         wrong = a != b if wide is None else (a != b) & (a != wide)
@@ -205,7 +213,10 @@ def _wrong_floats(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None) -
     exact = wide.double()
     error = (y - exact).abs()
     error = error[error.isfinite()]
-    allowed = 2 * float(error.max() if error.numel() else 0.0) + ULPS * eps * exact.abs()
+    largest = float(error.max()) if error.numel() else 0.0
+    scale = float(y[y.isfinite()].abs().max()) if y.isfinite().any() else 0.0
+    factor = ILL_FACTOR if largest > ILL_CONDITIONED * eps * scale else FACTOR
+    allowed = factor * largest + ULPS * eps * exact.abs()
     return ~same & ~((x - exact).abs() <= allowed + torch.finfo(a.dtype).tiny)
 
 

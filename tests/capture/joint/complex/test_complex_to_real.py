@@ -152,6 +152,12 @@ def test_imaginary_parts_that_are_zero_or_broadcast():
     assert_as_eager(lambda *xs: [*program(*xs)], x.requires_grad_(), w)
 
 
+@pytest.mark.parametrize("make", [torch.complex, torch.polar])
+def test_parts_of_two_dtypes_are_an_error(make):
+    with pytest.raises(RuntimeError, match="Expected object of scalar type Float"):
+        tofuse.compile(lambda x, y: make(x, y) * 2)(torch.ones(3), torch.ones(3).double())
+
+
 def test_layouts_and_lazy_conjugates():
     z, w = numbers(7, 5, grad=False).t(), numbers(5, 7, grad=False).conj()
     assert w.is_conj()
