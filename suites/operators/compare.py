@@ -213,10 +213,10 @@ def _wrong_floats(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None) -
     exact = wide.double()
     error = (y - exact).abs()
     error = error[error.isfinite()]
-    largest = float(error.max()) if error.numel() else 0.0
+    worst = float(error.max()) if error.numel() else 0.0
     scale = float(y[y.isfinite()].abs().max()) if y.isfinite().any() else 0.0
-    factor = ILL_FACTOR if largest > ILL_CONDITIONED * eps * scale else FACTOR
-    allowed = factor * largest + ULPS * eps * exact.abs()
+    factor = ILL_FACTOR if worst > ILL_CONDITIONED * eps * scale else FACTOR
+    allowed = factor * worst + ULPS * eps * exact.abs()
     return ~same & ~((x - exact).abs() <= allowed + torch.finfo(a.dtype).tiny)
 
 
