@@ -1,4 +1,6 @@
-"""Programs that compute only views run as PyTorch's own calls."""
+"""Programs that PyTorch runs: those of views alone, and writes that a compiled program loses."""
+
+import operator
 
 import pytest
 import torch
@@ -75,3 +77,44 @@ def test_writes_into_returned_views_reach_the_argument():
     with torch.no_grad():
         compiled(x)[0, 0] = 5
     assert x[0, 1] == 5
+
+
+SMALLER_TARGETS = {
+    "pow": lambda x, y: x.pow_(y),
+    "operator": lambda x, y: operator.ipow(x, y),
+    "remainder": lambda x, y: x.remainder_(y),
+    "copysign": lambda x, y: x.copysign_(y),
+    "bound": lambda x, y: x.clamp_max_(y),
+    "rounded quotient": lambda x, y: x.div_(y, rounding_mode="floor"),
+    "condition": lambda x, y: x.masked_fill_(y > 0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", SMALLER_TARGETS)
+def test_a_write_in_place_may_not_broadcast_the_tensor(name):
+    x, y = torch.rand(5, 1), torch.rand(5)
+
+    def write(x, y):
+        z = x + 1
+        SMALLER_TARGETS[name](z, y)
+        return z
+
+    for run in (write, tofuse.compile(write)):
+        with pytest.raises(RuntimeError, match=r"shape|size"):
+            run(x, y)
+
+
+def test_operands_that_fit_are_compiled():
+    def write(x, y):
+        z = x.pow(2).pow_(y[:, :1]).remainder_(y[0]).clamp_max_(y.sum())
+        return z.copysign_(y)
+
+    x, y = torch.rand(5, 3), torch.rand(5, 3)
+    report = tofuse.explain(write)(x, y)
+    assert report.kernels and not report.library_calls
+
+
+def test_a_rank_is_written_into_out():
+    x, out = torch.eye(4), torch.tensor(-1)
+    assert tofuse.compile(lambda x, out: torch.linalg.matrix_rank(x, out=out))(x, out) is out
+    assert out == 4

@@ -17,6 +17,7 @@ from tofuse.capture.fx.aliases import (
 )
 from tofuse.capture.fx.node_tensors import example_tensor, strided_fake_tensor, target_name
 from tofuse.capture.fx.overlap import (
+    broadcasts_written,
     byte_span,
     has_internal_overlap,
     has_write_overlap,
@@ -25,6 +26,9 @@ from tofuse.capture.fx.overlap import (
 from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 from tofuse.torch_internals.trees import tree_leaves
+
+
+LOST_OUT = frozenset({"linalg_matrix_rank"})
 
 
 def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
@@ -49,8 +53,9 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return "it writes into a tensor that overlaps itself"
         if any(_is_view_of_unfold(x) for x in written_nodes(node)):
             return "it writes into the windows of `unfold`"
-        if _overwrites_operand(node):
-            return "a call writes into elements that it also reads or writes elsewhere"
+        reason = _write_reason(node)
+        if reason is not None:
+            return reason
         if overlapping and _is_subgraph(node):
             return "it may write into a tensor that overlaps itself"
     written = written_storages(gm.graph)
@@ -106,15 +111,21 @@ def _is_view_of_unfold(node: Node) -> bool:
     return False
 
 
-def _overwrites_operand(node: Node) -> bool:
-    """Return whether a call writes into elements that it also reads or writes elsewhere."""
-    written = written_tensors(node)
+def _write_reason(node: Node) -> str | None:
+    """Return why PyTorch must make the write of a call, if it writes; None if it need not."""
+    written, name = written_tensors(node), target_name(node.target)
     if not written:
-        return False
+        return None
     arguments: Sequence[object] = map_arg(
         (*node.args, *node.kwargs.values()), lambda n: n.meta.get("example_value")
     )
-    return overwrites_operand(target_name(node.target), written, arguments)
+    if name in LOST_OUT:
+        return f"AOTAutograd loses what {name} writes into `out`"
+    if overwrites_operand(name, written, arguments):
+        return "a call writes into elements that it also reads or writes elsewhere"
+    if broadcasts_written(name, written, arguments):
+        return "a call in place has an operand larger than the tensor that it writes"
+    return None
 
 
 def _is_subgraph(node: Node) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from tofuse.capture.fx.aliases import MUTATING_NAMES, storage_id
+from tofuse.capture.fx.aliases import MUTATING_NAMES, is_mutating_name, storage_id
 from tofuse.capture.fx.node_tensors import strided_fake_tensor
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.cost.thresholds import MAX_OVERLAP_STEPS
@@ -64,6 +64,8 @@ def byte_span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
 
 # -- reads and writes of one call -----------------------------------------------------------------
 
+COPIES = frozenset({"copy_", "setitem", "__setitem__"})  # may drop leading sizes of 1
+
 
 class _Operand(NamedTuple):
     """A tensor of a call. A call on lists handles one row of them after the other."""
@@ -95,6 +97,26 @@ def overwrites_operand(name: str, written: Sequence[object], arguments: Sequence
         for a, b in _pairs_in_reach(group)
         if any(x.tensor is t for x in (a, b) for t in written)
     )
+
+
+def broadcasts_written(name: str, written: Sequence[object], arguments: Sequence[object]) -> bool:
+    """Whether a pointwise call in place has an operand that would broadcast the written tensor.
+
+    Eager raises an error; AOTAutograd replaces the tensor by the larger result.
+    """
+    if not is_mutating_name(name) or name in COPIES or name.startswith("_foreach_"):
+        return False
+    if not _is_pointwise(name) and not _is_pointwise(name.removesuffix("_")):
+        return False
+    tensors = [operand.tensor for operand in _operands(name, arguments)]
+    return any(not _fits(a, b) for b in tensors if any(b is t for t in written) for a in tensors)
+
+
+def _fits(a: FakeTensor, b: FakeTensor) -> bool:
+    """Whether the first tensor broadcasts to the shape of the second, at their first sizes."""
+    sizes, whole = ([size_hint(n, 1) for n in t.shape] for t in (a, b))
+    pairs = zip(reversed(sizes), reversed(whole), strict=False)
+    return len(sizes) <= len(whole) and all(n in (1, m) for n, m in pairs)
 
 
 def _pairs_in_reach(operands: Sequence[_Operand]) -> Iterator[tuple[_Operand, _Operand]]:
