@@ -27,7 +27,6 @@ from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 from tofuse.torch_internals.trees import tree_leaves
 
-
 LOST_OUT = frozenset({"linalg_matrix_rank"})
 
 
