@@ -117,8 +117,9 @@ class Pool:
     """Blocks by size class. `limit` bounds the bytes that the pool holds, in use or free.
 
     `allocate` makes all other tensors of the runtime, from shape, strides and dtype: programs take
-    it when they are loaded. If no block of the request's class is free, a larger one is used before the pool grows: the
-    activations of a training step reuse the gradients' memory of the step before.
+    it when they are loaded. If no block of the request's class is free, a larger one is used before
+    the pool grows: the activations of a training step reuse the gradients' memory of the step
+    before.
     """
 
     limit: int

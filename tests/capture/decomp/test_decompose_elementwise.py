@@ -222,3 +222,21 @@ def test_negative_powers_of_integers_raise():
     x = torch.tensor([1, 2, 3])
     with pytest.raises(RuntimeError, match="negative integer powers"):
         tofuse.compile(lambda x: x**-2)(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_far_from_zero_keep_their_digits(dtype):
+    x, y = torch.linspace(-40, 40, 201, dtype=dtype), torch.ones(201, dtype=dtype)
+    y[::2] = -1
+
+    def gradients(x, y):
+        loss = torch.nn.functional.soft_margin_loss
+        losses = (loss(x, y, reduction=r).sum() for r in ("none", "mean", "sum"))
+        return tuple(torch.autograd.grad(z, x, retain_graph=True)[0] for z in losses)
+
+    expected = gradients(x.double().clone().requires_grad_(), y.double())
+    compiled = tofuse.compile(torch.nn.functional.soft_margin_loss, dynamic=False)
+    for k, reduction in enumerate(("none", "mean", "sum")):
+        z = x.clone().requires_grad_()
+        compiled(z, y, reduction=reduction).sum().backward()
+        torch.testing.assert_close(z.grad, expected[k].to(dtype), rtol=1e-5, atol=0)

@@ -365,7 +365,7 @@ TORCH_DECOMPOSITIONS = (
     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits",
     "huber_loss huber_loss_backward mse_loss mse_loss_backward nll_loss_forward",
     "nll_loss2d_forward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss",
-    "soft_margin_loss_backward l1_loss",
+    "l1_loss",
     # arithmetic of several ops
     "deg2rad rad2deg frac heaviside isneginf isposinf",
     "logit logit_backward nan_to_num rsub special_entr special_log_ndtr special_ndtr",

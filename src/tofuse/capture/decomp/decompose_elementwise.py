@@ -62,6 +62,16 @@ def addr(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: floa
     return (x if beta == 1 else x * beta) + product
 
 
+def soft_margin_loss_backward(
+    grad: Tensor, x: Tensor, target: Tensor, reduction: int = 1
+) -> DecompositionResult:
+    """Return -y sigmoid(-x y); torch's rule, y (sigmoid(x y) - 1), loses the small gradients."""
+    if not x.dtype == target.dtype == grad.dtype:
+        return NotImplemented
+    gradient = grad * (-target * torch.sigmoid(-target * x))
+    return gradient / x.numel() if reduction == 1 else gradient
+
+
 def _reals_only(rule: Callable[..., DecompositionResult]) -> Decomposition:
     """Leave complex operands to ATen."""
 
@@ -121,6 +131,7 @@ ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.round.decimals: round_decimals,
     aten.erfinv.default: erfinv,
     aten.addr.default: addr,
+    aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
     **{
         op: _reals_only(torch_table[op])
         for op in (getattr(aten, name).default for name in REAL_FORMULAS.split())
