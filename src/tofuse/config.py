@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Union
+
+from platformdirs import user_cache_dir
 
 from tofuse.errors import OptionError
 
@@ -38,6 +42,15 @@ class Config:
     machine: Path | None = None  # file of machine costs instead of calibrated or assumed ones
     cache_dir: Path | None = None  # folder of the cache on disk; None: the user's cache
     dump: Path | None = None  # folder to write every stage's text to
+
+
+def user_cache() -> Path:
+    """Return the folder of the user's cache; one for temporary files if the user has no home."""
+    with suppress(RuntimeError):  # in other releases of platformdirs, "~" stays in the path
+        folder = Path(user_cache_dir("tofuse"))
+        if folder.is_absolute():
+            return folder
+    return Path(tempfile.gettempdir()) / f"tofuse-{os.getuid()}"
 
 
 FROM_ENVIRONMENT = ("tune", "show", "pool_bytes", "executors", "machine", "cache_dir", "dump")

@@ -65,7 +65,7 @@ def test_strict_raises(tmp_path: Path):
 def test_fallback_without_a_writable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setattr("tofuse.report.repro.user_cache_dir", lambda name: str(blocked))
+    monkeypatch.setattr("tofuse.report.repro.user_cache", lambda: blocked)
     x = torch.randn(6, 8)
     with pytest.warns(UserWarning, match="no LLVM rule for sign") as caught:
         got = tofuse.compile(fn)(x)

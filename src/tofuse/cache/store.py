@@ -32,7 +32,7 @@ class Store:
                 if not _trusted(os.fstat(file.fileno())):
                     return None
                 entry = json.load(file)
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         if not isinstance(entry, dict) or entry.get("key") != list(key):
             return None
@@ -55,8 +55,8 @@ class Store:
                 with os.fdopen(number, "w", encoding="utf-8") as file:
                     file.write(content)
                 Path(name).replace(path)
-            except OSError:
-                Path(name).unlink(missing_ok=True)
+            finally:
+                Path(name).unlink(missing_ok=True)  # if it was not renamed
 
     def drop(self, kind: str, key: Sequence[str]) -> None:
         """Delete the entry of a key."""
@@ -83,12 +83,16 @@ def _trusted(status: os.stat_result) -> bool:
 @functools.cache  # once in a process
 def _trim(folder: Path, max_bytes: int) -> None:
     """Delete the least recently read files down to half of `max_bytes`, if it is exceeded."""
-    files = [(entry.stat(), entry.path) for entry in os.scandir(folder)]
+    files = []
+    for entry in os.scandir(folder):
+        with suppress(OSError):  # another process has deleted it
+            files.append((entry.stat(follow_symlinks=False), entry.path))
     total = sum(status.st_size for status, _ in files)
     if total <= max_bytes:
         return
     for status, path in sorted(files, key=lambda file: file[0].st_mtime):
         if total <= max_bytes // 2:
             return
-        Path(path).unlink(missing_ok=True)
-        total -= status.st_size
+        with suppress(OSError):
+            Path(path).unlink()
+            total -= status.st_size

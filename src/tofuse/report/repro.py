@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from platformdirs import user_cache_dir
-
 from tofuse.analysis.alias import MemRef
+from tofuse.config import user_cache
 from tofuse.ir.dims import evaluate, symbols_of
 from tofuse.ir.graph import Graph, Operand, Value, show_graph, substitute_operands
 from tofuse.ir.region import Region
@@ -65,7 +64,7 @@ def write_mismatch_repro(
 
 def repro_folder(folder: Path | None) -> Path:
     """Return the folder for repros: `folder`, or by default one in the user's cache."""
-    return folder or Path(user_cache_dir("tofuse")) / "repro"
+    return folder or user_cache() / "repro"
 
 
 def region_graph(region: Region, storage: Mapping[Value, MemRef]) -> Graph:
