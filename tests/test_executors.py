@@ -48,6 +48,24 @@ def test_an_executor_replaces_pytorchs_operator(registered):
     torch._dynamo.reset()
     torch.testing.assert_close(tofuse.compile(project)(x, w), project(x, w))
     assert len(calls) == 2, "it is not used by default"
+    large = torch.randn(100, 5), torch.randn(5, 200)
+    torch._dynamo.reset()
+    torch.testing.assert_close(
+        tofuse.compile(project, executors="mine,llvm,aten")(*large), project(*large)
+    )
+    assert calls[2:] == [(100, 5)], "nor does PyTorch's `out=` form take its place"
+
+
+def test_an_executor_that_returns_too_few_elements_is_an_error(registered):
+    def half(x, *args):
+        return F.avg_pool2d(x, 2)[..., :1]
+
+    registered("short", ops=["aten.avg_pool2d"], run=half)
+    compiled = tofuse.compile(
+        lambda x: F.avg_pool2d(x, 2) + 1, dynamic=True, executors="short,llvm,aten"
+    )
+    with pytest.raises((TofuseError, RuntimeError), match="returned a tensor of shape"):
+        compiled(torch.randn(2, 3, 64, 64))
 
 
 @pytest.mark.parametrize("capture", ["dynamo", "trace"])

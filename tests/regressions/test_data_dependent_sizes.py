@@ -37,7 +37,11 @@ def chosen_rows(x, n):
 
 
 def scaled(x, n):
-    return (x * n.item()).sin() + x.sum().item()
+    return (x * n.item()).sin() * x.sum().item() + (n / 2).item()
+
+
+def switched(x, n):
+    return x * (x > n).any().item() + (x.sum() > n).item()
 
 
 def counted(x, n):
@@ -47,7 +51,9 @@ def counted(x, n):
 
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize(
-    "fn", [ones_below, two_numbers, chosen_rows, scaled, counted], ids=lambda f: f.__name__
+    "fn",
+    [ones_below, two_numbers, chosen_rows, scaled, switched, counted],
+    ids=lambda f: f.__name__,
 )
 def test_sizes_and_numbers_of_data_are_as_eager(fn, dynamic):
     compiled = tofuse.compile(fn, dynamic=dynamic, **STRICT)

@@ -83,10 +83,8 @@ def compile_program(
     except TorchDynamoException:
         raise  # to Dynamo
     except DATA_DEPENDENCE_ERRORS as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        context.report_fallback(
-            f"a derivative or an operator depends on a size of data: {lines[0]}"
-        )
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        context.report_fallback(f"a size that depends on data decides what is computed: {line}")
     except Exception as error:
         context.fall_back(error, gm)
     return read_scalars(run, scalars)

@@ -208,11 +208,12 @@ class StepBuilder:
             self.steps.append(_copy(name, variable(v)))
 
     def _library_call(self, op: Op, target: str) -> None:
+        own = str(op.attr("target"))
         tensors = [TensorRef(self._tensor(v)) for v in op.inputs]
         arguments = op.arguments.map_operands(tensors.__getitem__)
         picks = op.ints("picks") if any(k == "picks" for k, _ in op.attrs) else ()
         names = tuple(variable(r) for r in op.results)
-        variant = self._usable_out_variant(op, picks)
+        variant = self._usable_out_variant(op, picks) if target == own else None
         if variant is not None and all(
             size_hint(r.type.nbytes) >= SMALLEST_POOLED for r in op.results
         ):
@@ -227,7 +228,8 @@ class StepBuilder:
             self.exclusive += map(self._allocation, op.results)
         sparse = ("strided", False) in op.attrs
         strides = tuple(None if sparse else r.layout for r in op.results)
-        checked = op.results if ("check_shapes", True) in op.attrs else ()
+        # an executor checks the sizes that its arguments determine
+        checked = op.results if ("check_shapes", True) in op.attrs or target != own else ()
         shapes = tuple(r.shape for r in checked)
         self.steps.append(Call(target, arguments, names, picks, strides, shapes))
 

@@ -44,3 +44,12 @@ def deferred_checks(numbers: Iterable[object]) -> Iterator[tuple[sympy.Basic, st
         for checks in list(env.deferred_runtime_asserts.values()):
             for check in checks:
                 yield env.replace(check.expr), check.msg
+
+
+def symbol_of_bool(value: torch.SymBool) -> torch.SymInt | None:
+    """Return the integer that is 1 if a bool read from a tensor is true; None for other bools."""
+    expr, env = value.node.expr, value.node.shape_env
+    if not isinstance(expr, sympy.Eq) or expr.rhs != 1 or not isinstance(expr.lhs, sympy.Symbol):
+        return None
+    number = env.create_symintnode(expr.lhs, hint=None)
+    return number if isinstance(number, torch.SymInt) else None

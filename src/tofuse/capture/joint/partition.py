@@ -85,14 +85,18 @@ def partition(
     )
     tensors = [n for n in saved if isinstance(n.meta.get("val"), torch.Tensor)]
     tensors += [n for n in partitioner.symbolic_float_arguments() if n not in saved]
-    # Symbolic floats are recomputed from the integers.
-    integers = [
+    # Numbers that depend on data are saved, too; others are recomputed from the integers.
+    numbers = [
         n
         for n in partitioner.order
-        if n in partitioner.forward_nodes and isinstance(n.meta.get("val"), torch.SymInt)
+        if n in partitioner.forward_nodes
+        and (
+            isinstance(n.meta.get("val"), torch.SymInt)
+            or (_is_symbolic_number(n) and n.meta.get("unbacked_bindings"))
+        )
     ]
     forward, backward = extract_forward_backward(
-        joint, tensors, saved_sym_nodes=integers, num_fwd_outputs=num_fwd_outputs
+        joint, tensors, saved_sym_nodes=numbers, num_fwd_outputs=num_fwd_outputs
     )
     forward_calls = {n.name for n in partitioner.forward_nodes if n.op == "call_function"}
     forward.graph.eliminate_dead_code(is_impure_node=has_side_effect)
@@ -268,8 +272,8 @@ def _is_repeatable(node: Node) -> bool:
 
 
 def _is_symbolic_number(node: Node) -> bool:
-    """Whether a node's value is a symbolic integer or float."""
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
+    """Whether a node's value is a symbolic number."""
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _chain_length(node: Node) -> float:

@@ -25,7 +25,7 @@ from tofuse.errors import CaptureError
 from tofuse.ir.size_expression import SizeTerm, evaluate_size, size_symbols
 from tofuse.ops.check_shape import check_number, check_shape
 from tofuse.torch_internals.operators import OpOverload, schema_of
-from tofuse.torch_internals.symbolic_shapes import deferred_checks
+from tofuse.torch_internals.symbolic_shapes import deferred_checks, symbol_of_bool
 
 ASSERT = torch.ops.aten._assert_scalar.default
 SYM_SIZE = torch.ops.aten.sym_size.int
@@ -302,6 +302,8 @@ class _Splitter:
             (symbol,) = number_symbols(value)
             self.symbols[symbol.name] = node, value
             self.sizes.add_argument(len(self.symbols), value)
+        elif isinstance(value, torch.SymBool) and (number := symbol_of_bool(value)) is not None:
+            self._bind_symbols(graph.call_function(int, (node,)), number)
 
     def _is_new(self, number: Number) -> bool:
         """Whether a number is a symbol alone that was not seen before."""
