@@ -128,7 +128,7 @@ def _compare_values(call: Call, got: Outcome, expected: Outcome) -> str | None:
         a, b = tensors[k], _tensors(expected)[k]
         assert a is not None and b is not None
         wide = reference[k] if reference and len(reference) == len(tensors) else None
-        difference = _value_difference(a, b, wide)
+        difference = _value_difference(a, b, wide, gradient=k >= _output_count(got))
         if difference and not _is_random(call, k, a):
             return f"{_tensor_name(got, k)}: {difference}"
     return None
@@ -143,12 +143,16 @@ def _tensors(outcome: Outcome) -> list[torch.Tensor | None]:
 
 
 def _tensor_name(outcome: Outcome, k: int) -> str:
-    outputs = sum(isinstance(t, torch.Tensor) for t in outcome.outputs)
+    outputs = _output_count(outcome)
     if k < outputs:
         return f"result {k}"
     k -= outputs
     gradients = len(outcome.gradients)
     return f"gradient {k}" if k < gradients else f"argument {k - gradients} after the call"
+
+
+def _output_count(outcome: Outcome) -> int:
+    return sum(isinstance(t, torch.Tensor) for t in outcome.outputs)
 
 
 def _close(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
@@ -183,7 +187,9 @@ def _run_wider(call: Call) -> list[torch.Tensor | None] | None:
     return None if outcome.error else _tensors(outcome)
 
 
-def _value_difference(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None) -> str | None:
+def _value_difference(
+    a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None, *, gradient: bool
+) -> str | None:
     """Return how `a` differs from eager's `b`, unless the wide result says that it may."""
     if a.layout is not torch.strided:
         a, b = a.to_dense(), b.to_dense()
@@ -198,10 +204,17 @@ def _value_difference(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | Non
     if a.is_complex():
         a, b = torch.view_as_real(a), torch.view_as_real(b)
         wide = None if wide is None else torch.view_as_real(wide.resolve_conj())
-    return _describe(_wrong_floats(a, b, wide), a, b)
+    return _describe(_wrong_floats(a, b, wide, gradient=gradient), a, b)
 
 
-def _wrong_floats(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None) -> torch.Tensor:
+def _wrong_floats(
+    a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None, *, gradient: bool
+) -> torch.Tensor:
+    """Return where `a` is off by more than its few units beside eager's own error.
+
+    The units of a gradient are those of its tensor's largest number: sums of products cancel, as
+    in a softmax's. Those of a result are its own.
+    """
     eps = torch.finfo(a.dtype).eps
     x, y = a.double(), b.double()
     same = (x == y) | (x.isnan() & y.isnan())
@@ -216,7 +229,8 @@ def _wrong_floats(a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None) -
     worst = float(error.max()) if error.numel() else 0.0
     scale = float(y[y.isfinite()].abs().max()) if y.isfinite().any() else 0.0
     factor = ILL_FACTOR if worst > ILL_CONDITIONED * eps * scale else FACTOR
-    allowed = factor * worst + ULPS * eps * exact.abs()
+    unit = exact.abs().clamp_min(scale) if gradient else exact.abs()
+    allowed = factor * worst + ULPS * eps * unit
     return ~same & ~((x - exact).abs() <= allowed + torch.finfo(a.dtype).tiny)
 
 

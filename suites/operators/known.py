@@ -9,7 +9,9 @@ from fnmatch import fnmatch
 KNOWN_DIFFERENCES: Mapping[str, str] = {
     "native_dropout_backward/*int*/*": "eager promotes to float, its own meta kernel does not",
     "native_dropout_backward/bool/*": "eager promotes to float, its own meta kernel does not",
-    "atanh/bfloat16/*": "gradients next to the pole at 1: eager rounds on the way, we do not",
+    "torch.ops.aten._safe_softmax.default/float32/*": "a saturated softmax: the gradient cancels",
+    "linalg.householder_product/*/*": "ill-conditioned: gradients lose half of their digits",
+    "native_group_norm/*/*": "ATen raises for a layout that F.group_norm makes contiguous first",
 }
 
 
