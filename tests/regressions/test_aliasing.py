@@ -8,6 +8,7 @@ import tofuse
 from tests.support.eager import assert_as_eager, assert_same, copies, outcome
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+ATEN = torch.ops.aten
 X = torch.arange(48.0).reshape(6, 8) / 7 - 3
 
 
@@ -247,6 +248,12 @@ COPIES = {
     "pieces": lambda x: torch.cat(x.chunk(2)),
     "tril": lambda x: x.tril(100),
     "to": lambda x: x.to(x.dtype, copy=True),
+    "one group": lambda x: F.channel_shuffle(x.view(1, 6, 2, 4), 1),
+    "pixels": lambda x: F.pixel_shuffle(x.view(1, 6, 2, 4), 1),
+    "reflection": lambda x: F.pad(x, (0, 0), mode="reflect"),
+    "gradient of a reflection": lambda x: ATEN.reflection_pad1d_backward(x, x, (0, 0)),
+    "copy of a view": lambda x: ATEN.view_copy(x.t(), (6, 8)),
+    "scatter": lambda x: x.slice_scatter(x),
 }
 
 # Eager returns the memory of the argument for each of these.
@@ -264,6 +271,8 @@ VIEWS = {
     "detach": lambda x: x.detach(),
     "split": lambda x: x.split(2)[1],
     "real": lambda x: x.real,
+    "unsafe split": lambda x: x.unsafe_split(2)[1],
+    "dropout": lambda x: F.dropout(x, 0.5, training=False),
 }
 
 
@@ -272,6 +281,20 @@ def test_results_alias_as_in_eager(fn):
     """pytorch 133512: neither fewer nor more copies than eager."""
     assert_as_eager(fn, X, rtol=0, atol=0)
     assert_as_eager(fn, X.clone().requires_grad_(), rtol=0, atol=0)
+
+
+def test_results_are_arguments_as_in_eager():
+    """The very tensor where eager returns it; another tensor of its memory where eager does."""
+
+    def f(x):
+        shared = (x.contiguous(), x.float(), F.dropout(x, 0.0), x.mul_(2))
+        return *shared, x.view(6, 8), x.detach(), x.expand(6, 8), ATEN._unsafe_view(x, (6, 8))
+
+    x = X.clone()
+    expected, got = ([t is x for t in run(x)] for run in (f, tofuse.compile(f)))
+    assert got == expected == [True] * 4 + [False] * 4
+    alone = tofuse.compile(lambda x: ATEN._unsafe_view(x, (6, 8)))(x)
+    assert alone is not x and alone.data_ptr() == x.data_ptr()
 
 
 def test_result_returned_several_times():

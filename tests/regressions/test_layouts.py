@@ -97,6 +97,46 @@ def test_result_strides_match_eager(name, layout):
     torch.testing.assert_close(got, expected)
 
 
+BY_OPERANDS = {
+    "copysign": torch.copysign,
+    "floor_divide": torch.floor_divide,
+    "truncated division": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "xlogy": torch.xlogy,
+    "xlog1py": torch.special.xlog1py,
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "remainder": torch.remainder,
+}
+
+
+@pytest.mark.parametrize("name", BY_OPERANDS)
+def test_result_strides_by_the_operands(name):
+    """The first operand decides; torch's own prediction is another one for some of these."""
+    x, rows = torch.rand(4, 3, 5) + 1, torch.rand(3, 5) + 1
+    columns, rotated = torch.rand(5, 3).t(), torch.rand(3, 5, 4).permute(2, 0, 1)
+    fn = BY_OPERANDS[name]
+    f = lambda x, y, r, c: (fn(x, y), fn(y, x), fn(y, r), fn(r, y), fn(x, c), fn(c, y), fn(c, r))  # noqa: E731
+    got, expected = tofuse.compile(f)(x, rotated, rows, columns), f(x, rotated, rows, columns)
+    torch.testing.assert_close(got, expected, check_stride=True)
+
+
+IN_LIBRARY_LAYOUT = {
+    "batch norm": lambda x: torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)[0],
+    "log sigmoid": F.logsigmoid,
+    "nll_loss": lambda x: F.nll_loss(x, (x[:, 0] > 0).long(), reduction="none"),
+    "gradient of mse_loss": lambda x: torch.ops.aten.mse_loss_backward(x, x, x * 2, 0),
+    "gradient of smooth_l1_loss": lambda x: torch.ops.aten.smooth_l1_loss_backward(x, x, x, 0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", IN_LIBRARY_LAYOUT)
+def test_result_strides_by_the_library(name):
+    """Row-major or channels-last, whatever the strides of the operands are."""
+    fn, x = IN_LIBRARY_LAYOUT[name], torch.randn(2, 3, 4, 5)
+    rotated = torch.randn(3, 4, 5, 2).permute(3, 0, 1, 2)
+    for y in (x, rotated, x.contiguous(memory_format=torch.channels_last), x[:, :, 1:, ::2]):
+        torch.testing.assert_close(tofuse.compile(fn)(y), fn(y), check_stride=True)
+
+
 def test_column_of_stack_keeps_strides():
     def last(a, b):
         return torch.stack([a * 2, a + b, b.exp()], 1)[:, -1]

@@ -64,6 +64,11 @@ BUILTIN_MODULES: tuple[ModuleType, ...] = (  # of functions that programs call
 )
 
 
+def is_composite(op: OpOverload) -> bool:
+    """Return whether an operator consists of others, so that autograd sees these only."""
+    return _has_kernel(op.name(), "CompositeImplicitAutograd")
+
+
 def has_cpu_kernel(name: str) -> bool:
     """Return whether an operator such as `aten::mm.out` has a kernel of its own for the CPU."""
     return _has_kernel(name, "CPU")

@@ -28,7 +28,15 @@ OFFSET_SENSITIVE = frozenset(
 )
 
 # Operators that return their operand's memory, although their schema declares no alias.
-UNDECLARED_VIEWS = frozenset(("aten._unsafe_view.default", "aten.lift.default"))
+UNDECLARED_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_unsafe_view.default",
+        "lift.default",
+        "unsafe_split.Tensor",
+        "unsafe_split_with_sizes.default",
+    )
+)
 
 
 @cache

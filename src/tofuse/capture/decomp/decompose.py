@@ -16,17 +16,20 @@ from tofuse.capture.decomp.decompose_elementwise import (
     SYMBOLIC_FLOAT_DECOMPOSITIONS,
 )
 from tofuse.capture.decomp.decompose_padding import PADDING_DECOMPOSITIONS
+from tofuse.capture.decomp.operator_results import (
+    ELEMENTWISE_OPS,
+    as_operator_returns,
+    in_order_of_result,
+)
 from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
 from tofuse.capture.fx.sizes import IntLike
 from tofuse.capture.lower.executor_claims import (
     ClaimPredicate,
     Decomposition,
-    DecompositionResult,
     claim_nothing,
     skip_claimed_calls,
 )
 from tofuse.cost.thresholds import MAX_UNROLLED_MATRIX
-from tofuse.torch_internals.layouts import suggest_memory_format
 from tofuse.torch_internals.operators import OpOverload, OpOverloadPacket, schema_of
 from tofuse.torch_internals.operators import decomposition_table as torch_table
 
@@ -52,7 +55,7 @@ def decompositions(
 
 @functools.cache
 def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
-    names = frozenset(" ".join((IN_LIBRARY_LAYOUT, *TORCH_DECOMPOSITIONS)).split())
+    names = frozenset(" ".join(TORCH_DECOMPOSITIONS).split())
     table: dict[OpOverload, Decomposition] = {
         op: rule
         for op, rule in torch_table.items()
@@ -60,10 +63,6 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     }
     table.update(_foreach())
     table.update(OWN_DECOMPOSITIONS)
-    for op in [op for op in table if _name(op) in IN_LIBRARY_LAYOUT.split()]:
-        table[op] = _in_library_layout(table[op])
-    op = aten.native_group_norm_backward.default
-    table[op] = _in_library_layout(table[op], 1)  # torch's rule does so since 2.15
     for packet in MEAN_LOSS_GRADIENTS.split():
         op = getattr(aten, packet).default
         table[op] = _with_empty_input(table[op])
@@ -72,7 +71,8 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     table.update(PADDING_DECOMPOSITIONS)
     if decompose_random:
         table.update(RANDOM_DECOMPOSITIONS)
-    return table
+    table = {op: as_operator_returns(op, rule) for op, rule in table.items()}
+    return table | {op: in_order_of_result(op) for op in ELEMENTWISE_OPS}
 
 
 def _name(op: OpOverload) -> str:
@@ -164,25 +164,6 @@ def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     """Return a result of x's dtype, as ATen; torch's decomposition promotes."""
     written: Tensor = torch_table[aten.select_scatter.default](x, source.to(x.dtype), dim, index)
     return written
-
-
-def _in_library_layout(rule: Decomposition, position: int = 0) -> Decomposition:
-    """Make the first result contiguous or channels-last, as the library does.
-
-    It has the layout of the argument at `position`.
-    """
-
-    def apply(*arguments: object, **options: object) -> DecompositionResult:
-        result = rule(*arguments, **options)
-        first, *others = (result,) if isinstance(result, Tensor) else result
-        if first is None:
-            return result
-        x = arguments[position]
-        assert isinstance(x, Tensor)
-        converted = first.contiguous(memory_format=suggest_memory_format(x))
-        return converted if isinstance(result, Tensor) else (converted, *others)
-
-    return apply
 
 
 def _with_empty_input(gradient: Decomposition) -> Decomposition:
@@ -310,6 +291,7 @@ def _roll_start(shift: IntLike, extent: IntLike) -> IntLike | None:
 
 OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.roll.default: _roll,
+    aten.view_copy.default: torch.reshape,  # torch's rule fails where `view` does
     aten.linalg_vector_norm.default: _linalg_vector_norm,
     aten._foreach_norm.Scalar: _foreach_norm,
     aten.convolution.default: convolution,
@@ -329,12 +311,6 @@ OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.fmin.default: _ignoring_nan(torch.minimum),
 }
 
-IN_LIBRARY_LAYOUT = (
-    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional "
-    "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update "
-    "_batch_norm_with_update_functional channel_shuffle pixel_shuffle pixel_unshuffle"
-)
-
 MEAN_LOSS_GRADIENTS = "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"
 
 FOREACH_OPS = (
@@ -351,6 +327,9 @@ TORCH_DECOMPOSITIONS = (
     # norms
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward",
     "native_batch_norm_backward batch_norm_backward _fused_rms_norm _fused_rms_norm_backward",
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update",
+    "_batch_norm_with_update_functional",
     "_weight_norm_interface",
     # softmax
     "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax",
@@ -374,9 +353,10 @@ TORCH_DECOMPOSITIONS = (
     "aminmax count_nonzero nansum norm dist",
     # views and rearrangements
     "affine_grid_generator block_diag diag_embed",
+    "channel_shuffle pixel_shuffle pixel_unshuffle",
     "rot90 select_scatter tril triu tril_indices triu_indices meshgrid unsafe_split",
     "unsafe_split_with_sizes _reshape_alias expand_copy permute_copy squeeze_copy t_copy",
-    "transpose_copy unsqueeze_copy unbind_copy split_with_sizes_copy view_copy",
+    "transpose_copy unsqueeze_copy unbind_copy split_with_sizes_copy",
     # creation
     "linspace zeros_like ones_like new_ones new_zeros",
     # in-place names that functionalization may leave

@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tofuse.capture.lower.executor_claims import Decomposition
-from tofuse.torch_internals.layouts import suggest_memory_format
 from tofuse.torch_internals.operators import OpOverload
 
 aten = torch.ops.aten
@@ -53,7 +52,7 @@ def _pad_by_concat(side: SidePadding, excluded: int) -> Decomposition:
             low = [side(result, dim, before, True)] if before else []
             high = [side(result, dim, after, False)] if after else []
             result = torch.cat((*low, result, *high), dim)
-        return result.contiguous(memory_format=suggest_memory_format(x))
+        return result
 
     return padded
 
@@ -78,7 +77,7 @@ def _pad_gradient(side_gradient: Callable[[Tensor, int], Tensor], excluded: int)
                 start = extent - excluded - side.shape[dim]
                 total = total + _pad_with_zeros(side, dim, start, extent)
             grad = total
-        return grad.contiguous(memory_format=suggest_memory_format(x))
+        return grad
 
     return gradient
 

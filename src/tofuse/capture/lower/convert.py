@@ -268,13 +268,16 @@ class _Converter:
         return argument  # type: ignore[return-value]  # a constant; checked when printed
 
     def _outputs(self, node: Node) -> tuple[list[Value | Dim | None], list[int]]:
-        """Return the results, and the indices of those with the value of another node's before.
+        """Return the results, and the indices of those with the value of an earlier node.
 
         The latter stay separate tensors: autograd may treat them differently, as with `detach`.
         """
         found: list[Value | Dim | None] = []
         duplicates: list[int] = []
-        first: dict[Value, object] = {}
+        arguments = self.gm.graph.find_nodes(op="placeholder")
+        first: dict[Value, object] = {
+            value: n for n in arguments if isinstance(value := self.env.get(n), Value)
+        }
         outputs = node.args[0]
         assert isinstance(outputs, (list, tuple))
         for k, output in enumerate(outputs):

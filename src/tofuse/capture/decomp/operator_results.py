@@ -1,0 +1,175 @@
+"""Results of decompositions in the memory and the stride order in which operators return them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from tofuse.capture.fx.aliases import shared_argument, storage_id
+from tofuse.capture.fx.overlap import has_internal_overlap
+from tofuse.capture.fx.sizes import size_hint
+from tofuse.capture.lower.executor_claims import Decomposition, DecompositionResult
+from tofuse.ir.dims import equal_strides, stride_order, strides_in
+from tofuse.torch_internals.layouts import elementwise_strides, suggest_memory_format
+from tofuse.torch_internals.operators import OpOverload, is_composite
+from tofuse.torch_internals.trees import tree_leaves
+
+aten = torch.ops.aten
+DimOrder = tuple[int, ...]  # dimensions by decreasing stride
+EagerOrder = Callable[[Sequence[object], Tensor], DimOrder]  # by arguments and result
+
+
+def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
+    """Return `rule` with results as `op` returns them: in its layout, in memory of their own.
+
+    Results stay views if the operator's schema says so.
+    """
+    if shared_argument(op) is not None or is_composite(op):
+        return rule
+
+    def decompose(*args: object, **kwargs: object) -> DecompositionResult:
+        made = rule(*args, **kwargs)
+        if made is NotImplemented:
+            return made
+        results = [made] if isinstance(made, Tensor) else list(made)
+        used = {storage_id(t) for t in _strided(tree_leaves((args, kwargs)))}
+        fakes = _fake_results(op, args, kwargs)
+        for k, (result, fake) in enumerate(zip(results, fakes, strict=True)):
+            if result is None or fake is None:
+                continue
+            rule_of_order = EAGER_ORDERS.get(op) if k == 0 else None
+            if rule_of_order is not None:
+                result = _in_order(result, rule_of_order(args, result))
+            else:
+                result = _in_layout_of(fake, result)
+            results[k] = result = result.clone() if storage_id(result) in used else result
+            used.add(storage_id(result))
+        if isinstance(made, Tensor):
+            (made,) = (t for t in results if t is not None)
+            return made
+        return tuple(results)
+
+    return decompose
+
+
+def in_order_of_result(op: OpOverload) -> Decomposition:
+    """Return a rule that gives an elementwise operator operands in the layout of its result."""
+
+    def decompose(*args: object, **kwargs: object) -> DecompositionResult:
+        (fake,) = _fake_results(op, args, kwargs)
+        assert fake is not None
+        order = _elementwise_order(args, fake)
+        if _is_in_order(fake, order):
+            return NotImplemented
+        operands = (
+            _in_order(x.expand(fake.shape), order) if isinstance(x, Tensor) and x.dim() else x
+            for x in args
+        )
+        result: Tensor = op(*operands, **kwargs)
+        return result
+
+    return decompose
+
+
+def _fake_results(
+    op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[Tensor | None]:
+    """Return the results that torch predicts for a call; it is not traced."""
+    with disable_proxy_modes_tracing():
+        results = op(*args, **kwargs)
+    return [results] if isinstance(results, Tensor) else list(results)
+
+
+def _in_layout_of(fake: Tensor, x: Tensor) -> Tensor:
+    """Return a tensor with the strides of a fake one, with their gaps."""
+    order = _stride_order(fake)
+    if _is_in_order(fake, order) or has_internal_overlap(fake):
+        return _in_order(x, order)
+    if _hints(x.stride()) == _hints(fake.stride()):
+        return x
+    return aten.copy(x.new_empty_strided(x.shape, fake.stride()), x)
+
+
+def _in_order(x: Tensor, order: DimOrder) -> Tensor:
+    """Return a tensor with dense strides in an order; a copy if it has others."""
+    if _is_in_order(x, order):
+        return x
+    return x.permute(order).contiguous().permute([order.index(d) for d in range(x.dim())])
+
+
+def _is_in_order(x: Tensor, order: DimOrder) -> bool:
+    shape, strides = _hints(x.shape), _hints(x.stride())
+    return 0 in shape or equal_strides(strides, strides_in(order, shape), shape)
+
+
+def _stride_order(x: Tensor) -> DimOrder:
+    return stride_order(_hints(x.stride()))
+
+
+def _hints(sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(map(size_hint, sizes))
+
+
+def _strided(values: Sequence[object]) -> list[Tensor]:
+    return [t for t in values if isinstance(t, Tensor) and t.layout is torch.strided]
+
+
+def _elementwise_order(args: Sequence[object], result: Tensor) -> DimOrder:
+    """Return the order that eager's iterator chooses by the strides of the operands."""
+    if result.dim() < 2:
+        return _row_major(args, result)
+    operands = [x.expand(result.shape) for x in args if isinstance(x, Tensor) and x.dim()]
+    return stride_order(_hints(elementwise_strides(*operands)))
+
+
+def _library_order(args: Sequence[object], result: Tensor, position: int = 0) -> DimOrder:
+    """Return the order of contiguous or channels-last memory, whichever an operand has."""
+    x = args[position]
+    assert isinstance(x, Tensor)
+    if suggest_memory_format(x) is torch.contiguous_format:
+        return _row_major(args, result)
+    return (0, *range(2, result.dim()), 1)
+
+
+def _input_order(args: Sequence[object], result: Tensor) -> DimOrder:
+    """Return the same for a gradient, by the input that follows it."""
+    return _library_order(args, result, 1)
+
+
+def _row_major(args: Sequence[object], result: Tensor) -> DimOrder:
+    return tuple(range(result.dim()))
+
+
+def _order_of_rule(args: Sequence[object], result: Tensor) -> DimOrder:
+    return _stride_order(result)
+
+
+def _rows(order: EagerOrder, names: str) -> dict[OpOverload, EagerOrder]:
+    return {getattr(aten, name).default: order for name in names.split()}
+
+
+# Where torch predicts strides that its kernels for the CPU do not give.
+EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
+    aten.roll.default: _order_of_rule,
+    **_rows(_elementwise_order, "special_xlog1py native_dropout_backward"),
+    aten.xlogy.Tensor: _elementwise_order,
+    **_rows(_row_major, "log_sigmoid_forward nll_loss2d_forward glu_backward"),
+    **_rows(_row_major, "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"),
+    **_rows(_library_order, "channel_shuffle pixel_shuffle pixel_unshuffle"),
+    **_rows(
+        _library_order, "reflection_pad2d replication_pad2d reflection_pad3d replication_pad3d"
+    ),
+    **_rows(_input_order, "reflection_pad2d_backward replication_pad2d_backward"),
+    **_rows(_input_order, "reflection_pad3d_backward replication_pad3d_backward"),
+    **_rows(_input_order, "native_group_norm_backward"),
+    **_rows(_library_order, "native_batch_norm _native_batch_norm_legit"),
+    aten._native_batch_norm_legit.no_stats: _library_order,
+    **_rows(_library_order, "_native_batch_norm_legit_functional _batch_norm_with_update"),
+    **_rows(_library_order, "_batch_norm_with_update_functional _batch_norm_no_update"),
+    **_rows(_library_order, "_native_batch_norm_legit_no_training"),
+}
+# The same for operators that are not decomposed.
+ELEMENTWISE_OPS = (aten.copysign.Tensor, aten.div.Tensor_mode, aten.floor_divide.default)
