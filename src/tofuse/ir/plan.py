@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Union
 
 from tofuse.ir.call_arguments import CallArguments
-from tofuse.ir.dims import Dim, show_dims, show_strides
+from tofuse.ir.dims import Dim, product, show_dims, show_strides
 from tofuse.ir.graph import Value
 from tofuse.ir.size_expression import ArgumentSize, SizeSource
 from tofuse.ir.types import DType
@@ -22,6 +22,14 @@ class Allocate:
     strides: tuple[Dim, ...]
     dtype: DType
     device: str = "cpu"
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the elements do not fill the memory from the first to the last, at some size."""
+        reach: Dim = 1
+        for extent, stride in zip(self.shape, self.strides, strict=True):
+            reach = product((extent - 1, stride)) + reach
+        return reach != product(self.shape)
 
 
 @dataclass(frozen=True)

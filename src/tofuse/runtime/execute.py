@@ -172,7 +172,8 @@ def _step_source(
             if step.device != "cpu":
                 return [f"{step.name} = {_identifier(step.device)}({shape}, {strides}, {dtype})"]
             nbytes = product((*step.shape, step.dtype.itemsize))
-            if isinstance(nbytes, int) and nbytes < SMALLEST_POOLED:
+            small = isinstance(nbytes, int) and nbytes < SMALLEST_POOLED
+            if small or step.has_gaps:  # the pool's tensors have none
                 return [f"{step.name} = empty({shape}, {strides}, {dtype})"]
             return [f"{step.name} = pooled({nbytes}, {shape}, {strides}, {dtype})"]
         case Launch():

@@ -12,10 +12,17 @@ from tofuse.analysis.alias.memory_effects import (
     is_view,
     returns_view,
 )
-from tofuse.analysis.alias.strides import MemRef, dense_strides, reshape_strides, view_memref
+from tofuse.analysis.alias.strides import (
+    MemRef,
+    dense_strides,
+    reshape_strides,
+    view_memref,
+    visible_strides,
+)
 
 __all__ = [
     "ELIMINATED", "EXCLUSIVE_RESULTS", "UNDECLARED_VIEWS", "AliasAnalysis", "MemRef",
     "dense_strides", "has_effect", "is_aten_view", "is_eliminated_concat", "is_view",
     "operand_slice", "reshape_strides", "returns_view", "view_chain", "view_memref",
+    "visible_strides",
 ]  # fmt: skip

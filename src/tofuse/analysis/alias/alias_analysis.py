@@ -8,7 +8,8 @@ from functools import cached_property
 
 from tofuse.analysis.alias.concat_slices import concat_slices
 from tofuse.analysis.alias.memory_effects import OFFSET_SENSITIVE, is_view, viewed_operand
-from tofuse.analysis.alias.strides import MemRef, dense_strides, view_memref
+from tofuse.analysis.alias.strides import MemRef, dense_strides, view_memref, visible_strides
+from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Op, Value
 
 
@@ -34,15 +35,20 @@ class AliasAnalysis:
         for op in self.graph.ops:
             if not is_view(op):
                 for r in op.results:
-                    strides = r.layout if op.kind == "opaque" else dense_strides(r)
-                    memrefs[r] = MemRef(
-                        r, 0, self.slices[r].strides if r in self.slices else strides
-                    )
+                    memrefs[r] = MemRef(r, 0, self._own_strides(r, op))
             elif (source := memrefs.get(op.inputs[0])) is not None:
                 memref = view_memref(op, source)
                 if memref is not None:
                     memrefs[op.result] = memref
         return memrefs
+
+    def _own_strides(self, v: Value, producer: Op) -> tuple[Dim, ...]:
+        """Return the strides of a value that is no view."""
+        if v in self.slices:
+            return self.slices[v].strides
+        if producer.kind == "opaque":
+            return v.layout
+        return visible_strides(v) if v in self.escaping else dense_strides(v)
 
     @cached_property
     def slices(self) -> Mapping[Value, MemRef]:

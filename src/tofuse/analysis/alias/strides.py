@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tofuse.ir.dims import Dim, contiguous_strides, exact_div, product, stride_order, strides_in
+from tofuse.ir.dims import (
+    Dim,
+    contiguous_strides,
+    exact_div,
+    product,
+    size_hint,
+    stride_order,
+    strides_in,
+)
 from tofuse.ir.graph import Op, Value
 
 
@@ -24,6 +32,20 @@ def dense_strides(value: Value) -> tuple[Dim, ...]:
     if value.strides is None or value.strides == row_major:
         return row_major
     return strides_in(stride_order(value.layout), shape)
+
+
+def visible_strides(value: Value) -> tuple[Dim, ...]:
+    """Return the captured strides, with their gaps; dense ones if elements would overlap.
+
+    What the caller gets has them.
+    """
+    reach = 0
+    for d in reversed(stride_order(value.layout)):
+        extent, stride = size_hint(value.shape[d]), size_hint(value.layout[d])
+        if extent > 1 and stride <= reach:
+            return dense_strides(value)
+        reach += stride * max(extent - 1, 0)
+    return value.layout
 
 
 def view_memref(op: Op, source: MemRef) -> MemRef | None:

@@ -12,7 +12,7 @@ from sympy.logic.boolalg import BooleanFalse, BooleanTrue  # type: ignore[import
 
 from tofuse.cost.thresholds import UNKNOWN_SIZE
 from tofuse.errors import CaptureError
-from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
+from tofuse.ir.dims import Dim, SymDim, contiguous_strides, equal_strides, product, symbol
 from tofuse.ir.size_expression import (
     SIZE_FUNCTIONS,
     ArgumentSize,
@@ -95,10 +95,7 @@ class SymbolicSizes:
         strides = tuple(self.dim(s) for s in tensor.stride())
         if 0 in shape:
             return None
-        row_major = contiguous_strides(shape)
-        triples = zip(shape, strides, row_major, strict=True)
-        layout = tuple(r if extent == 1 else s for extent, s, r in triples)
-        return None if layout == row_major else layout
+        return None if equal_strides(strides, contiguous_strides(shape), shape) else strides
 
     def term(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> SizeTerm:
         """Return a number as an expression over symbols, such as `float(s0) / 2`."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
@@ -20,18 +23,17 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     contiguous. If `x` is not, later values would get other strides than in eager. The clone lets
     autograd save the old `x`, which `copy_` overwrites.
     """
-    for node in gm.graph.find_nodes(op="call_method"):
-        written = node.args[0] if node.args and node.target.endswith("_") else None
-        tensor = example_tensor(written)
-        if tensor is None or _is_row_major(tensor):
+    for node in gm.graph.nodes:
+        functional = _functional_variant(node)
+        tensor = example_tensor(node.args[0]) if functional is not None and node.args else None
+        if functional is None or tensor is None or _is_row_major(tensor):
             continue
-        functional = node.target[:-1]
-        result = _example_result(tensor, functional, node)
+        result = _example_result(functional, node, tensor)
         if result is None or not _is_restrided(result, tensor):
             continue
         with gm.graph.inserting_before(node):
-            old = gm.graph.call_method("clone", (written,))
-            value = gm.graph.call_method(functional, (old, *node.args[1:]), node.kwargs)
+            old = gm.graph.call_method("clone", node.args[:1])
+            value = gm.graph.call_function(functional, (old, *node.args[1:]), node.kwargs)
             value.meta = {**node.meta, "example_value": result}
             copy = gm.graph.call_method("copy_", (node.args[0], value))
         node.replace_all_uses_with(copy, propagate_meta=True)
@@ -40,13 +42,24 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     return gm, ()
 
 
-def _example_result(tensor: FakeTensor, method: str, node: Node) -> torch.Tensor | None:
-    """Return the example result of another method with a node's arguments; None if it fails."""
-    function = getattr(tensor, method, None)
-    if not callable(function):  # `uniform_` has no variant without the underscore
+def _functional_variant(node: Node) -> Callable[..., object] | None:
+    """Return the function that computes what a call writes into its first argument.
+
+    `uniform_` and others have none.
+    """
+    if node.op == "call_function":
+        return INPLACE_OPERATORS.get(node.target)
+    if not isinstance(node.target, str) or node.op != "call_method" or node.target[-1] != "_":
         return None
-    arguments = node.args[1:], node.kwargs
-    args, kwargs = map_arg(arguments, lambda n: n.meta.get("example_value"))
+    name = node.target[:-1]
+    return getattr(torch.Tensor, name, None) or getattr(torch.ops.aten, name, None)
+
+
+def _example_result(
+    function: Callable[..., object], node: Node, tensor: FakeTensor
+) -> torch.Tensor | None:
+    """Return the example result of another function with a node's arguments; None if it fails."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("example_value"))
     try:
         with tensor.fake_mode, torch.no_grad():
             result = function(*args, **kwargs)
@@ -74,3 +87,17 @@ def _is_row_major(tensor: torch.Tensor) -> bool:
 def _layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape and strides at the first call. Comparing symbolic ones adds guards."""
     return tuple(map(size_hint, tensor.shape)), tuple(map(size_hint, tensor.stride()))
+
+
+INPLACE_OPERATORS: dict[object, Callable[..., object]] = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.ipow: operator.pow,
+    operator.imod: operator.mod,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
+}

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from tofuse.analysis.alias import (
     MemRef,
-    dense_strides,
     is_aten_view,
     is_eliminated_concat,
     is_view,
     view_memref,
+    visible_strides,
 )
 from tofuse.fusion.lower.align import aligns
 from tofuse.ir.dims import contiguous_strides, equal_strides, size_hint
@@ -42,7 +42,7 @@ def materialize_views(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
             copy = make_op("convert", (v,), {"dtype": v.dtype}, name=name, like=producers.get(v))
             ops.append(replace(copy, results=(replace(copy.result, strides=v.strides),)))
             copies[v] = ops[-1].result
-            storage[copies[v]] = MemRef(copies[v], 0, dense_strides(copies[v]))
+            storage[copies[v]] = MemRef(copies[v], 0, visible_strides(copies[v]))
         return copies[v]
 
     for op in graph.ops:
@@ -116,8 +116,9 @@ def _contiguous_inputs(op: Op, storage: Mapping[Value, MemRef]) -> tuple[int, ..
 def _is_returnable(v: Value, storage: Mapping[Value, MemRef], computed: Collection[Value]) -> bool:
     """Whether the caller may get a value as it is stored.
 
-    Elements must not repeat (stride 0) if they are separate in eager. A value without gaps in
-    eager needs eager's strides, unless it is in memory of an argument or a library result.
+    Elements must not repeat (stride 0) if they are separate in eager. A value whose elements do
+    not overlap in eager needs eager's strides, unless it is in memory of an argument or a library
+    result.
     """
     if not _is_torch_view(v, storage):
         return False
@@ -125,7 +126,7 @@ def _is_returnable(v: Value, storage: Mapping[Value, MemRef], computed: Collecti
     dims = zip(v.shape, v.layout, strides, strict=True)
     if any(extent != 1 and stride == 0 != eager_stride for extent, eager_stride, stride in dims):
         return False
-    if v.layout != dense_strides(v) or storage[v].root not in computed:
+    if v.layout != visible_strides(v) or storage[v].root not in computed:
         return True
     return equal_strides(strides, v.layout, v.shape)
 
