@@ -291,3 +291,17 @@ def test_value_added_to_empty_sum(m, k):
 
     a, b, c = torch.randn(6, m, k), torch.randn(m, k, 40), torch.randn(6, 40)
     assert_as_eager(program, a, b, c.requires_grad_())
+
+
+def test_a_cache_that_grew_by_one_is_read_as_merged_rows_in_one_kernel():
+    def program(cache, new):
+        keys = torch.cat([cache, new], 1).cos()
+        rows = keys.reshape(2 * keys.shape[1], 3)
+        return rows.softmax(1), keys.sum(0)
+
+    report = tofuse.explain(program, dynamic=True)(torch.randn(2, 5, 3), torch.randn(2, 1, 3))
+    assert not [v for v in report.verdicts if "do not divide" in str(v)]
+    compiled = tofuse.compile(program, dynamic=True)
+    for count in (5, 7, 1, 0):
+        args = torch.randn(2, count, 3), torch.randn(2, 1, 3)
+        assert_same(outcome(compiled, args, {}), outcome(program, args, {}))

@@ -80,19 +80,26 @@ def exact_div(a: Dim, b: Dim) -> Dim | None:
     if a == b:
         return 1
     divisor = _terms(b)
-    if len(divisor) != 1:
+    if not divisor:
         return None
-    (symbols, coefficient), quotient = divisor[0], []
-    for monomial, c in _terms(a):
-        rest = list(monomial)
+    (symbols, coefficient), quotient, rest = max(divisor, key=_term_order), [], a
+    while rest != 0:  # long division: each step removes the leading term
+        monomial, c = max(_terms(rest), key=_term_order)
+        others = list(monomial)
         for s in symbols:
-            if s not in rest:
+            if s not in others:
                 return None
-            rest.remove(s)
+            others.remove(s)
         if c % coefficient:
             return None
-        quotient.append((tuple(rest), c // coefficient))
+        quotient.append((tuple(others), c // coefficient))
+        rest = rest - _normal(quotient[-1:]) * b
     return _normal(quotient)
+
+
+def _term_order(term: tuple[Monomial, int]) -> tuple[int, Monomial]:
+    """Return a key by which a product's leading term is the product of the leading terms."""
+    return len(term[0]), term[0]
 
 
 def product(dims: Iterable[Dim]) -> Dim:
