@@ -46,8 +46,8 @@ test-torch: $(TORCH_STAMP)
 	$(TORCH_VENV)/bin/python -m pytest --numprocesses 2 --dist worksteal
 
 # Models of transformers and timm against eager and float64, into docs/models.md. It goes on where
-# it was stopped. Some of it, or the times of first steps instead, for which the machine must be
-# quiet: make models ONLY=bert SHARD=1/2 JOBS=1; make models SUITE=--time JOBS=1
+# it was stopped. Some of it, or the times of first steps instead:
+#   make models ONLY=bert SHARD=1/2 JOBS=1; make models SUITE=--time JOBS=1
 models: $(STAMP) $(MODELS_STAMP)
 	PYTHONPATH=$(MODELS_SITE) $(BIN)/python -m suites.models --timeout 900 --shard $(or $(SHARD),1/1) --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
 

@@ -1,4 +1,7 @@
-"""Times the first training step of models: compiled by tofuse, and by AOTAutograd alone."""
+"""Times the first training step of models: compiled by tofuse, and by AOTAutograd alone.
+
+Times are of the processor: those of the clock vary by more than the difference on a busy machine.
+"""
 
 import copy
 import gc
@@ -51,15 +54,15 @@ def _warm_up() -> None:
 
 
 def _first_step(example: Example, compile_model: Compile) -> float:
-    """Return the seconds of a first step with nothing kept from before."""
+    """Return the CPU seconds of a first step with nothing kept from before."""
     torch._dynamo.reset()
     CODE.entries.clear()  # machine code in the process
     model = copy.deepcopy(example.model)
     gc.collect()
     with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
+        start = time.process_time()
         training_step(compile_model(model, Path(folder)), example.inputs)
-        return time.perf_counter() - start
+        return time.process_time() - start
 
 
 def _compile_ours(model: nn.Module, folder: Path) -> nn.Module:
