@@ -45,3 +45,18 @@ PROGRAMS = [normalized_chunks, views_of_slices, written_slices, as_strided, prod
 def test_results_match_eager(program, dynamic):
     x = torch.randn(12, 8)
     assert_close(tofuse.compile(program, dynamic=dynamic)(x, 4), program(x, 4))
+
+
+def test_the_last_rows_of_a_shorter_cache_are_all_its_rows():
+    def program(cache, new):
+        last = torch.cat([cache, new], 1)[:, -8:]
+        return last.cos() + 1, last
+
+    caches = [torch.randn(2, n, 3) for n in (5, 6, 7, 8, 12, 1, 0)]
+    new = torch.randn(2, 1, 3)
+    report = tofuse.explain(program, dynamic=True)(caches[0], new)
+    assert not report.library_calls
+    compiled = tofuse.compile(program, dynamic=True)
+    for cache in caches:
+        for actual, expected in zip(compiled(cache, new), program(cache, new), strict=True):
+            assert_close(actual, expected)

@@ -89,6 +89,8 @@ def slice_start(call: AtenCall, name: str, extent: Dim, torch_extent: IntLike) -
         raise Unsupported("an index that is no number")
     torch_start, from_end = torch_size(call.fx_arguments[name]), isinstance(start, int)
     from_front = torch_extent + torch_start if from_end else torch_start
+    if from_end and guard_or_false(from_front <= 0):
+        return 0
     if not (guard_or_false(from_front >= 0) and guard_or_false(from_front <= torch_extent)):
         raise Unsupported("a symbolic index")
     return extent + start if from_end else start
