@@ -31,3 +31,7 @@ class CompileError(TofuseError):
 
 class DefinitionError(TofuseError, RuntimeError):
     """A FusionDefinition that is not well formed, or inputs that do not match it."""
+
+
+class IndexOutOfRangeError(TofuseError, IndexError, RuntimeError):
+    """An index in a tensor is out of range: IndexError or RuntimeError in eager, by operator."""

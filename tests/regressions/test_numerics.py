@@ -360,3 +360,29 @@ def test_half_precision_powers_are_rounded_as_in_eager(exponent):
     x = torch.tensor([50.0, 41, 100, -60, 30, 0.02, -0.0], dtype=torch.float16)
     f = tofuse.compile(lambda x: x**exponent, precision="eager")
     torch.testing.assert_close(f(x), x**exponent, rtol=0, atol=0)
+
+
+def test_gradients_of_activations_at_nan():
+    names = [
+        "relu6",
+        "hardtanh",
+        "elu",
+        "selu",
+        "celu",
+        "hardswish",
+        "relu",
+        "silu",
+        "gelu",
+        "softplus",
+    ]
+    x = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 6.0] * 8)
+
+    def fn(*xs):
+        return [getattr(F, n)(x) for n, x in zip(names, xs, strict=True)]
+
+    found = []
+    for run in (tofuse.compile(fn), fn):
+        leaves = [x.clone().requires_grad_() for _ in names]
+        found.append(torch.autograd.grad(run(*leaves), leaves, [torch.ones_like(x)] * len(names)))
+    for name, a, b in zip(names, *found, strict=True):
+        torch.testing.assert_close(a, b, equal_nan=True, msg=name)

@@ -7,6 +7,7 @@ import math
 import struct
 from collections.abc import Callable
 
+from tofuse.ir.graph import Operand, Scalar
 from tofuse.ir.types import DType
 
 
@@ -37,3 +38,11 @@ ROUND: dict[DType, Callable[[float], float]] = {
     DType.F16: _round_f16,
     DType.BF16: _round_bf16,
 }
+
+
+def round_scalar(x: Operand, dtype: DType) -> Scalar:
+    """Round a number as a tensor of this half-precision dtype would hold it."""
+    assert isinstance(x, Scalar)
+    if dtype in ROUND and dtype.is_reduced_float and isinstance(x.value, float):
+        return Scalar(ROUND[dtype](x.value))
+    return x

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from tofuse.errors import CompileError
+from tofuse.errors import CompileError, IndexOutOfRangeError
 from tofuse.ir.dims import Dim, evaluate, symbols_of
 from tofuse.ir.tile import GpuBinary, TileNest, TileProgram
 from tofuse.ir.types import DType
@@ -61,9 +61,9 @@ class CudaLauncher:
         self.workspace_offsets = functools.lru_cache(MAX_SIZES)(self._workspace_offsets)
 
     def __call__(self, *words: int) -> None:
-        """Launch; raise IndexError if an earlier launch found an index out of range."""
+        """Launch; raise IndexOutOfRangeError if an earlier launch found an index out of range."""
         if _flag.value:
-            raise IndexError(_index_error_message())
+            raise IndexOutOfRangeError(_index_error_message())
         if get_device() != self.device:
             with torch.cuda.device(self.device):
                 return self(*words)
@@ -276,11 +276,11 @@ def _pinned_flag() -> ctypes.c_int32:
 
 
 def synchronize() -> None:
-    """Wait for the GPU, if torch uses one; raise IndexError like a launch."""
+    """Wait for the GPU, if torch uses one; raise IndexOutOfRangeError like a launch."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     if _flag.value:
-        raise IndexError(_index_error_message())
+        raise IndexOutOfRangeError(_index_error_message())
 
 
 def _warn_at_exit() -> None:

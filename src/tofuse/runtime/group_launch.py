@@ -16,6 +16,7 @@ from tofuse.cost.thresholds import (
     WORK_PER_TASK,
     WORK_PER_THREAD,
 )
+from tofuse.errors import IndexOutOfRangeError
 from tofuse.ir.dims import evaluate
 from tofuse.runtime.launch import Entry, Launcher, workspace
 
@@ -59,7 +60,7 @@ class GroupLauncher:
         self.template = functools.lru_cache(MAX_TEMPLATES)(self._make_template)
 
     def __call__(self, *words: int) -> None:
-        """Run the kernels; raise IndexError if a gather finds an index out of range."""
+        """Run the kernels; raise IndexOutOfRangeError if a gather finds an index out of range."""
         sizes = [w for _, first, end in self.ranges for w in words[first:end]]
         template = self.template(torch.get_num_threads(), *sizes)
         if template.serial:
@@ -87,7 +88,9 @@ class GroupLauncher:
             end += kernel.context_words
             if block[end - 1]:
                 name = kernel.name
-                raise IndexError(f"index out of range in self (in the fused kernel {name})")
+                raise IndexOutOfRangeError(
+                    f"index out of range in self (in the fused kernel {name})"
+                )
 
     def _make_template(self, threads: int, *sizes: int) -> _CallTemplate:
         remaining = iter(sizes)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from tofuse.cost.work import kernel_work, threads_worth
+from tofuse.errors import IndexOutOfRangeError
 from tofuse.ir.dims import Dim, evaluate, product, size_hint, symbols_of
 from tofuse.ir.kernel import Gather, Kernel
 from tofuse.runtime.pool import POOL
@@ -82,7 +83,7 @@ class Launcher:
         self.static_workspace = size_hint(self.workspace_bytes)
 
     def __call__(self, *words: int) -> None:
-        """Run the kernel; raise IndexError if a gather finds an index out of range."""
+        """Run the kernel; raise IndexOutOfRangeError if a gather finds an index out of range."""
         useful_threads, thread_workspace = self.static_threads, self.static_workspace
         if not self.is_static:
             env = dict(zip(self.symbols, words[self.buffers :], strict=True))
@@ -95,7 +96,8 @@ class Launcher:
         else:
             status = self.entry(self.make_context(*words, 0, threads, 0))
         if status:
-            raise IndexError(f"index out of range in self (in the fused kernel {self.name})")
+            place = f"in the fused kernel {self.name}"
+            raise IndexOutOfRangeError(f"index out of range in self ({place})")
 
 
 _local = threading.local()

@@ -332,23 +332,18 @@ TORCH_DECOMPOSITIONS = (
     "_batch_norm_with_update_functional",
     "_weight_norm_interface",
     # softmax
-    "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data _safe_softmax",
-    "logsumexp",
+    "_softmax_backward_data _log_softmax_backward_data _safe_softmax logsumexp",
     # activations
-    "celu elu elu_backward gelu gelu_backward glu glu_backward hardshrink hardsigmoid",
-    "hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward leaky_relu",
-    "leaky_relu_backward log_sigmoid_forward log_sigmoid_backward mish mish_backward",
-    "_prelu_kernel _prelu_kernel_backward selu silu silu_backward softplus softplus_backward",
-    "softshrink threshold threshold_backward relu6",
+    "gelu_backward glu_backward hardsigmoid_backward hardtanh leaky_relu_backward",
+    "log_sigmoid_backward mish_backward _prelu_kernel",
+    "_prelu_kernel_backward silu_backward softplus_backward threshold threshold_backward relu6",
     # losses
     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits",
     "huber_loss huber_loss_backward mse_loss mse_loss_backward nll_loss_forward",
-    "nll_loss2d_forward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss",
-    "l1_loss",
+    "nll_loss2d_forward smooth_l1_loss_backward soft_margin_loss l1_loss",
     # arithmetic of several ops
-    "deg2rad rad2deg frac heaviside isneginf isposinf",
-    "logit logit_backward nan_to_num rsub special_entr special_log_ndtr special_ndtr",
-    "special_xlog1py square xlogy",
+    "deg2rad rad2deg heaviside isneginf isposinf",
+    "logit_backward nan_to_num rsub special_entr special_log_ndtr special_ndtr square",
     # reductions of several ops
     "aminmax count_nonzero nansum norm dist",
     # views and rearrangements

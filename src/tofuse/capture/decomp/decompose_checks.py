@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from tofuse.capture.lower.executor_claims import Decomposition
+from tofuse.capture.lower.executor_claims import Decomposition, DecompositionResult
 from tofuse.torch_internals.operators import OpOverload
 from tofuse.torch_internals.operators import decomposition_table as torch_table
 
@@ -30,18 +28,32 @@ def _binary_cross_entropy(
 
 
 def _floats_only(rule: Decomposition) -> Decomposition:
-    """Restrict a softmax to floats; ATen raises an error for integers."""
+    """Leave integers to ATen, which raises an error; torch's decomposition promotes them."""
 
-    def softmax(x: Tensor, dim: int, half_to_float: bool) -> Tensor | Sequence[Tensor | None]:
-        return rule(x, dim, half_to_float) if x.dtype.is_floating_point else NotImplemented
+    def apply(x: Tensor, *args: float, **options: float) -> DecompositionResult:
+        return rule(x, *args, **options) if x.dtype.is_floating_point else NotImplemented
 
-    return softmax
+    return apply
 
+
+def _smooth_l1_loss(
+    x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0
+) -> DecompositionResult:
+    """Leave a negative beta to ATen, which raises an error."""
+    rule = torch_table[aten.smooth_l1_loss.default]
+    return rule(x, target, reduction, beta) if beta >= 0 else NotImplemented
+
+
+FLOAT_FUNCTIONS = (
+    "_softmax _log_softmax celu elu frac gelu glu hardshrink hardsigmoid hardswish leaky_relu "
+    "log_sigmoid_forward mish selu silu softplus softshrink"
+)
 
 CHECKED_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.binary_cross_entropy.default: _binary_cross_entropy,
+    aten.smooth_l1_loss.default: _smooth_l1_loss,
     **{
         op: _floats_only(torch_table[op])
-        for op in (aten._softmax.default, aten._log_softmax.default)
+        for op in (getattr(aten, name).default for name in FLOAT_FUNCTIONS.split())
     },
 }

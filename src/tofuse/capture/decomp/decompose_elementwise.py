@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tofuse.capture.lower.executor_claims import Decomposition, DecompositionResult
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
-from tofuse.torch_internals.operators import OpOverload
+from tofuse.torch_internals.operators import OpOverload, schema_of
 from tofuse.torch_internals.operators import decomposition_table as torch_table
 
 aten = torch.ops.aten
@@ -81,6 +81,59 @@ def _reals_only(rule: Callable[..., DecompositionResult]) -> Decomposition:
     return apply
 
 
+def _in_result_dtype(formula: Callable[..., DecompositionResult]) -> Decomposition:
+    """Convert operands to the result's dtype first, so that each step rounds half precision."""
+
+    def apply(*operands: Tensor | float) -> DecompositionResult:
+        kind = TypePromotion.INT_TO_FLOAT
+        _, dtype = elementwise_dtypes(*operands, type_promotion_kind=kind)
+        device = next(x.device for x in operands if isinstance(x, Tensor))
+        tensors = (
+            x.to(dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=dtype, device=device)
+            for x in operands
+        )
+        return formula(*tensors)
+
+    return apply
+
+
+def _times_log(log: Callable[[Tensor], Tensor]) -> Decomposition:
+    """Decompose `x * log(y)`, which is nan if y is, else 0 if x is 0."""
+
+    def formula(x: Tensor, y: Tensor) -> Tensor:
+        product = torch.where(x == 0, 0.0, x * log(y))
+        return torch.where(y.isnan(), math.nan, product)
+
+    return _in_result_dtype(formula)
+
+
+def _hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Tensor:
+    """Return the gradient between the bounds; zero for nan, as ATen."""
+    return torch.where((x > low) & (x < high), grad, 0.0)
+
+
+def _elu_backward(
+    grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor
+) -> Tensor:
+    rule = torch_table[aten.elu_backward.default]
+    result = rule(grad, alpha, scale, input_scale, is_result, x)
+    assert isinstance(result, Tensor)
+    return torch.where(x.isnan(), x, result)
+
+
+def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    result = torch_table[aten.hardswish_backward.default](grad, x)
+    assert isinstance(result, Tensor)
+    return torch.where(x.isnan(), x, result)
+
+
+def _logit(x: Tensor, eps: float | None = None) -> DecompositionResult:
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    inside = x if eps is None or eps < 0 else torch.clamp(x, eps, 1 - eps)
+    return torch.log(inside / (1 - inside))
+
+
 def _with_symbolic_factor(step: Callable[..., Tensor], factor: str) -> Callable[..., Tensor]:
     """Decompose an operator whose argument `factor` is a symbolic float.
 
@@ -124,7 +177,7 @@ SYMBOLIC_FLOAT_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
 }
 
 # Of complex numbers ATen computes these by another formula than torch's decomposition.
-REAL_FORMULAS = "logaddexp logaddexp2 sigmoid_backward sinc tanh_backward"
+REAL_FORMULAS = "sigmoid_backward sinc tanh_backward"
 
 ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.signbit.default: signbit,
@@ -132,6 +185,18 @@ ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.erfinv.default: erfinv,
     aten.addr.default: addr,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
+    aten.elu_backward.default: _elu_backward,
+    aten.hardswish_backward.default: _hardswish_backward,
+    aten.hardtanh_backward.default: _hardtanh_backward,
+    aten.logit.default: _logit,
+    **{
+        op: _times_log(log)
+        for packet, log in ((aten.xlogy, torch.log), (aten.special_xlog1py, torch.log1p))
+        for op in (getattr(packet, name) for name in packet.overloads())
+        if not schema_of(op).is_mutable
+    },
+    aten.logaddexp.default: _reals_only(_in_result_dtype(torch_table[aten.logaddexp.default])),
+    aten.logaddexp2.default: _reals_only(_in_result_dtype(torch_table[aten.logaddexp2.default])),
     **{
         op: _reals_only(torch_table[op])
         for op in (getattr(aten, name).default for name in REAL_FORMULAS.split())

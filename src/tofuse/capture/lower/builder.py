@@ -8,6 +8,7 @@ from functools import reduce
 
 from tofuse.capture.fx.sizes import SymbolicSizes
 from tofuse.ir.dims import Dim, product
+from tofuse.ir.elements import round_scalar
 from tofuse.ir.graph import Attr, Loc, Op, Operand, Scalar, Value, substitute_operands
 from tofuse.ir.types import DType, TensorType
 from tofuse.ops.result_types import infer_type
@@ -136,7 +137,7 @@ class Builder:
         return self.emit("pad", (x, fill), {"low": low, "high": high})
 
     def full(self, shape: tuple[Dim, ...], value: Scalar, dtype: DType) -> Value:
-        constant = typed_scalar(value.value, dtype)
+        constant = round_scalar(typed_scalar(value.value, dtype), dtype)
         filled = self.emit("full", (), {"value": constant.value, "shape": shape, "dtype": dtype})
         self.constants[filled] = constant
         return filled

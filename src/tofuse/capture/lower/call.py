@@ -14,6 +14,7 @@ from torch.fx.node import Argument as FxArgument
 from tofuse.capture.lower.builder import Builder, Unsupported
 from tofuse.ir.call_arguments import CallArguments, TorchConstant
 from tofuse.ir.dims import Dim, SymDim
+from tofuse.ir.elements import round_scalar
 from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.size_expression import SizeExpression
 from tofuse.ir.types import DType, TensorType
@@ -77,8 +78,20 @@ class AtenCall:
     def optional_tensors(self, name: str) -> tuple[Value | None, ...]:
         return self.elements(name, Value, NoneType)
 
-    def operand(self, name: str) -> Operand:
-        """Return a tensor, or a number as a Scalar."""
+    def operand(self, name: str, dtype: DType | None = None) -> Operand:
+        """Return a tensor, or a number as a Scalar, rounded to `dtype`, or the result's dtype.
+
+        ATen rounds a wider 0-d tensor to half precision first, and its CPU kernels round numbers.
+        """
+        dtype, x = dtype or self.out.dtype, self.exact_operand(name)
+        if not dtype.is_reduced_float:
+            return x
+        if isinstance(x, Value):
+            return self.build.convert(x, dtype) if x.dtype in (DType.F32, DType.F64) else x
+        return round_scalar(x, dtype) if self.out.device == "cpu" else x
+
+    def exact_operand(self, name: str) -> Operand:
+        """Return a tensor, or a number as a Scalar, as it is: the second operand of a product."""
         value = self.arguments.get(name)
         if isinstance(value, Value):
             return value

@@ -16,9 +16,9 @@ from tofuse.fusion.lower.register_types import (
     emit_convert,
     emit_round,
     operand_dtype,
-    round_constant,
 )
 from tofuse.ir.dims import Dim, SymDim, symbols_of
+from tofuse.ir.elements import round_scalar
 from tofuse.ir.graph import Op, Scalar, Value
 from tofuse.ir.kernel import (
     AffineExpr,
@@ -256,7 +256,9 @@ def _view(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
 
 
 def _concat(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Arg:
-    result = round_constant(op.operands[1], op.result.dtype) if op.kind == "pad" else None
+    result: Arg | None = None
+    if op.kind == "pad":
+        result = round_scalar(op.operands[1], op.result.dtype)
     for k, x in reversed(list(enumerate(op.operands))):
         if not isinstance(x, Value):
             continue
@@ -355,7 +357,7 @@ def _source(self: _Lowering, op: Op, sub: Substitution, guard: str | None) -> Ar
     if op.kind == "full":
         value = op.attr("value")
         assert isinstance(value, (bool, int, float, SymDim))
-        return round_constant(Scalar(value), op.result.dtype)
+        return round_scalar(Scalar(value), op.result.dtype)
     start, step = op.attr("start"), op.attr("step")
     assert isinstance(start, (int, SymDim)) and isinstance(step, (int, SymDim))
     flat = self.flat_index(self.alignment.value_dims[op.result], sub)

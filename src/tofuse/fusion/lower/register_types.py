@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tofuse.ir.elements import ROUND
-from tofuse.ir.graph import Op, Operand, Scalar, Value
+from tofuse.ir.graph import Op, Scalar, Value
 from tofuse.ir.kernel import Arg
 from tofuse.ir.types import DType
 
@@ -37,11 +36,3 @@ def emit_convert(emit: Emit, arg: Arg, source: DType, target: DType) -> Arg:
 def emit_round(emit: Emit, arg: Arg, dtype: DType) -> Arg:
     """Round a float32 value to half precision; it stays in a float32 register."""
     return emit(f"round_{dtype.value}", (arg,), DType.F32, DType.F32)
-
-
-def round_constant(constant: Operand, dtype: DType) -> Arg:
-    """Round a constant as a tensor of this dtype would hold it: no later op rounds it."""
-    assert isinstance(constant, Scalar)
-    if dtype in ROUND and dtype.is_reduced_float and isinstance(constant.value, float):
-        return Scalar(ROUND[dtype](constant.value))
-    return constant

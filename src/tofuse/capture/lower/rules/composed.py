@@ -20,7 +20,7 @@ def product_or_quotient(kind: str) -> Callable[[AtenCall], Value]:
     """
 
     def rule(call: AtenCall) -> Value:
-        out, other = call.out, call.operand("other")
+        out, other = call.out, call.exact_operand("other")
         is_number = isinstance(other, Value) and _is_cpu_scalar_tensor(other)
         dtype = out.dtype.opmath if is_number else out.dtype
         result = call.elementwise(kind, call.operand("self"), other, dtype=dtype)
@@ -31,7 +31,7 @@ def product_or_quotient(kind: str) -> Callable[[AtenCall], Value]:
 
 def truncating_division(call: AtenCall) -> Value:
     """Round the quotient to half precision before truncation, unless the divisor is a number."""
-    other = call.operand("other")
+    other = call.exact_operand("other")
     is_tensor = isinstance(other, Value) and not _is_cpu_scalar_tensor(other)
     if call.out.dtype.is_reduced_float and is_tensor:
         return call.build.emit("trunc", (product_or_quotient("div")(call),), {})
@@ -67,7 +67,8 @@ def lerp(call: AtenCall) -> Value:
         raise Unsupported("an interpolation of integers")
     out = replace(result_type, dtype=result_type.dtype.opmath)
     emit = partial(call.elementwise, dtype=out.dtype)
-    start, end, weight = call.tensor("self"), call.tensor("end"), call.operand("weight")
+    start, end, weight = call.tensor("self"), call.tensor("end"), call.exact_operand("weight")
+    weight = call.operand("weight") if isinstance(weight, Value) else weight
     base: Operand
     factor: Operand
     if isinstance(weight, Scalar) and isinstance(weight.value, (int, float)):

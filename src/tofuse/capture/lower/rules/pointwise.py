@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch.fx import Node
@@ -21,7 +20,6 @@ from tofuse.ir.graph import Operand, Scalar, Value
 from tofuse.ir.types import DType
 from tofuse.ops.powers import is_repeated_product, repeated_squaring
 from tofuse.ops.reference import TO_TORCH, from_torch_dtype
-from tofuse.torch_internals.fake_tensors import unset_fake_temporarily
 from tofuse.torch_internals.layouts import TypePromotion, elementwise_dtypes
 from tofuse.torch_internals.operators import CLAMP_SATURATES
 
@@ -51,28 +49,6 @@ def except_bool(rule: LoweringRule) -> LoweringRule:
     return unless(lambda dtype: dtype is DType.BOOL, rule)
 
 
-def with_rounded_numbers(rule: LoweringRule) -> LoweringRule:
-    """Round Python numbers to the half precision of the tensors, as ATen's CPU kernels do.
-
-    ATen's kernels of other ops, such as products, do not round them.
-    """
-
-    def rounded(call: AtenCall) -> RuleResult:
-        types = {(v.dtype, v.type.device) for v in call.arguments.values() if isinstance(v, Value)}
-        (dtype, device), *more = types
-        if more or not dtype.is_reduced_float or device != "cpu":
-            return rule(call)
-        arguments = dict(call.arguments)
-        for name in ("self", "other", "exponent", "alpha"):
-            number = arguments.get(name)
-            if isinstance(number, float):
-                with unset_fake_temporarily():
-                    arguments[name] = torch.tensor(number, dtype=TO_TORCH[dtype]).item()
-        return rule(replace(call, arguments=arguments))
-
-    return rounded
-
-
 def rounding(kind: str) -> LoweringRule:
     """Return the rule of floor, ceil, trunc or round; integers are copied."""
 
@@ -97,7 +73,7 @@ def comparison(kind: str) -> LoweringRule:
         dtype = promoted_dtype(call)
         if dtype == DType.BOOL and kind not in ("eq", "ne"):
             dtype = DType.U8
-        operands = [call.operand(n) for n in ("self", "other")]
+        operands = [call.operand(n, dtype) for n in ("self", "other")]
         if dtype.is_int and not all(_is_representable(dtype, x) for x in operands):
             raise Unsupported("a constant outside of the dtype's range")
         return call.elementwise(kind, *operands, dtype=dtype)
@@ -129,7 +105,7 @@ def sum_with_alpha(kind: str) -> LoweringRule:
         dtype = out.dtype
         if alpha != 1:
             dtype = dtype.opmath
-            other = _scale(call, other, alpha, dtype)
+            other = _scale(call, other, call.operand("alpha"), dtype)
         final = "logical_or" if dtype == DType.BOOL else kind
         total = call.elementwise(final, call.operand("self"), other, dtype=dtype)
         return call.build.convert(total, out.dtype)
@@ -259,12 +235,13 @@ def promoted_dtype(call: AtenCall) -> DType:
     return from_torch_dtype(elementwise_dtypes(*examples, type_promotion_kind=kind)[1])
 
 
-def _scale(call: AtenCall, x: Operand, factor: float, dtype: DType) -> Operand:
-    if isinstance(x, Scalar):
-        if isinstance(x.value, SymDim):
-            raise Unsupported("a multiple of a size")
-        return Scalar(x.value * factor)
-    return call.build.elementwise("mul", x, Scalar(factor), shape=x.shape, dtype=dtype)
+def _scale(call: AtenCall, x: Operand, factor: Operand, dtype: DType) -> Operand:
+    if isinstance(x, Value):
+        return call.build.elementwise("mul", x, factor, shape=x.shape, dtype=dtype)
+    assert isinstance(factor, Scalar)
+    if isinstance(x.value, SymDim) or isinstance(factor.value, SymDim):
+        raise Unsupported("a multiple of a size")
+    return Scalar(x.value * factor.value)
 
 
 def _is_representable(dtype: DType, x: Operand) -> bool:
@@ -295,10 +272,7 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
     "aten.sgn": except_bool(direct("sign")),
     **{f"aten.{kind}": rounding(kind) for kind in ("floor", "ceil", "trunc")},
     "aten.round.default": rounding("round"),
-    **{
-        f"aten.{kind}": with_rounded_numbers(comparison(kind))
-        for kind in ("eq", "ne", "lt", "le", "gt", "ge")
-    },
+    **{f"aten.{kind}": comparison(kind) for kind in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{f"aten.{kind}": float_test(kind) for kind in ("isnan", "isinf")},
     "aten.logical_not": direct("logical_not"),
     **{
@@ -312,8 +286,8 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
     "aten.bitwise_not": with_bool_variant(direct("bitwise_not"), "logical_not"),
     **{f"aten.{name}": shift("shift_left") for name in ("__lshift__", "bitwise_left_shift")},
     **{f"aten.{name}": shift("shift_right") for name in ("__rshift__", "bitwise_right_shift")},
-    "aten.add": with_rounded_numbers(sum_with_alpha("add")),
-    "aten.sub": with_rounded_numbers(sum_with_alpha("sub")),
+    "aten.add": sum_with_alpha("add"),
+    "aten.sub": sum_with_alpha("sub"),
     "aten.mul": with_bool_variant(product_or_quotient("mul"), "logical_and"),
     "aten.maximum": with_bool_variant(direct("maximum"), "logical_or"),
     "aten.minimum": with_bool_variant(direct("minimum"), "logical_and"),
@@ -322,9 +296,9 @@ POINTWISE_RULES: dict[str, LoweringRule] = {
     "aten.div": divide,
     "aten.true_divide": divide,
     "aten.floor_divide": DIVISIONS["floor"],
-    "aten.remainder": with_rounded_numbers(safe_integer_division(direct("remainder"))),
-    "aten.fmod": with_rounded_numbers(safe_integer_division(direct("fmod"))),
-    "aten.pow": with_rounded_numbers(power),
+    "aten.remainder": safe_integer_division(direct("remainder")),
+    "aten.fmod": safe_integer_division(direct("fmod")),
+    "aten.pow": power,
     # It depends on the spacing of floats, and kernels compute half precision in float32.
     "aten.nextafter": unless(lambda dtype: dtype.is_reduced_float, direct("nextafter")),
     **{f"aten.{name}": except_bool(clamp) for name in ("clamp", "clamp_min", "clamp_max")},

@@ -50,7 +50,8 @@ def extremum(kind: str, index_kind: str = "") -> Reduction:
         _require_elements(x, dims)
         name = {"amax": "any", "amin": "all"}[kind] if x.dtype == DType.BOOL else kind
         value = call.build.reduce(name, x, dims, x.dtype)
-        return (value, *arg_extremum(index_kind)(call, x, dims)) if index_kind else (value,)
+        ordered = call.build.convert(x, DType.U8) if x.dtype == DType.BOOL else x
+        return (value, *arg_extremum(index_kind)(call, ordered, dims)) if index_kind else (value,)
 
     return compute
 
@@ -60,10 +61,11 @@ def arg_extremum(kind: str) -> Reduction:
 
     def compute(call: AtenCall, x: Value, dims: Dims) -> tuple[Value, ...]:
         _require_elements(x, dims)
+        if x.dtype == DType.BOOL:
+            raise Unsupported("an index of the greatest bool, which is an error")
         if not dims:
             return (call.build.full(x.shape, Scalar(0), DType.I64),)
-        ordered = call.build.convert(x, DType.U8) if x.dtype == DType.BOOL else x
-        return (call.build.reduce(kind, ordered, dims, DType.I64),)
+        return (call.build.reduce(kind, x, dims, DType.I64),)
 
     return compute
 
