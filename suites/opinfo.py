@@ -14,7 +14,15 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo
 
-from suites.harness import ROOT, Result, parse_arguments, run_suite, summarize
+from suites.harness import (
+    ROOT,
+    Result,
+    load_results,
+    parse_arguments,
+    run_suite,
+    select_cases,
+    summarize,
+)
 from suites.operators.calls import LAYOUTS, MODES, calls_of, error_calls
 from suites.operators.check import Checker, Findings
 from suites.operators.coverage import coverage_page, outdated
@@ -32,6 +40,7 @@ from suites.operators.program import prepare_torch
 VARIANT_DTYPES = ("float32", "bfloat16", "int64", "complex64")
 DTYPES = (*VARIANT_DTYPES, "float64", "float16", "int32", "uint8", "bool")  # as they run
 
+SECONDS_PER_CASE = 0.9  # of one core, over 85 random cases (AMD EPYC)
 MODULE_DTYPES = ("float32", "float64")
 
 
@@ -135,6 +144,9 @@ def main() -> int:
     """Run the chosen cases, and write docs/coverage.md from all results."""
     assert __doc__ is not None
     arguments = parse_arguments(__doc__)
+    waiting = select_cases(list_cases(), load_results("opinfo"), arguments)
+    hours = len(waiting) * SECONDS_PER_CASE / arguments.jobs / 3600
+    print(f"{len(waiting)} cases, about {hours:.1f} h with {arguments.jobs} jobs")
     with tempfile.TemporaryDirectory(prefix="tofuse-opinfo-") as folder:
         os.environ["TOFUSE_CACHE_DIR"] = folder  # nothing compiled by an older tofuse counts
         results = run_suite("suites.opinfo", "opinfo", arguments)

@@ -128,7 +128,8 @@ def _compare_values(call: Call, got: Outcome, expected: Outcome) -> str | None:
         a, b = tensors[k], _tensors(expected)[k]
         assert a is not None and b is not None
         wide = reference[k] if reference and len(reference) == len(tensors) else None
-        difference = _value_difference(a, b, wide, gradient=k >= _output_count(got))
+        floor = _noise_floor(call, wide)
+        difference = _value_difference(a, b, wide, floor, gradient=k >= _output_count(got))
         if difference and not _is_random(call, k, a):
             return f"{_tensor_name(got, k)}: {difference}"
     return None
@@ -187,8 +188,17 @@ def _run_wider(call: Call) -> list[torch.Tensor | None] | None:
     return None if outcome.error else _tensors(outcome)
 
 
+def _noise_floor(call: Call, wide: torch.Tensor | None) -> float:
+    """Return an error that is none: a rounding squared, as in the variance of equal numbers."""
+    if wide is None:  # float64, without a referee
+        return torch.finfo(torch.float64).eps
+    floats = [t.detach() for t in call.tensors if t.is_floating_point() and t.numel()]
+    largest = max((float(t.double().abs().max()) for t in floats), default=1.0)
+    return (torch.finfo(torch.float32).eps * largest) ** 2
+
+
 def _value_difference(
-    a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None, *, gradient: bool
+    a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None, floor: float, *, gradient: bool
 ) -> str | None:
     """Return how `a` differs from eager's `b`, unless the wide result says that it may."""
     if a.layout is not torch.strided:
@@ -204,11 +214,11 @@ def _value_difference(
     if a.is_complex():
         a, b = torch.view_as_real(a), torch.view_as_real(b)
         wide = None if wide is None else torch.view_as_real(wide.resolve_conj())
-    return _describe(_wrong_floats(a, b, wide, gradient=gradient), a, b)
+    return _describe(_wrong_floats(a, b, wide, floor, gradient=gradient), a, b)
 
 
 def _wrong_floats(
-    a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None, *, gradient: bool
+    a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None, floor: float, *, gradient: bool
 ) -> torch.Tensor:
     """Return where `a` is off by more than its few units beside eager's own error.
 
@@ -220,7 +230,7 @@ def _wrong_floats(
     same = (x == y) | (x.isnan() & y.isnan())
     if wide is None:  # eager's own error is unknown: allow it to be that of a long sum
         largest = y[y.isfinite()].abs().max() if y.isfinite().any() else torch.tensor(0.0)
-        return ~same & ~((x - y).abs() <= 64 * eps * torch.maximum(y.abs(), largest))
+        return ~same & ~((x - y).abs() <= 64 * eps * torch.maximum(y.abs(), largest) + floor)
     rounded = wide.double().to(a.dtype).double()
     same |= (x == rounded) | (x.isnan() & rounded.isnan())
     exact = wide.double()
@@ -231,7 +241,7 @@ def _wrong_floats(
     factor = ILL_FACTOR if worst > ILL_CONDITIONED * eps * scale else FACTOR
     unit = exact.abs().clamp_min(scale) if gradient else exact.abs()
     allowed = factor * worst + ULPS * eps * unit
-    return ~same & ~((x - exact).abs() <= allowed + torch.finfo(a.dtype).tiny)
+    return ~same & ~((x - exact).abs() <= allowed + torch.finfo(a.dtype).tiny + floor)
 
 
 def _describe(wrong: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> str | None:
