@@ -65,21 +65,21 @@ def load_results(suite: str, folder: Path = RESULTS) -> dict[str, Result]:
     return results
 
 
-def make_parser(description: str) -> argparse.ArgumentParser:
+def make_parser(description: str, timeout: float = 300.0) -> argparse.ArgumentParser:
     """Return a parser of the options that every suite has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", default="", help="run the cases whose name contains this text")
     parser.add_argument("--shard", default="1/1", help="run the k-th of n parts: 2/5")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one case")
+    parser.add_argument("--timeout", type=float, default=timeout, help="seconds for one case")
     parser.add_argument("--fresh", action="store_true", help="run again what has a result")
     parser.add_argument("--failed", action="store_true", help="run again what failed")
     return parser
 
 
-def parse_arguments(description: str) -> argparse.Namespace:
+def parse_arguments(description: str, timeout: float = 300.0) -> argparse.Namespace:
     """Return the options that every suite has."""
-    return make_parser(description).parse_args()
+    return make_parser(description, timeout).parse_args()
 
 
 def select_cases(

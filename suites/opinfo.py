@@ -143,7 +143,7 @@ def _has_mode(op: OpInfo, mode: str) -> bool:
 def main() -> int:
     """Run the chosen cases, and write docs/coverage.md from all results."""
     assert __doc__ is not None
-    arguments = parse_arguments(__doc__)
+    arguments = parse_arguments(__doc__, timeout=3600.0)  # pooling: 1,440 samples
     waiting = select_cases(list_cases(), load_results("opinfo"), arguments)
     hours = len(waiting) * SECONDS_PER_CASE / arguments.jobs / 3600
     print(f"{len(waiting)} cases, about {hours:.1f} h with {arguments.jobs} jobs")

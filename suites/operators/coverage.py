@@ -52,9 +52,9 @@ def coverage_page(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> str
         "F: kernels of ours. P: PyTorch's operators. R: refused, as in eager. X: a failure.",
         "K: a known difference. A dot: no samples. A letter stands for all layouts and variants.",
         "",
-        f"| operator | {' | '.join(dtypes)} |",
-        f"|---|{'---|' * len(dtypes)}",
-        *_rows(results, dtypes),
+        f"| operator | {' | '.join(dtypes)} | errors |",
+        f"|---|{'---|' * len(dtypes)}---|",
+        *_rows(results, (*dtypes, "any")),
     ]
     return "\n".join(lines) + "\n"
 
