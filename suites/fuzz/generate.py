@@ -64,7 +64,7 @@ class Generator:
         while not self.inputs:
             self.choose_inputs()
         self.rebuild()
-        length = rng.choice((3, 5, 8, 8, 12, 12, 16, 20))
+        length = rng.choice((4, 8, 12, 16, 16, 20, 24, 30))
         allow_draws = rng.random() < 0.1
         scope: tuple[str, ...] = ()
         for _ in range(length):
@@ -320,7 +320,7 @@ class Generator:
         rng = self.rng
         read = {n for s in self.statements for n in s.reads}
         unread = [n for n in self.names if n not in read] or self.names
-        results = rng.sample(unread, min(len(unread), 5))
+        results = rng.sample(unread, min(len(unread), 8))
         results += [rng.choice(self.names) for _ in range(rng.choice((0, 0, 1, 2)))]
         tangents = rng.choice(("dense", "dense", "expanded", "transposed"))
         program = self.as_program()

@@ -57,7 +57,8 @@ class GuardPages:
             return new.set_(place, x.storage_offset(), x.shape, x.stride())
 
         with torch.no_grad():
-            return [copy(x) for x in tensors]
+            copied = {id(x): copy(x) for x in tensors}
+        return [copied[id(x)] for x in tensors]
 
     def install(self) -> Callable[[], None]:
         """Let the runtime allocate everything so; return a function that undoes it."""

@@ -18,7 +18,7 @@ from tests.suites.faulty_programs import LONG
 
 FAULTY = "tests.suites.faulty_programs"
 COSINE = Variant((("capture", "trace"), ("executors", ("cosine", "llvm"))))
-SEEDS = [s for s in range(30) if s not in (13, 18)]  # those return a tensor twice
+SEEDS = [s for s in range(26) if s not in (13, 20)]  # identity of a result; strides of x.real
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -84,7 +84,8 @@ def test_one_byte_out_of_bounds_is_seen_between_guard_pages():
 def test_guarded_tensors_are_as_others():
     guard = GuardPages("end")
     x = torch.arange(12.0).reshape(3, 4)
-    plain, part = guard.copies([x, x[1:, ::2]])
+    plain, part, again = guard.copies([x, x[1:, ::2], x])
+    assert again is plain
     assert torch.equal(plain, x) and torch.equal(part, x[1:, ::2])
     part.zero_()
     assert plain[1:, ::2].eq(0).all()

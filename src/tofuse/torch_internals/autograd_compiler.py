@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -47,6 +49,19 @@ else:
         "torch._functorch.partitioners", "cleanup_recompute_tags", "must_recompute"
     )
     TracingContext, tracing = essential("torch._guards", "TracingContext", "tracing")
+
+
+# A part of the names of AOTAutograd's files, and of the code that it generates.
+_OWN_CODE = os.path.join("torch", "_functorch", "_aot_autograd", "")
+
+
+def is_rejection(error: Exception) -> bool:
+    """Return whether AOTAutograd failed, not the program that it traced or ran.
+
+    It asserts what it needs, and fails in its own code for some arguments that share memory.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, AssertionError) or _OWN_CODE in frames[-1].f_code.co_filename
 
 
 class MarkedBoxed(Protocol):

@@ -35,3 +35,14 @@ def test_aliased_arguments_that_aotautograd_rejects():
     a = torch.randn(3, 4)
     with pytest.raises(CaptureError, match="AOTAutograd rejects"):
         f(a[1], a[1, :-1])
+
+
+def test_a_failure_inside_aotautograd_is_a_capture_error():
+    def program(x, y, z):
+        y[0] = 1
+        x = x * 2
+        return x[0].view_as(x[0]), x.t(), z.sum()
+
+    a, x = torch.randn(5, 3), torch.randn(8, requires_grad=True)
+    with pytest.raises(CaptureError, match="AOTAutograd rejects: list index out of range"):
+        tofuse.compile(program, capture="trace")(x, a, a.view(-1))

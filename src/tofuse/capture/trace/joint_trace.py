@@ -26,7 +26,12 @@ from tofuse.capture.trace.free_variables import (
 )
 from tofuse.capture.trace.pytree import flatten
 from tofuse.errors import CaptureError
-from tofuse.torch_internals.autograd_compiler import TracingContext, aot_function, tracing
+from tofuse.torch_internals.autograd_compiler import (
+    TracingContext,
+    aot_function,
+    is_rejection,
+    tracing,
+)
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 from tofuse.torch_internals.fake_tensors import FakeTensorMode
 from tofuse.torch_internals.trees import tree_flatten, tree_leaves, tree_unflatten
@@ -63,18 +68,18 @@ def compile_program(
     with data_dependence_errors(), tracing_context, preserve_node_meta():
         try:
             flat_result = traced(*tensors)
-        except AssertionError as error:  # of AOTAutograd, such as for arguments that share memory
+        except Exception as error:
+            if _is_raised_in(CheckpointFunction.backward, error):
+                raise CaptureError(
+                    "capture='trace' cannot trace the gradient of a reentrant checkpoint; call it "
+                    "with use_reentrant=False, or compile the program without capture='trace'"
+                ) from error
+            if not is_rejection(error):
+                raise
             why = (str(error).strip() or "no reason is given").splitlines()[0]
             raise CaptureError(
                 f"capture='trace' cannot trace a program that AOTAutograd rejects: {why}; "
                 "compile it without capture='trace'"
-            ) from error
-        except RuntimeError as error:
-            if not _is_raised_in(CheckpointFunction.backward, error):
-                raise
-            raise CaptureError(
-                "capture='trace' cannot trace the gradient of a reentrant checkpoint; call it with "
-                "use_reentrant=False, or compile the program without capture='trace'"
             ) from error
     kind = graphs.runtime_kind(tensors, views=True)
     result = flat_function.rebuild(flat_result)
