@@ -42,3 +42,32 @@ def test_views_of_mutated_arguments(fn):
     assert_as_eager(fn, torch.randn(4, 5), torch.randn(4))
     report = tofuse.explain(fn)(torch.randn(4, 5), torch.randn(4))
     assert report.kernels and not report.notes
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_a_write_under_no_grad_leaves_the_gradient_of_an_argument(capture):
+    """Only the argument itself is returned, or nothing that autograd records."""
+
+    def scale(x):
+        with torch.no_grad():
+            return x.mul_(2)
+
+    def fill(x):
+        with torch.no_grad():
+            x.fill_(3)
+        return x
+
+    def count(x):
+        with torch.no_grad():
+            x[0] = 5
+        return x.detach().sum()
+
+    for function in scale, fill, count:
+        leaf = torch.randn(4, 3, requires_grad=True)
+        eager, ours = leaf.clone(), leaf.clone()
+        expected = function(eager)
+        result = tofuse.compile(function, capture=capture)(ours)
+        torch.testing.assert_close([result, ours], [expected, eager])
+        gradients = [torch.autograd.grad(x.sin().sum(), leaf) for x in (ours, eager)]
+        torch.testing.assert_close(*gradients)
+        assert ours._version >= eager._version

@@ -28,7 +28,13 @@ from torch.fx import GraphModule
 
 from tofuse.cache.fingerprint import fingerprint
 from tofuse.cache.programs import is_cacheable, load_program, store_program
-from tofuse.capture.aot.aot_graphs import AOTGraphs, AtenGraph, NeedsAutograd, RuntimeKind
+from tofuse.capture.aot.aot_graphs import (
+    AOTGraphs,
+    AtenGraph,
+    NeedsAutograd,
+    NeedsInference,
+    RuntimeKind,
+)
 from tofuse.capture.aot.boxed import BoxedFunction, CompiledFunction
 from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_inference import InferenceRuntime
@@ -200,10 +206,10 @@ def _compile_variant(
         kept = is_cacheable(context.config) and not context.reports
         key = fingerprint(gm, inputs) if kept else None
         program = _Program(gm, notes, key, prefer_eager)
-        if not _requires_grad(gm):
-            with suppress(NeedsAutograd):
-                return _load_or_compile(program, inputs, context, keep_mutations=True)
-        return _load_or_compile(program, inputs, context, keep_mutations=False)
+        keep = not _requires_grad(gm)
+        with suppress(NeedsAutograd, NeedsInference):
+            return _load_or_compile(program, inputs, context, keep_mutations=keep)
+        return _load_or_compile(program, inputs, context, keep_mutations=not keep)
 
 
 def _load_or_compile(

@@ -102,6 +102,8 @@ class AOTGraphs:
             if phase != "backward":
                 self.context = TracingContext.try_get()
             if phase == "inference":
+                if not self.inference_only and self._leaves_writes_to_autograd():
+                    raise NeedsInference
                 gm, self.memory = self.passes(gm, None)
             if phase == "forward" and self.metadata is not None:
                 relax_tangents(self.metadata)
@@ -141,6 +143,16 @@ class AOTGraphs:
             assert self.memory is not None
             self.graphs[phase] = LazyGraph(AtenGraph(gm, phase, self.memory), self.compile)
         return self.graphs[phase]
+
+    def _leaves_writes_to_autograd(self) -> bool:
+        """Return whether an argument that requires grad is written after an inference graph.
+
+        Autograd would record that write, while eager's is under `no_grad`.
+        """
+        meta = self.metadata
+        return meta is None or any(
+            meta.input_info[k].requires_grad for k in meta.mutated_inp_runtime_indices
+        )
 
     def mutates_arguments(self) -> bool:
         """Return whether the program writes into an argument."""
@@ -185,3 +197,7 @@ NO_VIEW = (OutputType.non_alias, OutputType.unsafe_view_alias)
 
 class NeedsAutograd(Exception):
     """Autograd records a program that was traced as inference."""
+
+
+class NeedsInference(Exception):
+    """Autograd does not record a program that writes an argument, which the graph has to do."""

@@ -63,6 +63,7 @@ def compile_program(
         inference_compiler=graphs.compiler("inference"),
         partition_fn=graphs.partition,
         decompositions=decompositions(claims=claims),
+        keep_inference_input_mutations=graphs.inference_only,
     )
     tracing_context = tracing(TracingContext(FakeTensorMode()))
     with data_dependence_errors(), tracing_context, preserve_node_meta():

@@ -19,7 +19,7 @@ from numpy import ndarray
 from torch.compiler import is_dynamo_compiling
 from torch.nn.parameter import is_lazy
 
-from tofuse.capture.aot.aot_graphs import AOTGraphs
+from tofuse.capture.aot.aot_graphs import AOTGraphs, NeedsInference
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.capture.trace.arguments import CallArguments, Keywords, flatten_call, signature_of
 from tofuse.capture.trace.free_variables import find_free_tensors
@@ -183,7 +183,11 @@ class Traced:
         tensors = [*call.tensors, *free, *in_slots]
         count, graphs = len(call.tensors), self.new_graphs()
         with restore_modules(self.modules, read):
-            program = compile_program(flat, tensors, count, graphs, self.claims)
+            try:
+                program = compile_program(flat, tensors, count, graphs, self.claims)
+            except NeedsInference:
+                graphs = replace(self.new_graphs(), inference_only=True)
+                program = compile_program(flat, tensors, count, graphs, self.claims)
         entry = CacheEntry(
             guard=TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None),
             run=program.run,

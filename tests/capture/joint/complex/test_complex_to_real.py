@@ -309,3 +309,9 @@ def test_infinities_zeros_and_nan_are_as_eager(dtype):
             where = tuple(both.nonzero()[0, : got.dim()])
             wrong[k] = (pairs[..., 0].t()[where[1]], got[where].item(), eager[0][where].item())
     assert not wrong
+
+
+def test_a_view_of_the_same_type_keeps_the_numbers():
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    function = lambda z: (z * 2).view(z.dtype) + torch.cat([z, z])[:3].view(z.dtype)  # noqa: E731
+    torch.testing.assert_close(tofuse.compile(function)(z), function(z))

@@ -245,6 +245,8 @@ def has_rule(node: Node) -> bool:
     if name == "pow":
         exponent = node.args[1]
         return isinstance(exponent, (int, float)) and exponent in (1, 2, 3)
+    if node.target is aten.view.dtype:  # it reads the memory of pairs as another type
+        return False
     if name in ("complex", "polar"):  # raise for two dtypes, at run time
         return len({i.meta["val"].dtype for i in node.all_input_nodes}) == 1
     return name in PAIR_RULES or name in PARTWISE_OPS or name in VIEW_OPS
