@@ -288,12 +288,15 @@ def test_an_interpreter_that_ends():
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
 def test_signal_handlers_call_the_function_that_they_interrupt():
-    """In requests for memory, in kernels, between them."""
+    """In requests for memory, in kernels, between them.
+
+    Traced programs only: Dynamo holds a lock while it checks guards, and a handler would wait.
+    """
 
     def fn(x):
         return (x.sin() * 2).softmax(-1)
 
-    compiled, x = tofuse.compile(fn), torch.randn(300, 300)
+    compiled, x = tofuse.compile(fn, capture="trace"), torch.randn(300, 300)
     expected, handled = fn(x), []
 
     @torch.inference_mode()
@@ -305,14 +308,13 @@ def test_signal_handlers_call_the_function_that_they_interrupt():
     torch.testing.assert_close(compiled(x), expected)
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
-        deadline = time.monotonic() + 60
-        while len(handled) < 30 and time.monotonic() < deadline:
-            torch.testing.assert_close(compiled(x), expected)
+        for count in range(1, 31):
+            signal.setitimer(signal.ITIMER_REAL, 0.001 + count * 0.0003)
+            while len(handled) < count:
+                torch.testing.assert_close(compiled(x), expected)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert len(handled) >= 30
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no timers")
