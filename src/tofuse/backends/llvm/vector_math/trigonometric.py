@@ -19,8 +19,12 @@ def sin(b: FormulaBuilder, x: Value) -> Value:
 
 
 def cos(b: FormulaBuilder, x: Value) -> Value:
-    """Return cos x = (-1)^(n + 1) sin r for x = (n + 1/2) pi + r."""
-    return _signed_sine(b, *_reduce_argument(b, x, per_pi=1, shift=0.5))
+    """Return cos x = (-1)^(n + 1) sin r for x = (n + 1/2) pi + r.
+
+    Where 1 is the nearest number it is exact, because x cos x - sin x cancels (gradient of sinc).
+    """
+    y = _signed_sine(b, *_reduce_argument(b, x, per_pi=1, shift=0.5))
+    return b.select(b.abs(x) < 2.0 ** -((x.format.mantissa + 1) // 2), 1.0, y)
 
 
 def tan(b: FormulaBuilder, x: Value) -> Value:
