@@ -371,3 +371,25 @@ def test_self_overlapping_saved_index():
 
     x, y = torch.arange(8) % 7, torch.randn(2, 3, 8, requires_grad=True)
     assert_as_eager(f, x, y)
+
+
+def test_parts_of_complex_results_share_their_memory():
+    """`z.real` is a view with gaps, also if nothing but it is returned."""
+
+    def fn(x):
+        z = torch.polar(x.abs(), x)
+        w = z * (1 + 2j)
+        return z.real, z.imag, z, w.imag[1:], torch.view_as_real(w).flatten(1), z.t().real
+
+    x = torch.randn(5, 7)
+    for compiled in (tofuse.compile(fn), tofuse.compile(fn, capture="trace")):
+        got, expected = compiled(x), fn(x)
+        for result, reference in zip(got, expected, strict=True):
+            torch.testing.assert_close(result, reference)
+            assert result.stride() == reference.stride()
+        got[0].zero_()
+        assert not got[2].real.any()
+        assert not got[5].any()
+        assert got[2].imag.any()
+        got[4].zero_()
+        assert not got[3].any()

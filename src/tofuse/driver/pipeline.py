@@ -172,7 +172,7 @@ def run_traced_passes(
     """
     gm = merge_seeds(gm)
     memory = simulate_eager(gm, num_fwd_outputs)  # before pairs: as in eager
-    gm = complex_to_real(gm, claims)
+    gm = complex_to_real(gm, claims, num_fwd_outputs)
     for joint_pass in () if num_fwd_outputs is None else JOINT_PASSES:
         gm = joint_pass(gm)
     return gm, memory

@@ -34,22 +34,40 @@ from tofuse.capture.joint.complex.pair_rules import (
     has_rule,
 )
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing, is_claimed
+from tofuse.torch_internals.trees import tree_leaves
 
 aten = torch.ops.aten
 
 
-def complex_to_real(gm: GraphModule, claims: ClaimPredicate = claim_nothing) -> GraphModule:
+def complex_to_real(
+    gm: GraphModule, claims: ClaimPredicate = claim_nothing, num_results: int | None = None
+) -> GraphModule:
     """Rewrite complex arithmetic of a graph to real arithmetic, in place.
 
-    Calls without a rule, calls that an executor claims and views of complex arguments stay.
+    Calls without a rule, calls that an executor claims and views of complex arguments stay. So do
+    views of complex tensors among the first `num_results` outputs, which share memory with them;
+    the other outputs are gradients.
     """
     # as_strided reads memory, where a pair is interleaved
     has_as_strided = any(n.target is aten.as_strided.default for n in gm.graph.nodes)
     if any(is_complex(n) for n in gm.graph.nodes) and not has_as_strided:
-        _ComplexToReal(gm.graph, claims).run()
+        _ComplexToReal(gm.graph, claims, _returned_views(gm, num_results)).run()
         gm.graph.eliminate_dead_code(is_impure_node=lambda n: has_side_effect(n) or is_random(n))
         gm.recompile()
     return gm
+
+
+def _returned_views(gm: GraphModule, num_results: int | None) -> frozenset[Node]:
+    """Return the views that the program returns, and the views that these view."""
+    worklist = tree_leaves(gm.graph.output_node().args)[:num_results]
+    views = set()
+    while worklist:
+        node = worklist.pop()
+        viewed = viewed_node(node) if isinstance(node, Node) else None
+        if viewed is not None:
+            views.add(node)
+            worklist.append(viewed)
+    return frozenset(views)
 
 
 def _is_returned(node: Node) -> bool:
@@ -67,9 +85,11 @@ def _is_view(node: Node) -> bool:
 
 @dataclass
 class _ComplexToReal(PairBuilder):
-    claims: ClaimPredicate = claim_nothing
+    claims: ClaimPredicate
+    returned_views: frozenset[Node]
     pairs: dict[Node, Pair] = field(default_factory=dict)
     complex_tensors: dict[Node, Node] = field(default_factory=dict)  # built from pairs
+    interleaved: dict[Node, Node] = field(default_factory=dict)  # the memory of these
     rewritten: set[Node] = field(default_factory=set)  # complex nodes that become pairs
     computed: set[Node] = field(default_factory=set)  # of these, all but views of memory
     positions: dict[Node, int] = field(default_factory=dict)  # in the program
@@ -89,6 +109,9 @@ class _ComplexToReal(PairBuilder):
         complex_inputs = {i for i in node.all_input_nodes if is_complex(i)}
         if name == "view_as_real":  # a view of a complex tensor in memory
             complex_inputs &= self.computed
+            if complex_inputs and node in self.returned_views:
+                self._replace(node, lambda: self._parts_in_memory(node.all_input_nodes[0]))
+                return
         if name == "getitem" and node.args[0] not in self.rewritten:
             return  # a result of a library call
         if is_complex(node) and has_rule(node):
@@ -109,7 +132,7 @@ class _ComplexToReal(PairBuilder):
         with self.graph.inserting_before(node), self.with_origin(node):
             new = self.node(make(), node.meta["val"])
             node.replace_all_uses_with(new)
-        if operator_name(node) == "view_as_real":
+        if operator_name(node) == "view_as_real" and node not in self.returned_views:
             self.stacked[new] = self.pair(node.args[0])
 
     def _is_last(self, node: Node) -> bool:
@@ -154,11 +177,25 @@ class _ComplexToReal(PairBuilder):
         return True
 
     def _view_as_complex(self, node: Node) -> Node:
+        stack, order = self._interleaved(node)
+        return self.permute(self.call(aten.view_as_complex.default, stack), order)
+
+    def _parts_in_memory(self, node: Node) -> Node:
+        """Return the parts of a node as a view of its complex tensor."""
+        if _is_view(node):
+            return self.call(aten.view_as_real.default, self._complex_tensor(node))
+        self.complex_tensors.setdefault(node, self._view_as_complex(node))
+        stack, order = self._interleaved(node)
+        return self.permute(stack, [*order, len(order)])
+
+    def _interleaved(self, node: Node) -> tuple[Node, list[int]]:
+        """Return the stacked parts in the order of memory, and where the dimensions are in it."""
         value = node.meta["val"]
         order = sorted(range(value.dim()), key=lambda d: -size_hint(value.stride()[d]))
-        parts = [self.permute(self.node(p, value), order) for p in self.pair(node)]
-        whole = self.call(aten.view_as_complex.default, self.stack_last(*parts))
-        return self.permute(whole, [order.index(d) for d in range(len(order))])
+        if node not in self.interleaved:
+            parts = [self.permute(self.node(p, value), order) for p in self.pair(node)]
+            self.interleaved[node] = self.stack_last(*parts)
+        return self.interleaved[node], [order.index(d) for d in range(len(order))]
 
     def pair(self, argument: Argument) -> Pair:
         """Return the two parts of an operand: of a complex or real tensor, or of a number."""
