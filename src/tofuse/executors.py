@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 
 from tofuse.config import Config
 from tofuse.errors import OptionError
-from tofuse.ir.executor import KERNELS, LIBRARY, TRITON, CheckResult, Executor, Executors, Request
+from tofuse.ir.executor import (
+    KERNELS,
+    LIBRARY,
+    TRITON,
+    CheckResult,
+    Executor,
+    Executors,
+    Request,
+    reject_nothing,
+)
+from tofuse.ops.half_precision import reject_other_rounding
 from tofuse.ops.operator_names import is_operator, nearest_operator
 
 _registered: dict[str, Executor] = {}
@@ -68,7 +78,8 @@ def unregister_executor(name: str) -> None:
 def executors_of(config: Config) -> Executors:
     """Return the executors of a configuration. Raises OptionError for an unregistered name.
 
-    PyTorch is added at the end if it is not named.
+    PyTorch is added at the end if it is not named. Under precision="eager", our kernels reject
+    calls that they would round otherwise than PyTorch.
     """
     executors: list[Executor | str] = []
     for name in config.executors:
@@ -84,7 +95,10 @@ def executors_of(config: Config) -> Executors:
         executors.append(_registered.get(name, name))
     if len(set(config.executors)) != len(executors):
         raise OptionError(f"an executor is repeated in {', '.join(config.executors)}")
-    return Executors((*executors, *([] if LIBRARY in executors else [LIBRARY])))
+    order = (*executors, *([] if LIBRARY in executors else [LIBRARY]))
+    return Executors(
+        order, reject_other_rounding if config.precision == "eager" else reject_nothing
+    )
 
 
 def _is_operator_name(op: object) -> bool:

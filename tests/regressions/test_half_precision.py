@@ -51,3 +51,25 @@ def test_scale_of_dropout_is_rounded(dtype):
     scaled = x * torch.ones_like(x).div_(1 - 0.33)
     y = tofuse.compile(lambda x: F.dropout(x, 0.33))(x)
     assert torch.equal(y, torch.where(y == 0, 0.0, scaled))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_powers_of_every_value_have_the_bits_of_eager(dtype):
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+
+    def fn(x):
+        return [x**n for n in (-2, -1, -0.5, 0.5, 2, 3, 4)]
+
+    for a, b in zip(tofuse.compile(fn, precision="eager")(x), fn(x), strict=True):
+        same = (a == b) & (a.signbit() == b.signbit())
+        assert (same | (a.isnan() & b.isnan())).all()
+
+
+def test_report_says_why_pytorch_runs_a_loss_that_kernels_support():
+    x = torch.randn(64).bfloat16()
+    report = tofuse.explain(lambda x, y: F.mse_loss(x, y) * 2, precision="eager")(x, x + 1)
+    assert [r.why for r in report.regions if r.executor == "aten"] == [
+        "precision='eager': a kernel would round half precision at other steps"
+    ]
+    fast = tofuse.explain(lambda x, y: F.mse_loss(x, y) * 2)(x, x + 1)
+    assert all(r.executor == "llvm" for r in fast.regions)

@@ -16,7 +16,7 @@ from tofuse.config import Config
 from tofuse.cost.machine_source import check_machine
 from tofuse.errors import CompileError, OptionError, TofuseError
 from tofuse.executors import executors_of
-from tofuse.ir.executor import KERNELS, Request
+from tofuse.ir.executor import Request
 from tofuse.report.model import GraphReport
 from tofuse.runtime.launch import find_vector_library
 from tofuse.runtime.timing import Clock
@@ -121,8 +121,9 @@ def make_context(
 def _claims(config: Config) -> ClaimPredicate:
     """Return whether a call is claimed.
 
-    Executors before our kernels claim their operators. An operator whose function the vector
-    library does not export is claimed on the CPU, because PyTorch has to run it.
+    Executors before our kernels claim their operators, PyTorch the calls that our kernels reject.
+    An operator whose function the vector library does not export is claimed on the CPU, because
+    PyTorch has to run it.
     """
     executors = executors_of(config)
     missing = frozenset(
@@ -133,5 +134,4 @@ def _claims(config: Config) -> ClaimPredicate:
         is_missing = request.target in missing and all(t.device == "cpu" for t in request.inputs)
         return is_missing or executors.claims(request)
 
-    kernels_first = executors.allows_kernels and not executors.preceding(KERNELS)
-    return claim_nothing if kernels_first and not missing else claims
+    return claims if missing or executors.may_claim else claim_nothing

@@ -30,6 +30,11 @@ class Request:
     inputs: tuple[Tensor, ...]
 
 
+def reject_nothing(request: Request) -> str | None:
+    """Reject no call."""
+    return None
+
+
 CheckResult = Union[bool, str]  # noqa: UP007  (accepted, rejected, or the reason of a rejection)
 
 
@@ -85,14 +90,24 @@ class Executor:
 
 @dataclass(frozen=True, eq=False)
 class Executors:
-    """Executors in order of preference. Built-in executors are represented by their names."""
+    """Executors in order of preference. Built-in executors are represented by their names.
+
+    `kernel_rejection` returns why our kernels must not compute a call that they support, or None.
+    """
 
     order: tuple[Executor | str, ...] = (KERNELS, LIBRARY)
+    kernel_rejection: Callable[[Request], str | None] = reject_nothing
 
     @property
     def allows_kernels(self) -> bool:
         """Whether generated kernels may be used."""
         return KERNELS in self.order
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether there are calls that our kernels may not get, although they support them."""
+        rejects = self.kernel_rejection is not reject_nothing
+        return rejects or not self.allows_kernels or bool(self.preceding(KERNELS))
 
     def preceding(self, name: str) -> tuple[Executor, ...]:
         """Return the registered executors that precede a built-in one."""
@@ -100,8 +115,8 @@ class Executors:
         return tuple(e for e in self.order[:end] if isinstance(e, Executor))
 
     def claims(self, request: Request) -> bool:
-        """Whether a call is not decomposed, because an executor before our kernels accepts it."""
-        if not self.allows_kernels:
+        """Whether a call stays whole: our kernels reject it, or an earlier executor accepts it."""
+        if not self.allows_kernels or self.kernel_rejection(request) is not None:
             return True
         executors = self.preceding(KERNELS)
         return any(e.lists(request.target) and e.rejection(request) is None for e in executors)
@@ -118,4 +133,6 @@ class Executors:
             if reason is None:
                 return e, "; ".join([*reasons, f"{e.name} accepts {request.target}"])
             reasons.append(reason)
+        if self.allows_kernels and (rejection := self.kernel_rejection(request)) is not None:
+            reasons.append(rejection)
         return None, "; ".join(reasons)

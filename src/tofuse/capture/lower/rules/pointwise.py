@@ -162,7 +162,7 @@ def power(call: AtenCall) -> RuleResult:
             return build.full(out.shape, Scalar(1), out.dtype)
         if e == 1:
             return x
-        if out.dtype.is_float and e in ROOTS:
+        if out.dtype.is_float and e in ROOTS and (e == -1 or not _calls_pow(x)):
             return build.emit(ROOTS[e], (x,), {})
         if isinstance(e, int | float) and is_repeated_product(e, out.dtype):
             return _integer_power(build, x, int(e))
@@ -172,13 +172,18 @@ def power(call: AtenCall) -> RuleResult:
 
 
 def _integer_power(build: Builder, x: Value, n: int) -> Value:
-    """Return x ** n by products; for half precision, eager rounds each only for n from 1 to 3."""
-    dtype = x.dtype if 0 < n <= 3 else x.dtype.opmath
-    powers = [build.convert(x, dtype)]
+    """Return x ** n by products; of half precision, eager rounds them only for -2, 2 and 3."""
+    rounds = n in (-2, 2, 3) and not _calls_pow(x)
+    powers = [build.convert(x, x.dtype if rounds else x.dtype.opmath)]
     for a, b in repeated_squaring(abs(n)):
         powers.append(build.emit("mul", (powers[a], powers[b]), {}))
     result = powers[-1] if n > 0 else build.emit("reciprocal", (powers[-1],), {})
     return build.convert(result, x.dtype)
+
+
+def _calls_pow(x: Value) -> bool:
+    """Whether ATen's kernel calls `pow` for every exponent: pow(-0.0, 0.5) is 0.0."""
+    return x.dtype is DType.F16 and x.type.device == "cpu"
 
 
 def clamp(call: AtenCall) -> Value:

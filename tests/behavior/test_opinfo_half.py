@@ -1,0 +1,142 @@
+"""precision="eager" in half precision: the bits of eager's values and gradients.
+
+The elementwise operators of torch's OpInfo database: their samples, and every value of the dtype.
+A few by default, all with `pytest --full`.
+"""
+
+import pytest
+import torch
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, UnaryUfuncInfo
+
+import tofuse
+from suites.operators.calls import Call, calls_of
+from suites.operators.program import compile_with_torch, prepare_torch, run_compiled, run_eager
+from suites.opinfo import operators
+
+pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
+
+DTYPES = (torch.bfloat16, torch.float16)
+SAMPLES = 4
+# Operators whose samples, of few elements, may differ.
+KNOWN = {
+    **dict.fromkeys(
+        ("rsqrt", "acos", "acosh", "asin", "asinh"),
+        "eager's rsqrt rounds once more in the last elements, which fill no vector",
+    ),
+    "nn.functional.rrelu": "random",
+}
+# Functions of which a few of the 65536 values may differ, in results or gradients.
+FEW = 40
+OVERFLOW = "eager's exp overflows before the result does"
+BOUNDARY = "float32 differs in the last bit, close to the middle of two half-precision values"
+KNOWN_VALUES = {
+    **dict.fromkeys(("cosh", "sinh", "sigmoid", "nn.functional.silu"), OVERFLOW),
+    **dict.fromkeys(("asin", "asinh", "sinc", "tan"), BOUNDARY),
+    **dict.fromkeys(("nn.functional.logsigmoid", "special.ndtr"), BOUNDARY),
+}
+# Elementwise operators that the database does not mark as such.
+LOSSES = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "margin_ranking_loss",
+    "mse_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+)
+UNARY = tuple(f"nn.functional.{name}" for name in ("gelu", "hardswish", "leaky_relu"))
+OTHERS = (
+    *("addcdiv", "addcmul", "clamp", "lerp", "masked_fill", "where", "nn.functional.glu"),
+    *(f"nn.functional.{name}" for name in LOSSES),
+    *UNARY,
+)
+BY_DEFAULT = (
+    *("exp", "lerp", "logit", "minimum", "sigmoid", "special.entr", "tanh", "xlogy"),
+    *(f"nn.functional.{name}" for name in ("gelu", "glu", "huber_loss", "mse_loss")),
+)
+PER_PROGRAM = 32
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prepared():
+    prepare_torch()
+
+
+def elementwise_operators(dtype, request):
+    """Return the names and operators of a dtype that this run checks."""
+    full = request.config.getoption("--full")
+    for name, op in operators().items():
+        is_elementwise = isinstance(op, UnaryUfuncInfo | BinaryUfuncInfo) or name in OTHERS
+        if is_elementwise and (full or name in BY_DEFAULT) and dtype in op.supported_dtypes("cpu"):
+            yield name, op
+
+
+def compile_exactly(program):
+    return tofuse.compile(program, precision="eager")
+
+
+def runnable(calls):
+    """Return the calls that eager runs, without the gradients that eager does not have."""
+    candidates = [(c, c.without_gradient()) for c in calls]
+    runs = ([c for c in pair if run_eager(c).error is None] for pair in candidates)
+    return [found[0] for found in runs if found]
+
+
+def half_tensors(outcome):
+    """Return the results and gradients in half precision."""
+    found = [*outcome.outputs, *outcome.gradients]
+    return [t.detach() for t in found if isinstance(t, torch.Tensor) and t.dtype in DTYPES]
+
+
+def count_differences(got, expected):
+    """Return the number of elements with other bits, and the first two values; nan equals nan."""
+    count, first = 0, None
+    for a, b in zip(half_tensors(got), half_tensors(expected), strict=True):
+        differ = ~((a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan()))
+        if differ.any() and first is None:
+            first = a[differ][0].item(), b[differ][0].item()
+        count += differ.sum().item()
+    return count, first
+
+
+def check(named_calls, allowed):
+    """Return how calls differ from eager and from torch's capture, which rewrites some."""
+    failures = []
+    for k in range(0, len(named_calls), PER_PROGRAM):
+        names, calls = zip(*named_calls[k : k + PER_PROGRAM], strict=True)
+        for name, call, got in zip(names, calls, run_compiled(calls, compile_exactly), strict=True):
+            count, first = count_differences(got, run_eager(call))
+            if count > allowed(name):
+                (captured,) = run_compiled([call], compile_with_torch(dynamic=False))
+                if count_differences(got, captured)[0]:
+                    failures.append(f"{name}: {count} elements of {call}, first {first}")
+    return failures
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_samples_have_the_bits_of_eager(dtype, request):
+    named = [
+        (name, call)
+        for name, op in elementwise_operators(dtype, request)
+        if name not in KNOWN
+        for call in runnable(calls_of(op, dtype, "contiguous")[:SAMPLES])
+    ]
+    assert len(named) > len(BY_DEFAULT)
+    assert not check(named, lambda name: 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_value_gives_the_bits_of_eager(dtype, request):
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype).requires_grad_()
+    named = [
+        (name, call)
+        for name, op in elementwise_operators(dtype, request)
+        if isinstance(op, UnaryUfuncInfo) or name in UNARY
+        for call in runnable([Call(op.op, (every,))])
+    ]
+    assert named
+    assert not check(named, lambda name: FEW if name in KNOWN_VALUES else 0)
