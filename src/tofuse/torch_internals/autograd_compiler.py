@@ -58,10 +58,15 @@ _OWN_CODE = os.path.join("torch", "_functorch", "_aot_autograd", "")
 def is_rejection(error: Exception) -> bool:
     """Return whether AOTAutograd failed, not the program that it traced or ran.
 
-    It asserts what it needs, and fails in its own code for some arguments that share memory.
+    It asserts what it needs, and fails in its own code for some arguments that share memory. A
+    RuntimeError there is of an operator that it calls for the program: a write into zeros without
+    memory.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return isinstance(error, AssertionError) or _OWN_CODE in frames[-1].f_code.co_filename
+    in_own_code = _OWN_CODE in frames[-1].f_code.co_filename
+    return isinstance(error, AssertionError) or (
+        in_own_code and not isinstance(error, RuntimeError)
+    )
 
 
 class MarkedBoxed(Protocol):

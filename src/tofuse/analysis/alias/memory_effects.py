@@ -49,7 +49,10 @@ def returns_view(target: str) -> bool:
         return True
     if not target.startswith("aten.") or target.count(".") != 2:
         return False
-    operator = resolve_operator(target)
+    try:
+        operator = resolve_operator(target)
+    except AttributeError:  # a graph that was read from text can name any
+        return False
     if not isinstance(operator, OpOverload):
         return False
     returned = [r.alias_info for r in schema_of(operator).returns]

@@ -36,14 +36,15 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
             return made
         results = [made] if isinstance(made, Tensor) else list(made)
         used = {storage_id(t) for t in _strided(tree_leaves((args, kwargs)))}
-        fakes = _fake_results(op, args, kwargs)
+        empty = all(r is None or 0 in _hints(r.shape) for r in results)  # the mean of none fails
+        fakes = [None] * len(results) if empty else _fake_results(op, args, kwargs)
         for k, (result, fake) in enumerate(zip(results, fakes, strict=True)):
-            if result is None or fake is None:
+            if result is None:
                 continue
             rule_of_order = EAGER_ORDERS.get(op) if k == 0 else None
             if rule_of_order is not None:
                 result = _in_order(result, rule_of_order(args, result))
-            else:
+            elif fake is not None:
                 result = _in_layout_of(fake, result)
             results[k] = result = result.clone() if storage_id(result) in used else result
             used.add(storage_id(result))
