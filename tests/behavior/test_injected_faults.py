@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,7 +129,9 @@ def test_a_fault_anywhere_in_a_compilation(fault, some, tmp_path):
             assert messages == [], code
         else:
             assert_right(found)
-            assert len(messages) == 1 and "through PyTorch: KeyError: 'injected'" in messages[0]
+            # torch's own code may have called the function, and raise another type
+            assert len(messages) == 1
+            assert re.search(r"through PyTorch: \w+: '?injected", messages[0]), messages[0]
             assert "test_injected_faults.py:" in messages[0]
         assert gc.isenabled()
         assert_right(result_and_gradient(compiled))
