@@ -143,9 +143,9 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 ABOUT = """\
 `make models` writes this page; `make models SUITE=--time JOBS=1` measures the first steps. The
-error ratio is the worst over the tensors of a model, of which each has the root of the mean square
-of its errors; eager's counts as at least the model's typical relative error. Fallbacks are calls
-that PyTorch runs, without matrix products, convolutions, attention and embeddings. A first step is
-forward and backward in CPU seconds on one thread, compiled by tofuse / by `aot_eager`, with nothing
-kept from before.
+error ratio is our error over eager's, both root mean squares over one tensor; the table has a
+model's worst tensor. Where eager's error is below the model's typical relative error, that one
+takes its place. Fallbacks are calls that PyTorch runs; matrix products, convolutions, attention and
+embeddings are not counted. A first step is forward and backward in CPU seconds on one thread,
+compiled by tofuse / by `aot_eager`, with empty caches.
 """

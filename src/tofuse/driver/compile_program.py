@@ -90,7 +90,7 @@ def compile_program(
         raise  # to Dynamo
     except DATA_DEPENDENCE_ERRORS as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        context.report_fallback(f"a size that depends on data decides what is computed: {line}")
+        context.report_fallback(f"the program branches on a size that depends on data: {line}")
     except Exception as error:
         context.fall_back(error, gm)
     return read_scalars(run, scalars)

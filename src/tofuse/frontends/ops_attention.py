@@ -1,4 +1,4 @@
-"""Attention: PyTorch's flash attention, or products and a softmax where that lacks something."""
+"""Attention: PyTorch's flash attention, or products and a softmax for options that it lacks."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def sdpfa_fwd(
 ) -> list[Node]:
     """Attention on [batch, heads, length, width]; return output, logsumexp, seed, offset.
 
-    `bias` is added to the scores, and a bool `mask` selects those that count. As before they
-    existed, the other options may also follow `value`.
+    `bias` is added to the scores; scores where the bool `mask` is False do not count. A call
+    without both may pass the other options right after `value`.
     """
     if not all(t is None or (isinstance(t, Node) and not t.scalar) for t in (bias, mask)):
         bias, mask, dropout_p, is_causal, scale = None, None, bias, mask, dropout_p

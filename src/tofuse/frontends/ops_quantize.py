@@ -174,7 +174,7 @@ def from_bytes(low: Lowering, codes: Node, dtype: DataType) -> Node:
 
 
 def fp4_to_float(low: Lowering, x: Node) -> Node:
-    """Return numbers of fp4, two of which are in a byte along the last dimension, as Float."""
+    """Return fp4 numbers as Float; a byte holds two neighbours of the last dimension."""
     op = partial(elementwise_node, low)
     value = low.builder.convert(low.reinterpret(x.value, torch.uint8), DType.I32)
     codes = Node(value, DataType.Int32)

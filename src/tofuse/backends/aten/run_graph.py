@@ -101,7 +101,7 @@ def _compile(gm: GraphModule, boxed: frozenset[Node]) -> Run:
 
 
 def _last_uses(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
-    """Return the nodes whose value is dead after each node; a node nobody reads dies at once."""
+    """Return, by node, the values that it reads last; its own value if no other node reads it."""
     seen: set[Node] = set()
     dead: dict[Node, list[Node]] = {}
     for n in reversed(list(nodes)):
