@@ -16,7 +16,7 @@ from tofuse.frontends.inputs import Input
 from tofuse.frontends.inspection import (
     Segment,
     evaluate_reference,
-    reduction_lengths,
+    rounding_errors,
     segments_of,
     verify_outputs,
 )
@@ -101,18 +101,19 @@ class FusionDefinition(Recorder):
         """Run, compare the outputs with a reference, return them; VerifyError if they differ.
 
         Without `reference_outputs`, PyTorch evaluates every op by itself as the reference. The
-        tolerance grows with the number of elements that were summed for an output.
+        tolerance grows with what other rounding errors would change in an output.
         """
         executor = self._ready()
         computed = evaluate_reference(executor, inputs) if reference_outputs is None else ()
         expected = computed if reference_outputs is None else reference_outputs
+        errors = rounding_errors(executor, inputs)
         outputs = self.execute(
             inputs,
             device=device,
             _enable_options=_enable_options,
             _disable_options=_disable_options,
         )
-        verify_outputs(self.name, outputs, expected, reduction_lengths(executor, inputs))
+        verify_outputs(self.name, outputs, expected, errors)
         return outputs
 
     def validate_definition(self) -> tuple[bool, str]:
