@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tofuse
 from tests.support.eager import assert_as_eager, assert_same_tensor
@@ -124,3 +125,28 @@ def test_random_slices_written_from_slices():
         assert_result(result_or_error(tofuse.compile(write), x), expected)
         errors += isinstance(expected, str)
     assert 5 < errors < 20
+
+
+INPLACE_OPTIONS = {
+    "by name": lambda y: F.relu(y, inplace=True),
+    "by position": lambda y: F.relu(y, True),
+    "after numbers": lambda y: F.hardtanh(y, -1.0, 1.0, True),
+    "dropout": lambda y: F.dropout(y, 1.0, True, True),
+    "tensor by name": lambda y: torch.relu_(input=y),
+    "module": lambda y: torch.nn.LeakyReLU(0.1, inplace=True)(y),
+}
+
+
+@pytest.mark.parametrize("option", INPLACE_OPTIONS)
+def test_an_option_makes_a_call_write_its_operand(option):
+    """The elements between windows stay as they are; tracing refuses writes into windows."""
+
+    def write(x):
+        y = x * 2
+        INPLACE_OPTIONS[option](y.unfold(0, 2, 3))
+        return y + 1
+
+    x = torch.arange(-6.0, 7.0)
+    assert_as_eager(write, x, rtol=0, atol=0)
+    with pytest.raises(tofuse.CaptureError, match="windows"):
+        tofuse.compile(write, capture="trace")(x)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from types import FunctionType
 
 import torch
 from torch.fx import Graph, Node
+from torch.fx.node import Target
 
 from tofuse.analysis.alias import UNDECLARED_VIEWS
 from tofuse.capture.fx.node_tensors import example_tensor, target_name, value_tensors
@@ -97,14 +99,39 @@ def written_nodes(node: Node) -> list[Node]:
     """Return the arguments that a call writes into."""
     if node.op not in ("call_function", "call_method"):
         return []
-    name, written = target_name(node.target), [node.kwargs.get("out")] if node.kwargs else []
-    if is_mutating_name(name) or node.kwargs.get("inplace") is True:
-        first = node.args[:1] or (node.kwargs.get("input"), node.kwargs.get("self"))
-        written += node.args if name.startswith("_fused") else first
+    written = written_arguments(node.target, node.args, node.kwargs)
     if isinstance(node.target, OpOverload):
         pairs = zip(schema_of(node.target).arguments, node.args, strict=False)
         written += [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
     return [x for x in tree_leaves(written) if isinstance(x, Node)] if written else []
+
+
+def written_arguments(
+    target: Target, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[object]:
+    """Return the arguments that a function or method writes into, by its name and options."""
+    name, written = target_name(target), [kwargs.get("out")] if kwargs else []
+    if is_mutating_name(name) or _has_inplace(target, args, kwargs):
+        first = args[:1] or (kwargs.get("input"), kwargs.get("self"))
+        written += args if name.startswith("_fused") else first
+    return written
+
+
+def _has_inplace(target: Target, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether a call has `inplace=True`, by name or by position: `F.relu(x, True)`."""
+    position = _inplace_position(target)
+    return kwargs.get("inplace") is True or (
+        position is not None and position < len(args) and args[position] is True
+    )
+
+
+@cache
+def _inplace_position(target: Target) -> int | None:
+    if not isinstance(target, FunctionType):
+        return None
+    code = target.__code__
+    names = code.co_varnames[: code.co_argcount]
+    return names.index("inplace") if "inplace" in names else None
 
 
 def is_mutating_name(name: str) -> bool:

@@ -68,7 +68,10 @@ COPIES = frozenset({"copy_", "setitem", "__setitem__"})  # may drop leading size
 
 
 class _Operand(NamedTuple):
-    """A tensor of a call. A call on lists handles one row of them after the other."""
+    """A tensor of a call; `row` is its position in a list.
+
+    `_foreach_*` calls take the positions in turn.
+    """
 
     tensor: FakeTensor
     row: int | None

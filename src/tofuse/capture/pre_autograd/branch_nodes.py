@@ -37,8 +37,6 @@ sqrt square squeeze stack std sub subtract sum swapaxes t tan tanh tanhshrink to
 tril triu true_divide truediv trunc unbind unflatten unsqueeze var view where xor zeros zeros_like
 """
 PURE = frozenset(_PURE.split()) | LIBRARY_CALLS
-_IN_PLACE = "celu elu hardsigmoid hardswish hardtanh leaky_relu mish relu relu6 selu silu"
-IN_PLACE = frozenset(_IN_PLACE.split())  # if called with `inplace`
 POOLS = frozenset((F.max_pool1d, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d))
 MODULES = (torch, F, operator, BUILTIN_NN, torch.special, torch.ops.aten)
 SPLITS = frozenset(("split", "chunk", "tensor_split", "split_with_sizes", "unsafe_split"))
@@ -74,7 +72,7 @@ def _is_pure(node: Node) -> bool:
         known = node.target in POOLS or (name in PURE and in_module)
     else:
         return False
-    if not known or "out" in node.kwargs or (name in IN_PLACE and True in node.args):
+    if not known or "out" in node.kwargs:
         return False
     return not written_tensors(node) or _writes_private_tensor(node)
 

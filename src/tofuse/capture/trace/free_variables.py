@@ -15,7 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
-from tofuse.capture.fx.aliases import is_mutating_name, storage_id
+from tofuse.capture.fx.aliases import storage_id, written_arguments
 from tofuse.capture.fx.overlap import has_internal_overlap, overwrites_operand
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
@@ -153,9 +153,9 @@ def _written_tensors(
     func: Function, args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> list[torch.Tensor]:
     """Return the tensors into whose memory a call writes."""
-    name = getattr(func, "__name__", "")
-    writes = is_mutating_name(name) and name not in METADATA_WRITERS
-    written = tree_leaves((args[:1] if writes else (), kwargs.get("out")))
+    if getattr(func, "__name__", "") in METADATA_WRITERS:
+        return []
+    written = tree_leaves(written_arguments(func, args, kwargs))
     tensors = (t for t in written if isinstance(t, torch.Tensor))
     return [t for t in tensors if unwrapped(t).layout is torch.strided]
 
