@@ -82,7 +82,7 @@ class CompileContext:
 
         Missing memory says nothing of later calls: the next one compiles.
         """
-        if self.config.strict or isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        if self.config.strict or isinstance(error, OUT_OF_MEMORY):
             raise error
 
     def fall_back(self, error: Exception, gm: GraphModule) -> None:
@@ -92,7 +92,7 @@ class CompileContext:
             reason = f"{type(error).__name__}: {reason}"
         lines = (loc for n in gm.graph.nodes if (loc := source_location(n)) is not None)
         where = next((f" (from {loc!r})" for loc in lines), "")
-        if self.config.strict and not isinstance(error, (CompileError, MemoryError)):
+        if self.config.strict and not isinstance(error, (CompileError, *OUT_OF_MEMORY)):
             raise CompileError(f"a program{where} does not compile: {reason}") from error
         self.raise_if_fatal(error)
         warnings.warn(f"tofuse runs a whole program{where} through PyTorch: {reason}", stacklevel=2)
@@ -135,3 +135,6 @@ def _claims(config: Config) -> ClaimPredicate:
         return is_missing or executors.claims(request)
 
     return claims if missing or executors.may_claim else claim_nothing
+
+
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)

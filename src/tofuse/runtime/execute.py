@@ -146,7 +146,7 @@ def _foreign_tensors(plan: Plan) -> frozenset[str]:
 
 
 def _location_source(name: str, mutated: bool = False) -> list[str]:
-    """Return the text that sets `<name>_at` to the tensor's address, which must have memory.
+    """Return the text that sets `<name>_at` to a tensor's address; zeros without memory are copied.
 
     Without memory, the address is the offset in the storage: a small number, which is compared
     first because that takes no call.

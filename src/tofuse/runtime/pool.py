@@ -128,7 +128,7 @@ class Pool:
     hits: int = 0
     misses: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
-    taking: bool = False  # in a signal handler or finalizer: its thread is taking a block
+    taking: bool = False  # a signal handler or finalizer finds True if it interrupts a request
     allocate: Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor] = (
         empty_strided_cpu
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from traceback import FrameSummary
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -31,24 +31,6 @@ class GraphBreak(Protocol):
     user_stack: Sequence[FrameSummary]
 
 
-class Lock(Protocol):
-    """A lock that the thread which holds it may take again."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-
-    def release(self) -> None: ...
-
-    def __enter__(self) -> bool: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
-
-
 def _without_session() -> AbstractContextManager[object]:
     return _patch(error_on_nested_fx_trace=False)
 
@@ -61,7 +43,7 @@ else:
     (LocalSource,) = essential("torch._dynamo.source", "LocalSource")
 
 # held while a program is compiled, by torch and by us
-compile_lock: Lock = private("torch._dynamo.convert_frame", "compile_lock", TRACING, RLock())
+compile_lock: RLock = private("torch._dynamo.convert_frame", "compile_lock", TRACING, RLock())
 innermost_fn = private(
     "torch._dynamo.eval_frame", "innermost_fn", "a call takes about 1 us more", itself
 )

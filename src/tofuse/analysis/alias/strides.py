@@ -37,7 +37,7 @@ def dense_strides(value: Value) -> tuple[Dim, ...]:
 def visible_strides(value: Value) -> tuple[Dim, ...]:
     """Return the captured strides, with their gaps; dense ones if elements would overlap.
 
-    What the caller gets has them.
+    Results of the graph have these strides.
     """
     reach = 0
     for d in reversed(stride_order(value.layout)):

@@ -23,30 +23,36 @@ def eager_graph_callable(gm: GraphModule, boxed: Collection[Node] = ()) -> Run:
     """
     placeholders = gm.graph.find_nodes(op="placeholder")
     tangents = [
-        (k, n.meta.get("val"))
+        (k, strides)
         for k, n in enumerate(placeholders)
         if str(n.target).startswith("tangents_")
+        if (strides := _static_strides(n.meta.get("val"))) is not None
     ]
     run = _compile(gm, frozenset(boxed))
     if not tangents:
         return run
 
     def run_with_layouts(args: list[object]) -> list[torch.Tensor]:
-        for k, traced in tangents:
-            args[k] = _with_layout_of(args[k], traced)
+        for k, strides in tangents:
+            args[k] = _in_strides(args[k], strides)
         return run(args)
 
     return run_with_layouts
 
 
-def _with_layout_of(x: object, template: object) -> object:
-    """Return a tensor in the layout of another, if that is static."""
-    if not isinstance(x, torch.Tensor) or not isinstance(template, torch.Tensor):
+def _static_strides(traced: object) -> tuple[int, ...] | None:
+    """Return the strides of a traced tensor of static sizes."""
+    if not isinstance(traced, torch.Tensor) or traced.layout is not torch.strided:
+        return None
+    is_static = all(isinstance(n, int) for n in (*traced.shape, *traced.stride()))
+    return traced.stride() if is_static else None
+
+
+def _in_strides(x: object, strides: tuple[int, ...]) -> object:
+    """Return a tensor with the given strides; a copy if it has others."""
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.stride() == strides:
         return x
-    is_static = all(isinstance(n, int) for n in (*template.shape, *template.stride()))
-    if not is_static or x.layout is not torch.strided or x.stride() == template.stride():
-        return x
-    return torch.empty_strided(x.shape, template.stride(), dtype=x.dtype, device=x.device).copy_(x)
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _compile(gm: GraphModule, boxed: frozenset[Node]) -> Run:

@@ -200,4 +200,4 @@ class NeedsAutograd(Exception):
 
 
 class NeedsInference(Exception):
-    """Autograd does not record a program that writes an argument, which the graph has to do."""
+    """An argument is written, which autograd must not record: an inference graph runs."""

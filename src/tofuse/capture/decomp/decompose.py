@@ -340,10 +340,10 @@ TORCH_DECOMPOSITIONS = (
     # losses
     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits",
     "huber_loss huber_loss_backward mse_loss mse_loss_backward nll_loss_forward",
-    "nll_loss2d_forward smooth_l1_loss_backward soft_margin_loss l1_loss",
+    "nll_loss2d_forward smooth_l1_loss_backward soft_margin_loss",
     # arithmetic of several ops
     "deg2rad rad2deg heaviside isneginf isposinf",
-    "logit_backward nan_to_num rsub special_entr special_log_ndtr special_ndtr square",
+    "logit_backward nan_to_num rsub special_entr special_log_ndtr special_ndtr",
     # reductions of several ops
     "aminmax count_nonzero nansum norm dist",
     # views and rearrangements

@@ -112,19 +112,15 @@ def _hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Tens
     return torch.where((x > low) & (x < high), grad, 0.0)
 
 
-def _elu_backward(
-    grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor
-) -> Tensor:
-    rule = torch_table[aten.elu_backward.default]
-    result = rule(grad, alpha, scale, input_scale, is_result, x)
-    assert isinstance(result, Tensor)
-    return torch.where(x.isnan(), x, result)
+def _nan_where_input_is(op: OpOverload) -> Decomposition:
+    """Return torch's rule for a gradient, but nan where the last argument, the input, is nan."""
 
+    def apply(*args: Tensor | float) -> Tensor:
+        x, result = args[-1], torch_table[op](*args)
+        assert isinstance(x, Tensor) and isinstance(result, Tensor)
+        return torch.where(x.isnan(), x, result)
 
-def _hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
-    result = torch_table[aten.hardswish_backward.default](grad, x)
-    assert isinstance(result, Tensor)
-    return torch.where(x.isnan(), x, result)
+    return apply
 
 
 def _logit(x: Tensor, eps: float | None = None) -> DecompositionResult:
@@ -185,8 +181,8 @@ ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.erfinv.default: erfinv,
     aten.addr.default: addr,
     aten.soft_margin_loss_backward.default: soft_margin_loss_backward,
-    aten.elu_backward.default: _elu_backward,
-    aten.hardswish_backward.default: _hardswish_backward,
+    aten.elu_backward.default: _nan_where_input_is(aten.elu_backward.default),
+    aten.hardswish_backward.default: _nan_where_input_is(aten.hardswish_backward.default),
     aten.hardtanh_backward.default: _hardtanh_backward,
     aten.logit.default: _logit,
     **{

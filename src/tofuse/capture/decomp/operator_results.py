@@ -30,6 +30,8 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
     if shared_argument(op) is not None or is_composite(op):
         return rule
 
+    eager_order = EAGER_ORDERS.get(op)
+
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
         made = rule(*args, **kwargs)
         if made is NotImplemented:
@@ -41,12 +43,13 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
         for k, (result, fake) in enumerate(zip(results, fakes, strict=True)):
             if result is None:
                 continue
-            rule_of_order = EAGER_ORDERS.get(op) if k == 0 else None
-            if rule_of_order is not None:
-                result = _in_order(result, rule_of_order(args, result))
+            if eager_order is not None and k == 0:
+                result = _in_order(result, eager_order(args, result))
             elif fake is not None:
                 result = _in_layout_of(fake, result)
-            results[k] = result = result.clone() if storage_id(result) in used else result
+            if storage_id(result) in used:
+                result = result.clone()
+            results[k] = result
             used.add(storage_id(result))
         if isinstance(made, Tensor):
             (made,) = (t for t in results if t is not None)
@@ -136,7 +139,7 @@ def _library_order(args: Sequence[object], result: Tensor, position: int = 0) ->
 
 
 def _input_order(args: Sequence[object], result: Tensor) -> DimOrder:
-    """Return the same for a gradient, by the input that follows it."""
+    """Return the library order of argument 1, the input whose gradient is computed."""
     return _library_order(args, result, 1)
 
 

@@ -25,6 +25,8 @@ from tofuse.ir.size_expression import (
 IntLike = Union[int, torch.SymInt]  # noqa: UP007  (evaluated at run time)
 Number = Union[bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool]  # noqa: UP007
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
 
 def size_hint(size: IntLike, default: int = UNKNOWN_SIZE) -> int:
     """Return a size's value at the first call, without adding a guard."""
@@ -99,11 +101,7 @@ class SymbolicSizes:
 
     def term(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> SizeTerm:
         """Return a number as an expression over symbols, such as `float(s0) / 2`."""
-        return self._to_term(_expression(value))
-
-    def expression(self, expr: sympy.Basic) -> SizeTerm:
-        """Return a sympy expression as one over symbols."""
-        return self._to_term(expr)
+        return self.expression(_expression(value))
 
     def _record(self, value: IntLike | torch.SymFloat, source: ArgumentSize) -> None:
         if isinstance(value, int):
@@ -121,21 +119,21 @@ class SymbolicSizes:
         """Convert an expression; each part that is no polynomial becomes a new symbol."""
         is_power = isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0
         if is_power or isinstance(expr, (sympy.Integer, sympy.Symbol, sympy.Add, sympy.Mul)):
-            term = self._to_term(expr, self._to_dim)
+            term = self.expression(expr, self._to_dim)
             assert is_dim(term)
             return term
         if expr not in self._derived:
-            name = self._new_symbol(self._to_term(expr))
+            name = self._new_symbol(self.expression(expr))
             hint = expr.subs(self._hints)
             self._derived[expr] = symbol(name, int(hint) if hint.is_Integer else None)
         return self._derived[expr]
 
-    def _to_term(
+    def expression(
         self, expr: sympy.Basic, to_operand: Callable[[sympy.Basic], SizeTerm] | None = None
     ) -> SizeTerm:
         """Convert an expression, by default without new symbols for its parts."""
         name = expr.func.__name__.removeprefix("OpaqueUnaryFn_").removeprefix("BitwiseFn_")
-        operands = tuple(map(to_operand or self._to_term, expr.args))
+        operands = tuple(map(to_operand or self.expression, expr.args))
         match expr:
             case sympy.Symbol(is_integer=True):
                 return self._symbol(expr)

@@ -26,7 +26,7 @@ from torch.fx import GraphModule, Node
 
 from tofuse.capture.fx.aliases import has_side_effect, is_random, node_storages, viewed_node
 from tofuse.capture.fx.eager_memory import EagerMemory
-from tofuse.capture.fx.sizes import size_hint
+from tofuse.capture.fx.sizes import SYMBOLIC, size_hint
 from tofuse.capture.joint.mincut import INFINITE, cut_vertices
 from tofuse.capture.joint.remat import Rematerializer, RematResult
 from tofuse.capture.lower.lowerable import is_lowerable
@@ -273,7 +273,7 @@ def _is_repeatable(node: Node) -> bool:
 
 def _is_symbolic_number(node: Node) -> bool:
     """Whether a node's value is a symbolic number."""
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return isinstance(node.meta.get("val"), SYMBOLIC)
 
 
 def _chain_length(node: Node) -> float:

@@ -180,7 +180,7 @@ class _Converter:
             results, index = self.env[node.args[0]], node.args[1]  # type: ignore[index]  # a Node
             assert isinstance(results, list) and isinstance(index, int)
             self.env[node] = results[index]
-        elif str(node.target).rpartition(".")[0] in SIZE_CHECKS:
+        elif is_size_check(node):
             return
         elif node.target is torch.ops.aten.copy_.default:
             self._lower_write(node)
@@ -297,6 +297,11 @@ def _has_own_memory(value: Value, producers: Mapping[Value, Op]) -> bool:
     return value in producers and OPS[producers[value].kind].pattern is not Pattern.BROADCAST
 
 
+def is_size_check(node: Node) -> bool:
+    """Whether a node only checks sizes."""
+    return str(node.target).rpartition(".")[0] in SIZE_CHECKS
+
+
 @lru_cache(maxsize=4096)
 def _schema(target: OpOverload) -> tuple[tuple[str, ...], dict[str, Argument]]:
     """Return the names of an overload's arguments, and their defaults."""
@@ -306,7 +311,7 @@ def _schema(target: OpOverload) -> tuple[tuple[str, ...], dict[str, Argument]]:
 
 
 # Checks of sizes that torch's guards and shape rules have made, that `check_shapes` makes, or that
-# the graph makes which calls this one (`split_data_dependent.py`).
+# the outer graph makes (`split_data_dependent.py`).
 SIZE_CHECKS = frozenset(
     (
         "aten._assert_scalar",

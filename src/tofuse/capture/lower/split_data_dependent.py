@@ -19,8 +19,8 @@ from torch.fx.node import Argument
 from tofuse.capture.fx.aliases import has_side_effect, viewed_node
 from tofuse.capture.fx.location import source_location
 from tofuse.capture.fx.node_tensors import value_tensors
-from tofuse.capture.fx.sizes import Number, SymbolicSizes, number_symbols
-from tofuse.capture.lower.convert import SIZE_CHECKS
+from tofuse.capture.fx.sizes import SYMBOLIC, Number, SymbolicSizes, number_symbols
+from tofuse.capture.lower.convert import is_size_check
 from tofuse.errors import CaptureError
 from tofuse.ir.size_expression import SizeTerm, evaluate_size, size_symbols
 from tofuse.ops.check_shape import check_number, check_shape
@@ -28,10 +28,9 @@ from tofuse.torch_internals.operators import OpOverload, schema_of
 from tofuse.torch_internals.symbolic_shapes import deferred_checks, symbol_of_bool
 
 ASSERT = torch.ops.aten._assert_scalar.default
-SYM_SIZE = torch.ops.aten.sym_size.int
+TENSOR_SIZE = torch.Tensor.size
 READ_NUMBER = torch.ops.aten._local_scalar_dense.default
 DEFAULT_MESSAGE = "Runtime assertion failed"
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def split_data_dependent(gm: GraphModule) -> SplitGraph | None:
     Raises CaptureError if a size depends on data in a way that no call's result shows.
     """
     calls = _data_dependent_calls(gm.graph)
-    return _Splitter(gm, frozenset(calls)).run(calls) if calls else None
+    return _Splitter(gm, calls).run() if calls else None
 
 
 def _data_dependent_calls(graph: Graph) -> list[Node]:
@@ -89,10 +88,6 @@ def _sizes_and_numbers(node: Node) -> list[Number]:
 
 def _is_number(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (bool, int, float, *SYMBOLIC))
-
-
-def _is_size_check(node: Node) -> bool:
-    return str(node.target).rpartition(".")[0] in SIZE_CHECKS
 
 
 def _is_view(node: Node) -> bool:
@@ -162,19 +157,25 @@ class _Copier:
         return self.graph.call_function(evaluate, nodes)
 
 
+def _is_size_of(extent: Argument, tensor: Node) -> bool:
+    """Whether an extent was read from this very tensor."""
+    return isinstance(extent, Node) and extent.target is TENSOR_SIZE and extent.args[0] is tensor
+
+
 class _Splitter:
     """The outer graph under construction, and the parts that it calls."""
 
-    def __init__(self, gm: GraphModule, calls: frozenset[Node]) -> None:
-        self.gm, self.calls, self.sizes = gm, calls, SymbolicSizes()
+    def __init__(self, gm: GraphModule, calls: Sequence[Node]) -> None:
+        self.gm, self.calls, self.sizes = gm, dict.fromkeys(calls), SymbolicSizes()
         self.outer = _Copier(Graph(), self.sizes, self._symbol, self._missing)
         self.symbols: dict[str, tuple[Node, Number]] = {}
         self.part_of: dict[Node, int] = {}  # the calls that are compiled
         self.escaping: set[Node] = set()  # results of parts that others read
         self.parts: list[tuple[Node, GraphModule]] = []
         self.asserted: set[str] = set()
+        self.items: dict[tuple[Node, int], Node] = {}
 
-    def run(self, calls: Sequence[Node]) -> SplitGraph:
+    def run(self) -> SplitGraph:
         nodes = list(self.gm.graph.nodes)
         self._arguments([n for n in nodes if n.op == "placeholder"])
         self._assign_parts(nodes)
@@ -189,11 +190,13 @@ class _Splitter:
                 copied = self.outer.copy(n)
                 self._bind_symbols(copied, n.meta.get("val"))
                 self._check(str(n.target), copied, n.meta.get("val"))
-            elif n.op == "call_function" and _is_size_check(n):
+            elif n.op == "call_function" and is_size_check(n):
                 self._size_check(n)
             elif n.target is operator.getitem and not _is_number(n) and not _is_view(n):
                 self.outer.copy(n)
-        return SplitGraph(GraphModule(self.gm, self.outer.graph), tuple(self.parts), tuple(calls))
+        return SplitGraph(
+            GraphModule(self.gm, self.outer.graph), tuple(self.parts), tuple(self.calls)
+        )
 
     def _arguments(self, nodes: Sequence[Node]) -> None:
         for n in nodes:
@@ -214,7 +217,7 @@ class _Splitter:
                 source = n.all_input_nodes[0]
                 if source in self.part_of and not _is_number(n):
                     self.part_of[n] = self.part_of[source]
-            elif n.op == "call_function" and not _is_number(n) and not _is_size_check(n):
+            elif n.op == "call_function" and not _is_number(n) and not is_size_check(n):
                 self.part_of[n] = number
         for n in nodes:
             if _is_number(n) and n not in self.calls:
@@ -225,7 +228,7 @@ class _Splitter:
                     self.escaping.add(base)
 
     def _part(self, nodes: Sequence[Node]) -> None:
-        """Add the call of a part, with its graph; a part that only views is none."""
+        """Add the call of a part, with its graph, if a result or an effect of it is needed."""
         results = [n for n in nodes if n in self.escaping]
         needed = {
             *results,
@@ -291,11 +294,11 @@ class _Splitter:
         if isinstance(value, (list, tuple)):
             for k, x in enumerate(value):
                 if isinstance(x, (torch.Tensor, *SYMBOLIC)):
-                    self._bind_symbols(graph.call_function(operator.getitem, (node, k)), x)
+                    self._bind_symbols(self._item(node, k), x)
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
             for d, extent in enumerate(value.shape):
                 if self._is_new(extent):
-                    size = graph.call_function(SYM_SIZE, (node, d))
+                    size = graph.call_function(TENSOR_SIZE, (node, d))
                     size.meta["val"] = extent
                     self._bind_symbols(size, extent)
         elif isinstance(value, (torch.SymInt, torch.SymFloat)) and self._is_new(value):
@@ -304,6 +307,12 @@ class _Splitter:
             self.sizes.add_argument(len(self.symbols), value)
         elif isinstance(value, torch.SymBool) and (number := symbol_of_bool(value)) is not None:
             self._bind_symbols(graph.call_function(int, (node,)), number)
+
+    def _item(self, node: Node, k: int) -> Node:
+        """Return an item of a tuple, or of a list; one node for each."""
+        if (node, k) not in self.items:
+            self.items[node, k] = self.outer.graph.call_function(operator.getitem, (node, k))
+        return self.items[node, k]
 
     def _is_new(self, number: Number) -> bool:
         """Whether a number is a symbol alone that was not seen before."""
@@ -318,9 +327,11 @@ class _Splitter:
         if isinstance(value, (list, tuple)):
             for k, x in enumerate(value):
                 if isinstance(x, (torch.Tensor, bool, int, float, *SYMBOLIC)):
-                    self._check(target, graph.call_function(operator.getitem, (node, k)), x)
+                    self._check(target, self._item(node, k), x)
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
             extents = tuple(map(self.outer.number, value.shape))
+            if all(_is_size_of(extent, node) for extent in extents):
+                return
 
             def check(tensor: torch.Tensor, *shape: int) -> None:
                 check_shape(target, tensor.shape, shape)
@@ -337,7 +348,7 @@ class _Splitter:
         if name in ("_assert_scalar", "_functional_assert_scalar"):
             tested = node.args[0]
             number: object = tested.meta["val"] if isinstance(tested, Node) else tested
-            if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            if isinstance(number, SYMBOLIC):
                 self._assert(self.sizes.term(number), _message(node))
             else:
                 self._assert(bool(number), _message(node))

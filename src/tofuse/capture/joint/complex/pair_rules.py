@@ -86,7 +86,7 @@ def _exp(e: PairBuilder, x: Pair) -> Pair:
     """Return the exponential as C99 defines it.
 
     Two factors exp(re / 2) overflow only if the result does. With an infinite real part, an angle
-    that is not finite counts as zero; a zero is its own imaginary part.
+    that is not finite counts as zero; an imaginary part of zero stays as it is.
     """
     finite = e.compare(operator.lt, e.abs(x.im), math.inf)
     zero = e.call(aten.copysign.Tensor, e.tensor(0.0, x.re), e.tensor(x.im, x.re))
