@@ -219,6 +219,11 @@ def test_output_stride_order():
         (lambda fd, x: fd.ops.cat([x, fd.ops.sum(x, [0])]), "cat: tensors of ranks 2 and 1"),
         (lambda fd, x: fd.ops.cat([x, fd.ops.permute(x, [1, 0])]), "cat: .* 4 and 3"),
         (lambda fd, x: fd.ops.pad(x, [1]), "pad: pad_widths has 1 entries"),
+        (lambda fd, x: fd.ops.pad(x, [1, 1], 1 + 2j), "pad: the value must be a real number"),
+        (
+            lambda fd, x: fd.ops.pad(x, [1, 1], fd.define_scalar(DataType.ComplexDouble)),
+            "pad: the value must be a real number",
+        ),
         (lambda fd, x: fd.ops.size(x, 2), "size: dim is 2, out of range"),
         (
             lambda fd, x: fd.ops.triu(fd.ops.sum(x, [0])),

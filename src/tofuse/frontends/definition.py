@@ -12,15 +12,8 @@ import torch
 
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.lowering import (
-    Item,
-    Lowered,
-    Lowering,
-    Node,
-    Number,
-    Rule,
-    SizesMustBeEqual,
-)
+from tofuse.frontends.items import Item, Lowered, Node, Number, Rule
+from tofuse.frontends.lowering import Lowering, SizesMustBeEqual
 from tofuse.frontends.ops_attention import ATTENTION
 from tofuse.frontends.ops_factory import FACTORY
 from tofuse.frontends.ops_grouped import GROUPED

@@ -9,9 +9,8 @@ from functools import partial
 
 from tofuse.capture.lower.builder import Builder, Unsupported, typed_scalar
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.lowering import (
+from tofuse.frontends.items import (
     Item,
-    Lowering,
     Node,
     Number,
     OperandLike,
@@ -19,6 +18,7 @@ from tofuse.frontends.lowering import (
     is_scalar,
     show_shape,
 )
+from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.scalar_folding import fold_scalars
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Operand, Scalar, Value
@@ -110,7 +110,7 @@ def broadcast_shape(low: Lowering, items: Sequence[Item]) -> tuple[Dim, ...]:
     """Return the shape that operands broadcast to: aligned on the right, sizes 1 or equal."""
     given = [x.shape for x in items if isinstance(x, Node) and x.rank]
     rank = max(map(len, given), default=0)
-    shapes = [_of_rank(shape, rank) for shape in given]
+    shapes = [of_rank(shape, rank) for shape in given]
     for d in range(rank):
         wide = [shape[d] for shape in shapes if shape[d] != 1]
         for size in wide[1:]:
@@ -119,7 +119,7 @@ def broadcast_shape(low: Lowering, items: Sequence[Item]) -> tuple[Dim, ...]:
     return tuple(next((s[d] for s in shapes if s[d] != 1), 1) for d in range(rank))
 
 
-def _of_rank(shape: tuple[Dim, ...], rank: int) -> tuple[Dim, ...]:
+def of_rank(shape: tuple[Dim, ...], rank: int) -> tuple[Dim, ...]:
     """Return a shape with sizes of 1 inserted on the left."""
     return (1,) * (rank - len(shape)) + shape
 
@@ -127,7 +127,7 @@ def _of_rank(shape: tuple[Dim, ...], rank: int) -> tuple[Dim, ...]:
 def broadcast_to(low: Lowering, x: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
     """Broadcast a tensor to a shape that `broadcast_shape` returned."""
     if x.shape and x.shape != shape:
-        sizes = _of_rank(x.shape, len(shape))
+        sizes = of_rank(x.shape, len(shape))
         resolved = tuple(a if a == 1 else b for a, b in zip(sizes, shape, strict=True))
         x = low.checked_reshape(x, resolved, dtype)
     return low.builder.expand(x, shape)

@@ -23,7 +23,8 @@ from tofuse.frontends.definition import (
 )
 from tofuse.frontends.input_layouts import stride_pattern
 from tofuse.frontends.inputs import Input, InputSpec, PlanArgument, flatten_inputs, input_specs
-from tofuse.frontends.lowering import Item, Lowering, Node
+from tofuse.frontends.items import Item, Node
+from tofuse.frontends.lowering import Lowering
 from tofuse.ir.dims import Dim, SymDim, evaluate, size_hint, symbol
 from tofuse.ir.graph import Graph, Value
 from tofuse.ir.size_expression import ArgumentSize, SizeSource

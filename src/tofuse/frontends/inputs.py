@@ -11,7 +11,7 @@ import torch
 from tofuse.errors import DefinitionError
 from tofuse.frontends.definition import DefineScalar, DefineTensor, DefineVector, Statement
 from tofuse.frontends.input_layouts import first_noncontiguous_dim
-from tofuse.frontends.lowering import located
+from tofuse.frontends.items import located
 
 Input = Union[torch.Tensor, bool, int, float, complex, Sequence[int]]  # noqa: UP007
 PlanArgument = Union[torch.Tensor, int]  # noqa: UP007

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Union
 
 import torch
 
@@ -16,6 +15,17 @@ from tofuse.capture.lower.opaque import call_arguments
 from tofuse.errors import DefinitionError
 from tofuse.frontends.datatypes import DataType, number_type, promote
 from tofuse.frontends.input_layouts import StridePattern
+from tofuse.frontends.items import (
+    Item,
+    Node,
+    Number,
+    OperandLike,
+    RngState,
+    Shape,
+    describe,
+    located,
+    show_shape,
+)
 from tofuse.ir.dims import Dim, SymDim, product, substitute_dim, symbol, symbols_of
 from tofuse.ir.graph import Attr, Loc, Op, Scalar, Value
 from tofuse.ir.size_expression import (
@@ -29,47 +39,6 @@ from tofuse.ir.types import DType, TensorType
 from tofuse.ops.reference import from_torch_dtype
 
 SEED = "tofuse.seed.default"
-
-
-@dataclass(eq=False)
-class Node:
-    """A tensor of the definition, or (`scalar`) a number that is known only at run time."""
-
-    value: Value
-    dtype: DataType
-    scalar: bool = False
-
-    @property
-    def shape(self) -> tuple[Dim, ...]:
-        return self.value.shape
-
-    @property
-    def rank(self) -> int:
-        return len(self.value.shape)
-
-
-@dataclass(eq=False)
-class Number:
-    """A constant, or an integer computed from sizes and integer inputs."""
-
-    value: bool | int | float | complex | SymDim
-    dtype: DataType
-
-
-Item = Union[Node, Number]  # noqa: UP007  (evaluated at run time)
-Lowered = Union[Node, Number, tuple[Item, ...], None]  # noqa: UP007  (None: a result left out)
-Results = Union[Lowered, Sequence[Union[Node, None]]]  # noqa: UP007  (a list: several results)
-Rule = Callable[..., Results]
-OperandLike = Union[Node, Number, bool, int, float, complex]  # noqa: UP007
-Shape = Lowered | Sequence[OperandLike]
-
-
-@dataclass
-class RngState:
-    """Two seed words, and the number of random streams drawn from them so far."""
-
-    seed: Node
-    streams: int = 0
 
 
 @dataclass(frozen=True)
@@ -156,7 +125,7 @@ class Lowering:
 
     def _symbols_behind(self, x: Node) -> list[SymDim]:
         """Return the sizes and integer inputs that a scalar is computed from; else nothing."""
-        producers = {v: op for op in self.builder.ops for v in op.results}
+        producers = self.producers()
         values, found = [x.value] if x.scalar else [], list[SymDim]()
         for value in values:  # the loop appends to it
             op = producers.get(value)
@@ -262,12 +231,21 @@ class Lowering:
         return [Node(v, dtype) for v, (_, dtype) in zip(values, results, strict=True)]
 
     def reinterpret(self, value: Value, dtype: torch.dtype) -> Value:
-        """Return a row-major copy of a tensor's bytes as another type of the same size."""
-        ir, args = from_torch_dtype(dtype), (value, dtype)
+        """Return a tensor's bytes as another type of the same size."""
+        ir = from_torch_dtype(dtype)
         results, attrs = [(value.shape, ir)], dict[str, Attr](shape=value.shape, dtype=ir)
-        (view,) = self._append("aten.view.dtype", args, {}, results, attrs)
+        return self._append("aten.view.dtype", (value, dtype), {}, results, attrs)[0]
+
+    def row_major(self, value: Value) -> Value:
+        """Return a row-major copy."""
+        results = [(value.shape, value.dtype)]
+        attrs: dict[str, Attr] = {"shape": value.shape, "dtype": value.dtype}
         keyword = {"memory_format": torch.contiguous_format}
-        return self._append("aten.clone.default", (view,), keyword, results, attrs)[0]
+        return self._append("aten.clone.default", (value,), keyword, results, attrs)[0]
+
+    def producers(self) -> dict[Value, Op]:
+        """Return the op of each result so far."""
+        return {v: op for op in self.builder.ops for v in op.results}
 
     def _append(
         self,
@@ -349,6 +327,10 @@ class Lowering:
             names += () if isinstance(source, ArgumentSize) else size_symbols(source)
         return {s: source for s, source in self.symbols.items() if s in names}
 
+    def reshaped(self, x: Node, shape: Iterable[Dim]) -> Node:
+        """Return a tensor with another shape, which a run checks if it must."""
+        return Node(self.checked_reshape(x.value, tuple(shape), x.dtype), x.dtype)
+
     def checked_reshape(self, value: Value, shape: tuple[Dim, ...], dtype: DataType) -> Value:
         """Reshape a value, through PyTorch if only a run can tell whether the sizes match."""
         if value.shape == shape:
@@ -362,35 +344,6 @@ class Lowering:
             )
         self.specialize((*value.shape, *shape))
         return self.call("aten.reshape.default", (value, shape), shape, dtype).value
-
-
-def is_scalar(x: Item) -> bool:
-    """Whether an item is a number, known now or at run time."""
-    return isinstance(x, Number) or x.scalar
-
-
-def is_constant(x: Item) -> bool:
-    """Whether an item is a real number that the definition determines."""
-    return isinstance(x, Number) and not isinstance(x.value, (SymDim, complex))
-
-
-def located(op: str, loc: Loc | None, message: str) -> str:
-    """Return a message with the op's name and the user's line."""
-    where = f"\n  at {loc.file}:{loc.line}: {loc.code}" if loc else ""
-    return f"{op}: {message}{where}"
-
-
-def show_shape(shape: Iterable[Dim]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
-
-
-def describe(x: object) -> str:
-    """Describe a user's argument for an error message."""
-    if isinstance(x, Node):
-        return "a scalar input" if x.scalar else f"a tensor of rank {x.rank}"
-    if isinstance(x, Number):
-        return f"the scalar {x.value!r}"
-    return f"{x!r} ({type(x).__name__})"
 
 
 def only_symbol(dim: SymDim) -> str | None:

@@ -13,17 +13,10 @@ from tofuse.frontends.elementwise_table import (
     broadcast_to,
     elementwise,
     elementwise_node,
+    of_rank,
 )
-from tofuse.frontends.lowering import (
-    SEED,
-    Item,
-    Lowering,
-    Node,
-    Number,
-    OperandLike,
-    RngState,
-    Rule,
-)
+from tofuse.frontends.items import Item, Node, Number, OperandLike, RngState, Rule, is_constant
+from tofuse.frontends.lowering import SEED, Lowering
 from tofuse.frontends.ops_factory import rng_state, standard_uniform
 from tofuse.frontends.ops_index import select
 from tofuse.frontends.ops_matmul import matmul
@@ -45,11 +38,15 @@ class Options:
     scale: Item | None  # None: the inverse root of the width
 
     @property
-    def are_constant(self) -> bool:
+    def fit_flash(self) -> bool:
         """Whether PyTorch's flash attention on the CPU has them: no dropout, no inputs."""
         given = (self.dropout_p, self.is_causal, self.scale or self.is_causal)
-        constant = all(isinstance(x, Number) and isinstance(x.value, (int, float)) for x in given)
-        return constant and not self.has_dropout
+        return all(map(is_constant, given)) and not self.has_dropout
+
+    @property
+    def causal(self) -> bool | None:
+        """Whether later keys do not count; None if it is known only at run time."""
+        return bool(self.is_causal.value) if is_constant(self.is_causal) else None
 
     @property
     def has_dropout(self) -> bool:
@@ -84,12 +81,12 @@ def sdpfa_fwd(
     if mask is not None and low.tensor(mask, "mask").dtype is not DataType.Bool:
         raise low.error("the mask must have type Bool")
     seed = [low.cast(low.operand(0), DataType.Int) for _ in range(2)]
-    flash = options.are_constant and _flash_runs(low, q)
+    flash = options.fit_flash and _flash_runs(low, q)
     added = _added_to_scores(low, q, k, bias, mask, q.dtype if flash else _wide(q))
     if flash:
         results = [((*q.shape[:3], v.shape[3]), q.dtype), (q.shape[:3], _wide(q))]
         keyword = options.keyword | ({} if added is None else {"attn_mask": added.value})
-        args = (q.value, k.value, v.value, 0.0, bool(_constant(options.is_causal)))
+        args = (q.value, k.value, v.value, 0.0, bool(options.causal))
         return low.call_results(f"aten.{FLASH}.default", args, results, (0, 1), **keyword) + seed
     weights, logsumexp = _softmax(low, _scores(low, q, k, options, added))
     if options.has_dropout:
@@ -122,15 +119,14 @@ def sdpfa_bwd(
     q, k, v = tensors[1:4]
     _check_shapes(low, q, k, v)
     options = _options(low, dropout_p, is_causal, scale)
-    if options.are_constant and _flash_runs(low, q):
-        causal = bool(_constant(options.is_causal))
-        args: tuple[Argument, ...] = (*(t.value for t in tensors), 0.0, causal)
+    if options.fit_flash and _flash_runs(low, q):
+        args: tuple[Argument, ...] = (*(t.value for t in tensors), 0.0, bool(options.causal))
         results = [(t.shape, t.dtype) for t in (q, k, v)]
         target = f"aten.{FLASH}_backward.default"
         return low.call_results(target, args, results, (0, 1, 2), **options.keyword)
     op, product = partial(elementwise_node, low), partial(matmul, low)
     grad, q, k, v = (low.cast(t, _wide(t)) for t in tensors[:4])
-    total = Node(low.builder.reshape(tensors[5].value, (*q.shape[:-1], 1)), tensors[5].dtype)
+    total = low.reshaped(tensors[5], (*q.shape[:-1], 1))
     weights = op("exp", op("sub", _scores(low, q, k, options, None), total))
     dropped, grad_weights = weights, product(grad, _transposed(low, v))
     if options.has_dropout:
@@ -181,12 +177,6 @@ def _options(
     return Options(p, causal, None if scale is None else low.operand(scale))
 
 
-def _constant(x: Item) -> bool | int | float | None:
-    """Return the value of a constant; None if it is known only at run time."""
-    found = x.value if isinstance(x, Number) else None
-    return found if isinstance(found, (bool, int, float)) else None
-
-
 def _flash_runs(low: Lowering, q: Node) -> bool:
     return q.rank == 4 and low.device == "cpu"
 
@@ -224,7 +214,7 @@ def _added_to_scores(
     if broadcast_shape(low, [like_scores, added]) != scores:
         raise low.error("bias and mask must broadcast to [batch, heads, length, length]")
     wide = low.cast(added, dtype)
-    sizes = (1,) * (len(scores) - wide.rank) + wide.shape
+    sizes = of_rank(wide.shape, len(scores))
     target = tuple(1 if e == 1 else s for e, s in zip(sizes[:-2], scores, strict=False))
     value = broadcast_to(low, wide.value, (*target, *scores[-2:]), dtype)
     return Node(low.builder.copy(value), dtype)
@@ -237,11 +227,11 @@ def _scores(low: Lowering, q: Node, k: Node, options: Options, added: Node | Non
     scores = op("mul", products, _factor(low, q, options))
     if added is not None:
         scores = op("add", scores, added)
-    if _constant(options.is_causal) in (False, 0):
+    if options.causal is False:
         return scores
-    rows, columns = (iota_along(low, scores, d) for d in (-2, -1))
+    rows, columns = (iota_along(low, scores.shape, d) for d in (-2, -1))
     counts = op("le", columns, rows)
-    if _constant(options.is_causal) is None:
+    if options.causal is None:
         counts = op("logical_or", counts, elementwise(low, "logical_not", options.is_causal))
     masked = where(low, counts, scores, -math.inf)
     assert isinstance(masked, Node)
@@ -257,7 +247,7 @@ def _softmax(low: Lowering, scores: Node) -> tuple[Node, Node]:
     total = reduce("sum", low, powers, last, True)
     weights = op("truediv", powers, where(low, op("eq", total, 0.0), 1.0, total))
     logsumexp = op("add", op("log", total), top)
-    return weights, Node(low.builder.reshape(logsumexp.value, scores.shape[:-1]), scores.dtype)
+    return weights, low.reshaped(logsumexp, scores.shape[:-1])
 
 
 def _kept(low: Lowering, state: RngState, weights: Node, p: Item) -> Node:

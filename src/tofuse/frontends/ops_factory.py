@@ -10,17 +10,8 @@ import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.elementwise_table import elementwise, elementwise_node
-from tofuse.frontends.lowering import (
-    SEED,
-    Item,
-    Lowering,
-    Node,
-    Number,
-    OperandLike,
-    RngState,
-    Rule,
-    Shape,
-)
+from tofuse.frontends.items import Item, Node, Number, OperandLike, RngState, Rule, Shape
+from tofuse.frontends.lowering import SEED, Lowering
 from tofuse.ir.dims import Dim, SymDim
 from tofuse.ir.graph import Attr, Scalar, Value
 from tofuse.ir.types import DType, TensorType

@@ -10,7 +10,8 @@ from tofuse.analysis.alias import view_chain
 from tofuse.capture.lower.builder import typed_scalar
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.elementwise_table import elementwise_node
-from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
+from tofuse.frontends.items import Node, Number, OperandLike, Rule
+from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_index import index_select
 from tofuse.frontends.ops_matmul import matmul
 from tofuse.frontends.ops_quantize import (
@@ -22,8 +23,8 @@ from tofuse.frontends.ops_quantize import (
     unswizzle,
 )
 from tofuse.frontends.ops_shape import cat, iota_along, permute
+from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Scalar
-from tofuse.ir.types import DType
 
 NVFP4, MXFP8 = 16, 32  # elements of a block
 ALIGNMENT = 8  # elements: PyTorch's grouped product wants strides that are multiples of 16 bytes
@@ -131,14 +132,14 @@ def cutlass_nvfp4_grouped_mm(
     first = op("mul", iota_along(low, blocks, 0), Number(tiles.shape[1], DataType.Int))
     rows, columns = op("add", first, iota_along(low, blocks, 1)), iota_along(low, blocks, 2)
     sizes = (tiles.shape[0] * tiles.shape[1], tiles.shape[2])
-    flat = Node(low.builder.reshape(tiles.value, sizes), tiles.dtype)
+    flat = low.reshaped(tiles, sizes)
     right = _times(low, right, unswizzle(low, flat, rows, columns), NVFP4)
     later = low.builder.slice(starts.value, 0, 1, starts.shape[0] - 1)
     count = low.builder.full((1,), Scalar(a.shape[0]), starts.dtype.ir)
     ends = cat(low, [Node(later, starts.dtype), Node(count, starts.dtype)])
     out = _grouped_product(low, left, permute(low, right, [0, 2, 1]), ends)
     factor = index_select(low, alpha, group_of(low, a.shape[0], starts), 0)
-    column = Node(low.builder.reshape(factor.value, (a.shape[0], 1)), factor.dtype)
+    column = low.reshaped(factor, (a.shape[0], 1))
     return low.cast(op("mul", out, column), datatype(dtype))
 
 
@@ -178,7 +179,7 @@ def _aligned(low: Lowering, x: Node) -> Node:
     if any(pads):
         value = low.builder.pad(x.value, front, (*front[2:], *pads), typed_scalar(0.0, x.dtype.ir))
         return Node(value, x.dtype)
-    base = view_chain(x.value, {v: op for op in low.builder.ops for v in op.results})[-1]
+    base = view_chain(x.value, low.producers())[-1]
     return x if base.strides is None else low.copy(x)
 
 
@@ -202,19 +203,16 @@ def _scaled(low: Lowering, x: Node, scale: Node) -> Node:
     return elementwise_node(low, "mul", wide, low.tensor(scale))
 
 
-def _blocks(low: Lowering, x: Node, size: int) -> Node:
-    """Return a tensor with an element for each block of the last dimension."""
-    count = quotient(low, x.shape[-1], size, "the summed dimension")
-    value = low.builder.full((*x.shape[:-1], count), Scalar(0), DType.I64)
-    return Node(value, DataType.Int)
+def _blocks(low: Lowering, x: Node, size: int) -> tuple[Dim, ...]:
+    """Return the shape of a tensor with an element for each block of the last dimension."""
+    return (*x.shape[:-1], quotient(low, x.shape[-1], size, "the summed dimension"))
 
 
 def _times(low: Lowering, x: Node, scales: Node, size: int) -> Node:
     """Multiply each block of the last dimension by its scale."""
-    split = low.checked_reshape(x.value, (*scales.shape, size), x.dtype)
-    column = low.builder.reshape(scales.value, (*scales.shape, 1))
-    product = elementwise_node(low, "mul", Node(split, x.dtype), Node(column, scales.dtype))
-    return Node(low.checked_reshape(product.value, x.shape, x.dtype), x.dtype)
+    split = low.reshaped(x, (*scales.shape, size))
+    column = low.reshaped(scales, (*scales.shape, 1))
+    return low.reshaped(elementwise_node(low, "mul", split, column), x.shape)
 
 
 def _finish(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tofuse.capture.lower.call import Argument
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.elementwise_table import broadcast_to
-from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
+from tofuse.frontends.items import Node, Number, OperandLike, Rule
+from tofuse.frontends.lowering import Lowering
 from tofuse.ir.graph import Value
 from tofuse.ir.types import DType
 
@@ -46,7 +47,7 @@ def select(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike
             return Node(low.builder.reshape(one, shape), x.dtype)
         return low.call("aten.select.int", (x.value, axis, k), shape, x.dtype)
     picked = index_select(low, x, number, axis)
-    return Node(low.builder.reshape(picked.value, shape), x.dtype)
+    return low.reshaped(picked, shape)
 
 
 def gather(low: Lowering, arg: OperandLike, index: OperandLike, dim: OperandLike) -> Node:

@@ -5,15 +5,8 @@ from __future__ import annotations
 import math
 
 from tofuse.frontends.elementwise_table import elementwise
-from tofuse.frontends.lowering import (
-    Item,
-    Lowering,
-    Node,
-    Number,
-    OperandLike,
-    Rule,
-    show_shape,
-)
+from tofuse.frontends.items import Item, Node, Number, OperandLike, Rule, show_shape
+from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_pointwise import where
 from tofuse.frontends.ops_reduce import reduce
 from tofuse.ir.dims import Dim

@@ -7,7 +7,8 @@ from functools import partial
 from tofuse.analysis.alias import view_chain
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.elementwise_table import elementwise, elementwise_node
-from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule
+from tofuse.frontends.items import Node, Number, OperandLike, Rule
+from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_reduce import reduce
 from tofuse.ir.dims import product
 
@@ -38,7 +39,7 @@ def batch_norm(
         tensor = low.tensor(given)
         low.require_equal(tensor.shape[0], x.shape[channel], "the number of channels")
         shape = tuple(tensor.shape[0] if d == channel else 1 for d in range(x.rank))
-        return Node(low.builder.reshape(tensor.value, shape), tensor.dtype)
+        return low.reshaped(tensor, shape)
 
     if training:
         count = Number(product(x.shape[d] for d in axes), DataType.Int)
@@ -78,8 +79,7 @@ def write_input(low: Lowering, item: Node, target: Node) -> None:
     number = low.arguments.index(target)
     if item.dtype is target.dtype:
         low.written.setdefault(item.value, number)
-    producers = {v: op for op in low.builder.ops for v in op.results}
-    base = view_chain(item.value, producers)[-1]
+    base = view_chain(item.value, low.producers())[-1]
     if any(isinstance(a, Node) and a.value is base for a in low.arguments):
         item = low.copy(item)  # another output may be written into that input first
     low.outputs.append((item, number))

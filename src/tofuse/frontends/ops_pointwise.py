@@ -16,7 +16,8 @@ from tofuse.frontends.elementwise_table import (
     elementwise,
     typed_operand,
 )
-from tofuse.frontends.lowering import Item, Lowering, Node, Number, OperandLike, Rule, is_scalar
+from tofuse.frontends.items import Item, Node, Number, OperandLike, Rule, is_scalar
+from tofuse.frontends.lowering import Lowering
 from tofuse.ir.dims import SymDim
 from tofuse.ir.types import DType, TensorType
 

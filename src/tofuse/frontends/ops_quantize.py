@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -10,7 +9,8 @@ import torch
 from tofuse.frontends import ops_pointwise
 from tofuse.frontends.datatypes import DataType, datatype
 from tofuse.frontends.elementwise_table import elementwise, elementwise_node
-from tofuse.frontends.lowering import Item, Lowering, Node, Number, OperandLike, Rule
+from tofuse.frontends.items import Item, Node, Number, OperandLike, Rule
+from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_index import index_select, scatter
 from tofuse.frontends.ops_pointwise import where
 from tofuse.frontends.ops_reduce import reduce
@@ -47,8 +47,10 @@ def nv_block_quantize(
         return _to_mxfp8(low, blocks, x.shape)
     quantized, scales = _to_nvfp4(low, blocks, x.shape, global_scale)
     if swizzle_block_scales:
-        flat = _flat(low, scales, (product(x.shape[:-1]), scales.shape[-1]))
-        scales = swizzle(low, flat, iota_along(low, flat, 0), round_up(low, flat.shape[0], 128))
+        flat = low.reshaped(scales, (product(x.shape[:-1]), scales.shape[-1]))
+        scales = swizzle(
+            low, flat, iota_along(low, flat.shape, 0), round_up(low, flat.shape[0], 128)
+        )
     return [quantized, scales]
 
 
@@ -76,7 +78,7 @@ def swizzle_groups(
     scales = low.tensor(input, "input")
     if scales.rank != 2:
         raise low.error(f"the input must have rank 2, not {scales.rank}")
-    rows, groups = grouped_rows(low, scales, input_offsets, output_offsets)
+    rows, groups = grouped_rows(low, scales.shape, input_offsets, output_offsets)
     return swizzle(low, scales, rows, padded_rows(low, scales.shape[0], groups))
 
 
@@ -89,28 +91,27 @@ def padded_rows(low: Lowering, rows: Dim, groups: Dim) -> Dim:
 
 
 def grouped_rows(
-    low: Lowering, x: Node, input_offsets: OperandLike, output_offsets: OperandLike
+    low: Lowering, shape: tuple[Dim, ...], input_offsets: OperandLike, output_offsets: OperandLike
 ) -> tuple[Node, Dim]:
-    """Return for each element its row among padded groups, and the number of groups."""
+    """Return for each element of a matrix its row among padded groups, and the number of groups."""
     before, after = low.tensor(input_offsets), low.tensor(output_offsets)
     if before.rank != 1 or after.rank != 1:
         raise low.error("the offsets must have rank 1")
     low.require_equal(before.shape[0], after.shape[0], "the offsets")
-    rows = iota_along(low, x, 0)
-    group = group_of(low, x.shape[0], before)
+    rows = iota_along(low, shape, 0)
+    group = group_of(low, shape[0], before)
     shift = elementwise(
         low, "sub", index_select(low, after, group, 0), index_select(low, before, group, 0)
     )
     assert isinstance(shift, Node)
-    column = Node(low.builder.reshape(shift.value, (x.shape[0], 1)), shift.dtype)
+    column = low.reshaped(shift, (shape[0], 1))
     return elementwise_node(low, "add", rows, column), before.shape[0]
 
 
 def group_of(low: Lowering, rows: Dim, starts: Node) -> Node:
     """Return the group of each row: how many groups but the first start at or before it."""
-    shape = (rows, starts.shape[0])
-    table = Node(low.builder.full(shape, Scalar(0), DType.I64), DataType.Int)
-    started = elementwise_node(low, "le", starts, iota_along(low, table, 0))
+    numbers = iota_along(low, (rows, starts.shape[0]), 0)
+    started = elementwise_node(low, "le", starts, numbers)
     count = elementwise_node(low, "sub", reduce("sum", low, started, [1]), 1)
     return elementwise_node(low, "maximum", count, 0)
 
@@ -130,27 +131,26 @@ def swizzled_positions(low: Lowering, rows: Node, columns: Node, width: Dim) -> 
     total = op("mod", columns, 4)
     for part in parts:
         total = op("add", total, part)
-    return Node(low.builder.reshape(total.value, (product(total.shape),)), total.dtype)
+    return low.reshaped(total, (product(total.shape),))
 
 
 def swizzle(low: Lowering, scales: Node, rows: Node, padded: Dim) -> Node:
     """Return scales in tiles, zero where there is no scale; `rows` are those of the result."""
     width = round_up(low, scales.shape[1], 4)
-    positions = swizzled_positions(low, rows, iota_along(low, scales, 1), width)
-    codes = low.builder.convert(low.reinterpret(scales.value, torch.uint8), DType.I32)
-    flat = Node(low.builder.reshape(codes, positions.shape), DataType.Int32)
+    positions = swizzled_positions(low, rows, iota_along(low, scales.shape, 1), width)
+    codes = _bytes_of(low, scales)
+    flat = low.reshaped(codes, positions.shape)
     zeros = Node(low.builder.full((padded * width,), Scalar(0), DType.I32), DataType.Int32)
-    tiles = low.builder.reshape(scatter(low, zeros, positions, flat, 0).value, (padded, width))
-    return from_bytes(low, Node(tiles, DataType.Int32), scales.dtype)
+    tiles = low.reshaped(scatter(low, zeros, positions, flat, 0), (padded, width))
+    return from_bytes(low, tiles, scales.dtype)
 
 
 def unswizzle(low: Lowering, tiles: Node, rows: Node, columns: Node) -> Node:
     """Return the scales at these rows and columns as Float."""
     wide = low.cast(tiles, DataType.Float)
     positions = swizzled_positions(low, rows, columns, tiles.shape[-1])
-    flat = Node(low.builder.reshape(wide.value, (product(wide.shape),)), wide.dtype)
-    picked = index_select(low, flat, positions, 0)
-    return Node(low.builder.reshape(picked.value, rows.shape), DataType.Float)
+    flat = low.reshaped(wide, (product(wide.shape),))
+    return low.reshaped(index_select(low, flat, positions, 0), rows.shape)
 
 
 def cast(low: Lowering, arg: OperandLike, dtype: DataType | torch.dtype) -> Item:
@@ -167,21 +167,26 @@ def cast(low: Lowering, arg: OperandLike, dtype: DataType | torch.dtype) -> Item
 # -- numbers --------------------------------------------------------------------------------------
 
 
+def _bytes_of(low: Lowering, x: Node) -> Node:
+    """Return the codes of a tensor of a type of one byte."""
+    codes = low.row_major(low.reinterpret(x.value, torch.uint8))
+    return Node(low.builder.convert(codes, DType.I32), DataType.Int32)
+
+
 def from_bytes(low: Lowering, codes: Node, dtype: DataType) -> Node:
     """Return a tensor of a type of one byte with these codes."""
     value = low.builder.convert(codes.value, DType.U8)
-    return low.call("aten.view.dtype", (value, dtype.torch), codes.shape, dtype)
+    return Node(low.reinterpret(value, dtype.torch), dtype)
 
 
 def fp4_to_float(low: Lowering, x: Node) -> Node:
     """Return fp4 numbers as Float; a byte holds two neighbours of the last dimension."""
     op = partial(elementwise_node, low)
-    value = low.builder.convert(low.reinterpret(x.value, torch.uint8), DType.I32)
-    codes = Node(value, DataType.Int32)
+    codes = _bytes_of(low, x)
     pairs = (op("bitwise_and", codes, 15), op("bitwise_right_shift", codes, 4))
-    parts = [Node(low.builder.reshape(p.value, (*x.shape, 1)), p.dtype) for p in pairs]
+    parts = [low.reshaped(p, (*x.shape, 1)) for p in pairs]
     shape = (*x.shape[:-1], x.shape[-1] * 2)
-    code = Node(low.builder.reshape(cat(low, parts, -1).value, shape), DataType.Int32)
+    code = low.reshaped(cat(low, parts, -1), shape)
     magnitude, size = op("bitwise_and", code, 7), low.operand(0.0)
     for number, step in enumerate(FP4_STEPS, 1):
         above = where(low, op("ge", magnitude, number), step, 0.0)
@@ -225,8 +230,8 @@ def _to_nvfp4(
     if global_scale is not None:
         decoded = op("mul", decoded, elementwise(low, "truediv", 1.0, global_scale))
     factor = op("minimum", op("reciprocal", decoded), FLOAT_MAX)
-    scaled = _flat(low, op("mul", blocks, factor), shape)
-    return [float_to_fp4(low, scaled), _flat(low, scales, blocks.shape[:-1])]
+    scaled = low.reshaped(op("mul", blocks, factor), shape)
+    return [float_to_fp4(low, scaled), low.reshaped(scales, blocks.shape[:-1])]
 
 
 def _to_mxfp8(low: Lowering, blocks: Node, shape: tuple[Dim, ...]) -> list[Node]:
@@ -234,17 +239,17 @@ def _to_mxfp8(low: Lowering, blocks: Node, shape: tuple[Dim, ...]) -> list[Node]
     op = partial(elementwise_node, low)
     largest = reduce("max", low, op("abs", blocks), [-1], True)
     ratio = low.copy(op("mul", largest, 1.0 / FP8_MAX))
-    bits = low.call("aten.view.dtype", (ratio.value, torch.int32), ratio.shape, DataType.Int32)
+    bits = Node(low.reinterpret(ratio.value, torch.int32), DataType.Int32)
     exponent, fraction = op("bitwise_right_shift", bits, 23), op("bitwise_and", bits, (1 << 23) - 1)
     smallest = where(low, op("eq", exponent, 0), 1 << 22, 0)  # 2 ** -127 is subnormal
     code = op("add", exponent, low.cast(op("gt", fraction, smallest), DataType.Int32))
     code = low.cast(op("minimum", code, 254), DataType.Int32)
     bits = low.cast(op("bitwise_left_shift", op("sub", 254, code), 23), DataType.Int32)
-    inverse = low.call("aten.view.dtype", (bits.value, torch.float32), code.shape, DataType.Float)
+    inverse = Node(low.reinterpret(bits.value, torch.float32), DataType.Float)
     factor = where(low, op("eq", code, 0), 1.0, inverse)
-    quantized = to_fp8(low, _flat(low, op("mul", blocks, factor), shape))
+    quantized = to_fp8(low, low.reshaped(op("mul", blocks, factor), shape))
     scales = from_bytes(low, code, DataType.Float8_e8m0fnu)
-    return [quantized, _flat(low, scales, blocks.shape[:-1])]
+    return [quantized, low.reshaped(scales, blocks.shape[:-1])]
 
 
 # -- helpers --------------------------------------------------------------------------------------
@@ -273,13 +278,7 @@ def quotient(low: Lowering, size: Dim, divisor: int, what: str) -> Dim:
 def _in_blocks(low: Lowering, x: Node, size: int) -> Node:
     """Return a tensor as Float, with its last dimension split into blocks."""
     count = quotient(low, x.shape[-1], size, "the last dimension")
-    value = low.value_of(x, DataType.Float)
-    shape = (*x.shape[:-1], count, size)
-    return Node(low.checked_reshape(value, shape, DataType.Float), DataType.Float)
-
-
-def _flat(low: Lowering, x: Node, shape: Sequence[Dim]) -> Node:
-    return Node(low.checked_reshape(x.value, tuple(shape), x.dtype), x.dtype)
+    return low.reshaped(low.cast(x, DataType.Float), (*x.shape[:-1], count, size))
 
 
 def _check(

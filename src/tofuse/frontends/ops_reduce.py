@@ -8,7 +8,8 @@ from functools import partial
 import torch
 
 from tofuse.frontends.datatypes import DataType, datatype
-from tofuse.frontends.lowering import Lowering, Node, Number, OperandLike, Rule, located
+from tofuse.frontends.items import Node, Number, OperandLike, Rule, located
+from tofuse.frontends.lowering import Lowering
 from tofuse.ir.dims import Dim, SymDim, product
 from tofuse.ir.graph import Scalar, Value
 from tofuse.ir.types import DType

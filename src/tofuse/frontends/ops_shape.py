@@ -8,18 +8,19 @@ from dataclasses import replace
 from tofuse.capture.lower.builder import typed_scalar
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.input_layouts import dims_slow_to_fast
-from tofuse.frontends.lowering import (
+from tofuse.frontends.items import (
     Item,
     Lowered,
-    Lowering,
     Node,
     Number,
     OperandLike,
     Rule,
     Shape,
+    is_constant,
     is_scalar,
     show_shape,
 )
+from tofuse.frontends.lowering import Lowering
 from tofuse.frontends.ops_factory import iota_value
 from tofuse.ir.dims import Dim, SymDim, exact_div, product, strides_in
 from tofuse.ir.graph import Scalar, Value
@@ -55,7 +56,7 @@ def _reshape_to(low: Lowering, x: Node, shape: tuple[Dim, ...]) -> Node:
         shape = tuple(_infer_size(low, x, known_size) if d == -1 else d for d in shape)
     if any(isinstance(d, int) and d < 0 for d in shape):
         raise low.error(f"the new shape {show_shape(shape)} has a negative size")
-    return Node(low.checked_reshape(x.value, shape, x.dtype), x.dtype)
+    return low.reshaped(x, shape)
 
 
 def _infer_size(low: Lowering, x: Node, known_size: Dim) -> Dim:
@@ -98,7 +99,7 @@ def broadcast(low: Lowering, arg: OperandLike, is_broadcast_dim: Shape) -> Node:
         )
     extents = iter(x.shape)
     shape = tuple(1 if new else next(extents) for new in flags)
-    return Node(low.builder.reshape(x.value, shape), x.dtype)
+    return low.reshaped(x, shape)
 
 
 def broadcast_in_dim(low: Lowering, arg: OperandLike, shape: Shape, broadcast_dims: Shape) -> Node:
@@ -177,7 +178,7 @@ def squeeze(
     for d in sorted(squeezed_dims):
         low.require_equal(x.shape[d], 1, f"dimension {d} must have size 1")
     shape = tuple(e for d, e in enumerate(x.shape) if d not in squeezed_dims)
-    return Node(low.builder.reshape(x.value, shape), x.dtype)
+    return low.reshaped(x, shape)
 
 
 def slice_(
@@ -249,10 +250,11 @@ def pad(
         cut = max(0, -front)
         padded = low.builder.slice(padded, d, cut, padded.shape[d] - cut - max(0, -back))
     before, after = (tuple(max(0, pair[side]) for pair in pairs) for side in (0, 1))
-    if isinstance(fill, Number) and not isinstance(fill.value, (complex, SymDim)):
+    if is_constant(fill):
+        assert not isinstance(fill.value, complex)
         constant = typed_scalar(fill.value, x.dtype.ir)
         return Node(low.builder.pad(padded, before, after, constant), x.dtype)
-    if x.dtype.ir is DType.OTHER or not is_scalar(fill):
+    if x.dtype.ir is DType.OTHER or fill.dtype.is_complex or not is_scalar(fill):
         raise low.error("the value must be a real number")
     inside = low.builder.full(padded.shape, Scalar(True), DType.BOOL)
     zeros = low.builder.pad(padded, before, after, typed_scalar(0, x.dtype.ir))
@@ -346,17 +348,17 @@ def triu(low: Lowering, arg: OperandLike, diagonal: OperandLike = 0) -> Node:
         raise low.error(f"the tensor must have at least rank 2, not {x.rank}")
     if x.dtype.ir is DType.OTHER:
         return low.call("aten.triu.default", (x.value, first), x.shape, x.dtype)
-    rows, columns = (iota_along(low, x, d).value for d in (-2, -1))
+    rows, columns = (iota_along(low, x.shape, d).value for d in (-2, -1))
     from_diagonal = low.builder.emit("sub", (columns, rows), {})
     in_triangle = low.builder.emit("ge", (from_diagonal, Scalar(first)), {})
     operands = (in_triangle, x.value, typed_scalar(0, x.dtype.ir))
     return Node(low.builder.emit("where", operands, {}), x.dtype)
 
 
-def iota_along(low: Lowering, x: Node, dim: int) -> Node:
-    """Return 0, 1, 2, ... along one dimension, broadcast to the tensor's shape."""
-    numbers = iota_value(low, x.shape[dim], 0, 1, DType.I64)
-    return Node(low.builder.broadcast(numbers, x.shape, (dim % x.rank,)), DataType.Int)
+def iota_along(low: Lowering, shape: tuple[Dim, ...], dim: int) -> Node:
+    """Return 0, 1, 2, ... along one dimension, broadcast to the shape."""
+    numbers = iota_value(low, shape[dim], 0, 1, DType.I64)
+    return Node(low.builder.broadcast(numbers, shape, (dim % len(shape),)), DataType.Int)
 
 
 SHAPE: dict[str, Rule] = {

@@ -7,7 +7,7 @@ from typing import Protocol, Union
 
 from tofuse.frontends.datatypes import DataType
 from tofuse.frontends.definition import Ref
-from tofuse.frontends.lowering import Lowered, Node, Number
+from tofuse.frontends.items import Lowered, Node, Number
 from tofuse.ir.dims import SymDim
 
 Operand = Union["Proxy", bool, int, float, complex]

@@ -35,7 +35,8 @@ from tofuse.frontends.definition import (
     lower_statements,
     parameters,
 )
-from tofuse.frontends.lowering import Lowered, Lowering, Node, SizesMustBeEqual
+from tofuse.frontends.items import Lowered, Node
+from tofuse.frontends.lowering import Lowering, SizesMustBeEqual
 from tofuse.frontends.proxies import PROXIES, ArithmeticProxy, Proxy, Scalar, Tensor, Vector
 from tofuse.ir.graph import Loc
 

@@ -7,7 +7,8 @@ import operator
 from collections.abc import Callable, Sequence
 
 from tofuse.frontends.datatypes import DataType
-from tofuse.frontends.lowering import Item, Lowering, Number
+from tofuse.frontends.items import Item, Number
+from tofuse.frontends.lowering import Lowering
 from tofuse.ir.dims import Dim, SymDim, exact_div
 from tofuse.ir.size_expression import SIZE_FUNCTIONS
 
