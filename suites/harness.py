@@ -1,8 +1,9 @@
 """Runs the cases of a suite in worker processes: resumable, sharded, with a progress bar.
 
-A suite is a module with `list_cases() -> list[str]` and `run_case(case: str) -> Result`. Each
-result is appended to `.suites/<suite>.jsonl` as it arrives, so that a stopped run goes on where it
-was. A worker that dies or hangs fails its case, and a new worker takes the next one.
+A suite is a module with `run_case(case: str) -> Result`, and with `list_cases() -> list[str]` if
+its cases have an end. Each result is appended to `.suites/<suite>.jsonl` as it arrives, so that a
+stopped run goes on where it was. A worker that dies or hangs fails its case, and a new worker takes
+the next one.
 """
 
 import argparse
@@ -65,21 +66,21 @@ def load_results(suite: str, folder: Path = RESULTS) -> dict[str, Result]:
     return results
 
 
-def make_parser(description: str, timeout: float = 300.0) -> argparse.ArgumentParser:
-    """Return a parser of the options that every suite has."""
+def parse_arguments(description: str, timeout: float = 300.0) -> argparse.Namespace:
+    """Return the options of a suite that lists its cases."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--only", default="", help="run the cases whose name contains this text")
     parser.add_argument("--shard", default="1/1", help="run the k-th of n parts: 2/5")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
-    parser.add_argument("--timeout", type=float, default=timeout, help="seconds for one case")
     parser.add_argument("--fresh", action="store_true", help="run again what has a result")
     parser.add_argument("--failed", action="store_true", help="run again what failed")
-    return parser
+    add_worker_options(parser, timeout)
+    return parser.parse_args()
 
 
-def parse_arguments(description: str, timeout: float = 300.0) -> argparse.Namespace:
-    """Return the options that every suite has."""
-    return make_parser(description, timeout).parse_args()
+def add_worker_options(parser: argparse.ArgumentParser, timeout: float = 300.0) -> None:
+    """Add the options of worker processes, which every suite has."""
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
+    parser.add_argument("--timeout", type=float, default=timeout, help="seconds for one case")
 
 
 def select_cases(

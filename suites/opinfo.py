@@ -23,10 +23,10 @@ from suites.harness import (
     select_cases,
     summarize,
 )
-from suites.operators.calls import LAYOUTS, MODES, calls_of, error_calls
-from suites.operators.check import Checker, Findings
+from suites.operators.calls import LAYOUTS, MODES, NoSamplesError, calls_of, error_calls
+from suites.operators.check import ALONE, Checker, Findings
 from suites.operators.coverage import coverage_page, outdated
-from suites.operators.known import known_reason
+from suites.operators.known import known_difference, known_rows
 from suites.operators.modules import (
     module_calls,
     module_infos,
@@ -42,6 +42,7 @@ DTYPES = (*VARIANT_DTYPES, "float64", "float16", "int32", "uint8", "bool")  # as
 
 SECONDS_PER_CASE = 0.9  # of one core, over 85 random cases (AMD EPYC)
 MODULE_DTYPES = ("float32", "float64")
+MANY = 10_000  # failures that are all shown, since a row must match each
 
 
 def list_cases() -> list[str]:
@@ -79,24 +80,18 @@ def run_case(case: str) -> Result:
     return result
 
 
-class NoSamplesError(Exception):
-    """The database has no samples of a case."""
-
-
 def _check_case(name: str, dtype_name: str, mode: str) -> Findings:
     dtype = getattr(torch, "float32" if mode == "errors" else dtype_name)
-    checker = Checker(dynamic=mode == "dynamic")
-    try:
-        if name.startswith("optimizer/"):
-            calls = optimizer_calls(optimizer_infos()[name], dtype, mode)
-        elif name.startswith("module/"):
-            calls = module_calls(module_infos()[name], dtype, mode)
-        elif mode == "errors":
-            calls = error_calls(operators()[name])
-        else:
-            calls = calls_of(operators()[name], dtype, mode)
-    except Exception as error:
-        raise NoSamplesError(f"{type(error).__name__}: {error}") from error
+    every = bool(known_rows("/".join((name, dtype_name, mode))))
+    checker = Checker(dynamic=mode == "dynamic", alone=MANY if every else ALONE)
+    if name.startswith("optimizer/"):
+        calls = optimizer_calls(optimizer_infos()[name], dtype, mode)
+    elif name.startswith("module/"):
+        calls = module_calls(module_infos()[name], dtype, mode)
+    elif mode == "errors":
+        calls = error_calls(operators()[name])
+    else:
+        calls = calls_of(operators()[name], dtype, mode)
     return checker.check_steps(calls) if name.startswith("optimizer/") else checker.check(calls)
 
 
@@ -106,7 +101,8 @@ def summarize_case(case: str, findings: Findings) -> Result:
     if findings.unconfirmed:
         details.append(f"{findings.unconfirmed} more calls differ or were not reached")
     if findings.failures:
-        status = "failed" if known_reason(case) is None else "known"
+        known = None if findings.unconfirmed else known_difference(case, findings.failures)
+        status = "failed" if known is None else "known"
     elif not findings.calls:
         status, details = "skipped", ["no samples"]
     elif findings.refused == findings.calls:

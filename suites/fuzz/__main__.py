@@ -5,6 +5,7 @@ import itertools
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 from suites.fuzz.case import parse_case, seed_variants, show_case
@@ -13,7 +14,7 @@ from suites.fuzz.program import Program
 from suites.fuzz.run import Variant
 from suites.fuzz.shrink import shrink
 from suites.fuzz.standalone import standalone
-from suites.harness import Result, Worker, journal, make_parser, run_in_workers
+from suites.harness import Result, Worker, add_worker_options, journal, run_in_workers
 
 MODULE = "suites.fuzz.case"
 SHRINK_SECONDS = 120.0  # for one failure
@@ -21,7 +22,8 @@ SHRINK_SECONDS = 120.0  # for one failure
 
 def main() -> int:
     """Return 1 if a program fails."""
-    parser = make_parser(__doc__ or "")
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_worker_options(parser)
     parser.add_argument("--seconds", type=float, default=600.0, help="how long to start programs")
     parser.add_argument("--seed", type=int, help="run and print this program alone")
     parser.add_argument("--first", type=int, help="the first seed; default: by the clock")
@@ -42,6 +44,7 @@ def main() -> int:
     results = list(journal("fuzz", stream))
     took = time.monotonic() - begin
     print(f"{len(results)} programs, {len(results) / took:.2f} a second, first seed {first}")
+    print(", ".join(f"{n} {status}" for status, n in Counter(r.status for r in results).items()))
     return report(results, arguments)
 
 

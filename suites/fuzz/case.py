@@ -1,4 +1,4 @@
-"""The cases of the suite: a seed, or a program and a variant as JSON."""
+"""Runs a case of the suite: a seed, or a program and a variant as JSON."""
 
 import dataclasses
 import json
@@ -6,31 +6,41 @@ import os
 
 from suites.fuzz.generate import generate
 from suites.fuzz.program import Program, from_json
-from suites.fuzz.run import Variant, check, torch_has, variants
+from suites.fuzz.run import REFUSALS, Variant, check, torch_has, variants
 from suites.harness import Result
 
 
-def list_cases() -> list[str]:
-    """Return a few seeds; `python -m suites.fuzz` takes more, one after another."""
-    return [str(seed) for seed in range(32)]
-
-
 def run_case(case: str) -> Result:
-    """Return "passed", "torch" (torch's own compiler has the fault, too) or "failed"."""
+    """Return "passed", "refused" (by all variants), "torch" or "failed".
+
+    "torch": torch's own compiler has the fault, too, and no other variant fails.
+    """
     if case.startswith("{"):
         program, chosen = parse_case(case)
     else:
         program = generate(int(case))
         chosen = seed_variants(int(case))
+    refusals: list[str] = []
+    torchs: list[Result] = []
     for variant in chosen:
-        fault = check(program, variant)
+        try:
+            fault = check(program, variant)
+        except REFUSALS as error:
+            refusals.append(f"{variant}: {error}")
+            continue
         if fault is not None:
-            status = "torch" if torch_has(program, variant, fault) else "failed"
             data: dict[str, str | int | float | list[str]] = {
                 "kind": fault.kind,
                 "case": show_case(program, variant),
             }
-            return Result(case, status, f"{fault.kind}, {variant}: {fault.detail}", data)
+            detail = f"{fault.kind}, {variant}: {fault.detail}"
+            if not torch_has(program, variant, fault):
+                return Result(case, "failed", detail, data)
+            torchs.append(Result(case, "torch", detail, data))
+    if torchs:
+        return torchs[0]
+    if len(refusals) == len(chosen):
+        return Result(case, "refused", "; ".join(refusals))
     return Result(case, "passed")
 
 

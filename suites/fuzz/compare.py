@@ -1,7 +1,7 @@
 """Compare what two runs of a program gave: kinds, layouts, sharing, and numbers with a referee."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,10 +30,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong: `kind` groups faults, `detail` is for people."""
+    """What is wrong: `kind` groups faults, `detail` is for people.
+
+    `tensor` and `sizes` say where: a result's or an argument's name, and the sizes of the call.
+    """
 
     kind: str
     detail: str
+    tensor: str = ""
+    sizes: tuple[int, ...] = ()
+
+    def same_as(self, other: "Fault") -> bool:
+        """Return whether both are of one kind, in the same tensor of the same call."""
+        return replace(self, detail="") == replace(other, detail="")
 
 
 def find_fault(ours: Outcome, eager: Outcome) -> Fault | None:
@@ -41,15 +50,15 @@ def find_fault(ours: Outcome, eager: Outcome) -> Fault | None:
     for (name, x), (_, e) in zip(ours.tensors(), eager.tensors(), strict=True):
         if x is None or e is None:
             if (x is None) != (e is None) and (x is None or x.any()):  # zeros are as good
-                return Fault("gradient", f"{name} is {describe(x)}, in eager {describe(e)}")
+                return Fault("gradient", f"{name} is {describe(x)}, in eager {describe(e)}", name)
             continue
         for kind in ("dtype", "shape", "requires_grad"):
             if kind == "requires_grad" and name.startswith("gradient"):
                 continue
             if getattr(x, kind) != getattr(e, kind):
-                return Fault(kind, f"{name} is {describe(x)}, in eager {describe(e)}")
+                return Fault(kind, f"{name} is {describe(x)}, in eager {describe(e)}", name)
         if not name.startswith("gradient") and strides(x) != strides(e):
-            return Fault("strides", f"{name} is {describe(x)}, in eager {describe(e)}")
+            return Fault("strides", f"{name} is {describe(x)}, in eager {describe(e)}", name)
     found, expected = (places(o.results, o.arguments) for o in (ours, eager))
     if found == expected:
         return None

@@ -329,7 +329,8 @@ class Generator:
 
 def generate(seed: int) -> Program:
     """Return the program of a seed."""
-    state = torch.random.get_rng_state()
+    state, always = torch.random.get_rng_state(), torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # a statement that warns is left out, the second time as well
     try:
         for attempt in itertools.count():
             generator = Generator(random.Random(f"{seed} {attempt}"), seed, gradients=attempt < 3)
@@ -338,6 +339,7 @@ def generate(seed: int) -> Program:
                 return program
     finally:
         torch.random.set_rng_state(state)
+        torch.set_warn_always(always)
     raise AssertionError
 
 

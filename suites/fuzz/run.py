@@ -5,8 +5,8 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,7 +26,7 @@ from tofuse.torch_internals.autograd_compiler import aot_function
 
 JITTERS = 6  # runs of the referee with rounding errors
 SPREAD = 4.0  # how much farther than these our result may be
-
+REFUSALS = (CaptureError, UnsupportedError)  # tofuse says that it cannot capture the program
 
 BASES: tuple[dict[str, Option], ...] = (
     {},
@@ -83,7 +83,7 @@ def variants(seed: int, count: int, canaries: str = "") -> list[Variant]:
 
 
 def check(program: Program, variant: Variant) -> Fault | None:
-    """Return what is wrong with a program compiled so, or None."""
+    """Return what is wrong with a program compiled so, or None; raise one of REFUSALS."""
     torch._dynamo.reset()
     folder = tempfile.mkdtemp(prefix="tofuse-fuzz-")
     guard = GuardPages(variant.canaries) if variant.canaries else None
@@ -109,11 +109,11 @@ def _check(
     exact = []
     if variant.exact:
         exact.append(tofuse.compile(function, **{**options, **dict(variant.exact)}))
-    return compare_calls(program, function, compiled, exact, guard, variant.threads)
+    return next(find_faults(program, function, compiled, exact, guard, variant.threads), None)
 
 
 def torch_has(program: Program, variant: Variant, fault: Fault) -> bool:
-    """Return whether torch's own capture, without a compiler, has the same kind of fault."""
+    """Return whether torch's own capture, without a compiler, has the same fault."""
     torch._dynamo.reset()
     function = load_function(function_source(program))
     dynamic = True if ("dynamic", True) in variant.options else None
@@ -122,19 +122,19 @@ def torch_has(program: Program, variant: Variant, fault: Fault) -> bool:
         plain = aot_function(function, lambda graph, _: graph)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        same = compare_calls(program, function, plain, [], None, variant.threads)
-    return same is not None and same.kind == fault.kind
+        found = find_faults(program, function, plain, [], None, variant.threads)
+        return any(f.same_as(fault) for f in found)
 
 
-def compare_calls(
+def find_faults(
     program: Program,
     function: Function,
     compiled: Function,
     exact: Sequence[Function],
     guard: GuardPages | None,
     threads: int,
-) -> Fault | None:
-    """Return what differs between a function and its compiled form, in calls of all sizes."""
+) -> Iterator[Fault]:
+    """Yield what differs first between a function and its compiled form, in calls of each size."""
     prepare = guard.copies if guard else None
     eager = [call(program, function, sizes) for sizes in program.sizes]
     for sizes, expected in zip(program.sizes, eager, strict=True):
@@ -142,21 +142,23 @@ def compare_calls(
             ours = call(program, compiled, sizes, prepare)
             again = [call(program, f, sizes, prepare) for f in (compiled, *exact)]
             again += in_threads(program, compiled, sizes, threads)
-        except (CaptureError, UnsupportedError):
-            return None  # tofuse says that it cannot capture the program
+        except REFUSALS:
+            raise
         except Exception as error:
-            return error_fault(error, sizes)
+            yield error_fault(error, sizes)
+            continue
         fault = find_fault(ours, expected) or find_wrong_number(program, sizes, ours, expected)
         fault = fault or find_change(ours, again, same_sums=guard is None and threads == 1)
         if fault is not None:
-            return Fault(fault.kind, f"{fault.detail} (sizes {list(sizes)})")
-    return None
+            detail = f"{fault.detail} (sizes {list(sizes)})"
+            yield replace(fault, detail=detail, sizes=tuple(sizes))
 
 
 def error_fault(error: Exception, sizes: Sequence[int]) -> Fault:
     text = " ".join(str(error).split())
     cause = type(error).__name__
-    return Fault(f"error {cause}: {text[:50]}", f"{cause}: {text[:400]} (sizes {list(sizes)})")
+    detail = f"{cause}: {text[:400]} (sizes {list(sizes)})"
+    return Fault(f"error {cause}: {text[:50]}", detail, sizes=tuple(sizes))
 
 
 def in_threads(
@@ -200,7 +202,7 @@ def find_change(ours: Outcome, others: Sequence[Outcome], same_sums: bool) -> Fa
                 continue
             exactly = same_sums and not name.startswith("gradient")
             if not same_bits(x, y) and (exactly or not nearly_same(x, y)):
-                return Fault("another call", f"{name} changes from call to call")
+                return Fault("another call", f"{name} changes from call to call", name)
     return None
 
 
@@ -229,5 +231,5 @@ def find_wrong_number(
         spread = torch.stack([(y - around).abs() for y in moved]).amax(0) * SPREAD
         if text := too_far(x, e, r, spread):
             kind = name.split()[0]
-            return Fault(f"wrong {kind}", f"{name}: {text}")
+            return Fault(f"wrong {kind}", f"{name}: {text}", name)
     return None

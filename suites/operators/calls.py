@@ -3,12 +3,14 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map
 
+T = TypeVar("T")
 LAYOUTS = ("contiguous", "transposed", "strided", "expanded")
 MODES = (*LAYOUTS, "dynamic", "inplace", "out")
 
@@ -113,10 +115,23 @@ def relayout(t: torch.Tensor, layout: str) -> torch.Tensor:
     return made.detach().requires_grad_(t.requires_grad)
 
 
+class NoSamplesError(Exception):
+    """The database's own function of samples raises."""
+
+
+def read_samples(generate: Callable[[], Iterable[T]]) -> list[T]:
+    """Return what a function of the database gives; raise NoSamplesError if it raises."""
+    try:
+        return list(generate())
+    except Exception as error:
+        raise NoSamplesError(f"{type(error).__name__}: {error}") from error
+
+
 def samples_of(op: OpInfo, dtype: torch.dtype) -> list[Call]:
     """Return one call for each sample; tensors require grad where the operator has a gradient."""
     grad = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
-    return [_call(op.op, s) for s in op.sample_inputs("cpu", dtype, requires_grad=grad)]
+    samples = read_samples(lambda: op.sample_inputs("cpu", dtype, requires_grad=grad))
+    return [_call(op.op, s) for s in samples]
 
 
 def _call(fn: Callable[..., object], sample: SampleInput) -> Call:
@@ -146,7 +161,7 @@ def error_calls(op: OpInfo) -> list[Call]:
     known: Callable[..., object] | None = op.error_inputs_func
     if known is None:
         return []
-    return [_call(op.op, e.sample_input) for e in op.error_inputs("cpu")]
+    return [_call(op.op, e.sample_input) for e in read_samples(lambda: op.error_inputs("cpu"))]
 
 
 def _relayout_call(call: Call, layout: str) -> Call:

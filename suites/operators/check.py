@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from suites.operators.calls import Call
-from suites.operators.compare import describe_difference
+from suites.operators.compare import compare_errors, describe_difference, show_error
 from suites.operators.program import (
     Compiler,
     Outcome,
@@ -21,7 +21,7 @@ from tofuse.report.model import Report
 Run = Callable[[Call, Compiler], Outcome]
 
 BATCH = 32
-ALONE = 3  # failures of a case that are confirmed alone; the others are counted
+ALONE = 3
 
 
 @dataclasses.dataclass
@@ -37,6 +37,11 @@ class Findings:
     kernels: int = 0
     library: Counter[str] = dataclasses.field(default_factory=Counter)
 
+    @property
+    def differences(self) -> int:
+        """The number of calls that differ from eager or were not reached."""
+        return len(self.failures) + len(self.as_torch) + self.unconfirmed
+
     def add_report(self, report: Report) -> None:
         self.graphs += len(report.graphs)
         self.kernels += len(report.kernels)
@@ -45,9 +50,13 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True)
 class Checker:
-    """Checks calls with one compiler: `compiler` makes it from a report that it fills."""
+    """Checks calls with one compiler: `compiler` makes it from a report that it fills.
+
+    The first `alone` failures are confirmed alone and described; the others are counted.
+    """
 
     dynamic: bool = False
+    alone: int = ALONE
     compiler: Callable[[Report, bool], Compiler] = compile_here
 
     def check(self, calls: Sequence[Call]) -> Findings:
@@ -61,7 +70,7 @@ class Checker:
         refused = [pair for pair in pairs if pair[1].error is not None]
         findings.refused = len(refused)
         for call, outcome in refused:
-            if len(findings.failures) < ALONE:
+            if len(findings.failures) < self.alone:
                 self._check_alone(call, outcome, findings)
         working = [pair for pair in pairs if pair[1].error is None]
         for k in range(0, len(working), BATCH):
@@ -69,8 +78,11 @@ class Checker:
         return findings
 
     def _check_batch(self, pairs: Sequence[tuple[Call, Outcome]], findings: Findings) -> None:
-        """Run the calls as one program; halve it if it raises, and run alone what differs."""
-        if len(findings.failures) >= ALONE and len(pairs) < BATCH:
+        """Run the calls as one program; halve it if it raises, and run alone what differs.
+
+        A program that raises although both of its halves pass is a failure of its own.
+        """
+        if len(findings.failures) >= self.alone and len(pairs) < BATCH:
             findings.unconfirmed += len(pairs)  # parts of a program that raised
             return
         if len(pairs) == 1:
@@ -79,20 +91,34 @@ class Checker:
         report = Report()
         try:
             outcomes = run_compiled([call for call, _ in pairs], self._compiler(report))
-        except Exception:
+        except Exception as error:
+            before = findings.differences
             middle = len(pairs) // 2
             for part in (pairs[:middle], pairs[middle:]):
                 self._check_batch(part, findings)
+            if findings.differences == before:
+                self._record_error([call for call, _ in pairs], error, findings)
             return
         findings.add_report(report)
         for (call, expected), got in zip(pairs, outcomes, strict=True):
             difference = describe_difference(call, got, expected)
             if difference is None:
                 continue
-            if len(findings.failures) >= ALONE:
+            if len(findings.failures) >= self.alone:
                 findings.unconfirmed += 1
             elif not self._check_alone(call, expected, findings):
                 findings.failures.append(f"{call}, among other calls only: {difference}")
+
+    def _record_error(self, calls: Sequence[Call], error: Exception, findings: Findings) -> None:
+        """Record the error of a program of which each call alone is right."""
+        difference = f"{calls[0]} and {len(calls) - 1} more, together only: {show_error(error)}"
+        try:
+            run_compiled(calls, compile_with_torch(self.dynamic))
+        except Exception as torchs:
+            if compare_errors(error, torchs) is None:
+                findings.as_torch.append(difference)
+                return
+        findings.failures.append(difference)
 
     def check_steps(self, calls: Sequence[Call]) -> Findings:
         """Compare calls that compile a part of themselves with their argument `compiler`."""

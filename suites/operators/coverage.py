@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from suites.harness import Result
-from suites.operators.known import KNOWN_DIFFERENCES, known_reason
+from suites.operators.known import KNOWN_DIFFERENCES, known_rows
 
 LETTERS = {
     "fused": "F",
@@ -23,13 +23,16 @@ def coverage_page(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> str
     counts = Counter(r.status for r in results.values())
     calls = sum(int(str(r.data.get("calls", 0))) for r in results.values())
     failed = {name: r for name, r in results.items() if r.failed}
+    compared = len(results) - counts["skipped"]
+    right = counts["fused"] + counts["pytorch"] + counts["refused"]
     torchs = sum(int(str(r.data.get("as_torch", 0))) for r in results.values())
     lines = [
         "# Coverage of torch's operator database",
         "",
-        f"{len(results) - len(failed)} of {len(results)} cases are as in eager, over {calls}",
-        f"calls: {counts['fused']} run in kernels of ours, {counts['pytorch']} go to PyTorch,",
-        f"{counts['refused']} raise as in eager, {counts['skipped']} have no samples.",
+        f"{right} of {compared} cases are as in eager, over {calls} calls:",
+        f"{counts['fused']} run in kernels of ours, {counts['pytorch']} go to PyTorch,",
+        f"{counts['refused']} raise as in eager. {len(failed)} fail, {counts['known']} have a",
+        f"known difference. {counts['skipped']} more cases have no samples.",
         "",
         "`make opinfo` writes this page. A case is an operator, a dtype, and a layout or variant;",
         "it runs every sample: values against eager with float64 as the referee, gradients,",
@@ -44,7 +47,7 @@ def coverage_page(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> str
         "",
         "## Known differences",
         "",
-        *(f"- `{name}`: {why}" for name, why in KNOWN_DIFFERENCES.items()),
+        *(f"- `{k.case}`, `{k.failure}`: {k.reason}" for k in KNOWN_DIFFERENCES),
         *(f"- outdated: `{name}` no longer fails" for name in outdated(results)),
         "",
         "## Operators",
@@ -61,9 +64,9 @@ def coverage_page(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> str
 
 def outdated(results: Mapping[str, Result]) -> list[str]:
     """Return the known differences that none of the cases that ran shows."""
-    ran = {known_reason(name) for name in results}
-    shown = {known_reason(name) for name, r in results.items() if r.status == "known"}
-    return [name for name, why in KNOWN_DIFFERENCES.items() if why in ran - shown]
+    ran = {row for name in results for row in known_rows(name)}
+    shown = {row for name, r in results.items() if r.status == "known" for row in known_rows(name)}
+    return [row.case for row in KNOWN_DIFFERENCES if row in ran - shown]
 
 
 def _rows(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> list[str]:

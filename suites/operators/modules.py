@@ -10,7 +10,7 @@ from torch.testing._internal.common_modules import ModuleInfo
 from torch.testing._internal.common_optimizers import OptimizerInfo
 from torch.utils._pytree import tree_leaves
 
-from suites.operators.calls import Call
+from suites.operators.calls import Call, read_samples
 from suites.operators.program import Compiler
 
 STEPS = 3
@@ -28,7 +28,8 @@ def module_calls(info: ModuleInfo, dtype: torch.dtype, mode: str) -> list[Call]:
     torch.manual_seed(0)
     training = mode == "train"
     calls = []
-    for k in info.module_inputs_func(info, "cpu", dtype, True, training):
+    inputs = read_samples(lambda: info.module_inputs_func(info, "cpu", dtype, True, training))
+    for k in inputs:
         if k.forward_input is None:
             continue
         made = k.constructor_input
@@ -69,7 +70,7 @@ def optimizer_calls(info: OptimizerInfo, dtype: torch.dtype, mode: str) -> list[
     flags = {n: n == mode for n in IMPLEMENTATIONS if n in info.supported_impls}
     return [
         Call(partial(run_steps, info, {**given.kwargs, **flags}), (parameters, gradients))
-        for given in info.optim_inputs_func("cpu")
+        for given in read_samples(lambda: info.optim_inputs_func("cpu"))
     ]
 
 

@@ -11,10 +11,6 @@ from suites.fuzz.program import Input, Program, Statement
 OFFSET = {"reads_behind": lambda x: x.nbytes, "reads_before": lambda x: -1}
 
 
-def list_cases():
-    return []
-
-
 def reader(offset):
     def run(x):
         ctypes.c_char.from_address(x.data_ptr() + offset(x)).value  # noqa: B018  (reads memory)

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
 
+from suites.harness import Result
 from suites.operators.calls import Call, relayout
 from suites.operators.check import Checker
+from suites.operators.coverage import coverage_page
 from suites.operators.modules import (
     module_calls,
     module_infos,
@@ -73,22 +76,82 @@ def test_another_type_of_error_is_found():
     assert "raises KeyError: 'ours' for IndexError: of eager" in found.failures[0]
 
 
+def refuses(x):
+    raise RuntimeError("of eager")
+
+
+def failing(error):
+    """A compiler whose programs raise an error."""
+
+    def compile_program(program):
+        return lambda *tensors: raise_(error)
+
+    return Checker(compiler=lambda report, dynamic: compile_program)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendCompilerFailed(torch.neg, KeyError("ours"), None),
+        BackendCompilerFailed(torch.neg, AssertionError("ours"), None),
+        InternalTorchDynamoError("ours"),
+    ],
+)
+def test_an_error_of_the_compiler_is_not_eagers_runtime_error(error):
+    found = failing(error).check(calls(refuses)[:1])
+    assert len(found.failures) == 1 and "ours" in found.failures[0]
+    wrapped = BackendCompilerFailed(torch.neg, RuntimeError("of eager"), None)
+    assert not failing(wrapped).check(calls(refuses)[:1]).failures
+
+
+def test_a_program_that_raises_while_each_of_its_calls_is_right_is_a_failure():
+    def compile_program(program):
+        return lambda *tensors: raise_(KeyError("ours")) if len(tensors) > 1 else program(*tensors)
+
+    found = Checker(compiler=lambda report, dynamic: compile_program).check(calls(torch.neg))
+    assert len(found.failures) == 2 and "together only: KeyError: 'ours'" in found.failures[0]
+    assert summarize_case("neg/float32/contiguous", found).status == "failed"
+
+
 def test_what_is_right_is_counted_by_who_runs_it():
     found = Checker().check(calls(torch.sin))
     assert found.kernels and not found.failures
     assert summarize_case("sin/float32/contiguous", found).status == "fused"
 
 
-def test_a_known_difference_is_no_failure():
+def test_a_known_difference_is_no_failure_and_excuses_no_other():
+    case = "native_group_norm/float32/strided"
     found = planted(FAULTS["strides"]).check(calls(torch.sin))
-    assert summarize_case("native_group_norm/float32/strided", found).status == "known"
+    assert summarize_case(case, found).status == "failed"
+    found.failures = [
+        "f(): returns; eager raises RuntimeError: Expected X.is_contiguous(memory_format)"
+    ]
+    assert summarize_case(case, found).status == "known"
+    assert summarize_case("sin/float32/strided", found).status == "failed"
+    found.unconfirmed = 1  # nobody saw how it differs
+    assert summarize_case(case, found).status == "failed"
+    found.unconfirmed, found.failures = 0, [*found.failures, "f(): result 0: strides"]
+    assert summarize_case(case, found).status == "failed"
+
+
+def test_the_headline_counts_what_was_compared_and_is_right():
+    statuses = ("fused", "pytorch", "refused", "known", "skipped", "failed")
+    results = {f"f{k}/float32/out": Result("", s) for k, s in enumerate(statuses)}
+    page = " ".join(coverage_page(results, ("float32",)).split())
+    assert "3 of 5 cases are as in eager" in page
+    assert "1 fail, 1 have a known difference. 1 more cases have no samples." in page
 
 
 def test_random_results_may_be_any_of_eagers():
     draw = lambda x: torch.nn.functional.dropout(x, 0.5)  # noqa: E731
     assert not planted(lambda r, x: r).check(calls(draw)).failures
     assert planted(lambda r, x: r * 1.5).check(calls(draw)).failures
-    assert not planted(lambda r, x: torch.rand_like(r)).check(calls(torch.rand_like)).failures
+    assert planted(lambda r, x: r * 0).check(calls(draw)).failures
+    for fn in (torch.rand_like, torch.randn_like, torch.empty_like):
+        assert not planted(lambda r, x, fn=fn: fn(r)).check(calls(fn)).failures
+    for wrong in (torch.nan, torch.inf, -1.5, 2.5):
+        fill = planted(lambda r, x, wrong=wrong: r.detach().fill_(wrong))
+        assert fill.check(calls(torch.rand_like)).failures
 
 
 def test_modules_are_compared_with_their_parameters_and_buffers():
