@@ -31,10 +31,11 @@ test: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# Every sample of torch's operator database against eager, into docs/coverage.md: about 2 hours on
-# two cores. It goes on where it was stopped. Some of it: make opinfo SHARD=1/4 ONLY=gelu JOBS=1 SUITE="--fresh"
+# Every sample of torch's operator database against eager, into docs/coverage.md: hours on two cores,
+# half of them for 4 pooling operators. With SAMPLES=64 the large cases run 64 samples each. It goes on
+# where it was stopped. Some of it: make opinfo SHARD=1/4 ONLY=gelu JOBS=1 SUITE="--fresh"
 opinfo: $(STAMP)
-	$(BIN)/python -m suites.opinfo --shard $(or $(SHARD),1/1) --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
+	SAMPLES=$(SAMPLES) $(BIN)/python -m suites.opinfo --shard $(or $(SHARD),1/1) --only "$(ONLY)" $(addprefix --jobs ,$(JOBS)) $(SUITE)
 
 # Random programs against eager, float64 and other options; a failing one is printed, made small.
 #   make fuzz SECONDS=3600 JOBS=1 SUITE="--canaries end"

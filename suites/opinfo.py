@@ -3,12 +3,16 @@
 A case is an operator, a dtype, and a layout or variant: `nn.functional.gelu/bfloat16/transposed`.
 `operator/any/errors` runs the inputs on which eager raises. `module/...` and `optimizer/...` are of
 torch's databases of modules and optimizers.
+
+With SAMPLES=64 in the environment, a case runs at most 64 samples, spread evenly over all of them;
+contiguous cases of float32 and int64 still run every sample.
 """
 
 import functools
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
@@ -23,7 +27,7 @@ from suites.harness import (
     select_cases,
     summarize,
 )
-from suites.operators.calls import LAYOUTS, MODES, NoSamplesError, calls_of, error_calls
+from suites.operators.calls import LAYOUTS, MODES, Call, NoSamplesError, calls_of, error_calls
 from suites.operators.check import ALONE, Checker, Findings
 from suites.operators.coverage import coverage_page, outdated
 from suites.operators.known import known_difference, known_rows
@@ -42,6 +46,7 @@ DTYPES = (*VARIANT_DTYPES, "float64", "float16", "int32", "uint8", "bool")  # as
 
 SECONDS_PER_CASE = 0.9  # of one core, over 85 random cases (AMD EPYC)
 MODULE_DTYPES = ("float32", "float64")
+EVERY_SAMPLE = ("float32/contiguous", "int64/contiguous")  # runs, whatever SAMPLES says
 MANY = 10_000  # failures that are all shown, since a row must match each
 
 
@@ -92,7 +97,18 @@ def _check_case(name: str, dtype_name: str, mode: str) -> Findings:
         calls = error_calls(operators()[name])
     else:
         calls = calls_of(operators()[name], dtype, mode)
-    return checker.check_steps(calls) if name.startswith("optimizer/") else checker.check(calls)
+    chosen: Sequence[Call] = calls
+    if f"{dtype_name}/{mode}" not in EVERY_SAMPLE:
+        chosen = spread(calls, int(os.environ.get("SAMPLES") or len(calls)))
+    check = checker.check_steps if name.startswith("optimizer/") else checker.check
+    findings = check(chosen)
+    findings.left_out = len(calls) - len(chosen)
+    return findings
+
+
+def spread(calls: Sequence[Call], most: int) -> Sequence[Call]:
+    """Return at most `most` calls, at equal distances."""
+    return [calls[k * len(calls) // most] for k in range(most)] if len(calls) > most else calls
 
 
 def summarize_case(case: str, findings: Findings) -> Result:
@@ -111,6 +127,7 @@ def summarize_case(case: str, findings: Findings) -> Result:
         status = "fused" if findings.kernels else "pytorch"
     data: dict[str, str | int | float | list[str]] = {
         "calls": findings.calls,
+        "left_out": findings.left_out,
         "refused": findings.refused,
         "graphs": findings.graphs,
         "kernels": findings.kernels,

@@ -29,6 +29,7 @@ class Findings:
     """What the calls of one case showed."""
 
     calls: int = 0
+    left_out: int = 0
     refused: int = 0
     failures: list[str] = dataclasses.field(default_factory=list)
     as_torch: list[str] = dataclasses.field(default_factory=list)

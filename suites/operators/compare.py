@@ -14,6 +14,7 @@ ULPS = 4  # units in the last place that a result may be off beside eager's own 
 # differ more: over samples of householder_product, ours is 0.3 to 3.5 times eager's.
 FACTOR, ILL_CONDITIONED, ILL_FACTOR = 2, 16, 8
 SEEDS = 8  # runs of eager that show whether a result is random
+JITTERS = 2  # runs that show what roundings of the operands change
 # Ranges in middle halves: 5 of normal numbers, 7 of exponential ones, 25 and more of Cauchy's.
 HEAVY, HEAVY_MARGIN = 10, 100
 MOST_DRAWS = 1 << 20  # that torch.quantile takes
@@ -146,7 +147,9 @@ def _compare_values(call: Call, got: Outcome, expected: Outcome) -> str | None:
         a, b = tensors[k], _tensors(expected)[k]
         assert a is not None and b is not None
         wide = reference[k] if reference and len(reference) == len(tensors) else None
-        floor = _noise_floor(call, wide)
+        if wide is not None and (wide.shape != a.shape or wide.layout is not torch.strided):
+            wide = None
+        floor = _noise_floor(call, k, wide)
         difference = _value_difference(a, b, wide, floor, gradient=k >= _output_count(got))
         if k < len(again) and not _close(again[k], b):
             difference = difference or "numbers differ from all that eager draws"
@@ -189,12 +192,20 @@ def _close(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
     return bool(torch.allclose(a, b, rtol=ULPS * tiny.eps, atol=tiny.tiny, equal_nan=True))
 
 
-def _run_wider(call: Call) -> list[torch.Tensor | None] | None:
-    """Return the tensors of the call in float64; None if it cannot be run so."""
+def _run_wider(call: Call, jitter: int | None = None) -> list[torch.Tensor | None] | None:
+    """Return the tensors of the call in float64; None if it cannot be run so.
+
+    `jitter` is a seed: each operand is moved by up to half a unit in its last place.
+    """
+    generator = None if jitter is None else torch.Generator().manual_seed(jitter)
 
     def widen(x: object) -> object:
         if isinstance(x, torch.Tensor) and x.dtype in WIDER and x.layout is torch.strided:
-            return x.detach().to(WIDER[x.dtype]).requires_grad_(x.requires_grad)
+            wide = x.detach().to(WIDER[x.dtype])
+            if generator is not None:
+                moved = torch.rand(x.shape, generator=generator, dtype=torch.float64) - 0.5
+                wide *= 1 + torch.finfo(x.dtype).eps * moved
+            return wide.requires_grad_(x.requires_grad)
         return WIDER.get(x, x) if isinstance(x, torch.dtype) else x
 
     args, kwargs = tree_map(widen, (call.args, dict(call.kwargs)))
@@ -210,23 +221,35 @@ def _run_wider(call: Call) -> list[torch.Tensor | None] | None:
     return None if outcome.error else _tensors(outcome)
 
 
-def _noise_floor(call: Call, wide: torch.Tensor | None) -> float:
-    """Return an error that is none: a rounding squared, as in the variance of equal numbers."""
+def _noise_floor(call: Call, k: int, wide: torch.Tensor | None) -> torch.Tensor:
+    """Return an error that is none: a rounding squared, as in the variance of equal numbers.
+
+    In a sum it is what half a unit in the last place of each operand changes.
+    """
     if wide is None:  # float64, without a referee
-        return torch.finfo(torch.float64).eps
+        return torch.tensor(torch.finfo(torch.float64).eps)
     floats = [t.detach() for t in call.tensors if t.is_floating_point() and t.numel()]
     largest = max((float(t.double().abs().max()) for t in floats), default=1.0)
-    return (torch.finfo(torch.float32).eps * largest) ** 2
+    floor = torch.full(wide.shape, (torch.finfo(torch.float32).eps * largest) ** 2)
+    if wide.numel() < max((t.numel() for t in floats), default=0):  # perhaps a sum
+        for jitter in range(JITTERS):
+            moved = _run_wider(call, jitter)
+            if moved is not None and (found := moved[k]) is not None and found.shape == wide.shape:
+                floor = torch.maximum(floor, (found - wide).abs().nan_to_num(0.0, 0.0))
+    return floor
 
 
 def _value_difference(
-    a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None, floor: float, *, gradient: bool
+    a: torch.Tensor,
+    b: torch.Tensor,
+    wide: torch.Tensor | None,
+    floor: torch.Tensor,
+    *,
+    gradient: bool,
 ) -> str | None:
     """Return how `a` differs from eager's `b`, unless the wide result says that it may."""
     if a.layout is not torch.strided:
         a, b = a.to_dense(), b.to_dense()
-    if wide is not None and (wide.shape != a.shape or wide.layout is not torch.strided):
-        wide = None
     if wide is not None and wide.dtype == a.dtype and a.dtype.is_floating_point | a.is_complex():
         wide = None  # eager's result once more
     if not a.is_floating_point() and not a.is_complex():
@@ -234,13 +257,18 @@ def _value_difference(
         return _describe(wrong, a, b)
     a, b = a.resolve_conj().resolve_neg(), b.resolve_conj().resolve_neg()
     if a.is_complex():
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
+        a, b, floor = torch.view_as_real(a), torch.view_as_real(b), floor.unsqueeze(-1)
         wide = None if wide is None else torch.view_as_real(wide.resolve_conj())
     return _describe(_wrong_floats(a, b, wide, floor, gradient=gradient), a, b)
 
 
 def _wrong_floats(
-    a: torch.Tensor, b: torch.Tensor, wide: torch.Tensor | None, floor: float, *, gradient: bool
+    a: torch.Tensor,
+    b: torch.Tensor,
+    wide: torch.Tensor | None,
+    floor: torch.Tensor,
+    *,
+    gradient: bool,
 ) -> torch.Tensor:
     """Return where `a` is off by more than its few units beside eager's own error.
 

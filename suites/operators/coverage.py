@@ -22,6 +22,7 @@ def coverage_page(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> str
     """Return the page: figures, failures, known differences, a letter for each case."""
     counts = Counter(r.status for r in results.values())
     calls = sum(int(str(r.data.get("calls", 0))) for r in results.values())
+    left_out = sum(int(str(r.data.get("left_out", 0))) for r in results.values())
     failed = {name: r for name, r in results.items() if r.failed}
     compared = len(results) - counts["skipped"]
     right = counts["fused"] + counts["pytorch"] + counts["refused"]
@@ -33,9 +34,10 @@ def coverage_page(results: Mapping[str, Result], dtypes: tuple[str, ...]) -> str
         f"{counts['fused']} run in kernels of ours, {counts['pytorch']} go to PyTorch,",
         f"{counts['refused']} raise as in eager. {len(failed)} fail, {counts['known']} have a",
         f"known difference. {counts['skipped']} more cases have no samples.",
+        *([f"{left_out} more calls were left out (SAMPLES)."] if left_out else []),
         "",
         "`make opinfo` writes this page. A case is an operator, a dtype, and a layout or variant;",
-        "it runs every sample: values against eager with float64 as the referee, gradients,",
+        "it runs all samples: values against eager with float64 as the referee, gradients,",
         "dtypes, shapes, strides, aliasing, and the arguments after the call. Of random operators,",
         "shapes, dtypes and strides are compared, and after a dropout the possible values.",
         f"{torchs} differences are torch's own: `torch.compile` with eager's operators shows them.",

@@ -46,7 +46,9 @@ class Findings:
         eager: dict[str, Tensor],
         exact: dict[str, Tensor],
     ) -> None:
-        """Note the worst error ratio of a part, as a fault if it is too large."""
+        """Note the worst error ratio of a part, as a fault if it is too large or says nothing."""
+        if unusable := [name for name, x in exact.items() if x.isnan().any()]:
+            self.faults.append(f"{part}: {unusable[0]} is nan in float64")
         ratio, where = worst_error_ratio(ours, eager, exact)
         self.ratios[part] = round(ratio, 2)
         if ratio > MAX_ERROR_RATIO:
@@ -136,6 +138,8 @@ def _generate(model: nn.Module, prompt: Inputs) -> Tensor:
 
 def _describe(findings: Findings, report: Report) -> None:
     findings.graphs = len(report.graphs)
+    if not findings.graphs:
+        findings.faults.append("no graph was compiled")
     findings.notes = list(dict.fromkeys(report.notes))
     calls = Counter(f"{c.name}: {c.reason}" for c in report.library_calls)
     findings.fallbacks = [f"{call} x{n}" for call, n in calls.most_common()]
