@@ -19,12 +19,10 @@ from tests.suites.faulty_programs import LONG
 
 FAULTY = "tests.suites.faulty_programs"
 COSINE = Variant((("capture", "trace"), ("executors", ("cosine", "llvm"))))
-IDENTITY = pytest.mark.xfail(strict=True, reason="a view that is its argument is a new tensor")
-SEEDS = [pytest.param(s, marks=IDENTITY) if s == 13 else s for s in range(26)]
 REFUSED = (7, 15, 16, 18)  # by capture="trace"; Dynamo breaks the graph
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", range(26))
 def test_a_random_program_is_compared_and_right(seed):
     capture = () if seed in REFUSED else (("capture", "trace"),)
     fault = check(generate(seed), Variant(options=(*capture, ("strict", True))))

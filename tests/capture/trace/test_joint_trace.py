@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 import tofuse
 from tofuse.errors import CaptureError
@@ -46,3 +47,29 @@ def test_a_failure_inside_aotautograd_is_a_capture_error():
     a, x = torch.randn(5, 3), torch.randn(8, requires_grad=True)
     with pytest.raises(CaptureError, match="AOTAutograd rejects: list index out of range"):
         tofuse.compile(program, capture="trace")(x, a, a.view(-1))
+
+
+def return_twice(x):
+    y = x.sin()
+    view = y.view(-1)
+    return y, {"again": y, "argument": x}, view, 3, view, x
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_a_tensor_that_is_returned_twice_is_one(capture, requires_grad):
+    x = torch.randn(3, 4, requires_grad=requires_grad)
+    compiled = tofuse.compile(return_twice, capture=capture)
+    expected = identities([x, *tree_leaves(return_twice(x))])
+    for _ in range(2):
+        results = tree_leaves(compiled(x))
+        assert identities([x, *results]) == expected
+        if requires_grad:
+            results[0].sum().backward(retain_graph=True)
+            results[3].sum().backward()
+            torch.testing.assert_close(x.grad, 2 * x.detach().cos())
+            x.grad = None
+
+
+def identities(values):
+    return [next(k for k, other in enumerate(values) if other is value) for value in values]

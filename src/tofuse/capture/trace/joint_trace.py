@@ -99,6 +99,18 @@ def compile_program(
     return TracedProgram(run, result, graphs.mutates_arguments())
 
 
+@dataclass(frozen=True)
+class Place:
+    """Stands for a tensor among the leaves of a result: its index among the flat results."""
+
+    index: int
+
+
+def unique_tensors(leaves: Sequence[object]) -> list[torch.Tensor]:
+    """Return the tensors among leaves; one that is there twice, once."""
+    return list({id(x): x for x in leaves if isinstance(x, torch.Tensor)}.values())
+
+
 class _FlatFunction:
     """A function from flat tensors to flat tensors, and the structure of its results."""
 
@@ -120,9 +132,10 @@ class _FlatFunction:
         with SubstituteTensors(mapping, real, SUBSTITUTES):
             result = self.function(*tensors[: self.argument_count])
         leaves, self.spec = flatten(result)
-        self.leaves = [mapping.get(id(x), x) for x in leaves]
-        flat = [x for x in self.leaves if isinstance(x, torch.Tensor)]
-        self.leaves = [_TENSOR if isinstance(x, torch.Tensor) else x for x in self.leaves]
+        leaves = [mapping.get(id(x), x) for x in leaves]
+        flat = unique_tensors(leaves)
+        place = {id(x): Place(k) for k, x in enumerate(flat)}
+        self.leaves = [place.get(id(x), x) for x in leaves]
         return flat
 
     def eager(self, arguments: Sequence[object], aliases: Sequence[object]) -> list[torch.Tensor]:
@@ -134,22 +147,20 @@ class _FlatFunction:
         mapping = {id(t): a for t, a in pairs if a is not t and isinstance(a, torch.Tensor)}
         with SubstituteTensors(mapping, {}, {}):
             result = self.function(*aliases[: self.argument_count])
-        leaves = [mapping.get(id(x), x) for x in flatten(result)[0]]
-        return [x for x in leaves if isinstance(x, torch.Tensor)]
+        return unique_tensors([mapping.get(id(x), x) for x in flatten(result)[0]])
 
     def rebuild(self, tensors: object) -> object:
         """Return the function's result from its flat tensors."""
         assert isinstance(tensors, (list, tuple))
-        remaining = iter(tensors)
-        leaves = [next(remaining) if x is _TENSOR else x for x in self.leaves]
+        leaves = [tensors[x.index] if isinstance(x, Place) else x for x in self.leaves]
         return tree_unflatten(leaves, self.spec)
 
     def with_rebuilt_results(self, program: Callable[..., Results]) -> Callable[..., object]:
         """Return `program` with its flat results rebuilt."""
-        if self.spec.is_leaf() and self.leaves == [_TENSOR]:
+        in_order = self.leaves == [Place(k) for k in range(len(self.leaves))]
+        if in_order and self.spec.is_leaf():
             return lambda *xs: program(*xs)[0]
-        count = self.leaves.count(_TENSOR)
-        if self.spec.type is tuple and count == len(self.leaves) == len(self.spec.children()):
+        if in_order and self.spec.type is tuple and len(self.leaves) == len(self.spec.children()):
             return lambda *xs: tuple(program(*xs))
         return lambda *xs: self.rebuild(program(*xs))
 
@@ -172,7 +183,6 @@ def _decomposed_lstm(x: torch.Tensor, *rest: object) -> object:
     return torch.lstm(x, *rest)  # type: ignore[call-overload]  # as the program calls it
 
 
-_TENSOR = object()  # marks the position of a tensor among the leaves of a result
 SUBSTITUTES: dict[Function, Function] = {
     F.multilabel_margin_loss: multilabel_margin_loss,
     torch.lstm: _decomposed_lstm,
