@@ -4,8 +4,7 @@ A case is an operator, a dtype, and a layout or variant: `nn.functional.gelu/bfl
 `operator/any/errors` runs the inputs on which eager raises. `module/...` and `optimizer/...` are of
 torch's databases of modules and optimizers.
 
-With SAMPLES=64 in the environment, a case runs at most 64 samples, spread evenly over all of them;
-contiguous cases of float32 and int64 still run every sample.
+With SAMPLES=64 in the environment, a case runs at most 64 samples, spread evenly over all of them.
 """
 
 import functools
@@ -46,7 +45,6 @@ DTYPES = (*VARIANT_DTYPES, "float64", "float16", "int32", "uint8", "bool")  # as
 
 SECONDS_PER_CASE = 0.9  # of one core, over 85 random cases (AMD EPYC)
 MODULE_DTYPES = ("float32", "float64")
-EVERY_SAMPLE = ("float32/contiguous", "int64/contiguous")  # runs, whatever SAMPLES says
 MANY = 10_000  # failures that are all shown, since a row must match each
 
 
@@ -97,9 +95,7 @@ def _check_case(name: str, dtype_name: str, mode: str) -> Findings:
         calls = error_calls(operators()[name])
     else:
         calls = calls_of(operators()[name], dtype, mode)
-    chosen: Sequence[Call] = calls
-    if f"{dtype_name}/{mode}" not in EVERY_SAMPLE:
-        chosen = spread(calls, int(os.environ.get("SAMPLES") or len(calls)))
+    chosen = spread(calls, int(os.environ.get("SAMPLES") or len(calls)))
     check = checker.check_steps if name.startswith("optimizer/") else checker.check
     findings = check(chosen)
     findings.left_out = len(calls) - len(chosen)
