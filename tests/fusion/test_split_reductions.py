@@ -116,6 +116,23 @@ def test_as_eager(name, dtype, shape):
     assert_as_eager(PROGRAMS[name], x, rtol=loose, atol=loose * 10)
 
 
+def scale_two(x, y, m):
+    """Scale the groups of images of two shapes by the same numbers."""
+    return grouped(x, 4) * m[:, None], grouped(y, 4) * m[:, None]
+
+
+def scale_both_ways(x, y, m):
+    """Scale groups, and positions, of which there are as many, by the same numbers."""
+    return grouped(x, 4) * m[:, None], grouped(y, 4) * m[:, None, None]
+
+
+@pytest.mark.parametrize("program", [scale_two, scale_both_ways])
+def test_one_value_is_broadcast_in_two_ways(program):
+    x, y = (torch.randn(8, c, 2, 2).contiguous(memory_format=torch.channels_last) for c in (12, 8))
+    assert_as_eager(program, x, y, torch.randn(4))
+    assert_as_eager(program, x, x.clone(), torch.randn(4))
+
+
 def test_splitting_adds_no_stores_in_one_kernel():
     """A small image is one kernel, in which the steps cost nothing."""
     x = torch.randn(1, 8, 4, 4).contiguous(memory_format=torch.channels_last)

@@ -30,7 +30,7 @@ def split_reductions(graph: Graph) -> Graph:
     users = graph.users()
     names = Names(graph)
     ops: list[Op] = []
-    broadcasts: dict[tuple[Value, tuple[int, ...]], Value] = {}  # first steps, by value and dims
+    broadcasts: dict[_Broadcast, Value] = {}
     for op in graph.ops:
         steps = None
         if op.kind in SPLITTABLE_REDUCTIONS and op.result.type.device == "cpu":
@@ -40,6 +40,14 @@ def split_reductions(graph: Graph) -> Graph:
             steps = _split_broadcast(op, readers, loop_strides, names, broadcasts)
         ops += [op] if steps is None else steps
     return graph if len(ops) == len(graph.ops) else replace(graph, ops=tuple(ops))
+
+
+class _Broadcast(NamedTuple):
+    """The first step of a broadcast."""
+
+    source: Value
+    shape: tuple[Dim, ...]
+    dims: tuple[int, ...]
 
 
 class _Row(NamedTuple):
@@ -93,7 +101,7 @@ def _split_broadcast(
     readers: list[Op],
     loop_strides: Mapping[Value, Strides],
     names: Names,
-    broadcasts: dict[tuple[Value, tuple[int, ...]], Value],
+    broadcasts: dict[_Broadcast, Value],
 ) -> list[Op] | None:
     """Broadcast along the short row first and along the outer dimensions last."""
     (x,), shape, dims = op.inputs, op.result.shape, op.ints("dims")
@@ -103,21 +111,20 @@ def _split_broadcast(
     if row is None or size_hint(product(shape[d] for d in new_dims)) < MIN_SPLIT_RATIO * row.extent:
         return None
     inner_dims = tuple(sorted({*dims, *row.dims}))
+    first = _Broadcast(x, tuple(shape[d] for d in inner_dims), tuple(map(inner_dims.index, dims)))
     steps: list[Op] = []
-    if (x, inner_dims) not in broadcasts:
-        attrs: dict[str, Attr] = {
-            "shape": tuple(shape[d] for d in inner_dims),
-            "dims": tuple(map(inner_dims.index, dims)),
-        }
+    attrs: dict[str, Attr]
+    if first not in broadcasts:
+        attrs = {"shape": first.shape, "dims": first.dims}
         name = f"{op.result.name}_each"
         inner = make_op("broadcast", (x,), attrs, name=names.fresh(name), like=op)
         attrs = {"dtype": x.dtype}
         # a copy that may be stored: kernels can be split there
         stored = make_op("convert", (inner.result,), attrs, name=names.fresh(name), like=op)
         steps = [inner, stored]
-        broadcasts[x, inner_dims] = stored.result
+        broadcasts[first] = stored.result
     attrs = {"shape": shape, "dims": inner_dims}
-    outer = make_op("broadcast", (broadcasts[x, inner_dims],), attrs, name="", like=op)
+    outer = make_op("broadcast", (broadcasts[first],), attrs, name="", like=op)
     return [*steps, replace(outer, results=op.results)]
 
 
