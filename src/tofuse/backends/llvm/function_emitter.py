@@ -192,6 +192,8 @@ class FunctionEmitter:
         ty, mask_ty = f"<{lanes} x {MEMORY_TYPES[dtype]}>", f"<{lanes} x i1>"
         if lanes == 1:
             mask = self.f.let(f"bitcast i1 {mask} to {mask_ty}")
+        else:
+            mask = self.f.load_mask(mask, lanes)
         symbol = f"@llvm.masked.load.v{lanes}{short_name(MEMORY_TYPES[dtype])}.p0"
         address, zeros = ("ptr", f"align {dtype.itemsize} {pointer}"), (ty, "zeroinitializer")
         raw = self.f.call(symbol, ty, address, (mask_ty, mask), zeros)

@@ -84,6 +84,7 @@ class FunctionBuilder:
     declarations: dict[str, str] = field(default_factory=dict)
     math_calls: dict[tuple[str, str, int], None] = field(default_factory=dict)
     fp8_bytes: dict[tuple[str, DType], str] = field(default_factory=dict)
+    full_masks: dict[int, str] = field(default_factory=dict)  # of `load_mask`, by lanes
     prefix: str = "%t"
     first: int = 1
     count: int = 0
@@ -139,6 +140,26 @@ class FunctionBuilder:
         if other is None:
             return mask
         return self.let(f"and {vector_type('i1', lanes)} {mask}, {other}")
+
+    def load_mask(self, mask: str, lanes: int) -> str:
+        """Return the same mask as a value that only loads use.
+
+        LLVM 22 folds a masked load into a multiply-add of which the same mask selects lanes. Where
+        it later takes them apart again, the load has no mask: it reads past the end of memory.
+        """
+        ty = vector_type("i1", lanes)
+        if lanes not in self.full_masks:
+            zero, bit, name = (self.fresh_name() for _ in range(3))
+            first = f"insertelement {ty} poison, i1 {bit}, i64 0"
+            self.entry += [
+                f'  {zero} = call i32 asm "", "=r,0"(i32 0)',
+                f"  {bit} = icmp eq i32 {zero}, 0",
+                f"  {name}.first = {first}",
+                f"  {name} = shufflevector {ty} {name}.first, {ty} poison, "
+                f"<{lanes} x i32> zeroinitializer",
+            ]
+            self.full_masks[lanes] = name
+        return self.let(f"and {ty} {mask}, {self.full_masks[lanes]}")
 
     def any_lane(self, mask: str, lanes: int) -> str:
         """Return whether a mask has a lane, as an i1."""
