@@ -122,7 +122,8 @@ def arguments_source(program: Program, prepare: bool = False) -> str:
     leaves = []
     for x in program.inputs:
         if x.mode:
-            lines.append(f"    {x.name}.requires_grad_()")
+            # a view that is a leaf: without gradients, its own views require none in eager
+            lines.append(f"    {x.name} = {x.name}.detach().requires_grad_()")
             leaves.append(f"{x.name}_leaf" if x.mode == "nonleaf" else x.name)
         if x.mode == "nonleaf":
             lines.append(f"    {x.name}_leaf, {x.name} = {x.name}, {x.name}.clone()")
