@@ -6,6 +6,7 @@ import torch
 from tests.support.view_programs import random_view_program
 from tofuse.analysis.alias import AliasAnalysis
 from tofuse.ir.graph import Graph, Value, show_graph
+from tofuse.ir.parse_graph import parse_graph
 from tofuse.ops.check_graph import check_graph
 
 PROGRAMS, CHUNKS = 10_000, 10
@@ -51,3 +52,14 @@ def check_against_eager(graph: Graph, tensors: dict[Value, torch.Tensor]) -> Non
     for op in graph.ops:
         if op.kind == "opaque":
             assert set(op.inputs) <= aliases.read_by_library <= aliases.fixed_strides
+
+
+def test_a_slice_of_no_elements_begins_where_its_source_does():
+    """The strides of no elements are those of row-major memory, whatever they were before."""
+    graph = parse_graph("""forward(x: f32[0,3,4,2]) {
+      a = slice(x, start=(0, 0, 0, 1), shape=(0, 3, 4, 1), step=(1, 1, 1, 1)) : f32[0,3,4,1]
+      b = reshape(a, shape=(0, 3, 4)) : f32[0,3,4]
+      c = slice(b, start=(0, 0, 3), shape=(0, 3, 1), step=(1, 1, 1)) : f32[0,3,1]
+      return c
+    }""")
+    assert [m.offset for m in AliasAnalysis(graph).memrefs.values()] == [0, 0, 0, 0]

@@ -163,3 +163,25 @@ def test_views_of_a_copy_share_its_storage(fn, grad):
         found = tofuse.compile(lambda x, views=views: views(fn(x)))(x)
         torch.testing.assert_close(found, views(fn(x)), check_stride=True)
         assert len({t.untyped_storage().data_ptr() for t in found}) == 1
+
+
+def channels_last(*shape):
+    return torch.rand(shape).contiguous(memory_format=torch.channels_last)
+
+
+UNPREDICTED = {  # torch predicts other strides than its kernels return
+    "max_unpool2d": lambda x: F.max_unpool2d(x, (x * 9).long(), 3, 2, 1),
+    "max_unpool2d of a row": lambda x: F.max_unpool2d(x[:, :, :1], (x[:, :, :1] * 9).long(), 3),
+    "angle": lambda x: torch.angle(torch.complex(x, 1 - x)),
+    "angle of a part": lambda x: torch.angle(torch.complex(x, x)[..., ::2]),
+}
+
+
+@pytest.mark.parametrize("name", UNPREDICTED)
+@pytest.mark.parametrize("make", [torch.rand, channels_last])
+def test_results_that_torch_predicts_in_another_layout(name, make):
+    x = make(2, 3, 4, 5)
+    expected = UNPREDICTED[name](x)
+    got = tofuse.compile(UNPREDICTED[name])(x)
+    assert got.stride() == expected.stride()
+    torch.testing.assert_close(got, expected)

@@ -61,7 +61,8 @@ def view_memref(op: Op, source: MemRef) -> MemRef | None:
             starts, steps = op.dims("start"), op.ints("step")
             strides = tuple(product((s, t)) for s, t in zip(source.strides, steps, strict=True))
             offsets = [product((a, s)) for a, s in zip(starts, source.strides, strict=True)]
-            offset = sum(offsets, offset)
+            if 0 not in op.result.shape:  # the strides of no elements may be any
+                offset = sum(offsets, offset)
         case _:
             strides = reshape_strides(op.inputs[0].shape, source.strides, op.result.shape)
     return None if strides is None else MemRef(source.root, offset, strides)

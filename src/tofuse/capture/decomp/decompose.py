@@ -18,7 +18,9 @@ from tofuse.capture.decomp.decompose_elementwise import (
 from tofuse.capture.decomp.decompose_padding import PADDING_DECOMPOSITIONS
 from tofuse.capture.decomp.operator_results import (
     ELEMENTWISE_OPS,
+    LIBRARY_OPS,
     as_operator_returns,
+    in_library_order,
     in_order_of_result,
 )
 from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
@@ -26,6 +28,7 @@ from tofuse.capture.fx.sizes import IntLike
 from tofuse.capture.lower.executor_claims import (
     ClaimPredicate,
     Decomposition,
+    DecompositionResult,
     claim_nothing,
     skip_claimed_calls,
 )
@@ -66,13 +69,17 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     for packet in MEAN_LOSS_GRADIENTS.split():
         op = getattr(aten, packet).default
         table[op] = _with_empty_input(table[op])
+    for overload in aten.linspace.overloads():
+        if (op := getattr(aten.linspace, overload)) in table:
+            table[op] = _not_of_integers(table[op])
     table.update(CHECKED_DECOMPOSITIONS)
     table.update(ELEMENTWISE_DECOMPOSITIONS)
     table.update(PADDING_DECOMPOSITIONS)
     if decompose_random:
         table.update(RANDOM_DECOMPOSITIONS)
     table = {op: as_operator_returns(op, rule) for op, rule in table.items()}
-    return table | {op: in_order_of_result(op) for op in ELEMENTWISE_OPS}
+    table |= {op: in_order_of_result(op) for op in ELEMENTWISE_OPS}
+    return table | {op: in_library_order(op) for op in LIBRARY_OPS}
 
 
 def _name(op: OpOverload) -> str:
@@ -158,6 +165,24 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.
         return NotImplemented
     loss: Tensor = torch_table[aten.huber_loss.default](x, target, reduction, delta)
     return loss
+
+
+def _not_of_integers(linspace: Decomposition) -> Decomposition:
+    """Leave integer results to ATen, which truncates the ends, and again one number per vector."""
+
+    def apply(
+        start: Tensor | float,
+        end: Tensor | float,
+        steps: int,
+        *,
+        dtype: torch.dtype | None = None,
+        **options: object,
+    ) -> DecompositionResult:
+        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+            return NotImplemented
+        return linspace(start, end, steps, dtype=dtype, **options)
+
+    return apply
 
 
 def _select_scatter(x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
@@ -259,6 +284,13 @@ def _diagonal_backward(
     return torch.where(on_diagonal, row_grads, 0.0).movedim((-2, -1), (dim1 % rank, dim2 % rank))
 
 
+def _angle(x: Tensor) -> Tensor:
+    """Return row-major angles of complex numbers, as ATen."""
+    if not x.is_complex() or x.is_contiguous():
+        return NotImplemented
+    return torch.angle(x.contiguous())
+
+
 def _trace(x: Tensor) -> Tensor:
     return NotImplemented if x.dtype is torch.bool else torch.sum(torch.diagonal(x))
 
@@ -290,6 +322,7 @@ def _roll_start(shift: IntLike, extent: IntLike) -> IntLike | None:
 
 
 OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
+    aten.angle.default: _angle,
     aten.roll.default: _roll,
     aten.view_copy.default: torch.reshape,  # torch's rule fails where `view` does
     aten.linalg_vector_norm.default: _linalg_vector_norm,

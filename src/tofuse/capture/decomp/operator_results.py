@@ -78,6 +78,19 @@ def in_order_of_result(op: OpOverload) -> Decomposition:
     return decompose
 
 
+def in_library_order(op: OpOverload) -> Decomposition:
+    """Return a rule for an operator that keeps channels last, which torch does not predict."""
+
+    def decompose(x: Tensor, *rest: object) -> DecompositionResult:
+        if suggest_memory_format(x) is torch.contiguous_format:
+            return NotImplemented
+        operands = (t.contiguous() if isinstance(t, Tensor) else t for t in (x, *rest))
+        result: Tensor = op(*operands)
+        return _in_order(result, _library_order((x,), result))
+
+    return decompose
+
+
 def _fake_results(
     op: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> list[Tensor | None]:
@@ -157,6 +170,7 @@ def _rows(order: EagerOrder, names: str) -> dict[OpOverload, EagerOrder]:
 
 # Where torch predicts strides that its kernels for the CPU do not give.
 EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
+    aten.angle.default: _order_of_rule,
     aten.roll.default: _order_of_rule,
     **_rows(_elementwise_order, "special_xlog1py native_dropout_backward"),
     aten.xlogy.Tensor: _elementwise_order,
@@ -176,4 +190,5 @@ EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     **_rows(_library_order, "_native_batch_norm_legit_no_training"),
 }
 # The same for operators that are not decomposed.
+LIBRARY_OPS = (aten.max_unpool2d.default,)
 ELEMENTWISE_OPS = (aten.copysign.Tensor, aten.div.Tensor_mode, aten.floor_divide.default)
