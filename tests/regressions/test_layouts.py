@@ -170,8 +170,10 @@ def channels_last(*shape):
 
 
 UNPREDICTED = {  # torch predicts other strides than its kernels return
-    "max_unpool2d": lambda x: F.max_unpool2d(x, (x * 9).long(), 3, 2, 1),
-    "max_unpool2d of a row": lambda x: F.max_unpool2d(x[:, :, :1], (x[:, :, :1] * 9).long(), 3),
+    "max_unpool2d": lambda x: F.max_unpool2d(x, (x * 9).long(), (3, 3), (2, 2), (1, 1)),
+    "max_unpool2d of a row": lambda x: F.max_unpool2d(
+        x[:, :, :1], (x[:, :, :1] * 9).long(), (3, 3)
+    ),
     "angle": lambda x: torch.angle(torch.complex(x, 1 - x)),
     "angle of a part": lambda x: torch.angle(torch.complex(x, x)[..., ::2]),
 }

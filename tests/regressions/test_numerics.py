@@ -394,11 +394,3 @@ def test_the_gradient_of_sinc_near_zero_is_small(dtype):
     x = (10.0 ** torch.linspace(-12, -4, 401, dtype=dtype)).requires_grad_()
     (gradient,) = torch.autograd.grad(tofuse.compile(torch.sinc)(x).sum(), x)
     torch.testing.assert_close(gradient, -(torch.pi**2) / 3 * x.detach(), rtol=0, atol=2e-3)
-
-
-@pytest.mark.parametrize("ends", [(4.3, -3), (0.9, 60.7), (-7.5, 7.5)])
-def test_whole_numbers_between_two_ends(ends):
-    program = lambda x: torch.linspace(*ends, 50, dtype=x.dtype) + x  # noqa: E731
-    for dtype in (torch.int64, torch.int32, torch.float32):
-        x = torch.zeros((), dtype=dtype)
-        torch.testing.assert_close(tofuse.compile(program)(x), program(x))
