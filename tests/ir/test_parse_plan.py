@@ -24,7 +24,7 @@ plan forward(t_x{s0,1}!, t_e{}, n2, t_z{4,1}~) {
   launch 1 neg_4(t_v)
   t_a{4,1}, t_b = call aten.topk.default[0,1](t_x, 2, dim=[1, -1], name='a) = call (b')
   _ = call my.log.default(t_a, "don't")
-  t_d{1}, t_g = call my.two.default[0,1](t_e) returns [s0], [3,2*s1]
+  t_d{1}, t_g = call my.two.default[0,1](t_e) returns [s0], [3,2*s1] as bf16, i64
   t_c{} = call region3([t_a, t_e], s0=s0)
   release t_x, t_e
   t_w = view t_v [s0]{2*s1} + 3+2*s1

@@ -108,10 +108,15 @@ def _call(line: LineReader, results: list[tuple[str, Strides | None]]) -> Call:
         shapes.append(line.expect("[").dims("]"))
         while line.skip(","):
             shapes.append(line.expect("[").dims("]"))
+    dtypes = []
+    if line.skip("as"):
+        dtypes.append(line.dtype())
+        while line.skip(","):
+            dtypes.append(line.dtype())
     if results == [("_", None)]:
         results = []
     names, strides = tuple(n for n, _ in results), tuple(s for _, s in results)
-    return Call(target, arguments, names, tuple(picks), strides, tuple(shapes))
+    return Call(target, arguments, names, tuple(picks), strides, tuple(shapes), tuple(dtypes))
 
 
 def _source(line: LineReader, parameters: Sequence[Parameter]) -> SizeSource:

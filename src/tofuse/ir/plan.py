@@ -67,7 +67,8 @@ class Call:
     """Run a PyTorch operator. Its arguments refer to tensors by name.
 
     `results` are the elements `picks` of the returned tuple; without picks, the returned tensor.
-    Their shapes must be `shapes`, if these are given: the operator may return others.
+    Their shapes must be `shapes`, if these are given: the operator may return others. Kernels read
+    them as `dtypes`, if these are given.
     """
 
     target: str
@@ -76,6 +77,7 @@ class Call:
     picks: tuple[int, ...]
     strides: tuple[tuple[Dim, ...] | None, ...]
     shapes: tuple[tuple[Dim, ...], ...] = ()
+    dtypes: tuple[DType, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,8 @@ def show_step(step: Step) -> str:
             call = f"{step.target}{picks}({step.arguments!r})"
             if step.shapes:
                 call += f" returns {', '.join(f'[{show_dims(s)}]' for s in step.shapes)}"
+            if step.dtypes:
+                call += f" as {', '.join(dtype.value for dtype in step.dtypes)}"
             return f"{', '.join(results) or '_'} = call {call}"
         case View():
             layout = f"[{show_dims(step.shape)}]{show_strides(step.strides)}"

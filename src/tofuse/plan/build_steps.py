@@ -231,7 +231,8 @@ class StepBuilder:
         # an executor checks the sizes that its arguments determine
         checked = op.results if ("check_shapes", True) in op.attrs or target != own else ()
         shapes = tuple(r.shape for r in checked)
-        self.steps.append(Call(target, arguments, names, picks, strides, shapes))
+        dtypes = tuple(r.dtype for r in op.results)
+        self.steps.append(Call(target, arguments, names, picks, strides, shapes, dtypes))
 
     def _usable_out_variant(self, op: Op, picks: Sequence[int]) -> OutVariant | None:
         """Return the out variant of a library call if it writes dense results where we say."""

@@ -23,6 +23,7 @@ from tofuse.ir.plan import (
     show_source,
 )
 from tofuse.ir.size_expression import SIZE_FUNCTIONS, SizeExpression
+from tofuse.ir.types import DType
 from tofuse.ir.verify_plan import ARENA
 from tofuse.ops.check_shape import check_shape
 from tofuse.ops.reference import TO_TORCH, draw_seed, torch_constant
@@ -155,6 +156,12 @@ def _location_source(name: str, mutated: bool = False) -> list[str]:
     return [f"{name}_at = {name}.data_ptr()", f"if {name}_at < {LARGE_ADDRESS}: {found}"]
 
 
+def _retype_source(name: str, dtype: DType) -> str:
+    """Return the text that converts a result if it is not of the dtype that torch predicted."""
+    wanted = TO_TORCH[dtype]
+    return f"if {name}.dtype is not {wanted}: {name} = {name}.to({wanted})"
+
+
 def _step_source(
     step: Arena | Allocate | Launch | Call | Release,
     bound: list[CallArgument],
@@ -184,8 +191,11 @@ def _step_source(
                 f"else: {call}({', '.join(words)})",
             ]
         case Call():
-            located = [line for n in step.results if n in foreign for line in _location_source(n)]
-            return _call_source(step, bound) + located
+            read = [n for n in step.results if n in foreign]
+            types = dict(zip(step.results, step.dtypes, strict=False))
+            retyped = [_retype_source(n, types[n]) for n in read if types.get(n) in TO_TORCH]
+            located = [line for n in read for line in _location_source(n)]
+            return _call_source(step, bound) + retyped + located
         case Release():
             return [f"del {', '.join(step.names)}"]
 
