@@ -17,11 +17,9 @@ from tofuse.capture.decomp.decompose_elementwise import (
 )
 from tofuse.capture.decomp.decompose_padding import PADDING_DECOMPOSITIONS
 from tofuse.capture.decomp.operator_results import (
-    ELEMENTWISE_OPS,
-    LIBRARY_OPS,
+    EAGER_ORDERS,
     as_operator_returns,
-    in_library_order,
-    in_order_of_result,
+    in_eager_order,
 )
 from tofuse.capture.decomp.rng import RANDOM_DECOMPOSITIONS
 from tofuse.capture.fx.sizes import IntLike
@@ -78,8 +76,8 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     if decompose_random:
         table.update(RANDOM_DECOMPOSITIONS)
     table = {op: as_operator_returns(op, rule) for op, rule in table.items()}
-    table |= {op: in_order_of_result(op) for op in ELEMENTWISE_OPS}
-    return table | {op: in_library_order(op) for op in LIBRARY_OPS}
+    others = {op: in_eager_order(op, order) for op, order in EAGER_ORDERS.items()}
+    return others | table
 
 
 def _name(op: OpOverload) -> str:
@@ -291,6 +289,10 @@ def _angle(x: Tensor) -> Tensor:
     return torch.angle(x.contiguous())
 
 
+def _ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    return x * aten.pow.Scalar(2.0, exponent)
+
+
 def _trace(x: Tensor) -> Tensor:
     return NotImplemented if x.dtype is torch.bool else torch.sum(torch.diagonal(x))
 
@@ -323,6 +325,7 @@ def _roll_start(shift: IntLike, extent: IntLike) -> IntLike | None:
 
 OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.angle.default: _angle,
+    aten.ldexp.Tensor: _ldexp,
     aten.roll.default: _roll,
     aten.view_copy.default: torch.reshape,  # torch's rule fails where `view` does
     aten.linalg_vector_norm.default: _linalg_vector_norm,

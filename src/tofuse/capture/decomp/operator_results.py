@@ -59,34 +59,21 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
     return decompose
 
 
-def in_order_of_result(op: OpOverload) -> Decomposition:
-    """Return a rule that gives an elementwise operator operands in the layout of its result."""
+def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
+    """Return a rule for an operator that is not decomposed, but returned in its eager order.
+
+    It gets row-major operands where torch predicts another order: for these the prediction holds.
+    """
 
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
         (fake,) = _fake_results(op, args, kwargs)
         assert fake is not None
-        order = _elementwise_order(args, fake)
-        if _is_in_order(fake, order):
+        order = eager_order(args, fake)
+        if _is_in_order(fake, order) or all(x.is_contiguous() for x in _strided(args)):
             return NotImplemented
-        operands = (
-            _in_order(x.expand(fake.shape), order) if isinstance(x, Tensor) and x.dim() else x
-            for x in args
-        )
+        operands = (x.contiguous() if isinstance(x, Tensor) else x for x in args)
         result: Tensor = op(*operands, **kwargs)
-        return result
-
-    return decompose
-
-
-def in_library_order(op: OpOverload) -> Decomposition:
-    """Return a rule for an operator that keeps channels last, which torch does not predict."""
-
-    def decompose(x: Tensor, *rest: object) -> DecompositionResult:
-        if suggest_memory_format(x) is torch.contiguous_format:
-            return NotImplemented
-        operands = (t.contiguous() if isinstance(t, Tensor) else t for t in (x, *rest))
-        result: Tensor = op(*operands)
-        return _in_order(result, _library_order((x,), result))
+        return _in_order(result, order)
 
     return decompose
 
@@ -171,12 +158,22 @@ def _rows(order: EagerOrder, names: str) -> dict[OpOverload, EagerOrder]:
 # Where torch predicts strides that its kernels for the CPU do not give.
 EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     aten.angle.default: _order_of_rule,
+    aten.ldexp.Tensor: _order_of_rule,
     aten.roll.default: _order_of_rule,
-    **_rows(_elementwise_order, "special_xlog1py native_dropout_backward"),
+    **_rows(_elementwise_order, "special_xlog1py native_dropout_backward floor_divide"),
+    **_rows(_elementwise_order, "heaviside logaddexp logaddexp2"),
+    **_rows(_elementwise_order, "logical_and logical_or logical_xor"),
+    aten.copysign.Tensor: _elementwise_order,
+    aten.div.Tensor_mode: _elementwise_order,
     aten.xlogy.Tensor: _elementwise_order,
+    aten.pow.Scalar: _row_major,
+    aten.normal.Tensor_Tensor: _row_major,
+    aten.normal.Tensor_float: _row_major,
+    aten.normal.float_Tensor: _row_major,
+    **_rows(_row_major, "binomial poisson _standard_gamma"),
     **_rows(_row_major, "log_sigmoid_forward nll_loss2d_forward glu_backward"),
     **_rows(_row_major, "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"),
-    **_rows(_library_order, "channel_shuffle pixel_shuffle pixel_unshuffle"),
+    **_rows(_library_order, "channel_shuffle pixel_shuffle pixel_unshuffle max_unpool2d"),
     **_rows(
         _library_order, "reflection_pad2d replication_pad2d reflection_pad3d replication_pad3d"
     ),
@@ -189,6 +186,3 @@ EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     **_rows(_library_order, "_batch_norm_with_update_functional _batch_norm_no_update"),
     **_rows(_library_order, "_native_batch_norm_legit_no_training"),
 }
-# The same for operators that are not decomposed.
-LIBRARY_OPS = (aten.max_unpool2d.default,)
-ELEMENTWISE_OPS = (aten.copysign.Tensor, aten.div.Tensor_mode, aten.floor_divide.default)
