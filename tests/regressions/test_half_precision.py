@@ -73,3 +73,19 @@ def test_report_says_why_pytorch_runs_a_loss_that_kernels_support():
     ]
     fast = tofuse.explain(lambda x, y: F.mse_loss(x, y) * 2)(x, x + 1)
     assert all(r.executor == "llvm" for r in fast.regions)
+
+
+def test_a_result_of_another_dtype_than_torch_predicts():
+    """torch predicts new statistics in float32; the operator returns them in bfloat16."""
+    x = torch.tensor([[-8.5], [-1.75]], dtype=torch.bfloat16, requires_grad=True)
+    scale, shift, mean, var = (torch.tensor([n], dtype=torch.bfloat16) for n in (-4, -2, 2.5, 3))
+
+    def normalize(x, scale, shift, mean, var):
+        operator = torch.ops.aten._native_batch_norm_legit
+        return operator(x, scale, shift, mean, var, False, 0.5, 1e-5)[0]
+
+    gradients = []
+    for run in (normalize, tofuse.compile(normalize, precision="eager")):
+        y = run(x, scale, shift, mean.clone(), var.clone())
+        gradients.append(torch.autograd.grad(y.sum(), x)[0])
+    assert gradients[0].equal(gradients[1])

@@ -1,5 +1,7 @@
 """Shapes, types and strides that need special loops."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -98,24 +100,41 @@ def test_result_strides_match_eager(name, layout):
 
 
 BY_OPERANDS = {
-    "copysign": torch.copysign,
-    "floor_divide": torch.floor_divide,
+    name: getattr(torch, name)
+    for name in (
+        *("add", "atan2", "copysign", "eq", "float_power", "floor_divide", "fmax", "fmin", "fmod"),
+        *("gt", "heaviside", "hypot", "igamma", "ldexp", "logaddexp", "logaddexp2", "logical_and"),
+        *("logical_or", "logical_xor", "maximum", "mul", "nextafter", "pow", "remainder", "rsub"),
+        *("sub", "true_divide", "xlogy"),
+    )
+} | {
     "truncated division": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-    "xlogy": torch.xlogy,
     "xlog1py": torch.special.xlog1py,
+    "zeta": torch.special.zeta,
     "where": lambda x, y: torch.where(x > y, x, y),
-    "remainder": torch.remainder,
+    "power of a number": lambda x, y: torch.pow(2.0, y) + torch.pow(x, 2.0),
+    "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "addcmul": lambda x, y: torch.addcmul(x, y, x),
 }
 
 
 @pytest.mark.parametrize("name", BY_OPERANDS)
 def test_result_strides_by_the_operands(name):
     """The first operand decides; torch's own prediction is another one for some of these."""
-    x, rows = torch.rand(4, 3, 5) + 1, torch.rand(3, 5) + 1
-    columns, rotated = torch.rand(5, 3).t(), torch.rand(3, 5, 4).permute(2, 0, 1)
-    fn = BY_OPERANDS[name]
-    f = lambda x, y, r, c: (fn(x, y), fn(y, x), fn(y, r), fn(r, y), fn(x, c), fn(c, y), fn(c, r))  # noqa: E731
-    got, expected = tofuse.compile(f)(x, rotated, rows, columns), f(x, rotated, rows, columns)
+    operands = {
+        "full": torch.rand(4, 3, 5) + 1,
+        "rotated": torch.rand(3, 5, 4).permute(2, 0, 1) + 1,
+        "rows": torch.rand(3, 5) + 1,
+        "columns": torch.rand(5, 3).t() + 1,
+        "column": torch.rand(4, 1, 5) + 1,
+        "number": torch.tensor(2.5),
+    }
+    fn, pairs = BY_OPERANDS[name], list(itertools.permutations(range(len(operands)), 2))
+
+    def program(*xs):
+        return [fn(xs[j], xs[k]) for j, k in pairs]
+
+    expected, got = (f(*operands.values()) for f in (program, tofuse.compile(program)))
     torch.testing.assert_close(got, expected, check_stride=True)
 
 
