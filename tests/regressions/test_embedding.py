@@ -67,3 +67,11 @@ def test_gradient_is_accumulated_into_planned_buffer():
         (got,) = torch.autograd.grad(f(weight, ids).sum(), weight)
     (exact,) = torch.autograd.grad(F.embedding(ids, weight).sin().sum(), weight)
     torch.testing.assert_close(got, exact)
+
+
+def test_rows_of_complex_numbers_are_added():
+    """No kernel copies them to row-major memory first."""
+    x, rows = (torch.randn(5, 5, dtype=torch.complex64).t() for _ in range(2))
+    program = lambda x, rows: x.index_add(-1, torch.arange(5).flip(0), rows, alpha=-1)  # noqa: E731
+    expected = program(x, rows)
+    torch.testing.assert_close(tofuse.compile(program, strict=True)(x, rows), expected)

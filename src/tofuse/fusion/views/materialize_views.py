@@ -16,6 +16,7 @@ from tofuse.analysis.alias import (
 from tofuse.fusion.lower.align import aligns
 from tofuse.ir.dims import contiguous_strides, equal_strides, size_hint
 from tofuse.ir.graph import Graph, Names, Op, Value, substitute_operands
+from tofuse.ir.types import DType
 from tofuse.ops.result_types import make_op
 from tofuse.ops.table import OPS, Pattern
 
@@ -103,9 +104,11 @@ def _contiguous_inputs(op: Op, storage: Mapping[Value, MemRef]) -> tuple[int, ..
     """Return the inputs of a library call that must be contiguous.
 
     These are inputs whose rows the call adds one by one: with gaps, it runs a loop for each row,
-    which is ten times slower than a copy before the call.
+    which is ten times slower than a copy before the call. A kernel cannot copy all element types.
     """
     target = op.attr("target") if op.kind == "opaque" else ""
+    if len(op.inputs) > 2 and op.inputs[2].dtype is DType.OTHER:
+        return ()
     if target == "aten.index_add.default":
         return (2,)
     if target == "aten.scatter_add.default" and op.inputs[1] in storage:
