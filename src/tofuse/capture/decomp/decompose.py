@@ -69,7 +69,7 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
         table[op] = _with_empty_input(table[op])
     for overload in aten.linspace.overloads():
         if (op := getattr(aten.linspace, overload)) in table:
-            table[op] = _not_of_integers(table[op])
+            table[op] = _in_full_precision(table[op])
     table.update(CHECKED_DECOMPOSITIONS)
     table.update(ELEMENTWISE_DECOMPOSITIONS)
     table.update(PADDING_DECOMPOSITIONS)
@@ -165,8 +165,8 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.
     return loss
 
 
-def _not_of_integers(linspace: Decomposition) -> Decomposition:
-    """Leave integer results to ATen, which truncates the ends, and again one number per vector."""
+def _in_full_precision(linspace: Decomposition) -> Decomposition:
+    """Leave other results to ATen, which rounds the ends and the step to their dtype."""
 
     def apply(
         start: Tensor | float,
@@ -176,7 +176,7 @@ def _not_of_integers(linspace: Decomposition) -> Decomposition:
         dtype: torch.dtype | None = None,
         **options: object,
     ) -> DecompositionResult:
-        if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+        if dtype not in (None, torch.float32, torch.float64, torch.complex64, torch.complex128):
             return NotImplemented
         return linspace(start, end, steps, dtype=dtype, **options)
 
