@@ -130,10 +130,18 @@ def plain(x: Tensor) -> Tensor:
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.resolve_neg()
 
 
-def too_far(ours: Tensor, eager: Tensor, referee: Tensor, spread: Tensor | None = None) -> str:
+def too_far(
+    ours: Tensor,
+    eager: Tensor,
+    referee: Tensor,
+    spread: Tensor | None = None,
+    *,
+    gradient: bool = False,
+) -> str:
     """Return where our error is above twice eager's and some ulps; "" if nowhere.
 
-    `spread` is how far rounding errors in every operation move the referee.
+    `spread` is how far rounding errors in every operation move the referee. The ulps of a gradient
+    are those of its largest number: its formulas cancel.
     """
     eps = torch.finfo(ours.dtype).eps if ours.is_floating_point() or ours.is_complex() else 0
     x, e, r = plain(ours), plain(eager), plain(referee)
@@ -147,7 +155,8 @@ def too_far(ours: Tensor, eager: Tensor, referee: Tensor, spread: Tensor | None 
         error, allowed = (x - r).abs(), (e - r).abs()
         largest = float(r.abs().nan_to_num(0, 0, 0).max()) if r.numel() else 0.0
         excused = min(2 * float(allowed.nan_to_num(0, 0, 0).max()), SHARE_OF_LARGEST * largest)
-        limit = 2 * allowed + eps * (ULPS * r.abs() + FLOOR) + ULPS * tiny + excused
+        unit = r.abs().clamp_min(largest) if gradient else r.abs()
+        limit = 2 * allowed + eps * (ULPS * unit + FLOOR) + ULPS * tiny + excused
         limit = limit + (spread if spread is not None else 0)
         fine = (error <= limit) | (x == e) | (x.isnan() & (r.isnan() | e.isnan())) | (x == r)
         wrong = ~fine

@@ -223,13 +223,14 @@ def find_wrong_number(
         r = referee[k][1]
         if x is None or e is None or r is None or r.shape != x.shape:
             continue
-        if not too_far(x, e, r):
+        gradient = name.startswith("gradient")
+        if not too_far(x, e, r, gradient=gradient):
             continue
         shaken = shaken or [call_in_double(program, sizes, jitter=j + 1) for j in range(JITTERS)]
         moved = [plain(y).double() for o in shaken if (y := o.tensors()[k][1]) is not None]
         around = plain(r).double()
         spread = torch.stack([(y - around).abs() for y in moved]).amax(0) * SPREAD
-        if text := too_far(x, e, r, spread):
+        if text := too_far(x, e, r, spread, gradient=gradient):
             kind = name.split()[0]
             return Fault(f"wrong {kind}", f"{name}: {text}", name)
     return None
