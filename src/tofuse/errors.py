@@ -35,3 +35,8 @@ class DefinitionError(TofuseError, RuntimeError):
 
 class IndexOutOfRangeError(TofuseError, IndexError, RuntimeError):
     """An index in a tensor is out of range: IndexError or RuntimeError in eager, by operator."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message; the name of its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -58,6 +58,7 @@ from tofuse.driver.compile_graph import CompiledGraph, compile_graph, load_graph
 from tofuse.driver.context import CompileContext
 from tofuse.driver.pipeline import PRE_AUTOGRAD_PASSES, run_traced_passes
 from tofuse.driver.variants import NEW_KEY, Dispatcher, Variant
+from tofuse.errors import first_line
 from tofuse.torch_internals.autograd_compiler import aot_autograd
 from tofuse.torch_internals.dynamo import (
     TorchDynamoException,
@@ -89,8 +90,8 @@ def compile_program(
     except TorchDynamoException:
         raise  # to Dynamo
     except DATA_DEPENDENCE_ERRORS as error:
-        line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        context.report_fallback(f"the program branches on a size that depends on data: {line}")
+        why = f"the program branches on a size that depends on data: {first_line(error)}"
+        context.report_fallback(why)
     except Exception as error:
         context.fall_back(error, gm)
     return read_scalars(run, scalars)

@@ -14,7 +14,7 @@ from tofuse.capture.fx.location import source_location
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
 from tofuse.config import Config
 from tofuse.cost.machine_source import check_machine
-from tofuse.errors import CompileError, OptionError, TofuseError
+from tofuse.errors import CompileError, OptionError, TofuseError, first_line
 from tofuse.executors import executors_of
 from tofuse.ir.executor import Request
 from tofuse.report.model import GraphReport
@@ -87,7 +87,7 @@ class CompileContext:
 
     def fall_back(self, error: Exception, gm: GraphModule) -> None:
         """Warn and report that PyTorch runs a whole program, or raise a fatal error."""
-        reason = (str(error).strip() or "no reason is given").splitlines()[0]
+        reason = first_line(error)
         if not isinstance(error, TofuseError):
             reason = f"{type(error).__name__}: {reason}"
         lines = (loc for n in gm.graph.nodes if (loc := source_location(n)) is not None)

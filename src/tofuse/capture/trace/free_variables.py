@@ -19,7 +19,7 @@ from tofuse.capture.fx.aliases import storage_id, written_arguments
 from tofuse.capture.fx.overlap import has_internal_overlap, overwrites_operand
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
-from tofuse.errors import CaptureError
+from tofuse.errors import CaptureError, first_line
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
 from tofuse.torch_internals.memory import tensor_version
@@ -206,8 +206,7 @@ def find_free_tensors(function: Function, tensors: Sequence[torch.Tensor]) -> li
         why = f" that {error}{_error_line(error)}"
         if not isinstance(error, _NotPure):
             function(*tensors)  # raises the program's own error, in eager's words
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            why = f"{_error_line(error)}: {first}"
+            why = f"{_error_line(error)}: {first_line(error)}"
         raise CaptureError(
             f"capture='trace' cannot trace a program{why}; compile it without capture='trace'"
         ) from error

@@ -25,7 +25,7 @@ from tofuse.capture.trace.free_variables import (
     data_dependence_errors,
 )
 from tofuse.capture.trace.pytree import flatten
-from tofuse.errors import CaptureError
+from tofuse.errors import CaptureError, first_line
 from tofuse.torch_internals.autograd_compiler import (
     TracingContext,
     aot_function,
@@ -77,10 +77,9 @@ def compile_program(
                 ) from error
             if not is_rejection(error):
                 raise
-            why = (str(error).strip() or "no reason is given").splitlines()[0]
             raise CaptureError(
-                f"capture='trace' cannot trace a program that AOTAutograd rejects: {why}; "
-                "compile it without capture='trace'"
+                "capture='trace' cannot trace a program that AOTAutograd rejects: "
+                f"{first_line(error)}; compile it without capture='trace'"
             ) from error
     kind = graphs.runtime_kind(tensors, views=True)
     result = flat_function.rebuild(flat_result)
