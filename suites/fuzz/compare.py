@@ -155,7 +155,7 @@ def too_far(
         error, allowed = (x - r).abs(), (e - r).abs()
         largest = float(r.abs().nan_to_num(0, 0, 0).max()) if r.numel() else 0.0
         excused = min(2 * float(allowed.nan_to_num(0, 0, 0).max()), SHARE_OF_LARGEST * largest)
-        unit = r.abs().clamp_min(largest) if gradient else r.abs()
+        unit = largest if gradient else r.abs()
         limit = 2 * allowed + eps * (ULPS * unit + FLOOR) + ULPS * tiny + excused
         limit = limit + (spread if spread is not None else 0)
         fine = (error <= limit) | (x == e) | (x.isnan() & (r.isnan() | e.isnan())) | (x == r)

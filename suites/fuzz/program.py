@@ -122,7 +122,7 @@ def arguments_source(program: Program, prepare: bool = False) -> str:
     leaves = []
     for x in program.inputs:
         if x.mode:
-            # a view that is a leaf: without gradients, its own views require none in eager
+            # no leaf is a view: without gradients, eager's views of such a leaf require none
             lines.append(f"    {x.name} = {x.name}.detach().requires_grad_()")
             leaves.append(f"{x.name}_leaf" if x.mode == "nonleaf" else x.name)
         if x.mode == "nonleaf":

@@ -111,7 +111,7 @@ class Checker:
                 findings.failures.append(f"{call}, among other calls only: {difference}")
 
     def _record_error(self, calls: Sequence[Call], error: Exception, findings: Findings) -> None:
-        """Record the error of a program of which each call alone is right."""
+        """Record the error of a program whose halves are both right."""
         difference = f"{calls[0]} and {len(calls) - 1} more, together only: {show_error(error)}"
         try:
             run_compiled(calls, compile_with_torch(self.dynamic))

@@ -1,4 +1,4 @@
-"""Kernels read no byte past the end of a tensor: it ends at a page that nobody may touch.
+"""Kernels read no byte past the end of a tensor: it ends at a page without access.
 
 A process of its own runs the calls, since one byte out of bounds ends it.
 """

@@ -149,6 +149,9 @@ def test_random_results_may_be_any_of_eagers():
     assert planted(lambda r, x: r * 0).check(calls(draw)).failures
     for fn in (torch.rand_like, torch.randn_like, torch.empty_like):
         assert not planted(lambda r, x, fn=fn: fn(r)).check(calls(fn)).failures
+    assert planted(lambda r, x: ~r).check(calls(torch.isfinite)).failures
+    nan = lambda x: torch.log(-x.abs() - 1)  # noqa: E731
+    assert planted(lambda r, x: r.nan_to_num(0.5)).check(calls(nan)).failures
     for wrong in (torch.nan, torch.inf, -1.5, 2.5):
         fill = planted(lambda r, x, wrong=wrong: r.detach().fill_(wrong))
         assert fill.check(calls(torch.rand_like)).failures

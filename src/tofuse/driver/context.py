@@ -88,7 +88,7 @@ class CompileContext:
     def fall_back(self, error: Exception, gm: GraphModule) -> None:
         """Warn and report that PyTorch runs a whole program, or raise a fatal error."""
         reason = first_line(error)
-        if not isinstance(error, TofuseError):
+        if not isinstance(error, TofuseError) and str(error).strip():
             reason = f"{type(error).__name__}: {reason}"
         lines = (loc for n in gm.graph.nodes if (loc := source_location(n)) is not None)
         where = next((f" (from {loc!r})" for loc in lines), "")

@@ -85,7 +85,7 @@ def evaluate_reference(
         if seed is None:
             env = run_graph(captured.graph, given, sizes)
         else:
-            env = _run_disturbed(captured.graph, given, sizes, seed)
+            env = _run_perturbed(captured.graph, given, sizes, seed)
 
     def result(r: Value | Dim | None) -> torch.Tensor | int:
         return env[r] if isinstance(r, Value) else evaluate(r or 0, sizes)
@@ -116,7 +116,7 @@ def _root_mean_square(exact: Output, others: Sequence[Output]) -> float:
     return float(finite.square().mean().sqrt()) if finite.numel() else 0.0
 
 
-def _run_disturbed(
+def _run_perturbed(
     graph: Graph, inputs: Mapping[Value, torch.Tensor], sizes: Mapping[str, int], seed: int
 ) -> dict[Value, torch.Tensor]:
     """Return the value of every result, with an error in each computed one and each summed one."""
@@ -126,21 +126,21 @@ def _run_disturbed(
         pattern = OPS[op.kind].pattern
         operands = {v: env[v] for v in op.inputs}
         if op.kind in ("sum", "prod") or pattern is Pattern.OPAQUE:
-            operands = {v: _disturbed(t, generator) for v, t in operands.items()}
+            operands = {v: _perturbed(t, generator) for v, t in operands.items()}
         results = run_graph(Graph(op.inputs, (op,), op.results), operands, sizes)
         computed = pattern not in (Pattern.VIEW, Pattern.BROADCAST)
         for v in op.results:
-            env[v] = _disturbed(results[v], generator) if computed else results[v]
+            env[v] = _perturbed(results[v], generator) if computed else results[v]
     return env
 
 
-def _disturbed(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a tensor with an error of up to half a unit in the last place of each number."""
+def _perturbed(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a tensor with a relative error of up to half an epsilon in each number."""
     if x.dtype not in ROUNDED:
         return x
     errors = (torch.rand(x.shape, generator=generator, dtype=torch.float64) - 0.5).to(x.device)
-    out = torch.empty_like(x)
-    return out.copy_(_comparable(x) * (1.0 + torch.finfo(x.dtype).eps * errors))
+    wide = _comparable(x)
+    return torch.empty_like(x).copy_(wide + wide * (torch.finfo(x.dtype).eps * errors))
 
 
 def verify_outputs(

@@ -191,11 +191,8 @@ def _step_source(
                 f"else: {call}({', '.join(words)})",
             ]
         case Call():
-            read = [n for n in step.results if n in foreign]
-            types = dict(zip(step.results, step.dtypes, strict=False))
-            retyped = [_retype_source(n, types[n]) for n in read if types.get(n) in TO_TORCH]
-            located = [line for n in read for line in _location_source(n)]
-            return _call_source(step, bound) + retyped + located
+            located = [line for n in step.results if n in foreign for line in _location_source(n)]
+            return _call_source(step, bound, foreign) + located
         case Release():
             return [f"del {', '.join(step.names)}"]
 
@@ -235,7 +232,7 @@ def _address(x: Address, foreign: frozenset[str]) -> str:
     return f"{start} + {x.offset}" if x.offset else start
 
 
-def _call_source(step: Call, bound: list[CallArgument]) -> list[str]:
+def _call_source(step: Call, bound: list[CallArgument], foreign: frozenset[str]) -> list[str]:
     arguments = [_argument_source(a, bound) for a in step.arguments.positional]
     arguments += [f"{k}={_argument_source(a, bound)}" for k, a in step.arguments.keyword]
     call = f"{_identifier(step.target)}({', '.join(arguments)})"
@@ -249,6 +246,9 @@ def _call_source(step: Call, bound: list[CallArgument]) -> list[str]:
         lines = [f"{step.results[0]} = {call}"]
     for name, shape in zip(step.results, step.shapes, strict=False):
         lines.append(f"check_shape({step.target!r}, {name}.shape, {_dims(shape)})")
+    for name, dtype in zip(step.results, step.dtypes, strict=False):
+        if name in foreign and dtype in TO_TORCH:
+            lines.append(_retype_source(name, dtype))
     for name, strides in zip(step.results, step.strides, strict=True):
         if strides:
             lines.append(_restride_source(name, strides))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_structure
 
 import tofuse
 from tofuse.errors import CaptureError
@@ -73,3 +73,16 @@ def test_a_tensor_that_is_returned_twice_is_one(capture, requires_grad):
 
 def identities(values):
     return [next(k for k, other in enumerate(values) if other is value) for value in values]
+
+
+def test_nested_results_keep_their_structure():
+    x = torch.randn(3)
+    for program in (
+        lambda x: (x.sin(), [x.cos()]),
+        lambda x: ((x.sin(),),),
+        lambda x: ({"loss": x.sin()},),
+        lambda x: (x.sin(), None),
+    ):
+        compiled = tofuse.compile(program, capture="trace")
+        for _ in range(3):
+            assert tree_structure(compiled(x)) == tree_structure(program(x))

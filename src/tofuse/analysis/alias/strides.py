@@ -61,7 +61,7 @@ def view_memref(op: Op, source: MemRef) -> MemRef | None:
             starts, steps = op.dims("start"), op.ints("step")
             strides = tuple(product((s, t)) for s, t in zip(source.strides, steps, strict=True))
             offsets = [product((a, s)) for a, s in zip(starts, source.strides, strict=True)]
-            if 0 not in op.result.shape:  # the strides of no elements may be any
+            if 0 not in op.result.shape:  # an empty value may have any strides
                 offset = sum(offsets, offset)
         case _:
             strides = reshape_strides(op.inputs[0].shape, source.strides, op.result.shape)

@@ -84,7 +84,7 @@ class FunctionBuilder:
     declarations: dict[str, str] = field(default_factory=dict)
     math_calls: dict[tuple[str, str, int], None] = field(default_factory=dict)
     fp8_bytes: dict[tuple[str, DType], str] = field(default_factory=dict)
-    full_masks: dict[int, str] = field(default_factory=dict)  # of `load_mask`, by lanes
+    full_masks: dict[int, str] = field(default_factory=dict)  # masks of all lanes, by lanes
     prefix: str = "%t"
     first: int = 1
     count: int = 0
@@ -142,10 +142,10 @@ class FunctionBuilder:
         return self.let(f"and {vector_type('i1', lanes)} {mask}, {other}")
 
     def load_mask(self, mask: str, lanes: int) -> str:
-        """Return the same mask as a value that only loads use.
+        """Return an equal mask that no other instruction uses; LLVM cannot tell that it is equal.
 
-        LLVM 22 folds a masked load into a multiply-add of which the same mask selects lanes. Where
-        it later takes them apart again, the load has no mask: it reads past the end of memory.
+        LLVM 22 folds a masked load into a multiply-add if a select of its result has the same mask.
+        When it splits the two again, it drops the load's mask, and reads past the end of memory.
         """
         ty = vector_type("i1", lanes)
         if lanes not in self.full_masks:

@@ -166,7 +166,7 @@ def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.
 
 
 def _in_full_precision(linspace: Decomposition) -> Decomposition:
-    """Leave other results to ATen, which rounds the ends and the step to their dtype."""
+    """Return torch's rule for results in full precision. ATen rounds ends and step to the dtype."""
 
     def apply(
         start: Tensor | float,
@@ -176,7 +176,7 @@ def _in_full_precision(linspace: Decomposition) -> Decomposition:
         dtype: torch.dtype | None = None,
         **options: object,
     ) -> DecompositionResult:
-        if dtype not in (None, torch.float32, torch.float64, torch.complex64, torch.complex128):
+        if (dtype or torch.get_default_dtype()) not in FULL_PRECISION:
             return NotImplemented
         return linspace(start, end, steps, dtype=dtype, **options)
 
@@ -347,6 +347,7 @@ OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.fmin.default: _ignoring_nan(torch.minimum),
 }
 
+FULL_PRECISION = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 MEAN_LOSS_GRADIENTS = "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"
 
 FOREACH_OPS = (

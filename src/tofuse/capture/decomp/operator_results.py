@@ -60,9 +60,10 @@ def as_operator_returns(op: OpOverload, rule: Decomposition) -> Decomposition:
 
 
 def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
-    """Return a rule for an operator that is not decomposed, but returned in its eager order.
+    """Return a rule that keeps an operator and gives its result eager's stride order.
 
-    It gets row-major operands where torch predicts another order: for these the prediction holds.
+    Where torch predicts another order, the operands are made row-major first: torch predicts the
+    strides of those calls correctly.
     """
 
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:

@@ -109,7 +109,7 @@ def written_nodes(node: Node) -> list[Node]:
 def written_arguments(
     target: Target, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> list[object]:
-    """Return the arguments that a function or method writes into, by its name and options."""
+    """Return what a function or method writes into, by its name, `out=` and `inplace=True`."""
     name, written = target_name(target), [kwargs.get("out")] if kwargs else []
     if is_mutating_name(name) or _has_inplace(target, args, kwargs):
         first = args[:1] or (kwargs.get("input"), kwargs.get("self"))
@@ -125,7 +125,6 @@ def _has_inplace(target: Target, args: Sequence[object], kwargs: Mapping[str, ob
     )
 
 
-@cache
 def _inplace_position(target: Target) -> int | None:
     if not isinstance(target, FunctionType):
         return None

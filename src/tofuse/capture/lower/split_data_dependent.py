@@ -157,9 +157,11 @@ class _Copier:
         return self.graph.call_function(evaluate, nodes)
 
 
-def _is_size_of(extent: Argument, tensor: Node) -> bool:
-    """Whether an extent was read from this very tensor."""
-    return isinstance(extent, Node) and extent.target is TENSOR_SIZE and extent.args[0] is tensor
+def _is_size_of(extent: Argument, tensor: Node, dim: int) -> bool:
+    """Whether an extent was read from this dimension of this tensor."""
+    return (
+        isinstance(extent, Node) and extent.target is TENSOR_SIZE and extent.args == (tensor, dim)
+    )
 
 
 class _Splitter:
@@ -330,7 +332,7 @@ class _Splitter:
                     self._check(target, self._item(node, k), x)
         elif isinstance(value, torch.Tensor) and value.layout is torch.strided:
             extents = tuple(map(self.outer.number, value.shape))
-            if all(_is_size_of(extent, node) for extent in extents):
+            if extents and all(_is_size_of(e, node, d) for d, e in enumerate(extents)):
                 return
 
             def check(tensor: torch.Tensor, *shape: int) -> None:

@@ -99,14 +99,14 @@ def compile_program(
 
 
 @dataclass(frozen=True)
-class Place:
-    """Stands for a tensor among the leaves of a result: its index among the flat results."""
+class ResultIndex:
+    """The position of a leaf's tensor among the flat results."""
 
     index: int
 
 
 def unique_tensors(leaves: Sequence[object]) -> list[torch.Tensor]:
-    """Return the tensors among leaves; one that is there twice, once."""
+    """Return the distinct tensors among leaves, in order."""
     return list({id(x): x for x in leaves if isinstance(x, torch.Tensor)}.values())
 
 
@@ -133,7 +133,7 @@ class _FlatFunction:
         leaves, self.spec = flatten(result)
         leaves = [mapping.get(id(x), x) for x in leaves]
         flat = unique_tensors(leaves)
-        place = {id(x): Place(k) for k, x in enumerate(flat)}
+        place = {id(x): ResultIndex(k) for k, x in enumerate(flat)}
         self.leaves = [place.get(id(x), x) for x in leaves]
         return flat
 
@@ -151,15 +151,17 @@ class _FlatFunction:
     def rebuild(self, tensors: object) -> object:
         """Return the function's result from its flat tensors."""
         assert isinstance(tensors, (list, tuple))
-        leaves = [tensors[x.index] if isinstance(x, Place) else x for x in self.leaves]
+        leaves = [tensors[x.index] if isinstance(x, ResultIndex) else x for x in self.leaves]
         return tree_unflatten(leaves, self.spec)
 
     def with_rebuilt_results(self, program: Callable[..., Results]) -> Callable[..., object]:
         """Return `program` with its flat results rebuilt."""
-        in_order = self.leaves == [Place(k) for k in range(len(self.leaves))]
+        in_order = all(
+            isinstance(x, ResultIndex) and x.index == k for k, x in enumerate(self.leaves)
+        )
         if in_order and self.spec.is_leaf():
             return lambda *xs: program(*xs)[0]
-        if in_order and self.spec.type is tuple and len(self.leaves) == len(self.spec.children()):
+        if in_order and self.spec.type is tuple and all(c.is_leaf() for c in self.spec.children()):
             return lambda *xs: tuple(program(*xs))
         return lambda *xs: self.rebuild(program(*xs))
 

@@ -104,7 +104,7 @@ def _contiguous_inputs(op: Op, storage: Mapping[Value, MemRef]) -> tuple[int, ..
     """Return the inputs of a library call that must be contiguous.
 
     These are inputs whose rows the call adds one by one: with gaps, it runs a loop for each row,
-    which is ten times slower than a copy before the call. A kernel cannot copy all element types.
+    which is ten times slower than a copy before the call. No kernel copies complex elements.
     """
     target = op.attr("target") if op.kind == "opaque" else ""
     if len(op.inputs) > 2 and op.inputs[2].dtype is DType.OTHER:
