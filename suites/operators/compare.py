@@ -15,7 +15,7 @@ ULPS = 4  # units in the last place that a result may be off beside eager's own 
 FACTOR, ILL_CONDITIONED, ILL_FACTOR = 2, 16, 8
 SEEDS = 8  # runs of eager that show whether a result is random
 JITTERS = 2  # runs that show what roundings of the operands change
-# Ranges in interquartile ranges: 5 for normal draws, 7 for exponential ones, 25 and more for Cauchy.
+# Ranges in interquartile ranges: 5 for normal draws, 7 for exponential, 25 and more for Cauchy.
 HEAVY, HEAVY_MARGIN = 10, 100
 MOST_DRAWS = 1 << 20  # of which quartiles are taken: torch.quantile has a limit
 WIDER = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import getattr_static
@@ -78,6 +79,9 @@ class _FreeTensorRecorder(TorchFunctionMode):
         self.real: dict[int, torch.Tensor] = {}  # by id of fake
         self.outside = [(t, *_grad_version(t)) for t in arguments]
         self.unfolded: dict[int, torch.Tensor] = {}
+        storages = Counter(_storage(t) for t in {id(t): t for t in arguments}.values())
+        self.shared = {storage for storage, count in storages.items() if count > 1}
+        self.written: set[int | None] = set()  # storages
 
     def __torch_function__(
         self,
@@ -97,6 +101,7 @@ class _FreeTensorRecorder(TorchFunctionMode):
             raise RuntimeError("it writes into the windows of `unfold`")
         if written and _overwrites_operand(func, written, (*args, *kwargs.values())):
             raise RuntimeError("a call writes into elements that it also reads or writes elsewhere")
+        self.written |= set(map(_storage, written))
         result = func(*args, **kwargs)
         if args and isinstance(result, torch.Tensor):
             self._record_unfold(func, args[0], result)
@@ -126,10 +131,18 @@ class _FreeTensorRecorder(TorchFunctionMode):
         return self.free[id(x)][1]
 
     def check(self, result: object) -> None:
-        """Raise _NotPure if the program changed a gradient or returns tensors inside an object."""
+        """Raise _NotPure if the program changed a gradient, or cannot return its results.
+
+        AOTAutograd loses the storage offset of a view of a written argument that shares memory with
+        another argument; tensors inside an object would be fake.
+        """
         if any(_grad_version(t) != (grad, version) for t, grad, version in self.outside):
             raise _NotPure("adds to .grad of a tensor from outside (torch.autograd.grad is pure)")
         for x in flatten(result)[0]:
+            if isinstance(x, torch.Tensor) and _storage(x) in self.written & self.shared:
+                raise _NotPure(
+                    "returns memory of an argument that it writes, and that another argument shares"
+                )
             inside = tree_leaves(getattr(x, "__dict__", None))
             if not isinstance(x, torch.Tensor) and any(isinstance(v, FakeTensor) for v in inside):
                 name = type(x).__name__
