@@ -116,3 +116,9 @@ def test_describe_mismatch():
     bits = reference > 1.5
     assert describe_mismatch(bits, bits, bits, 1e-4) is None
     assert "differs in 50 of 50" in str(describe_mismatch(~bits, bits, bits, 1e-4))
+
+
+def test_numbers_that_wrap_are_verified_as_in_eager():
+    x, y = torch.randint(0, 9, (3, 512)).to(torch.uint8), torch.zeros(3, 3, 512)
+    program = lambda x, y: (x + y.numel(), x * y.numel(), x - 300)  # noqa: E731
+    assert all(map(torch.equal, tofuse.compile(program, verify=True)(x, y), program(x, y)))

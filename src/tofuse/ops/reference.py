@@ -76,6 +76,8 @@ def _operand(x: Operand, op: Op, env: Mapping[Value, Tensor], sizes: Sizes) -> T
     tensors = [t.dtype for t in op.inputs]
     dtype = tensors[-1] if op.kind != "where" or len(tensors) > 1 else op.result.dtype
     value = x.value if isinstance(x.value, (bool, int, float)) else evaluate(x.value, sizes)
+    if isinstance(value, int) and dtype.is_int:  # it wraps, as in eager
+        return torch.tensor(value, dtype=torch.int64).to(TO_TORCH[dtype])
     return torch.tensor(value, dtype=_wide(TO_TORCH[dtype]))
 
 
