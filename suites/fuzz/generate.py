@@ -192,6 +192,8 @@ class Generator:
         kind, _, table = self.rng.choices(TABLES, [share for _, share, _ in TABLES])[0]
         if kind == "draw" and not allow_draws:
             return False
+        if kind == "view" and "torch.no_grad()" in scope:  # of a leaf, it requires a gradient
+            return False
         filled = self.fill(self.rng.choice(PARTS[table]))
         if filled is None:
             return False

@@ -155,8 +155,11 @@ def find_faults(
 
 
 def error_fault(error: Exception, sizes: Sequence[int]) -> Fault:
-    text = " ".join(str(error).split())
-    cause = type(error).__name__
+    first: BaseException = error
+    while (inner := getattr(first, "inner_exception", first.__cause__)) is not None:
+        first = inner  # the same in torch's own capture
+    text = " ".join(str(first).split())
+    cause = type(first).__name__
     detail = f"{cause}: {text[:400]} (sizes {list(sizes)})"
     return Fault(f"error {cause}: {text[:50]}", detail, sizes=tuple(sizes))
 

@@ -206,3 +206,30 @@ def test_results_that_torch_predicts_in_another_layout(name, make):
     got = tofuse.compile(UNPREDICTED[name])(x)
     assert got.stride() == expected.stride()
     torch.testing.assert_close(got, expected)
+
+
+def rotations(x):
+    orders = itertools.permutations(range(x.dim()))
+    return [x.permute(p).contiguous().permute([p.index(d) for d in range(x.dim())]) for p in orders]
+
+
+def test_strides_of_indexed_tensors():
+    """The source's strides and the indices' decide; torch predicts by the source's alone."""
+    row, table = torch.randint(0, 3, (6,)), torch.randint(0, 3, (2, 6))
+    columns, number = torch.randint(0, 3, (6, 2)).t(), torch.tensor(2)
+    alone = [(row,), (table,), (columns,), (number,)]
+    pairs = [(row, columns), (columns, columns), (table, row), (number, table)]
+    places = [
+        dict(zip(dims, chosen, strict=True))
+        for count, choices in ((1, alone), (2, pairs), (3, [(table, columns, row)]))
+        for dims in itertools.combinations(range(3), count)
+        for chosen in choices
+    ]
+
+    def program(*sources):
+        keys = [tuple(p.get(d, slice(None)) for d in range(3)) for p in places]
+        return [x[key] for x in sources for key in keys]
+
+    sources = rotations(torch.randn(3, 4, 5))
+    got, expected = tofuse.compile(program)(*sources), program(*sources)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, check_stride=True)

@@ -15,7 +15,7 @@ from tofuse.capture.lower.executor_claims import Decomposition, DecompositionRes
 from tofuse.ir.dims import equal_strides, stride_order, strides_in
 from tofuse.torch_internals.layouts import elementwise_strides, suggest_memory_format
 from tofuse.torch_internals.operators import OpOverload, is_composite
-from tofuse.torch_internals.trees import tree_leaves
+from tofuse.torch_internals.trees import tree_leaves, tree_map
 
 aten = torch.ops.aten
 DimOrder = tuple[int, ...]  # dimensions by decreasing stride
@@ -70,9 +70,9 @@ def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
         (fake,) = _fake_results(op, args, kwargs)
         assert fake is not None
         order = eager_order(args, fake)
-        if _is_in_order(fake, order) or all(x.is_contiguous() for x in _strided(args)):
+        if _is_in_order(fake, order) or all(x.is_contiguous() for x in _strided(tree_leaves(args))):
             return NotImplemented
-        operands = (x.contiguous() if isinstance(x, Tensor) else x for x in args)
+        operands = tree_map(lambda x: x.contiguous() if isinstance(x, Tensor) else x, args)
         result: Tensor = op(*operands, **kwargs)
         return _in_order(result, order)
 
@@ -144,6 +144,30 @@ def _input_order(args: Sequence[object], result: Tensor) -> DimOrder:
     return _library_order(args, result, 1)
 
 
+def _index_order(args: Sequence[object], result: Tensor) -> DimOrder:
+    """Return the order that eager's iterator chooses by the strides of the source and the indices.
+
+    It walks the dimensions that are not indexed, with those of the indices in place of the others;
+    these come first if indexed dimensions are not neighbours.
+    """
+    x, given = args[:2]
+    assert isinstance(x, Tensor) and isinstance(given, (list, tuple))
+    indices = {d: i for d, i in enumerate(given) if i is not None}
+    if not indices or any(i.dtype in (torch.bool, torch.uint8) for i in indices.values()):
+        return _stride_order(result)
+    first, last = min(indices), max(indices)
+    first = first if last - first < len(indices) else 0
+    kept = [d for d in range(x.dim()) if d not in indices]
+    before, after = ([x.stride(d) for d in part] for part in (kept[:first], kept[first:]))
+    shape = torch.broadcast_shapes(*(i.shape for i in indices.values()))
+    with disable_proxy_modes_tracing():
+        operands = [x.as_strided(result.shape, (*before, *[0] * len(shape), *after))]
+        for i in indices.values():
+            strides = (*[0] * len(before), *i.expand(shape).stride(), *[0] * len(after))
+            operands.append(i.as_strided(result.shape, strides))
+        return stride_order(_hints(elementwise_strides(*operands)))
+
+
 def _row_major(args: Sequence[object], result: Tensor) -> DimOrder:
     return tuple(range(result.dim()))
 
@@ -167,6 +191,7 @@ EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     aten.copysign.Tensor: _elementwise_order,
     aten.div.Tensor_mode: _elementwise_order,
     aten.xlogy.Tensor: _elementwise_order,
+    aten.index.Tensor: _index_order,
     aten.pow.Scalar: _row_major,
     aten.normal.Tensor_Tensor: _row_major,
     aten.normal.Tensor_float: _row_major,
