@@ -77,6 +77,21 @@ KNOWN_DIFFERENCES = (
         "one number: the gradient cancels to 0",
     ),
     Known(
+        "optimizer/*/float64/*",
+        "*result 0: * numbers differ: *",
+        "torch.compile computes powers of a decay rate in float32, as with eager's operators",
+    ),
+    Known(
+        "module/nn.KLDivLoss/float32/train",
+        "*gradient 1: 1 of 100 numbers differ: *",
+        "a logarithm and the input cancel",
+    ),
+    Known(
+        "module/nn.Transformer*/float32/train",
+        "*gradient [12]: * of 48 numbers differ: *",
+        "ill-conditioned: norms of four numbers; over random layers ours is closer to float64",
+    ),
+    Known(
         "linalg.householder_product/*/*",
         "*gradient [01]: * numbers differ: *",
         "ill-conditioned: gradients lose half of their digits",

@@ -178,3 +178,12 @@ def _storage_key(t: torch.Tensor) -> int:
     if t.layout is not torch.strided or t.numel() == 0:
         return 0
     return t.untyped_storage()._cdata
+
+
+def tensors_of(outcome: Outcome) -> list[torch.Tensor | None]:
+    """Return the results, gradients and arguments that are tensors, detached."""
+    outputs = [t for t in outcome.outputs if isinstance(t, torch.Tensor)]
+    return [
+        None if t is None else t.detach()
+        for t in (*outputs, *outcome.gradients, *outcome.arguments)
+    ]
