@@ -150,3 +150,27 @@ def test_an_option_makes_a_call_write_its_operand(option):
     assert_as_eager(write, x, rtol=0, atol=0)
     with pytest.raises(tofuse.CaptureError, match="windows"):
         tofuse.compile(write, capture="trace")(x)
+
+
+BESIDE = {  # windows of a storage of 18 elements, by `as_strided` of a part of it
+    "gaps": (lambda s: s.view(3, 6)[:, ::2], (2, 2), (1, 2), 0),
+    "before": (lambda s: s[9:], (3,), (2,), 2),
+    "after": (lambda s: s[:9], (4,), (4,), 3),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_writes_beside_an_argument(name):
+    """AOTAutograd loses what a view by `as_strided` writes into memory beside the argument."""
+    part, size, strides, offset = BESIDE[name]
+
+    def program(x):
+        return torch.as_strided(x, size, strides, offset).sin_() * 2, x.cos()
+
+    storages = [torch.arange(18.0) for _ in range(3)]
+    got, expected = tofuse.compile(program)(part(storages[0])), program(part(storages[1]))
+    torch.testing.assert_close(got, expected)
+    assert storages[0].equal(storages[1])
+    with pytest.raises(tofuse.errors.CaptureError, match="beside an argument"):
+        tofuse.compile(program, capture="trace")(part(storages[2]))
+    assert storages[2].equal(torch.arange(18.0))

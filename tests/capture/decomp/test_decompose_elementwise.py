@@ -5,6 +5,7 @@ import math
 import llvmlite.binding as llvm
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tofuse
 from tofuse.backends.llvm.load import CODE
@@ -240,3 +241,12 @@ def test_gradients_far_from_zero_keep_their_digits(dtype):
         z = x.clone().requires_grad_()
         compiled(z, y, reduction=reduction).sum().backward()
         torch.testing.assert_close(z.grad, expected[k].to(dtype), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("loss", [F.huber_loss, F.soft_margin_loss, F.mse_loss, F.smooth_l1_loss])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses_of_two_dtypes_have_the_dtype_of_eager(loss, reduction):
+    x, target = torch.rand(4, 5, dtype=torch.float16), torch.rand(4, 5)
+    program = lambda x, y: (loss(x, y, reduction=reduction) + 1, loss(y, x, reduction=reduction))  # noqa: E731
+    got, expected = tofuse.compile(program)(x, target), program(x, target)
+    torch.testing.assert_close(got, expected)

@@ -157,14 +157,6 @@ def _ignoring_nan(extremum: Callable[[Tensor, Tensor], Tensor]) -> Decomposition
     return apply
 
 
-def _huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
-    """Leave operands of two dtypes to ATen, whose result has the dtype of the first."""
-    if x.dtype != target.dtype:
-        return NotImplemented
-    loss: Tensor = torch_table[aten.huber_loss.default](x, target, reduction, delta)
-    return loss
-
-
 def _in_full_precision(linspace: Decomposition) -> Decomposition:
     """Return torch's rule for results in full precision. ATen rounds ends and step to the dtype."""
 
@@ -339,7 +331,6 @@ OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
     aten.eye.m: _eye,
     aten.trace.default: _trace,
     aten.embedding_dense_backward.default: _embedding_dense_backward,
-    aten.huber_loss.default: _huber_loss,
     aten.nll_loss_backward.default: _nll_loss_backward,
     aten.nll_loss2d_backward.default: _nll_loss_backward,
     aten.select_scatter.default: _select_scatter,

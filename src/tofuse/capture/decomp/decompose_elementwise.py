@@ -175,7 +175,24 @@ SYMBOLIC_FLOAT_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
 # Of complex numbers ATen computes these by another formula than torch's decomposition.
 REAL_FORMULAS = "sigmoid_backward sinc tanh_backward"
 
+
+def _loss_in_dtype_of_input(op: OpOverload) -> Decomposition:
+    """Return torch's rule with a loss in the dtype of its first operand, as ATen; it promotes."""
+    rule = torch_table[op]
+
+    def apply(x: Tensor, target: Tensor, reduction: int = 1, *options: float) -> Tensor:
+        if x.dtype == target.dtype:
+            loss: Tensor = rule(x, target, reduction, *options)
+            return loss
+        loss = rule(x, target, 0, *options).to(x.dtype)
+        return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+    return apply
+
+
 ELEMENTWISE_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
+    aten.huber_loss.default: _loss_in_dtype_of_input(aten.huber_loss.default),
+    aten.soft_margin_loss.default: _loss_in_dtype_of_input(aten.soft_margin_loss.default),
     aten.signbit.default: signbit,
     aten.round.decimals: round_decimals,
     aten.erfinv.default: erfinv,

@@ -22,11 +22,14 @@ from tofuse.capture.fx.overlap import (
     has_internal_overlap,
     has_write_overlap,
     overwrites_operand,
+    reaches_beside,
 )
 from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 from tofuse.torch_internals.trees import tree_leaves
 
+# AOTAutograd would lose what is written there.
+BESIDE_ARGUMENT = "it writes into memory that `as_strided` reaches beside an argument"
 LOST_OUT = frozenset({"linalg_matrix_rank"})
 
 
@@ -58,6 +61,12 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
         if overlapping and _is_subgraph(node):
             return "it may write into a tensor that overlaps itself"
     written = written_storages(gm.graph)
+    by_storage = {storage_id(t): t for t in arguments if storage_id(t) in written}
+    for node in gm.graph.nodes:
+        view = example_tensor(node) if target_name(node.target) == "as_strided" else None
+        argument = None if view is None else by_storage.get(storage_id(view))
+        if view is not None and argument is not None and reaches_beside(view, argument):
+            return BESIDE_ARGUMENT
     spans = [(*byte_span(t, storage_id(t) << 64), storage_id(t) in written) for t in arguments]
     return "it writes into an argument that overlaps another" if has_write_overlap(spans) else None
 

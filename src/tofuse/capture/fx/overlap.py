@@ -48,6 +48,15 @@ def has_internal_overlap(tensor: torch.Tensor) -> bool:
     return False
 
 
+def reaches_beside(view: torch.Tensor, argument: torch.Tensor) -> bool:
+    """Whether a view by `as_strided` may have elements in memory that the argument has not."""
+    base = storage_id(argument) << 64
+    first, end = byte_span(argument, base)
+    view_first, view_end = byte_span(view, base)
+    has_gaps = end - first > size_hint(argument.numel(), 1) * argument.itemsize
+    return has_gaps or view_first < first or view_end > end
+
+
 def byte_span(tensor: torch.Tensor, base: int) -> tuple[int, int]:
     """Return the first byte of a tensor and the byte after its last.
 

@@ -17,7 +17,7 @@ from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
 from tofuse.capture.fx.aliases import storage_id, written_arguments
-from tofuse.capture.fx.overlap import has_internal_overlap, overwrites_operand
+from tofuse.capture.fx.overlap import has_internal_overlap, overwrites_operand, reaches_beside
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError, first_line
@@ -82,6 +82,8 @@ class _FreeTensorRecorder(TorchFunctionMode):
         storages = Counter(_storage(t) for t in {id(t): t for t in arguments}.values())
         self.shared = {storage for storage, count in storages.items() if count > 1}
         self.written: set[int | None] = set()  # storages
+        self.arguments = {_storage(t): t for t in arguments}
+        self.beside: set[int | None] = set()  # storages in which `as_strided` leaves an argument
 
     def __torch_function__(
         self,
@@ -105,6 +107,8 @@ class _FreeTensorRecorder(TorchFunctionMode):
         result = func(*args, **kwargs)
         if args and isinstance(result, torch.Tensor):
             self._record_unfold(func, args[0], result)
+            if getattr(func, "__name__", "") == "as_strided":
+                self._record_strided(result)
         return self.real.get(id(result), result)
 
     def _record_unfold(self, func: Function, source: object, result: torch.Tensor) -> None:
@@ -113,6 +117,12 @@ class _FreeTensorRecorder(TorchFunctionMode):
             return
         if getattr(func, "__name__", "") == "unfold" or id(source) in self.unfolded:
             self.unfolded[id(result)] = result
+
+    def _record_strided(self, view: torch.Tensor) -> None:
+        """Record the storage of a view that leaves its argument."""
+        argument = self.arguments.get(_storage(view))
+        if argument is not None and reaches_beside(unwrapped(view), unwrapped(argument)):
+            self.beside.add(_storage(view))
 
     def _fake(self, x: object) -> object:
         if not isinstance(x, torch.Tensor) or isinstance(unwrapped(x), FakeTensor):
@@ -138,6 +148,8 @@ class _FreeTensorRecorder(TorchFunctionMode):
         """
         if any(_grad_version(t) != (grad, version) for t, grad, version in self.outside):
             raise _NotPure("adds to .grad of a tensor from outside (torch.autograd.grad is pure)")
+        if self.beside & self.written:
+            raise _NotPure("writes into memory that `as_strided` reaches beside an argument")
         for x in flatten(result)[0]:
             if isinstance(x, torch.Tensor) and _storage(x) in self.written & self.shared:
                 raise _NotPure(
