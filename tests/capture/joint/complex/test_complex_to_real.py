@@ -315,3 +315,23 @@ def test_a_view_of_the_same_type_keeps_the_numbers():
     z = torch.randn(3, 4, dtype=torch.complex64)
     function = lambda z: (z * 2).view(z.dtype) + torch.cat([z, z])[:3].view(z.dtype)  # noqa: E731
     torch.testing.assert_close(tofuse.compile(function)(z), function(z))
+
+
+WRITES = {  # results that are read before an argument is overwritten
+    "cat": lambda x, c: (torch.cat([x, c]), x.mul_(-1))[0],
+    "sum": lambda x, c: (torch.complex(x, x) + c, x.mul_(-1))[0],
+    "complex argument": lambda x, c: (c * 2 + x, c.mul_(1j), x.add_(1))[0],
+    "conjugate": lambda x, c: (c.conj() + 0, torch.view_as_real(c).mul_(3.0))[0],
+    "stacked": lambda x, c: (torch.view_as_complex(torch.stack([x, x], -1)) * c, x.zero_())[0],
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_pairs_are_computed_before_their_operands_are_overwritten(name, capture):
+    def operands():
+        return torch.tensor([1.0, 2, 3]), torch.tensor([5 + 1j, -2j, 0.5])
+
+    ours, eagers = operands(), operands()
+    got = tofuse.compile(WRITES[name], capture=capture)(*ours)
+    torch.testing.assert_close((got, *ours), (WRITES[name](*eagers), *eagers))

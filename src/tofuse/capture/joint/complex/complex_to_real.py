@@ -94,15 +94,28 @@ class _ComplexToReal(PairBuilder):
     computed: set[Node] = field(default_factory=set)  # of these, all but views of memory
     positions: dict[Node, int] = field(default_factory=dict)  # in the program
     stacked: dict[Node, Pair] = field(default_factory=dict)  # real tensors and the parts in them
+    last: dict[Node, Node] = field(default_factory=dict)  # the first of the last writes
 
     def run(self) -> None:
         self.positions = {n: k for k, n in enumerate(self.graph.nodes)}
+        self._find_last_writes()
         for node in list(self.graph.nodes):
             is_call = node.op == "call_function"
             if is_call and not is_claimed(node, self.claims) and is_supported_call(node):
                 self._call(node)
             elif is_call or node.op == "output":
                 self._read_complex(node)
+
+    def _find_last_writes(self) -> None:
+        """Find the writes into arguments at the end: what they and the output read is made before.
+
+        A pair is computed where it is read, which must not be after its operands are overwritten.
+        """
+        first = self.graph.output_node()
+        while first.prev.target is aten.copy_.default:
+            first = first.prev
+        start = self.positions[first]
+        self.last = {n: first for n, k in self.positions.items() if k >= start}
 
     def _call(self, node: Node) -> None:
         name = operator_name(node)
@@ -148,7 +161,8 @@ class _ComplexToReal(PairBuilder):
         """Let a node read complex tensors instead of pairs."""
         for old in node.all_input_nodes:
             if old in self.computed:
-                with self.graph.inserting_before(node), self.with_origin(old):
+                place = self.last.get(node, node)
+                with self.graph.inserting_before(place), self.with_origin(old):
                     node.replace_input_with(old, self._complex_tensor(old))
 
     def _complex_tensor(self, node: Node) -> Node:
