@@ -71,7 +71,7 @@ def evaluate_reference(
 ) -> list[Output]:
     """Return the outputs with every op evaluated by itself through PyTorch.
 
-    A seed draws errors as large as those of rounding, which are added to what is computed.
+    With a seed, a random error of the size of a rounding error is added to each computed value.
     """
     arguments = flatten_inputs(executor.name, executor.specs, inputs)
     flat = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]

@@ -28,7 +28,7 @@ from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 from tofuse.torch_internals.trees import tree_leaves
 
-# AOTAutograd would lose what is written there.
+# AOTAutograd drops such writes: they do not reach the argument's storage.
 BESIDE_ARGUMENT = "it writes into memory that `as_strided` reaches beside an argument"
 LOST_OUT = frozenset({"linalg_matrix_rank"})
 
