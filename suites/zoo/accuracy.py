@@ -1,6 +1,8 @@
 """Compares the errors of compiled results with those of eager, both against float64."""
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -9,30 +11,37 @@ EPSILON = 2.0**-24
 HUGE = 1e30  # masks have numbers that float32 and float64 spell differently
 
 
-def worst_error_ratio(
+def error_ratios(
     ours: Mapping[str, Tensor], eager: Mapping[str, Tensor], exact: Mapping[str, Tensor]
-) -> tuple[float, str]:
-    """Return the largest ratio of our error to eager's, and the name of that tensor.
+) -> dict[str, float]:
+    """Return the ratio of our error to eager's for each tensor.
 
     An error is the root of the mean square over a tensor. An error of eager counts as at least a
     few units in the last place of its tensor, and as at least the relative error that half of the
-    tensors have: the errors of a small tensor are few random numbers.
+    tensors have: the errors of a small tensor are few random numbers. The ratio is infinite for a
+    tensor that is missing or has another shape or other special values; its key says so.
     """
     floors = _floors(eager, exact)
-    worst, where = 0.0, ""
+    ratios = {}
     for name, reference in exact.items():
         if name not in ours:
             if reference.any():
-                return float("inf"), f"{name} is missing"
-            continue
-        if ours[name].shape != reference.shape:
-            return float("inf"), f"{name} has shape {tuple(ours[name].shape)}"
-        if not _same_specials(ours[name], eager[name]):
-            return float("inf"), f"{name} has other infinities or nan"
-        ratio = _error(ours[name], reference) / floors[name]
-        if ratio > worst:
-            worst, where = ratio, name
-    return worst, where
+                ratios[f"{name} is missing"] = math.inf
+        elif ours[name].shape != reference.shape:
+            ratios[f"{name} has shape {tuple(ours[name].shape)}"] = math.inf
+        elif not _same_specials(ours[name], eager[name]):
+            ratios[f"{name} has other infinities or nan"] = math.inf
+        else:
+            ratios[name] = _error(ours[name], reference) / floors[name]
+    return ratios
+
+
+def worst_median(draws: Sequence[Mapping[str, float]]) -> tuple[float, str]:
+    """Return the largest median over several draws of ratios, and the key that has it."""
+    names = {name for ratios in draws for name in ratios}
+    medians = {name: statistics.median(d[name] for d in draws if name in d) for name in names}
+    worst = max(medians, key=lambda name: medians[name], default="")
+    return medians.get(worst, 0.0), worst
 
 
 def _floors(eager: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from suites.zoo.accuracy import worst_error_ratio
+from suites.zoo.accuracy import error_ratios, worst_median
 from suites.zoo.example import Example, Inputs, float64_copy, in_float64, training_step
 from tofuse.capture.dynamo.graph_breaks import record_graph_breaks
 from tofuse.config import make_config
@@ -19,6 +20,7 @@ from tofuse.report.model import Report
 
 NEW_TOKENS = 10
 MAX_ERROR_RATIO = 2.0
+MORE_DRAWS = 14  # sets of weights for a model that exceeds the ratio with its own
 BETAS = (0.5, 0.75)  # exact in float32, in which a compiled step computes their powers
 
 
@@ -39,17 +41,9 @@ class Findings:
     notes: list[str] = field(default_factory=list)
     graphs: int = 0
 
-    def compare(
-        self,
-        part: str,
-        ours: dict[str, Tensor],
-        eager: dict[str, Tensor],
-        exact: dict[str, Tensor],
-    ) -> None:
-        """Note the worst error ratio of a part, as a fault if it is too large or says nothing."""
-        if unusable := [name for name, x in exact.items() if x.isnan().any()]:
-            self.faults.append(f"{part}: {unusable[0]} is nan in float64")
-        ratio, where = worst_error_ratio(ours, eager, exact)
+    def note_ratios(self, part: str, draws: Sequence[Mapping[str, float]]) -> None:
+        """Note the worst error ratio of a part, as a fault if it is too large."""
+        ratio, where = worst_median(draws)
         self.ratios[part] = round(ratio, 2)
         if ratio > MAX_ERROR_RATIO:
             self.faults.append(f"{part}: {ratio:.3g} times eager's error in {where}")
@@ -80,14 +74,49 @@ def check_model(example: Example) -> Findings:
 def _check_training(
     findings: Findings, inputs: Inputs, compiled: nn.Module, eager: nn.Module, exact: nn.Module
 ) -> None:
-    reference = training_step(exact, in_float64(inputs))
-    expected = training_step(eager, inputs)
-    actual = training_step(compiled, inputs)
-    findings.compare("outputs", actual.outputs, expected.outputs, reference.outputs)
-    findings.compare("gradients", actual.gradients, expected.gradients, reference.gradients)
-    buffers = [dict(m.named_buffers()) for m in (compiled, eager, exact)]
-    floats = [{k: b for k, b in bs.items() if b.is_floating_point()} for bs in buffers]
-    findings.compare("buffers", *floats)
+    """Compare a training step; if an error is too large, with other weights too.
+
+    Which side of a ReLU's kink a value falls on changes gradients by orders of magnitude: in some
+    networks eager's own error changes 1000-fold when each input is rounded differently. The median
+    over several weights does not depend on such an accident.
+    """
+    models = (compiled, eager, exact)
+    buffers = [b.clone() for b in eager.buffers()]
+    weights = [p.detach().clone() for p in eager.parameters()]
+    draws = [_training_ratios(inputs, models, findings.faults)]
+    worst = max(worst_median([ratios])[0] for ratios in draws[0].values())
+    for seed in range(MORE_DRAWS if worst > MAX_ERROR_RATIO else 0):
+        generator = torch.Generator().manual_seed(seed)
+        varied = [w * (1 + 0.1 * torch.randn(w.shape, generator=generator)) for w in weights]
+        for model in models:
+            _assign(model.parameters(), varied)
+            _assign(model.buffers(), buffers)
+        draws.append(_training_ratios(inputs, models, findings.faults))
+    for part in draws[0]:
+        findings.note_ratios(part, [draw[part] for draw in draws])
+
+
+def _training_ratios(
+    inputs: Inputs, models: Sequence[nn.Module], faults: list[str]
+) -> dict[str, dict[str, float]]:
+    """Return the error ratios of a step of compiled, eager and exact models, by part."""
+    steps = [training_step(m, in_float64(inputs) if m is models[2] else inputs) for m in models]
+    buffers = [{k: b for k, b in m.named_buffers() if b.is_floating_point()} for m in models]
+    parts = {
+        "outputs": [step.outputs for step in steps],
+        "gradients": [step.gradients for step in steps],
+        "buffers": buffers,
+    }
+    for part, (_, _, exact) in parts.items():
+        if unusable := [name for name, x in exact.items() if x.isnan().any()]:
+            faults.append(f"{part}: {unusable[0]} is nan in float64")
+    return {part: error_ratios(*tensors) for part, tensors in parts.items()}
+
+
+@torch.no_grad()
+def _assign(targets: Iterable[Tensor], values: Iterable[Tensor]) -> None:
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value)
 
 
 def _check_optimiser(findings: Findings, model: nn.Module) -> None:
@@ -102,7 +131,7 @@ def _check_optimiser(findings: Findings, model: nn.Module) -> None:
     for optimiser in optimisers[1:]:
         optimiser.step()
     named = [{str(k): p.detach() for k, p in enumerate(ps)} for ps in (parameters, *copies)]
-    findings.compare("optimiser", *named)
+    findings.note_ratios("optimiser", [error_ratios(*named)])
 
 
 def _float64(parameter: nn.Parameter) -> nn.Parameter:
@@ -119,7 +148,7 @@ def _check_generation(
     prompts = (prompt, prompt, in_float64(prompt))
     models = (compiled, eager, exact)
     found = [_generate(m.eval(), p) for m, p in zip(models, prompts, strict=True)]
-    findings.compare("generation", *({"logits": x} for x in found))
+    findings.note_ratios("generation", [error_ratios(*({"logits": x} for x in found))])
 
 
 def _generate(model: nn.Module, prompt: Inputs) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, XLNetModel
 
 Inputs = dict[str, Tensor]
 
@@ -55,7 +55,28 @@ def float64_copy(model: nn.Module) -> nn.Module:
     if any("Experts" in type(module).__name__ for module in model.modules()):
         assert isinstance(result, PreTrainedModel)
         result.set_experts_implementation("eager")
+    for module in result.modules():
+        if isinstance(module, XLNetModel):
+            _encode_in_float64(module)
     return result
+
+
+def _encode_in_float64(model: XLNetModel) -> None:
+    """Replace the float32 tensors that a model makes whatever its parameters are."""
+    encode = model.relative_positional_encoding
+    model.__dict__["relative_positional_encoding"] = lambda *args, **options: encode(
+        *args, **options
+    ).double()
+    model.register_forward_pre_hook(
+        lambda _, args, options: (args, {k: _double(x) for k, x in options.items()}),
+        with_kwargs=True,
+    )
+
+
+def _double(value: object) -> object:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.double()
+    return value
 
 
 def without_randomness(model: nn.Module) -> nn.Module:

@@ -1,13 +1,16 @@
 """The suite of models: small architectures, error ratios, the document."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from suites import models
 from suites.harness import Result
+from suites.zoo import check_model as check_model_module
 from suites.zoo import timm_models, transformers_models
-from suites.zoo.accuracy import worst_error_ratio
+from suites.zoo.accuracy import error_ratios, worst_median
 from suites.zoo.check_model import check_model
 from suites.zoo.document import document_text
 from suites.zoo.example import Example, training_step
@@ -35,13 +38,36 @@ def test_an_error_is_measured_in_errors_of_eager():
     torch.manual_seed(0)
     exact = {"a": torch.randn(1000, dtype=torch.float64), "b": torch.zeros(3, dtype=torch.float64)}
     eager = {name: x.float() for name, x in exact.items()}
-    assert worst_error_ratio(eager, eager, exact)[0] <= 1
-    assert worst_error_ratio({**eager, "a": eager["a"] * (1 + 1e-5)}, eager, exact)[0] > 20
-    assert worst_error_ratio({**eager, "b": torch.full((3,), 1e-4)}, eager, exact)[1] == "b"
-    assert worst_error_ratio({"b": eager["b"]}, eager, exact) == (float("inf"), "a is missing")
-    assert worst_error_ratio({"a": eager["a"]}, eager, exact)[0] <= 1  # a gradient of zeros
+    assert max(error_ratios(eager, eager, exact).values()) <= 1
+    assert error_ratios({**eager, "a": eager["a"] * (1 + 1e-5)}, eager, exact)["a"] > 20
+    assert error_ratios({**eager, "b": torch.full((3,), 1e-4)}, eager, exact)["b"] > 20
+    assert error_ratios({"b": eager["b"]}, eager, exact)["a is missing"] == math.inf
+    assert max(error_ratios({"a": eager["a"]}, eager, exact).values()) <= 1  # b is zeros
     wrong = {**eager, "a": eager["a"].clone().fill_(torch.nan)}
-    assert worst_error_ratio(wrong, eager, exact) == (float("inf"), "a has other infinities or nan")
+    assert error_ratios(wrong, eager, exact)["a has other infinities or nan"] == math.inf
+
+
+def test_the_median_of_draws_counts():
+    draws = [{"a": 1.0, "b": 900.0}, {"a": 3.0, "b": 0.5}, {"a": 3.0, "b": 0.5}]
+    assert worst_median(draws) == (3.0, "a")
+    assert worst_median([*draws, {"c is missing": math.inf}]) == (math.inf, "c is missing")
+    assert worst_median([{}]) == (0.0, "")
+
+
+def test_weights_are_varied_if_an_error_is_too_large(monkeypatch):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            return self.norm(x).exp()
+
+    x = {"x": torch.randn(5, 4)}
+    monkeypatch.setattr(check_model_module, "MAX_ERROR_RATIO", 0.0)
+    found = check_model(Example(Model(), x))
+    assert {fault.split(":")[0] for fault in found.faults} >= {"outputs", "gradients"}
+    assert max(found.ratios.values()) < 2
 
 
 def test_a_model_passes_and_its_graph_breaks_are_found():
