@@ -166,3 +166,8 @@ _MUTATING_OPERATORS = (
     "ixor"
 )
 MUTATING_NAMES = frozenset(name for n in _MUTATING_OPERATORS.split() for name in (n, f"__{n}__"))
+
+# Methods that write in place, but no memory.
+METADATA_WRITERS = frozenset(
+    ("as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "set_", "squeeze_")
+) | frozenset(("swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))

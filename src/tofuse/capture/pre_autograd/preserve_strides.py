@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from tofuse.capture.fx.aliases import storage_id
+from tofuse.capture.fx.aliases import METADATA_WRITERS, storage_id
 from tofuse.capture.fx.node_tensors import example_tensor
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.ir.dims import contiguous_strides
@@ -42,17 +42,35 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     return gm, ()
 
 
-def _functional_variant(node: Node) -> Callable[..., object] | None:
-    """Return the function that computes what a call writes into its first argument.
+def call_preserving_strides(
+    function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
+    """Call a function, as `preserve_strides` would replace the call."""
+    name = getattr(function, "__name__", "")
+    x = args[0] if args else None
+    functional = None if name in METADATA_WRITERS else _method_variant(name)
+    if functional is None or not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+        return function(*args, **kwargs)
+    if _is_row_major(x):
+        return function(*args, **kwargs)
+    value = functional(x.clone(), *args[1:], **kwargs)
+    assert isinstance(value, torch.Tensor)
+    return x.copy_(value)
 
-    `uniform_` and others have none.
-    """
+
+def _functional_variant(node: Node) -> Callable[..., object] | None:
+    """Return the function that computes what a call writes into its first argument, if any."""
     if node.op == "call_function":
         return INPLACE_OPERATORS.get(node.target)
-    if not isinstance(node.target, str) or node.op != "call_method" or node.target[-1] != "_":
+    return _method_variant(str(node.target)) if node.op == "call_method" else None
+
+
+def _method_variant(name: str) -> Callable[..., object] | None:
+    """Return what computes the value that a method of this name writes; `map_` has none."""
+    if not name.endswith("_") or name.startswith("_"):
         return None
-    name = node.target[:-1]
-    return getattr(torch.Tensor, name, None) or getattr(torch.ops.aten, name, None)
+    variant = getattr(torch.Tensor, name[:-1], None) or getattr(torch.ops.aten, name[:-1], None)
+    return variant if callable(variant) else None
 
 
 def _example_result(

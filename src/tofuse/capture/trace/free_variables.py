@@ -16,8 +16,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
-from tofuse.capture.fx.aliases import storage_id, written_arguments
+from tofuse.capture.fx.aliases import METADATA_WRITERS, storage_id, written_arguments
 from tofuse.capture.fx.overlap import has_internal_overlap, overwrites_operand, reaches_beside
+from tofuse.capture.pre_autograd.preserve_strides import call_preserving_strides
 from tofuse.capture.trace.pytree import flatten, is_size
 from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError, first_line
@@ -62,7 +63,8 @@ class SubstituteTensors(TorchFunctionMode):
             fx_traceback.set_stack_trace([line])
         if self.traced:
             args, kwargs = tree_map(self._substitute, (args, kwargs or {}), is_leaf=is_size)
-        result = self.substitutes.get(func, func)(*args, **(kwargs or {}))
+        function = self.substitutes.get(func, func)
+        result = call_preserving_strides(function, args, kwargs or {})
         return self.real.get(id(result), result)
 
     def _substitute(self, x: object) -> object:
@@ -268,6 +270,3 @@ def _user_line(frame: FrameType | None) -> str | None:
 
 GRAD = getattr_static(torch.Tensor, "grad")
 GRAD_ACCESS = (GRAD.__get__, GRAD.__set__, GRAD.__delete__)
-METADATA_WRITERS = frozenset(
-    ("as_strided_", "detach_", "requires_grad_", "resize_", "resize_as_", "set_", "squeeze_")
-) | frozenset(("swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"))

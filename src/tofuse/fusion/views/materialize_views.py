@@ -61,9 +61,8 @@ def materialize_views(graph: Graph, storage: Mapping[Value, MemRef]) -> Graph:
             memref = view_memref(op, storage[op.inputs[0]])
             storage |= {} if memref is None else {op.result: memref}
         ops.append(op)
-    computed = {v for v, op in producers.items() if op.kind != "opaque"}
     outputs = tuple(
-        materialized(v, lambda v, s: _is_returnable(v, s, computed)) for v in graph.outputs
+        materialized(v, lambda v, s: _is_returnable(v, s, graph.inputs)) for v in graph.outputs
     )
     return graph if tuple(ops) == graph.ops else replace(graph, ops=tuple(ops), outputs=outputs)
 
@@ -116,12 +115,11 @@ def _contiguous_inputs(op: Op, storage: Mapping[Value, MemRef]) -> tuple[int, ..
     return ()
 
 
-def _is_returnable(v: Value, storage: Mapping[Value, MemRef], computed: Collection[Value]) -> bool:
+def _is_returnable(v: Value, storage: Mapping[Value, MemRef], inputs: Collection[Value]) -> bool:
     """Whether the caller may get a value as it is stored.
 
     Elements must not repeat (stride 0) if they are separate in eager. A value whose elements do
-    not overlap in eager needs eager's strides, unless it is in memory of an argument or a library
-    result.
+    not overlap in eager needs eager's strides, unless it is in memory of an argument.
     """
     if not _is_torch_view(v, storage):
         return False
@@ -129,7 +127,7 @@ def _is_returnable(v: Value, storage: Mapping[Value, MemRef], computed: Collecti
     dims = zip(v.shape, v.layout, strides, strict=True)
     if any(extent != 1 and stride == 0 != eager_stride for extent, eager_stride, stride in dims):
         return False
-    if v.layout != visible_strides(v) or storage[v].root not in computed:
+    if v.layout != visible_strides(v) or storage[v].root in inputs:
         return True
     return equal_strides(strides, v.layout, v.shape)
 
