@@ -134,6 +134,7 @@ CHANGES: dict[str, dict[str, Field]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gptj": {"rotary_dim": 8},
     "jamba": {"attn_layer_offset": 1, "attn_layer_period": 2},
+    "longformer": {"attention_window": 4},  # rows of padding are nan in float64
     "mamba2": {"num_heads": 8},
     "swin": {"window_size": 4, "depths": [1, 1], "num_heads": [2, 4]},
 }
