@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 EPSILON = 2.0**-24
+ZERO = 1e-10  # of the largest tensor: what float64 leaves where numbers cancel
 HUGE = 1e30  # masks have numbers that float32 and float64 spell differently
 
 
@@ -18,8 +19,10 @@ def error_ratios(
 
     An error is the root of the mean square over a tensor. An error of eager counts as at least a
     few units in the last place of its tensor, and as at least the relative error that half of the
-    tensors have: the errors of a small tensor are few random numbers. The ratio is infinite for a
-    tensor that is missing or has another shape or other special values; its key says so.
+    tensors have: the errors of a small tensor are few random numbers. A tensor that is zero in
+    exact arithmetic, such as the gradient of a bias before a batch norm, may have 64 units in the
+    last place of the largest one. The ratio is infinite for a tensor that is missing or has another
+    shape or other special values; its key says so.
     """
     floors = _floors(eager, exact)
     ratios = {}
@@ -49,9 +52,14 @@ def _floors(eager: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> dict[st
     errors = {name: _error(eager[name], x) for name, x in exact.items()}
     relative = sorted(errors[name] / scales[name] for name in exact if scales[name])
     typical = relative[len(relative) // 2] if relative else 0.0
-    least = EPSILON / 16 * max(scales.values(), default=0.0) + 1e-30
+    largest = max(scales.values(), default=0.0)
+
+    def least(name: str) -> float:
+        return EPSILON * largest * (64 if scales[name] < ZERO * largest else 1 / 16) + 1e-30
+
     return {
-        name: max(errors[name], max(4 * EPSILON, typical) * scales[name], least) for name in exact
+        name: max(errors[name], max(4 * EPSILON, typical) * scales[name], least(name))
+        for name in exact
     }
 
 

@@ -145,7 +145,8 @@ ABOUT = """\
 `make models` writes this page; `make models SUITE=--time JOBS=1` measures the first steps. The
 error ratio is our error over eager's, both root mean squares over one tensor; the table has a
 model's worst tensor. Where eager's error is below the model's typical relative error, that one
-takes its place. A model whose ratio exceeds 2 runs with 14 other sets of weights, and the median
+takes its place. A gradient that is zero in exact arithmetic may have 64 units in the last place of
+the largest. A model whose ratio exceeds 2 runs with 14 other sets of weights, and the median
 counts: in networks with ReLUs or batch norms of few values, one other rounding of the input changes
 eager's own error up to 1000-fold. Fallbacks are calls that PyTorch runs; matrix products,
 convolutions, attention and embeddings are not counted. A first step is forward and backward in CPU
