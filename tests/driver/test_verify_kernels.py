@@ -122,3 +122,12 @@ def test_numbers_that_wrap_are_verified_as_in_eager():
     x, y = torch.randint(0, 9, (3, 512)).to(torch.uint8), torch.zeros(3, 3, 512)
     program = lambda x, y: (x + y.numel(), x * y.numel(), x - 300)  # noqa: E731
     assert all(map(torch.equal, tofuse.compile(program, verify=True)(x, y), program(x, y)))
+
+
+def test_an_empty_view_is_not_where_its_tensor_is():
+    def program(x):
+        y = torch.cdist(x, x)
+        return torch.cat([F.pad(y[:, :0], (0, 1)), y], 0)
+
+    compiled, x = tofuse.compile(program, verify=True), torch.randn(1, 7)
+    torch.testing.assert_close(compiled(x), program(x))

@@ -93,8 +93,9 @@ class VerifiedKernel:
         for v, t in zip(self.region.inputs, inputs, strict=True):
             memref = memrefs.get(v)
             if memref is not None and memref.root not in addresses:
-                offset = evaluate(memref.offset, sizes) * t.element_size()
-                addresses[memref.root] = t.data_ptr() - offset
+                offset = int(t.storage_offset()) - evaluate(memref.offset, sizes)
+                start = t.untyped_storage().data_ptr()  # an empty view has no address of its own
+                addresses[memref.root] = start + offset * t.element_size()
         words = [addresses[v] for v in self.binding.arguments]
         self.launch_kernel(*words, *[evaluate(s, sizes) for s in self.binding.sizes])
         return tuple(results.values())
