@@ -144,6 +144,17 @@ def test_no_guards_on_empty_hooks():
     assert found and NO_HOOKS_GUARD not in found
 
 
+@pytest.mark.parametrize("attribute", ["T", "mT", "real", "data"])
+def test_guards_on_new_tensors(attribute):
+    def program(x):
+        return torch.arange(getattr(x, attribute).shape[-1])
+
+    compiled = tofuse.compile(program)
+    for rows in (3, 3, 2, 2, 5):
+        x = torch.ones(3, rows)
+        assert torch.equal(compiled(x), program(x))
+
+
 def test_mutated_buffers():
     class Counter(nn.Module):
         count: torch.Tensor

@@ -88,7 +88,7 @@ def _trace(target, context: CompileContext):  # type: ignore[no-untyped-def]
 
 
 def _jit(
-    function: Callable[..., object], context: CompileContext, guards: GuardFilter
+    function: Callable[..., object], context: CompileContext, guards: GuardFilter | None
 ) -> Callable[..., R]:
     """Return the function, captured by Dynamo and compiled by `compile_program`."""
 
@@ -100,7 +100,7 @@ def _jit(
         backend=tofuse,
         dynamic=context.config.dynamic,
         fullgraph=context.config.fullgraph,
-        options={"guard_filter_fn": guards},
+        options={"guard_filter_fn": guards} if guards else None,
         **_recompile_limit(),
     )
 

@@ -53,6 +53,12 @@ TorchDynamoException: type[Exception] = private(
     "PyTorch runs programs on which Dynamo would try again",
     stand_in("TorchDynamoException"),
 )
+InternalTorchDynamoError: type[Exception] = private(
+    "torch._dynamo.exc",
+    "InternalTorchDynamoError",
+    "programs that guard on `x.T` are not tried again without a filter of guards",
+    stand_in("InternalTorchDynamoError"),
+)
 counters: Mapping[str, Mapping[str, int]] = private(
     "torch._dynamo.utils", "counters", BREAKS, {"unimplemented": {}}
 )

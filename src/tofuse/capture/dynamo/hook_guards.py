@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+import torch
 from torch.compiler import is_dynamo_compiling
 from torch.utils.hooks import RemovableHandle
 
-from tofuse.torch_internals.dynamo import GuardFilterEntry, without_profiler_marks
+from tofuse.config import PACKAGE
+from tofuse.torch_internals.dynamo import (
+    GuardFilterEntry,
+    InternalTorchDynamoError,
+    without_profiler_marks,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,12 +25,17 @@ GuardFilter = Callable[[Sequence[GuardFilterEntry]], Sequence[bool]]
 NO_HOOKS_GUARD = "EMPTY_NN_MODULE_HOOKS_DICT"  # Dynamo's guard that a module has no hooks of a kind
 
 
-def recompile_for_hooks(compile_with: Callable[[GuardFilter], Callable[P, R]]) -> Callable[P, R]:
+def recompile_for_hooks(
+    compile_with: Callable[[GuardFilter | None], Callable[P, R]],
+) -> Callable[P, R]:
     """Return the function of `compile_with(guard_filter)`, compiled again for new module hooks.
 
     By default Dynamo does not notice hooks that modules get later; its guards would check six
     tables a module at every call. Instead, each call compares torch's counter of registered hooks.
     If it has grown, and a table that was empty has got a hook, the function is compiled again.
+
+    With a filter, Dynamo makes all guards twice, which fails for guards on a new object, such as
+    the tensor `x.T`. Such a function is compiled without a filter.
     """
     empty_tables: dict[int, object] = {}  # by id
     checked_hook_id = -1
@@ -38,14 +51,30 @@ def recompile_for_hooks(compile_with: Callable[[GuardFilter], Callable[P, R]]) -
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal checked_hook_id, compiled
-        if checked_hook_id != RemovableHandle.next_id:
+        try:
+            if checked_hook_id == RemovableHandle.next_id:
+                return compiled(*args, **kwargs)
             checked_hook_id = RemovableHandle.next_id
             if any(empty_tables.values()):
                 empty_tables.clear()
                 compiled = compile_with(guard_filter)
-            if not is_dynamo_compiling():
-                with without_profiler_marks():
-                    return compiled(*args, **kwargs)
+            if is_dynamo_compiling():
+                return compiled(*args, **kwargs)
+            with without_profiler_marks():
+                return compiled(*args, **kwargs)
+        except InternalTorchDynamoError as error:
+            if _has_run_user_code(error):
+                raise
+        compiled = compile_with(None)
         return compiled(*args, **kwargs)
 
     return functools.update_wrapper(call, compiled)  # Dynamo inlines it as it does torch.compile's
+
+
+def _has_run_user_code(error: Exception) -> bool:
+    """Return whether a frame outside torch and this package led to an error."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
+    return not all(name.startswith(LIBRARIES) for name in files)
+
+
+LIBRARIES = (str(Path(torch.__file__).parent), str(PACKAGE))
