@@ -335,3 +335,32 @@ def test_pairs_are_computed_before_their_operands_are_overwritten(name, capture)
     ours, eagers = operands(), operands()
     got = tofuse.compile(WRITES[name], capture=capture)(*ours)
     torch.testing.assert_close((got, *ours), (WRITES[name](*eagers), *eagers))
+
+
+LAZY_VIEWS = {
+    "imaginary part of a conjugate": lambda z: z.conj().imag,
+    "real part of a conjugate": lambda z: z.conj().real,
+    "element of these": lambda z: z.conj().imag[1:],
+    "negated part": lambda z: torch._neg_view(z.real),
+    "twice negated part": lambda z: torch._neg_view(torch._neg_view(z.imag)),
+    "negated imaginary part of a conjugate": lambda z: torch._neg_view(z.conj().imag),
+}
+
+
+@pytest.mark.parametrize("name", LAZY_VIEWS)
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
+def test_writes_through_lazily_negated_views(name, capture, shape):
+    if name == "element of these" and not shape:
+        pytest.skip("a number has no elements")
+
+    def program(z):
+        part = LAZY_VIEWS[name](z)
+        part.mul_(2)
+        part.view_as(part).add_(1)
+        return part + 1, torch.logsumexp(LAZY_VIEWS[name](z).reshape(-1), 0)
+
+    z = torch.randn(shape, dtype=torch.complex64)
+    ours, eagers = z.clone(), z.clone()
+    got = tofuse.compile(program, capture=capture)(ours)
+    torch.testing.assert_close((*got, ours), (*program(eagers), eagers))

@@ -78,6 +78,12 @@ def _is_returned(node: Node) -> bool:
     )
 
 
+def _is_neg(node: Node) -> bool:
+    """Whether torch negates a node's elements when they are read; our values never are."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.is_neg()
+
+
 def _is_view(node: Node) -> bool:
     """Whether a call views a tensor; autograd also traces `_conj` of a number."""
     return operator_name(node) in VIEW_OPS and bool(node.all_input_nodes)
@@ -135,7 +141,7 @@ class _ComplexToReal(PairBuilder):
             self._replace(node, lambda: REAL_RULES[name](self, *node.args))
         elif name == "select" and node.args[0] in self.stacked and self._is_last(node):
             self._replace(node, lambda: self._stacked_part(node))
-        elif isinstance(node.meta.get("val"), Tensor) and node.meta["val"].is_neg():
+        elif name == "_neg_view" or _is_neg(node):  # the view of one is not
             target = aten.neg.default if name == "_neg_view" else node.target
             self._replace(node, lambda: self.call(target, *node.args, **node.kwargs))
         else:
