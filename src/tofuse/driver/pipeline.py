@@ -22,9 +22,9 @@ from tofuse.capture.lower.executor_claims import ClaimPredicate
 from tofuse.capture.pre_autograd.channels_last import channels_last
 from tofuse.capture.pre_autograd.indexing import indexing
 from tofuse.capture.pre_autograd.interpolate import interpolate
-from tofuse.capture.pre_autograd.margin_loss import margin_loss
 from tofuse.capture.pre_autograd.noop_dropout import noop_dropout
 from tofuse.capture.pre_autograd.preserve_strides import preserve_strides
+from tofuse.capture.pre_autograd.replace_functions import replace_functions
 from tofuse.capture.pre_autograd.vectorize import vectorize
 from tofuse.config import Config
 from tofuse.cost.machine import SMALLEST_POOLED, Machine
@@ -103,7 +103,7 @@ from tofuse.torch_internals.private_names import missing_notes
 PRE_AUTOGRAD_PASSES = (
     noop_dropout,
     interpolate,
-    margin_loss,
+    replace_functions,
     indexing,
     preserve_strides,
     vectorize,

@@ -130,6 +130,8 @@ VECTORIZED: dict[str, Case] = {
         (6, 4, 12),
     ),
     "empty": (lambda x: torch.stack([mlp(x[:, t]) for t in range(4)], 1), (0, 4, 12)),
+    "one row": (lambda x: torch.stack([mlp(x[:, t]) for t in range(4)], 1), (1, 4, 12)),
+    "one row joined": (lambda x: torch.cat([mlp(x[:, t]) for t in range(4)], 1), (1, 4, 12)),
     "shared operand": (shared_mean, (5, 9, 12)),
     "two stacks": (two_stacks, (5, 3, 12)),
     "less the first": (less_the_first, (4, 5, 12)),

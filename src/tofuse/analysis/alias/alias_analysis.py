@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tofuse.analysis.alias.concat_slices import concat_slices
 from tofuse.analysis.alias.memory_effects import OFFSET_SENSITIVE, is_view, viewed_operand
-from tofuse.analysis.alias.strides import MemRef, dense_strides, view_memref, visible_strides
+from tofuse.analysis.alias.strides import (
+    MemRef,
+    captured_where_free,
+    dense_strides,
+    view_memref,
+    visible_strides,
+)
 from tofuse.ir.dims import Dim
 from tofuse.ir.graph import Graph, Op, Value
 
@@ -39,6 +45,8 @@ class AliasAnalysis:
             elif (source := memrefs.get(op.inputs[0])) is not None:
                 memref = view_memref(op, source)
                 if memref is not None:
+                    if op.result in self.escaping:
+                        memref = replace(memref, strides=captured_where_free(op.result, memref))
                     memrefs[op.result] = memref
         return memrefs
 

@@ -48,6 +48,17 @@ def visible_strides(value: Value) -> tuple[Dim, ...]:
     return value.layout
 
 
+def captured_where_free(value: Value, memref: MemRef) -> tuple[Dim, ...]:
+    """Return a memref's strides with the captured ones where they address the same elements.
+
+    These are the strides of extents of 1, and all strides of an empty value.
+    """
+    if 0 in value.shape:
+        return value.layout
+    dims = zip(value.shape, value.layout, memref.strides, strict=True)
+    return tuple(captured if n == 1 else stride for n, captured, stride in dims)
+
+
 def view_memref(op: Op, source: MemRef) -> MemRef | None:
     """Return the memory reference of a view of `source`; None if no strides express the view."""
     offset = source.offset

@@ -12,7 +12,7 @@ from sympy.logic.boolalg import BooleanFalse, BooleanTrue  # type: ignore[import
 
 from tofuse.cost.thresholds import UNKNOWN_SIZE
 from tofuse.errors import CaptureError
-from tofuse.ir.dims import Dim, SymDim, contiguous_strides, equal_strides, product, symbol
+from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
 from tofuse.ir.size_expression import (
     SIZE_FUNCTIONS,
     ArgumentSize,
@@ -92,12 +92,9 @@ class SymbolicSizes:
         return tuple(self.dim(v) for v in values)
 
     def layout(self, tensor: torch.Tensor) -> tuple[Dim, ...] | None:
-        """Return a tensor's strides; None if it is row-major apart from extents of 1."""
-        shape = self.shape(tensor.shape)
+        """Return a tensor's strides; None if it is row-major."""
         strides = tuple(self.dim(s) for s in tensor.stride())
-        if 0 in shape:
-            return None
-        return None if equal_strides(strides, contiguous_strides(shape), shape) else strides
+        return None if strides == contiguous_strides(self.shape(tensor.shape)) else strides
 
     def term(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> SizeTerm:
         """Return a number as an expression over symbols, such as `float(s0) / 2`."""

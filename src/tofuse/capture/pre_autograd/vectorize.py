@@ -200,8 +200,8 @@ class ConcatOfBranches:
         if dim > 0:
             batch = self.add_call("movedim", batch, 0, dim)
         if not added:
-            return self.add_call("flatten", batch, dim, dim + 1)
-        return self.add_call("contiguous", batch)
+            batch = self.add_call("flatten", batch, dim, dim + 1)
+        return self.add_call(_row_major, batch)
 
     def _erase_dead(self) -> None:
         """Erase the concat, the branches, and splits without users."""
@@ -295,6 +295,11 @@ def _concat_operands(concat: Node) -> Bundle[Node] | None:
 def _concat_dim(concat: Node) -> int:
     keyword = concat.kwargs.get("dim", concat.kwargs.get("axis", 0))
     return concat.args[1] if len(concat.args) > 1 else keyword  # type: ignore[return-value]  # checked
+
+
+def _row_major(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy in row-major order; `contiguous` keeps any stride of an extent of 1."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _evaluate(node: Node, operands: Iterator[object]) -> object:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch.fx.traceback import preserve_node_meta
 from torch.utils.checkpoint import CheckpointFunction
 
@@ -18,7 +17,7 @@ from tofuse.capture.aot.gc_pause import pause_gc
 from tofuse.capture.aot.runtime_training import TrainingRuntime
 from tofuse.capture.decomp.decompose import decompositions
 from tofuse.capture.lower.executor_claims import ClaimPredicate, claim_nothing
-from tofuse.capture.pre_autograd.margin_loss import multilabel_margin_loss
+from tofuse.capture.pre_autograd.replace_functions import REPLACEMENTS
 from tofuse.capture.trace.free_variables import (
     Function,
     SubstituteTensors,
@@ -184,7 +183,4 @@ def _decomposed_lstm(x: torch.Tensor, *rest: object) -> object:
     return torch.lstm(x, *rest)  # type: ignore[call-overload]  # as the program calls it
 
 
-SUBSTITUTES: dict[Function, Function] = {
-    F.multilabel_margin_loss: multilabel_margin_loss,
-    torch.lstm: _decomposed_lstm,
-}
+SUBSTITUTES: dict[Function, Function] = {**REPLACEMENTS, torch.lstm: _decomposed_lstm}

@@ -1,10 +1,12 @@
-"""The multilabel margin loss, composed of operations that compute what ATen does.
+"""Functions that torch composes of others before any table of decompositions is read.
 
-PyTorch's own decomposition, up to at least 2.15, counts class 0 as a target for each entry after
-the first -1, and no table replaces it: it is applied before any table is read.
+Its composition of the multilabel margin loss counts class 0 as a target for each entry after the
+first -1, up to at least 2.15; that of `one_hot` has the strides of its argument.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -12,17 +14,16 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 
-def margin_loss(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
-    """Replace in place the multilabel margin losses of a program and of the programs inside it."""
+def replace_functions(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
+    """Replace in place functions of a program and of the programs inside it by `REPLACEMENTS`."""
     for module in gm.modules():
         if isinstance(module, GraphModule):
-            losses = module.graph.find_nodes(
-                op="call_function", target=F.multilabel_margin_loss, sort=False
-            )
-            for node in losses:
-                node.target = multilabel_margin_loss
-            if losses:
-                module.recompile()
+            for target, replacement in REPLACEMENTS.items():
+                nodes = module.graph.find_nodes(op="call_function", target=target, sort=False)
+                for node in nodes:
+                    node.target = replacement
+                if nodes:
+                    module.recompile()
     return gm, ()
 
 
@@ -51,4 +52,13 @@ def multilabel_margin_loss(
     return loss.mean() if reduction == "mean" else loss.sum()
 
 
+def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
+    """Return the one-hot codes in row-major order, as PyTorch's kernel does."""
+    return F.one_hot(input, num_classes).clone(memory_format=torch.contiguous_format)
+
+
+REPLACEMENTS: dict[Callable[..., object], Callable[..., object]] = {
+    F.multilabel_margin_loss: multilabel_margin_loss,
+    F.one_hot: one_hot,
+}
 REDUCTIONS = ("mean", "sum", "none")
