@@ -118,3 +118,16 @@ def test_a_rank_is_written_into_out():
     x, out = torch.eye(4), torch.tensor(-1)
     assert tofuse.compile(lambda x, out: torch.linalg.matrix_rank(x, out=out))(x, out) is out
     assert out == 4
+
+
+def test_gradients_through_a_view_of_an_expanded_argument():
+    def program(x):
+        return x.view(x.shape[0], 1, *x.shape[1:]), x[1:], x.transpose(0, 1)
+
+    compiled = tofuse.compile(program, dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 1, 2).expand(rows, 8, 2).detach().requires_grad_()
+        for ours, eagers in zip(compiled(x), program(x), strict=True):
+            tangent = torch.randn(eagers.shape)
+            got, expected = (torch.autograd.grad(y, x, tangent)[0] for y in (ours, eagers))
+            torch.testing.assert_close(got, expected)

@@ -25,6 +25,7 @@ from tofuse.capture.fx.overlap import (
     reaches_beside,
 )
 from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
+from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 from tofuse.torch_internals.trees import tree_leaves
 
@@ -60,6 +61,8 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return reason
         if overlapping and _is_subgraph(node):
             return "it may write into a tensor that overlaps itself"
+    if _returns_strided_view_of_overlapping(gm, arguments):
+        return "it returns a view, of symbolic sizes, of an argument that overlaps itself"
     written = written_storages(gm.graph)
     by_storage = {storage_id(t): t for t in arguments if storage_id(t) in written}
     for node in gm.graph.nodes:
@@ -69,6 +72,21 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return BESIDE_ARGUMENT
     spans = [(*byte_span(t, storage_id(t) << 64), storage_id(t) in written) for t in arguments]
     return "it writes into an argument that overlaps another" if has_write_overlap(spans) else None
+
+
+def _returns_strided_view_of_overlapping(gm: GraphModule, arguments: Sequence[FakeTensor]) -> bool:
+    """Return whether AOTAutograd loses gradients of elements that share memory.
+
+    It makes a returned view of symbolic sizes with `as_strided`, whose gradient counts each place
+    in memory once.
+    """
+    overlapping = {storage_id(t) for t in arguments if t.requires_grad and has_internal_overlap(t)}
+    nodes = gm.graph.output_node().all_input_nodes if overlapping else ()
+    return any(
+        storage_id(t) in overlapping and not all(isinstance(n, int) for n in t.shape)
+        for t in map(example_tensor, nodes)
+        if t is not None
+    )
 
 
 def returns_only_views(gm: GraphModule) -> bool:
