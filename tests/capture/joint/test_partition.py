@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+import tofuse
 from tests.support.call_count import count_calls
 from tests.support.capture_only import check, compiled
 
@@ -116,3 +117,24 @@ def test_checkpointing(dynamic):
 def test_the_backward_may_split_a_value_of_the_forward():
     """The gradient of a cross product unbinds both factors in the backward."""
     check(lambda x: torch.linalg.cross(x.sin(), x.cos()), leaf(5, 3))
+
+
+def test_a_size_that_only_checks_of_the_forward_read():
+    def program(z, x):
+        first = x.select(-1, 0)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = F.logsigmoid(torch.atleast_2d(x))
+            product = F.conv1d(y, y)
+            half = product[1::2, ::2]
+        F.one_hot(torch.full((half.shape[0], 3), -1) % 4, 4)
+        picked = torch.select_scatter(product, product.select(0, 0) * 2, 0, -1)
+        return product.half(), picked, y.reshape(-1).add_(1), product, first
+
+    run = tofuse.compile(program, dynamic=True)
+    for side in (9, 6):
+        z, x = torch.randn(3, dtype=torch.complex64), torch.randn(side, 3, side).half()
+        x.requires_grad_()
+        got, expected = (
+            torch.autograd.grad([t.float().sum() for t in f(z, x)], x)[0] for f in (run, program)
+        )
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)

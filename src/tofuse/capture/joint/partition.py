@@ -101,7 +101,9 @@ def partition(
     forward_calls = {n.name for n in partitioner.forward_nodes if n.op == "call_function"}
     forward.graph.eliminate_dead_code(is_impure_node=has_side_effect)
     backward.graph.eliminate_dead_code(
-        is_impure_node=lambda n: has_side_effect(n) and n.name not in forward_calls
+        is_impure_node=lambda n: (
+            has_side_effect(n) and (n.op == "placeholder" or n.name not in forward_calls)
+        )
     )
     for module in (forward, backward):
         module.recompile()
