@@ -265,3 +265,20 @@ def test_isolated_region_keeps_views_of_one_tensor():
 def test_invalid_option_raises():
     with pytest.raises(OptionError, match="tune must be 'off' or 'measure', not 'on'"):
         tofuse.compile(torch.sin, tune="on")
+
+
+def test_programs_that_write_arguments_are_timed(tmp_path):
+    def program(x, buffer, copied):
+        buffer[0] = x.sum()
+        copied.mul_(2)
+        return torch.cdist(x, x), copied.sin()
+
+    compiled = tofuse.compile(program, tune="measure", cache_dir=tmp_path)
+    for _ in range(2):
+        leaf = torch.randn(3, 4, requires_grad=True)
+        gradients: list[torch.Tensor] = []
+        for function in (compiled, program):
+            x = leaf.detach().clone().requires_grad_()
+            results = function(x, torch.zeros(3), x.clone())
+            gradients += torch.autograd.grad([r.sum() for r in results], x)
+        torch.testing.assert_close(*gradients)
