@@ -23,8 +23,13 @@ def call_signature(captured: CapturedGraph, graph: Graph, phase: str) -> CallSig
     visible = caller_outputs(captured, phase)
     pairs = enumerate(zip(captured.results, results, strict=True))
     tensors = [(k, old, v) for k, (old, v) in pairs if isinstance(v, Value) and old in visible]
-    merged = {k for k, old, v in tensors if first.setdefault(v, old) is not old}
-    duplicates = tuple(sorted({*captured.duplicate_results, *merged}))
+    first_of: dict[Value, int] = {}
+    merged = {
+        k: first_of.setdefault(old, k)
+        for k, old, v in tensors
+        if first.setdefault(v, old) is not old
+    }
+    duplicates = tuple(sorted({**merged, **dict(captured.duplicate_results)}.items()))
     return CallSignature(arguments, results, captured.symbols, writes, duplicates)
 
 

@@ -115,8 +115,11 @@ class StepBuilder:
     def _result(self, k: int, result: Value | Dim | None) -> Result:
         if isinstance(result, Value):
             tensor = self._tensor(result)
-            if k not in self.signature.duplicates:
+            same_as = dict(self.signature.duplicates).get(k)
+            if same_as is None:
                 return tensor
+            if same_as < k:
+                return f"{tensor}_duplicate{same_as}"
             strides = self.partition.aliases.memrefs[result].strides
             self.steps.append(View(f"{tensor}_duplicate{k}", tensor, result.shape, strides, 0))
             return f"{tensor}_duplicate{k}"

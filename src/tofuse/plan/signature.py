@@ -14,15 +14,15 @@ from tofuse.ir.size_expression import SizeSource
 class CallSignature:
     """Arguments and results: tensors, sizes or None; and the source of each size symbol.
 
-    `mutations` are pairs of an argument and its value when the program ends. `duplicates` are
-    positions of results that repeat an earlier result's value, and need a tensor object of their
-    own. `saved` names the arguments that the forward saved for this backward: nothing else need
-    hold them.
+    `mutations` are pairs of an argument and its value when the program ends. `duplicates` are pairs
+    of positions: a result that repeats an earlier result's value in another tensor object, and the
+    first result that is this object. `saved` names the arguments that the forward saved for this
+    backward: nothing else need hold them.
     """
 
     arguments: tuple[Value | Dim | None, ...]
     results: tuple[Value | Dim | None, ...]
     symbols: Mapping[str, SizeSource]
     mutations: tuple[tuple[Value, Value], ...] = ()
-    duplicates: tuple[int, ...] = ()
+    duplicates: tuple[tuple[int, int], ...] = ()
     saved: frozenset[str] = frozenset()

@@ -93,3 +93,29 @@ def test_nested_results_keep_their_structure():
         compiled = tofuse.compile(program, capture="trace")
         for _ in range(3):
             assert tree_structure(compiled(x)) == tree_structure(program(x))
+
+
+@pytest.mark.parametrize("rows, columns", [(31, 1), (1, 1), (1, 5), (0, 7)])
+def test_returned_views_have_eagers_strides_in_extents_of_one(rows, columns):
+    def program(x, z):
+        return (x, [x.sin(), {"k": x.t()}]), (z * x.sum()).real
+
+    transposed, strided = lambda t: t.t().clone().t(), lambda t: torch.stack([t, t], -1)[..., 0]
+    for layout in (torch.clone, transposed, strided):
+        x, z = layout(torch.randn(rows, columns)), torch.randn(rows, columns, dtype=torch.complex64)
+        compiled = tofuse.compile(program, capture="trace")
+        got, expected = compiled(x, z), program(x, z)
+        found = [[t.stride() for t in torch.utils._pytree.tree_leaves(r)] for r in (got, expected)]
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_a_result_returned_twice_beside_a_view_of_all_of_it(capture):
+    def program(x):
+        y = x * 2
+        written = y.tril_()
+        return y.movedim(1, -1), written, y, y.view(3, 3)
+
+    first, written, same, last = tofuse.compile(program, capture=capture)(torch.randn(3, 3))
+    assert written is same and first is not written and last is not written
+    assert {t.data_ptr() for t in (first, written, last)} == {written.data_ptr()}

@@ -43,8 +43,9 @@ class CapturedGraph:
     """A Graph, and how the flat arguments and outputs of the FX graph map to it.
 
     `writes` pairs an argument with its value at the end of the program; these values are the last
-    outputs of the graph. `duplicate_results` are indices of results that have the value of an
-    earlier result but are another tensor. `notes` are for the report.
+    outputs of the graph. `duplicate_results` are pairs of indices: a result that has the value of
+    an earlier result but is another tensor, and the first result that is this tensor. `notes` are
+    for the report.
     """
 
     graph: Graph
@@ -55,7 +56,7 @@ class CapturedGraph:
     eager_memory: EagerMemory | None = None
     writes: tuple[tuple[Value, Value], ...] = ()
     notes: tuple[str, ...] = ()
-    duplicate_results: tuple[int, ...] = ()
+    duplicate_results: tuple[tuple[int, int], ...] = ()
 
 
 def convert(
@@ -89,7 +90,7 @@ class _Converter:
         nodes = list(self.gm.graph.nodes)
         arguments = self._arguments([n for n in nodes if n.op == "placeholder"])
         outputs: list[Value | Dim | None] = []
-        duplicates: list[int] = []
+        duplicates: list[tuple[int, int]] = []
         for node in nodes:
             self.build.loc = loc = source_location(node)
             try:
@@ -267,13 +268,15 @@ class _Converter:
             return [self._resolve(a) for a in argument]
         return argument  # type: ignore[return-value]  # a constant; checked when printed
 
-    def _outputs(self, node: Node) -> tuple[list[Value | Dim | None], list[int]]:
-        """Return the results, and the indices of those with the value of an earlier node.
+    def _outputs(self, node: Node) -> tuple[list[Value | Dim | None], list[tuple[int, int]]]:
+        """Return the results, and pairs of indices of those with the value of an earlier node.
 
-        The latter stay separate tensors: autograd may treat them differently, as with `detach`.
+        The latter stay separate tensors: autograd may treat them differently, as with `detach`. A
+        pair holds the index of such a result, and of the first result of its node.
         """
         found: list[Value | Dim | None] = []
-        duplicates: list[int] = []
+        duplicates: list[tuple[int, int]] = []
+        first_of: dict[object, int] = {}
         arguments = self.gm.graph.find_nodes(op="placeholder")
         first: dict[Value, object] = {
             value: n for n in arguments if isinstance(value := self.env.get(n), Value)
@@ -285,7 +288,7 @@ class _Converter:
             if not isinstance(value, (Value, int, SymDim, type(None))):
                 raise CaptureError(f"an output of type {type(value).__name__} is not supported")
             if isinstance(value, Value) and first.setdefault(value, output) is not output:
-                duplicates.append(k)
+                duplicates.append((k, first_of.setdefault(output, k)))
             found.append(value)
         return found, duplicates
 

@@ -25,7 +25,8 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     """
     for node in gm.graph.nodes:
         functional = _functional_variant(node)
-        tensor = example_tensor(node.args[0]) if functional is not None and node.args else None
+        written = node.args[0] if functional is not None and node.args else None
+        tensor = example_tensor(written)
         if functional is None or tensor is None or _is_row_major(tensor):
             continue
         result = _example_result(functional, node, tensor)
@@ -35,8 +36,8 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
             old = gm.graph.call_method("clone", node.args[:1])
             value = gm.graph.call_function(functional, (old, *node.args[1:]), node.kwargs)
             value.meta = {**node.meta, "example_value": result}
-            copy = gm.graph.call_method("copy_", (node.args[0], value))
-        node.replace_all_uses_with(copy, propagate_meta=True)
+            gm.graph.call_method("copy_", (written, value)).meta = dict(node.meta)
+        node.replace_all_uses_with(written)  # what it returns, too
         gm.graph.erase_node(node)
         gm.recompile()
     return gm, ()
