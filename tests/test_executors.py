@@ -245,6 +245,13 @@ def test_only_aten_runs_every_operator_through_pytorch():
     )
 
 
+def test_results_of_pytorchs_operators_have_eagers_strides():
+    x = torch.randn(3, 4).t()
+    for function in (F.logsigmoid, torch.logical_not, lambda x: torch.logaddexp(x, x[:, :1])):
+        compiled = tofuse.compile(function, executors=("aten",))
+        assert compiled(x).stride() == function(x).stride()
+
+
 def test_unknown_executors_and_invalid_registrations_are_errors(registered, monkeypatch):
     with pytest.raises(OptionError, match="no executor 'lvm'; did you mean 'llvm'"):
         tofuse.compile(torch.sin, executors=("lvm",))

@@ -49,9 +49,9 @@ def decompositions(
     symbolic factor are, so that the factor is read from memory.
     """
     table = _table(decompose_random)
-    return skip_claimed_calls(
-        {**table, **SYMBOLIC_FLOAT_DECOMPOSITIONS} if has_symbolic_floats else table, claims
-    )
+    if has_symbolic_floats:
+        table = {**table, **SYMBOLIC_FLOAT_DECOMPOSITIONS}
+    return skip_claimed_calls(table, claims, _kept_in_eager_order())
 
 
 @functools.cache
@@ -76,8 +76,12 @@ def _table(decompose_random: bool) -> Mapping[OpOverload, Decomposition]:
     if decompose_random:
         table.update(RANDOM_DECOMPOSITIONS)
     table = {op: as_operator_returns(op, rule) for op, rule in table.items()}
-    others = {op: in_eager_order(op, order) for op, order in EAGER_ORDERS.items()}
-    return others | table
+    return {**_kept_in_eager_order(), **table}
+
+
+@functools.cache
+def _kept_in_eager_order() -> Mapping[OpOverload, Decomposition]:
+    return {op: in_eager_order(op, order) for op, order in EAGER_ORDERS.items()}
 
 
 def _name(op: OpOverload) -> str:

@@ -67,14 +67,17 @@ def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
     """
 
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
-        (fake,) = _fake_results(op, args, kwargs)
+        fake = _fake_results(op, args, kwargs)[0]
         assert fake is not None
         order = eager_order(args, fake)
         if _is_in_order(fake, order) or all(x.is_contiguous() for x in _strided(tree_leaves(args))):
             return NotImplemented
         operands = tree_map(lambda x: x.contiguous() if isinstance(x, Tensor) else x, args)
-        result: Tensor = op(*operands, **kwargs)
-        return _in_order(result, order)
+        result = op(*operands, **kwargs)
+        if isinstance(result, Tensor):
+            return _in_order(result, order)
+        first, *others = result
+        return _in_order(first, order), *others
 
     return decompose
 

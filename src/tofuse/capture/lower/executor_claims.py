@@ -23,12 +23,16 @@ def claim_nothing(request: Request) -> bool:
 
 
 def skip_claimed_calls(
-    table: Mapping[OpOverload, Decomposition], claims: ClaimPredicate
+    table: Mapping[OpOverload, Decomposition],
+    claims: ClaimPredicate,
+    claimed_rules: Mapping[OpOverload, Decomposition],
 ) -> dict[OpOverload, Decomposition]:
-    """Return the table with rules that do not decompose claimed calls."""
+    """Return the table with rules that keep claimed calls, or treat them by `claimed_rules`."""
     if claims is claim_nothing:
         return dict(table)
-    return {op: _skip_if_claimed(op, rule, claims) for op, rule in table.items()}
+    return {
+        op: _skip_if_claimed(op, rule, claims, claimed_rules.get(op)) for op, rule in table.items()
+    }
 
 
 def is_claimed(node: Node, claims: ClaimPredicate) -> bool:
@@ -39,11 +43,18 @@ def is_claimed(node: Node, claims: ClaimPredicate) -> bool:
     return claims(_request(str(node.target), values))
 
 
-def _skip_if_claimed(op: OpOverload, rule: Decomposition, claims: ClaimPredicate) -> Decomposition:
+def _skip_if_claimed(
+    op: OpOverload,
+    rule: Decomposition,
+    claims: ClaimPredicate,
+    claimed_rule: Decomposition | None,
+) -> Decomposition:
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
-        if claims(_request(str(op), (args, kwargs))):
+        if not claims(_request(str(op), (args, kwargs))):
+            return rule(*args, **kwargs)
+        if claimed_rule is None:
             return NotImplemented  # torch then keeps the call
-        return rule(*args, **kwargs)
+        return claimed_rule(*args, **kwargs)
 
     return decompose
 
