@@ -78,10 +78,13 @@ def strides(x: Tensor) -> tuple[int, ...]:
 
 
 def places(results: Sequence[Tensor], arguments: Sequence[Tensor]) -> list[str]:
-    """Return which result is an argument, which share memory, and where in an argument they lie."""
+    """Return which result is an argument, which overlap in memory, and where in an argument.
+
+    Pieces of one tensor that do not overlap may lie anywhere.
+    """
     found = []
     tensors = [*arguments, *results]
-    storages = [x.untyped_storage().data_ptr() if x.numel() else None for x in tensors]
+    ranges = [_range(x) for x in tensors]
     for k, x in enumerate(results):
         same = next((j for j, a in enumerate(tensors[: len(arguments) + k]) if a is x), None)
         if same is not None:
@@ -89,10 +92,23 @@ def places(results: Sequence[Tensor], arguments: Sequence[Tensor]) -> list[str]:
         elif not x.numel():
             found.append("empty")
         else:
-            first = storages.index(storages[len(arguments) + k])
+            at = len(arguments) + k
+            first = next(j for j in range(at + 1) if _meet(ranges[j], ranges[at]))
             offset = x.storage_offset() - tensors[first].storage_offset()
-            found.append(f"in {first} at {offset}" if first < len(arguments) + k else "new")
+            found.append(f"in {first} at {offset}" if first < at else "new")
     return found
+
+
+def _range(x: Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor and the one after its last."""
+    if not x.numel():
+        return 0, 0
+    last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
 
 
 def describe(x: Tensor | None) -> str:

@@ -22,6 +22,7 @@ from suites.fuzz.program import (
     load_function,
     make_arguments,
 )
+from suites.fuzz.tame import is_tame, rounds_unseen
 from suites.fuzz.templates import TABLES, templates
 
 SIZES = (0, 1, 1, 2, 3, 3, 4, 5, 7, 8, 9, 11, 13, 16, 17, 24, 31, 32, 33, 40)
@@ -214,15 +215,18 @@ class Generator:
     def record(self, s: Statement, rounded: bool, target: str | None) -> None:
         """Take a statement that ran into the program."""
         if target is not None and rounded:
-            at = storage_of(self.tensor(target))
+            written = self.tensor(target)
+            at = storage_of(written)
             self.inexact |= {n for n in self.names if storage_of(self.tensor(n)) == at}
+            if written.is_floating_point() or written.is_complex():
+                s = replace(s, rounds=str(written.dtype), written=target)
         if (name := s.result) is not None:
             x = self.tensor(name)
             others = {storage_of(self.tensor(n)) for n in self.names}
             if rounded and (x.is_floating_point() or x.is_complex()):
                 self.inexact.add(name)
                 if storage_of(x) not in others:
-                    s = Statement(s.text, s.scopes, str(x.dtype))
+                    s = replace(s, rounds=str(x.dtype))
             self.names.append(name)
         self.statements.append(s)
 
@@ -235,6 +239,8 @@ class Generator:
                     run_statement(s, shadow)
                 except Exception:
                     return False
+            if rounds_unseen(s.text, shadow):
+                return False
             names = [s.result] if s.result else s.reads[:1]
             for x in (shadow.get(n) for n in names):
                 if not isinstance(x, Tensor) or x.numel() > self.most_elements:
@@ -368,15 +374,6 @@ def run_statement(s: Statement, namespace: Namespace) -> None:
 def storage_of(x: Tensor) -> int:
     """Return what identifies the memory of a tensor that stays alive."""
     return x.untyped_storage().data_ptr() or id(x)
-
-
-def is_tame(x: Tensor) -> bool:
-    """Return whether numbers are finite and not so large that they soon are not."""
-    if x.is_complex():
-        x = torch.view_as_real(x.resolve_conj())
-    if not x.is_floating_point() or not x.numel():
-        return True
-    return bool((x.detach().abs().double() < 1e3).all())
 
 
 Maker = Callable[[list[str]], str]

@@ -35,11 +35,15 @@ class Input:
 
 @dataclass(frozen=True)
 class Statement:
-    """One line inside `with` blocks. `rounds`: a new tensor that is rounded in that dtype."""
+    """One line inside `with` blocks.
+
+    `rounds`: a tensor that is rounded in that dtype: a new one, or the one named by `written`.
+    """
 
     text: str
     scopes: tuple[str, ...] = ()
     rounds: str = ""
+    written: str = ""
 
     @property
     def result(self) -> str | None:
@@ -70,7 +74,10 @@ class Program:
     def renamed(self, old: str, new: str) -> "Program":
         """Return the program with each use of a name replaced by another."""
         swap = re.compile(rf"\b{old}\b")
-        statements = [replace(s, text=swap.sub(new, s.text)) for s in self.statements]
+        statements = [
+            replace(s, text=swap.sub(new, s.text), written=swap.sub(new, s.written))
+            for s in self.statements
+        ]
         results = tuple(new if name == old else name for name in self.results)
         return replace(self, statements=tuple(statements), results=results)
 
@@ -81,7 +88,7 @@ def from_json(text: str) -> Program:
     return Program(
         data["seed"],
         tuple(Input(**x) for x in data["inputs"]),
-        tuple(Statement(s["text"], tuple(s["scopes"]), s["rounds"]) for s in data["statements"]),
+        tuple(Statement(**{**s, "scopes": tuple(s["scopes"])}) for s in data["statements"]),
         tuple(data["results"]),
         tuple(tuple(sizes) for sizes in data["sizes"]),
         data["draws"],
@@ -90,7 +97,7 @@ def from_json(text: str) -> Program:
 
 
 def function_source(program: Program, jitter: bool = False) -> str:
-    """Return the text of `def program(...)`; `jitter` adds a rounding error to each new tensor."""
+    """Return the text of `def program(...)`; `jitter` adds a rounding error to each."""
     names = ", ".join(x.name for x in program.inputs)
     lines = [f"def program({names}):"]
     for scopes, group in itertools.groupby(program.statements, key=lambda s: s.scopes):
@@ -100,10 +107,12 @@ def function_source(program: Program, jitter: bool = False) -> str:
             indent += "    "
         for s in group:
             lines.append(indent + s.text)
-            if jitter and s.rounds and s.result:
-                lines.append(
-                    f"{indent}{s.result} = jitter({s.result}, torch.finfo({s.rounds}).eps)"
-                )
+            eps = f"torch.finfo({s.rounds}).eps"
+            if jitter and s.written:
+                x = f"{s.written}.data"  # autograd must not see this write
+                lines.append(f"{indent}{x}.copy_(jitter({x}, {eps}))")
+            elif jitter and s.rounds and s.result:
+                lines.append(f"{indent}{s.result} = jitter({s.result}, {eps})")
     lines.append(f"    return ({', '.join(program.results)},)")
     return "\n".join(lines) + "\n"
 
