@@ -12,13 +12,18 @@ from suites.fuzz.program import Namespace
 def rounds_unseen(text: str, names: Namespace) -> bool:
     """Return whether rounding inside a call is all that its result or gradient has.
 
-    The gradient of a norm of one number is zero; a vector over its own length, in half precision,
-    does not depend on the vector. The referee adds rounding errors between calls only.
+    The gradient of a norm of one number is zero, that of `sinc` cancels near 0; a vector over its
+    own length, in half precision, does not depend on the vector. The referee adds rounding errors between
+    calls only.
     """
-    found = re.search(r"F\.(layer_norm|group_norm|cosine_similarity)\((\w+)", text)
+    found = re.search(r"(?:F|torch)\.(layer_norm|group_norm|cosine_similarity|sinc)\((\w+)", text)
     x = names.get(found[2]) if found else None
-    if found is None or not isinstance(x, Tensor) or not x.dim():
-        return found is not None and found[1] == "cosine_similarity"
+    if found is None or not isinstance(x, Tensor):
+        return False
+    if found[1] == "sinc":
+        return x.requires_grad
+    if not x.dim():
+        return True
     dim = re.search(r"dim=(-?\d+)", text)
     if found[1] == "group_norm":
         return math.prod(x.shape[1:]) == 1
