@@ -13,8 +13,8 @@ def rounds_unseen(text: str, names: Namespace) -> bool:
     """Return whether rounding inside a call is all that its result or gradient has.
 
     The gradient of a norm of one number is zero, that of `sinc` cancels near 0; a vector over its
-    own length, in half precision, does not depend on the vector. The referee adds rounding errors between
-    calls only.
+    own length, in half precision, does not depend on the vector. The referee adds rounding errors
+    between calls only.
     """
     found = re.search(r"(?:F|torch)\.(layer_norm|group_norm|cosine_similarity|sinc)\((\w+)", text)
     x = names.get(found[2]) if found else None
