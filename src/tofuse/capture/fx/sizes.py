@@ -12,7 +12,7 @@ from sympy.logic.boolalg import BooleanFalse, BooleanTrue  # type: ignore[import
 
 from tofuse.cost.thresholds import UNKNOWN_SIZE
 from tofuse.errors import CaptureError
-from tofuse.ir.dims import Dim, SymDim, contiguous_strides, product, symbol
+from tofuse.ir.dims import Dim, SymDim, contiguous_strides, equal_strides, product, symbol
 from tofuse.ir.size_expression import (
     SIZE_FUNCTIONS,
     ArgumentSize,
@@ -48,10 +48,12 @@ class SymbolicSizes:
     """The sizes of one FX graph as polynomials over symbols with known sources.
 
     An expression that is no polynomial (`s0 // 2`) becomes a new symbol. Its source is the
-    expression over other symbols. It may be 0 or 1.
+    expression over other symbols. It may be 0 or 1. `keep_unit_strides`: strides of extents of 1
+    are kept, which callers see. Gradients should have those of parameters, which are row-major.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_unit_strides: bool = True) -> None:
+        self.keep_unit_strides = keep_unit_strides
         self.sources: dict[str, SizeSource] = {}
         self._hints: dict[sympy.Symbol, int] = {}
         self._derived: dict[sympy.Expr, SymDim] = {}
@@ -93,8 +95,11 @@ class SymbolicSizes:
 
     def layout(self, tensor: torch.Tensor) -> tuple[Dim, ...] | None:
         """Return a tensor's strides; None if it is row-major."""
-        strides = tuple(self.dim(s) for s in tensor.stride())
-        return None if strides == contiguous_strides(self.shape(tensor.shape)) else strides
+        shape = self.shape(tensor.shape)
+        strides, row_major = tuple(self.dim(s) for s in tensor.stride()), contiguous_strides(shape)
+        if self.keep_unit_strides:
+            return None if strides == row_major else strides
+        return None if 0 in shape or equal_strides(strides, row_major, shape) else strides
 
     def term(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> SizeTerm:
         """Return a number as an expression over symbols, such as `float(s0) / 2`."""

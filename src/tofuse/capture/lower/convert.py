@@ -73,15 +73,16 @@ def convert(
     A call becomes an `opaque` op if it has no rule, if its rule does not support it, or if an
     executor claims it and it is no view.
     """
-    captured = _Converter(gm, claims).run(name)
+    sizes = SymbolicSizes(keep_unit_strides=name != "backward")
+    captured = _Converter(gm, claims, Builder(sizes)).run(name)
     return replace(captured, eager_memory=memory, notes=notes)
 
 
 @dataclass
 class _Converter:
     gm: GraphModule
-    claims: ClaimPredicate = claim_nothing
-    build: Builder = field(default_factory=lambda: Builder(SymbolicSizes()))
+    claims: ClaimPredicate
+    build: Builder
     env: dict[Node, LoweredValue] = field(default_factory=dict)
     constants: list[tuple[Value, torch.Tensor]] = field(default_factory=list)
     writes: list[tuple[Value, Value]] = field(default_factory=list)

@@ -127,7 +127,7 @@ def _is_returnable(v: Value, storage: Mapping[Value, MemRef], inputs: Collection
     dims = zip(v.shape, v.layout, strides, strict=True)
     if any(extent != 1 and stride == 0 != eager_stride for extent, eager_stride, stride in dims):
         return False
-    if v.layout != visible_strides(v) or storage[v].root in inputs:
+    if v.layout != visible_strides(v) or storage[v].root in inputs or v.dtype is DType.OTHER:
         return True
     return equal_strides(strides, v.layout, v.shape)
 
