@@ -14,6 +14,7 @@ from tofuse.capture.fx.node_tensors import example_tensor
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.ir.dims import contiguous_strides
 from tofuse.torch_internals.fake_tensors import FakeTensor
+from tofuse.torch_internals.operators import OpOverloadPacket
 
 
 def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
@@ -50,7 +51,9 @@ def call_preserving_strides(
     name = getattr(function, "__name__", "")
     x = args[0] if args else None
     functional = None if name in METADATA_WRITERS else _method_variant(name)
-    if functional is None or not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+    if functional is None or isinstance(functional, OpOverloadPacket):  # it has no derivative
+        return function(*args, **kwargs)
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return function(*args, **kwargs)
     if _is_row_major(x):
         return function(*args, **kwargs)
