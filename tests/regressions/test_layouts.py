@@ -141,6 +141,8 @@ def test_result_strides_by_the_operands(name):
 IN_LIBRARY_LAYOUT = {
     "batch norm": lambda x: torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)[0],
     "log sigmoid": F.logsigmoid,
+    "isin": lambda x: torch.isin(x, x[:2]),
+    "isin of a number": lambda x: torch.isin(x, 0.5),
     "nll_loss": lambda x: F.nll_loss(x, (x[:, 0] > 0).long(), reduction="none"),
     "gradient of mse_loss": lambda x: torch.ops.aten.mse_loss_backward(x, x, x * 2, 0),
     "gradient of smooth_l1_loss": lambda x: torch.ops.aten.smooth_l1_loss_backward(x, x, x, 0, 1.0),

@@ -200,6 +200,7 @@ EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     aten.normal.Tensor_float: _row_major,
     aten.normal.float_Tensor: _row_major,
     **_rows(_row_major, "binomial poisson _standard_gamma"),
+    **{op: _row_major for op in (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar)},
     **_rows(_row_major, "log_sigmoid_forward nll_loss2d_forward glu_backward"),
     **_rows(_row_major, "huber_loss_backward mse_loss_backward smooth_l1_loss_backward"),
     **_rows(_library_order, "channel_shuffle pixel_shuffle pixel_unshuffle max_unpool2d"),
