@@ -1,5 +1,6 @@
 """The benchmark runs its peers in alternating rounds, and continues after a failure."""
 
+import gc
 import json
 from contextlib import ExitStack
 from dataclasses import replace
@@ -256,10 +257,11 @@ def test_failures_in_table_and_page(tmp_path: Path):
 
 
 def test_memory_peak_counts_held_tensors():
+    gc.collect()  # garbage that is freed meanwhile would count against the tensor
     before = memory.reset_peak()
     held = torch.ones(40 * MB // 4)
     grown = memory.peak() - before
-    assert 0.9 * held.nbytes <= grown < 2 * held.nbytes  # other memory may have been given back
+    assert held.nbytes <= grown < 2 * held.nbytes
 
 
 def test_leaf_requires_grad():

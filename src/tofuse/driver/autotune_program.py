@@ -47,17 +47,19 @@ def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:
     copies = {id(a): _copy(a) for a in args if isinstance(a, torch.Tensor)}
     copied_args = [copies.get(id(a), a) for a in args]
     leaves = [c for c in copies.values() if grad and c.requires_grad]
-    written = {id(copies[id(a)]) for a in args if isinstance(a, torch.Tensor) and not a.is_leaf}
+    inner = {id(copies[id(a)]) for a in args if isinstance(a, torch.Tensor) and not a.is_leaf}
 
-    def writable(x: object) -> object:
-        """Return an argument without the history of the last run's writes."""
+    def without_history(x: object) -> object:
+        """Return an argument that a run may write, whatever earlier runs wrote into it."""
         if not isinstance(x, torch.Tensor):
             return x
-        return x.clone() if id(x) in written else x if x.requires_grad else x.detach()
+        if id(x) in inner:
+            return x.clone()
+        return x if x.requires_grad else x.detach()
 
     def run() -> object:
         with torch.set_grad_enabled(grad):
-            results = tensor_leaves(call(*map(writable, copied_args)))
+            results = tensor_leaves(call(*map(without_history, copied_args)))
             outputs = [x for x in results if x.requires_grad]
             if leaves and outputs:
                 ones = [torch.ones_like(x) for x in outputs]

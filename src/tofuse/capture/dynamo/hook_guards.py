@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-import torch
 from torch.compiler import is_dynamo_compiling
 from torch.utils.hooks import RemovableHandle
 
-from tofuse.config import PACKAGE
+from tofuse.capture.fx.location import is_library_file
 from tofuse.torch_internals.dynamo import (
     GuardFilterEntry,
     InternalTorchDynamoError,
@@ -65,16 +63,15 @@ def recompile_for_hooks(
         except InternalTorchDynamoError as error:
             if _has_run_user_code(error):
                 raise
-        compiled = compile_with(None)
-        return compiled(*args, **kwargs)
+        unfiltered = compile_with(None)
+        result = unfiltered(*args, **kwargs)
+        compiled = unfiltered
+        return result
 
     return functools.update_wrapper(call, compiled)  # Dynamo inlines it as it does torch.compile's
 
 
 def _has_run_user_code(error: Exception) -> bool:
     """Return whether a frame outside torch and this package led to an error."""
-    files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
-    return not all(name.startswith(LIBRARIES) for name in files)
-
-
-LIBRARIES = (str(Path(torch.__file__).parent), str(PACKAGE))
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return not all(is_library_file(frame.f_code.co_filename) for frame in frames)

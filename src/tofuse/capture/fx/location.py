@@ -19,6 +19,11 @@ _PACKAGE_PATH = str(PACKAGE)
 _LIBRARY_PATHS = (str(Path(torch.__file__).parent), _PACKAGE_PATH)
 
 
+def is_library_file(path: str) -> bool:
+    """Return whether a source file is one of torch or of this package."""
+    return path.startswith(_LIBRARY_PATHS)
+
+
 def source_location(node: Node) -> Loc | None:
     """Return the innermost frame of the user's code, or else of a package other than torch."""
     trace, hint, times = node.meta.get("stack_trace"), fusion_hint_of(node), call_count(node)
@@ -31,7 +36,7 @@ def source_location(node: Node) -> Loc | None:
 @lru_cache(maxsize=4096)  # the ops of one line share their trace
 def _innermost_user_frame(trace: str) -> Loc | None:
     frames = [Loc(m["file"], int(m["line"]), m["code"].strip()) for m in _FRAME.finditer(trace)]
-    callers = [f for f in frames if not f.file.startswith(_LIBRARY_PATHS)]
+    callers = [f for f in frames if not is_library_file(f.file)]
     user = [f for f in callers if "site-packages" not in f.file]
     chosen = user or callers or [f for f in frames if not f.file.startswith(_PACKAGE_PATH)]
     return chosen[-1] if chosen else None

@@ -47,19 +47,19 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
 def call_preserving_strides(
     function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> object:
-    """Call a function, as `preserve_strides` would replace the call."""
+    """Call a function, as `preserve_strides` would replace the call.
+
+    Functional variants that are no methods of tensors, such as `aten.copy`, have no derivatives.
+    """
     name = getattr(function, "__name__", "")
-    x = args[0] if args else None
     functional = None if name in METADATA_WRITERS else _method_variant(name)
-    if functional is None or isinstance(functional, OpOverloadPacket):  # it has no derivative
-        return function(*args, **kwargs)
-    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
-        return function(*args, **kwargs)
-    if _is_row_major(x):
-        return function(*args, **kwargs)
-    value = functional(x.clone(), *args[1:], **kwargs)
-    assert isinstance(value, torch.Tensor)
-    return x.copy_(value)
+    if functional is not None and not isinstance(functional, OpOverloadPacket):
+        x, *rest = args
+        if isinstance(x, torch.Tensor) and x.layout is torch.strided and not _is_row_major(x):
+            value = functional(x.clone(), *rest, **kwargs)
+            assert isinstance(value, torch.Tensor)
+            return x.copy_(value)
+    return function(*args, **kwargs)
 
 
 def _functional_variant(node: Node) -> Callable[..., object] | None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import getattr_static
-from pathlib import Path
 from types import FrameType
 
 import torch
@@ -17,10 +16,10 @@ from torch.fx import traceback as fx_traceback
 from torch.overrides import TorchFunctionMode
 
 from tofuse.capture.fx.aliases import METADATA_WRITERS, storage_id, written_arguments
+from tofuse.capture.fx.location import is_library_file
 from tofuse.capture.fx.overlap import has_internal_overlap, overwrites_operand, reaches_beside
 from tofuse.capture.pre_autograd.preserve_strides import call_preserving_strides
 from tofuse.capture.trace.pytree import flatten, is_size
-from tofuse.config import PACKAGE
 from tofuse.errors import CaptureError, first_line
 from tofuse.torch_internals.dispatch import has_saved_tensor_hooks
 from tofuse.torch_internals.fake_tensors import FakeTensor, FakeTensorMode
@@ -30,7 +29,6 @@ from tofuse.torch_internals.transforms import get_unwrapped, is_functorch_wrappe
 from tofuse.torch_internals.trees import tree_leaves, tree_map
 
 Function = Callable[..., object]
-_TORCH, _PACKAGE = str(Path(torch.__file__).parent), str(PACKAGE)
 
 
 class SubstituteTensors(TorchFunctionMode):
@@ -255,13 +253,13 @@ def data_dependence_errors() -> Iterator[None]:
 def _error_line(error: BaseException) -> str:
     """Return the user's innermost line in the error's traceback, in parentheses; or nothing."""
     lines = traceback.extract_tb(error.__traceback__)
-    user = [f for f in lines if not f.filename.startswith((_TORCH, _PACKAGE))]
+    user = [f for f in lines if not is_library_file(f.filename)]
     return f" ({user[-1].filename}:{user[-1].lineno}: {user[-1].line})" if user else ""
 
 
 def _user_line(frame: FrameType | None) -> str | None:
     """Return the innermost frame outside torch and this package, as a traceback shows it."""
-    while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _PACKAGE)):
+    while frame is not None and is_library_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return None

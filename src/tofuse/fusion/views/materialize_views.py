@@ -119,7 +119,8 @@ def _is_returnable(v: Value, storage: Mapping[Value, MemRef], inputs: Collection
     """Whether the caller may get a value as it is stored.
 
     Elements must not repeat (stride 0) if they are separate in eager. A value whose elements do
-    not overlap in eager needs eager's strides, unless it is in memory of an argument.
+    not overlap in eager needs eager's strides, unless it is in memory of an argument, or has
+    elements that no kernel can copy, such as complex ones.
     """
     if not _is_torch_view(v, storage):
         return False
