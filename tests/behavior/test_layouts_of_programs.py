@@ -1,0 +1,57 @@
+"""Programs of writes, views and reductions over layouts, sizes of 0 and 1, and dtypes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def scan(x, y):
+    total = x.clone()
+    total.cumsum_(-1)
+    total[..., ::2].mul_(0.5)
+    dots = torch.einsum("...i,...i->...", total, y)
+    return total, dots.unsqueeze(-1) * F.softplus(x), total.movedim(0, -1)
+
+
+def spectrum(x, y):
+    z = torch.complex(x.float(), y.float())
+    w = z.conj() * z.abs().clamp_min(0.1)
+    part = w.imag
+    part.add_(1)
+    return part * 2, w.real.sum(-1), torch.view_as_real(w)
+
+
+def classes(x, y):
+    larger = x > y
+    chosen = torch.where(larger, x, y).masked_fill_(~larger, -1)
+    codes = F.one_hot(larger.long().sum(-1) % 5, 5)
+    return chosen.tril(), codes, torch.isin(larger.long(), torch.tensor([1]))
+
+
+LAYOUTS = {
+    "transposed": lambda t: t.T.clone().T,
+    "strided by 2": lambda t: torch.stack([t, t], -1)[..., 0],
+    "with an offset": lambda t: torch.cat([t[:1], t])[t[:1].shape[0] :],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(1, 1), (23, 1), (0, 5), (11, 29)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
+def test_results_and_arguments_are_eagers(options, shape, layout):
+    for function in (scan, spectrum, classes):
+        for dtype in (torch.float32, torch.float16):
+            x, y = (LAYOUTS[layout](torch.randn(shape).to(dtype)) for _ in range(2))
+            mine, theirs = x.clone(), x.clone()
+            compiled = tofuse.compile(function, **options)
+            got, expected = compiled(mine, y), function(theirs, y)
+            tolerance = 3e-2 if dtype == torch.float16 else 2e-4
+            torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+            assert torch.equal(mine, theirs)
+            for a, b in zip(got, expected, strict=True):
+                pairs = zip(a.shape, a.stride(), b.stride(), strict=True)
+                assert not a.numel() or all(s == t for n, s, t in pairs if n > 1)
