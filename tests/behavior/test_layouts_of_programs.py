@@ -39,6 +39,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.broad(9)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(1, 1), (23, 1), (0, 5), (11, 29)], ids=str)
 @pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"dynamic": True}], ids=str)
