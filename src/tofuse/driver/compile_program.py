@@ -46,6 +46,7 @@ from tofuse.capture.dynamo.legality import (
     returns_only_views,
 )
 from tofuse.capture.dynamo.overlap_guard import overlap_guard
+from tofuse.capture.dynamo.returned_views import split_returned_views
 from tofuse.capture.dynamo.scalar_inputs import add_scalar_inputs, read_scalars
 from tofuse.capture.dynamo.specialize_sizes import SymbolicProgram, symbolic_program
 from tofuse.capture.fx.node_tensors import (
@@ -204,13 +205,17 @@ def _compile_variant(
         for pre_autograd_pass in PRE_AUTOGRAD_PASSES:
             gm, more = pre_autograd_pass(gm)
             notes += more
+        keep, views = not _requires_grad(gm), split_returned_views(gm)
+        gm = gm if views is None else views.program
         kept = is_cacheable(context.config) and not context.reports
         key = fingerprint(gm, inputs) if kept else None
         program = _Program(gm, notes, key, prefer_eager)
-        keep = not _requires_grad(gm)
+        run: CompiledFunction | None = None
         with suppress(NeedsAutograd, NeedsInference):
-            return _load_or_compile(program, inputs, context, keep_mutations=keep)
-        return _load_or_compile(program, inputs, context, keep_mutations=not keep)
+            run = _load_or_compile(program, inputs, context, keep_mutations=keep)
+        if run is None:
+            run = _load_or_compile(program, inputs, context, keep_mutations=not keep)
+        return run if views is None else views.bind(run)
 
 
 def _load_or_compile(

@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 from tofuse.torch_internals.private_names import TRACING, essential, takes
 
 if TYPE_CHECKING:
@@ -53,6 +55,21 @@ else:
 
 # A part of the names of AOTAutograd's files, and of the code that it generates.
 _OWN_CODE = os.path.join("torch", "_functorch", "_aot_autograd", "")
+
+
+def fake_argument(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the fake tensor that AOTAutograd will trace for an argument of Dynamo's program.
+
+    None where that cannot be known: outside a compilation, or with another torch.
+    """
+    context = TracingContext.try_get()
+    known = getattr(context, "tensor_to_context", {})
+    if context is None or context.fake_mode is None or tensor not in known:
+        return None
+    sizes = known[tensor]
+    source = getattr(sizes, "tensor_source", None)
+    made = context.fake_mode.from_tensor(tensor, symbolic_context=sizes, source=source, trace=False)
+    return made if isinstance(made, torch.Tensor) else None
 
 
 def is_rejection(error: Exception) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from tofuse.capture.dynamo.returned_views import cannot_be_made
 from tofuse.capture.fx.aliases import (
     storage_id,
     storage_ids,
@@ -24,6 +25,8 @@ from tofuse.capture.fx.overlap import (
     overwrites_operand,
     reaches_beside,
 )
+from tofuse.capture.fx.sizes import number_symbols
+from tofuse.torch_internals.autograd_compiler import fake_argument
 from tofuse.torch_internals.dispatch import dispatch_modes, function_modes
 from tofuse.torch_internals.fake_tensors import FakeTensor
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
@@ -45,9 +48,10 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
         return "an argument has a private layout of oneDNN"
     if any(target_name(n.target) == "to_mkldnn" for n in gm.graph.nodes):
         return "a tensor gets a private layout of oneDNN"
-    arguments = [
-        t for n in gm.graph.nodes if n.op == "placeholder" and (t := example_tensor(n)) is not None
-    ]
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    arguments = [t for n in placeholders if (t := example_tensor(n)) is not None]
+    if any(_has_second_symbols(n, x) for n, x in zip(placeholders, inputs, strict=False)):
+        return "a size of an argument that another argument views has two symbols"
     overlapping = {storage_id(t) for t in arguments if has_internal_overlap(t)}
     for node in gm.graph.nodes:
         if any(
@@ -63,6 +67,8 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return "it may write into a tensor that overlaps itself"
     if _returns_strided_view_of_overlapping(gm, arguments):
         return "it returns a view, of symbolic sizes, of an argument that overlaps itself"
+    if cannot_be_made(gm):
+        return "it returns a view, of symbolic sizes, of an argument that it writes"
     written = written_storages(gm.graph)
     by_storage = {storage_id(t): t for t in arguments if storage_id(t) in written}
     for node in gm.graph.nodes:
@@ -72,6 +78,24 @@ def fallback_reason(gm: GraphModule, inputs: Sequence[object]) -> str | None:
             return BESIDE_ARGUMENT
     spans = [(*byte_span(t, storage_id(t) << 64), storage_id(t) in written) for t in arguments]
     return "it writes into an argument that overlaps another" if has_write_overlap(spans) else None
+
+
+def _has_second_symbols(node: Node, argument: object) -> bool:
+    """Return whether AOTAutograd would read other symbols for an argument's sizes than Dynamo.
+
+    If another argument is a view of it, torch makes symbols for it twice; guards on the second
+    ones fail, as Dynamo knows no source for them.
+    """
+    example = example_tensor(node)
+    if example is None or not isinstance(argument, torch.Tensor):
+        return False
+    if all(isinstance(n, int) for n in example.shape):
+        return False
+    traced = fake_argument(argument)
+    return traced is not None and any(
+        number_symbols(n) != number_symbols(m)
+        for n, m in zip(example.shape, traced.shape, strict=True)
+    )
 
 
 def _returns_strided_view_of_overlapping(gm: GraphModule, arguments: Sequence[FakeTensor]) -> bool:
