@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial, reduce
 from typing import Union
 
@@ -12,7 +12,15 @@ from sympy.logic.boolalg import BooleanFalse, BooleanTrue  # type: ignore[import
 
 from tofuse.cost.thresholds import UNKNOWN_SIZE
 from tofuse.errors import CaptureError
-from tofuse.ir.dims import Dim, SymDim, contiguous_strides, equal_strides, product, symbol
+from tofuse.ir.dims import (
+    Dim,
+    SymDim,
+    contiguous_strides,
+    equal_strides,
+    exact_div,
+    product,
+    symbol,
+)
 from tofuse.ir.size_expression import (
     SIZE_FUNCTIONS,
     ArgumentSize,
@@ -57,6 +65,7 @@ class SymbolicSizes:
         self.sources: dict[str, SizeSource] = {}
         self._hints: dict[sympy.Symbol, int] = {}
         self._derived: dict[sympy.Expr, SymDim] = {}
+        self._extents: dict[torch.UntypedStorage, set[sympy.Expr]] = {}  # of tensors in a storage
         self._composite: list[tuple[sympy.Expr, ArgumentSize, int | None]] = []
 
     def add_argument(self, index: int, value: torch.SymInt | torch.SymFloat) -> None:
@@ -95,11 +104,28 @@ class SymbolicSizes:
 
     def layout(self, tensor: torch.Tensor) -> tuple[Dim, ...] | None:
         """Return a tensor's strides; None if it is row-major."""
-        shape = self.shape(tensor.shape)
-        strides, row_major = tuple(self.dim(s) for s in tensor.stride()), contiguous_strides(shape)
+        shape, row_major = self.shape(tensor.shape), contiguous_strides(self.shape(tensor.shape))
+        extents = self._extents.setdefault(tensor.untyped_storage(), set())
+        sizes: tuple[IntLike, ...] = tuple(tensor.shape)
+        extents |= {_expression(n) for n in sizes if not isinstance(n, int)}
+        strides = tuple(self._stride(s, extents) for s in tensor.stride())
         if self.keep_unit_strides:
             return None if strides == row_major else strides
         return None if 0 in shape or equal_strides(strides, row_major, shape) else strides
+
+    def _stride(self, stride: IntLike, extents: Collection[sympy.Expr]) -> Dim:
+        """Return a stride, with n for torch's `max(1, n)` if n is one of the extents.
+
+        Where they differ, the tensor is empty, and so are its views.
+        """
+        if isinstance(stride, int):
+            return stride
+        expr = _expression(stride)
+        for part in list(sympy.preorder_traversal(expr)):
+            rest = set(part.args) - {1}
+            if part.func.__name__ == "Max" and len(rest) == 1 and rest <= set(extents):
+                expr = expr.subs(part, *rest)
+        return self._to_dim(expr)
 
     def term(self, value: torch.SymInt | torch.SymFloat | torch.SymBool) -> SizeTerm:
         """Return a number as an expression over symbols, such as `float(s0) / 2`."""
@@ -124,6 +150,10 @@ class SymbolicSizes:
             term = self.expression(expr, self._to_dim)
             assert is_dim(term)
             return term
+        if expr.func.__name__ in ("FloorDiv", "CleanDiv"):
+            quotient = exact_div(*map(self._to_dim, expr.args))
+            if quotient is not None:
+                return quotient
         if expr not in self._derived:
             name = self._new_symbol(self.expression(expr))
             hint = expr.subs(self._hints)
