@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+from tofuse.capture.decomp.iterator_order import iterator_order
 from tofuse.capture.fx.aliases import shared_argument, storage_id
 from tofuse.capture.fx.overlap import has_internal_overlap
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.capture.lower.executor_claims import Decomposition, DecompositionResult
 from tofuse.ir.dims import equal_strides, stride_order, strides_in
-from tofuse.torch_internals.layouts import elementwise_strides, suggest_memory_format
+from tofuse.torch_internals.layouts import suggest_memory_format
 from tofuse.torch_internals.operators import OpOverload, is_composite
 from tofuse.torch_internals.trees import tree_leaves, tree_map
 
@@ -65,12 +67,24 @@ def in_eager_order(op: OpOverload, eager_order: EagerOrder) -> Decomposition:
     Where torch predicts another order, the operands are made row-major first: torch predicts the
     strides of those calls correctly.
     """
+    inner_call = threading.local()
 
     def decompose(*args: object, **kwargs: object) -> DecompositionResult:
+        alpha = kwargs.get("alpha", 1)
+        is_plain = op in SUMS_WITH_ALPHA and isinstance(alpha, (int, float)) and alpha == 1
+        if is_plain or getattr(inner_call, "active", False):
+            return NotImplemented
+        inner_call.active = True
+        try:
+            return in_order(*args, **kwargs)
+        finally:
+            inner_call.active = False
+
+    def in_order(*args: object, **kwargs: object) -> DecompositionResult:
         fake = _fake_results(op, args, kwargs)[0]
         assert fake is not None
         order = eager_order(args, fake)
-        if _is_in_order(fake, order) or all(x.is_contiguous() for x in _strided(tree_leaves(args))):
+        if _is_in_order(fake, order):
             return NotImplemented
         operands = tree_map(lambda x: x.contiguous() if isinstance(x, Tensor) else x, args)
         result = op(*operands, **kwargs)
@@ -127,10 +141,11 @@ def _strided(values: Sequence[object]) -> list[Tensor]:
 
 def _elementwise_order(args: Sequence[object], result: Tensor) -> DimOrder:
     """Return the order that eager's iterator chooses by the strides of the operands."""
-    if result.dim() < 2:
+    if result.dim() < 2:  # a loss may be reduced
         return _row_major(args, result)
-    operands = [x.expand(result.shape) for x in args if isinstance(x, Tensor) and x.dim()]
-    return stride_order(_hints(elementwise_strides(*operands)))
+    operands = [x for x in args if isinstance(x, Tensor)]
+    layouts = [(_hints(x.shape), _hints(x.stride())) for x in operands]
+    return iterator_order(_hints(result.shape), layouts)
 
 
 def _library_order(args: Sequence[object], result: Tensor, position: int = 0) -> DimOrder:
@@ -163,12 +178,12 @@ def _index_order(args: Sequence[object], result: Tensor) -> DimOrder:
     kept = [d for d in range(x.dim()) if d not in indices]
     before, after = ([x.stride(d) for d in part] for part in (kept[:first], kept[first:]))
     shape = torch.broadcast_shapes(*(i.shape for i in indices.values()))
-    with disable_proxy_modes_tracing():
-        operands = [x.as_strided(result.shape, (*before, *[0] * len(shape), *after))]
-        for i in indices.values():
-            strides = (*[0] * len(before), *i.expand(shape).stride(), *[0] * len(after))
-            operands.append(i.as_strided(result.shape, strides))
-        return stride_order(_hints(elementwise_strides(*operands)))
+    sizes = _hints(result.shape)
+    operands = [(sizes, _hints((*before, *[0] * len(shape), *after)))]
+    for i in indices.values():
+        strides = (*[0] * len(before), *i.expand(shape).stride(), *[0] * len(after))
+        operands.append((sizes, _hints(strides)))
+    return iterator_order(sizes, operands)
 
 
 def _row_major(args: Sequence[object], result: Tensor) -> DimOrder:
@@ -183,6 +198,8 @@ def _rows(order: EagerOrder, names: str) -> dict[OpOverload, EagerOrder]:
     return {getattr(aten, name).default: order for name in names.split()}
 
 
+SUMS_WITH_ALPHA = (aten.add.Tensor, aten.sub.Tensor)
+
 # Where torch predicts strides that its kernels for the CPU do not give.
 EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     aten.angle.default: _order_of_rule,
@@ -190,7 +207,10 @@ EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
     aten.roll.default: _order_of_rule,
     **_rows(_elementwise_order, "special_xlog1py native_dropout_backward floor_divide"),
     **_rows(_elementwise_order, "heaviside logaddexp logaddexp2"),
+    **dict.fromkeys(SUMS_WITH_ALPHA, _elementwise_order),
     **_rows(_elementwise_order, "logical_and logical_or logical_xor"),
+    aten.huber_loss.default: lambda args, result: _elementwise_order(args[:1], result),
+    aten.rsub.Tensor: lambda args, result: _elementwise_order((args[1], args[0]), result),
     aten.copysign.Tensor: _elementwise_order,
     aten.div.Tensor_mode: _elementwise_order,
     aten.xlogy.Tensor: _elementwise_order,

@@ -1,0 +1,67 @@
+"""Stride orders of results are those of PyTorch's iterator, for operands of any layouts."""
+
+import itertools
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tofuse
+from tofuse.capture.decomp.iterator_order import iterator_order
+from tofuse.ir.dims import stride_order
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def operands():
+    """Yield tensors of three dimensions, of 1 and of more elements, in all orders of memory."""
+    for shape in ((2, 1, 5), (1, 3, 5), (2, 3, 1), (2, 3, 5), (1, 1, 5), (2, 1, 1)):
+        for order in itertools.permutations(range(3)):
+            x = torch.randn([shape[d] for d in order])
+            yield x.permute([order.index(d) for d in range(3)])
+    yield torch.randn(3, 1)
+    yield torch.randn(5, 3).t()
+    yield torch.randn(2, 1, 1).expand(2, 3, 5)
+
+
+def pairs(count):
+    every = list(itertools.product(operands(), operands()))
+    return random.Random(0).sample(every, count)
+
+
+def test_orders_are_the_iterators():
+    for x, y in pairs(400):
+        result = torch.copysign(x, y)  # it calls the iterator, and nothing else
+        order = iterator_order(result.shape, [(t.shape, t.stride()) for t in (x, y)])
+        large = [d for d in order if result.shape[d] > 1]
+        eager = [d for d in stride_order(result.stride()) if result.shape[d] > 1]
+        assert large == eager, (x.shape, x.stride(), y.shape, y.stride())
+
+
+def scaled_sums(x, y):
+    return torch.add(x, y, alpha=2), torch.sub(y, x, alpha=0.5), torch.rsub(x, y), torch.rsub(y, x)
+
+
+def others(x, y):
+    whole = torch.broadcast_tensors(x, y)
+    return (
+        torch.copysign(y, x),
+        torch.logical_and(x, y),
+        torch.div(x, y, rounding_mode="floor"),
+        torch.xlogy(x, y),
+        F.huber_loss(*whole, reduction="none"),
+        F.huber_loss(*whole),
+    )
+
+
+@pytest.mark.broad(5)
+@pytest.mark.parametrize("seed", range(20))
+def test_results_have_eagers_strides(seed):
+    for x, y in pairs(400)[seed::100]:
+        for program in (scaled_sums, others):
+            got = tofuse.compile(program, capture="trace")(x, y)
+            for a, b in zip(got, program(x, y), strict=True):
+                strides = zip(a.shape, a.stride(), b.stride(), strict=True)
+                assert all(s == t for n, s, t in strides if n > 1), (x.stride(), y.stride())
+                torch.testing.assert_close(a, b, equal_nan=True)
