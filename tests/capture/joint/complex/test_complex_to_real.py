@@ -1,5 +1,6 @@
 """Complex arithmetic on pairs of real tensors: eager's results, fused; single calls stay."""
 
+import itertools
 import math
 
 import pytest
@@ -322,6 +323,7 @@ WRITES = {  # results that are read before an argument is overwritten
     "sum": lambda x, c: (torch.complex(x, x) + c, x.mul_(-1))[0],
     "complex argument": lambda x, c: (c * 2 + x, c.mul_(1j), x.add_(1))[0],
     "conjugate": lambda x, c: (c.conj() + 0, torch.view_as_real(c).mul_(3.0))[0],
+    "view of an argument": lambda x, c: (c[0].flip(()), c.view(-1), c.mul_(2))[0:2],
     "stacked": lambda x, c: (torch.view_as_complex(torch.stack([x, x], -1)) * c, x.zero_())[0],
 }
 
@@ -335,6 +337,27 @@ def test_pairs_are_computed_before_their_operands_are_overwritten(name, capture)
     ours, eagers = operands(), operands()
     got = tofuse.compile(WRITES[name], capture=capture)(*ours)
     torch.testing.assert_close((got, *ours), (WRITES[name](*eagers), *eagers))
+
+
+DTYPES = "bfloat16 float16 float32 float64 int64 complex64 complex128".split()
+
+
+@pytest.mark.parametrize("first", DTYPES)
+@pytest.mark.parametrize("second", ["complex64", "complex128"])
+def test_operands_are_promoted_before_a_formula(first, second):
+    """A tensor of bfloat16 and a complex number are computed in complex64."""
+
+    def program(x, z):
+        return x * z, x + z, torch.sub(z, x, alpha=2), z / x, torch.where(z.real > 0, x, z), x == z
+
+    for shapes in itertools.product([(3,), ()], repeat=2):
+        x, z = (torch.randn(s, dtype=torch.complex128) * 3 + 4 for s in shapes)
+        x = x.to(getattr(torch, first)) if first[0] == "c" else x.real.to(getattr(torch, first))
+        z = z.to(getattr(torch, second))
+        if x.dtype == torch.float16 and not z.dim():
+            continue  # ComplexHalf
+        got = tofuse.compile(program, capture="trace")(x, z)
+        torch.testing.assert_close(got, program(x, z), rtol=2e-6, atol=1e-6)
 
 
 LAZY_VIEWS = {

@@ -113,13 +113,14 @@ class _ComplexToReal(PairBuilder):
                 self._read_complex(node)
 
     def _find_last_writes(self) -> None:
-        """Find the writes into arguments at the end: what they and the output read is made before.
+        """Find the writes into arguments at the end: what is read from there on is made before.
 
         A pair is computed where it is read, which must not be after its operands are overwritten.
+        Between the writes and after them, a program makes views that it returns.
         """
-        first = self.graph.output_node()
-        while first.prev.target is aten.copy_.default:
-            first = first.prev
+        writes = self.graph.find_nodes(op="call_function", target=aten.copy_.default)
+        into_arguments = (n for n in writes if n.args[0].op == "placeholder")
+        first = next(into_arguments, self.graph.output_node())
         start = self.positions[first]
         self.last = {n: first for n, k in self.positions.items() if k >= start}
 

@@ -64,6 +64,13 @@ def real_dtype_of(node: Node) -> torch.dtype:
     return REAL_DTYPES[value_tensors(node)[0].dtype]
 
 
+def _example(number: object) -> complex:
+    """Return a number of the same type, for one that is an expression of sizes."""
+    if isinstance(number, (int, float, complex)):
+        return number
+    return 1.0 if isinstance(number, torch.SymFloat) else 1
+
+
 def _arithmetic(
     op: Callable[[float, float], float], target: Target
 ) -> Callable[[PairBuilder, Part, Part], Part]:
@@ -132,6 +139,15 @@ class PairBuilder(ABC):
     @abstractmethod
     def pair(self, argument: Argument) -> Pair:
         """Return the parts of an operand."""
+
+    def promoted_pairs(self, *operands: Argument) -> list[Pair]:
+        """Return the parts of one or two operands, in the dtype that torch promotes them to."""
+        values = [x.meta["val"] if isinstance(x, Node) else x for x in operands]
+        numbers = [x if isinstance(x, Tensor) else _example(x) for x in values]
+        dtype = torch.result_type(numbers[0], numbers[-1])
+        dtype = REAL_DTYPES.get(dtype, dtype)
+        pairs = map(self.pair, operands)
+        return [Pair(self.cast(re, dtype), self.cast(im, dtype)) for re, im in pairs]
 
     def permute(self, node: Node, dims: list[int]) -> Node:
         """Permute the dimensions, unless the order is the same."""

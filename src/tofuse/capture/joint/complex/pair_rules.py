@@ -31,14 +31,15 @@ R = TypeVar("R")
 
 def _on_pairs(rule: Callable[..., R]) -> Callable[..., R]:
     """Return the rule on operands that computes `rule` on their pairs."""
-    return lambda e, *operands: rule(e, *map(e.pair, operands))
+    return lambda e, *operands: rule(e, *e.promoted_pairs(*operands))
 
 
 def _sum_with_alpha(sign: int) -> PairRule:
     """Return the rule of a sum or difference; ATen multiplies by alpha even if it is 1."""
 
     def rule(e: PairBuilder, a: Argument, b: Argument, *, alpha: complex = 1) -> Pair:
-        x, y = e.pair(a), _complex_product(e, e.pair(b), e.pair(alpha if sign > 0 else -alpha))
+        x, y = e.promoted_pairs(a, b)
+        y = _complex_product(e, y, e.pair(alpha if sign > 0 else -alpha))
         return Pair(e.add(x.re, y.re), e.add(x.im, y.im))
 
     return rule
@@ -138,7 +139,8 @@ def _pad(e: PairBuilder, a: Node, padding: Argument, value: Argument = 0) -> Pai
 
 
 def _where(e: PairBuilder, condition: Argument, a: Argument, b: Argument) -> Pair:
-    return Pair(*[e.where(condition, x, y) for x, y in zip(e.pair(a), e.pair(b), strict=True)])
+    parts = zip(*e.promoted_pairs(a, b), strict=True)
+    return Pair(*[e.where(condition, x, y) for x, y in parts])
 
 
 def _creation_rule(target: Target, *fill: float) -> PairRule:
