@@ -1,7 +1,8 @@
 """Functions that torch composes of others before any table of decompositions is read.
 
 Its composition of the multilabel margin loss counts class 0 as a target for each entry after the
-first -1, up to at least 2.15; that of `one_hot` has the strides of its argument.
+first -1, up to at least 2.15; that of `one_hot` has the strides of its argument. `fill_diagonal_`
+reads strides that the argument has no more once torch has traced a write into it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ def replace_functions(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
     for module in gm.modules():
         if isinstance(module, GraphModule):
             for target, replacement in REPLACEMENTS.items():
-                nodes = module.graph.find_nodes(op="call_function", target=target, sort=False)
+                find, name = module.graph.find_nodes, target.__name__
+                nodes = find(op="call_function", target=target, sort=False)
+                if target is getattr(Tensor, name, None):
+                    nodes += find(op="call_method", target=name, sort=False)
                 for node in nodes:
-                    node.target = replacement
+                    node.op, node.target = "call_function", replacement
                 if nodes:
                     module.recompile()
     return gm, ()
@@ -57,8 +61,21 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
     return F.one_hot(input, num_classes).clone(memory_format=torch.contiguous_format)
 
 
+def fill_diagonal_(x: Tensor, fill_value: complex, wrap: bool = False) -> Tensor:
+    """Fill the diagonal of all dimensions, in place."""
+    is_tall = x.dim() == 2 and x.shape[0] > x.shape[1]
+    if x.dim() < 2 or (x.dim() > 2 and len(set(x.shape)) > 1) or (wrap and is_tall):
+        return x.fill_diagonal_(fill_value, wrap)  # raises an error, or fills several diagonals
+    diagonal = x
+    while diagonal.dim() > 1:
+        diagonal = diagonal.diagonal(0, 0, 1)
+    diagonal.fill_(fill_value)
+    return x
+
+
 REPLACEMENTS: dict[Callable[..., object], Callable[..., object]] = {
     F.multilabel_margin_loss: multilabel_margin_loss,
     F.one_hot: one_hot,
+    Tensor.fill_diagonal_: fill_diagonal_,
 }
 REDUCTIONS = ("mean", "sum", "none")

@@ -1,0 +1,46 @@
+"""Functions that torch composes wrongly or in another layout."""
+
+import pytest
+import torch
+
+import tofuse
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+WRITES = {
+    "none": lambda x: x,
+    "element": lambda x: x[0].fill_(0),
+    "all": lambda x: x.add_(1),
+    "transposed": lambda x: x.transpose(0, 1).mul_(2),
+}
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("shape", [(2, 11), (16, 11), (8, 11), (3, 3, 6)], ids=str)
+def test_diagonals_of_tensors_with_gaps(shape, write, capture):
+    def program(x):
+        WRITES[write](x)
+        return x.fill_diagonal_(2.5), x.sum()
+
+    ours = torch.randn(shape)
+    eagers = ours.clone()
+    views = [t[..., :-3] for t in (ours, eagers)]
+    got, expected = tofuse.compile(program, capture=capture)(views[0]), program(views[1])
+    torch.testing.assert_close((*got, ours), (*expected, eagers))
+
+
+def test_diagonals_that_wrap():
+    program = lambda x: x.sin_().fill_diagonal_(1, wrap=True)  # noqa: E731
+    for shape in ((7, 3), (3, 7), (4, 3)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(tofuse.compile(program)(x.clone()), program(x.clone()))
+
+
+def test_an_error_is_eagers():
+    program = lambda x: x.fill_diagonal_(1)  # noqa: E731
+    for x in (torch.randn(3), torch.randn(2, 3, 3)):
+        with pytest.raises(RuntimeError) as eager:
+            program(x)
+        with pytest.raises(RuntimeError, match=str(eager.value).split("\n")[0]):
+            tofuse.compile(program, capture="trace")(x)
