@@ -71,3 +71,37 @@ def test_a_write_under_no_grad_leaves_the_gradient_of_an_argument(capture):
         gradients = [torch.autograd.grad(x.sin().sum(), leaf) for x in (ours, eager)]
         torch.testing.assert_close(*gradients)
         assert ours._version >= eager._version
+
+
+def whole_and_part():
+    x = torch.arange(3.0).reshape(1, 3).clone()
+    return x, x[:1]
+
+
+def two_views(whole):
+    return whole[:1], whole[:1]
+
+
+VIEWED = {
+    "one argument": whole_and_part,
+    "rows": lambda: [torch.arange(12.0).view(4, 3)[:1]] * 2,
+    "part of rows": lambda: [torch.arange(12.0).view(2, 6)[:1, :3]] * 2,
+    "two views of rows": lambda: two_views(torch.arange(12.0).view(4, 3)),
+    "two views of planes": lambda: two_views(torch.arange(24.0).view(4, 2, 3)[:, 0]),
+}
+
+
+@pytest.mark.parametrize("first", VIEWED)
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_written_views_of_tensors_of_other_shapes(capture, first):
+    """AOTAutograd writes through the tensor that arguments view, whose shape is another."""
+
+    def program(x, y):
+        x[:, 1:] = x[:, :-1].clone()
+        return y * 2
+
+    compiled = tofuse.compile(program, capture=capture)
+    for name in (first, *VIEWED):
+        ours, eagers = VIEWED[name](), VIEWED[name]()
+        got = compiled(*ours), *ours
+        torch.testing.assert_close(got, (program(*eagers), *eagers))

@@ -47,6 +47,10 @@ tensor_version: Callable[[Tensor], int] = (
     attrgetter("_version") if has_attribute(_tensor, "_version", TRACING) else always(0)
 )
 
+# Returns the tensor of which another is a view for autograd, or None.
+viewed_tensor: Callable[[Tensor], Tensor | None] = (
+    attrgetter("_base") if has_attribute(_tensor, "_base", TRACING) else always(None)
+)
 
 _storage_count: Callable[[int], int] = private("torch._C", "_storage_Use_Count", REUSE, always(0))
 storage_use_count = _storage_count if _HAS_KEY else always(0)  # it takes the key

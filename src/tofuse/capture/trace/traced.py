@@ -27,7 +27,7 @@ from tofuse.capture.trace.joint_trace import compile_program
 from tofuse.capture.trace.rollback import reject_argument_changes, restore_modules
 from tofuse.torch_internals.dispatch import TensorGuards, is_traceable_wrapper_subclass
 from tofuse.torch_internals.dynamo import compile_lock, compiling_session
-from tofuse.torch_internals.memory import storage_key
+from tofuse.torch_internals.memory import storage_key, viewed_tensor
 from tofuse.torch_internals.modules import hook_tables, submodules, tensor_tables
 from tofuse.torch_internals.transforms import forward_mode_active, transforms_active
 
@@ -42,6 +42,10 @@ class Slot:
     name: str
 
 
+Layout = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]  # shape, strides and offset
+SharedStorage = tuple[int, int, Layout | None]
+
+
 @dataclass
 class CacheEntry:
     """A compiled program, its guards on a call, and the tensors that it reads beside arguments."""
@@ -53,7 +57,7 @@ class CacheEntry:
     tied_slots: tuple[tuple[Slot, Slot], ...]  # pairs that hold the same tensor
     kept_alive: tuple[object, ...]  # arguments whose ids are in the signature
     free_arguments: tuple[tuple[int, torch.Tensor], ...]  # that are free tensors as well
-    shared_storage: tuple[tuple[int, int], ...] | None  # guarded if an argument is written
+    shared_storage: tuple[SharedStorage, ...] | None  # guarded if an argument is written
 
     def extra_inputs(self) -> tuple[torch.Tensor | None, ...]:
         """Return the current tensors that are read beside the arguments."""
@@ -219,14 +223,23 @@ def is_traceable(tensor: torch.Tensor) -> bool:
     return known or bool(is_traceable_wrapper_subclass(tensor))
 
 
-def shared_storage(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
-    """Return, for each tensor, the first one that shares its storage, and its storage offset.
+def shared_storage(tensors: Sequence[torch.Tensor]) -> tuple[SharedStorage, ...]:
+    """Return how AOTAutograd sees the memory that tensors share.
 
-    The entry of a tensor that shares no storage is (-1, 0).
+    For each: the first tensor that shares its storage, its storage offset, and the dtype and layout
+    of the tensor that it is a view of, through which AOTAutograd writes. The entry of a tensor that
+    shares no storage is (-1, 0, None).
     """
     storages = [storage_key(t.untyped_storage()) for t in tensors]
     first = [storages.index(s) for s in storages]
     return tuple(
-        (k, int(t.storage_offset())) if first.count(k) > 1 else (-1, 0)
+        (k, int(t.storage_offset()), _viewed_layout(t)) if first.count(k) > 1 else (-1, 0, None)
         for k, t in zip(first, tensors, strict=True)
     )
+
+
+def _viewed_layout(t: torch.Tensor) -> Layout | None:
+    viewed = viewed_tensor(t)
+    if viewed is None:
+        return None
+    return viewed.dtype, tuple(viewed.shape), viewed.stride(), int(viewed.storage_offset())
