@@ -229,3 +229,19 @@ def test_empty_tensors_need_no_memory(shape):
     compiled = tofuse.compile(fn)
     x = torch.empty(shape)
     assert_same(outcome(compiled, (x,), {}), outcome(fn, (x,), {}))
+
+
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_an_empty_tensor_that_repeats_an_element_is_not_read(capture):
+    """PyTorch gives such a tensor no address; the element is read before an empty loop."""
+
+    def program(x):
+        y = x.sin()
+        return (y.abs() + 1) * x, y.sum(), x.expand(4, *x.shape) * 2
+
+    bare = torch.empty(0).as_strided((0, 3), (0, 0))
+    for x in (torch.ones(1).expand(0), torch.ones(5)[2:3].expand(0, 1), torch.ones(4, 0), bare):
+        leaf = x.detach().requires_grad_()
+        for argument in (x, leaf):
+            results = tofuse.compile(program, capture=capture)(argument)
+            torch.testing.assert_close(results, program(argument))

@@ -48,11 +48,14 @@ def out_of_bounds_accesses(kernel: Kernel, sizes: Mapping[str, int]) -> list[str
 
 
 def element_span(shape: Sequence[Dim], strides: Sequence[Dim]) -> int:
-    """Return the number of elements from the first to the last of a tensor."""
+    """Return the number of elements from the first to the last of a tensor.
+
+    An empty tensor has none, but one that repeats elements (stride 0) has these in memory.
+    """
     pairs = [(size_hint(n), size_hint(s)) for n, s in zip(shape, strides, strict=True)]
-    if any(n == 0 for n, _ in pairs):
+    if any(n == 0 and s != 0 for n, s in pairs):
         return 0
-    return 1 + sum((n - 1) * s for n, s in pairs)
+    return 1 + sum((n - 1) * s for n, s in pairs if s)
 
 
 def points(kernel: Kernel) -> int:

@@ -40,6 +40,7 @@ from tofuse.torch_internals.operators import OpOverload, without_python
 
 Tensor = torch.Tensor  # for modules that only pass tensors on and do not import torch
 PROFILING = f"is_profiling.{PROFILER_FLAG}"  # in the text of a plan
+SPARE = torch.zeros(8, device="cpu")
 LARGE_ADDRESS = 1 << 40  # above all offsets, and below the memory of most systems
 CompiledPlan = Callable[[list[object]], list[Tensor]]  # and sizes, for AOTAutograd
 
@@ -67,6 +68,7 @@ def load_plan(
         restride=restride,
         check_shape=check_shape,
         with_memory=with_memory,
+        address=address,
         references=getrefcount,
         is_shared=is_shared,
         launch_traced=_launch_traced,
@@ -152,7 +154,7 @@ def _location_source(name: str, mutated: bool = False) -> list[str]:
     Without memory, the address is the offset in the storage: a small number, which is compared
     first because that takes no call.
     """
-    found = f"{name} = with_memory({name}, {mutated}); {name}_at = {name}.data_ptr()"
+    found = f"{name} = with_memory({name}, {mutated}); {name}_at = address({name})"
     return [f"{name}_at = {name}.data_ptr()", f"if {name}_at < {LARGE_ADDRESS}: {found}"]
 
 
@@ -324,6 +326,19 @@ def with_memory(t: torch.Tensor, mutated: bool) -> torch.Tensor:
     raise TofuseError(
         f"a {type(t).__name__} of shape {list(t.shape)} has no memory, which kernels need"
     )
+
+
+def address(t: torch.Tensor) -> int:
+    """Return the address of a tensor's first element, or of memory that may be read for it.
+
+    PyTorch gives an empty tensor no address. But a kernel reads an element that repeats along all
+    dimensions before the loops, of which one may have no iteration.
+    """
+    if t.numel():
+        return t.data_ptr()
+    storage = t.untyped_storage()
+    offset = int(t.storage_offset()) * t.element_size()
+    return storage.data_ptr() + offset if offset < storage.nbytes() else SPARE.data_ptr()
 
 
 def _has_memory(t: torch.Tensor) -> bool:
