@@ -117,6 +117,21 @@ def test_tuned_programs_are_correct_and_report_measured_times(tmp_path):
     assert_as_eager(f, leaf, W, options=options)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_each_timed_run_begins_with_the_same_arguments(tmp_path, grad):
+    """Doubled again and again, they would overflow, and the index would be out of bounds."""
+
+    def program(x):
+        x.flatten().mul_(1e9)
+        return x.scatter(1, (x.detach().sum(1, keepdim=True) * 0).long(), 0)
+
+    options = {"tune": "measure", "cache_dir": tmp_path}
+    x = torch.ones(3, 4)
+    y = x.requires_grad_().clone() if grad else x
+    compiled = tofuse.compile(program, **options)
+    torch.testing.assert_close(compiled(y.clone()), program(y.clone()))
+
+
 def sin_softmax(x):
     return (x.sin() + 1).softmax(-1)
 

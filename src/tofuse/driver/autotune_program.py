@@ -14,6 +14,7 @@ from tofuse.driver.context import CompileContext
 from tofuse.runtime.cuda import synchronize
 from tofuse.runtime.launch import thread_count
 from tofuse.runtime.timing import TimedCall, real_tensors
+from tofuse.torch_internals.memory import tensor_version
 from tofuse.torch_internals.trees import tensor_leaves
 
 Call = Callable[..., object]
@@ -43,8 +44,12 @@ def fastest_program(
 
 
 def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:
-    """Return a call on copies of the arguments that also computes their gradients."""
-    copies = {id(a): _copy(a) for a in args if isinstance(a, torch.Tensor)}
+    """Return a call on copies of the arguments that also computes their gradients.
+
+    Each run begins with the same values: what a run writes into a copy is put back after it.
+    """
+    originals = list({id(a): a for a in args if isinstance(a, torch.Tensor)}.values())
+    copies = {id(a): _copy(a) for a in originals}
     copied_args = [copies.get(id(a), a) for a in args]
     leaves = [c for c in copies.values() if grad and c.requires_grad]
     inner = {id(copies[id(a)]) for a in args if isinstance(a, torch.Tensor) and not a.is_leaf}
@@ -58,14 +63,18 @@ def _step(call: Call, args: Sequence[object], grad: bool) -> TimedCall:
         return x if x.requires_grad else x.detach()
 
     def run() -> object:
+        versions = [tensor_version(x) for x in copies.values()]
         with torch.set_grad_enabled(grad):
             results = tensor_leaves(call(*map(without_history, copied_args)))
             outputs = [x for x in results if x.requires_grad]
             if leaves and outputs:
                 ones = [torch.ones_like(x) for x in outputs]
                 results += torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
-            synchronize()
-            return results
+        for original, copy, version in zip(originals, copies.values(), versions, strict=True):
+            if tensor_version(copy) != version:
+                copy.detach().copy_(original)
+        synchronize()
+        return results
 
     return run
 
