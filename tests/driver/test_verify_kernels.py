@@ -131,3 +131,17 @@ def test_an_empty_view_is_not_where_its_tensor_is():
 
     compiled, x = tofuse.compile(program, verify=True), torch.randn(1, 7)
     torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_float64_numbers_that_cancel_are_no_fault():
+    """The lengths are those of rounding errors, which another order of sums changes."""
+
+    def program(x, y):
+        return F.cosine_similarity(F.group_norm(x, 1).T, y, dim=0).norm(dim=-1)
+
+    x, y = torch.randn(7, 3, dtype=torch.float64), torch.randn(7)
+    assert tofuse.compile(program, verify=True)(x, y) < 1e-14
+    exact = torch.randn(50, dtype=torch.float64)
+    noise = exact + 1e-15
+    assert describe_mismatch(exact * 1e-16, exact * 0, exact * 0, 1e-9, noise - exact) is None
+    assert describe_mismatch(exact + 1, exact, exact, 1e-9, exact.round()) is not None
