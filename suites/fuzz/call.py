@@ -70,8 +70,12 @@ def call_in_double(program: Program, sizes: Sequence[int], jitter: int = 0) -> O
         noise = torch.rand(x.shape, generator=generator, dtype=torch.float64) * 2 - 1
         return x * (1 + eps * noise).to(x.dtype if x.is_complex() else torch.float64)
 
+    def mix(x: Tensor, shaken: Tensor) -> Tensor:
+        noise = torch.rand(x.shape, generator=generator, dtype=torch.float64) * 4 - 2
+        return x + (shaken - x) * noise.to(x.dtype if x.is_complex() else torch.float64)
+
     old = torch.get_default_dtype()
-    function = load_function(double_source(program, bool(jitter)), jitter=shake)
+    function = load_function(double_source(program, bool(jitter)), jitter=shake, mix=mix)
     try:
 
         def run(*arguments: Tensor) -> object:

@@ -1,6 +1,6 @@
 """Compare what two runs of a program gave: kinds, layouts, sharing, and numbers with a referee."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -45,29 +45,28 @@ class Fault:
         return replace(self, detail="") == replace(other, detail="")
 
 
-def find_fault(ours: Outcome, eager: Outcome) -> Fault | None:
-    """Return the first difference that does not concern numbers."""
+def find_differences(ours: Outcome, eager: Outcome) -> Iterator[Fault]:
+    """Yield the differences that do not concern numbers: one for each tensor, and one of memory."""
     for (name, x), (_, e) in zip(ours.tensors(), eager.tensors(), strict=True):
         if x is None or e is None:
             if (x is None) != (e is None) and (x is None or x.any()):  # zeros are as good
-                return Fault("gradient", f"{name} is {describe(x)}, in eager {describe(e)}", name)
+                yield Fault("gradient", f"{name} is {describe(x)}, in eager {describe(e)}", name)
             continue
-        for kind in ("dtype", "shape", "requires_grad"):
-            if kind == "requires_grad" and name.startswith("gradient"):
-                continue
-            if getattr(x, kind) != getattr(e, kind):
-                return Fault(kind, f"{name} is {describe(x)}, in eager {describe(e)}", name)
-        if not name.startswith("gradient") and strides(x) != strides(e):
-            return Fault("strides", f"{name} is {describe(x)}, in eager {describe(e)}", name)
+        kinds = [k for k in ("dtype", "shape", "requires_grad") if getattr(x, k) != getattr(e, k)]
+        kinds += ["strides"] if strides(x) != strides(e) else []
+        if name.startswith("gradient"):
+            kinds = [k for k in kinds if k in ("dtype", "shape")]
+        if kinds:
+            yield Fault(kinds[0], f"{name} is {describe(x)}, in eager {describe(e)}", name)
     found, expected = (places(o.results, o.arguments) for o in (ours, eager))
     if found == expected:
-        return None
+        return
     same = [
         x == e or (e.startswith("is ") and x != "new") for x, e in zip(found, expected, strict=True)
     ]
     kind = "identity" if all(same) else "sharing"
     text = f"results with {len(ours.arguments)} arguments: {found}, in eager {expected}"
-    return Fault(kind, text)
+    yield Fault(kind, text)
 
 
 def strides(x: Tensor) -> tuple[int, ...]:
@@ -130,13 +129,16 @@ def same_bits(x: Tensor | None, y: Tensor | None) -> bool:
     return bool(same.all())
 
 
-def nearly_same(x: Tensor | None, y: Tensor | None) -> bool:
-    """Return whether two tensors differ by no more than another order of sums."""
+def nearly_same(x: Tensor | None, y: Tensor | None, eps: float) -> bool:
+    """Return whether two tensors differ by no more than another order of sums.
+
+    `eps` is that of the narrowest dtype between arguments and results, if the tensors' own is less.
+    """
     if x is None or y is None or x.shape != y.shape or not plain(x).is_floating_point():
         return False
     x, y = plain(x), plain(y)
     largest = float(x.abs().nan_to_num(0, 0, 0).max()) if x.numel() else 0.0
-    near = 64 * torch.finfo(x.dtype).eps * largest
+    near = 64 * max(eps, torch.finfo(x.dtype).eps) * largest
     return torch.allclose(x, y, rtol=0, atol=near, equal_nan=True)
 
 

@@ -213,22 +213,30 @@ class Generator:
         return True
 
     def record(self, s: Statement, rounded: bool, target: str | None) -> None:
-        """Take a statement that ran into the program."""
+        """Take a statement that ran into the program; it may write `target`."""
+        others = {storage_of(self.tensor(n)) for n in self.names}
+        if s.result and storage_of(self.tensor(s.result)) not in others:
+            rounded, target = rounded or target is not None, None  # `x.sum().add_(1)` writes no x
         if target is not None and rounded:
             written = self.tensor(target)
             at = storage_of(written)
             self.inexact |= {n for n in self.names if storage_of(self.tensor(n)) == at}
             if written.is_floating_point() or written.is_complex():
-                s = replace(s, rounds=str(written.dtype), written=target)
+                operands = self.coarsest(s.reads)
+                s = replace(s, rounds=str(written.dtype), operands=operands, written=target)
         if (name := s.result) is not None:
             x = self.tensor(name)
-            others = {storage_of(self.tensor(n)) for n in self.names}
             if rounded and (x.is_floating_point() or x.is_complex()):
                 self.inexact.add(name)
                 if storage_of(x) not in others:
-                    s = replace(s, rounds=str(x.dtype))
+                    s = replace(s, rounds=str(x.dtype), operands=self.coarsest(s.reads))
             self.names.append(name)
         self.statements.append(s)
+
+    def coarsest(self, names: tuple[str, ...]) -> str:
+        """Return the floating-point dtype with the largest rounding errors among tensors; or ""."""
+        dtypes = [x.dtype for n in names if (x := self.tensor(n)).is_floating_point()]
+        return str(max(dtypes, key=lambda d: torch.finfo(d).eps)) if dtypes else ""
 
     def try_statement(self, s: Statement) -> bool:
         """Run a statement for all sizes; return whether eager accepts it and numbers stay tame."""

@@ -18,6 +18,9 @@ Namespace = dict[str, object]
 IMPORTS = "import torch\nimport torch.nn.functional as F\n\nimport tofuse\n"
 NAME = re.compile(r"\b[xv]\d+\b")
 LOW_PRECISION = re.compile(r"torch\.(float32|float16|bfloat16|complex64)\b")
+INNER_CALL = re.compile(r"\b[xv]\d+\.tanh\(\)")
+SUBTRACTS = re.compile(r"norm|var|std|cosine|cov\(|softmax|cdist|logsumexp|logcumsumexp")
+HALVES = torch.bfloat16, torch.float16
 TO_DOUBLE = {"complex64": "torch.complex128"}
 
 
@@ -38,11 +41,13 @@ class Statement:
     """One line inside `with` blocks.
 
     `rounds`: a tensor that is rounded in that dtype: a new one, or the one named by `written`.
+    `operands`: the coarsest dtype of the operands, in which parts of the statement are rounded.
     """
 
     text: str
     scopes: tuple[str, ...] = ()
     rounds: str = ""
+    operands: str = ""
     written: str = ""
 
     @property
@@ -97,7 +102,11 @@ def from_json(text: str) -> Program:
 
 
 def function_source(program: Program, jitter: bool = False) -> str:
-    """Return the text of `def program(...)`; `jitter` adds a rounding error to each."""
+    """Return the text of `def program(...)`; `jitter` adds a rounding error to each statement.
+
+    Functions that subtract a mean or the like get one in their operands, too, which changes each
+    element of the result by itself: nothing cancels that rounding would not cancel.
+    """
     names = ", ".join(x.name for x in program.inputs)
     lines = [f"def program({names}):"]
     for scopes, group in itertools.groupby(program.statements, key=lambda s: s.scopes):
@@ -105,16 +114,25 @@ def function_source(program: Program, jitter: bool = False) -> str:
         for scope in scopes:
             lines.append(f"{indent}with {scope}:")
             indent += "    "
-        for s in group:
-            lines.append(indent + s.text)
-            eps = f"torch.finfo({s.rounds}).eps"
-            if jitter and s.written:
-                x = f"{s.written}.data"  # autograd must not see this write
-                lines.append(f"{indent}{x}.copy_(jitter({x}, {eps}))")
-            elif jitter and s.rounds and s.result:
-                lines.append(f"{indent}{s.result} = jitter({s.result}, {eps})")
+        lines += [indent + line for s in group for line in statement_lines(s, jitter)]
     lines.append(f"    return ({', '.join(program.results)},)")
     return "\n".join(lines) + "\n"
+
+
+def statement_lines(s: Statement, jitter: bool) -> list[str]:
+    """Return the lines of a statement, with rounding errors if `jitter`."""
+    if not jitter or not s.rounds or not (s.written or s.result):
+        return [s.text]
+    eps, inner = f"torch.finfo({s.rounds}).eps", f"torch.finfo({s.operands or s.rounds}).eps"
+    if s.written:
+        x = f"{s.written}.data"  # autograd must not see this write
+        return [s.text, f"{x}.copy_(jitter({x}, max({eps}, {inner})))"]
+    _, text = s.text.split(" = ", 1)
+    text = INNER_CALL.sub(rf"jitter(\g<0>, {inner})", text)
+    if SUBTRACTS.search(s.text):
+        jittered = NAME.sub(rf"jitter(\g<0>, {inner})", text)
+        text = f"mix({text}, {jittered})"
+    return [f"{s.result} = jitter({text}, {eps})"]
 
 
 def arguments_source(program: Program, prepare: bool = False) -> str:
@@ -138,6 +156,16 @@ def arguments_source(program: Program, prepare: bool = False) -> str:
             lines.append(f"    {x.name}_leaf, {x.name} = {x.name}, {x.name}.clone()")
     lines.append(f"    return [{names}], [{', '.join(leaves)}]")
     return "\n".join(lines) + "\n"
+
+
+def coarsest_eps(program: Program) -> float:
+    """Return the largest `eps` of the dtypes that a program names; autocast's is bfloat16's."""
+    text = function_source(program) + arguments_source(program)
+    text = text.replace(".half()", "torch.float16").replace(".bfloat16()", "torch.bfloat16")
+    text = text.replace("autocast", "torch.bfloat16")
+    text += "torch.float32"  # the default
+    named = {f"torch.{m}" for m in LOW_PRECISION.findall(text)}
+    return max(torch.finfo(d).eps for d in (torch.float32, *HALVES) if str(d) in named)
 
 
 def double_source(program: Program, jitter: bool = False) -> str:

@@ -1,6 +1,5 @@
 """Which statements the referee in float64 can judge."""
 
-import math
 import re
 
 import torch
@@ -8,28 +7,48 @@ from torch import Tensor
 
 from suites.fuzz.program import Namespace
 
+MOST_OF_TANH = 2.5  # where its derivative is less than 0.03
+MOST_OF_MEAN = 8  # in standard deviations
+CALL = re.compile(
+    r"(?:(?:F|torch)\.(layer_norm|group_norm|cosine_similarity|sinc|tanh)\(|\b(?=\w+\.(tanh)\(\)))"
+    r"(\w+)(?:, (\w+))?"
+)
+
 
 def rounds_unseen(text: str, names: Namespace) -> bool:
-    """Return whether rounding inside a call is all that its result or gradient has.
+    """Return whether rounding inside a call is most of what its result or gradient has.
 
-    The gradient of a norm of one number is zero, that of `sinc` cancels near 0; a vector over its
-    own length, in half precision, does not depend on the vector. The referee adds rounding errors
-    between calls only.
+    The gradient of a norm of one number is zero, that of `sinc` cancels near 0, and that of `tanh`
+    far from it. A norm of numbers that differ little has the errors of their mean. A vector over
+    its own length does not depend on its length: not at all, if it repeats one number. The referee
+    adds rounding errors between calls only.
     """
-    found = re.search(r"(?:F|torch)\.(layer_norm|group_norm|cosine_similarity|sinc)\((\w+)", text)
-    x = names.get(found[2]) if found else None
+    found = CALL.search(text)
+    operands = [names.get(n) for n in (found[3], found[4])] if found else []
+    x, y = operands if operands else (None, None)
     if found is None or not isinstance(x, Tensor):
         return False
-    if found[1] == "sinc":
-        return x.requires_grad
+    name = found[1] or found[2]
+    if name in ("sinc", "tanh"):
+        far = x.numel() > 0 and bool((x.detach().abs() > MOST_OF_TANH).all())
+        return x.requires_grad and (name == "sinc" or far)
     if not x.dim():
         return True
-    dim = re.search(r"dim=(-?\d+)", text)
-    if found[1] == "group_norm":
-        return math.prod(x.shape[1:]) == 1
-    if found[1] == "cosine_similarity" and x.dtype.itemsize == 2:
-        return True
-    return x.shape[int(dim[1]) if dim else -1] == 1
+    if name == "cosine_similarity":
+        assert isinstance(y, Tensor)
+        dim = re.search(r"dim=(-?\d+)", text)
+        assert dim is not None
+        return x.dtype.itemsize == 2 or any(_repeats(z, x.dim(), int(dim[1])) for z in (x, y))
+    dims = [-1] if name == "layer_norm" else list(range(1, x.dim()))
+    mean = x.detach().double().mean(dims).abs()
+    spread = x.detach().double().std(dims, correction=0)
+    return bool((mean > MOST_OF_MEAN * spread).any())
+
+
+def _repeats(x: Tensor, rank: int, dim: int) -> bool:
+    """Return whether a tensor that is broadcast to a rank has one number along a dimension."""
+    axis = dim % rank - (rank - x.dim())
+    return axis < 0 or x.shape[axis] == 1
 
 
 def is_tame(x: Tensor) -> bool:

@@ -7,13 +7,20 @@ import torch
 
 from suites.fuzz.call import call
 from suites.fuzz.case import run_case, show_case
-from suites.fuzz.compare import Fault
+from suites.fuzz.compare import Fault, Outcome, find_differences
 from suites.fuzz.generate import generate
 from suites.fuzz.guard_pages import GuardPages
-from suites.fuzz.program import from_json, function_source, load_function
+from suites.fuzz.program import (
+    Statement,
+    from_json,
+    function_source,
+    load_function,
+    statement_lines,
+)
 from suites.fuzz.run import Variant, check
 from suites.fuzz.shrink import shrink
 from suites.fuzz.standalone import standalone
+from suites.fuzz.tame import rounds_unseen
 from suites.harness import Worker
 from tests.suites.faulty_programs import LONG
 
@@ -105,3 +112,39 @@ def test_guarded_tensors_are_as_others():
     assert plain[1:, ::2].eq(0).all()
     assert guard.empty((2, 0), (1, 1), torch.float32).shape == (2, 0)
     assert guard.empty((2, 3), (1, 2), torch.int16).stride() == (1, 2)
+
+
+def test_rounding_errors_reach_parts_of_a_statement():
+    inner = Statement("v1 = x0.tanh() * 2", rounds="torch.float64", operands="torch.float32")
+    assert statement_lines(inner, jitter=True) == [
+        "v1 = jitter(jitter(x0.tanh(), torch.finfo(torch.float32).eps) * 2,"
+        " torch.finfo(torch.float64).eps)"
+    ]
+    (norm,) = statement_lines(Statement("v1 = F.normalize(x0)", rounds="torch.float32"), True)
+    assert "mix(F.normalize(x0), F.normalize(jitter(x0" in norm
+    exact = Statement("v1 = x0.T")
+    assert statement_lines(exact, jitter=True) == [exact.text]
+
+
+NORM = "v1 = F.layer_norm(x0, x0.shape[-1:])"
+UNSEEN = [
+    (NORM, torch.tensor([1.0, 2.0]), False),
+    (NORM, torch.tensor([1.0, 1.001]), True),  # the error of the mean
+    ("v1 = x0.tanh()", torch.tensor([0.5, 9.0]), False),
+    ("v1 = x0.tanh()", torch.tensor([9.0, -9.0]), True),  # 1 - 1
+    ("v1 = F.cosine_similarity(x0, x0, dim=0)", torch.ones(1, 3), True),
+    ("v1 = F.cosine_similarity(x0, x0, dim=1)", torch.ones(1, 3), False),
+]
+
+
+@pytest.mark.parametrize(("text", "x", "unseen"), UNSEEN)
+def test_statements_whose_rounding_the_referee_cannot_see(text, x, unseen):
+    assert rounds_unseen(text, {"x0": x.requires_grad_()}) is unseen
+
+
+def test_every_difference_is_found():
+    """Torch may have the second of two, by which the first is excused."""
+    x = torch.ones(2, 3)
+    ours, eagers = Outcome([x.t(), x.clone()], [], []), Outcome([x.t().contiguous(), x.t()], [], [])
+    kinds = [f.kind for f in find_differences(ours, eagers)]
+    assert kinds == ["strides", "shape"]

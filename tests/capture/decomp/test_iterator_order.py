@@ -44,14 +44,14 @@ def scaled_sums(x, y):
 
 
 def others(x, y):
-    whole = torch.broadcast_tensors(x, y)
+    a, b = torch.broadcast_tensors(x, y)
     return (
         torch.copysign(y, x),
         torch.logical_and(x, y),
         torch.div(x, y, rounding_mode="floor"),
         torch.xlogy(x, y),
-        F.huber_loss(*whole, reduction="none"),
-        F.huber_loss(*whole),
+        F.huber_loss(a, b, reduction="none"),
+        F.huber_loss(a, b),
     )
 
 

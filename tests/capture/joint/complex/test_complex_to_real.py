@@ -339,7 +339,7 @@ def test_pairs_are_computed_before_their_operands_are_overwritten(name, capture)
     torch.testing.assert_close((got, *ours), (WRITES[name](*eagers), *eagers))
 
 
-DTYPES = "bfloat16 float16 float32 float64 int64 complex64 complex128".split()
+DTYPES = ["bfloat16", "float16", "float32", "float64", "int64", "complex64", "complex128"]
 
 
 @pytest.mark.parametrize("first", DTYPES)
