@@ -231,17 +231,31 @@ def test_empty_tensors_need_no_memory(shape):
     assert_same(outcome(compiled, (x,), {}), outcome(fn, (x,), {}))
 
 
-@pytest.mark.parametrize("capture", ["dynamo", "trace"])
-def test_an_empty_tensor_that_repeats_an_element_is_not_read(capture):
-    """PyTorch gives such a tensor no address; the element is read before an empty loop."""
+EMPTY = {
+    "vector": lambda: torch.ones(1).expand(0),
+    "rows": lambda: torch.ones(5)[2:3].expand(0, 1),
+    "columns": lambda: torch.ones(4, 1).expand(4, 0),
+    "contiguous": lambda: torch.ones(4, 0),
+    "no storage": lambda: torch.empty(0).as_strided((0, 3), (0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("options", [{}, {"capture": "trace"}, {"verify": True}], ids=str)
+def test_an_empty_tensor_that_repeats_an_element(name, options):
+    """PyTorch gives it no address; what repeats is read and written outside of the empty loop."""
 
     def program(x):
         y = x.sin()
-        return (y.abs() + 1) * x, y.sum(), x.expand(4, *x.shape) * 2
+        return (y.abs() + 1) * x, y.sum(), x.expand(4, *x.shape) * 2, x.to(torch.bfloat16)
 
-    bare = torch.empty(0).as_strided((0, 3), (0, 0))
-    for x in (torch.ones(1).expand(0), torch.ones(5)[2:3].expand(0, 1), torch.ones(4, 0), bare):
-        leaf = x.detach().requires_grad_()
-        for argument in (x, leaf):
-            results = tofuse.compile(program, capture=capture)(argument)
-            torch.testing.assert_close(results, program(argument))
+    for x in (EMPTY[name](), EMPTY[name]().requires_grad_()):
+        torch.testing.assert_close(tofuse.compile(program, **options)(x), program(x))
+
+
+def test_sizes_that_become_zero():
+    program = lambda x: (x.double(), x.sum(0), x * 2 + 1)  # noqa: E731
+    compiled = tofuse.compile(program, dynamic=True, specialize=False)
+    for rows in (4, 3, 0, 2):
+        for x in (torch.ones(1, 5).expand(rows, 5), torch.ones(5, 1).expand(5, rows)):
+            torch.testing.assert_close(compiled(x), program(x))

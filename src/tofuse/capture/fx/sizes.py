@@ -103,15 +103,21 @@ class SymbolicSizes:
         return tuple(self.dim(v) for v in values)
 
     def layout(self, tensor: torch.Tensor) -> tuple[Dim, ...] | None:
-        """Return a tensor's strides; None if it is row-major."""
-        shape, row_major = self.shape(tensor.shape), contiguous_strides(self.shape(tensor.shape))
+        """Return a tensor's strides; None if it is row-major, as an empty one may be.
+
+        A kernel would write a tensor that repeats elements (stride 0) outside of an empty loop.
+        """
+        shape = self.shape(tensor.shape)
+        row_major = contiguous_strides(shape)
+        if 0 in shape:
+            return None
         extents = self._extents.setdefault(tensor.untyped_storage(), set())
         sizes: tuple[IntLike, ...] = tuple(tensor.shape)
         extents |= {_expression(n) for n in sizes if not isinstance(n, int)}
         strides = tuple(self._stride(s, extents) for s in tensor.stride())
         if self.keep_unit_strides:
             return None if strides == row_major else strides
-        return None if 0 in shape or equal_strides(strides, row_major, shape) else strides
+        return None if equal_strides(strides, row_major, shape) else strides
 
     def _stride(self, stride: IntLike, extents: Collection[sympy.Expr]) -> Dim:
         """Return a stride, with n for torch's `max(1, n)` if n is one of the extents.
