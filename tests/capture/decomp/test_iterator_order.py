@@ -65,3 +65,12 @@ def test_results_have_eagers_strides(seed):
                 strides = zip(a.shape, a.stride(), b.stride(), strict=True)
                 assert all(s == t for n, s, t in strides if n > 1), (x.stride(), y.stride())
                 torch.testing.assert_close(a, b, equal_nan=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"executors": ("aten",)}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32])
+def test_angles_of_complex_numbers_are_row_major(dtype, options):
+    x = torch.randn((2, 5, 3), dtype=dtype).permute(2, 1, 0)
+    got = tofuse.compile(lambda x: x.angle(), **options)(x)
+    torch.testing.assert_close(got, x.angle())
+    assert got.stride() == x.angle().stride()

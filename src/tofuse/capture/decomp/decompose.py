@@ -278,13 +278,6 @@ def _diagonal_backward(
     return torch.where(on_diagonal, row_grads, 0.0).movedim((-2, -1), (dim1 % rank, dim2 % rank))
 
 
-def _angle(x: Tensor) -> Tensor:
-    """Return row-major angles of complex numbers, as ATen."""
-    if not x.is_complex() or x.is_contiguous():
-        return NotImplemented
-    return torch.angle(x.contiguous())
-
-
 def _ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     return x * aten.pow.Scalar(2.0, exponent)
 
@@ -320,7 +313,6 @@ def _roll_start(shift: IntLike, extent: IntLike) -> IntLike | None:
 
 
 OWN_DECOMPOSITIONS: dict[OpOverload, Decomposition] = {
-    aten.angle.default: _angle,
     aten.ldexp.Tensor: _ldexp,
     aten.roll.default: _roll,
     aten.view_copy.default: torch.reshape,  # torch's rule fails where `view` does

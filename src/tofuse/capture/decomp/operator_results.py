@@ -190,6 +190,13 @@ def _row_major(args: Sequence[object], result: Tensor) -> DimOrder:
     return tuple(range(result.dim()))
 
 
+def _angle_order(args: Sequence[object], result: Tensor) -> DimOrder:
+    """Return the order of a real argument; eager writes angles of complex numbers row by row."""
+    x = args[0]
+    is_complex = isinstance(x, Tensor) and x.is_complex()
+    return _row_major(args, result) if is_complex else _stride_order(result)
+
+
 def _order_of_rule(args: Sequence[object], result: Tensor) -> DimOrder:
     return _stride_order(result)
 
@@ -202,7 +209,7 @@ SUMS_WITH_ALPHA = (aten.add.Tensor, aten.sub.Tensor)
 
 # Where torch predicts strides that its kernels for the CPU do not give.
 EAGER_ORDERS: dict[OpOverload, EagerOrder] = {
-    aten.angle.default: _order_of_rule,
+    aten.angle.default: _angle_order,
     aten.ldexp.Tensor: _order_of_rule,
     aten.roll.default: _order_of_rule,
     **_rows(_elementwise_order, "special_xlog1py native_dropout_backward floor_divide"),
