@@ -131,3 +131,26 @@ def test_sizes_stay_symbolic():
         result = compiled(x)
         assert torch.equal(result, expected) and result.stride() == expected.stride()
     assert len(graphs) == 1
+
+
+RANDOM = {
+    "bernoulli": lambda x: x.bernoulli_(0.5),
+    "normal": lambda x: x.normal_(),
+    "uniform": lambda x: x.uniform_(),
+    "exponential": lambda x: x.exponential_(),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("capture", ["dynamo", "trace"])
+def test_random_numbers_written_into_a_transposed_tensor_have_no_gradient(name, capture):
+    def program(x):
+        y = (x * 2).T
+        RANDOM[name](y[1:])
+        return y + x.T
+
+    x = torch.randn(4, 3, requires_grad=True)
+    result = tofuse.compile(program, capture=capture)(x)
+    (gradient,) = torch.autograd.grad(result.sum(), x)
+    assert torch.equal(gradient, torch.tensor([3.0, 1, 1]).expand(4, 3))
+    assert result.stride() == program(x).stride()

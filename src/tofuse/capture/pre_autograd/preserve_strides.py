@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from tofuse.capture.fx.aliases import METADATA_WRITERS, storage_id
-from tofuse.capture.fx.node_tensors import example_tensor
+from tofuse.capture.fx.node_tensors import example_tensor, target_name
 from tofuse.capture.fx.sizes import size_hint
 from tofuse.ir.dims import contiguous_strides
 from tofuse.torch_internals.fake_tensors import FakeTensor
@@ -35,6 +35,8 @@ def preserve_strides(gm: GraphModule) -> tuple[GraphModule, tuple[str, ...]]:
             continue
         with gm.graph.inserting_before(node):
             old = gm.graph.call_method("clone", node.args[:1])
+            if target_name(node.target) in RANDOM_WRITES:
+                old = gm.graph.call_method("detach", (old,))
             value = gm.graph.call_function(functional, (old, *node.args[1:]), node.kwargs)
             value.meta = {**node.meta, "example_value": result}
             gm.graph.call_method("copy_", (written, value)).meta = dict(node.meta)
@@ -56,7 +58,8 @@ def call_preserving_strides(
     if functional is not None and not isinstance(functional, OpOverloadPacket):
         x, *rest = args
         if isinstance(x, torch.Tensor) and x.layout is torch.strided and not _is_row_major(x):
-            value = functional(x.clone(), *rest, **kwargs)
+            old = x.detach() if name in RANDOM_WRITES else x
+            value = functional(old.clone(), *rest, **kwargs)
             assert isinstance(value, torch.Tensor)
             return x.copy_(value)
     return function(*args, **kwargs)
@@ -110,6 +113,11 @@ def _layout(tensor: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape and strides at the first call. Comparing symbolic ones adds guards."""
     return tuple(map(size_hint, tensor.shape)), tuple(map(size_hint, tensor.stride()))
 
+
+# They write no function of the old value; their functional variants have no derivatives.
+RANDOM_WRITES = frozenset(
+    ("bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_")
+) | frozenset(("uniform_",))
 
 INPLACE_OPERATORS: dict[object, Callable[..., object]] = {
     operator.iadd: operator.add,
