@@ -120,7 +120,7 @@ def describe(x: Tensor | None) -> str:
 
 def same_bits(x: Tensor | None, y: Tensor | None) -> bool:
     """Return whether two tensors have equal elements; nan equals nan, -0.0 is not 0.0."""
-    if x is None or y is None:
+    if x is None or y is None or x.shape != y.shape:
         return x is y
     x, y = plain(x), plain(y)
     if not x.is_floating_point():

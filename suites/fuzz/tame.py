@@ -9,10 +9,9 @@ from suites.fuzz.program import Namespace
 
 MOST_OF_TANH = 2.5  # where its derivative is less than 0.03
 MOST_OF_MEAN = 8  # in standard deviations
-CALL = re.compile(
-    r"(?:(?:F|torch)\.(layer_norm|group_norm|cosine_similarity|sinc|tanh)\(|\b(?=\w+\.(tanh)\(\)))"
-    r"(\w+)(?:, (\w+))?"
-)
+FUNCTIONS = "layer_norm|group_norm|cosine_similarity|sinc|tanh|var_mean|std_mean"
+CALL = re.compile(rf"(?:(?:F|torch)\.({FUNCTIONS})\(|\b(?=\w+\.(tanh|var|std)\())(\w+)(?:, (\w+))?")
+DIM = re.compile(r"(?:\.var\(|\.std\(|_mean\(\w+, )(-?\d+)")
 
 
 def rounds_unseen(text: str, names: Namespace) -> bool:
@@ -40,9 +39,12 @@ def rounds_unseen(text: str, names: Namespace) -> bool:
         assert dim is not None
         return x.dtype.itemsize == 2 or any(_repeats(z, x.dim(), int(dim[1])) for z in (x, y))
     dims = [-1] if name == "layer_norm" else list(range(1, x.dim()))
+    if name != "group_norm" and (dim := DIM.search(text)):
+        dims = [int(dim[1])]
     mean = x.detach().double().mean(dims).abs()
     spread = x.detach().double().std(dims, correction=0)
-    return bool((mean > MOST_OF_MEAN * spread).any())
+    most = MOST_OF_MEAN if x.dtype.itemsize > 2 else 1
+    return bool((mean > most * spread).any())
 
 
 def _repeats(x: Tensor, rank: int, dim: int) -> bool:
