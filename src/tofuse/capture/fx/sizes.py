@@ -103,13 +103,14 @@ class SymbolicSizes:
         return tuple(self.dim(v) for v in values)
 
     def layout(self, tensor: torch.Tensor) -> tuple[Dim, ...] | None:
-        """Return a tensor's strides; None if it is row-major, as an empty one may be.
+        """Return a tensor's strides; None if it is row-major.
 
-        A kernel would write a tensor that repeats elements (stride 0) outside of an empty loop.
+        So is an empty tensor that has stride 0 along an extent of 0: outside of the loop over it,
+        a kernel would write an element.
         """
         shape = self.shape(tensor.shape)
         row_major = contiguous_strides(shape)
-        if 0 in shape:
+        if any(n == 0 == stride for n, stride in zip(shape, tensor.stride(), strict=True)):
             return None
         extents = self._extents.setdefault(tensor.untyped_storage(), set())
         sizes: tuple[IntLike, ...] = tuple(tensor.shape)
@@ -117,7 +118,7 @@ class SymbolicSizes:
         strides = tuple(self._stride(s, extents) for s in tensor.stride())
         if self.keep_unit_strides:
             return None if strides == row_major else strides
-        return None if equal_strides(strides, row_major, shape) else strides
+        return None if 0 in shape or equal_strides(strides, row_major, shape) else strides
 
     def _stride(self, stride: IntLike, extents: Collection[sympy.Expr]) -> Dim:
         """Return a stride, with n for torch's `max(1, n)` if n is one of the extents.
