@@ -1,4 +1,4 @@
-"""Returned views, of symbolic sizes, of arguments that a program writes."""
+"""Returned views of arguments that a program writes."""
 
 import pytest
 import torch
@@ -86,3 +86,31 @@ def test_a_view_that_records_no_gradient_is_left_to_pytorch():
     assert "it returns a view, of symbolic sizes, of an argument that it writes" in str(report)
     got = tofuse.compile(without_gradient, dynamic=True)(tensor("requires grad", 4, 2))
     torch.testing.assert_close(got, without_gradient(tensor("requires grad", 4, 2)))
+
+
+def twice(x):
+    view = x.view(-1)
+    written = view.mul_(2)
+    return written, view, x
+
+
+def first_row_again(x):
+    x.add_(1)
+    first, *_ = rows = x.unbind(0)
+    return *rows, first
+
+
+@pytest.mark.parametrize("program", [twice, first_row_again], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", ["plain", "requires grad"])
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"executors": ("aten",)}], ids=str)
+def test_a_view_that_is_returned_twice_is_one_tensor(program, kind, options):
+    def identities(results, x):
+        tensors = [x, *results]
+        same = [next(k for k, t in enumerate(tensors) if t is u) for u in results]
+        return same, [
+            t.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for t in results
+        ]
+
+    compiled = tofuse.compile(program, **options)
+    x, y = tensor(kind, 4, 1), tensor(kind, 4, 1)
+    assert identities(compiled(x), x) == identities(program(y), y)

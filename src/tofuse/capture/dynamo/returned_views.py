@@ -1,7 +1,8 @@
 """Returned views of written arguments, which the program's own calls make after it has run.
 
 AOTAutograd makes such a view, if its sizes are symbolic, with the strides and the offset that the
-compiled result has: in new memory. A view of an argument with an offset would be elsewhere.
+compiled result has: in new memory. A view of an argument with an offset would be elsewhere. And it
+makes two tensors of one that is returned twice.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class ReturnedViews:
 
 
 def split_returned_views(gm: GraphModule) -> ReturnedViews | None:
-    """Take returned views of symbolic sizes of written arguments out; None if there are none.
+    """Take returned views of written arguments out of a program; None if there are none.
 
     A program with `cannot_be_made` must not be compiled.
     """
-    views = _symbolic_views(gm)
+    views = _returned_views(gm)
     chains = {k: chain for k, node in views.items() if (chain := _chain(node)) is not None}
     if not chains:
         return None
@@ -70,12 +71,18 @@ def split_returned_views(gm: GraphModule) -> ReturnedViews | None:
 
 
 def cannot_be_made(gm: GraphModule) -> bool:
-    """Return whether a view that should be taken out of a program cannot be."""
-    return any(_chain(node) is None for node in _symbolic_views(gm).values())
+    """Return whether a view of symbolic sizes, which AOTAutograd may get wrong, stays in."""
+    return any(_is_symbolic(node) and _chain(node) is None for node in _returned_views(gm).values())
 
 
-def _symbolic_views(gm: GraphModule) -> dict[int, Node]:
-    """Return the results that are views, with symbolic sizes, of arguments that are written."""
+def _is_symbolic(view: Node) -> bool:
+    t = example_tensor(view)
+    sizes: tuple[int | torch.SymInt, ...] = () if t is None else (*t.shape, *t.stride())
+    return not all(isinstance(n, int) for n in sizes)
+
+
+def _returned_views(gm: GraphModule) -> dict[int, Node]:
+    """Return the results that are views of arguments that are written, by position."""
     inputs = [n for n in gm.graph.nodes if n.op in INPUTS]
     written = storage_ids(inputs) & written_storages(gm.graph)
     (returned,) = gm.graph.output_node().args
@@ -84,10 +91,7 @@ def _symbolic_views(gm: GraphModule) -> dict[int, Node]:
     found = {}
     for k, node in enumerate(returned):
         view = example_tensor(node)
-        if view is None or node.op in INPUTS or storage_id(view) not in written:
-            continue
-        sizes: tuple[int | torch.SymInt, ...] = (*view.shape, *view.stride())
-        if not all(isinstance(n, int) for n in sizes):
+        if view is not None and node.op not in INPUTS and storage_id(view) in written:
             found[k] = node
     return found
 
