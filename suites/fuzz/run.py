@@ -36,8 +36,8 @@ from suites.fuzz.program import (
 from tofuse.errors import CaptureError, UnsupportedError
 from tofuse.torch_internals.autograd_compiler import aot_function
 
-JITTERS = 6  # runs of the referee with rounding errors
-SPREAD = 8.0  # how much farther than these our result may be
+JITTERS = 24  # runs of the referee with rounding errors
+SPREAD = 4.0  # how much farther than these our result may be
 # The backward recomputes a value from an argument that is written after a graph break; eager saved
 # the value. Autograd finds it.
 OVERWRITTEN = "modified by an inplace operation"
