@@ -48,14 +48,11 @@ def out_of_bounds_accesses(kernel: Kernel, sizes: Mapping[str, int]) -> list[str
 
 
 def element_span(shape: Sequence[Dim], strides: Sequence[Dim]) -> int:
-    """Return the number of elements from the first to the last of a tensor.
-
-    An empty tensor has none, but one that repeats elements (stride 0) has these in memory.
-    """
+    """Return the number of elements from the first to the last of a tensor."""
     pairs = [(size_hint(n), size_hint(s)) for n, s in zip(shape, strides, strict=True)]
-    if any(n == 0 and s != 0 for n, s in pairs):
+    if any(n == 0 for n, _ in pairs):
         return 0
-    return 1 + sum((n - 1) * s for n, s in pairs if s)
+    return 1 + sum((n - 1) * s for n, s in pairs)
 
 
 def points(kernel: Kernel) -> int:
