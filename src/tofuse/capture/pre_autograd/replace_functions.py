@@ -62,14 +62,19 @@ def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def fill_diagonal_(x: Tensor, fill_value: complex, wrap: bool = False) -> Tensor:
-    """Fill the diagonal of all dimensions, in place."""
-    is_tall = x.dim() == 2 and x.shape[0] > x.shape[1]
-    if x.dim() < 2 or (x.dim() > 2 and len(set(x.shape)) > 1) or (wrap and is_tall):
-        return x.fill_diagonal_(fill_value, wrap)  # raises an error, or fills several diagonals
-    diagonal = x
-    while diagonal.dim() > 1:
-        diagonal = diagonal.diagonal(0, 0, 1)
-    diagonal.fill_(fill_value)
+    """Fill the diagonal of all dimensions, in place.
+
+    With `wrap`, a tall matrix has a diagonal in each block of rows; one row is between two blocks.
+    """
+    if x.dim() < 2 or (x.dim() > 2 and len(set(x.shape)) > 1):
+        return x.fill_diagonal_(fill_value, wrap)  # raises an error
+    blocks = [x]
+    if wrap and x.dim() == 2 and x.shape[0] > x.shape[1]:
+        blocks = [x[start:] for start in range(0, x.shape[0], x.shape[1] + 1)]
+    for diagonal in blocks:
+        while diagonal.dim() > 1:
+            diagonal = diagonal.diagonal(0, 0, 1)
+        diagonal.fill_(fill_value)
     return x
 
 
